@@ -1,0 +1,1 @@
+"""The core: context, residual, block, stack, model, and the one seam where attention is computed."""

@@ -1,0 +1,281 @@
+"""The one kernel seam: everything that attends calls `attend`.
+
+`Scores` describes the scores of one layer completely: scale, causal order, window, padding, documents, the user's own
+rules, relative positions, soft cap, grouped heads. Every engine and the inspection of maps read the same description.
+
+    reference   plain maths in float32 (float64 stays), the definition of right
+    sdpa        torch's fused attention; a mask or bias is built a block of rows at a time, so memory is linear in T
+    flex        FlexAttention on CUDA, for a bias or a sparse mask without any T x S tensor
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+if TYPE_CHECKING:
+    from anyformer.core.context import Context
+    from anyformer.slots import Relative
+
+ROWS = 2**21  # entries of a mask or bias (T x S) built at once; more is done in blocks of rows
+
+
+@dataclass(frozen=True)
+class Scores:
+    """How one layer's scores come about: (q.k + relative.scores) * scale, capped, + biases, -inf where not visible."""
+
+    scale: float
+    causal: bool = False
+    window: int | None = None
+    soft_cap: float | None = None
+    relative: Relative | None = None
+    tables: tuple[Tensor, ...] = ()
+    query_positions: Tensor | None = None  # (B or 1, T)
+    key_positions: Tensor | None = None  # (B or 1, S)
+    query_index: Tensor | None = None  # (B or 1, T)
+    key_index: Tensor | None = None  # (B or 1, S)
+    key_mask: Tensor | None = None  # (B, S)
+    query_documents: Tensor | None = None  # (B, T)
+    key_documents: Tensor | None = None  # (B, S)
+    allowed: Tensor | None = None  # (B or 1, H or 1, T, S)
+    added: Tensor | None = None  # (B or 1, H or 1, T, S)
+    ordered: bool = field(default=False)  # Python fact: keys are the queries in order, nothing hidden
+
+    @classmethod
+    def among(
+        cls,
+        context: Context,
+        keys: int,
+        *,
+        scale: float,
+        causal: bool,
+        window: int | None,
+        soft_cap: float | None,
+        relative: Relative,
+        tables: tuple[Tensor, ...],
+    ) -> Scores:
+        """The description for tokens looking at each other; `keys` are held, the newest of those in the context."""
+        positions, index, mask, documents = context.latest(keys)
+        cut = slice(-keys, None)
+        return cls(
+            scale=scale, causal=causal, window=window, soft_cap=soft_cap, relative=relative, tables=tables,
+            query_positions=context.positions, key_positions=positions, query_index=context.index, key_index=index,
+            key_mask=mask, query_documents=context.documents, key_documents=documents,
+            allowed=None if context.allowed is None else context.allowed[..., cut],
+            added=None if context.bias is None else context.bias[..., cut], ordered=context.ordered,
+        )  # fmt: skip
+
+    @property
+    def biased(self) -> bool:
+        return self.added is not None or (self.relative is not None and self.relative.biased)
+
+    @property
+    def needs_weights(self) -> bool:
+        """Whether a term depends on the queries or the weights themselves, which fused kernels do not offer."""
+        return self.soft_cap is not None or (self.relative is not None and self.relative.needs_weights)
+
+    def hides(self, queries: int, keys: int) -> bool:
+        """Whether any rule but plain causal order hides a key from a query."""
+        if self.key_mask is not None or self.key_documents is not None or self.allowed is not None:
+            return True
+        if self.window is not None and keys > self.window:
+            return True
+        # One newest query sees every key that is held; more need the staircase unless the kernel draws it itself.
+        return self.causal and not self.ordered and queries > 1
+
+    def visible(self, rows: slice = slice(None)) -> Tensor | None:
+        """Which keys those queries may see: bool (B or 1, H or 1, t, S), or None for all."""
+        rules: list[Tensor] = []
+        if self.causal or self.window is not None:
+            assert self.query_index is not None and self.key_index is not None
+            distance = self.query_index[:, rows, None] - self.key_index[:, None, :]  # (B or 1, t, S)
+            if self.causal:
+                rules.append(distance[:, None] >= 0)
+            if self.window is not None:
+                near = distance < self.window if self.causal else distance.abs() < self.window
+                rules.append(near[:, None])
+        if self.key_mask is not None:
+            rules.append(self.key_mask[:, None, None, :])
+        if self.key_documents is not None and self.query_documents is not None:
+            rules.append((self.query_documents[:, rows, None] == self.key_documents[:, None, :])[:, None])
+        if self.allowed is not None:
+            rules.append(self.allowed[:, :, rows])
+        if not rules:
+            return None
+        seen = rules[0]
+        for rule in rules[1:]:
+            seen = seen & rule
+        return seen
+
+    def bias(self, rows: slice = slice(None)) -> Tensor | None:
+        """What is added to those queries' scaled scores: (B or 1, H or 1, t, S), or None."""
+        total = None if self.added is None else self.added[:, :, rows]
+        if self.relative is not None and self.relative.biased:
+            assert self.query_positions is not None and self.key_positions is not None
+            term = self.relative.bias(self.tables, self.query_positions[:, rows], self.key_positions)
+            if term is not None:
+                total = term if total is None else total + term
+        return total
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, scores: Scores, *, dropout: float = 0.0) -> Tensor:
+    """Weighted means of the values. q (B,H,T,C); k (B,G,S,C); v (B,G,S,C'); returns (B,H,T,C').
+
+    A query that may see nothing gives zeros, with finite gradients, on every engine.
+    """
+    engine = choose(q, k, v, scores, dropout).engine
+    return ENGINES[engine](q, k, v, scores, dropout)
+
+
+class Choice(NamedTuple):
+    """Which engine runs, and why."""
+
+    engine: str
+    why: str
+
+
+def choose(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0) -> Choice:
+    """The engine for these inputs; everything it looks at is known before any compute."""
+    if scores.needs_weights:
+        what = "the logit soft cap" if scores.soft_cap is not None else f"{type(scores.relative).__name__} positions"
+        return Choice("reference", f"fused kernels do not offer {what}")
+    long = q.shape[2] * k.shape[2] > ROWS
+    hidden = scores.biased or scores.hides(q.shape[2], k.shape[2])
+    if q.is_cuda and hidden and long and dropout == 0.0 and scores.added is None and scores.allowed is None:
+        return Choice("flex", "a bias or mask over a long sequence, without a T x S tensor")
+    return Choice("sdpa", "torch's fused attention" + (" with a mask or bias" if hidden else ""))
+
+
+# ---------------------------------------------------------------- reference
+
+
+def weights_of(q: Tensor, k: Tensor, scores: Scores, rows: slice = slice(None)) -> Tensor:
+    """Attention weights (B,H,t,S) of the chosen queries, in float32 or better: the definition all engines must meet."""
+    exact = torch.promote_types(q.dtype, torch.float32)
+    q, k = q[:, :, rows].to(exact), spread(k, q.shape[1]).to(exact)
+    logits = q @ k.mT  # (B,H,t,S)
+    if scores.relative is not None and scores.relative.needs_weights:
+        assert scores.query_positions is not None and scores.key_positions is not None
+        extra = scores.relative.scores(q, scores.tables, scores.query_positions[:, rows], scores.key_positions)
+        logits = logits if extra is None else logits + extra
+    logits = logits * scores.scale
+    if scores.soft_cap is not None:
+        logits = scores.soft_cap * torch.tanh(logits / scores.soft_cap)
+    bias = scores.bias(rows)
+    if bias is not None:
+        logits = logits + bias.to(exact)
+    seen = scores.visible(rows)
+    dead = (logits == -torch.inf).all(-1, keepdim=True) if scores.added is not None else None
+    if seen is None and dead is None:
+        return logits.softmax(-1)
+    # A row that may look nowhere would be all -inf and its softmax nan, backward too: give it zeros, drop its weights.
+    if seen is not None:
+        logits = logits.masked_fill(~seen, -torch.inf)
+        dead = (logits == -torch.inf).all(-1, keepdim=True)
+    assert dead is not None
+    return logits.masked_fill(dead, 0.0).softmax(-1).masked_fill(dead, 0.0)
+
+
+def reference(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0) -> Tensor:
+    """Plain maths, whole rows at a time."""
+    weights = weights_of(q, k, scores)
+    kept = F.dropout(weights, dropout) if dropout else weights
+    out = kept @ spread(v, q.shape[1]).to(weights.dtype)  # (B,H,T,C')
+    if scores.relative is not None and scores.relative.needs_weights:
+        assert scores.query_positions is not None and scores.key_positions is not None
+        extra = scores.relative.values(kept, scores.tables, scores.query_positions, scores.key_positions)
+        out = out if extra is None else out + extra
+    return out.to(q.dtype)
+
+
+def spread(x: Tensor, heads: int) -> Tensor:
+    """Each key/value head once for every query head of its group: (B,G,S,C) to (B,H,S,C)."""
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
+
+
+# ---------------------------------------------------------------- torch's fused attention
+
+
+def sdpa(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0) -> Tensor:
+    """Fused attention; masks and biases of long sequences are made, used and thrown away a block of rows at a time."""
+    heads, queries, keys = q.shape[1], q.shape[2], k.shape[2]
+    out_channels = v.shape[3]
+    # Fused kernels want one channel count: zeros add nothing to q.k, and the padded channels of v are cut off again.
+    channels = max(q.shape[3], out_channels)
+    q, k, v = widen(q, channels), widen(k, channels), widen(v, channels)
+    groups, folded = k.shape[1], False
+    if groups != heads and queries == 1:
+        q, folded = q.reshape(q.shape[0], groups, heads // groups, channels), True  # one query: its heads become rows
+    elif groups != heads:
+        k, v = spread(k, heads), spread(v, heads)
+    if not scores.hides(queries, keys) and not scores.biased:
+        causal = scores.causal and queries > 1
+        out = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=causal, scale=scores.scale)
+        return out.reshape(out.shape[0], heads, queries, channels)[..., :out_channels]
+    blocks = list(row_blocks(queries, keys))
+    if len(blocks) == 1:
+        out = masked(q, k, v, scores, slice(None), dropout, folded)
+    else:  # recompute each block in the backward pass, else autograd would keep every block's mask
+        parts = [
+            checkpoint(masked, q[:, :, rows], k, v, scores, rows, dropout, False, use_reentrant=False)
+            for rows in blocks
+        ]
+        out = torch.cat(parts, 2)
+    return out.reshape(out.shape[0], heads, queries, channels)[..., :out_channels]
+
+
+def masked(q: Tensor, k: Tensor, v: Tensor, scores: Scores, rows: slice, dropout: float, folded: bool) -> Tensor:
+    """Fused attention of some rows under their part of the mask and bias."""
+    seen, bias = scores.visible(rows), scores.bias(rows)
+    live = None
+    if scores.added is not None and bias is not None:  # the user's additive term may hide keys by -inf
+        finite = bias != -torch.inf
+        seen = finite if seen is None else seen & finite
+    if seen is not None:
+        live = seen.any(-1, keepdim=True)
+        seen = seen | ~live  # a row that may look nowhere looks everywhere, then its result is dropped
+    if bias is not None:
+        mask = bias.to(q.dtype) if seen is None else bias.to(q.dtype).masked_fill(~seen, -torch.inf)
+        if scores.added is not None and live is not None:
+            mask = mask.masked_fill(~live, 0.0)
+    else:
+        assert seen is not None
+        mask = seen
+    if folded:
+        mask, live = fold(mask, q.shape[1]), None if live is None else fold(live, q.shape[1])
+    if mask.dim() == 4 and mask.shape[0] == 1 and mask.shape[1] == 1:
+        mask = mask.expand(q.shape[0], -1, -1, -1)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scores.scale)
+    return out if live is None else out * live
+
+
+def fold(x: Tensor, groups: int) -> Tensor:
+    """(B or 1, H or 1, 1, S) beside one query whose heads became rows: (B or 1, G or 1, H/G or 1, S)."""
+    return x if x.shape[1] == 1 else x.reshape(x.shape[0], groups, x.shape[1] // groups, x.shape[3])
+
+
+def widen(x: Tensor, channels: int) -> Tensor:
+    return x if x.shape[3] == channels else F.pad(x, (0, channels - x.shape[3]))
+
+
+def row_blocks(queries: int, keys: int) -> Iterator[slice]:
+    """Blocks of queries whose mask stays under ROWS entries."""
+    size = max(1, min(queries, ROWS // keys))
+    for start in range(0, queries, size):
+        yield slice(start, min(start + size, queries))
+
+
+def flex(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0) -> Tensor:
+    """FlexAttention; imported where used, since it pulls in the compiler."""
+    from anyformer.core.flex import flex_attend
+
+    return flex_attend(q, k, v, scores)
+
+
+ENGINES = {"reference": reference, "sdpa": sdpa, "flex": flex}

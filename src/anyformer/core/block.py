@@ -1,0 +1,130 @@
+"""One block: mixing between tokens, perhaps looking at a memory, and mixing within tokens."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from anyformer.core.context import Context
+from anyformer.core.residual import Place, Residual
+from anyformer.core.state import LayerState
+from anyformer.errors import UserError
+from anyformer.feeds.mlp import MLP
+from anyformer.norms.layer import LayerNorm
+from anyformer.positions.none import NoRelative
+from anyformer.slots import Feed, Losses, Mixer, Norm, Relative
+from anyformer.spec import Spec, field
+
+
+class Block(Spec):
+    """`place` says where the norms sit, `order` whether the branches follow each other or share one input (GPT-NeoX).
+
+    `cross` adds cross-attention between mixer and feed; `feed=None` leaves the feed out; `mixer_norm` replaces `norm`
+    around the mixer. `layer_scale` is the starting value of a learned factor a channel; `drop_path` is the share of
+    rows that skip a branch in the last layer (it grows from 0 at the first).
+    """
+
+    mixer: Mixer
+    feed: Feed | None = field(default_factory=MLP)
+    norm: Norm = field(default_factory=LayerNorm)
+    mixer_norm: Norm | None = None
+    place: Place = "pre"
+    order: Literal["serial", "parallel"] = "serial"
+    relative: Relative = field(default_factory=NoRelative)
+    cross: Mixer | None = None
+    residual: bool = True
+    dropout: float = 0.0
+    layer_scale: float | None = None
+    drop_path: float = 0.0
+
+    def check(self) -> None:
+        if not self.mixer.takes_relative and not isinstance(self.relative, NoRelative):
+            raise UserError(
+                f"{type(self.mixer).__name__} has no queries and keys for {type(self.relative).__name__} to act on",
+                where="Block.relative", fix="use relative=NoRelative() or mixer=Attention(...)",
+            )  # fmt: skip
+        for name in ("dropout", "drop_path"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UserError(f"{name} {getattr(self, name)} is not a share below 1", where="Block", fix="use 0.1")
+        if self.order == "parallel" and self.feed is None:
+            raise UserError("a parallel block without a feed has one branch", where="Block.order", fix="use serial")
+        if self.order == "parallel" and self.cross is not None:
+            raise UserError("a parallel block has no place for cross-attention", where="Block.cross", fix="use serial")
+
+    def build(
+        self, width: int, *, causal: bool, memory_width: int | None = None, drop_path: float = 0.0
+    ) -> BlockModule:
+        """The module; `drop_path` is this layer's own share."""
+        return BlockModule(self, width, causal, memory_width, drop_path)
+
+
+class BlockModule(nn.Module):
+    """Paths of parameters below it are the format on disk: mixer, cross, feed, and the sum around each."""
+
+    def __init__(self, spec: Block, width: int, causal: bool, memory_width: int | None, drop_path: float) -> None:
+        super().__init__()
+        self.spec = spec
+
+        def around(norm: Norm = spec.norm, joins: bool = True) -> Residual:
+            return Residual(
+                norm, width, place=spec.place, residual=spec.residual, dropout=spec.dropout,
+                layer_scale=spec.layer_scale, drop_path=drop_path, joins=joins,
+            )  # fmt: skip
+
+        parallel = spec.order == "parallel"
+        self.mixer: Any = spec.mixer.build(width, causal=causal, relative=spec.relative)
+        self.around_mixer = around(spec.norm if spec.mixer_norm is None else spec.mixer_norm)
+        self.relative: Any = None if spec.relative.shared else build_relative(spec, width, causal)
+        self.cross: Any = None
+        self.around_cross: Residual | None = None
+        if spec.cross is not None:
+            self.cross = spec.cross.build(width, causal=False, relative=NoRelative(), memory_width=memory_width)
+            self.around_cross = around()
+        self.feed: Any = None
+        self.around_feed: Residual | None = None
+        if spec.feed is not None:
+            self.feed = spec.feed.build(width)
+            self.around_feed = around(joins=not parallel)
+
+    def forward(
+        self, x: Tensor, context: Context, state: LayerState | None, tables: tuple[Tensor, ...]
+    ) -> tuple[Tensor, Losses]:
+        """(B,T,D) to (B,T,D), with any auxiliary losses; `tables` are the relative positions all layers share."""
+        if self.relative is not None:
+            tables = self.relative(context, x.dtype)
+        mixed = self.mixer(self.around_mixer.enter(x), context, None if state is None else state.mixer, tables)
+        mixed = self.around_mixer.leave(mixed)
+        losses: Losses = {}
+        if self.spec.order == "parallel":
+            fed, losses = self.within(x)
+            return self.around_mixer.join(x, mixed, fed), losses
+        x = self.around_mixer.join(x, mixed)
+        if self.cross is not None and self.around_cross is not None:
+            looked = self.cross(self.around_cross.enter(x), context, None if state is None else state.cross, ())
+            x = self.around_cross.join(x, self.around_cross.leave(looked))
+        if self.around_feed is not None:
+            fed, losses = self.within(x)
+            x = self.around_feed.join(x, fed)
+        return x, losses
+
+    def within(self, x: Tensor) -> tuple[Tensor, Losses]:
+        """The feed's branch and its losses, where it has any."""
+        assert self.feed is not None and self.around_feed is not None
+        result = self.feed(self.around_feed.enter(x))
+        y, losses = result if isinstance(result, tuple) else (result, {})
+        return self.around_feed.leave(y), losses
+
+    def state(self, batch: int, limit: int | None) -> LayerState:
+        """What this block will remember while decoding."""
+        return LayerState(
+            self.mixer.state(batch, limit), None if self.cross is None else self.cross.state(batch, limit)
+        )
+
+
+def build_relative(spec: Block, width: int, causal: bool) -> nn.Module | None:
+    """The module of a block's relative positions, sized for its mixer's heads."""
+    if not spec.mixer.takes_relative:
+        return None
+    sizes = spec.mixer.sizes(width)
+    return spec.relative.build(sizes.heads, sizes.channels, sizes.value_channels, causal)

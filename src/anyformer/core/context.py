@@ -1,0 +1,150 @@
+"""Context: what one forward pass knows about its tokens, made once before the embedding and read-only after.
+
+It holds whole-number and boolean tensors, and tensors already in compute dtype; no lists, no decoding state, no layer
+number (sharded training copies and casts what is passed between modules, and anything else would be lost there).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from anyformer.errors import UserError
+
+if TYPE_CHECKING:
+    from anyformer.core.state import State
+
+MaskFunction = Callable[[Tensor, Tensor], Tensor]  # (query index (T,1), key index (1,S)) -> bool, True = may be seen
+Mask = Tensor | MaskFunction | tuple["Tensor | MaskFunction", ...]
+
+
+@dataclass(frozen=True)
+class Context:
+    """Queries are the T tokens of this pass; keys are the S tokens they may look at (more than T when decoding)."""
+
+    positions: Tensor  # (B or 1, T) where a token stands: read by embeddings and relative positions
+    index: Tensor  # (B or 1, T) its rank among the real tokens of its document: what causal and window compare
+    key_positions: Tensor  # (B or 1, S)
+    key_index: Tensor  # (B or 1, S)
+    mask: Tensor | None = None  # (B, T) True = a real token, not padding
+    key_mask: Tensor | None = None  # (B, S)
+    documents: Tensor | None = None  # (B, T) tokens see only keys of their own document
+    key_documents: Tensor | None = None  # (B, S)
+    allowed: Tensor | None = None  # (B or 1, H or 1, T, S) the user's own boolean rule
+    bias: Tensor | None = None  # (B or 1, H or 1, T, S) the user's own additive term
+    segments: Tensor | None = None  # (B, T)
+    memory: Tensor | None = None  # (B, S', D') the encoder's output
+    memory_mask: Tensor | None = None  # (B, S')
+    added: Tensor | None = None  # (B or 1, T, D) added to queries and keys, not values, in every layer (DETR)
+    grid: tuple[int, int] | None = None  # rows and columns of patches
+    ordered: bool = True  # a Python fact: the keys are the queries, in order, and nothing hides any of them
+    rolling: bool = True  # a Python fact: a windowed layer's state may drop what no later query can see
+
+    def latest(self, keys: int) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """Positions, index, mask and documents of the newest `keys` keys: a rolling cache holds no others."""
+        if keys == self.key_index.shape[1]:
+            return self.key_positions, self.key_index, self.key_mask, self.key_documents
+        mask = None if self.key_mask is None else self.key_mask[:, -keys:]
+        documents = None if self.key_documents is None else self.key_documents[:, -keys:]
+        return self.key_positions[:, -keys:], self.key_index[:, -keys:], mask, documents
+
+
+def lay_out(
+    batch: int,
+    length: int,
+    device: torch.device,
+    *,
+    mask: Mask | None = None,
+    positions: Tensor | None = None,
+    documents: Tensor | None = None,
+    segments: Tensor | None = None,
+    grid: tuple[int, int] | None = None,
+    state: State | None = None,
+) -> Context:
+    """The context of `length` new tokens a row, after whatever tokens `state` already holds."""
+    padding, allowed_parts, bias, functions = sort_masks(mask, batch, length)
+    for name, given in (("documents", documents), ("segments", segments), ("positions", positions)):
+        check_rows(name, given, batch, length)
+    past = 0 if state is None else state.length
+    ordered = (
+        past == 0 and padding is None and documents is None and not allowed_parts and not functions and bias is None
+    )
+    if state is None:
+        index = count(batch, length, device, padding, documents)
+        keys = (index if positions is None else positions, index, padding, documents)
+    else:
+        keys = state.extend(batch, length, device, padding, documents, positions)
+        index = keys[1][:, -length:]
+    placed = index if positions is None else positions
+    allowed = None
+    for rule in functions:
+        allowed_parts.append(rule(index[:, :, None], keys[1][:, None, :])[:, None])  # (B or 1, 1, T, S)
+    for part in allowed_parts:
+        allowed = part if allowed is None else allowed & part
+    return Context(
+        positions=placed, index=index, key_positions=keys[0], key_index=keys[1], mask=padding, key_mask=keys[2],
+        documents=documents, key_documents=keys[3], allowed=allowed, bias=bias, segments=segments, grid=grid,
+        ordered=ordered, rolling=state is None or state.rolling,
+    )  # fmt: skip
+
+
+def count(batch: int, length: int, device: torch.device, mask: Tensor | None, documents: Tensor | None) -> Tensor:
+    """The rank of every token among the real tokens of its document, (B or 1, T), from 0; padding repeats a rank."""
+    if mask is None and documents is None:
+        return torch.arange(length, device=device)[None]
+    real = torch.ones(batch, length, dtype=torch.long, device=device) if mask is None else mask.long()
+    rank = real.cumsum(1) - 1
+    if documents is not None:
+        starts = torch.ones_like(documents, dtype=torch.bool)
+        starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
+        before = (rank + 1 - real).where(starts, torch.zeros_like(rank))  # real tokens ahead of each document
+        rank = rank - before.cummax(1).values
+    return rank.clamp(min=0)
+
+
+def sort_masks(
+    mask: Mask | None, batch: int, length: int
+) -> tuple[Tensor | None, list[Tensor], Tensor | None, list[MaskFunction]]:
+    """One mask or several into padding (B,T), boolean rules (B|1,H|1,T,S), an additive term, functions of (i, j)."""
+    padding: Tensor | None = None
+    rules: list[Tensor] = []
+    bias: Tensor | None = None
+    functions: list[MaskFunction] = []
+    for part in () if mask is None else mask if isinstance(mask, tuple) else (mask,):
+        if not isinstance(part, Tensor):
+            functions.append(part)
+        elif part.dim() == 2 and part.shape == (batch, length) and not part.is_floating_point():
+            as_bool = part if part.dtype == torch.bool else part != 0
+            padding = as_bool if padding is None else padding & as_bool
+        elif part.dim() in (3, 4) and (part.dim() == 3 or part.shape[1] >= 1):
+            whole = part[:, None] if part.dim() == 3 else part
+            if whole.shape[0] not in (1, batch) or whole.shape[2] != length:
+                raise wrong_mask(part, batch, length)
+            if whole.is_floating_point():
+                bias = whole if bias is None else bias + whole
+            else:
+                rules.append(whole if whole.dtype == torch.bool else whole != 0)
+        else:
+            raise wrong_mask(part, batch, length)
+    return padding, rules, bias, functions
+
+
+def wrong_mask(mask: Tensor, batch: int, length: int) -> UserError:
+    return UserError(
+        f"mask has shape {tuple(mask.shape)} and type {mask.dtype}",
+        fix=f"expected padding (B, T) = ({batch}, {length}), bool or whole numbers, or a rule "
+        f"(B or 1, H or 1, T, S) = ({batch} or 1, H or 1, {length}, S), bool (True = seen) or a float that is added",
+    )
+
+
+def check_rows(name: str, given: Tensor | None, batch: int, length: int) -> None:
+    if given is None:
+        return
+    if given.dim() != 2 or given.shape[0] not in (1, batch) or given.shape[1] != length:
+        raise UserError(f"{name} has shape {tuple(given.shape)}", fix=f"expected (B, T) = ({batch}, {length})")
+    if given.is_floating_point() and name != "positions":
+        raise UserError(f"{name} has type {given.dtype}", fix="expected whole numbers")

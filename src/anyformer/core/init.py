@@ -1,0 +1,110 @@
+"""All initialisation, in one place: which published scheme fills which kind of parameter.
+
+| scheme | linear weights              | tables              | end of a branch                | from               |
+|--------|-----------------------------|---------------------|--------------------------------|--------------------|
+| gpt2   | normal .02                  | normal .02          | .02 / sqrt(number of branches) | GPT-2              |
+| bert   | normal .02                  | normal .02          | as the others                  | 1810.04805         |
+| xavier | uniform, fan-in and fan-out | normal D^-1/2       | as the others                  | 1706.03762         |
+| t5     | normal fan-in^-1/2          | normal 1            | as the others                  | 1910.10683         |
+| table  | uniform +-fan-in^-1/2       | uniform +-D^-1/2    | as the others                  | 2106.11959         |
+
+T5's queries are smaller by sqrt(C) besides. Biases start at 0 (table: as its weights), norms at 1 and 0, layer-scale at
+its setting, class tokens and registers as tables.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.core.residual import Residual
+from anyformer.mixers.attention import SelfAttention
+from anyformer.mixers.cross import CrossAttention
+
+Init = Literal["gpt2", "bert", "xavier", "t5", "table"]
+STD = 0.02
+AFTER_SUM = ("out", "down")  # the last layer of a branch: its output is added to the stream
+
+
+def initialise(module: nn.Module, scheme: Init, seed: int | None = None) -> None:
+    """Fill every parameter of a freshly allocated model; with a seed, the same numbers every time."""
+    device = next(module.parameters()).device
+    generator = None if seed is None else torch.Generator(device=device).manual_seed(seed)
+    depth = sum(1 for child in module.modules() if isinstance(child, Residual))  # branches that end in a sum
+    filled: set[int] = set()
+    with torch.no_grad():
+        for path, owner in module.named_modules():
+            for name, parameter in owner.named_parameters(recurse=False):
+                if id(parameter) not in filled:
+                    filled.add(id(parameter))
+                    fill(parameter, name, path.rpartition(".")[2], owner, scheme, depth, generator)
+        if scheme == "t5":
+            shrink_queries(module)
+
+
+def fill(
+    p: Tensor,
+    name: str,
+    owner_name: str,
+    owner: nn.Module,
+    scheme: Init,
+    branches: int,
+    generator: torch.Generator | None,
+) -> None:
+    """One parameter, by what it is (kind of its owner, its own name) and the scheme."""
+    if isinstance(owner, nn.LayerNorm | nn.RMSNorm):
+        p.fill_(1.0 if name == "weight" else 0.0)
+    elif isinstance(owner, Residual):
+        p.fill_(owner.scale_start or 0.0)
+    elif isinstance(owner, nn.Linear):
+        linear(p, name, owner_name, owner, scheme, branches, generator)
+    elif name == "bias" and p.dim() == 1:
+        p.zero_()
+    else:  # tables, class tokens, registers, feature vectors, an untied head
+        table(p, scheme, generator)
+
+
+def linear(
+    p: Tensor,
+    name: str,
+    owner_name: str,
+    owner: nn.Linear,
+    scheme: Init,
+    branches: int,
+    generator: torch.Generator | None,
+) -> None:
+    fan_in, fan_out = owner.in_features, owner.out_features
+    if scheme == "table":
+        bound = fan_in**-0.5
+        p.uniform_(-bound, bound, generator=generator)
+    elif name == "bias":
+        p.zero_()
+    elif scheme == "xavier":
+        bound = math.sqrt(6 / (fan_in + fan_out))
+        p.uniform_(-bound, bound, generator=generator)
+    elif scheme == "t5":
+        p.normal_(0.0, fan_in**-0.5, generator=generator)
+    else:
+        scaled = scheme == "gpt2" and owner_name in AFTER_SUM and branches
+        p.normal_(0.0, STD / math.sqrt(branches) if scaled else STD, generator=generator)
+
+
+def table(p: Tensor, scheme: Init, generator: torch.Generator | None) -> None:
+    width = p.shape[-1]
+    if scheme == "table":
+        p.uniform_(-(width**-0.5), width**-0.5, generator=generator)
+    else:
+        p.normal_(0.0, {"gpt2": STD, "bert": STD, "xavier": width**-0.5, "t5": 1.0}[scheme], generator=generator)
+
+
+def shrink_queries(module: nn.Module) -> None:
+    """T5 leaves 1/sqrt(C) out of its scores and puts it into the start of the queries instead."""
+    for child in module.modules():
+        if isinstance(child, SelfAttention):
+            rows = child.qkv.weight.view(child.sizes.groups, -1, child.qkv.in_features)
+            rows[:, : child.sizes.per_group * child.sizes.channels] *= child.sizes.channels**-0.5
+        elif isinstance(child, CrossAttention):
+            child.q.weight *= child.sizes.channels**-0.5

@@ -1,0 +1,209 @@
+"""Whole models: tokens go in by an embedding, through a stack of blocks, out by a head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.core.context import Context, Mask
+from anyformer.core.init import Init, initialise
+from anyformer.core.stack import Stack
+from anyformer.core.state import State
+from anyformer.errors import UserError
+from anyformer.slots import Embed, Head, Losses, Network
+
+
+@dataclass
+class Output:
+    """What a forward pass gives: hidden states (B,T,D) and, where a head makes them, logits or a pooled vector."""
+
+    hidden: Tensor
+    logits: Tensor | None = None
+    pooled: Tensor | None = None
+    losses: Losses | None = None
+    memory: Tensor | None = None  # the encoder's output, of an encoder-decoder
+
+
+class Model(Network):
+    """An embedding, a stack and perhaps a head: encoder or decoder, for any kind of input.
+
+    >>> from anyformer import Attention, Block, LM, Model, Stack, Tokens
+    >>> stack = Stack(width=32, depth=2, causal=True, block=Block(mixer=Attention(heads=4)))
+    >>> gpt = Model(embed=Tokens(vocab=65), stack=stack, head=LM())
+    >>> gpt.build(seed=0)(torch.tensor([[1, 2, 3]])).logits.shape
+    torch.Size([1, 3, 65])
+    """
+
+    embed: Embed
+    stack: Stack
+    head: Head | None = None
+    init: Init = "gpt2"
+
+    def build(self, *, device: Any = None, dtype: torch.dtype | None = None, seed: int | None = None) -> ModelModule:
+        """The network with fresh weights; `device="meta"` gives shapes only, `seed` makes the weights repeatable."""
+        return materialise(lambda: ModelModule(self), self.init, device, dtype, seed)
+
+
+class ModelModule(nn.Module):
+    def __init__(self, spec: Model, *, memory_width: int | None = None, own_table: bool = True) -> None:
+        super().__init__()
+        self.spec = spec
+        width = spec.stack.width
+        self.embed: Any = spec.embed.build(width) if own_table else spec.embed.build(width, own_table=False)  # type: ignore[call-arg]
+        self.stack = spec.stack.build(memory_width=memory_width)
+        self.head: Any = None if spec.head is None else spec.head.build(width, spec.embed.vocabulary)
+
+    def forward(
+        self,
+        *inputs: Any,
+        mask: Mask | None = None,
+        positions: Tensor | None = None,
+        segments: Tensor | None = None,
+        documents: Tensor | None = None,
+        memory: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        state: State | None = None,
+        table: Tensor | None = None,
+    ) -> Output:
+        """Run the network. Text: `model(tokens)`; images: `model(pixels)`; tables: `model(numbers, categories)`.
+
+        `mask` is padding (B,T), a rule (B or 1, H or 1, T, S) as bool (True = may be seen) or added to the scores, a
+        function of (query index, key index), or a tuple of these. With a `state`, the inputs continue what it holds.
+        """
+        context = self.embed.layout(
+            *inputs, mask=mask, positions=positions, documents=documents, segments=segments, state=state
+        )
+        context = with_memory(context, memory, memory_mask, state)
+        x = self.embed(*inputs, context=context) if table is None else self.embed(*inputs, context=context, table=table)
+        hidden, losses = self.stack(x, context, None if state is None else state.layers)
+        if self.head is None:
+            return Output(hidden, losses=losses)
+        answer = self.head(hidden, context, self.table())
+        return Output(hidden, logits=answer.logits, pooled=answer.pooled, losses=losses)
+
+    def table(self) -> Tensor | None:
+        """The embedding's rows, for a head that borrows them."""
+        return None if self.spec.embed.vocabulary is None or self.embed.table is None else self.embed.table.weight
+
+    def state(self, batch: int, limit: int | None = None, *, rolling: bool = True) -> State:
+        """An empty decoding state; `limit` allocates room for that many tokens at once and refuses more.
+
+        `rolling=False` keeps everything even where windows would let it be dropped, so that `keep` can go back.
+        """
+        if not self.spec.stack.causal:
+            raise UserError("only a causal stack can be decoded step by step", fix="use Stack(causal=True)")
+        return State(self.stack.state(batch, limit), limit=limit, rolling=rolling)
+
+
+class Seq2Seq(Network):
+    """An encoder and a decoder whose blocks have `cross`; `share="table"` gives both and a tied head one table.
+
+    Called as `model(source, target)`; the decoder must be causal for decoding step by step.
+    """
+
+    encoder: Model
+    decoder: Model
+    head: Head | None = None
+    share: Literal["none", "table"] = "none"
+    init: Init = "xavier"
+
+    def check(self) -> None:
+        if not any(block.cross is not None for block in self.decoder.stack.tiles):
+            raise UserError("no block of the decoder looks at the encoder", where="Seq2Seq.decoder",
+                            fix="use Block(cross=Cross(heads=...))")  # fmt: skip
+        if self.encoder.head is not None or self.decoder.head is not None:
+            raise UserError(
+                "encoder and decoder have no heads of their own", where="Seq2Seq", fix="give the head to Seq2Seq"
+            )
+        if self.share == "table" and self.encoder.embed.vocabulary != self.decoder.embed.vocabulary:
+            raise UserError("one table cannot serve two vocabularies", where="Seq2Seq.share", fix='use share="none"')
+        if self.share == "table" and self.encoder.embed.vocabulary is None:
+            raise UserError("the encoder has no table of words to share", where="Seq2Seq.share", fix='use share="none"')
+
+    def build(self, *, device: Any = None, dtype: torch.dtype | None = None, seed: int | None = None) -> Seq2SeqModule:
+        """The network with fresh weights, as `Model.build`."""
+        return materialise(lambda: Seq2SeqModule(self), self.init, device, dtype, seed)
+
+
+class Seq2SeqModule(nn.Module):
+    def __init__(self, spec: Seq2Seq) -> None:
+        super().__init__()
+        self.spec = spec
+        self.encoder = ModelModule(spec.encoder)
+        self.decoder = ModelModule(spec.decoder, memory_width=spec.encoder.stack.width, own_table=spec.share == "none")
+        self.head = (
+            None if spec.head is None else spec.head.build(spec.decoder.stack.width, spec.decoder.embed.vocabulary)
+        )
+
+    def forward(
+        self,
+        source: Any,
+        target: Any,
+        *,
+        source_mask: Mask | None = None,
+        target_mask: Mask | None = None,
+        memory: Tensor | None = None,
+        state: State | None = None,
+    ) -> Output:
+        """Logits for every target token. A `state` or `memory` spares running the encoder again; source may be None."""
+        if memory is None and (state is None or state.memory is None):
+            memory = self.encode(source, source_mask)
+        context_mask = padding_of(source_mask)
+        if state is not None:
+            if state.memory is None:
+                state.memory, state.memory_mask = memory, context_mask
+            memory, context_mask = state.memory, state.memory_mask
+        shared = self.shared_table()
+        out = self.decoder(target, mask=target_mask, memory=memory, memory_mask=context_mask, state=state, table=shared)
+        out.memory = memory
+        if self.head is not None:
+            answer = self.head(out.hidden, None, self.decoder.table() if shared is None else shared)
+            out.logits, out.pooled = answer.logits, answer.pooled
+        return out
+
+    def encode(self, source: Any, source_mask: Mask | None = None) -> Tensor:
+        """The encoder's output (B,S,D), for many targets or steps."""
+        return self.encoder(*(source if isinstance(source, tuple) else (source,)), mask=source_mask).hidden
+
+    def shared_table(self) -> Tensor | None:
+        return self.encoder.table() if self.spec.share == "table" else None
+
+    def state(self, batch: int, limit: int | None = None, *, rolling: bool = True) -> State:
+        """An empty decoding state of the decoder."""
+        return self.decoder.state(batch, limit, rolling=rolling)
+
+
+def with_memory(context: Context, memory: Tensor | None, memory_mask: Tensor | None, state: State | None) -> Context:
+    if memory is None:
+        return context
+    if memory_mask is not None and memory_mask.shape != memory.shape[:2]:
+        raise UserError(f"memory_mask has shape {tuple(memory_mask.shape)}", fix=f"expected {tuple(memory.shape[:2])}")
+    return replace(context, memory=memory, memory_mask=memory_mask)
+
+
+def padding_of(mask: Mask | None) -> Tensor | None:
+    """The padding (B,S) among a source's masks, which cross-attention must respect too."""
+    for part in mask if isinstance(mask, tuple) else (mask,):
+        if isinstance(part, Tensor) and part.dim() == 2:
+            return part != 0
+    return None
+
+
+def materialise(make: Callable[[], Any], init: Init, device: Any, dtype: torch.dtype | None, seed: int | None) -> Any:
+    """Build on `meta` (no memory, no time), then allocate once where the model will live and fill once."""
+    with torch.device("meta"):
+        module = make()
+    if dtype is not None:
+        module = module.to(dtype)
+    if device is not None and torch.device(device).type == "meta":
+        return module
+    frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
+    module = module.to_empty(device=torch.get_default_device() if device is None else device)
+    for name, parameter in module.named_parameters():
+        parameter.requires_grad_(name not in frozen)
+    initialise(module, init, seed)
+    return module

@@ -1,0 +1,146 @@
+"""A stack of blocks of one width."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from anyformer.core.block import Block, BlockModule, build_relative
+from anyformer.core.context import Context
+from anyformer.core.state import LayerState
+from anyformer.errors import UserError
+from anyformer.slots import Losses, Norm, Relative
+from anyformer.spec import Spec
+
+
+class Stack(Spec):
+    """`depth` blocks; a tuple of blocks is tiled over the depth, so `block=(local, local, wide)` alternates.
+
+    `final` is the norm after the last block; left out, it is the block's own norm where the stream would otherwise
+    leave unnormalised (every place but post). `groups` makes that many distinct sets of weights serve all layers
+    (ALBERT: 1), sharing what `share` says. `recompute` trades time for memory in training.
+    """
+
+    width: int
+    depth: int
+    block: Block | tuple[Block, ...]
+    causal: bool = False
+    final: Norm | None = None
+    groups: int | None = None
+    share: Literal["all", "attention", "feed", "none"] = "all"
+    recompute: bool = False
+
+    def check(self) -> None:
+        if self.width < 1 or self.depth < 1:
+            raise UserError(
+                f"width {self.width} and depth {self.depth} must both be 1 or more", where="Stack", fix="use 1"
+            )
+        if self.groups is not None and not 1 <= self.groups <= self.depth:
+            raise UserError(f"groups {self.groups} is not between 1 and depth {self.depth}", where="Stack",
+                            fix="use groups 1 for one set of weights")  # fmt: skip
+        if self.groups is not None and self.depth % self.groups:
+            raise UserError(
+                f"groups {self.groups} does not divide depth {self.depth}", where="Stack", fix="use groups 1"
+            )
+        for block in self.tiles:
+            if self.causal and not block.mixer.causal_form:
+                raise UserError(
+                    f"{type(block.mixer).__name__} has no causal form", where="Stack.causal", fix="use causal=False"
+                )
+            if block.mixer.takes_relative:  # sizes that do not fit are refused here, before anything is built
+                sizes = block.mixer.sizes(self.width)
+                block.relative.build(sizes.heads, sizes.channels, sizes.value_channels, self.causal)
+
+    @property
+    def tiles(self) -> tuple[Block, ...]:
+        """The blocks that are tiled over the depth."""
+        return self.block if isinstance(self.block, tuple) else (self.block,)
+
+    @property
+    def layers(self) -> tuple[Block, ...]:
+        """The block of every layer."""
+        return tuple(self.tiles[i % len(self.tiles)] for i in range(self.depth))
+
+    @property
+    def final_norm(self) -> Norm | None:
+        """The norm after the last block, or None."""
+        last = self.layers[-1]
+        return self.final if self.final is not None else (None if last.place == "post" else last.norm)
+
+    def build(self, *, memory_width: int | None = None) -> StackModule:
+        return StackModule(self, memory_width)
+
+
+class StackModule(nn.Module):
+    """`blocks` holds distinct blocks only; `order` says which of them serves each layer."""
+
+    def __init__(self, spec: Stack, memory_width: int | None) -> None:
+        super().__init__()
+        self.spec = spec
+        whole = spec.groups is not None and spec.share == "all"
+        distinct = spec.groups if whole and spec.groups is not None else spec.depth
+        self.order = [i * distinct // spec.depth for i in range(spec.depth)]
+        self.blocks = nn.ModuleList(
+            block.build(
+                spec.width,
+                causal=spec.causal,
+                memory_width=memory_width,
+                drop_path=growing(block.drop_path, i, distinct),
+            )
+            for i, block in enumerate(spec.layers[:distinct])
+        )
+        if spec.groups is not None and not whole and spec.share != "none":
+            self.share_sublayers(spec.groups, spec.share)
+        self.final = None if spec.final_norm is None else spec.final_norm.build(spec.width)
+        # One module for each distinct relative spec that layers share; tables are made once a pass.
+        shared = [block for block in spec.layers if block.relative.shared and block.mixer.takes_relative]
+        kinds: list[Relative] = list(dict.fromkeys(block.relative for block in shared))
+        owners = [next(block for block in shared if block.relative == kind) for kind in kinds]
+        built = [build_relative(owner, spec.width, spec.causal) for owner in owners]
+        self.relatives = nn.ModuleList(module if module is not None else NoTables() for module in built)
+        self.table_of = [kinds.index(block.relative) if block.relative in kinds else None for block in spec.layers]
+
+    def share_sublayers(self, groups: int, share: str) -> None:
+        """Layers of one group use the first one's attention, or feed; their norms stay their own."""
+        for i, block in enumerate(self.blocks):
+            first = self.blocks[i * groups // len(self.blocks) * (len(self.blocks) // groups)]
+            assert isinstance(block, BlockModule) and isinstance(first, BlockModule)
+            if share == "attention":
+                block.mixer, block.cross = first.mixer, first.cross
+            else:
+                block.feed = first.feed
+
+    def forward(self, x: Tensor, context: Context, state: list[LayerState] | None = None) -> tuple[Tensor, Losses]:
+        """(B,T,D) to (B,T,D); auxiliary losses are summed over layers by name."""
+        tables = [relative(context, x.dtype) for relative in self.relatives]
+        total: Losses = {}
+        for i, which in enumerate(self.order):
+            at = self.table_of[i]
+            block, shared = self.blocks[which], () if at is None else tables[at]
+            layer = None if state is None else state[i]
+            if self.spec.recompute and self.training and layer is None:
+                x, losses = checkpoint(block, x, context, None, shared, use_reentrant=False)
+            else:
+                x, losses = block(x, context, layer, shared)
+            for name, loss in losses.items():
+                total[name] = total[name] + loss if name in total else loss
+        return (x if self.final is None else self.final(x)), total
+
+    def state(self, batch: int, limit: int | None) -> list[LayerState]:
+        """One state a layer; layers that share weights still remember apart."""
+        blocks = [self.blocks[which] for which in self.order]
+        return [block.state(batch, limit) for block in blocks if isinstance(block, BlockModule)]
+
+
+class NoTables(nn.Module):
+    """Stands where a relative kind has nothing to compute."""
+
+    def forward(self, context: Context, dtype: object) -> tuple[Tensor, ...]:
+        return ()
+
+
+def growing(rate: float, layer: int, depth: int) -> float:
+    """Stochastic depth grows linearly from 0 at the first layer to `rate` at the last."""
+    return rate * layer / max(1, depth - 1)

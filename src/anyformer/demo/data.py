@@ -1,0 +1,114 @@
+"""The demo's text: the Python standard library, which every machine with Python already has.
+
+The list of files is fixed, and so is the part held out; only the text inside them differs between Python versions.
+"""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import sysconfig
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from anyformer.errors import UserError
+
+TRAINING_BYTES = 2_000_000  # read in the order of TRAINING_FILES, the last one cut here
+LEAST_BYTES = 200_000  # less than this is not a standard library with sources
+
+# Files that Python 3.11, 3.12 and 3.13 all have, on Debian's own Python too. Tables and tests are left out.
+HELD_OUT_FILES = """
+asyncio/queues.py csv.py email/policy.py fileinput.py json/encoder.py queue.py shlex.py textwrap.py tomllib/_parser.py
+urllib/robotparser.py
+""".split()
+
+TRAINING_FILES = """
+_collections_abc.py _pyio.py _strptime.py abc.py argparse.py ast.py asyncio/base_events.py asyncio/events.py
+asyncio/futures.py asyncio/locks.py asyncio/runners.py asyncio/selector_events.py asyncio/streams.py asyncio/taskgroups.py
+asyncio/tasks.py base64.py bdb.py calendar.py cmd.py code.py codecs.py collections/__init__.py concurrent/futures/_base.py
+concurrent/futures/process.py concurrent/futures/thread.py configparser.py contextlib.py copy.py dataclasses.py difflib.py
+dis.py doctest.py email/feedparser.py email/generator.py email/header.py email/message.py email/utils.py enum.py filecmp.py
+fractions.py ftplib.py functools.py getopt.py gettext.py glob.py graphlib.py gzip.py hashlib.py heapq.py html/parser.py
+http/client.py http/cookies.py http/server.py importlib/_bootstrap.py importlib/util.py inspect.py ipaddress.py
+json/__init__.py json/decoder.py linecache.py logging/__init__.py logging/config.py logging/handlers.py mailbox.py
+multiprocessing/connection.py multiprocessing/managers.py multiprocessing/pool.py multiprocessing/queues.py
+multiprocessing/util.py optparse.py os.py pdb.py pickle.py pkgutil.py platform.py plistlib.py posixpath.py pprint.py
+random.py re/_compiler.py re/_parser.py sched.py selectors.py shutil.py smtplib.py socket.py socketserver.py statistics.py
+string.py subprocess.py tarfile.py tempfile.py threading.py timeit.py tokenize.py trace.py traceback.py typing.py
+unittest/case.py unittest/loader.py unittest/runner.py unittest/suite.py urllib/parse.py uuid.py warnings.py weakref.py
+xml/dom/minidom.py xml/etree/ElementTree.py zipimport.py
+""".split()
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Text to learn from and text to be judged on, by file name; no file is in both."""
+
+    training: dict[str, str]
+    held_out: dict[str, str]
+
+    @cached_property
+    def training_text(self) -> str:
+        return "".join(self.training.values())
+
+    @cached_property
+    def held_out_text(self) -> str:
+        return "".join(self.held_out.values())
+
+    @property
+    def training_bytes(self) -> int:
+        return len(self.training_text.encode())
+
+    @property
+    def held_out_bytes(self) -> int:
+        return len(self.held_out_text.encode())
+
+    def gzip_bits(self) -> float:
+        """Bits a byte of the held-out files by gzip, level 9, all files joined and without the header's time stamp."""
+        return 8 * len(gzip.compress(self.held_out_text.encode(), 9, mtime=0)) / self.held_out_bytes
+
+    def lzma_bits(self) -> float:
+        """The same by xz at its best: lzma, preset 9 extreme."""
+        packed = lzma.compress(self.held_out_text.encode(), preset=9 | lzma.PRESET_EXTREME)
+        return 8 * len(packed) / self.held_out_bytes
+
+
+def corpus(folder: Path | None = None) -> Corpus:
+    """The fixed files of the standard library in `folder`, by default of the Python that runs this."""
+    folder = Path(sysconfig.get_paths()["stdlib"]) if folder is None else folder
+    training: dict[str, str] = {}
+    room = TRAINING_BYTES
+    for name, text in read(folder, TRAINING_FILES).items():
+        raw = text.encode()[:room]
+        training[name] = raw.decode(errors="ignore")
+        room -= len(raw)
+        if room <= 0:
+            break
+    found = Corpus(training, read(folder, HELD_OUT_FILES))
+    if found.training_bytes < LEAST_BYTES or not found.held_out_text:
+        raise UserError(
+            f"{folder} holds {found.training_bytes:,} bytes of the standard library's source",
+            fix="use a Python that was installed with its .py files",
+        )
+    return found
+
+
+def read(folder: Path, names: list[str]) -> dict[str, str]:
+    """Files that exist, in the order of the list; another Python may lack a few."""
+    paths = {name: folder / name for name in names}
+    return {name: path.read_text(encoding="utf-8") for name, path in paths.items() if path.is_file()}
+
+
+def train_tokenizer(texts: list[str], vocab: int) -> Tokenizer:
+    """Byte-level BPE (GPT-2's kind): any text has ids, frequent strings such as `self.` or an indentation have one."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab, show_progress=False, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet())
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer

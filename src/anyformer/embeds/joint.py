@@ -1,0 +1,122 @@
+"""Several inputs as one sequence: text, image, table and whatever else has an embedding."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.core.context import Context, Mask, lay_out
+from anyformer.core.state import State
+from anyformer.errors import UserError
+from anyformer.slots import Embed
+
+Input = Tensor | tuple[Tensor | None, ...] | None
+
+
+class Joint(Embed):
+    """The tokens of every part, one after the other; `kinds` adds a learned vector saying which part a token is from.
+
+    Call the model with one input a part; a part that takes several tensors gets a tuple, and None leaves a part out.
+    `mask` is then a tuple too, one (B, T of the part), (B,) or None a part: (B,) hides the part from whole rows.
+    """
+
+    parts: tuple[Embed, ...]
+    kinds: bool = True
+
+    @property
+    def vocabulary(self) -> tuple[int, int | None] | None:
+        return next((part.vocabulary for part in self.parts if part.vocabulary is not None), None)
+
+    def build(self, width: int) -> nn.Module:
+        return JointEmbedding(self, width)
+
+
+class JointEmbedding(nn.Module):
+    def __init__(self, spec: Joint, width: int) -> None:
+        super().__init__()
+        self.spec = spec
+        self.parts: Any = nn.ModuleList(part.build(width) for part in spec.parts)
+        self.kind = nn.Embedding(len(spec.parts), width) if spec.kinds else None
+        self.table = next(
+            (part.table for part, of in zip(self.parts, spec.parts, strict=True) if of.vocabulary is not None), None
+        )
+
+    def layout(
+        self, *inputs: Input, mask: Mask | tuple[Tensor | None, ...] | None = None, positions: Tensor | None = None,
+        documents: Tensor | None = None, segments: Tensor | None = None, state: State | None = None,
+    ) -> Context:  # fmt: skip
+        """The parts' own layouts side by side."""
+        pieces = self.pieces(inputs, mask)
+        lengths = [0 if piece is None else piece.index.shape[1] for piece in pieces]
+        first = next(piece for piece in pieces if piece is not None)
+        batch = max(
+            piece.index.shape[0] if piece.mask is None else piece.mask.shape[0] for piece in pieces if piece is not None
+        )
+        batch = max([batch, *(batch_of(given) for given in inputs if given is not None)])
+        device = first.index.device
+        seen = None
+        if any(piece is not None and piece.mask is not None for piece in pieces):
+            seen = torch.cat([
+                torch.ones(batch, length, dtype=torch.bool, device=device) if piece.mask is None else piece.mask
+                for piece, length in zip(pieces, lengths, strict=True) if piece is not None
+            ], 1)  # fmt: skip
+        return lay_out(batch, sum(lengths), device, mask=seen, positions=positions, documents=documents,
+                       segments=segments, state=state)  # fmt: skip
+
+    def pieces(
+        self, inputs: tuple[Input, ...], mask: Mask | tuple[Tensor | None, ...] | None = None
+    ) -> list[Context | None]:
+        if len(inputs) != len(self.parts):
+            raise UserError(
+                f"{len(inputs)} inputs for {len(self.parts)} parts", fix="give one input a part, None to leave it out"
+            )
+        if all(given is None for given in inputs):
+            raise UserError("every part is left out", fix="give at least one input")
+        masks = mask if isinstance(mask, tuple) else (None,) * len(inputs)
+        if mask is not None and (not isinstance(mask, tuple) or len(mask) != len(inputs)):
+            raise UserError(
+                "the mask of a joint sequence is a tuple", fix=f"give {len(inputs)} masks, None where nothing is hidden"
+            )
+        found: list[Context | None] = []
+        for part, given, hidden in zip(self.parts, inputs, masks, strict=True):
+            if given is None:
+                found.append(None)
+                continue
+            piece = part.layout(*as_tuple(given))
+            if isinstance(hidden, Tensor):
+                rows = hidden[:, None].expand(-1, piece.index.shape[1]) if hidden.dim() == 1 else hidden
+                piece = part.layout(*as_tuple(given), mask=rows.contiguous())
+            found.append(piece)
+        return found
+
+    def forward(self, *inputs: Input, context: Context, table: Tensor | None = None) -> Tensor:
+        """The parts' tokens, (B, sum of T, D)."""
+        tokens = []
+        own = self.pieces(inputs)
+        start = 0
+        for i, (part, given, piece) in enumerate(zip(self.parts, inputs, own, strict=True)):
+            if given is None or piece is None:
+                continue
+            stop = start + piece.index.shape[1]
+            if context.mask is not None:  # a part counts its own positions, padding left out
+                cut = context.mask[:, start:stop]
+                piece = replace(piece, index=rank(cut), positions=rank(cut))
+            x = part(*as_tuple(given), context=piece)
+            tokens.append(x if self.kind is None else x + self.kind.weight[i])
+            start = stop
+        return torch.cat(tokens, 1)
+
+
+def as_tuple(given: Input) -> tuple[Tensor | None, ...]:
+    return given if isinstance(given, tuple) else (given,)
+
+
+def batch_of(given: Input) -> int:
+    return next(part.shape[0] for part in as_tuple(given) if part is not None)
+
+
+def rank(mask: Tensor) -> Tensor:
+    return (mask.long().cumsum(1) - 1).clamp(min=0)

@@ -1,0 +1,91 @@
+"""Rows of a table into tokens: one token a column (FT-Transformer's feature tokenizer, 2106.11959)."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anyformer.core.context import Context, Mask, lay_out
+from anyformer.core.state import State
+from anyformer.errors import UserError
+from anyformer.slots import Embed
+
+
+class Table(Embed):
+    """x_j * W_j + b_j for number j, a row of a table + b_j for category j, and a class token first.
+
+    `categories` holds the number of values of each category column. With `missing`, a number that is nan and a
+    category that is -1 take a learned vector of their column.
+    """
+
+    numbers: int = 0
+    categories: tuple[int, ...] | None = None
+    cls: bool = True
+    missing: bool = False
+    dropout: float = 0.0
+
+    def check(self) -> None:
+        if self.numbers < 0 or self.features == 0:
+            raise UserError("a table needs at least one column", where="Table", fix="give numbers= or categories=")
+        if any(count < 1 for count in self.categories or ()):
+            raise UserError("a category column has no values", where="Table.categories", fix="leave the column out")
+
+    @property
+    def features(self) -> int:
+        return self.numbers + len(self.categories or ())
+
+    def build(self, width: int) -> nn.Module:
+        return TableEmbedding(self, width)
+
+
+class TableEmbedding(nn.Module):
+    def __init__(self, spec: Table, width: int) -> None:
+        super().__init__()
+        self.spec = spec
+        counts = spec.categories or ()
+        extra = 1 if spec.missing else 0
+        self.weight = nn.Parameter(torch.empty(spec.numbers, width)) if spec.numbers else None
+        self.bias = nn.Parameter(torch.empty(spec.features, width))
+        self.lead = nn.Parameter(torch.empty(1, width)) if spec.cls else None
+        self.absent = nn.Parameter(torch.empty(spec.numbers, width)) if spec.missing and spec.numbers else None
+        self.category = nn.Embedding(sum(counts) + extra * len(counts), width) if counts else None
+        self.starts = [sum(counts[:j]) + extra * j for j in range(len(counts))]
+
+    def layout(
+        self, numbers: Tensor | None, categories: Tensor | None = None, *, mask: Mask | None = None,
+        positions: Tensor | None = None, documents: Tensor | None = None, segments: Tensor | None = None,
+        state: State | None = None,
+    ) -> Context:  # fmt: skip
+        """What is known of these rows before any compute; `mask` is over tokens."""
+        spec, counts = self.spec, self.spec.categories or ()
+        given = numbers if numbers is not None else categories
+        if given is None:
+            raise UserError("a table row needs numbers or categories", fix="call model(numbers, categories)")
+        for name, part, columns in (("numbers", numbers, spec.numbers), ("categories", categories, len(counts))):
+            found = (given.shape[0], 0) if part is None else tuple(part.shape)
+            if found != (given.shape[0], columns):
+                raise UserError(f"{name} have shape {found}", fix=f"expected (B, {columns})")
+        if numbers is not None and not numbers.is_floating_point():
+            raise UserError(f"numbers have type {numbers.dtype}", fix="expected floating point")
+        if categories is not None and categories.is_floating_point():
+            raise UserError(f"categories have type {categories.dtype}", fix="expected whole numbers")
+        return lay_out(given.shape[0], spec.features + int(spec.cls), given.device, mask=mask, positions=positions,
+                       documents=documents, segments=segments, state=state)  # fmt: skip
+
+    def forward(self, numbers: Tensor | None, categories: Tensor | None = None, *, context: Context) -> Tensor:
+        """Numbers (B, F) and categories (B, F') to (B, [class +] F + F', D)."""
+        parts: list[Tensor] = []
+        if numbers is not None and self.weight is not None:
+            scaled = numbers.to(self.weight.dtype)[..., None] * self.weight  # (B,F,D)
+            if self.absent is not None:
+                scaled = torch.where(numbers.isnan()[..., None], self.absent, scaled)
+            parts.append(scaled)
+        if categories is not None and self.category is not None:
+            counts = torch.tensor(self.spec.categories, device=categories.device)
+            rows = torch.where(categories < 0, counts, categories) if self.spec.missing else categories
+            parts.append(self.category(rows + torch.tensor(self.starts, device=categories.device)))
+        x = torch.cat(parts, 1) + self.bias
+        if self.lead is not None:
+            x = torch.cat([self.lead.expand(x.shape[0], -1, -1), x], 1)
+        return F.dropout(x, self.spec.dropout, self.training)

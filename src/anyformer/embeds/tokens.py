@@ -1,0 +1,101 @@
+"""Token ids into vectors: a table of rows, positions, segments."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anyformer.core.context import Context, Mask, lay_out
+from anyformer.core.state import State
+from anyformer.errors import UserError
+from anyformer.slots import Embed, Norm, Position
+
+
+class Tokens(Embed):
+    """norm(table[id] * sqrt(width) if `scale` + position + segment), widened from `inner` channels where that is given.
+
+    `inner` is ALBERT's factorised embedding: the table, positions, segments and norm live in fewer channels, a linear
+    layer leads to the model's width. `frozen` keeps the table as it was initialised.
+    """
+
+    vocab: int
+    position: Position | None = None
+    segments: int = 0
+    norm: Norm | None = None
+    inner: int | None = None
+    scale: bool = False
+    dropout: float = 0.0
+    frozen: bool = False
+
+    def check(self) -> None:
+        if self.vocab < 1:
+            raise UserError(f"vocab {self.vocab} is below 1", where="Tokens", fix="give the number of token ids")
+        if self.segments < 0 or (self.inner is not None and self.inner < 1):
+            raise UserError(
+                f"segments {self.segments} or inner {self.inner} is too small", where="Tokens", fix="leave it out"
+            )
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"dropout {self.dropout} is not a share below 1", where="Tokens", fix="use 0.1")
+
+    @property
+    def vocabulary(self) -> tuple[int, int | None] | None:
+        return self.vocab, self.inner
+
+    @property
+    def limit(self) -> int | None:
+        return None if self.position is None else self.position.limit
+
+    def build(self, width: int, *, own_table: bool = True) -> TokenEmbedding:
+        """`own_table=False` leaves the table out: each pass is then given one (encoder-decoders share theirs)."""
+        return TokenEmbedding(self, width, own_table)
+
+
+class TokenEmbedding(nn.Module):
+    def __init__(self, spec: Tokens, width: int, own_table: bool) -> None:
+        super().__init__()
+        inner = width if spec.inner is None else spec.inner
+        self.spec, self.gain = spec, inner**0.5 if spec.scale else 1.0
+        self.table = nn.Embedding(spec.vocab, inner) if own_table else None
+        if self.table is not None and spec.frozen:
+            self.table.weight.requires_grad_(False)
+        self.position = None if spec.position is None else spec.position.build(inner)
+        self.segment = nn.Embedding(spec.segments, inner) if spec.segments else None
+        self.norm = None if spec.norm is None else spec.norm.build(inner)
+        self.project = None if spec.inner is None else nn.Linear(inner, width)
+
+    def layout(
+        self, tokens: Tensor, *, mask: Mask | None = None, positions: Tensor | None = None,
+        documents: Tensor | None = None, segments: Tensor | None = None, state: State | None = None,
+    ) -> Context:  # fmt: skip
+        """What is known of these ids (B,T) before any compute."""
+        if tokens.dim() != 2 or tokens.is_floating_point() or tokens.dtype == torch.bool:
+            raise UserError(
+                f"tokens have shape {tuple(tokens.shape)} and type {tokens.dtype}",
+                fix="expected ids (B, T), whole numbers",
+            )
+        length, past = tokens.shape[1], 0 if state is None else state.length
+        limit = self.spec.limit
+        if limit is not None and length + past > limit and mask is None and positions is None and documents is None:
+            raise UserError(
+                f"{length + past} tokens do not fit {limit} learned positions",
+                fix=f"shorten the text or rebuild with position=Learned({length + past})",
+            )
+        if segments is not None and self.segment is None:
+            raise UserError("segments are given but the embedding has none", fix="use Tokens(segments=2)")
+        return lay_out(tokens.shape[0], length, tokens.device, mask=mask, positions=positions, documents=documents,
+                       segments=segments, state=state)  # fmt: skip
+
+    def forward(self, tokens: Tensor, *, context: Context, table: Tensor | None = None) -> Tensor:
+        """Ids (B,T) to (B,T,D)."""
+        rows = table if self.table is None else self.table.weight
+        if rows is None:
+            raise UserError("this embedding borrows its table and was given none", fix="call it through its Seq2Seq")
+        x = F.embedding(tokens, rows) * self.gain if self.gain != 1.0 else F.embedding(tokens, rows)
+        if self.position is not None:
+            x = x + self.position(context, x.dtype)
+        if self.segment is not None:
+            x = x + (self.segment.weight[0] if context.segments is None else self.segment(context.segments))
+        x = x if self.norm is None else self.norm(x)
+        x = F.dropout(x, self.spec.dropout, self.training)
+        return x if self.project is None else self.project(x)

@@ -1,0 +1,56 @@
+"""The one error a user meets: what is wrong, where, and the smallest fix."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+# Exit codes of the command line, the same for every verb.
+DONE, OUR_BUG, USER_ERROR, DIVERGED, RESOURCES, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 4, 130, 143
+
+
+class UserError(ValueError):
+    """A mistake in what the user gave; its first line alone says what, where and how to mend it.
+
+    >>> str(UserError("width 770 is not divisible by heads 12", where="model.stack", fix="use width 768"))
+    'model.stack: width 770 is not divisible by heads 12; use width 768'
+    """
+
+    exit_code = USER_ERROR
+
+    def __init__(self, what: str, *, where: str = "", fix: str = "", details: Iterable[str] = ()) -> None:
+        self.what, self.where, self.fix, self.details = what, where, fix, tuple(details)
+        super().__init__(self.line)
+
+    @property
+    def line(self) -> str:
+        """The whole message on one line."""
+        place = f"{self.where}: " if self.where else ""
+        remedy = f"; {self.fix}" if self.fix else ""
+        return f"{place}{self.what}{remedy}"
+
+    def inside(self, where: str) -> UserError:
+        """The same error seen from one level further out, so that nested settings give a whole path."""
+        path = f"{where}.{self.where}" if self.where else where
+        return UserError(self.what, where=path.replace(".[", "["), fix=self.fix, details=self.details)
+
+
+def nearest(name: str, choices: Iterable[str]) -> str | None:
+    """The choice a person most likely meant by `name`, or None.
+
+    >>> nearest("detph", ["depth", "width"])
+    'depth'
+    """
+    known = list(choices)
+    by_lower = {choice.lower(): choice for choice in known}
+    match = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
+    return by_lower[match[0]] if match else None
+
+
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
+    """A closing half-sentence: the nearest name, or all names where none is near."""
+    known = sorted(set(choices))
+    near = nearest(name, known)
+    if near is not None:
+        return f"did you mean {near!r}?"
+    return "expected one of " + ", ".join(repr(choice) for choice in known) if known else "nothing is allowed here"

@@ -1,0 +1,5 @@
+"""Feeds: what happens within each token."""
+
+from anyformer.feeds.mlp import MLP
+
+__all__ = ["MLP"]

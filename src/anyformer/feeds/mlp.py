@@ -1,0 +1,65 @@
+"""The point-wise network: the same two layers for every token, a convolution of kernel 1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anyformer.errors import UserError
+from anyformer.slots import Feed
+
+Act = Literal["relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "relu2", "sigmoid", "tanh"]
+
+ACTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    "silu": F.silu,
+    "relu2": lambda x: F.relu(x).square(),
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+}
+
+
+class MLP(Feed):
+    """down(act(up(x))), or gated: down(act(gate(x)) * up(x)); the inner `width` is 4 times the model's if left out."""
+
+    width: int | None = None
+    act: Act = "gelu"
+    gated: bool = False
+    bias: bool = True
+    dropout: float = 0.0
+
+    def check(self) -> None:
+        if self.width is not None and self.width < 1:
+            raise UserError(f"width {self.width} is below 1", where="MLP", fix="leave it out for 4 times the model's")
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"dropout {self.dropout} is not a share below 1", where="MLP", fix="use 0.1")
+
+    def build(self, width: int) -> nn.Module:
+        return PointwiseMLP(self, width)
+
+
+class PointwiseMLP(nn.Module):
+    """Gate and value of an inner channel are neighbouring rows of `up`, (inner, 2): sharding keeps them together."""
+
+    def __init__(self, spec: MLP, width: int) -> None:
+        super().__init__()
+        inner = 4 * width if spec.width is None else spec.width
+        self.spec, self.act = spec, ACTS[spec.act]
+        self.up = nn.Linear(width, inner * 2 if spec.gated else inner, bias=spec.bias)
+        self.down = nn.Linear(inner, width, bias=spec.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.up(x)
+        if self.spec.gated:
+            gate, value = h.unflatten(-1, (-1, 2)).unbind(-1)
+            h = self.act(gate) * value  # (B,T,inner)
+        else:
+            h = self.act(h)
+        return self.down(F.dropout(h, self.spec.dropout, self.training))

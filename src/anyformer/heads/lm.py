@@ -1,0 +1,84 @@
+"""The language-model head: a score for every word of the vocabulary."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anyformer.core.context import Context
+from anyformer.core.loss import linear_cross_entropy
+from anyformer.errors import UserError
+from anyformer.feeds.mlp import ACTS, Act
+from anyformer.slots import Answer, Head, Norm
+
+
+class LM(Head):
+    """Logits = hidden . table + bias; `tied` borrows the embedding's table, so it is stored and counted once.
+
+    `transform` puts a dense layer with an activation and `norm` before it (BERT). `scale` multiplies the hidden state
+    (T5 ties with width ** -0.5), `soft_cap` c turns logits l into c tanh(l / c).
+    """
+
+    tied: bool = True
+    transform: Act | None = None
+    norm: Norm | None = None
+    bias: bool = False
+    scale: float | None = None
+    soft_cap: float | None = None
+    vocab: int | None = None
+
+    def check(self) -> None:
+        if self.soft_cap is not None and self.soft_cap <= 0:
+            raise UserError(f"soft_cap {self.soft_cap} is not positive", where="LM", fix="use 30 or leave it out")
+        if self.tied and self.vocab is not None:
+            raise UserError(
+                "a tied head takes its vocabulary from the embedding", where="LM.vocab", fix="leave vocab out"
+            )
+
+    def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:
+        if vocabulary is None and (self.tied or self.vocab is None):
+            raise UserError(
+                "the embedding has no vocabulary to score", where="head", fix="use LM(tied=False, vocab=...)"
+            )
+        vocab, inner = (self.vocab, None) if vocabulary is None else vocabulary
+        if self.tied and inner is not None and self.transform is None and inner != width:
+            raise UserError(f"a table of {inner} channels cannot score {width}-wide tokens", where="head",
+                            fix='use LM(transform="gelu"), which leads from one to the other')  # fmt: skip
+        assert vocab is not None or self.vocab is not None
+        return LanguageHead(self, width, self.vocab or vocab or 0, inner)
+
+
+class LanguageHead(nn.Module):
+    def __init__(self, spec: LM, width: int, vocab: int, inner: int | None) -> None:
+        super().__init__()
+        self.spec = spec
+        narrow = width if inner is None or spec.transform is None else inner
+        self.dense = nn.Linear(width, narrow) if spec.transform is not None else None
+        self.norm = None if spec.norm is None else spec.norm.build(narrow)
+        self.weight = None if spec.tied else nn.Parameter(torch.empty(vocab, narrow))
+        self.bias = nn.Parameter(torch.empty(vocab)) if spec.bias else None
+
+    def forward(self, hidden: Tensor, context: Context, table: Tensor | None) -> Answer:
+        logits = F.linear(self.before(hidden), self.rows(table), self.bias)  # (B,T,V)
+        cap = self.spec.soft_cap
+        return Answer(logits=logits if cap is None else cap * torch.tanh(logits / cap))
+
+    def before(self, hidden: Tensor) -> Tensor:
+        """What meets the table."""
+        if self.dense is not None and self.spec.transform is not None:
+            hidden = ACTS[self.spec.transform](self.dense(hidden))
+        hidden = hidden if self.norm is None else self.norm(hidden)
+        return hidden if self.spec.scale is None else hidden * self.spec.scale
+
+    def rows(self, table: Tensor | None) -> Tensor:
+        rows = table if self.weight is None else self.weight
+        if rows is None:
+            raise UserError("a tied head was given no table", fix="call it through its Model")
+        return rows
+
+    def loss(self, hidden: Tensor, targets: Tensor, table: Tensor | None) -> Tensor:
+        """Mean cross-entropy over targets (B,T) that are not -100, without ever holding the (B,T,V) logits."""
+        return linear_cross_entropy(
+            self.before(hidden), self.rows(table), targets, bias=self.bias, soft_cap=self.spec.soft_cap
+        )

@@ -1,0 +1,61 @@
+"""A class for the whole sequence, or just its vector."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anyformer.core.context import Context
+from anyformer.errors import UserError
+from anyformer.feeds.mlp import ACTS, Act
+from anyformer.heads.pooling import Pool, pool, pooled_width
+from anyformer.slots import Answer, Head, Norm
+
+
+class Pooled(Head):
+    """Pool, then norm, dense layer and activation where asked for, then `classes` logits (None: the vector itself).
+
+    BERT's pooler is `Pooled(dense=True, act="tanh")`. Multi-label classification reads the same logits.
+    """
+
+    classes: int | None = None
+    pool: Pool = "first"
+    norm: Norm | None = None
+    dense: bool = False
+    act: Act | None = None
+    bias: bool = True
+    dropout: float = 0.0
+
+    def check(self) -> None:
+        if self.classes is not None and self.classes < 1:
+            raise UserError(
+                f"classes {self.classes} is below 1", where="Pooled", fix="give 2 or more, or None for the vector"
+            )
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"dropout {self.dropout} is not a share below 1", where="Pooled", fix="use 0.1")
+
+    def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:
+        return PooledHead(self, width)
+
+
+class PooledHead(nn.Module):
+    def __init__(self, spec: Pooled, width: int) -> None:
+        super().__init__()
+        self.spec = spec
+        wide = pooled_width(width, spec.pool)
+        self.norm = None if spec.norm is None else spec.norm.build(wide)
+        self.dense = nn.Linear(wide, width) if spec.dense else None
+        self.out = (
+            None if spec.classes is None else nn.Linear(width if spec.dense else wide, spec.classes, bias=spec.bias)
+        )
+
+    def forward(self, hidden: Tensor, context: Context, table: Tensor | None) -> Answer:
+        vector = pool(hidden, context, self.spec.pool)
+        vector = vector if self.norm is None else self.norm(vector)
+        vector = vector if self.dense is None else self.dense(vector)
+        vector = vector if self.spec.act is None else ACTS[self.spec.act](vector)
+        if self.out is None:
+            return Answer(pooled=vector)
+        return Answer(
+            pooled=vector, logits=self.out(F.dropout(vector, self.spec.dropout, self.training))
+        )  # (B,classes)

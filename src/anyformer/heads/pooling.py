@@ -1,0 +1,42 @@
+"""One vector from many tokens."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from anyformer.core.context import Context
+
+Pool = Literal["first", "mean", "max", "last", "concat"]
+
+
+def pool(hidden: Tensor, context: Context, how: Pool) -> Tensor:
+    """(B,T,D) to (B,D), or (B,3D) for concat = last, max and mean (ULMFiT); padding counts for nothing."""
+    mask = context.mask
+    if how == "first":
+        return hidden[:, 0] if mask is None else take(hidden, mask.long().argmax(1))
+    if how == "last":
+        return hidden[:, -1] if mask is None else take(hidden, last_real(mask))
+    if how == "mean":
+        if mask is None:
+            return hidden.mean(1)
+        share = mask.to(hidden.dtype)[..., None]
+        return (hidden * share).sum(1) / share.sum(1).clamp(min=1)
+    if how == "max":
+        return (hidden if mask is None else hidden.masked_fill(~mask[..., None], -torch.inf)).amax(1)
+    return torch.cat([pool(hidden, context, part) for part in ("last", "max", "mean")], -1)
+
+
+def last_real(mask: Tensor) -> Tensor:
+    """Index of each row's last real token."""
+    return mask.shape[1] - 1 - mask.flip(1).long().argmax(1)
+
+
+def take(hidden: Tensor, index: Tensor) -> Tensor:
+    return hidden[torch.arange(hidden.shape[0], device=hidden.device), index]
+
+
+def pooled_width(width: int, how: Pool) -> int:
+    return 3 * width if how == "concat" else width

@@ -1,0 +1,32 @@
+"""Numbers for the whole sequence."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from anyformer.errors import UserError
+from anyformer.feeds.mlp import Act
+from anyformer.heads.pooled import Pooled, PooledHead
+from anyformer.heads.pooling import Pool
+from anyformer.slots import Head, Norm
+
+
+class Regress(Head):
+    """Pool, then `outputs` numbers; the settings of Pooled otherwise."""
+
+    outputs: int = 1
+    pool: Pool = "first"
+    norm: Norm | None = None
+    dense: bool = False
+    act: Act | None = None
+    dropout: float = 0.0
+
+    def check(self) -> None:
+        if self.outputs < 1:
+            raise UserError(f"outputs {self.outputs} is below 1", where="Regress", fix="use 1")
+
+    def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:
+        same = Pooled(
+            classes=self.outputs, pool=self.pool, norm=self.norm, dense=self.dense, act=self.act, dropout=self.dropout
+        )
+        return PooledHead(same, width)

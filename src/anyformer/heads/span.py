@@ -1,0 +1,28 @@
+"""Where an answer starts and ends in the text."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anyformer.core.context import Context
+from anyformer.slots import Answer, Head
+
+
+class Span(Head):
+    """Two logits a token, start and end: (B,T,2)."""
+
+    dropout: float = 0.0
+
+    def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:
+        return SpanHead(self, width)
+
+
+class SpanHead(nn.Module):
+    def __init__(self, spec: Span, width: int) -> None:
+        super().__init__()
+        self.spec = spec
+        self.out = nn.Linear(width, 2)
+
+    def forward(self, hidden: Tensor, context: Context, table: Tensor | None) -> Answer:
+        return Answer(logits=self.out(F.dropout(hidden, self.spec.dropout, self.training)))

@@ -1,0 +1,40 @@
+"""A class for every token: tags, residues, replaced words."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anyformer.core.context import Context
+from anyformer.errors import UserError
+from anyformer.feeds.mlp import ACTS, Act
+from anyformer.slots import Answer, Head
+
+
+class TokenHead(Head):
+    """`classes` logits a token, after a dense layer with activation `act` where `dense` asks for one."""
+
+    classes: int
+    dense: bool = False
+    act: Act | None = None
+    dropout: float = 0.0
+
+    def check(self) -> None:
+        if self.classes < 1:
+            raise UserError(f"classes {self.classes} is below 1", where="TokenHead", fix="give the number of labels")
+
+    def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:
+        return TokenClassifier(self, width)
+
+
+class TokenClassifier(nn.Module):
+    def __init__(self, spec: TokenHead, width: int) -> None:
+        super().__init__()
+        self.spec = spec
+        self.dense = nn.Linear(width, width) if spec.dense else None
+        self.out = nn.Linear(width, spec.classes)
+
+    def forward(self, hidden: Tensor, context: Context, table: Tensor | None) -> Answer:
+        x = hidden if self.dense is None else self.dense(hidden)
+        x = x if self.spec.act is None else ACTS[self.spec.act](x)
+        return Answer(logits=self.out(F.dropout(x, self.spec.dropout, self.training)))  # (B,T,classes)

@@ -1,0 +1,75 @@
+"""Attention maps rebuilt from what the model itself computed, with the fast kernel left on.
+
+The network is run as it is; temporary hooks note what went into each attention, and the maps are made afterwards from
+the same description of the scores that the kernel was given. Nothing in any forward knows about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.core.attend import Choice, choose, weights_of
+from anyformer.mixers.attention import Prepared, SelfAttention
+from anyformer.mixers.cross import CrossAttention
+
+Inputs = tuple[Any, ...]
+
+
+@contextmanager
+def noted(model: nn.Module) -> Iterator[dict[str, list[tuple[nn.Module, Inputs]]]]:
+    """What enters every attention module of `model` while the block runs, by module path, in order of calls."""
+    seen: dict[str, list[tuple[nn.Module, Inputs]]] = {}
+
+    def note(path: str) -> Any:
+        def hook(module: nn.Module, given: Inputs) -> None:
+            seen.setdefault(path, []).append((module, given))
+
+        return hook
+
+    found = {
+        path: module for path, module in model.named_modules() if isinstance(module, SelfAttention | CrossAttention)
+    }
+    handles = [module.register_forward_pre_hook(note(path)) for path, module in found.items()]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@torch.no_grad()
+def prepared(model: nn.Module, *inputs: Any, options: dict[str, Any] | None = None) -> dict[str, list[Prepared]]:
+    """Queries, keys, values and scores of every attention in one pass over `inputs`, by module path.
+
+    A path has one entry a layer that uses it, so weights shared by several layers give several.
+    """
+    with noted(model) as seen:
+        model(*inputs, **(options or {}))
+    return {
+        path: [module.prepare(given[0], given[1], None, given[3]) for module, given in calls]  # type: ignore[operator]
+        for path, calls in seen.items()
+    }
+
+
+@torch.no_grad()
+def attention_maps(
+    model: nn.Module, *inputs: Any, rows: slice = slice(None), **options: Any
+) -> dict[str, list[Tensor]]:
+    """Weights (B,H,t,S) of every attention, by module path: `attention_maps(model, tokens, mask=mask)`.
+
+    `rows` picks queries, so that a long text costs only the rows looked at.
+    """
+    layers = prepared(model, *inputs, options=options)
+    return {path: [weights_of(p.q, p.k, p.scores, rows) for p in calls] for path, calls in layers.items()}
+
+
+@torch.no_grad()
+def explain_attention(model: nn.Module, *inputs: Any, **options: Any) -> dict[str, Choice]:
+    """Which kernel each attention runs on for these inputs, and why."""
+    layers = prepared(model, *inputs, options=options)
+    return {path: choose(calls[0].q, calls[0].k, calls[0].v, calls[0].scores) for path, calls in layers.items()}

@@ -1,0 +1,120 @@
+"""Self-attention: every token reads from the others, weighted by how well its query fits their keys."""
+
+from __future__ import annotations
+
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor, nn
+
+from anyformer.core.attend import Scores, attend
+from anyformer.core.context import Context
+from anyformer.core.state import Keys
+from anyformer.errors import UserError
+from anyformer.mixers.heads import Scale, check_heads, head_sizes, scale_of
+from anyformer.slots import HeadSizes, Mixer, Norm, Relative
+
+
+class Attention(Mixer):
+    """softmax(q.k * scale) v in `heads` heads; fewer `kv_heads` share keys and values (GQA; one is MQA).
+
+    `key_size` and `value_size` are channels of one head and default to width / heads. `window` lets a token see that
+    many newest tokens, itself included (that many to either side without causal order). `soft_cap` c turns scores s
+    into c tanh(s / c). `out_bias` follows `bias` when left out.
+    """
+
+    heads: int
+    kv_heads: int | None = None
+    key_size: int | None = None
+    value_size: int | None = None
+    bias: bool = True
+    out_bias: bool | None = None
+    scale: Scale = "sqrt"
+    qk_norm: Norm | None = None
+    window: int | None = None
+    soft_cap: float | None = None
+    dropout: float = 0.0
+
+    takes_relative: ClassVar[bool] = True
+
+    def check(self) -> None:
+        check_heads("Attention", self.heads, self.kv_heads, self.dropout, self.scale)
+        for name in ("key_size", "value_size", "window"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"{name} {value} is below 1", where="Attention", fix="use 1 or more, or leave it out")
+        if self.soft_cap is not None and self.soft_cap <= 0:
+            raise UserError(
+                f"soft_cap {self.soft_cap} is not positive", where="Attention", fix="use 50 or leave it out"
+            )
+
+    def sizes(self, width: int) -> HeadSizes:
+        return head_sizes(width, self.heads, self.kv_heads, self.key_size, self.value_size)
+
+    def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
+        return SelfAttention(self, width, causal, relative)
+
+
+class Prepared(NamedTuple):
+    """Everything one layer's attention is computed from; inspection rebuilds its maps from the same."""
+
+    q: Tensor  # (B,H,T,C)
+    k: Tensor  # (B,G,S,C)
+    v: Tensor  # (B,G,S,C')
+    scores: Scores
+
+
+class SelfAttention(nn.Module):
+    """One fused projection gives queries, keys and values; rows are stored group by group, (G, H/G + 2, C).
+
+    Group-major rows let torch's column-wise plan shard the projection without splitting a group over devices.
+    """
+
+    def __init__(self, spec: Attention, width: int, causal: bool, relative: Relative) -> None:
+        super().__init__()
+        sizes = spec.sizes(width)
+        self.spec, self.sizes, self.causal, self.relative = spec, sizes, causal, relative
+        self.scale = scale_of(spec.scale, sizes.channels)
+        per_group = (sizes.per_group + 1) * sizes.channels + sizes.value_channels
+        out_bias = spec.bias if spec.out_bias is None else spec.out_bias
+        self.qkv = nn.Linear(width, sizes.groups * per_group, bias=spec.bias)
+        self.q_norm = None if spec.qk_norm is None else spec.qk_norm.build(sizes.channels)
+        self.k_norm = None if spec.qk_norm is None else spec.qk_norm.build(sizes.channels)
+        self.out = nn.Linear(sizes.heads * sizes.value_channels, width, bias=out_bias)
+
+    def forward(self, x: Tensor, context: Context, state: Keys | None, tables: tuple[Tensor, ...]) -> Tensor:
+        q, k, v, scores = self.prepare(x, context, state, tables)
+        y = attend(q, k, v, scores, dropout=self.spec.dropout if self.training else 0.0)  # (B,H,T,C')
+        return self.out(y.transpose(1, 2).flatten(2))  # (B,T,D)
+
+    def prepare(self, x: Tensor, context: Context, state: Keys | None, tables: tuple[Tensor, ...]) -> Prepared:
+        """Queries, keys, values and the description of their scores; new keys and values join the state."""
+        q, k, v = self.project(x, context)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        q, k = self.relative.rotate(q, tables), self.relative.rotate(k, tables)
+        if state is not None:
+            k, v = state.update(k, v, self.spec.window if self.causal and context.rolling else None)
+        scores = Scores.among(
+            context, k.shape[2], scale=self.scale, causal=self.causal, window=self.spec.window,
+            soft_cap=self.spec.soft_cap, relative=self.relative, tables=tables,
+        )  # fmt: skip
+        return Prepared(q, k, v, scores)
+
+    def project(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = self.split(self.qkv(x))
+        if context.added is not None:  # queries and keys know where they are, values do not (DETR)
+            q, k, _ = self.split(self.qkv(x + context.added))
+        return q, k, v
+
+    def split(self, fused: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(B,T,rows) into queries (B,H,T,C), keys (B,G,T,C) and values (B,G,T,C')."""
+        batch, length, _ = fused.shape
+        sizes = self.sizes
+        groups = fused.view(batch, length, sizes.groups, -1)
+        q, k, v = groups.split([sizes.per_group * sizes.channels, sizes.channels, sizes.value_channels], dim=-1)
+        q = q.reshape(batch, length, sizes.heads, sizes.channels)
+        return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+
+    def state(self, batch: int, limit: int | None) -> Keys:
+        """An empty cache of keys and values."""
+        return Keys(limit=limit)

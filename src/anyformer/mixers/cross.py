@@ -1,0 +1,69 @@
+"""Cross-attention: queries from the decoder, keys and values from the encoder's output."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from anyformer.core.attend import Scores, attend
+from anyformer.core.context import Context
+from anyformer.core.state import Memory
+from anyformer.errors import UserError
+from anyformer.mixers.attention import Prepared
+from anyformer.mixers.heads import Scale, check_heads, head_sizes, scale_of
+from anyformer.slots import Mixer, Relative
+
+
+class Cross(Mixer):
+    """Attention over `context.memory`; its keys and values are computed once a text when decoding."""
+
+    heads: int
+    kv_heads: int | None = None
+    key_size: int | None = None
+    value_size: int | None = None
+    bias: bool = True
+    scale: Scale = "sqrt"
+    dropout: float = 0.0
+
+    def check(self) -> None:
+        check_heads("Cross", self.heads, self.kv_heads, self.dropout, self.scale)
+
+    def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
+        return CrossAttention(self, width, width if memory_width is None else memory_width)
+
+
+class CrossAttention(nn.Module):
+    def __init__(self, spec: Cross, width: int, memory_width: int) -> None:
+        super().__init__()
+        sizes = head_sizes(width, spec.heads, spec.kv_heads, spec.key_size, spec.value_size)
+        self.spec, self.sizes = spec, sizes
+        self.scale = scale_of(spec.scale, sizes.channels)
+        self.q = nn.Linear(width, sizes.heads * sizes.channels, bias=spec.bias)
+        self.kv = nn.Linear(memory_width, sizes.groups * (sizes.channels + sizes.value_channels), bias=spec.bias)
+        self.out = nn.Linear(sizes.heads * sizes.value_channels, width, bias=spec.bias)
+
+    def forward(self, x: Tensor, context: Context, state: Memory | None, tables: tuple[Tensor, ...]) -> Tensor:
+        q, k, v, scores = self.prepare(x, context, state, tables)
+        y = attend(q, k, v, scores, dropout=self.spec.dropout if self.training else 0.0)  # (B,H,T,C')
+        return self.out(y.transpose(1, 2).flatten(2))
+
+    def prepare(self, x: Tensor, context: Context, state: Memory | None, tables: tuple[Tensor, ...]) -> Prepared:
+        """Queries from here, keys and values from the memory or, once made, from the state."""
+        q = self.q(x).unflatten(-1, (self.sizes.heads, self.sizes.channels)).transpose(1, 2)  # (B,H,T,C)
+        if state is not None and state.keys is not None and state.values is not None:
+            k, v = state.keys, state.values
+        else:
+            k, v = self.look_at(context)
+            if state is not None:
+                state.keys, state.values = k, v
+        return Prepared(q, k, v, Scores(scale=self.scale, key_mask=context.memory_mask, ordered=True))
+
+    def look_at(self, context: Context) -> tuple[Tensor, Tensor]:
+        if context.memory is None:
+            raise UserError("cross-attention has nothing to look at", fix="pass memory=, the encoder's output")
+        kv = self.kv(context.memory).unflatten(-1, (self.sizes.groups, -1)).transpose(1, 2)  # (B,G,S,C+C')
+        k, v = kv.split([self.sizes.channels, self.sizes.value_channels], dim=-1)
+        return k, v
+
+    def state(self, batch: int, limit: int | None) -> Memory:
+        """Room for the keys and values of the memory, filled by the first pass."""
+        return Memory()

@@ -1,0 +1,24 @@
+"""Layer normalisation (1607.06450)."""
+
+from torch import nn
+
+from anyformer.errors import UserError
+from anyformer.slots import Norm
+
+
+class LayerNorm(Norm):
+    """(x - mean) / sqrt(variance + eps) * weight + bias, over the channels of each token."""
+
+    eps: float = 1e-5
+    bias: bool = True
+
+    def check(self) -> None:
+        positive_eps(self.eps, "LayerNorm")
+
+    def build(self, width: int) -> nn.Module:
+        return nn.LayerNorm(width, eps=self.eps, bias=self.bias)
+
+
+def positive_eps(eps: float, where: str) -> None:
+    if eps < 0:
+        raise UserError(f"eps {eps} is negative", where=where, fix="use 1e-5")

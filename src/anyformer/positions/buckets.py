@@ -1,0 +1,74 @@
+"""T5's relative positions (1910.10683): distances fall into buckets, each with a learned bias a head."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.core.context import Context
+from anyformer.errors import UserError
+from anyformer.slots import Relative
+
+
+class Buckets(Relative):
+    """Half the buckets are exact distances, the rest grow logarithmically up to `distance`; one table for all layers.
+
+    Without causal order, half of all buckets serve keys to the right.
+    """
+
+    buckets: int = 32
+    distance: int = 128
+
+    def check(self) -> None:
+        if self.buckets < 4 or self.buckets % 4:
+            raise UserError(f"buckets {self.buckets} is not a multiple of 4", where="Buckets", fix="use 32")
+        if self.distance <= self.buckets // 2:
+            raise UserError(
+                f"distance {self.distance} is not above the {self.buckets // 2} exact buckets",
+                where="Buckets", fix=f"use {4 * self.buckets}",
+            )  # fmt: skip
+
+    def build(self, heads: int, channels: int, value_channels: int, causal: bool) -> nn.Module | None:
+        return BucketBias(self, heads, causal)
+
+    @property
+    def biased(self) -> bool:
+        return True
+
+    def bias(self, tables: tuple[Tensor, ...], query: Tensor, key: Tensor) -> Tensor | None:
+        weight, both_ways = tables
+        found = bucket(key[:, None, :] - query[:, :, None], self.buckets, self.distance, both_ways.numel() > 0)
+        return weight[found].permute(0, 3, 1, 2)  # (B or 1, H, T, S)
+
+    def bias_at(self, tables: tuple[Tensor, ...], head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        weight, both_ways = tables
+        return weight[bucket(key - query, self.buckets, self.distance, both_ways.numel() > 0), head]
+
+
+class BucketBias(nn.Module):
+    def __init__(self, spec: Buckets, heads: int, causal: bool) -> None:
+        super().__init__()
+        self.causal = causal
+        self.table = nn.Embedding(spec.buckets, heads)
+
+    def forward(self, context: Context, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        # Tables are tensors only; the direction travels as the length of an empty-or-not tensor, a Python fact.
+        return self.table.weight, torch.empty(0 if self.causal else 1, device=context.positions.device)
+
+
+def bucket(offset: Tensor, buckets: int, distance: int, both_ways: bool) -> Tensor:
+    """The bucket of each key minus query position."""
+    found = torch.zeros_like(offset)
+    if both_ways:
+        buckets //= 2
+        found = (offset > 0).long() * buckets
+        away = offset.abs()
+    else:
+        away = (-offset).clamp(min=0)
+    exact = buckets // 2
+    # float32 as in the original: at the edges of a bucket another precision would round to its neighbour.
+    grown = torch.log(away.clamp(min=1).float() / exact) / math.log(distance / exact) * (buckets - exact)
+    far = (exact + grown.long()).clamp(max=buckets - 1)
+    return found + torch.where(away < exact, away, far)

@@ -1,0 +1,41 @@
+"""Learned absolute positions: one trained vector a position."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.core.context import Context
+from anyformer.errors import UserError
+from anyformer.slots import Position
+from anyformer.spec import field
+
+
+class Learned(Position):
+    """A table of `length` rows; position p takes row p + offset (RoBERTa and BART leave the first two unused)."""
+
+    length: int = field(kw_only=False)  # Learned(1024)
+    offset: int = 0
+
+    def check(self) -> None:
+        if self.length < 1:
+            raise UserError(f"length {self.length} is below 1", where="Learned", fix="give the longest text in tokens")
+        if self.offset < 0:
+            raise UserError(f"offset {self.offset} is negative", where="Learned", fix="use 0")
+
+    @property
+    def limit(self) -> int | None:
+        return self.length
+
+    def build(self, width: int) -> nn.Module:
+        return LearnedTable(self, width)
+
+
+class LearnedTable(nn.Module):
+    def __init__(self, spec: Learned, width: int) -> None:
+        super().__init__()
+        self.offset = spec.offset
+        self.table = nn.Embedding(spec.length + spec.offset, width)
+
+    def forward(self, context: Context, dtype: torch.dtype) -> Tensor:
+        return self.table(context.positions + self.offset)  # (B or 1, T, D)

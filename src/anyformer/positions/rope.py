@@ -1,0 +1,223 @@
+"""Rotary positions (2104.09864) and the ways to stretch them over longer texts."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.core.context import Context
+from anyformer.errors import UserError
+from anyformer.slots import Relative
+from anyformer.spec import Spec
+
+
+class Scaling(Spec, slot=True):
+    """How frequencies change so that a model reads longer texts than it was trained on."""
+
+    def frequencies(self, theta: float, width: int, dtype: torch.dtype) -> Tensor:
+        """Radians a position for each pair of channels, (width / 2,)."""
+        raise NotImplementedError
+
+    @property
+    def gain(self) -> float:
+        """Factor on cosines and sines, and so, squared, on the scores."""
+        return 1.0
+
+    @property
+    def trained(self) -> int | None:
+        """The length beyond which frequencies depend on the length at hand, where they do."""
+        return None
+
+
+class Linear(Scaling):
+    """Position interpolation (2306.15595, SuperHOT): position m acts as m / factor."""
+
+    factor: float
+
+    def check(self) -> None:
+        check_factor(self.factor, "Linear")
+
+    def frequencies(self, theta: float, width: int, dtype: torch.dtype) -> Tensor:
+        return plain(theta, width, dtype) / self.factor
+
+
+class NTK(Scaling):
+    """A larger base: slow frequencies stretch by about `factor`, fast ones hardly change."""
+
+    factor: float
+
+    def check(self) -> None:
+        check_factor(self.factor, "NTK")
+
+    def frequencies(self, theta: float, width: int, dtype: torch.dtype) -> Tensor:
+        return plain(theta * self.factor ** (width / (width - 2)), width, dtype)
+
+
+class Dynamic(Scaling):
+    """NTK whose factor follows the text: none up to `original` tokens, growing beyond.
+
+    The rotation of earlier keys then depends on what comes later, so it cannot be decoded past `original` with a cache.
+    """
+
+    factor: float
+    original: int
+
+    def check(self) -> None:
+        check_factor(self.factor, "Dynamic")
+
+    @property
+    def trained(self) -> int | None:
+        return self.original
+
+    def frequencies(self, theta: float, width: int, dtype: torch.dtype) -> Tensor:
+        return plain(theta, width, dtype)
+
+    def stretched(self, theta: float, width: int, dtype: torch.dtype, length: int) -> Tensor:
+        longer = max(length, self.original) / self.original
+        return plain(theta * (self.factor * longer - (self.factor - 1)) ** (width / (width - 2)), width, dtype)
+
+
+class Yarn(Scaling):
+    """YaRN (2309.00071): fast frequencies stay, slow ones are interpolated, a ramp between; scores gain a little."""
+
+    factor: float
+    original: int
+    fast: float = 32.0
+    slow: float = 1.0
+    attention: float | None = None  # None: the paper's 0.1 ln(factor) + 1
+    truncate: bool = True
+
+    def check(self) -> None:
+        check_factor(self.factor, "Yarn")
+
+    @property
+    def gain(self) -> float:
+        return yarn_gain(self.factor) if self.attention is None else self.attention
+
+    def frequencies(self, theta: float, width: int, dtype: torch.dtype) -> Tensor:
+        powers = theta ** (torch.arange(0, width, 2).to(dtype) / width)
+        low, high = (
+            width * math.log(self.original / (n * 2 * math.pi)) / (2 * math.log(theta)) for n in (self.fast, self.slow)
+        )
+        if self.truncate:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, width - 1)
+        high = high + 0.001 if low == high else high
+        ramp = ((torch.arange(width // 2).to(dtype) - low) / (high - low)).clamp(0, 1)
+        return 1.0 / (self.factor * powers) * ramp + 1.0 / powers * (1 - ramp)
+
+
+class Llama3(Scaling):
+    """Llama 3.1: long waves are divided by `factor`, short ones kept, those between blended."""
+
+    factor: float = 8.0
+    low: float = 1.0
+    high: float = 4.0
+    original: int = 8192
+
+    def check(self) -> None:
+        check_factor(self.factor, "Llama3")
+        if self.high <= self.low:
+            raise UserError(f"high {self.high} is not above low {self.low}", where="Llama3", fix="use low 1, high 4")
+
+    def frequencies(self, theta: float, width: int, dtype: torch.dtype) -> Tensor:
+        kept = plain(theta, width, dtype)
+        wave = 2 * math.pi / kept
+        smooth = (self.original / wave - self.low) / (self.high - self.low)
+        blended = (1 - smooth) * kept / self.factor + smooth * kept
+        long = torch.where(wave > self.original / self.low, kept / self.factor, kept)
+        between = (wave >= self.original / self.high) & (wave <= self.original / self.low)
+        return torch.where(between, blended, long)
+
+
+class Rope(Relative):
+    """Queries and keys turn by their position, so that a score depends on the difference of positions only.
+
+    `width` turns that many channels of each head and leaves the rest (None: all). `layout="half"` pairs channel i with
+    i + width/2 (GPT-NeoX, Llama in transformers), `"interleaved"` pairs neighbours (the paper, GPT-J).
+    """
+
+    theta: float = 10000.0
+    width: int | None = None
+    layout: Literal["half", "interleaved"] = "half"
+    scaling: Scaling | None = None
+
+    def check(self) -> None:
+        if self.theta <= 1:
+            raise UserError(f"theta {self.theta} is not above 1", where="Rope", fix="use 10000")
+        if self.width is not None and (self.width < 2 or self.width % 2):
+            raise UserError(
+                f"width {self.width} is not an even number of channels",
+                where="Rope",
+                fix=f"use {max(2, self.width + 1)}",
+            )
+
+    def build(self, heads: int, channels: int, value_channels: int, causal: bool) -> nn.Module | None:
+        turned = channels if self.width is None else self.width
+        if turned > channels:
+            raise UserError(f"Rope turns {turned} channels but a head has {channels}", where="relative.width",
+                            fix=f"use width {channels - channels % 2}")  # fmt: skip
+        if turned % 2:
+            raise UserError(f"a head has {channels} channels, an odd number; Rope turns pairs", where="relative",
+                            fix=f"use Rope(width={channels - 1})" if channels > 1 else "use fewer heads")  # fmt: skip
+        return Turns(self, turned)
+
+    def rotate(self, x: Tensor, tables: tuple[Tensor, ...]) -> Tensor:
+        cos, sin = (table[:, None] for table in tables)  # (B or 1, 1, T, width/2)
+        turned = 2 * cos.shape[-1]
+        part = x[..., :turned].to(cos.dtype)
+        if self.layout == "half":
+            a, b = part.chunk(2, -1)
+            out = torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+        else:
+            a, b = part[..., 0::2], part[..., 1::2]
+            out = torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2)
+        out = out.to(x.dtype)
+        return out if turned == x.shape[-1] else torch.cat([out, x[..., turned:]], -1)
+
+
+class Turns(nn.Module):
+    """Cosines and sines for the positions at hand, made when needed: a stored table would be rounded by a cast."""
+
+    def __init__(self, spec: Rope, width: int) -> None:
+        super().__init__()
+        self.spec, self.width = spec, width
+
+    def forward(self, context: Context, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        exact = torch.promote_types(dtype, torch.float32)
+        frequencies = self.frequencies(context, exact).to(context.positions.device)
+        angles = context.positions.to(exact)[..., None] * frequencies  # (B or 1, T, width/2)
+        gain = 1.0 if self.spec.scaling is None else self.spec.scaling.gain
+        return angles.cos() * gain, angles.sin() * gain
+
+    def frequencies(self, context: Context, dtype: torch.dtype) -> Tensor:
+        scaling = self.spec.scaling
+        if scaling is None:
+            return plain(self.spec.theta, self.width, dtype)
+        keys = context.key_positions.shape[1]
+        if isinstance(scaling, Dynamic) and keys > scaling.original:
+            if keys != context.positions.shape[1]:
+                raise UserError(
+                    f"Dynamic scaling cannot go past {scaling.original} tokens with a cache: old keys would turn",
+                    fix=f"use NTK(factor={scaling.factor})",
+                )
+            return scaling.stretched(self.spec.theta, self.width, dtype, keys)
+        return scaling.frequencies(self.spec.theta, self.width, dtype)
+
+
+def plain(theta: float, width: int, dtype: torch.dtype) -> Tensor:
+    """theta^(-2i/width) for i = 0 .. width/2 - 1."""
+    return 1.0 / (theta ** (torch.arange(0, width, 2).to(dtype) / width))
+
+
+def yarn_gain(factor: float, weight: float = 1.0) -> float:
+    """YaRN's factor on cosines and sines."""
+    return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
+
+
+def check_factor(factor: float, where: str) -> None:
+    if factor < 1:
+        raise UserError(f"factor {factor} is below 1", where=where, fix="use 1 or more: it divides positions")

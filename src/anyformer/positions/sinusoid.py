@@ -1,0 +1,58 @@
+"""Sinusoidal absolute positions (1706.03762, 3.5): any length, nothing to learn."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.core.context import Context
+from anyformer.errors import UserError
+from anyformer.slots import Position
+
+
+class Sinusoid(Position):
+    """PE(pos, 2i) = sin(pos / base^(2i/d)), PE(pos, 2i+1) = cos of the same; d is the model width.
+
+    `layout="half"` puts all sines first, then all cosines, as Marian and fairseq do.
+    """
+
+    base: float = 10000.0
+    layout: Literal["interleaved", "half"] = "interleaved"
+
+    def check(self) -> None:
+        if self.base <= 1:
+            raise UserError(f"base {self.base} is not above 1", where="Sinusoid", fix="use 10000")
+
+    def build(self, width: int) -> nn.Module:
+        if width % 2:
+            raise UserError(f"width {width} is odd; sines and cosines come in pairs", fix=f"use width {width + 1}")
+        return SinusoidTable(self, width)
+
+
+class SinusoidTable(nn.Module):
+    """Computed in float32 from the positions at hand: a stored table would be rounded by a cast to bf16."""
+
+    def __init__(self, spec: Sinusoid, width: int) -> None:
+        super().__init__()
+        self.spec, self.width = spec, width
+
+    def forward(self, context: Context, dtype: torch.dtype) -> Tensor:
+        exact = torch.promote_types(dtype, torch.float32)
+        return sinusoid(context.positions, self.width, exact, self.spec.base, self.spec.layout).to(dtype)
+
+
+def sinusoid(
+    positions: Tensor,
+    width: int,
+    exact: torch.dtype = torch.float32,
+    base: float = 10000.0,
+    layout: str = "interleaved",
+) -> Tensor:
+    """The table's rows for any positions (B,T): (B,T,D)."""
+    powers = torch.arange(0, width, 2, dtype=torch.float64, device=positions.device) / width
+    angles = positions.to(exact)[..., None] * (base**-powers).to(exact)  # (B,T,D/2)
+    if layout == "half":
+        return torch.cat([angles.sin(), angles.cos()], -1)
+    return torch.stack([angles.sin(), angles.cos()], -1).flatten(-2)  # (B,T,D)

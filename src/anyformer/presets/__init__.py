@@ -1,0 +1,29 @@
+"""Named specs: the sizes of the papers, and a small twin of each that trains on a laptop in under a minute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from anyformer.errors import UserError, did_you_mean
+from anyformer.presets import decoders, encoders, pairs, tables, vision
+from anyformer.slots import Network
+
+PRESETS: dict[str, Callable[[], Network]] = {
+    **encoders.PRESETS, **decoders.PRESETS, **pairs.PRESETS, **vision.PRESETS, **tables.PRESETS,
+}  # fmt: skip
+
+
+def preset_names() -> list[str]:
+    """Every name that `preset` knows."""
+    return sorted(PRESETS)
+
+
+def preset(name: str) -> Network:
+    """The spec of a published model, or of its `-tiny` twin.
+
+    >>> preset("gpt2").stack.width
+    768
+    """
+    if name not in PRESETS:
+        raise UserError(f"no preset is called {name!r}", where="preset", fix=did_you_mean(name, PRESETS))
+    return PRESETS[name]()

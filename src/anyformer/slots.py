@@ -1,0 +1,165 @@
+"""The slots: what kinds of part there are, and what the module of each must answer.
+
+Core code knows these names and none of the variants. To add a variant, subclass its slot in one new file.
+Shapes: B batch, T query time, S key time, D width, H heads, G key/value heads, C channels of a head, V vocabulary,
+N patches, F features. `True` in a mask means "may be seen".
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+from torch import Tensor, nn
+
+from anyformer.errors import UserError
+from anyformer.spec import Spec
+
+
+class HeadSizes(NamedTuple):
+    """H query heads on G key/value heads, C channels for queries and keys, C' for values."""
+
+    heads: int
+    groups: int
+    channels: int
+    value_channels: int
+
+    @property
+    def per_group(self) -> int:
+        """Query heads that share one key/value head."""
+        return self.heads // self.groups
+
+
+Losses = dict[str, Tensor]  # auxiliary losses by name; they come back from a forward pass, never by a side door
+
+
+class Norm(Spec, slot=True):
+    """`build(width) -> Module`; the module maps (..., D) to (..., D)."""
+
+    def build(self, width: int) -> nn.Module:
+        raise NotImplementedError
+
+
+class Position(Spec, slot=True):
+    """Absolute positions, added to the embedding: `build(width) -> Module`; `forward(context, dtype) -> (B|1,T,D)`."""
+
+    def build(self, width: int) -> nn.Module:
+        raise NotImplementedError
+
+    @property
+    def limit(self) -> int | None:
+        """How many positions there are, or None for any number."""
+        return None
+
+
+class Relative(Spec, slot=True):
+    """Relative positions inside attention. The module only makes `tables`; the spec does the maths with them.
+
+    `build(heads, channels, value_channels, causal) -> Module or None` with `forward(context, dtype) -> tables`, a tuple
+    of tensors. Where `shared` is true the stack owns one module for all layers with an equal spec and makes the tables
+    once a pass; otherwise each block owns one. The spec answers any of the questions below; the defaults
+    mean "nothing".
+    """
+
+    shared: ClassVar[bool] = True
+
+    def build(self, heads: int, channels: int, value_channels: int, causal: bool) -> nn.Module | None:
+        raise NotImplementedError
+
+    def rotate(self, x: Tensor, tables: tuple[Tensor, ...]) -> Tensor:
+        """Queries or keys (B,H,T,C) turned by their positions."""
+        return x
+
+    def bias(self, tables: tuple[Tensor, ...], query: Tensor, key: Tensor) -> Tensor | None:
+        """What is added to the scores, (B or 1, H, T, S), for positions query (B or 1, T) and key (B or 1, S)."""
+        return None
+
+    def bias_at(self, tables: tuple[Tensor, ...], head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        """`bias` for one head and one pair of positions, as kernels that make no T x S tensor ask for it."""
+        raise UserError(f"{type(self).__name__} adds no bias")
+
+    def scores(self, q: Tensor, tables: tuple[Tensor, ...], query: Tensor, key: Tensor) -> Tensor | None:
+        """What is added to the unscaled products q.k, depending on the queries themselves (B,H,T,C)."""
+        return None
+
+    def values(self, weights: Tensor, tables: tuple[Tensor, ...], query: Tensor, key: Tensor) -> Tensor | None:
+        """What is added to the weighted mean of the values, from the weights (B,H,T,S)."""
+        return None
+
+    @property
+    def biased(self) -> bool:
+        """Whether `bias` answers; known from the spec so that a kernel can be chosen without a tensor."""
+        return False
+
+    @property
+    def needs_weights(self) -> bool:
+        """Whether `scores` or `values` answer, which no fused kernel offers."""
+        return False
+
+
+class Mixer(Spec, slot=True):
+    """Mixing between tokens: `build(width, causal, relative, memory_width) -> Module`.
+
+    The module answers `forward(x, context, state, tables) -> (B,T,D)` and `state(batch, limit) -> State or None`.
+    """
+
+    takes_relative: ClassVar[bool] = False  # whether the part has queries and keys for relative positions to act on
+    causal_form: ClassVar[bool] = True  # whether it can be kept from seeing the future
+
+    def sizes(self, width: int) -> HeadSizes:
+        """The sizes of its heads, where it takes relative positions."""
+        raise UserError(f"{type(self).__name__} has no heads")
+
+    def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
+        raise NotImplementedError
+
+
+class Feed(Spec, slot=True):
+    """Mixing within a token: `build(width) -> Module`; `forward(x) -> y` or `(y, losses)`."""
+
+    def build(self, width: int) -> nn.Module:
+        raise NotImplementedError
+
+
+class Embed(Spec, slot=True):
+    """Anything into tokens: `build(width) -> Module`.
+
+    The module answers `layout(*inputs, mask, positions, documents) -> Context` (what one pass knows before any
+    compute) and `forward(*inputs, context=...) -> (B,T,D)`.
+    """
+
+    def build(self, width: int) -> nn.Module:
+        raise NotImplementedError
+
+    @property
+    def vocabulary(self) -> tuple[int, int | None] | None:
+        """(V, inner width or None) where the embedding is a table that a language-model head can borrow."""
+        return None
+
+    @property
+    def limit(self) -> int | None:
+        """The longest sequence it can place, or None for any."""
+        return None
+
+
+class Answer(NamedTuple):
+    """What a head makes of the tokens."""
+
+    logits: Tensor | None = None
+    pooled: Tensor | None = None
+
+
+class Head(Spec, slot=True):
+    """Tokens into an answer: `build(width, vocabulary) -> Module`; `forward(hidden, context, table) -> Answer`.
+
+    `vocabulary` and `table` are the embedding's, where it has one, for heads that score words with the same rows.
+    """
+
+    def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:
+        raise NotImplementedError
+
+
+class Network(Spec, slot=True):
+    """A whole model: `build() -> Module` with weights."""
+
+    def build(self, *, device: Any = None, dtype: Any = None, seed: int | None = None) -> nn.Module:
+        raise NotImplementedError
