@@ -59,7 +59,7 @@ class ChunkedLoss(torch.autograd.Function):
             grad.scatter_add_(1, at_target, grad.new_full(at_target.shape, -(1 - smoothing)))
             if smoothing:
                 grad -= smoothing / weight.shape[0]
-            grad *= (real / counted)[:, None]
+            grad *= (real.to(exact) / counted)[:, None]  # bool / int alone would be float32
             if soft_cap is not None:
                 grad *= 1 - (logits / soft_cap).square()
             narrow = grad.to(hidden.dtype)

@@ -96,7 +96,7 @@ class ModelModule(nn.Module):
         """
         if not self.spec.stack.causal:
             raise UserError("only a causal stack can be decoded step by step", fix="use Stack(causal=True)")
-        return State(self.stack.state(batch, limit), limit=limit, rolling=rolling)
+        return State(self.stack.state(batch, limit), batch, limit=limit, rolling=rolling)
 
 
 class Seq2Seq(Network):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -51,7 +52,8 @@ class Stack(Spec):
                 )
             if block.mixer.takes_relative:  # sizes that do not fit are refused here, before anything is built
                 sizes = block.mixer.sizes(self.width)
-                block.relative.build(sizes.heads, sizes.channels, sizes.value_channels, self.causal)
+                with torch.device("meta"):  # a table filled at random here would shift the user's seeded numbers
+                    block.relative.build(sizes.heads, sizes.channels, sizes.value_channels, self.causal)
 
     @property
     def tiles(self) -> tuple[Block, ...]:

@@ -135,6 +135,7 @@ class State:
     """What a whole model remembers of one batch of texts. Made by `model.state(...)`, changed by each pass."""
 
     layers: list[LayerState]
+    batch: int
     limit: int | None = None
     length: int = 0  # tokens so far, padding included
     index: Tensor | None = None  # (B or 1, S) rank of each token among the real ones of its row
@@ -144,7 +145,8 @@ class State:
     memory: Tensor | None = None
     memory_mask: Tensor | None = None
     rolling: bool = True  # windowed layers may drop what no query can see any more
-    ends_padded: Tensor | None = field(default=None, repr=False)  # whether some row of the last pass ended in padding
+    sources: Tensor | None = None  # (1, S) which part of a joint sequence each token is from
+    holed: Tensor | None = field(default=None, repr=False)  # whether some row has padding behind a real token
 
     def extend(
         self,
@@ -156,6 +158,8 @@ class State:
         positions: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         """Record new tokens; return positions, index, mask and documents of all tokens so far."""
+        if batch != self.batch:
+            raise UserError(f"a batch of {batch} texts meets a state for {self.batch}", fix=f"make it with state({batch})")
         if self.limit is not None and self.length + length > self.limit:
             raise UserError(
                 f"{self.length} tokens are held and {length} more do not fit a state made for {self.limit}",
@@ -163,16 +167,16 @@ class State:
             )
         if (documents is None) != (self.documents is None) and self.length:
             raise UserError("documents are given for some passes of one state only", fix="give them for every pass")
-        if self.ends_padded is not None:
+        if self.holed is not None:
             # Padding between tokens: the newest keys of a row are then not its last tokens, so nothing may be dropped.
-            self.rolling = self.rolling and not bool(self.ends_padded)
-        self.ends_padded = None if mask is None else ~mask[:, -1].all()
+            self.rolling = self.rolling and not bool(self.holed)
         if mask is not None or self.mask is not None:
             old = (
                 self.mask if self.mask is not None else torch.ones(batch, self.length, dtype=torch.bool, device=device)
             )
             new = mask if mask is not None else torch.ones(batch, length, dtype=torch.bool, device=device)
             self.mask = torch.cat([old, new], 1)
+        self.holed = None if mask is None or self.mask is None else (self.mask[:, :-1] & ~self.mask[:, 1:]).any()
         if documents is not None:
             self.documents = documents if self.documents is None else torch.cat([self.documents, documents], 1)
         self.index = self.counted(batch, length, device)
@@ -186,6 +190,12 @@ class State:
             return torch.arange(self.length + length, device=device)[None]
         return count(batch, self.length + length, device, self.mask, self.documents)
 
+    def count_of(self, source: int) -> Tensor:
+        """Real tokens so far of one part of a joint sequence, (B or 1, 1)."""
+        assert self.sources is not None
+        real = self.sources == source
+        return (real if self.mask is None else real & self.mask).sum(1, keepdim=True)
+
     def select(self, rows: Tensor) -> Self:
         """Keep these rows of the batch, in this order."""
         for layer in self.layers:
@@ -194,8 +204,9 @@ class State:
                     part.select(rows)
         for name in ("index", "positions", "mask", "documents", "memory", "memory_mask"):
             value = getattr(self, name)
-            if value is not None and value.shape[0] > 1:
+            if value is not None and value.shape[0] == self.batch:  # one row for all stays as it is, unless it is the batch
                 setattr(self, name, value[rows])
+        self.batch = rows.shape[0]
         return self
 
     def keep(self, length: int) -> Self:
@@ -206,7 +217,7 @@ class State:
             if layer.mixer is not None:
                 layer.mixer.keep(length)
         self.length = length
-        for name in ("index", "positions", "mask", "documents"):
+        for name in ("index", "positions", "mask", "documents", "sources"):
             value = getattr(self, name)
             if value is not None:
                 setattr(self, name, value[:, :length] if length else None)

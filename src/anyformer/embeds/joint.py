@@ -63,8 +63,24 @@ class JointEmbedding(nn.Module):
                 torch.ones(batch, length, dtype=torch.bool, device=device) if piece.mask is None else piece.mask
                 for piece, length in zip(pieces, lengths, strict=True) if piece is not None
             ], 1)  # fmt: skip
-        return lay_out(batch, sum(lengths), device, mask=seen, positions=positions, documents=documents,
-                       segments=segments, state=state)  # fmt: skip
+        places = self.places(lengths, seen, state, device)
+        context = lay_out(batch, sum(lengths), device, mask=seen, positions=positions, documents=documents,
+                          segments=segments, state=state)  # fmt: skip
+        if state is not None:
+            sources = [torch.full((1, length), i, device=device) for i, length in enumerate(lengths)]
+            state.sources = torch.cat(sources if state.sources is None else [state.sources, *sources], 1)
+        return replace(context, places=places)
+
+    def places(self, lengths: list[int], seen: Tensor | None, state: State | None, device: torch.device) -> Tensor:
+        """Where each token stands in its own part, padding left out; a part goes on where the state left it."""
+        found, start = [], 0
+        for i, length in enumerate(lengths):
+            every = torch.ones(1, length, dtype=torch.bool, device=device)
+            own = rank(every if seen is None else seen[:, start : start + length])
+            found.append(own if state is None or state.sources is None else own + state.count_of(i))
+            start += length
+        batch = max(part.shape[0] for part in found)
+        return torch.cat([part.expand(batch, -1) for part in found], 1)
 
     def pieces(
         self, inputs: tuple[Input, ...], mask: Mask | tuple[Tensor | None, ...] | None = None
@@ -101,9 +117,9 @@ class JointEmbedding(nn.Module):
             if given is None or piece is None:
                 continue
             stop = start + piece.index.shape[1]
-            if context.mask is not None:  # a part counts its own positions, padding left out
-                cut = context.mask[:, start:stop]
-                piece = replace(piece, index=rank(cut), positions=rank(cut))
+            if context.places is not None:
+                own_places = context.places[:, start:stop]
+                piece = replace(piece, index=own_places, positions=own_places)
             x = part(*as_tuple(given), context=piece)
             tokens.append(x if self.kind is None else x + self.kind.weight[i])
             start = stop

@@ -76,7 +76,9 @@ class TokenEmbedding(nn.Module):
             )
         length, past = tokens.shape[1], 0 if state is None else state.length
         limit = self.spec.limit
-        if limit is not None and length + past > limit and mask is None and positions is None and documents is None:
+        counted = mask is None and positions is None and documents is None  # else tokens are not positions
+        counted = counted and (state is None or (state.mask is None and state.documents is None))
+        if limit is not None and length + past > limit and counted:
             raise UserError(
                 f"{length + past} tokens do not fit {limit} learned positions",
                 fix=f"shorten the text or rebuild with position=Learned({length + past})",

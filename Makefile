@@ -1,0 +1,82 @@
+# anyformer: everything a person types. `make` alone lists the targets.
+
+PYTHON    ?= python3
+PIP_FLAGS ?=
+WORKERS   ?= 2
+ARGS      ?=
+
+VENV   := .venv
+BIN    := $(VENV)/bin
+RUN    := $(VENV)/.stamp-run
+DEV    := $(VENV)/.stamp-dev
+BUDGET := .cache/budget.json
+SHELL  := /bin/bash
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo-setup demo test quick lint format bench clean
+
+help:            ## list the targets
+	@echo "anyformer: one Transformer, every kind of sequence"
+	@echo
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@echo
+	@echo "  PYTHON=python3.12     which Python makes .venv (3.11 to 3.13)"
+	@echo "  PIP_FLAGS='...'       further words for pip install, e.g. another index"
+	@echo "  ARGS='...'            further words for demo, test and quick"
+
+# A venv made by half is removed, so that the next try starts clean.
+$(VENV)/pyvenv.cfg:
+	@command -v $(PYTHON) >/dev/null || { echo "error: $(PYTHON) not found; install Python 3.11, 3.12 or 3.13, or give its name: make setup PYTHON=python3.12" >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { echo "error: $(PYTHON) is $$($(PYTHON) -V 2>&1), anyformer needs Python 3.11 to 3.13; try: make setup PYTHON=python3.12" >&2; exit 2; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "error: $(PYTHON) cannot make a virtual environment; on Debian and Ubuntu: apt install python3-venv" >&2; exit 2; }
+
+# What `make demo` needs: the library and its command line.
+$(RUN): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
+	@echo "set-up, once, into $(VENV), from PyPI: torch about 190 MB (CPU build), 225 MB in all; 1 GB on disk; a minute or two"
+	@echo "  (on Linux, PyPI may give torch with CUDA: about 3 GB; README.md says how to choose)"
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt $(PIP_FLAGS) -e '.[cli]'
+	@touch $@
+
+# What `make test` needs: also other people's implementations, to compare with.
+$(DEV): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
+	@echo "set-up, once, into $(VENV), from PyPI: torch about 190 MB (CPU build), 430 MB in all; 2 GB on disk; a few minutes"
+	@echo "  (on Linux, PyPI may give torch with CUDA: about 3 GB; README.md says how to choose)"
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt $(PIP_FLAGS) -e '.[dev]'
+	@touch $(RUN) $@
+
+setup: $(DEV)    ## make .venv with everything, tests included (says what it downloads; second time: nothing)
+	@echo "ready: $(BIN)/anyformer --help"
+
+demo-setup: $(RUN) ## make .venv with what the demo needs only
+	@echo "ready: $(BIN)/anyformer demo"
+
+demo: $(RUN)     ## train a small model here and show what it learned
+	$(BIN)/anyformer demo $(ARGS)
+
+lint: $(DEV)     ## style, format and types, changing nothing
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# Tests that measure time run afterwards, alone: a neighbour on the other core would falsify them.
+# One thread a worker: most tests are tiny and two workers share two cores.
+test: lint       ## everything: lint, types, the whole suite, seconds by folder at the end
+	@rm -f $(BUDGET)
+	OMP_NUM_THREADS=1 $(PYTEST) -n $(WORKERS) --dist worksteal -m "not alone" --durations=20 --budget-file=$(BUDGET) $(ARGS)
+	$(PYTEST) -m alone --durations=20 --budget-file=$(BUDGET) $(ARGS)
+
+quick: $(DEV)    ## the tier for each commit, under a minute
+	$(BIN)/ruff check .
+	OMP_NUM_THREADS=1 $(PYTEST) -n $(WORKERS) --dist worksteal -m "quick and not alone" -q $(ARGS)
+
+format: $(DEV)   ## put the code in its form
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(DEV)    ## run the benchmarks one after another
+	@set -e; shopt -s nullglob; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done
+
+clean:           ## remove what was built, .venv too; runs/ stays
+	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist src/*.egg-info
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Checkpoints: tensors on disk, two-way name tables, folders that open here and elsewhere."""

@@ -1,0 +1,301 @@
+"""Model folders: our own (anyformer.json + model.safetensors) and Hugging Face's (config.json + safetensors)."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from anyformer.checkpoints import names, tensors
+from anyformer.errors import UserError, did_you_mean
+from anyformer.families import FAMILIES
+from anyformer.families.config import IRRELEVANT, Config
+from anyformer.families.family import BARE, Family
+from anyformer.slots import Network
+from anyformer.spec import Spec
+
+log = logging.getLogger("anyformer")
+SPEC_FILE, CONFIG_FILE = "anyformer.json", "config.json"
+SHARD_BYTES = 5 * 10**9  # as other libraries cut
+
+
+@dataclass
+class Opened:
+    """A model as it was found in a folder."""
+
+    spec: Network
+    model: Any
+    family: Family | None = None  # None for our own folders
+    head: str | None = None
+    config: dict[str, Any] = field(default_factory=dict)
+    unread: list[str] = field(default_factory=list)  # options of config.json nobody knows
+    dtype: torch.dtype = torch.float32  # on disk
+
+    @property
+    def labels(self) -> list[str] | None:
+        """Names of the classes, where the folder gives them."""
+        named = self.config.get("id2label")
+        if not isinstance(named, dict):
+            return None
+        return [str(named[key]) for key in sorted(named, key=lambda key: int(key))]
+
+
+def open_folder(
+    folder: str | Path, *, head: str | None = None, device: Any = "cpu", dtype: torch.dtype | None = None
+) -> Opened:
+    """The model of a folder, its weights checked by name, shape and type and copied to the device in the dtype asked for.
+
+    `head` opens a Hugging Face folder with another head than its config names ("bare" leaves the head out).
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise UserError(
+            "there is no such folder", where=str(folder), fix="give the path of a model folder; nothing is downloaded"
+        )
+    if (folder / SPEC_FILE).is_file():
+        return open_own(folder, device, dtype)
+    if (folder / CONFIG_FILE).is_file():
+        return open_foreign(folder, head, device, dtype)
+    raise UserError(
+        f"neither {SPEC_FILE} nor {CONFIG_FILE} is in the folder", where=folder.name, fix="give a model folder"
+    )
+
+
+def open_own(folder: Path, device: Any, dtype: torch.dtype | None) -> Opened:
+    path = tensors.inside(folder, SPEC_FILE)
+    if path.stat().st_size > tensors.INDEX_LIMIT:
+        raise UserError("too large to be a spec", where=SPEC_FILE, fix="copy the folder again")
+    try:
+        spec = Spec.from_json(path.read_text(encoding="utf-8"))
+    except UserError as error:
+        raise error.inside(SPEC_FILE) from None
+    except UnicodeDecodeError:
+        raise UserError("not text", where=SPEC_FILE, fix="copy the folder again") from None
+    if not isinstance(spec, Network):
+        raise UserError(
+            f"{type(spec).__name__} is a part, not a whole model", where=SPEC_FILE, fix="save a Model or Seq2Seq"
+        )
+    entries = tensors.read_folder(folder)
+    bounded(spec, entries, folder)
+    model = empty(spec, device, dtype or common_dtype(entries))
+    table = tuple(names.Row(name, name) for name, _ in model.named_parameters())
+    names.fill(model, table, entries, where=folder.name)
+    return Opened(spec, model, dtype=common_dtype(entries))
+
+
+def open_foreign(folder: Path, head: str | None, device: Any, dtype: torch.dtype | None) -> Opened:
+    config = tensors.read_json(tensors.inside(folder, CONFIG_FILE))
+    family = family_of(config)
+    head = head or head_of(config, family)
+    if head not in family.heads.values():
+        raise UserError(f"{family.model_type} has no head {head!r}", fix=did_you_mean(head, family.heads.values()))
+    reader = Config(config)
+    spec = family.settings(reader, head)
+    unread = reader.unread()
+    for name in unread:
+        log.warning("%s: option %r is not known and was left alone", folder.name, name)
+    entries = tensors.read_folder(folder)
+    bounded(spec, entries, folder)
+    model = empty(spec, device, dtype or common_dtype(entries))
+    table = family.table(spec, head)
+    wanted = {name for pair in names.pair_up(model, table) for name in pair.theirs}
+    entries, foreign = under_prefix(entries, wanted, family, head)
+    harmless = [re.compile(pattern) for pattern in family.buffers]
+    tied = set(family.tied(spec, head)) | foreign
+    names.fill(model, table, entries, where=folder.name,
+               ignore=lambda name: name in tied or any(p.fullmatch(name) for p in harmless))  # fmt: skip
+    return Opened(spec, model, family, head, config, unread, common_dtype(entries))
+
+
+def family_of(config: Mapping[str, Any]) -> Family:
+    """The family a config.json names."""
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        raise UserError(
+            f"model_type {kind!r} is not a known family", where=CONFIG_FILE, fix=did_you_mean(str(kind), FAMILIES)
+        )
+    if config.get("quantization_config"):
+        raise UserError(
+            "the weights are quantised, which is not implemented",
+            where=CONFIG_FILE,
+            fix="use the full-precision folder",
+        )
+    if config.get("pruned_heads"):
+        raise UserError("pruned_heads is not implemented", where=CONFIG_FILE, fix="use the unpruned folder")
+    return FAMILIES[kind]
+
+
+def head_of(config: Mapping[str, Any], family: Family) -> str:
+    """The kind of head a config.json names; without a name, the bare model."""
+    found = config.get("architectures") or [family.architecture(BARE)]
+    if not isinstance(found, list) or found[0] not in family.heads:
+        near = did_you_mean(str(found[0]), family.heads)
+        raise UserError(
+            f"architecture {found[0]!r} is not implemented",
+            where=CONFIG_FILE,
+            fix=f"{near} Or open it with head='bare'",
+        )
+    return family.heads[found[0]]
+
+
+def under_prefix(
+    entries: dict[str, tensors.Entry], wanted: set[str], family: Family, head: str
+) -> tuple[dict[str, tensors.Entry], set[str]]:
+    """Entries under the names the table expects, and names that belong to another head.
+
+    Files of models with a head keep the body under a prefix, files of bare models do not, and both are opened as either.
+    """
+    renamed = {}
+    for name, entry in entries.items():
+        stem, _, last = name.rpartition(".")
+        renamed[f"{stem}.{family.renamed[last]}" if family.renamed and last in family.renamed else name] = entry
+    prefix = family.prefix
+    headed = bool(prefix) and any(name.startswith(prefix) for name in renamed)
+    if not prefix or headed == (head != BARE):
+        return renamed, set()
+    if headed:
+        body = {name.removeprefix(prefix): entry for name, entry in renamed.items() if name.startswith(prefix)}
+        return body, set()
+    return {prefix + name if prefix + name in wanted else name: entry for name, entry in renamed.items()}, set()
+
+
+def bounded(spec: Network, entries: Mapping[str, tensors.Entry], folder: Path) -> None:
+    """Refuse settings that ask for far more memory than the weights beside them could fill."""
+    held = sum(entry.stop - entry.start for entry in entries.values())
+    asked = sum(parameter.numel() for parameter in spec.build(device="meta").parameters())
+    if asked > 64 + 4 * held:
+        raise UserError(f"the settings ask for {asked:,} parameters, the files hold {held:,} bytes", where=folder.name,
+                        fix="the folder's parts do not belong together")  # fmt: skip
+
+
+def common_dtype(entries: Mapping[str, tensors.Entry]) -> torch.dtype:
+    """The type most weights have on disk."""
+    bytes_of: dict[torch.dtype, int] = {}
+    for entry in entries.values():
+        if entry.dtype.is_floating_point:
+            bytes_of[entry.dtype] = bytes_of.get(entry.dtype, 0) + entry.stop - entry.start
+    return max(bytes_of, key=lambda kind: bytes_of[kind]) if bytes_of else torch.float32
+
+
+def empty(spec: Network, device: Any, dtype: torch.dtype) -> nn.Module:
+    """The network with memory but no values yet."""
+    return spec.build(device="meta", dtype=dtype).to_empty(device=device).eval()
+
+
+# ---------------------------------------------------------------- writing
+
+
+def save_own(folder: str | Path, spec: Network, model: nn.Module, *, shard_bytes: int = SHARD_BYTES) -> Path:
+    """Write anyformer.json and the weights; the folder must not hold another model."""
+    folder = fresh(folder)
+    spec.save(folder / SPEC_FILE)
+    tensors.write_shards(folder, dict(model.named_parameters()), shard_bytes=shard_bytes)
+    return folder
+
+
+def save_foreign(
+    folder: str | Path,
+    spec: Network,
+    model: nn.Module,
+    *,
+    config: Mapping[str, Any] | None = None,
+    shard_bytes: int = SHARD_BYTES,
+) -> tuple[Path, Family, str]:
+    """Write a folder that Hugging Face's library opens; a model no family there has is refused with the reason.
+
+    `config` holds further fields to keep: labels, token ids, what the folder it came from said.
+    """
+    family, head, made = as_family(spec, config or {})
+    folder = fresh(folder)
+    reader = Config(config or {})
+    family.settings(
+        reader, head
+    )  # what it reads and our spec has no word for (a trained length, say) is kept as it was
+    kept = {name: value for name, value in reader.data.items() if name in IRRELEVANT or name in reader.read}
+    for name in ("quantization_config", "auto_map", "torch_dtype", "_name_or_path", "transformers_version"):
+        kept.pop(name, None)
+    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    whole = (
+        kept | made | {"model_type": family.model_type, "architectures": [family.architecture(head)], "dtype": dtype}
+    )
+    (folder / CONFIG_FILE).write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
+    tensors.write_shards(folder, names.export(model, family.table(spec, head)), shard_bytes=shard_bytes)
+    return folder, family, head
+
+
+def as_family(spec: Network, hints: Mapping[str, Any]) -> tuple[Family, str, dict[str, Any]]:
+    """The family and head whose config describes exactly this spec, and that config.
+
+    A family has a spec when writing its config and reading it back gives the spec again; dropout and starting values
+    aside, which do not change what a trained model computes.
+    """
+    known = [hints["model_type"]] if hints.get("model_type") in FAMILIES else []
+    reasons = []
+    for kind in [*known, *(kind for kind in FAMILIES if kind not in known)]:
+        family = FAMILIES[kind]
+        for head in dict.fromkeys(family.heads.values()):
+            try:
+                made = family.config(spec, head) | {
+                    k: v for k, v in hints.items() if k in ("id2label", "label2id", "num_labels")
+                }
+                made = with_labels(made, spec)
+                again = family.settings(Config(made), head)
+            except (AssertionError, AttributeError, KeyError, UserError, TypeError, ValueError) as error:
+                reasons.append(f"{kind} ({head}): {type(error).__name__} {error}")
+                continue
+            if neutral(again) == neutral(spec):
+                return family, head, made
+            reasons.append(f"{kind} ({head}): {difference(neutral(spec), neutral(again))}")
+    raise UserError("no family there has this network", where="convert", fix="use --to anyformer", details=reasons)
+
+
+def with_labels(made: dict[str, Any], spec: Network) -> dict[str, Any]:
+    """Class names for a classifier that has none, so that the number of classes is written at all."""
+    head = spec.settings().get("head")
+    classes = None if head is None else head.settings().get("classes", head.settings().get("outputs"))
+    if classes is None or len(made.get("id2label") or ()) == classes:
+        return made
+    named = {str(i): f"LABEL_{i}" for i in range(classes)}
+    return made | {"id2label": named, "label2id": {name: int(i) for i, name in named.items()}}
+
+
+def neutral(spec: Network) -> dict[str, Any]:
+    """A spec without what only training reads."""
+
+    def strip(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {
+                k: strip(v)
+                for k, v in value.items()
+                if k not in ("dropout", "init", "drop_path", "recompute", "frozen")
+            }
+        return [strip(item) for item in value] if isinstance(value, list) else value
+
+    return strip(spec.to_dict())
+
+
+def difference(a: Any, b: Any, path: str = "") -> str:
+    """The first place where two trees differ."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        for key in {**a, **b}:
+            if a.get(key) != b.get(key):
+                return difference(a.get(key), b.get(key), f"{path}.{key}" if path else key)
+    if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        return next((difference(x, y, f"{path}[{i}]") for i, (x, y) in enumerate(zip(a, b, strict=True)) if x != y), "")
+    return f"{path} is {a!r}, the family has {b!r}"
+
+
+def fresh(folder: str | Path) -> Path:
+    """An empty folder to write into; what is there is never overwritten."""
+    folder = Path(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError("the folder is there and not empty", where=str(folder), fix="give a new folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

@@ -1,0 +1,133 @@
+"""Two-way name tables: one row a module, ours and theirs, with an operation that knows its reverse.
+
+Rows match whole names and are one-to-one, so their order carries no meaning; import and export read the same rows.
+`{i}` stands for a layer number and is the same on both sides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from anyformer.checkpoints.operations import SAME, Operation
+from anyformer.checkpoints.tensors import Entry
+from anyformer.errors import UserError, nearest
+
+
+@dataclass(frozen=True)
+class Row:
+    """A module (or a lone parameter) here and the one or several it is there."""
+
+    ours: str
+    theirs: str | tuple[str, ...]
+    operation: Operation = SAME
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.theirs,) if isinstance(self.theirs, str) else self.theirs
+
+
+def rows(*table: tuple[Any, ...]) -> tuple[Row, ...]:
+    """Rows from tuples (ours, theirs[, operation]), checked one-to-one."""
+    made = tuple(Row(*entry) for entry in table)
+    for names in ([row.ours for row in made], [name for row in made for name in row.names]):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        assert not twice, f"named by two rows: {twice}"
+    return made
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One of our parameters and the tensors it is made of."""
+
+    ours: str
+    theirs: tuple[str, ...]
+    operation: Operation
+    owner: nn.Module  # the module above the one that holds the parameter: it knows head counts and sizes
+
+
+def pair_up(model: nn.Module, table: Sequence[Row]) -> list[Pair]:
+    """Every parameter of the model with its row; each has exactly one."""
+    patterns = [
+        (re.compile(re.escape(row.ours).replace(r"\{i\}", r"(?P<i>\d+)") + r"(?P<rest>\.weight|\.bias)?"), row)
+        for row in table
+    ]
+    pairs = []
+    for name, _ in model.named_parameters():
+        matches = [(m, row) for pattern, row in patterns if (m := pattern.fullmatch(name))]
+        if len(matches) != 1:
+            raise UserError(
+                f"{name} is named by {len(matches)} rows of the family's table", fix="this is a bug in the family"
+            )
+        match, row = matches[0]
+        found = match.groupdict()
+        layer, rest = found.get("i"), found["rest"] or ""
+        theirs = tuple(t.replace("{i}", layer or "") + rest for t in row.names)
+        module_path = row.ours.replace("{i}", layer or "")
+        # A row names a module (its parameter is rest) or a parameter itself; the owner is what stands above.
+        owner = model.get_submodule(module_path.rpartition(".")[0])
+        pairs.append(Pair(name, theirs, row.operation, owner))
+    return pairs
+
+
+def fill(
+    model: nn.Module,
+    table: Sequence[Row],
+    entries: Mapping[str, Entry],
+    *,
+    ignore: Callable[[str], bool] = lambda name: False,
+    where: str = "",
+) -> None:
+    """Copy every tensor into the model's own storage; anything missing, left over or misshapen stops with the whole list."""
+    pairs = pair_up(model, table)
+    parameters = dict(model.named_parameters())
+    used = {name for pair in pairs for name in pair.theirs}
+    problems = [
+        f"missing {name}{hint(name, set(entries) - used)}"
+        for pair in pairs
+        for name in pair.theirs
+        if name not in entries
+    ]
+    problems += [
+        f"unexpected {name}{hint(name, used - set(entries))}"
+        for name in entries
+        if name not in used and not ignore(name)
+    ]
+    for pair in pairs:
+        if all(name in entries for name in pair.theirs):
+            wanted = pair.operation.shapes(tuple(parameters[pair.ours].shape), pair.owner)
+            for name, shape in zip(pair.theirs, wanted, strict=True):
+                entry = entries[name]
+                if entry.shape != shape:
+                    problems.append(f"{name} has shape {entry.shape}, expected {shape}")
+                elif not entry.dtype.is_floating_point:
+                    problems.append(f"{name} has type {entry.dtype}, expected floating point")
+    if problems:
+        raise UserError(
+            f"{len(problems)} tensors do not fit: {problems[0]}",
+            where=where,
+            fix="see the list",
+            details=problems[:200],
+        )
+    for pair in pairs:
+        parts = [entries[name].read() for name in pair.theirs]
+        parameters[pair.ours].data.copy_(pair.operation.pull(parts, pair.owner))
+
+
+def export(model: nn.Module, table: Sequence[Row]) -> dict[str, Tensor]:
+    """The model's tensors under their names."""
+    parameters = dict(model.named_parameters())
+    named: dict[str, Tensor] = {}
+    for pair in pair_up(model, table):
+        parts = pair.operation.push(parameters[pair.ours].detach(), pair.owner)
+        named |= dict(zip(pair.theirs, parts, strict=True))
+    return named
+
+
+def hint(name: str, others: set[str]) -> str:
+    near = nearest(name, others) if others else None
+    return f" (there is {near})" if near else ""

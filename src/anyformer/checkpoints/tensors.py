@@ -1,0 +1,187 @@
+"""Reading and writing safetensors files, and nothing but safetensors files.
+
+The library checks a file's header (sizes, no holes, no overlaps); bytes are then read straight into the tensor that
+will hold them, so that opening a model takes its own size of memory and no more.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from anyformer.errors import UserError
+
+INDEX_LIMIT = 64 * 2**20  # bytes of JSON accepted beside weights; the largest public index is under 1 MB
+DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
+    "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where one tensor lies."""
+
+    file: Path
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+    def read(self) -> Tensor:
+        """The tensor, in storage of its own."""
+        tensor = torch.empty(self.shape, dtype=self.dtype)
+        if tensor.numel():
+            with self.file.open("rb", buffering=0) as file:
+                file.seek(self.start)
+                room = memoryview(tensor.view(-1).view(torch.uint8).numpy())
+                if file.readinto(room) != len(room):
+                    raise UserError(f"{self.name} is cut off", where=self.file.name, fix="copy the file again")
+        return tensor
+
+
+def read_header(path: Path) -> dict[str, Entry]:
+    """Every tensor of one file by name; a broken or hostile file is refused before any weight is read."""
+    try:
+        with safe_open(str(path), framework="pt"):
+            pass  # the library's own checks: header size, JSON, dtypes, offsets without holes or overlap, file length
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            header: dict[str, Any] = json.loads(file.read(length))
+    except (SafetensorError, OSError, ValueError, struct.error, RecursionError, OverflowError, MemoryError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise UserError(
+            f"not a whole safetensors file ({reason})", where=path.name, fix="copy the file again"
+        ) from None
+    found = {}
+    for name, described in header.items():
+        if name == "__metadata__":
+            continue
+        if described["dtype"] not in DTYPES:
+            raise UserError(
+                f"{name} has type {described['dtype']}", where=path.name, fix="convert it to F32, BF16 or F16"
+            )
+        dtype, shape = DTYPES[described["dtype"]], tuple(described["shape"])
+        start, stop = (8 + length + offset for offset in described["data_offsets"])
+        if stop - start != math.prod(shape) * dtype.itemsize:
+            raise UserError(
+                f"{name} has {stop - start} bytes for shape {shape}", where=path.name, fix="copy the file again"
+            )
+        found[name] = Entry(path, name, dtype, shape, start, stop)
+    return found
+
+
+def read_folder(folder: Path, *, stem: str = "model") -> dict[str, Entry]:
+    """Every tensor of a model folder: one file, or shards with an index."""
+    single, index = inside(folder, f"{stem}.safetensors"), inside(folder, f"{stem}.safetensors.index.json")
+    if single.is_file():
+        return read_header(single)
+    if not index.is_file():
+        raise no_weights(folder)
+    placed = read_json(index).get("weight_map")
+    if not isinstance(placed, dict) or not all(isinstance(v, str) for v in placed.values()):
+        raise UserError("no weight_map of names to files", where=index.name, fix="copy the file again")
+    found: dict[str, Entry] = {}
+    for name in sorted(set(placed.values())):
+        shard = read_header(inside(folder, name, where=index.name))
+        twice = sorted(set(shard) & set(found))
+        if twice:
+            raise UserError(f"{twice[0]} is in two shards", where=name, fix="copy the folder again")
+        found |= shard
+    lost = sorted(set(placed) - set(found))
+    if lost:
+        raise UserError(f"{len(lost)} tensors of the index are in no shard, first {lost[0]}", where=index.name,
+                        fix="copy the folder again")  # fmt: skip
+    return found
+
+
+def no_weights(folder: Path) -> UserError:
+    pickles = sorted(p.name for p in folder.glob("*") if p.suffix in (".bin", ".pt", ".pth", ".ckpt", ".pkl"))
+    if pickles:
+        return UserError(
+            f"{pickles[0]} is a pickle, which can run code when opened; anyformer opens safetensors only",
+            where=folder.name, fix=f"convert it once with: python recipes/bin_to_safetensors.py {folder.name}",
+        )  # fmt: skip
+    return UserError(
+        "no model.safetensors in the folder", where=folder.name, fix="give a folder with safetensors weights"
+    )
+
+
+def inside(folder: Path, name: str, *, where: str = "") -> Path:
+    """The path of a file named by data; only a plain name that stays in the folder, also through links, is accepted."""
+    if not name or name != Path(name).name or name in (".", "..") or "\\" in name or "\0" in name:
+        raise UserError(f"{name[:80]!r} is not a plain file name", where=where or folder.name, fix="repair the file")
+    path = folder / name
+    if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
+        # Hubs keep files as links into their own store beside the folder; following any other would read foreign files.
+        store = folder.resolve().parent.parent / "blobs"
+        if not path.resolve().is_relative_to(store):
+            raise UserError(f"{name} is a link out of the folder", where=folder.name, fix="copy the file itself")
+    return path
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object of bounded size and depth."""
+    try:
+        size = path.stat().st_size
+        if size > INDEX_LIMIT:
+            raise UserError(f"{size} bytes of JSON", where=path.name, fix=f"at most {INDEX_LIMIT} are read")
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError("the file is not there", where=path.name, fix="give a model folder") from None
+    except (ValueError, RecursionError, OSError) as error:
+        raise UserError(
+            f"not JSON ({' '.join(str(error).split())[:80]})", where=path.name, fix="copy it again"
+        ) from None
+    if not isinstance(data, dict):
+        raise UserError("not a JSON object", where=path.name, fix="copy the file again")
+    return data
+
+
+def write(path: Path, tensors: dict[str, Tensor]) -> None:
+    """One safetensors file; the metadata is what other readers expect to find."""
+    save_file(
+        {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}, str(path), {"format": "pt"}
+    )
+
+
+def write_shards(folder: Path, tensors: dict[str, Tensor], *, shard_bytes: int, stem: str = "model") -> list[Path]:
+    """One file, or several of at most `shard_bytes` with an index, as other libraries write and read them."""
+    shards = list(split(tensors.items(), shard_bytes))
+    if len(shards) == 1:
+        write(folder / f"{stem}.safetensors", shards[0])
+        return [folder / f"{stem}.safetensors"]
+    paths, placed = [], {}
+    for i, shard in enumerate(shards, 1):
+        name = f"{stem}-{i:05}-of-{len(shards):05}.safetensors"
+        write(folder / name, shard)
+        paths.append(folder / name)
+        placed |= dict.fromkeys(shard, name)
+    total = sum(t.numel() * t.element_size() for t in tensors.values())
+    index = {"metadata": {"total_size": total}, "weight_map": placed}
+    (folder / f"{stem}.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
+    return paths
+
+
+def split(tensors: Iterable[tuple[str, Tensor]], shard_bytes: int) -> Iterator[dict[str, Tensor]]:
+    shard: dict[str, Tensor] = {}
+    size = 0
+    for name, tensor in tensors:
+        bytes_ = tensor.numel() * tensor.element_size()
+        if shard and size + bytes_ > shard_bytes:
+            yield shard
+            shard, size = {}, 0
+        shard[name] = tensor
+        size += bytes_
+    yield shard
