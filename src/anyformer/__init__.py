@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from anyformer.embeds import Joint, Patches, Table, Tokens
     from anyformer.errors import UserError
     from anyformer.feeds import MLP
-    from anyformer.heads import LM, Pooled, Regress, Span, TokenHead
+    from anyformer.heads import LM, Distilled, Pooled, Regress, Span, TokenHead
     from anyformer.inspection.maps import attention_maps, explain_attention
     from anyformer.mixers import Attention, Cross
     from anyformer.norms import LayerNorm, NoNorm, RMSNorm
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         Sinusoid,
         Yarn,
     )
+    from anyformer.predictor import Predictor, load
     from anyformer.presets import preset, preset_names
     from anyformer.slots import Embed, Feed, Head, Mixer, Network, Norm, Position, Relative
     from anyformer.spec import Spec, replace_in
@@ -53,7 +54,7 @@ WHERE = {
     "anyformer.embeds": ("Joint", "Patches", "Table", "Tokens"),
     "anyformer.errors": ("UserError",),
     "anyformer.feeds": ("MLP",),
-    "anyformer.heads": ("LM", "Pooled", "Regress", "Span", "TokenHead"),
+    "anyformer.heads": ("Distilled", "LM", "Pooled", "Regress", "Span", "TokenHead"),
     "anyformer.inspection.maps": ("attention_maps", "explain_attention"),
     "anyformer.mixers": ("Attention", "Cross"),
     "anyformer.norms": ("LayerNorm", "NoNorm", "RMSNorm"),
@@ -61,6 +62,7 @@ WHERE = {
         "NTK", "Alibi", "Buckets", "Dynamic", "Grid", "Learned", "Linear", "Llama3", "NoRelative", "Rope", "Shaw",
         "Sinusoid", "Yarn",
     ),
+    "anyformer.predictor": ("Predictor", "load"),
     "anyformer.presets": ("preset", "preset_names"),
     "anyformer.slots": ("Embed", "Feed", "Head", "Mixer", "Network", "Norm", "Position", "Relative"),
     "anyformer.spec": ("Spec", "replace_in"),
@@ -68,11 +70,12 @@ WHERE = {
 HOME = {name: module for module, names in WHERE.items() for name in names}
 
 __all__ = [
-    "LM", "MLP", "NTK", "Alibi", "Attention", "Block", "Buckets", "Cross", "Dynamic", "Embed", "Feed", "Grid", "Head",
-    "Joint", "LayerNorm", "Learned", "Linear", "Llama3", "Mixer", "Model", "Network", "NoNorm", "NoRelative", "Norm",
-    "Output", "Patches", "Pooled", "Position", "RMSNorm", "Regress", "Relative", "Rope", "Seq2Seq", "Shaw", "Sinusoid",
-    "Span", "Spec", "Stack", "Table", "TokenHead", "Tokens", "UserError", "Yarn", "__version__", "attend",
-    "attention_maps", "checks", "explain_attention", "linear_cross_entropy", "preset", "preset_names", "replace_in",
+    "LM", "MLP", "NTK", "Alibi", "Attention", "Block", "Buckets", "Cross", "Distilled", "Dynamic", "Embed", "Feed",
+    "Grid", "Head", "Joint", "LayerNorm", "Learned", "Linear", "Llama3", "Mixer", "Model", "Network", "NoNorm",
+    "NoRelative", "Norm", "Output", "Patches", "Pooled", "Position", "Predictor", "RMSNorm", "Regress", "Relative",
+    "Rope", "Seq2Seq", "Shaw", "Sinusoid", "Span", "Spec", "Stack", "Table", "TokenHead", "Tokens", "UserError",
+    "Yarn", "__version__", "attend", "attention_maps", "checks", "explain_attention", "linear_cross_entropy",
+    "load", "preset", "preset_names", "replace_in",
 ]  # fmt: skip
 
 logging.getLogger("anyformer").addHandler(logging.NullHandler())

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import errno
 import json
-import logging
-import os
 import re
 import sys
 import traceback
@@ -22,6 +20,8 @@ except ModuleNotFoundError as missing:
     sys.stderr.write(f"error: the command line needs {missing.name}; run: pip install 'anyformer[cli]'\n")
     raise SystemExit(2) from None
 
+from anyformer.commands.folders import check, convert, generate
+from anyformer.commands.words import configure_messages, short, write
 from anyformer.errors import DONE, INTERRUPTED, OUR_BUG, RESOURCES, UserError, did_you_mean
 from anyformer.version import __version__
 
@@ -49,11 +49,16 @@ def top(
     Example:
       anyformer demo          train a small model here, in minutes, and look inside it
       anyformer presets       list the named models with their sizes
+      anyformer generate FOLDER "Once upon a time"
     """
     if version:
         write(__version__)
     elif context.invoked_subcommand is None:
         write(context.get_help())
+
+
+for verb in (generate, convert, check):
+    app.command()(verb)
 
 
 @app.command()
@@ -62,11 +67,9 @@ def demo(
     steps: Annotated[
         int | None, typer.Option(min=1, help="Number of training steps, in place of a time budget.")
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
     seed: Annotated[int, typer.Option(min=0, help="Everything random follows from it.")] = 0,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for the results; a new one under runs/ if not given.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the trained model; runs/demo if not given.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Results only, no progress.")] = False,
 ) -> None:
     """Train a small model on this machine and show what it learned.
@@ -108,51 +111,6 @@ def presets(
         return
     width = max(map(len, counts), default=0)
     write("\n".join(f"{name:<{width}}  {short(count):>8}  {count:>15,}" for name, count in counts.items()))
-
-
-# ---------------------------------------------------------------------------------------------------- words
-
-
-def write(text: str) -> None:
-    """One piece of data to stdout. A reader that has gone (`| head`) ends the command quietly."""
-    try:
-        sys.stdout.write(text.rstrip("\n") + "\n")
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Python flushes stdout once more at exit; give it a place that still takes the bytes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(DONE) from None
-
-
-def short(count: int) -> str:
-    """A count as people say it.
-
-    >>> short(124_439_808), short(950)
-    ('124.4 M', '950')
-    """
-    for size, unit in ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k")):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return str(count)
-
-
-def configure_messages(quiet: bool = False) -> None:
-    """Show the library's log on stderr; the library itself only logs, under the name `anyformer`."""
-    logger = logging.getLogger("anyformer")
-    if not any(type(handler) is logging.StreamHandler for handler in logger.handlers):
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(Message())
-        logger.addHandler(handler)
-    logger.setLevel(logging.WARNING if quiet else logging.INFO)
-
-
-class Message(logging.Formatter):
-    """News is the text alone; anything worse starts with its level."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """`warning: …` for a warning, the bare text for information."""
-        text = super().format(record)
-        return text if record.levelno <= logging.INFO else f"{record.levelname.lower()}: {text}"
 
 
 # ---------------------------------------------------------------------------------------------------- errors

@@ -103,6 +103,7 @@ class Mixer(Spec, slot=True):
     """
 
     takes_relative: ClassVar[bool] = False  # whether the part has queries and keys for relative positions to act on
+    looks_at_memory: ClassVar[bool] = False  # whether it reads an encoder's output, as a block's `cross` must
     causal_form: ClassVar[bool] = True  # whether it can be kept from seeing the future
 
     def sizes(self, width: int) -> HeadSizes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ from torch import nn
 from anyformer.checkpoints import names, tensors
 from anyformer.errors import UserError, did_you_mean
 from anyformer.families import FAMILIES
-from anyformer.families.config import IRRELEVANT, Config
-from anyformer.families.family import BARE, Family
+from anyformer.families.config import ACTS, IRRELEVANT, Config
+from anyformer.families.family import BARE, BODY, REPLACED, Family
+from anyformer.files import inside, read_json, read_text
 from anyformer.slots import Network
 from anyformer.spec import Spec
 
@@ -50,7 +51,7 @@ class Opened:
 def open_folder(
     folder: str | Path, *, head: str | None = None, device: Any = "cpu", dtype: torch.dtype | None = None
 ) -> Opened:
-    """The model of a folder, its weights checked by name, shape and type and copied to the device in the dtype asked for.
+    """The model of a folder; its weights are checked by name, shape and type and copied to the device and dtype wanted.
 
     `head` opens a Hugging Face folder with another head than its config names ("bare" leaves the head out).
     """
@@ -69,46 +70,49 @@ def open_folder(
 
 
 def open_own(folder: Path, device: Any, dtype: torch.dtype | None) -> Opened:
-    path = tensors.inside(folder, SPEC_FILE)
-    if path.stat().st_size > tensors.INDEX_LIMIT:
-        raise UserError("too large to be a spec", where=SPEC_FILE, fix="copy the folder again")
+    path = inside(folder, SPEC_FILE)
     try:
-        spec = Spec.from_json(path.read_text(encoding="utf-8"))
+        spec = Spec.from_json(read_text(path))
     except UserError as error:
         raise error.inside(SPEC_FILE) from None
-    except UnicodeDecodeError:
-        raise UserError("not text", where=SPEC_FILE, fix="copy the folder again") from None
     if not isinstance(spec, Network):
         raise UserError(
             f"{type(spec).__name__} is a part, not a whole model", where=SPEC_FILE, fix="save a Model or Seq2Seq"
         )
     entries = tensors.read_folder(folder)
-    bounded(spec, entries, folder)
-    model = empty(spec, device, dtype or common_dtype(entries))
+    model = empty(spec, device, dtype or common_dtype(entries), entries, folder)
     table = tuple(names.Row(name, name) for name, _ in model.named_parameters())
     names.fill(model, table, entries, where=folder.name)
     return Opened(spec, model, dtype=common_dtype(entries))
 
 
 def open_foreign(folder: Path, head: str | None, device: Any, dtype: torch.dtype | None) -> Opened:
-    config = tensors.read_json(tensors.inside(folder, CONFIG_FILE))
+    config = read_json(inside(folder, CONFIG_FILE))
     family = family_of(config)
     head = head or head_of(config, family)
-    if head not in family.heads.values():
-        raise UserError(f"{family.model_type} has no head {head!r}", fix=did_you_mean(head, family.heads.values()))
-    reader = Config(config)
+    if head not in family.kinds:
+        raise UserError(f"{family.model_type} has no head {head!r}", fix=did_you_mean(head, family.kinds))
+    entries = tensors.read_folder(folder)
+    reader = Config(config, tensors=entries)
     spec = family.settings(reader, head)
+    if head == BARE and family.pooled and not has_head(family, spec, entries):
+        log.info("%s: there is no pooler in the file; opened without one", folder.name)
+        head = BODY
+        spec = family.settings(reader, head)
     unread = reader.unread()
     for name in unread:
         log.warning("%s: option %r is not known and was left alone", folder.name, name)
-    entries = tensors.read_folder(folder)
-    bounded(spec, entries, folder)
-    model = empty(spec, device, dtype or common_dtype(entries))
+    model = empty(spec, device, dtype or common_dtype(entries), entries, folder)
     table = family.table(spec, head)
     wanted = {name for pair in names.pair_up(model, table) for name in pair.theirs}
     entries, foreign = under_prefix(entries, wanted, family, head)
-    harmless = [re.compile(pattern) for pattern in family.buffers]
-    tied = set(family.tied(spec, head)) | foreign
+    spare = family.spare.get(head, ()) if isinstance(family.spare, Mapping) else family.spare
+    harmless = [re.compile(pattern) for pattern in (*family.buffers, *spare)]
+    check_static(entries, family, lambda: family.static(spec, BARE, config))
+    copies = family.tied(spec, head)
+    if isinstance(copies, Mapping):
+        entries = from_copies(entries, wanted, copies)
+    tied = set(copies) | foreign
     names.fill(model, table, entries, where=folder.name,
                ignore=lambda name: name in tied or any(p.fullmatch(name) for p in harmless))  # fmt: skip
     return Opened(spec, model, family, head, config, unread, common_dtype(entries))
@@ -135,14 +139,57 @@ def family_of(config: Mapping[str, Any]) -> Family:
 def head_of(config: Mapping[str, Any], family: Family) -> str:
     """The kind of head a config.json names; without a name, the bare model."""
     found = config.get("architectures") or [family.architecture(BARE)]
-    if not isinstance(found, list) or found[0] not in family.heads:
-        near = did_you_mean(str(found[0]), family.heads)
+    named = found[0] if isinstance(found, list) and isinstance(found[0], str) else None
+    if named is None:
         raise UserError(
-            f"architecture {found[0]!r} is not implemented",
-            where=CONFIG_FILE,
-            fix=f"{near} Or open it with head='bare'",
+            f"architectures is {str(found)[:60]}", where=CONFIG_FILE, fix="expected a list with one class name"
         )
-    return family.heads[found[0]]
+    if named not in family.heads:
+        near = did_you_mean(named, family.heads)
+        raise UserError(
+            f"architecture {named!r} is not implemented", where=CONFIG_FILE, fix=f"{near} Or use head='bare'"
+        )
+    return family.heads[named]
+
+
+def has_head(family: Family, spec: Network, entries: Mapping[str, tensors.Entry]) -> bool:
+    """Whether any tensor of the head is in the file."""
+    starts = tuple(f"{name}." for row in family.table(spec, BARE) if row.ours.startswith("head.") for name in row.names)
+    return any(name.removeprefix(family.prefix).startswith(starts) for name in entries)
+
+
+def from_copies(
+    entries: dict[str, tensors.Entry], wanted: set[str], copies: Mapping[str, str]
+) -> dict[str, tensors.Entry]:
+    """A tied tensor may lie in the file under its second name only; under both, the two must be equal."""
+    found = dict(entries)
+    for copy, original in copies.items():
+        if copy in wanted or copy not in entries or original not in wanted:
+            continue
+        if original not in entries:
+            found[original] = found.pop(copy)
+        elif not torch.equal(entries[copy].read(), entries[original].read()):
+            raise UserError(f"{copy} differs from {original}, to which the settings tie it", where=CONFIG_FILE,
+                            fix="set tie_word_embeddings to false there")  # fmt: skip
+    return found
+
+
+def check_static(
+    entries: Mapping[str, tensors.Entry], family: Family, compute: Callable[[], Mapping[str, torch.Tensor]]
+) -> None:
+    """Tensors that our model computes must have the values it computes, as far as their type can say."""
+    with torch.device("meta"):  # shapes first: a size in the settings must not cost more than the file itself
+        shapes = {name: tuple(tensor.shape) for name, tensor in compute().items()}
+    held = {
+        short: (name, entry) for name, entry in entries.items() if (short := name.removeprefix(family.prefix)) in shapes
+    }
+    fitting = all(entry.shape == shapes[short] for short, (_, entry) in held.items())
+    expected = compute() if held and fitting else {}
+    for short, (name, entry) in held.items():
+        near = 1e-5 if entry.dtype.itemsize >= 4 else 1e-2
+        if not fitting or not torch.allclose(entry.read().float(), expected[short].float(), rtol=0, atol=near):
+            raise UserError(f"{name} does not hold the values that {family.model_type} computes", where=CONFIG_FILE,
+                            fix="this is another model; trained values there are not implemented")  # fmt: skip
 
 
 def under_prefix(
@@ -150,7 +197,7 @@ def under_prefix(
 ) -> tuple[dict[str, tensors.Entry], set[str]]:
     """Entries under the names the table expects, and names that belong to another head.
 
-    Files of models with a head keep the body under a prefix, files of bare models do not, and both are opened as either.
+    Files of models with a head keep the body under a prefix, files of bare models do not; both are opened as either.
     """
     renamed = {}
     for name, entry in entries.items():
@@ -158,7 +205,7 @@ def under_prefix(
         renamed[f"{stem}.{family.renamed[last]}" if family.renamed and last in family.renamed else name] = entry
     prefix = family.prefix
     headed = bool(prefix) and any(name.startswith(prefix) for name in renamed)
-    if not prefix or headed == (head != BARE):
+    if not prefix or headed == (head not in (BARE, BODY)):
         return renamed, set()
     if headed:
         body = {name.removeprefix(prefix): entry for name, entry in renamed.items() if name.startswith(prefix)}
@@ -166,10 +213,10 @@ def under_prefix(
     return {prefix + name if prefix + name in wanted else name: entry for name, entry in renamed.items()}, set()
 
 
-def bounded(spec: Network, entries: Mapping[str, tensors.Entry], folder: Path) -> None:
+def bounded(model: nn.Module, entries: Mapping[str, tensors.Entry], folder: Path) -> None:
     """Refuse settings that ask for far more memory than the weights beside them could fill."""
     held = sum(entry.stop - entry.start for entry in entries.values())
-    asked = sum(parameter.numel() for parameter in spec.build(device="meta").parameters())
+    asked = sum(parameter.numel() for parameter in model.parameters())
     if asked > 64 + 4 * held:
         raise UserError(f"the settings ask for {asked:,} parameters, the files hold {held:,} bytes", where=folder.name,
                         fix="the folder's parts do not belong together")  # fmt: skip
@@ -184,9 +231,13 @@ def common_dtype(entries: Mapping[str, tensors.Entry]) -> torch.dtype:
     return max(bytes_of, key=lambda kind: bytes_of[kind]) if bytes_of else torch.float32
 
 
-def empty(spec: Network, device: Any, dtype: torch.dtype) -> nn.Module:
+def empty(
+    spec: Network, device: Any, dtype: torch.dtype, entries: Mapping[str, tensors.Entry], folder: Path
+) -> nn.Module:
     """The network with memory but no values yet."""
-    return spec.build(device="meta", dtype=dtype).to_empty(device=device).eval()
+    model = spec.build(device="meta", dtype=dtype)
+    bounded(model, entries, folder)
+    return model.to_empty(device=device).eval()
 
 
 # ---------------------------------------------------------------- writing
@@ -208,7 +259,7 @@ def save_foreign(
     config: Mapping[str, Any] | None = None,
     shard_bytes: int = SHARD_BYTES,
 ) -> tuple[Path, Family, str]:
-    """Write a folder that Hugging Face's library opens; a model no family there has is refused with the reason.
+    """Write a folder that Hugging Face's library opens; a model that no family there has is refused with the reason.
 
     `config` holds further fields to keep: labels, token ids, what the folder it came from said.
     """
@@ -219,6 +270,7 @@ def save_foreign(
         reader, head
     )  # what it reads and our spec has no word for (a trained length, say) is kept as it was
     kept = {name: value for name, value in reader.data.items() if name in IRRELEVANT or name in reader.read}
+    made = {name: same_act(kept.get(name), value) for name, value in made.items()}
     for name in ("quantization_config", "auto_map", "torch_dtype", "_name_or_path", "transformers_version"):
         kept.pop(name, None)
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
@@ -226,8 +278,17 @@ def save_foreign(
         kept | made | {"model_type": family.model_type, "architectures": [family.architecture(head)], "dtype": dtype}
     )
     (folder / CONFIG_FILE).write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
-    tensors.write_shards(folder, names.export(model, family.table(spec, head)), shard_bytes=shard_bytes)
+    named = names.export(model, family.table(spec, head))
+    for name, tensor in family.static(spec, head, whole).items():
+        named[name] = tensor.to(next(model.parameters()).dtype)
+    tensors.write_shards(folder, named, shard_bytes=shard_bytes)
     return folder, family, head
+
+
+def same_act(before: Any, now: Any) -> Any:
+    """The folder's own spelling of an activation that has several there."""
+    names = isinstance(before, str) and isinstance(now, str) and before in ACTS and now in ACTS
+    return before if names and ACTS[before] == ACTS[now] else now
 
 
 def as_family(spec: Network, hints: Mapping[str, Any]) -> tuple[Family, str, dict[str, Any]]:
@@ -237,23 +298,27 @@ def as_family(spec: Network, hints: Mapping[str, Any]) -> tuple[Family, str, dic
     aside, which do not change what a trained model computes.
     """
     known = [hints["model_type"]] if hints.get("model_type") in FAMILIES else []
-    reasons = []
-    for kind in [*known, *(kind for kind in FAMILIES if kind not in known)]:
+    reasons: dict[str, str] = {}
+    tried = [(kind, head) for kind, family in FAMILIES.items() for head in family.kinds]
+    tried.sort(key=lambda pair: (pair[0] not in known, pair[1] == BODY))  # BODY only where nothing is whole
+    for kind, head in tried:
         family = FAMILIES[kind]
-        for head in dict.fromkeys(family.heads.values()):
-            try:
-                made = family.config(spec, head) | {
-                    k: v for k, v in hints.items() if k in ("id2label", "label2id", "num_labels")
-                }
-                made = with_labels(made, spec)
-                again = family.settings(Config(made), head)
-            except (AssertionError, AttributeError, KeyError, UserError, TypeError, ValueError) as error:
-                reasons.append(f"{kind} ({head}): {type(error).__name__} {error}")
-                continue
-            if neutral(again) == neutral(spec):
-                return family, head, made
-            reasons.append(f"{kind} ({head}): {difference(neutral(spec), neutral(again))}")
-    raise UserError("no family there has this network", where="convert", fix="use --to anyformer", details=reasons)
+        try:
+            made = family.config(spec, head) | {
+                k: v for k, v in hints.items() if k in ("id2label", "label2id", "num_labels")
+            }
+            made = made if head == REPLACED else with_labels(made, spec)
+            again = family.settings(Config(made), head)
+        except (AssertionError, AttributeError, KeyError, UserError, TypeError, ValueError):
+            continue  # of another build altogether
+        if neutral(again) == neutral(spec):
+            return family, head, made
+        if "head" not in reasons.get(kind, "head"):
+            continue
+        reasons[kind] = difference(neutral(spec), neutral(again))
+    nearest = next((f"; the nearest, {kind}, does not fit: {why}" for kind, why in reasons.items()), "")
+    raise UserError(f"no family there has this network{nearest}", where="export", fix="use --to anyformer",
+                    details=[f"{kind}: {why}" for kind, why in reasons.items()])  # fmt: skip
 
 
 def with_labels(made: dict[str, Any], spec: Network) -> dict[str, Any]:
@@ -267,16 +332,20 @@ def with_labels(made: dict[str, Any], spec: Network) -> dict[str, Any]:
 
 
 def neutral(spec: Network) -> dict[str, Any]:
-    """A spec without what only training reads."""
+    """A spec without what only training reads, and with sizes that were left out to their default written out."""
 
-    def strip(value: Any) -> Any:
+    def strip(value: Any, width: int = 0) -> Any:
         if isinstance(value, dict):
-            return {
-                k: strip(v)
+            width = value["width"] if value.get("type") == "Stack" else width
+            made = {
+                k: strip(v, width)
                 for k, v in value.items()
-                if k not in ("dropout", "init", "drop_path", "recompute", "frozen")
+                if k not in ("dropout", "input_dropout", "init", "drop_path", "recompute", "frozen")
             }
-        return [strip(item) for item in value] if isinstance(value, list) else value
+            if made.get("type") == "MLP" and made["width"] is None:
+                made["width"] = 4 * width
+            return made
+        return [strip(item, width) for item in value] if isinstance(value, list) else value
 
     return strip(spec.to_dict())
 

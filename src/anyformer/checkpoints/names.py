@@ -25,6 +25,7 @@ class Row:
     ours: str
     theirs: str | tuple[str, ...]
     operation: Operation = SAME
+    optional: bool = False  # a tensor of zeros may be left out of their file
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -32,7 +33,7 @@ class Row:
 
 
 def rows(*table: tuple[Any, ...]) -> tuple[Row, ...]:
-    """Rows from tuples (ours, theirs[, operation]), checked one-to-one."""
+    """Rows from tuples (ours, theirs[, operation[, optional]]), checked one-to-one."""
     made = tuple(Row(*entry) for entry in table)
     for names in ([row.ours for row in made], [name for row in made for name in row.names]):
         twice = sorted({name for name in names if names.count(name) > 1})
@@ -48,6 +49,14 @@ class Pair:
     theirs: tuple[str, ...]
     operation: Operation
     owner: nn.Module  # the module above the one that holds the parameter: it knows head counts and sizes
+    optional: bool = False
+
+    def present(self, entries: Mapping[str, Entry]) -> tuple[str, ...]:
+        """The names to read: all of them, or those that are there where any one is enough; none of an optional row."""
+        found = tuple(name for name in self.theirs if name in entries)
+        if self.optional and not found:
+            return ()
+        return found if found and self.operation.any_part else self.theirs
 
 
 def pair_up(model: nn.Module, table: Sequence[Row]) -> list[Pair]:
@@ -70,7 +79,7 @@ def pair_up(model: nn.Module, table: Sequence[Row]) -> list[Pair]:
         module_path = row.ours.replace("{i}", layer or "")
         # A row names a module (its parameter is rest) or a parameter itself; the owner is what stands above.
         owner = model.get_submodule(module_path.rpartition(".")[0])
-        pairs.append(Pair(name, theirs, row.operation, owner))
+        pairs.append(Pair(name, theirs, row.operation, owner, row.optional))
     return pairs
 
 
@@ -82,14 +91,14 @@ def fill(
     ignore: Callable[[str], bool] = lambda name: False,
     where: str = "",
 ) -> None:
-    """Copy every tensor into the model's own storage; anything missing, left over or misshapen stops with the whole list."""
+    """Copy every tensor into the model's own storage; what is missing, left over or misshapen is listed, all of it."""
     pairs = pair_up(model, table)
     parameters = dict(model.named_parameters())
     used = {name for pair in pairs for name in pair.theirs}
     problems = [
         f"missing {name}{hint(name, set(entries) - used)}"
         for pair in pairs
-        for name in pair.theirs
+        for name in pair.present(entries)
         if name not in entries
     ]
     problems += [
@@ -98,9 +107,12 @@ def fill(
         if name not in used and not ignore(name)
     ]
     for pair in pairs:
-        if all(name in entries for name in pair.theirs):
+        present = pair.present(entries)
+        if all(name in entries for name in present):
             wanted = pair.operation.shapes(tuple(parameters[pair.ours].shape), pair.owner)
             for name, shape in zip(pair.theirs, wanted, strict=True):
+                if name not in present:
+                    continue
                 entry = entries[name]
                 if entry.shape != shape:
                     problems.append(f"{name} has shape {entry.shape}, expected {shape}")
@@ -114,8 +126,23 @@ def fill(
             details=problems[:200],
         )
     for pair in pairs:
-        parts = [entries[name].read() for name in pair.theirs]
-        parameters[pair.ours].data.copy_(pair.operation.pull(parts, pair.owner))
+        place(parameters[pair.ours], pair, [entries[name] for name in pair.present(entries)])
+
+
+def place(parameter: nn.Parameter, pair: Pair, entries: Sequence[Entry]) -> None:
+    """Give a parameter its values with as few copies as the layouts allow."""
+    if not entries and pair.theirs:
+        parameter.data.zero_()
+        return
+    same = bool(entries) and all(e.dtype == parameter.dtype for e in entries) and parameter.device.type == "cpu"
+    if same and pair.operation is SAME:
+        entries[0].read_into(parameter.data)
+        return
+    made = pair.operation.pull([entry.read() for entry in entries], pair.owner)
+    if same:
+        parameter.data = made.contiguous()
+    else:
+        parameter.data.copy_(made)
 
 
 def export(model: nn.Module, table: Sequence[Row]) -> dict[str, Tensor]:

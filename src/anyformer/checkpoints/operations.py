@@ -16,7 +16,9 @@ Shape = tuple[int, ...]
 
 
 class Operation(Protocol):
-    """A change of layout in both directions."""
+    """A change of layout in both directions; `any_part` says that one of the parts is enough to make ours."""
+
+    any_part: bool
 
     def pull(self, parts: Sequence[Tensor], owner: Any) -> Tensor: ...
 
@@ -27,6 +29,8 @@ class Operation(Protocol):
 
 class Shaped:
     """Shapes of theirs by pushing a tensor without data: the two can then never disagree."""
+
+    any_part = False
 
     def push(self, tensor: Tensor, owner: Any) -> list[Tensor]:
         raise NotImplementedError
@@ -116,15 +120,43 @@ class Gate(Shaped):
         return list(tensor.unflatten(0, (-1, 2)).unbind(1))
 
 
+class Halves(Shaped):
+    """One projection whose halves are gate and value, in either order, into neighbouring rows (inner, 2)."""
+
+    def __init__(self, gate: int) -> None:
+        self.gate = gate  # which half it is: 0 or 1
+
+    def pull(self, parts: Sequence[Tensor], owner: Any) -> Tensor:
+        halves = parts[0].chunk(2)
+        return torch.stack([halves[self.gate], halves[1 - self.gate]], 1).flatten(0, 1)
+
+    def push(self, tensor: Tensor, owner: Any) -> list[Tensor]:
+        pair = tensor.unflatten(0, (-1, 2)).unbind(1)
+        return [torch.cat([pair[self.gate], pair[1 - self.gate]])]
+
+
+class Pieces(Shaped):
+    """Several tensors of `counts` rows each, one below the other."""
+
+    def __init__(self, *counts: int) -> None:
+        self.counts = counts
+
+    def pull(self, parts: Sequence[Tensor], owner: Any) -> Tensor:
+        return torch.cat(list(parts))
+
+    def push(self, tensor: Tensor, owner: Any) -> list[Tensor]:
+        return list(tensor.split(list(self.counts)))
+
+
 class Patch(Shaped):
-    """A convolution's weight (D, channels, patch, patch) as a matrix; its bias as it is."""
+    """A convolution's weight (D, channels, rows, columns) as a matrix; its bias as it is."""
 
     def pull(self, parts: Sequence[Tensor], owner: Any) -> Tensor:
         return parts[0].flatten(1) if parts[0].dim() == 4 else parts[0]
 
     def push(self, tensor: Tensor, owner: Any) -> list[Tensor]:
         spec = owner.spec
-        return [tensor.unflatten(1, (spec.channels, spec.patch, spec.patch)) if tensor.dim() == 2 else tensor]
+        return [tensor.unflatten(1, (spec.channels, *spec.cell)) if tensor.dim() == 2 else tensor]
 
 
 class Leading(Shaped):
@@ -150,6 +182,18 @@ class Batched(Shaped):
         return [tensor[None]]
 
 
+class Copies(Shaped):
+    """One tensor of ours under two names there: the first is what they compute with, the second must be there too."""
+
+    any_part = True
+
+    def pull(self, parts: Sequence[Tensor], owner: Any) -> Tensor:
+        return parts[0]
+
+    def push(self, tensor: Tensor, owner: Any) -> list[Tensor]:
+        return [tensor, tensor.clone()]
+
+
 SAME = Same()
 TRANSPOSE = Transpose()
 QKV = QueryKeyValue()
@@ -160,3 +204,4 @@ GATE = Gate()
 PATCH = Patch()
 LEADING = Leading()
 BATCHED = Batched()
+COPIES = Copies()

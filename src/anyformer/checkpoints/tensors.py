@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+import typing
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +21,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from anyformer.errors import UserError
+from anyformer.files import inside, read_json
 
-INDEX_LIMIT = 64 * 2**20  # bytes of JSON accepted beside weights; the largest public index is under 1 MB
 DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
@@ -42,13 +43,22 @@ class Entry:
     def read(self) -> Tensor:
         """The tensor, in storage of its own."""
         tensor = torch.empty(self.shape, dtype=self.dtype)
-        if tensor.numel():
-            with self.file.open("rb", buffering=0) as file:
-                file.seek(self.start)
-                room = memoryview(tensor.view(-1).view(torch.uint8).numpy())
-                if file.readinto(room) != len(room):
-                    raise UserError(f"{self.name} is cut off", where=self.file.name, fix="copy the file again")
+        self.read_into(tensor)
         return tensor
+
+    def read_into(self, tensor: Tensor) -> None:
+        """Fill a contiguous tensor of the same shape and type with the bytes of the file."""
+        assert tensor.is_contiguous() and tensor.shape == self.shape and tensor.dtype == self.dtype
+        if not tensor.numel():
+            return
+        room = memoryview(typing.cast(Any, tensor.view(-1).view(torch.uint8).numpy()))
+        with self.file.open("rb", buffering=0) as file:
+            file.seek(self.start)
+            while room:  # one read may give less than asked for
+                count = file.readinto(room)
+                if not count:
+                    raise UserError(f"{self.name} is cut off", where=self.file.name, fix="copy the file again")
+                room = room[count:]
 
 
 def read_header(path: Path) -> dict[str, Entry]:
@@ -118,37 +128,6 @@ def no_weights(folder: Path) -> UserError:
     )
 
 
-def inside(folder: Path, name: str, *, where: str = "") -> Path:
-    """The path of a file named by data; only a plain name that stays in the folder, also through links, is accepted."""
-    if not name or name != Path(name).name or name in (".", "..") or "\\" in name or "\0" in name:
-        raise UserError(f"{name[:80]!r} is not a plain file name", where=where or folder.name, fix="repair the file")
-    path = folder / name
-    if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
-        # Hubs keep files as links into their own store beside the folder; following any other would read foreign files.
-        store = folder.resolve().parent.parent / "blobs"
-        if not path.resolve().is_relative_to(store):
-            raise UserError(f"{name} is a link out of the folder", where=folder.name, fix="copy the file itself")
-    return path
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object of bounded size and depth."""
-    try:
-        size = path.stat().st_size
-        if size > INDEX_LIMIT:
-            raise UserError(f"{size} bytes of JSON", where=path.name, fix=f"at most {INDEX_LIMIT} are read")
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError("the file is not there", where=path.name, fix="give a model folder") from None
-    except (ValueError, RecursionError, OSError) as error:
-        raise UserError(
-            f"not JSON ({' '.join(str(error).split())[:80]})", where=path.name, fix="copy it again"
-        ) from None
-    if not isinstance(data, dict):
-        raise UserError("not a JSON object", where=path.name, fix="copy the file again")
-    return data
-
-
 def write(path: Path, tensors: dict[str, Tensor]) -> None:
     """One safetensors file; the metadata is what other readers expect to find."""
     save_file(
@@ -162,7 +141,8 @@ def write_shards(folder: Path, tensors: dict[str, Tensor], *, shard_bytes: int, 
     if len(shards) == 1:
         write(folder / f"{stem}.safetensors", shards[0])
         return [folder / f"{stem}.safetensors"]
-    paths, placed = [], {}
+    paths: list[Path] = []
+    placed: dict[str, str] = {}
     for i, shard in enumerate(shards, 1):
         name = f"{stem}-{i:05}-of-{len(shards):05}.safetensors"
         write(folder / name, shard)

@@ -19,11 +19,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from anyformer.errors import UserError
+
 if TYPE_CHECKING:
     from anyformer.core.context import Context
     from anyformer.slots import Relative
 
-ROWS = 2**21  # entries of a mask or bias (T x S) built at once; more is done in blocks of rows
+ROWS = 2**22  # entries of a mask or bias built at once; more is done in blocks of rows
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,15 @@ class Scores:
         # One newest query sees every key that is held; more need the staircase unless the kernel draws it itself.
         return self.causal and not self.ordered and queries > 1
 
+    def copies(self, q: Tensor) -> int:
+        """How many masks of T x S there are: one a head where a bias has heads, one a row where rows differ."""
+        heads = q.shape[1] if self.biased else 1 if self.allowed is None else self.allowed.shape[1]
+        rows = 1  # a plain loop: `max(..., default=)` over a generator breaks the compiler's graph
+        for part in (self.key_mask, self.key_documents, self.allowed, self.added, self.query_index):
+            if part is not None:
+                rows = max(rows, part.shape[0])
+        return heads * rows
+
     def visible(self, rows: slice = slice(None)) -> Tensor | None:
         """Which keys those queries may see: bool (B or 1, H or 1, t, S), or None for all."""
         rules: list[Tensor] = []
@@ -129,6 +140,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scores: Scores, *, dropout: float = 
 
     A query that may see nothing gives zeros, with finite gradients, on every engine.
     """
+    for rule in (scores.allowed, scores.added):
+        if rule is not None and rule.shape[1] not in (1, q.shape[1]):
+            raise UserError(f"mask has shape {tuple(rule.shape)}", fix=f"expected one head or all {q.shape[1]}")
     engine = choose(q, k, v, scores, dropout).engine
     return ENGINES[engine](q, k, v, scores, dropout)
 
@@ -145,7 +159,7 @@ def choose(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0
     if scores.needs_weights:
         what = "the logit soft cap" if scores.soft_cap is not None else f"{type(scores.relative).__name__} positions"
         return Choice("reference", f"fused kernels do not offer {what}")
-    long = q.shape[2] * k.shape[2] > ROWS
+    long = scores.copies(q) * q.shape[2] * k.shape[2] > ROWS
     hidden = scores.biased or scores.hides(q.shape[2], k.shape[2])
     if q.is_cuda and hidden and long and dropout == 0.0 and scores.added is None and scores.allowed is None:
         return Choice("flex", "a bias or mask over a long sequence, without a T x S tensor")
@@ -215,16 +229,18 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0) 
     elif groups != heads:
         k, v = spread(k, heads), spread(v, heads)
     if not scores.hides(queries, keys) and not scores.biased:
-        causal = scores.causal and queries > 1
+        # A Python fact, never a compared size: that would be a SymBool under the compiler, which the kernel refuses.
+        # Unordered and nothing hidden means one newest query, which may see every key.
+        causal = scores.causal and scores.ordered
         out = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=causal, scale=scores.scale)
         return out.reshape(out.shape[0], heads, queries, channels)[..., :out_channels]
-    blocks = list(row_blocks(queries, keys))
-    if len(blocks) == 1:
+    entries = keys * scores.copies(q)
+    if queries * entries <= ROWS:  # asked before any loop over rows, which would fix the length in a compiled graph
         out = masked(q, k, v, scores, slice(None), dropout, folded)
     else:  # recompute each block in the backward pass, else autograd would keep every block's mask
         parts = [
             checkpoint(masked, q[:, :, rows], k, v, scores, rows, dropout, False, use_reentrant=False)
-            for rows in blocks
+            for rows in row_blocks(queries, entries)
         ]
         out = torch.cat(parts, 2)
     return out.reshape(out.shape[0], heads, queries, channels)[..., :out_channels]
@@ -264,9 +280,9 @@ def widen(x: Tensor, channels: int) -> Tensor:
     return x if x.shape[3] == channels else F.pad(x, (0, channels - x.shape[3]))
 
 
-def row_blocks(queries: int, keys: int) -> Iterator[slice]:
-    """Blocks of queries whose mask stays under ROWS entries."""
-    size = max(1, min(queries, ROWS // keys))
+def row_blocks(queries: int, entries: int) -> Iterator[slice]:
+    """Blocks of queries whose mask, of `entries` a query, stays under ROWS."""
+    size = max(1, min(queries, ROWS // entries))
     for start in range(0, queries, size):
         yield slice(start, min(start + size, queries))
 

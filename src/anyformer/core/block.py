@@ -41,7 +41,7 @@ class Block(Spec):
     def check(self) -> None:
         if not self.mixer.takes_relative and not isinstance(self.relative, NoRelative):
             raise UserError(
-                f"{type(self.mixer).__name__} has no queries and keys for {type(self.relative).__name__} to act on",
+                f"{type(self.mixer).__name__} takes no relative positions such as {type(self.relative).__name__}",
                 where="Block.relative", fix="use relative=NoRelative() or mixer=Attention(...)",
             )  # fmt: skip
         for name in ("dropout", "drop_path"):
@@ -49,6 +49,9 @@ class Block(Spec):
                 raise UserError(f"{name} {getattr(self, name)} is not a share below 1", where="Block", fix="use 0.1")
         if self.order == "parallel" and self.feed is None:
             raise UserError("a parallel block without a feed has one branch", where="Block.order", fix="use serial")
+        if self.cross is not None and not self.cross.looks_at_memory:
+            raise UserError(f"{type(self.cross).__name__} does not look at an encoder's output", where="Block.cross",
+                            fix="use Cross(heads=...)")  # fmt: skip
         if self.order == "parallel" and self.cross is not None:
             raise UserError("a parallel block has no place for cross-attention", where="Block.cross", fix="use serial")
 

@@ -37,6 +37,7 @@ class Context:
     allowed: Tensor | None = None  # (B or 1, H or 1, T, S) the user's own boolean rule
     bias: Tensor | None = None  # (B or 1, H or 1, T, S) the user's own additive term
     segments: Tensor | None = None  # (B, T)
+    tokens: Tensor | None = None  # (B, T) the ids themselves, where the input is ids
     memory: Tensor | None = None  # (B, S', D') the encoder's output
     memory_mask: Tensor | None = None  # (B, S')
     added: Tensor | None = None  # (B or 1, T, D) added to queries and keys, not values, in every layer (DETR)
@@ -44,6 +45,7 @@ class Context:
     grid: tuple[int, int] | None = None  # rows and columns of patches
     ordered: bool = True  # a Python fact: the keys are the queries, in order, and nothing hides any of them
     rolling: bool = True  # a Python fact: a windowed layer's state may drop what no later query can see
+    past: int = 0  # a Python fact: tokens of earlier passes, whether or not some layer still holds them
 
     def latest(self, keys: int) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         """Positions, index, mask and documents of the newest `keys` keys: a rolling cache holds no others."""
@@ -67,10 +69,12 @@ def lay_out(
     state: State | None = None,
 ) -> Context:
     """The context of `length` new tokens a row, after whatever tokens `state` already holds."""
-    padding, allowed_parts, bias, functions = sort_masks(mask, batch, length)
+    past = 0 if state is None else state.length
+    if length < 1:
+        raise UserError("the input holds no tokens", fix="give at least one token a row")
+    padding, allowed_parts, bias, functions = sort_masks(mask, batch, length, past + length)
     for name, given in (("documents", documents), ("segments", segments), ("positions", positions)):
         check_rows(name, given, batch, length)
-    past = 0 if state is None else state.length
     ordered = (
         past == 0 and padding is None and documents is None and not allowed_parts and not functions and bias is None
     )
@@ -81,15 +85,18 @@ def lay_out(
         keys = state.extend(batch, length, device, padding, documents, positions)
         index = keys[1][:, -length:]
     placed = index if positions is None else positions
+    runs = None if keys[3] is None else number_runs(keys[3])
     allowed = None
     for rule in functions:
         allowed_parts.append(rule(index[:, :, None], keys[1][:, None, :])[:, None])  # (B or 1, 1, T, S)
     for part in allowed_parts:
+        part = part[..., -keys[1].shape[1] :]  # a rolling state has forgotten the oldest keys
         allowed = part if allowed is None else allowed & part
     return Context(
         positions=placed, index=index, key_positions=keys[0], key_index=keys[1], mask=padding, key_mask=keys[2],
-        documents=documents, key_documents=keys[3], allowed=allowed, bias=bias, segments=segments, grid=grid,
-        ordered=ordered, rolling=state is None or state.rolling,
+        documents=None if runs is None else runs[:, -length:], key_documents=runs, allowed=allowed, bias=bias,
+        segments=segments, grid=grid,
+        ordered=ordered, rolling=state is None or state.rolling, past=past,
     )  # fmt: skip
 
 
@@ -107,8 +114,15 @@ def count(batch: int, length: int, device: torch.device, mask: Tensor | None, do
     return rank.clamp(min=0)
 
 
+def number_runs(documents: Tensor) -> Tensor:
+    """Documents numbered as they come, so that an id used again later in a row is another document."""
+    changed = torch.zeros_like(documents)
+    changed[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    return changed.cumsum(1)
+
+
 def sort_masks(
-    mask: Mask | None, batch: int, length: int
+    mask: Mask | None, batch: int, length: int, keys: int
 ) -> tuple[Tensor | None, list[Tensor], Tensor | None, list[MaskFunction]]:
     """One mask or several into padding (B,T), boolean rules (B|1,H|1,T,S), an additive term, functions of (i, j)."""
     padding: Tensor | None = None
@@ -123,22 +137,22 @@ def sort_masks(
             padding = as_bool if padding is None else padding & as_bool
         elif part.dim() in (3, 4) and (part.dim() == 3 or part.shape[1] >= 1):
             whole = part[:, None] if part.dim() == 3 else part
-            if whole.shape[0] not in (1, batch) or whole.shape[2] != length:
-                raise wrong_mask(part, batch, length)
+            if whole.shape[0] not in (1, batch) or whole.shape[2:] != (length, keys):
+                raise wrong_mask(part, batch, length, keys)
             if whole.is_floating_point():
                 bias = whole if bias is None else bias + whole
             else:
                 rules.append(whole if whole.dtype == torch.bool else whole != 0)
         else:
-            raise wrong_mask(part, batch, length)
+            raise wrong_mask(part, batch, length, keys)
     return padding, rules, bias, functions
 
 
-def wrong_mask(mask: Tensor, batch: int, length: int) -> UserError:
+def wrong_mask(mask: Tensor, batch: int, length: int, keys: int) -> UserError:
     return UserError(
         f"mask has shape {tuple(mask.shape)} and type {mask.dtype}",
         fix=f"expected padding (B, T) = ({batch}, {length}), bool or whole numbers, or a rule "
-        f"(B or 1, H or 1, T, S) = ({batch} or 1, H or 1, {length}, S), bool (True = seen) or a float that is added",
+        f"(B or 1, H or 1, T, S) = ({batch} or 1, H or 1, {length}, {keys}), bool (True = seen) or a float to be added",
     )
 
 

@@ -7,10 +7,13 @@ from functools import cache
 from typing import Any
 
 import torch
+import torch._dynamo
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from anyformer.core.attend import Scores, widen
+
+KERNELS = 256
 
 
 @cache
@@ -23,11 +26,13 @@ def flex_attend(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
     """As `reference`, for descriptions without a user's own T x S tensors."""
     wide, out_channels = max(q.shape[3], v.shape[3]), v.shape[3]
     q, k, v = widen(q, wide), widen(k, wide), widen(v, wide)
-    score_mod = bias_function(scores)
-    out: Any = compiled()(
-        q, k, v, score_mod=score_mod, block_mask=block_mask(scores, q, k), scale=scores.scale,
-        enable_gqa=q.shape[1] != k.shape[1],
-    )  # fmt: skip
+    # Each kind of mask, bias and dtype is a kernel of its own, more than the compiler keeps for one function unasked;
+    # past its limit it would fall back to a version that holds all scores, silently. Here that is an error.
+    with torch._dynamo.config.patch(recompile_limit=KERNELS, fail_on_recompile_limit_hit=True):
+        out: Any = compiled()(
+            q, k, v, score_mod=bias_function(scores), block_mask=block_mask(scores, q, k), scale=scores.scale,
+            enable_gqa=q.shape[1] != k.shape[1],
+        )  # fmt: skip
     return out[..., :out_channels]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 import torch
@@ -13,6 +14,7 @@ from anyformer.core.context import Context, Mask
 from anyformer.core.init import Init, initialise
 from anyformer.core.stack import Stack
 from anyformer.core.state import State
+from anyformer.embeds.tokens import Tokens
 from anyformer.errors import UserError
 from anyformer.slots import Embed, Head, Losses, Network
 
@@ -26,6 +28,7 @@ class Output:
     pooled: Tensor | None = None
     losses: Losses | None = None
     memory: Tensor | None = None  # the encoder's output, of an encoder-decoder
+    context: Context | None = None  # what the pass knew of its tokens
 
 
 class Model(Network):
@@ -43,9 +46,21 @@ class Model(Network):
     head: Head | None = None
     init: Init = "gpt2"
 
+    def check(self) -> None:
+        try_out(self.embed, self.head, self.stack.width)
+
     def build(self, *, device: Any = None, dtype: torch.dtype | None = None, seed: int | None = None) -> ModelModule:
         """The network with fresh weights; `device="meta"` gives shapes only, `seed` makes the weights repeatable."""
         return materialise(lambda: ModelModule(self), self.init, device, dtype, seed)
+
+
+@lru_cache(maxsize=256)
+def try_out(embed: Embed, head: Head | None, width: int) -> None:
+    """Build both on `meta`, where nothing is allocated or drawn: what does not fit is refused with the spec."""
+    with torch.device("meta"):
+        embed.build(width)
+        if head is not None:
+            head.build(width, embed.vocabulary)
 
 
 class ModelModule(nn.Module):
@@ -53,6 +68,7 @@ class ModelModule(nn.Module):
         super().__init__()
         self.spec = spec
         width = spec.stack.width
+        self.memory_width = width if memory_width is None else memory_width
         self.embed: Any = spec.embed.build(width) if own_table else spec.embed.build(width, own_table=False)  # type: ignore[call-arg]
         self.stack = spec.stack.build(memory_width=memory_width)
         self.head: Any = None if spec.head is None else spec.head.build(width, spec.embed.vocabulary)
@@ -79,11 +95,12 @@ class ModelModule(nn.Module):
         )
         context = with_memory(context, memory, memory_mask, state)
         x = self.embed(*inputs, context=context) if table is None else self.embed(*inputs, context=context, table=table)
+        check_memory(self, x.shape[0], context.memory)
         hidden, losses = self.stack(x, context, None if state is None else state.layers)
         if self.head is None:
-            return Output(hidden, losses=losses)
+            return Output(hidden, losses=losses, context=context)
         answer = self.head(hidden, context, self.table())
-        return Output(hidden, logits=answer.logits, pooled=answer.pooled, losses=losses)
+        return Output(hidden, logits=answer.logits, pooled=answer.pooled, losses=losses, context=context)
 
     def table(self) -> Tensor | None:
         """The embedding's rows, for a head that borrows them."""
@@ -123,6 +140,10 @@ class Seq2Seq(Network):
             raise UserError("one table cannot serve two vocabularies", where="Seq2Seq.share", fix='use share="none"')
         if self.share == "table" and self.encoder.embed.vocabulary is None:
             raise UserError("the encoder has no table of words to share", where="Seq2Seq.share", fix='use share="none"')
+        if self.share == "table" and not isinstance(self.decoder.embed, Tokens):
+            kind = type(self.decoder.embed).__name__
+            raise UserError(f"{kind} cannot borrow a table", where="Seq2Seq.share", fix='use share="none"')
+        try_out(self.decoder.embed, self.head, self.decoder.stack.width)
 
     def build(self, *, device: Any = None, dtype: torch.dtype | None = None, seed: int | None = None) -> Seq2SeqModule:
         """The network with fresh weights, as `Model.build`."""
@@ -151,6 +172,8 @@ class Seq2SeqModule(nn.Module):
     ) -> Output:
         """Logits for every target token. A `state` or `memory` spares running the encoder again; source may be None."""
         if memory is None and (state is None or state.memory is None):
+            if source is None:
+                raise UserError("there is neither a source nor a memory", fix="give the source, or memory=")
             memory = self.encode(source, source_mask)
         context_mask = padding_of(source_mask)
         if state is not None:
@@ -161,7 +184,7 @@ class Seq2SeqModule(nn.Module):
         out = self.decoder(target, mask=target_mask, memory=memory, memory_mask=context_mask, state=state, table=shared)
         out.memory = memory
         if self.head is not None:
-            answer = self.head(out.hidden, None, self.decoder.table() if shared is None else shared)
+            answer = self.head(out.hidden, out.context, self.decoder.table() if shared is None else shared)
             out.logits, out.pooled = answer.logits, answer.pooled
         return out
 
@@ -183,6 +206,17 @@ def with_memory(context: Context, memory: Tensor | None, memory_mask: Tensor | N
     if memory_mask is not None and memory_mask.shape != memory.shape[:2]:
         raise UserError(f"memory_mask has shape {tuple(memory_mask.shape)}", fix=f"expected {tuple(memory.shape[:2])}")
     return replace(context, memory=memory, memory_mask=memory_mask)
+
+
+def check_memory(model: ModelModule, batch: int, memory: Tensor | None) -> None:
+    """A memory of another batch or width would broadcast or fail deep inside a layer."""
+    looking = any(block.cross is not None for block in model.spec.stack.tiles)
+    if looking and memory is None:
+        raise UserError("cross-attention has nothing to look at", fix="pass memory=, the encoder's output")
+    if memory is not None and (memory.dim() != 3 or memory.shape[0] != batch):
+        raise UserError(f"memory has shape {tuple(memory.shape)}", fix=f"expected (B, S, D) with B = {batch}")
+    if looking and memory is not None and memory.shape[2] != model.memory_width:
+        raise UserError(f"memory is {memory.shape[2]} wide", fix=f"expected {model.memory_width}, the encoder's width")
 
 
 def padding_of(mask: Mask | None) -> Tensor | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Literal
 
 import torch
@@ -41,19 +42,17 @@ class Stack(Spec):
         if self.groups is not None and not 1 <= self.groups <= self.depth:
             raise UserError(f"groups {self.groups} is not between 1 and depth {self.depth}", where="Stack",
                             fix="use groups 1 for one set of weights")  # fmt: skip
-        if self.groups is not None and self.depth % self.groups:
-            raise UserError(
-                f"groups {self.groups} does not divide depth {self.depth}", where="Stack", fix="use groups 1"
-            )
         for block in self.tiles:
             if self.causal and not block.mixer.causal_form:
                 raise UserError(
                     f"{type(block.mixer).__name__} has no causal form", where="Stack.causal", fix="use causal=False"
                 )
-            if block.mixer.takes_relative:  # sizes that do not fit are refused here, before anything is built
-                sizes = block.mixer.sizes(self.width)
-                with torch.device("meta"):  # a table filled at random here would shift the user's seeded numbers
-                    block.relative.build(sizes.heads, sizes.channels, sizes.value_channels, self.causal)
+            try_out(block, self.width, self.causal)
+        if self.groups is not None and self.share != "none":
+            for group in range(self.groups):
+                if len({block for i, block in enumerate(self.layers) if self.group_of[i] == group}) > 1:
+                    raise UserError("layers that share weights have different blocks", where="Stack.groups",
+                                    fix="use one block, or leave groups out")  # fmt: skip
 
     @property
     def tiles(self) -> tuple[Block, ...]:
@@ -66,6 +65,12 @@ class Stack(Spec):
         return tuple(self.tiles[i % len(self.tiles)] for i in range(self.depth))
 
     @property
+    def group_of(self) -> tuple[int, ...]:
+        """The group each layer belongs to: runs of equal length, or as near as the numbers allow."""
+        groups = self.depth if self.groups is None else self.groups
+        return tuple(i * groups // self.depth for i in range(self.depth))
+
+    @property
     def final_norm(self) -> Norm | None:
         """The norm after the last block, or None."""
         last = self.layers[-1]
@@ -75,6 +80,14 @@ class Stack(Spec):
         return StackModule(self, memory_width)
 
 
+@lru_cache(maxsize=256)
+def try_out(block: Block, width: int, causal: bool) -> None:
+    """Build one block on `meta`, where nothing is allocated or drawn: what does not fit is refused with the spec."""
+    with torch.device("meta"):
+        block.build(width, causal=causal)
+        build_relative(block, width, causal)
+
+
 class StackModule(nn.Module):
     """`blocks` holds distinct blocks only; `order` says which of them serves each layer."""
 
@@ -82,8 +95,8 @@ class StackModule(nn.Module):
         super().__init__()
         self.spec = spec
         whole = spec.groups is not None and spec.share == "all"
-        distinct = spec.groups if whole and spec.groups is not None else spec.depth
-        self.order = [i * distinct // spec.depth for i in range(spec.depth)]
+        self.order = list(spec.group_of) if whole else list(range(spec.depth))
+        distinct = max(self.order) + 1
         self.blocks = nn.ModuleList(
             block.build(
                 spec.width,
@@ -91,10 +104,10 @@ class StackModule(nn.Module):
                 memory_width=memory_width,
                 drop_path=growing(block.drop_path, i, distinct),
             )
-            for i, block in enumerate(spec.layers[:distinct])
+            for i, block in enumerate(spec.layers[self.order.index(group)] for group in range(distinct))
         )
         if spec.groups is not None and not whole and spec.share != "none":
-            self.share_sublayers(spec.groups, spec.share)
+            self.share_sublayers(spec.group_of, spec.share)
         self.final = None if spec.final_norm is None else spec.final_norm.build(spec.width)
         # One module for each distinct relative spec that layers share; tables are made once a pass.
         shared = [block for block in spec.layers if block.relative.shared and block.mixer.takes_relative]
@@ -104,15 +117,15 @@ class StackModule(nn.Module):
         self.relatives = nn.ModuleList(module if module is not None else NoTables() for module in built)
         self.table_of = [kinds.index(block.relative) if block.relative in kinds else None for block in spec.layers]
 
-    def share_sublayers(self, groups: int, share: str) -> None:
+    def share_sublayers(self, group_of: tuple[int, ...], share: str) -> None:
         """Layers of one group use the first one's attention, or feed; their norms stay their own."""
         for i, block in enumerate(self.blocks):
-            first = self.blocks[i * groups // len(self.blocks) * (len(self.blocks) // groups)]
+            first = self.blocks[group_of.index(group_of[i])]
             assert isinstance(block, BlockModule) and isinstance(first, BlockModule)
-            if share == "attention":
-                block.mixer, block.cross = first.mixer, first.cross
-            else:
-                block.feed = first.feed
+            if block is not first:
+                for name in ("mixer", "cross") if share == "attention" else ("feed",):
+                    block._modules.pop(name, None)  # the first owns it: registered twice, it would be stored twice
+                    object.__setattr__(block, name, getattr(first, name))
 
     def forward(self, x: Tensor, context: Context, state: list[LayerState] | None = None) -> tuple[Tensor, Losses]:
         """(B,T,D) to (B,T,D); auxiliary losses are summed over layers by name."""

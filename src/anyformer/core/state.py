@@ -40,54 +40,55 @@ class Keys:
     limit: int | None = None  # allocate this many at once; None grows
     length: int = 0  # tokens seen
     held: int = 0  # tokens in the buffers: the newest `held` of them
+    stale: int = 0  # the oldest of those, which no query can see any more and the next move overwrites
     keys: Tensor | None = None
     values: Tensor | None = None
 
     def update(self, k: Tensor, v: Tensor, window: int | None = None) -> tuple[Tensor, Tensor]:
         """Append new keys and values; return all that are held, newest last.
 
-        With a `window`, what no query can see any more is dropped first, so memory stays flat on endless text.
+        With a `window`, what no query can see any more is left out, so memory stays flat on endless text.
         """
         new = k.shape[2]
         if window is not None:  # the first new query sees window - 1 tokens behind it
-            self.drop(max(0, self.held - (window - 1)))
-        self.reserve(k, v, self.held + new)
+            self.stale = max(self.stale, self.held - (window - 1))
+        self.reserve(k, v, new)
         assert self.keys is not None and self.values is not None
         self.keys[:, :, self.held : self.held + new] = k
         self.values[:, :, self.held : self.held + new] = v
         self.held += new
         self.length += new
-        return self.keys[:, :, : self.held], self.values[:, :, : self.held]
+        return self.keys[:, :, self.stale : self.held], self.values[:, :, self.stale : self.held]
 
-    def drop(self, oldest: int) -> None:
-        if oldest == 0 or self.keys is None or self.values is None:
-            return
-        kept = self.held - oldest
-        for buffer in (self.keys, self.values):
-            buffer[:, :, :kept] = buffer[:, :, oldest : self.held].clone()
-        self.held = kept
-
-    def reserve(self, k: Tensor, v: Tensor, needed: int) -> None:
+    def reserve(self, k: Tensor, v: Tensor, new: int) -> None:
+        """Room for `new` more tokens: in what is there, by moving over the stale ones, or in larger buffers."""
         capacity = 0 if self.keys is None else self.keys.shape[2]
-        if needed <= capacity:
+        live = self.held - self.stale
+        needed = live + new
+        # A long prompt leaves buffers that a window never needs again.
+        roomy = self.limit is None and self.stale > 0 and capacity > 4 * (needed + BLOCK)
+        if self.held + new <= capacity and not roomy:
             return
-        size = max(needed, capacity + max(BLOCK, capacity // 2)) if self.limit is None else max(needed, self.limit)
-        old_k, old_v = self.keys, self.values
-        self.keys = k.new_zeros(*k.shape[:2], size, k.shape[3])
-        self.values = v.new_zeros(*v.shape[:2], size, v.shape[3])
-        if old_k is not None and old_v is not None:
-            self.keys[:, :, : self.held] = old_k[:, :, : self.held]
-            self.values[:, :, : self.held] = old_v[:, :, : self.held]
+        # Moving pays once enough has gone stale; else every token would move all the others.
+        moves = needed <= capacity and self.stale >= min(BLOCK, live) and not roomy
+        if self.limit is not None:
+            size = max(needed, self.limit)
+        else:
+            size = max(needed, (needed if roomy else capacity) + max(BLOCK, (needed if roomy else capacity) // 2))
+        self.keys = moved(self.keys, k, self.stale, self.held, None if moves else size)
+        self.values = moved(self.values, v, self.stale, self.held, None if moves else size)
+        self.held, self.stale = live, 0
 
     def select(self, rows: Tensor) -> None:
         if self.keys is not None and self.values is not None:
-            self.keys, self.values = self.keys[rows], self.values[rows]
+            self.keys = chosen(self.keys, rows, self.stale, self.held)
+            self.values = chosen(self.values, rows, self.stale, self.held)
 
     def keep(self, length: int) -> None:
         gone = self.length - length
         if gone <= 0:
             return
-        if self.held < self.length:
+        if self.held - self.stale < self.length:
             raise UserError(
                 "a rolling cache has dropped what going back would need", fix="make the state with rolling=False"
             )
@@ -99,7 +100,25 @@ class Keys:
             return 0
         token = self.keys[:, :, :1].numel() * self.keys.element_size()
         token += self.values[:, :, :1].numel() * self.values.element_size()
-        return token * self.held
+        return token * (self.held - self.stale)
+
+
+def moved(buffer: Tensor | None, like: Tensor, start: int, stop: int, size: int | None) -> Tensor:
+    """The tokens from `start` to `stop` at the front of the same buffer, or of a new one with room for `size`."""
+    if buffer is None:
+        assert size is not None
+        return like.new_zeros(*like.shape[:2], size, like.shape[3])
+    kept = buffer[:, :, start:stop]
+    fresh = buffer if size is None else buffer.new_zeros(*buffer.shape[:2], size, buffer.shape[3])
+    fresh[:, :, : stop - start] = kept.clone() if size is None else kept  # old and new place may overlap
+    return fresh
+
+
+def chosen(buffer: Tensor, rows: Tensor, start: int, stop: int) -> Tensor:
+    """A buffer of the same length with these rows; only the tokens in use are copied."""
+    fresh = buffer.new_zeros(rows.shape[0], *buffer.shape[1:])
+    fresh[:, :, start:stop] = buffer[:, :, start:stop].index_select(0, rows)
+    return fresh
 
 
 @dataclass
@@ -146,6 +165,7 @@ class State:
     memory_mask: Tensor | None = None
     rolling: bool = True  # windowed layers may drop what no query can see any more
     sources: Tensor | None = None  # (1, S) which part of a joint sequence each token is from
+    counts: Tensor | None = field(default=None, repr=False)  # (B, 1) real tokens so far, once there is padding
     holed: Tensor | None = field(default=None, repr=False)  # whether some row has padding behind a real token
 
     def extend(
@@ -157,9 +177,11 @@ class State:
         documents: Tensor | None,
         positions: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """Record new tokens; return positions, index, mask and documents of all tokens so far."""
+        """Record new tokens; return positions, index, mask and documents of all tokens some layer may still hold."""
         if batch != self.batch:
-            raise UserError(f"a batch of {batch} texts meets a state for {self.batch}", fix=f"make it with state({batch})")
+            raise UserError(
+                f"a batch of {batch} texts meets a state for {self.batch}", fix=f"make it with state({batch})"
+            )
         if self.limit is not None and self.length + length > self.limit:
             raise UserError(
                 f"{self.length} tokens are held and {length} more do not fit a state made for {self.limit}",
@@ -170,25 +192,59 @@ class State:
         if self.holed is not None:
             # Padding between tokens: the newest keys of a row are then not its last tokens, so nothing may be dropped.
             self.rolling = self.rolling and not bool(self.holed)
+        self.forget()
+        known = 0 if self.index is None else self.index.shape[1]
         if mask is not None or self.mask is not None:
-            old = (
-                self.mask if self.mask is not None else torch.ones(batch, self.length, dtype=torch.bool, device=device)
-            )
-            new = mask if mask is not None else torch.ones(batch, length, dtype=torch.bool, device=device)
-            self.mask = torch.cat([old, new], 1)
+            if self.mask is None:
+                self.mask = torch.ones(batch, known, dtype=torch.bool, device=device)
+                self.counts = torch.full((batch, 1), self.length, device=device)
+            new = mask if mask is not None else self.mask.new_ones(batch, length)
+            self.mask = torch.cat([self.mask, new], 1)
         self.holed = None if mask is None or self.mask is None else (self.mask[:, :-1] & ~self.mask[:, 1:]).any()
         if documents is not None:
             self.documents = documents if self.documents is None else torch.cat([self.documents, documents], 1)
-        self.index = self.counted(batch, length, device)
-        placed = self.index[:, -length:] if positions is None else positions
-        self.positions = placed if self.positions is None else join(self.positions, placed)
+        own = self.positions is None or self.positions is self.index  # nobody gave positions so far
+        self.index = self.counted(batch, known, length, device, mask)
+        if own and positions is None:
+            self.positions = self.index
+        else:
+            placed = self.index[:, -length:] if positions is None else positions
+            before = self.index[:, :known] if own else self.positions
+            self.positions = placed if before is None or not known else join(before, placed)
         self.length += length
+        assert self.positions is not None
         return self.positions, self.index, self.mask, self.documents
 
-    def counted(self, batch: int, length: int, device: torch.device) -> Tensor:
-        if self.mask is None and self.documents is None:
-            return torch.arange(self.length + length, device=device)[None]
-        return count(batch, self.length + length, device, self.mask, self.documents)
+    def counted(self, batch: int, known: int, length: int, device: torch.device, mask: Tensor | None) -> Tensor:
+        """The index of the `known` tokens on record and of the new ones, which only go on counting."""
+        if self.documents is not None:
+            return count(batch, known + length, device, self.mask, self.documents)
+        if self.counts is None:
+            return torch.arange(self.length - known, self.length + length, device=device)[None]
+        if mask is None:
+            new = self.counts + torch.arange(length, device=device)
+            self.counts = self.counts + length
+        else:
+            new = (self.counts + mask.cumsum(1) - 1).clamp(min=0)
+            self.counts = self.counts + mask.sum(1, keepdim=True)
+        return new if self.index is None else join(self.index, new)
+
+    def forget(self) -> None:
+        """Drop the record of tokens that no layer holds any more: endless text under a window takes flat memory."""
+        if self.index is None or not self.rolling or self.documents is not None or self.sources is not None:
+            return
+        parts = [layer.mixer for layer in self.layers]
+        held = max((part.held - part.stale if isinstance(part, Keys) else self.length for part in parts), default=0)
+        if self.index.shape[1] - held < BLOCK:
+            return
+        own = self.positions is self.index
+        self.index = self.index[:, self.index.shape[1] - held :]
+        if own or self.positions is None:
+            self.positions = self.index
+        else:
+            self.positions = self.positions[:, self.positions.shape[1] - held :]
+        if self.mask is not None:
+            self.mask = self.mask[:, self.mask.shape[1] - held :]
 
     def count_of(self, source: int) -> Tensor:
         """Real tokens so far of one part of a joint sequence, (B or 1, 1)."""
@@ -202,11 +258,23 @@ class State:
             for part in (layer.mixer, layer.cross):
                 if part is not None:
                     part.select(rows)
-        for name in ("index", "positions", "mask", "documents", "memory", "memory_mask"):
+        own = self.positions is self.index
+        for name in ("index", "positions", "mask", "documents", "memory", "memory_mask", "counts"):
             value = getattr(self, name)
-            if value is not None and value.shape[0] == self.batch:  # one row for all stays as it is, unless it is the batch
+            if value is not None and value.shape[0] == self.batch:  # one row for all of a larger batch stays
                 setattr(self, name, value[rows])
+        self.positions = self.index if own else self.positions
         self.batch = rows.shape[0]
+        return self
+
+    def reorder(self, rows: Tensor) -> Self:
+        """`select` for rows that only change places with rows of the same prompt and source: beams of one text.
+
+        Padding, positions and the encoder's output are then the same in every row and stay where they are.
+        """
+        for layer in self.layers:
+            if layer.mixer is not None:
+                layer.mixer.select(rows)
         return self
 
     def keep(self, length: int) -> Self:
@@ -217,10 +285,13 @@ class State:
             if layer.mixer is not None:
                 layer.mixer.keep(length)
         self.length = length
+        own = self.positions is self.index
         for name in ("index", "positions", "mask", "documents", "sources"):
             value = getattr(self, name)
             if value is not None:
                 setattr(self, name, value[:, :length] if length else None)
+        self.positions = self.index if own else self.positions
+        self.counts = None if self.mask is None else self.mask.sum(1, keepdim=True)
         return self
 
     def fork(self) -> State:

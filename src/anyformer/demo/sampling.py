@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 from tokenizers import Tokenizer
-from torch import nn
+from torch import Tensor, nn
 
 
 class Piece(NamedTuple):
@@ -18,28 +18,50 @@ class Piece(NamedTuple):
 
 @torch.no_grad()
 def complete(
-    net: nn.Module, tokenizer: Tokenizer, prompt: str, *, tokens: int = 64, temperature: float = 0.8, seed: int = 0
+    net: nn.Module,
+    tokenizer: Tokenizer,
+    prompt: str,
+    *,
+    tokens: int = 64,
+    temperature: float = 0.6,
+    seed: int = 0,
+    before: str = "\n\n",
 ) -> list[Piece]:
     """The prompt and `tokens` further tokens; temperature 0 takes the most probable one each time.
 
-    Probabilities are the model's own (temperature 1), so shades compare between texts.
+    `before` is read ahead of the prompt and not shown: two line ends say that a line begins here. Probabilities are the
+    model's own (temperature 1), so shades compare between texts.
     """
     device = next(net.parameters()).device
     generator = torch.Generator().manual_seed(seed)  # on the CPU: the same draw on every device
     net.eval()
-    ids = tokenizer.encode(prompt).ids
+    # A space belongs to the token after it: after "def" and a lone space, which no training text has, a model is lost.
+    # So the last space is left to the first token, which must begin with one.
+    healed = prompt.endswith(" ") and bool(prompt.strip())
+    ids = tokenizer.encode(before + (prompt[:-1] if healed else prompt)).ids
+    allowed = begins_with_space(tokenizer) if healed else None
     state = net.state(1, limit=len(ids) + tokens)  # type: ignore[operator]
     pieces = [Piece(prompt, None)]
     new = torch.tensor([ids], device=device)
     for _ in range(tokens):
         logits = net(new, state=state).logits[0, -1].float().cpu()  # (V,)
+        own = logits.softmax(-1)
+        if allowed is not None:
+            logits = logits.masked_fill(~allowed, -torch.inf)
         if temperature > 0:
             chosen = int(torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator))
         else:
             chosen = int(logits.argmax())
-        pieces.append(Piece(tokenizer.decode([chosen]), float(logits.softmax(-1)[chosen])))
-        new = torch.tensor([[chosen]], device=device)
+        text = tokenizer.decode([chosen])
+        pieces.append(Piece(text if allowed is None else text[1:], float(own[chosen])))
+        new, allowed = torch.tensor([[chosen]], device=device), None
     return pieces
+
+
+def begins_with_space(tokenizer: Tokenizer) -> Tensor:
+    """Which tokens are a space and then something, as True in (V,)."""
+    texts = (tokenizer.decode([token]) for token in range(tokenizer.get_vocab_size()))
+    return torch.tensor([text.startswith(" ") and bool(text.strip()) for text in texts])
 
 
 def text_of(pieces: list[Piece]) -> str:

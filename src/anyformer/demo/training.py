@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -41,7 +41,7 @@ def schedule(progress: float, warmup: float = 0.04) -> float:
 
 
 class Windows:
-    """Endless batches (B, T+1) of neighbouring tokens; each pass over the text cuts it elsewhere and shuffles the cuts."""
+    """Endless batches (B, T+1) of neighbouring tokens; each pass cuts the text elsewhere and shuffles the cuts."""
 
     def __init__(self, tokens: Tensor, settings: Settings, seed: int) -> None:
         self.tokens, self.settings = tokens, settings
@@ -89,38 +89,62 @@ class Pace:
     """How many steps there will be. With a time budget the number follows from the seconds a step takes.
 
     Progress runs from 0 to 1 without a jump, so the schedule ends exactly at the last step also when another program
-    slows this one down and the number of steps is set anew on the way.
+    slows this one down and the number of steps is set anew on the way. `pauses` are seconds that will go into other
+    work between the steps.
     """
 
-    def __init__(self, *, steps: int | None = None, seconds: float | None = None, step_seconds: float = 0.1) -> None:
+    def __init__(
+        self, *, steps: int | None = None, seconds: float | None = None, step_seconds: float = 0.1, pauses: float = 0.0
+    ) -> None:
         self.seconds = None if steps is not None else seconds
-        self.total = steps if steps is not None else max(2, int((seconds or 0.0) / step_seconds))
-        self.at, self.progress = 0, 0.0
-        self.started = time.perf_counter()
+        self.total = steps if steps is not None else max(2, int(((seconds or 0.0) - pauses) / step_seconds))
+        self.pauses = pauses
+        self.at, self.progress, self.worked = 0, 0.0, 0.0
+        self.recent_steps, self.recent_seconds = 0.0, 0.0
+        self.start()
+
+    def start(self) -> None:
+        """The clock runs from here."""
+        self.started = self.resumed = time.perf_counter()
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the first step began."""
+        """Seconds since the start."""
         return time.perf_counter() - self.started
 
     @property
     def left(self) -> float:
-        """Seconds still to go, as it looks now."""
-        return 0.0 if self.at == 0 else self.elapsed / self.at * (self.total - self.at)
+        """Seconds still to go: at the speed so far or at the speed of late, whichever is slower, and the pauses."""
+        if self.at == 0:
+            return self.seconds or 0.0
+        each = max(self.worked / self.at, self.recent_seconds / self.recent_steps)
+        return each * (self.total - self.at) + (0.0 if self.done else self.pauses)
 
     def tick(self) -> None:
         """One step is done."""
+        now = time.perf_counter()
+        since, self.resumed = now - self.resumed, now
         self.progress += (1 - self.progress) / (self.total - self.at)
         self.at += 1
+        self.worked += since
+        # "Of late" forgets over a tenth of the time budget.
+        fade = math.exp(-since / (self.seconds / 10)) if self.seconds else 1.0
+        self.recent_steps, self.recent_seconds = fade * self.recent_steps + 1, fade * self.recent_seconds + since
         if self.seconds is not None and self.at < self.total:
             self.fit(self.seconds)
 
+    def resume(self, pauses: float) -> None:
+        """Other work was done since the last step; `pauses` seconds of it are still to come."""
+        self.resumed, self.pauses = time.perf_counter(), pauses
+
     def fit(self, seconds: float) -> None:
-        """Set the number of steps anew where the end would come clearly too late or far too early."""
-        elapsed, expected = self.elapsed, self.elapsed + self.left
-        # The first second says little; ends within a few per cent are left alone, so that runs stay alike.
-        if elapsed > min(1.0, seconds / 4) and not 0.85 * seconds < expected < 1.03 * seconds:
-            self.total = max(self.at + 1, int(self.at * seconds / elapsed))
+        """Set the number of steps anew where the end would come clearly too late or too early."""
+        elapsed, left = self.elapsed, self.left
+        room = max(seconds - elapsed, 0.0)
+        # The first second says little, and a few per cent are left alone: the plan should seldom change.
+        if elapsed > min(1.0, seconds / 4) and not 0.9 * room < left < 1.05 * room:
+            each = (left - self.pauses) / (self.total - self.at)
+            self.total = self.at + max(1, int((room - self.pauses) / each))
 
     @property
     def done(self) -> bool:
@@ -150,22 +174,38 @@ def train(net: nn.Module, windows: Windows, settings: Settings, pace: Pace) -> I
             return
 
 
-def step_seconds(net: nn.Module, windows: Windows, settings: Settings, least: float = 1.0) -> float:
-    """Seconds one step takes here. It changes the weights, so give it a network of its own."""
+def step_seconds(net: nn.Module, windows: Windows, settings: Settings, least: float) -> float:
+    """Seconds one step takes here, timed for `least` seconds. It changes the weights: give it a network of its own."""
     optimizer = optimizer_of(net, settings)
     device = next(net.parameters()).device
     batches = iter(windows)
-    for _ in range(2):  # the first steps allocate and choose kernels
-        step(net, optimizer, next(batches).to(device), settings, 1.0)
+    float(step(net, optimizer, next(batches).to(device), settings, 1.0))  # the first one allocates and chooses kernels
     count, started = 0, time.perf_counter()
-    while time.perf_counter() - started < least or count < 3:
-        float(step(net, optimizer, next(batches).to(device), settings, 1.0))  # waits for the device
+    while count == 0 or time.perf_counter() - started < least:
+        float(step(net, optimizer, next(batches).to(device), settings, 1.0))  # float() waits for the device
         count += 1
     return (time.perf_counter() - started) / count
 
 
+def fastest_threads(measure: Callable[[], float]) -> float:
+    """Set torch's number of threads to the one with which `measure` gives the fewest seconds; those seconds.
+
+    A small model gains nothing from many cores, and where another program holds a core, two threads wait for each
+    other at every operation and are slower than one.
+    """
+    most = torch.get_num_threads()
+    times = {}
+    for threads in sorted({1, 2, 4, 8, most}, reverse=True):
+        if threads <= most:
+            torch.set_num_threads(threads)
+            times[threads] = measure()
+    best = min(times, key=times.__getitem__)
+    torch.set_num_threads(best)
+    return times[best]
+
+
 @torch.no_grad()
-def bits_per_byte(net: nn.Module, tokens: Tensor, size: int, length: int, batch: int = 32) -> float:
+def bits_per_byte(net: nn.Module, tokens: Tensor, size: int, length: int, batch: int = 8) -> float:
     """What an ideal coder with this model's predictions would spend on the text, per byte of its `size` bytes.
 
     Every token counts once; each is predicted from at least half a window of text before it, except at the start, and
@@ -186,7 +226,7 @@ def bits_per_byte(net: nn.Module, tokens: Tensor, size: int, length: int, batch:
         logits = net(window[:, :-1]).logits.float()  # (B,T,V)
         vocabulary = logits.shape[-1]
         lost = F.cross_entropy(logits.flatten(0, 1), window[:, 1:].flatten(), reduction="none").view(len(group), -1)
-        nats += lost[:, stride:].double().sum().cpu()
+        nats += lost[:, stride:].sum().cpu()
         if group[0] is windows[0]:
-            nats += lost[0, :stride].double().sum().cpu()
+            nats += lost[0, :stride].sum().cpu()
     return (float(nats) + math.log(vocabulary)) / math.log(2) / size

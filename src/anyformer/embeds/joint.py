@@ -40,9 +40,12 @@ class JointEmbedding(nn.Module):
         self.spec = spec
         self.parts: Any = nn.ModuleList(part.build(width) for part in spec.parts)
         self.kind = nn.Embedding(len(spec.parts), width) if spec.kinds else None
-        self.table = next(
-            (part.table for part, of in zip(self.parts, spec.parts, strict=True) if of.vocabulary is not None), None
-        )
+
+    @property
+    def table(self) -> Any:
+        """The words' rows, which a head may borrow; the part owns them, so that they are stored once."""
+        parts = zip(self.parts, self.spec.parts, strict=True)
+        return next((part.table for part, of in parts if of.vocabulary is not None), None)
 
     def layout(
         self, *inputs: Input, mask: Mask | tuple[Tensor | None, ...] | None = None, positions: Tensor | None = None,

@@ -15,14 +15,14 @@ from anyformer.spec import field
 
 
 class Patches(Embed):
-    """Patches of `patch` x `patch` pixels of an image (H, W) = `size`; other sizes resample the positions.
+    """Patches of `patch` pixels a side (or rows, columns) of an image (H, W) = `size`; other sizes resample positions.
 
     `cls` puts a learned class token first, `distill` DeiT's second one after it; `registers` are learned tokens
     without a position behind those. `position=None` leaves positions out.
     """
 
     size: int | tuple[int, int]
-    patch: int
+    patch: int | tuple[int, int]
     channels: int = 3
     cls: bool = True
     distill: bool = False
@@ -34,15 +34,27 @@ class Patches(Embed):
 
     def check(self) -> None:
         rows, columns = self.pixels
-        if self.patch < 1 or rows % self.patch or columns % self.patch:
-            near = max(1, round(rows / max(1, self.patch))) * max(1, self.patch)
-            raise UserError(f"size {rows} x {columns} does not cut into {self.patch}-pixel patches", where="Patches",
+        high, wide = self.cell
+        if high < 1 or wide < 1 or rows < 1 or columns < 1 or rows % high or columns % wide:
+            near = max(1, round(rows / max(1, high))) * max(1, high)
+            raise UserError(f"size {rows} x {columns} does not cut into {high} x {wide} pixel patches", where="Patches",
                             fix=f"try size {near}")  # fmt: skip
         if self.channels < 1 or self.registers < 0:
             raise UserError(
                 f"channels {self.channels} or registers {self.registers} is too small",
                 where="Patches",
                 fix="use channels 3",
+            )
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"dropout {self.dropout} is not a share below 1", where="Patches", fix="use 0.1")
+        placed = self.leading + self.grid[0] * self.grid[1]
+        if self.position is not None and self.position.limit is not None and self.position.limit < placed:
+            raise UserError(
+                f"{placed} tokens do not fit {self.position.limit} positions", where="Patches", fix="use Grid()"
+            )
+        if self.registers and self.position is not None and not isinstance(self.position, Grid):
+            raise UserError(
+                "register tokens have no place among other positions than Grid", where="Patches", fix="use Grid()"
             )
         if self.distill and not self.cls:
             raise UserError(
@@ -54,9 +66,14 @@ class Patches(Embed):
         return (self.size, self.size) if isinstance(self.size, int) else self.size
 
     @property
+    def cell(self) -> tuple[int, int]:
+        """Rows and columns of pixels of one patch."""
+        return (self.patch, self.patch) if isinstance(self.patch, int) else self.patch
+
+    @property
     def grid(self) -> tuple[int, int]:
         """Rows and columns of patches at the size trained on."""
-        return self.pixels[0] // self.patch, self.pixels[1] // self.patch
+        return self.pixels[0] // self.cell[0], self.pixels[1] // self.cell[1]
 
     @property
     def leading(self) -> int:
@@ -71,7 +88,7 @@ class PatchEmbedding(nn.Module):
     def __init__(self, spec: Patches, width: int) -> None:
         super().__init__()
         self.spec = spec
-        self.patch = nn.Linear(spec.channels * spec.patch**2, width, bias=spec.bias)
+        self.patch = nn.Linear(spec.channels * spec.cell[0] * spec.cell[1], width, bias=spec.bias)
         self.lead = nn.Parameter(torch.zeros(spec.leading, width)) if spec.leading else None
         self.register = nn.Parameter(torch.zeros(spec.registers, width)) if spec.registers else None
         position = spec.position
@@ -85,24 +102,29 @@ class PatchEmbedding(nn.Module):
         documents: Tensor | None = None, segments: Tensor | None = None, state: State | None = None,
     ) -> Context:  # fmt: skip
         """What is known of these images (B, channels, H, W) before any compute; `mask` is over tokens."""
-        spec, size = self.spec, self.spec.patch
+        spec, (high, wide) = self.spec, self.spec.cell
+        if not isinstance(pixels, Tensor):
+            raise UserError(f"pixels are {type(pixels).__name__}", fix="give a tensor (B, channels, H, W)")
         if pixels.dim() != 4 or pixels.shape[1] != spec.channels or not pixels.is_floating_point():
             raise UserError(f"pixels have shape {tuple(pixels.shape)} and type {pixels.dtype}",
                             fix=f"expected (B, {spec.channels}, H, W) in floating point")  # fmt: skip
-        if pixels.shape[2] % size or pixels.shape[3] % size:
-            raise UserError(f"an image of {pixels.shape[2]} x {pixels.shape[3]} does not cut into {size}-pixel patches",
-                            fix=f"resize it to multiples of {size}")  # fmt: skip
-        grid = (pixels.shape[2] // size, pixels.shape[3] // size)
-        if self.spec.position is not None and not isinstance(self.spec.position, Grid) and self.spec.registers:
-            raise UserError("register tokens have no place among other positions than Grid", fix="use position=Grid()")
+        if pixels.shape[2] % high or pixels.shape[3] % wide:
+            raise UserError(
+                f"an image of {pixels.shape[2]} x {pixels.shape[3]} does not cut into {high} x {wide} pixel patches",
+                fix=f"resize it to multiples of {high if high == wide else (high, wide)}",
+            )
+        grid = (pixels.shape[2] // high, pixels.shape[3] // wide)
         length = spec.leading + spec.registers + grid[0] * grid[1]
+        limit = None if spec.position is None else spec.position.limit
+        if limit is not None and length > limit:
+            raise UserError(f"{length} tokens do not fit {limit} positions", fix="use a smaller image or Grid()")
         return lay_out(pixels.shape[0], length, pixels.device, mask=mask, positions=positions, documents=documents,
                        segments=segments, grid=grid, state=state)  # fmt: skip
 
     def forward(self, pixels: Tensor, *, context: Context) -> Tensor:
         """Images (B, channels, H, W) to (B, T, D), leading tokens first, patches row by row."""
         assert context.grid is not None
-        x = self.patch(cut(pixels, self.spec.patch))  # (B,N,D)
+        x = self.patch(cut(pixels, self.spec.cell).to(self.patch.weight.dtype))  # (B,N,D)
         batch = x.shape[0]
         if self.lead is not None:
             x = torch.cat([self.lead.to(x.dtype).expand(batch, -1, -1), x], 1)
@@ -115,8 +137,10 @@ class PatchEmbedding(nn.Module):
         return F.dropout(x, self.spec.dropout, self.training)
 
 
-def cut(pixels: Tensor, size: int) -> Tensor:
+def cut(pixels: Tensor, size: int | tuple[int, int]) -> Tensor:
     """Patches of an image, each flattened channel by channel: (B, channels, H, W) to (B, N, channels * size²)."""
+    high, wide = (size, size) if isinstance(size, int) else size
     batch, channels, height, width = pixels.shape
-    blocks = pixels.reshape(batch, channels, height // size, size, width // size, size)
-    return blocks.permute(0, 2, 4, 1, 3, 5).reshape(batch, (height // size) * (width // size), channels * size * size)
+    rows, columns = height // high, width // wide
+    blocks = pixels.reshape(batch, channels, rows, high, columns, wide)
+    return blocks.permute(0, 2, 4, 1, 3, 5).reshape(batch, rows * columns, channels * high * wide)

@@ -28,6 +28,8 @@ class Table(Embed):
     def check(self) -> None:
         if self.numbers < 0 or self.features == 0:
             raise UserError("a table needs at least one column", where="Table", fix="give numbers= or categories=")
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"dropout {self.dropout} is not a share below 1", where="Table", fix="use 0.1")
         if any(count < 1 for count in self.categories or ()):
             raise UserError("a category column has no values", where="Table.categories", fix="leave the column out")
 
@@ -60,7 +62,7 @@ class TableEmbedding(nn.Module):
         """What is known of these rows before any compute; `mask` is over tokens."""
         spec, counts = self.spec, self.spec.categories or ()
         given = numbers if numbers is not None else categories
-        if given is None:
+        if not isinstance(given, Tensor) or not isinstance(categories, Tensor | None):
             raise UserError("a table row needs numbers or categories", fix="call model(numbers, categories)")
         for name, part, columns in (("numbers", numbers, spec.numbers), ("categories", categories, len(counts))):
             found = (given.shape[0], 0) if part is None else tuple(part.shape)
@@ -77,9 +79,12 @@ class TableEmbedding(nn.Module):
         """Numbers (B, F) and categories (B, F') to (B, [class +] F + F', D)."""
         parts: list[Tensor] = []
         if numbers is not None and self.weight is not None:
-            scaled = numbers.to(self.weight.dtype)[..., None] * self.weight  # (B,F,D)
+            missing = numbers.isnan()
+            # Left in the product, a nan would come back through the gradient even where its result is replaced.
+            known = numbers if self.absent is None else numbers.masked_fill(missing, 0.0)
+            scaled = known.to(self.weight.dtype)[..., None] * self.weight  # (B,F,D)
             if self.absent is not None:
-                scaled = torch.where(numbers.isnan()[..., None], self.absent, scaled)
+                scaled = torch.where(missing[..., None], self.absent, scaled)
             parts.append(scaled)
         if categories is not None and self.category is not None:
             counts = torch.tensor(self.spec.categories, device=categories.device)

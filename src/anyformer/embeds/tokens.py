@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -69,6 +71,8 @@ class TokenEmbedding(nn.Module):
         documents: Tensor | None = None, segments: Tensor | None = None, state: State | None = None,
     ) -> Context:  # fmt: skip
         """What is known of these ids (B,T) before any compute."""
+        if not isinstance(tokens, Tensor):
+            raise UserError(f"tokens are {type(tokens).__name__}", fix="give a tensor of ids (B, T), whole numbers")
         if tokens.dim() != 2 or tokens.is_floating_point() or tokens.dtype == torch.bool:
             raise UserError(
                 f"tokens have shape {tuple(tokens.shape)} and type {tokens.dtype}",
@@ -85,8 +89,9 @@ class TokenEmbedding(nn.Module):
             )
         if segments is not None and self.segment is None:
             raise UserError("segments are given but the embedding has none", fix="use Tokens(segments=2)")
-        return lay_out(tokens.shape[0], length, tokens.device, mask=mask, positions=positions, documents=documents,
-                       segments=segments, state=state)  # fmt: skip
+        context = lay_out(tokens.shape[0], length, tokens.device, mask=mask, positions=positions, documents=documents,
+                          segments=segments, state=state)  # fmt: skip
+        return replace(context, tokens=tokens)
 
     def forward(self, tokens: Tensor, *, context: Context, table: Tensor | None = None) -> Tensor:
         """Ids (B,T) to (B,T,D)."""

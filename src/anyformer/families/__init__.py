@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from anyformer.families import gpt2, llama
+from anyformer.families import (
+    albert,
+    bart,
+    bert,
+    bloom,
+    clip,
+    deit,
+    distilbert,
+    electra,
+    gpt2,
+    gpt_neox,
+    llama,
+    marian,
+    roberta,
+    t5,
+    vit,
+)
 from anyformer.families.family import Family
 
-FAMILIES: dict[str, Family] = {
-    family.model_type: family for module in (gpt2, llama) for family in module.FAMILIES
-}  # fmt: skip
+MODULES = (albert, bart, bert, bloom, clip, deit, distilbert, electra, gpt2, gpt_neox, llama, marian, roberta, t5, vit)
+FAMILIES: dict[str, Family] = {family.model_type: family for module in MODULES for family in module.FAMILIES}
 
 __all__ = ["FAMILIES", "Family"]

@@ -10,47 +10,66 @@ from anyformer.feeds.mlp import Act
 from anyformer.positions.rope import Dynamic, Linear, Llama3, Scaling, Yarn, yarn_gain
 
 # Fields every config may carry that do not change what the network computes.
-IRRELEVANT = {
-    "_name_or_path": "where it came from", "_commit_hash": "where it came from", "transformers_version": "who wrote it",
-    "model_type": "names the family", "architectures": "names the head", "auto_map": "code of its own, which is never run",
-    "torch_dtype": "type on disk; tensors say it themselves", "dtype": "type on disk; tensors say it themselves",
-    "use_cache": "decoding decides", "output_attentions": "inspection", "output_hidden_states": "inspection",
-    "return_dict": "shape of the answer in Python", "use_return_dict": "shape of the answer in Python",
-    "torchscript": "another runtime", "gradient_checkpointing": "training", "chunk_size_feed_forward": "memory, not values",
-    "pruned_heads": "checked apart", "use_bfloat16": "type", "tf_legacy_loss": "another framework", "attn_implementation": "kernel",
-    "_attn_implementation": "kernel", "_attn_implementation_autoset": "kernel", "experts_implementation": "kernel",
-    "_experts_implementation": "kernel", "name_or_path": "where it came from",
-    "id2label": "labels, read apart", "label2id": "labels, read apart", "num_labels": "labels, read apart",
-    "problem_type": "loss", "finetuning_task": "history", "task_specific_params": "decoding", "prefix": "decoding",
-    "bos_token_id": "decoding", "eos_token_id": "decoding", "pad_token_id": "decoding", "sep_token_id": "decoding",
-    "cls_token_id": "decoding", "mask_token_id": "decoding", "decoder_start_token_id": "decoding",
-    "forced_bos_token_id": "decoding", "forced_eos_token_id": "decoding", "bad_words_ids": "decoding",
-    "suppress_tokens": "decoding", "begin_suppress_tokens": "decoding", "max_length": "decoding", "min_length": "decoding",
-    "do_sample": "decoding", "early_stopping": "decoding", "num_beams": "decoding", "num_beam_groups": "decoding",
-    "diversity_penalty": "decoding", "temperature": "decoding", "top_k": "decoding", "top_p": "decoding",
-    "typical_p": "decoding", "repetition_penalty": "decoding", "length_penalty": "decoding",
-    "no_repeat_ngram_size": "decoding", "encoder_no_repeat_ngram_size": "decoding", "num_return_sequences": "decoding",
-    "output_scores": "decoding", "return_dict_in_generate": "decoding", "remove_invalid_values": "decoding",
-    "exponential_decay_length_penalty": "decoding", "tokenizer_class": "tokenizer", "initializer_range": "start of training",
-    "initializer_factor": "start of training", "is_encoder_decoder": "said by the family", "quantization_config": "checked apart",
-}  # fmt: skip
+BY_REASON = {
+    "where it came from": "_name_or_path _commit_hash name_or_path",
+    "who wrote it": "transformers_version",
+    "names the family": "model_type",
+    "names the head": "architectures",
+    "code of its own, which is never run": "auto_map",
+    "type on disk; tensors say it themselves": "torch_dtype dtype",
+    "decoding decides": "use_cache",
+    "inspection": "output_attentions output_hidden_states",
+    "shape of the answer in Python": "return_dict use_return_dict",
+    "another runtime": "torchscript",
+    "training": "gradient_checkpointing",
+    "memory, not values": "chunk_size_feed_forward",
+    "checked apart": "pruned_heads quantization_config",
+    "type": "use_bfloat16",
+    "another framework": "tf_legacy_loss",
+    "kernel": (
+        "attn_implementation _attn_implementation _attn_implementation_autoset experts_implementation "
+        "_experts_implementation"
+    ),
+    "labels, read apart": "id2label label2id num_labels",
+    "loss": "problem_type",
+    "history": "finetuning_task",
+    "decoding": (
+        "task_specific_params prefix bos_token_id eos_token_id pad_token_id sep_token_id cls_token_id "
+        "mask_token_id decoder_start_token_id forced_bos_token_id forced_eos_token_id bad_words_ids "
+        "suppress_tokens begin_suppress_tokens max_length min_length do_sample early_stopping num_beams "
+        "num_beam_groups diversity_penalty temperature top_k top_p typical_p repetition_penalty "
+        "length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size num_return_sequences output_scores "
+        "return_dict_in_generate remove_invalid_values exponential_decay_length_penalty"
+    ),
+    "tokenizer": "tokenizer_class",
+    "start of training": "initializer_range initializer_factor",
+    "said by the family": "is_encoder_decoder",
+}
+IRRELEVANT = {name: reason for reason, names in BY_REASON.items() for name in names.split()}
 
 ACTS: dict[str, Act] = {
-    "relu": "relu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh",
+    "relu": "relu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
     "gelu_python": "gelu", "quick_gelu": "quick_gelu", "silu": "silu", "swish": "silu", "relu2": "relu2",
     "tanh": "tanh", "sigmoid": "sigmoid",
 }  # fmt: skip
 THEIR_ACTS: dict[Act, str] = {
-    "relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "quick_gelu": "quick_gelu", "silu": "silu", "relu2": "relu2",
+    "relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "quick_gelu": "quick_gelu", "silu": "silu",
+    "relu2": "relu2",
     "tanh": "tanh", "sigmoid": "sigmoid",
 }  # fmt: skip
+
+
+LAYERS = 4096  # more layers than any public model by far; a file that asks for a million would only cost time
 
 
 class Config:
     """A config.json that remembers which of its fields were read."""
 
-    def __init__(self, data: Mapping[str, Any], where: str = "config.json") -> None:
-        self.data, self.where = dict(data), where
+    def __init__(
+        self, data: Mapping[str, Any], where: str = "config.json", tensors: Mapping[str, Any] | None = None
+    ) -> None:
+        self.data, self.where, self.tensors = dict(data), where, tensors
         self.read: set[str] = set()
 
     def get(self, name: str, default: Any) -> Any:
@@ -64,13 +83,16 @@ class Config:
             raise UserError(f"{name} is {value!r}", where=self.where, fix=f"expected a value like {default!r}")
         return float(value) if isinstance(default, float) else value
 
-    def size(self, name: str, default: int | None, most: int = 2**31) -> Any:
+    def size(self, name: str, default: int | None, most: int = 2**24) -> Any:
         """A whole number of something, at least 1; None stays None where the default is None."""
         value = self.get(name, default)
         if value is None and default is None:
             return None
+        most = LAYERS if "layer" in name else most
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-            raise UserError(f"{name} is {value!r}", where=self.where, fix="expected a whole number from 1")
+            raise UserError(
+                f"{name} is {str(value)[:40]}", where=self.where, fix=f"expected a whole number, 1 to {most}"
+            )
         return value
 
     def only(self, name: str, value: Any, default: Any = ..., *, why: str = "is not implemented") -> None:
@@ -84,6 +106,19 @@ class Config:
         """Fields that do not change what the network computes, and why."""
         assert reason
         self.read.update(names)
+
+    def also(self, **names: str) -> None:
+        """Second names of fields (second="field"), which count where both are given, as they do there."""
+        for second, name in names.items():
+            if second in self.data:
+                self.data[name] = self.data.pop(second)
+
+    def differ(self, name: str, other: str) -> bool | None:
+        """Whether the file holds both tensors with different values; None where there is no file to ask."""
+        if self.tensors is None:
+            return None
+        held = [self.tensors[each] for each in (name, other) if each in self.tensors]
+        return len(held) == 2 and (held[0].shape != held[1].shape or not bool((held[0].read() == held[1].read()).all()))
 
     def act(self, name: str, default: str) -> Act:
         """An activation by its name there."""
@@ -105,14 +140,14 @@ class Config:
         """Fields that nothing asked for and that are not known to be irrelevant."""
         return sorted(set(self.data) - self.read - set(IRRELEVANT))
 
-    def rope(self, default_theta: float = 10000.0) -> tuple[float, float, Scaling | None]:
+    def rope(self, default_theta: float = 10000.0, default_share: float = 1.0) -> tuple[float, float, Scaling | None]:
         """Theta, the share of channels that turn, and the scaling; both the older and the newer way of writing them."""
         self.skip(
             "read here", "rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", "default_theta"
         )
         scaling = {**(self.data.get("rope_scaling") or {}), **(self.data.get("rope_parameters") or {})}
         theta = float(scaling.get("rope_theta", self.data.get("rope_theta", default_theta)))
-        share = float(scaling.get("partial_rotary_factor", self.data.get("partial_rotary_factor") or 1.0))
+        share = float(scaling.get("partial_rotary_factor", self.data.get("partial_rotary_factor") or default_share))
         kind = scaling.get("rope_type", scaling.get("type", "default"))
         return theta, share, self.scaling(kind, scaling)
 
@@ -137,8 +172,14 @@ class Config:
             attention, some, every = given.get("attention_factor"), given.get("mscale"), given.get("mscale_all_dim")
             if attention is None and some and every:
                 attention = yarn_gain(factor, some) / yarn_gain(factor, every)
-            return Yarn(factor=factor, original=original, fast=float(given.get("beta_fast") or 32), slow=float(given.get("beta_slow") or 1),
-                        attention=None if attention is None else float(attention), truncate=bool(given.get("truncate", True)))  # fmt: skip
+            return Yarn(
+                factor=factor,
+                original=original,
+                fast=float(given.get("beta_fast") or 32),
+                slow=float(given.get("beta_slow") or 1),
+                attention=None if attention is None else float(attention),
+                truncate=bool(given.get("truncate", True)),
+            )
         raise UserError(
             f"rope scaling {kind!r} is not implemented", where=self.where, fix="linear, dynamic, yarn and llama3 are"
         )
@@ -154,10 +195,12 @@ def rope_parameters(theta: float, scaling: Scaling | None, share: float = 1.0) -
     if isinstance(scaling, Dynamic):
         return base | {"rope_type": "dynamic", "factor": scaling.factor}
     if isinstance(scaling, Llama3):
-        return base | {"rope_type": "llama3", "factor": scaling.factor, "low_freq_factor": scaling.low,
-                       "high_freq_factor": scaling.high, "original_max_position_embeddings": scaling.original}  # fmt: skip
+        frequencies = {"low_freq_factor": scaling.low, "high_freq_factor": scaling.high}
+        stretch = {"factor": scaling.factor, "original_max_position_embeddings": scaling.original}
+        return base | {"rope_type": "llama3"} | stretch | frequencies
     if isinstance(scaling, Yarn):
-        return base | {"rope_type": "yarn", "factor": scaling.factor, "original_max_position_embeddings": scaling.original,
-                       "beta_fast": scaling.fast, "beta_slow": scaling.slow, "truncate": scaling.truncate,
-                       **({} if scaling.attention is None else {"attention_factor": scaling.attention})}  # fmt: skip
+        stretch = {"factor": scaling.factor, "original_max_position_embeddings": scaling.original}
+        ramp = {"beta_fast": scaling.fast, "beta_slow": scaling.slow, "truncate": scaling.truncate}
+        gain = {} if scaling.attention is None else {"attention_factor": scaling.attention}
+        return base | {"rope_type": "yarn"} | stretch | ramp | gain
     raise UserError(f"{type(scaling).__name__} scaling has no name there", fix="use Linear, Yarn or Llama3")

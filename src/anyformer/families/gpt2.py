@@ -70,7 +70,7 @@ def config(spec: Model, head: str) -> dict[str, Any]:
         "vocab_size": embed.vocab, "n_positions": embed.position.length, "n_embd": stack.width, "n_layer": stack.depth,
         "n_head": first.mixer.heads, "n_inner": first.feed.width, "activation_function": THEIR_ACTS[first.feed.act],
         "layer_norm_epsilon": first.norm.eps, "resid_pdrop": first.dropout, "embd_pdrop": embed.dropout,
-        "attn_pdrop": first.mixer.dropout, "scale_attn_weights": scale == "sqrt" or (isinstance(scale, float) and scale < 1),
+        "attn_pdrop": first.mixer.dropout, "scale_attn_weights": scale != "none",
         "scale_attn_by_inverse_layer_idx": isinstance(scale, float) and len(stack.tiles) > 1,
         "tie_word_embeddings": not isinstance(spec.head, LM) or spec.head.tied,
     }  # fmt: skip

@@ -46,7 +46,9 @@ def settings(c: Config, head: str, kind: str) -> Model:
     bias = {"llama": lambda: c.get("attention_bias", False), "qwen3": lambda: c.get("attention_bias", False),
             "mistral": lambda: False, "qwen2": lambda: True}[kind]()  # fmt: skip
     attention = Attention(
-        heads=heads, kv_heads=None if kv_heads == heads else kv_heads, key_size=None if channels * heads == width else channels,
+        heads=heads,
+        kv_heads=None if kv_heads == heads else kv_heads,
+        key_size=None if channels * heads == width else channels,
         bias=bias, out_bias=False if kind == "qwen2" else None, qk_norm=norm if kind == "qwen3" else None,
         dropout=c.get("attention_dropout", 0.0),
     )  # fmt: skip
@@ -105,7 +107,8 @@ def config(spec: Model, head: str, kind: str) -> dict[str, Any]:
         "vocab_size": embed.vocab, "hidden_size": stack.width, "intermediate_size": first.feed.width or 4 * stack.width,
         "num_hidden_layers": stack.depth, "num_attention_heads": sizes.heads, "num_key_value_heads": sizes.groups,
         "head_dim": sizes.channels, "hidden_act": THEIR_ACTS[first.feed.act], "rms_norm_eps": first.norm.eps,
-        "attention_dropout": first.mixer.dropout, "rope_parameters": rope_parameters(first.relative.theta, first.relative.scaling, share),
+        "rope_parameters": rope_parameters(first.relative.theta, first.relative.scaling, share),
+        "attention_dropout": first.mixer.dropout,
         "tie_word_embeddings": isinstance(spec.head, LM) and spec.head.tied,
     }  # fmt: skip
     if isinstance(first.relative.scaling, Dynamic):

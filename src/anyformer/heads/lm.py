@@ -31,6 +31,8 @@ class LM(Head):
     def check(self) -> None:
         if self.soft_cap is not None and self.soft_cap <= 0:
             raise UserError(f"soft_cap {self.soft_cap} is not positive", where="LM", fix="use 30 or leave it out")
+        if self.vocab is not None and self.vocab < 1:
+            raise UserError(f"vocab {self.vocab} is below 1", where="LM", fix="give the number of token ids")
         if self.tied and self.vocab is not None:
             raise UserError(
                 "a tied head takes its vocabulary from the embedding", where="LM.vocab", fix="leave vocab out"

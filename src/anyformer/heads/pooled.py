@@ -15,24 +15,34 @@ from anyformer.slots import Answer, Head, Norm
 class Pooled(Head):
     """Pool, then norm, dense layer and activation where asked for, then `classes` logits (None: the vector itself).
 
-    BERT's pooler is `Pooled(dense=True, act="tanh")`. Multi-label classification reads the same logits.
+    BERT's pooler is `Pooled(dense=True, act="tanh")`. `dropout` acts before the logits, `input_dropout` before the
+    dense layer (RoBERTa has both). A number instead of `dense=True` is the dense layer's own width; `bias` is that of
+    the last layer. With `pool="token"` the vector is that of the first token with the id `token`, or with the highest
+    id where it is left out (CLIP's end of text). Multi-label classification reads the same logits.
     """
 
     classes: int | None = None
     pool: Pool = "first"
     norm: Norm | None = None
-    dense: bool = False
+    token: int | None = None
+    dense: bool | int = False
     act: Act | None = None
     bias: bool = True
     dropout: float = 0.0
+    input_dropout: float = 0.0
 
     def check(self) -> None:
         if self.classes is not None and self.classes < 1:
             raise UserError(
                 f"classes {self.classes} is below 1", where="Pooled", fix="give 2 or more, or None for the vector"
             )
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"dropout {self.dropout} is not a share below 1", where="Pooled", fix="use 0.1")
+        if not isinstance(self.dense, bool) and self.dense < 1:
+            raise UserError(f"dense {self.dense} is below 1", where="Pooled", fix="use True for the model's width")
+        if self.token is not None and self.pool != "token":
+            raise UserError(f"pool {self.pool!r} looks for no token", where="Pooled.token", fix='use pool="token"')
+        for name in ("dropout", "input_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UserError(f"{name} {getattr(self, name)} is not a share below 1", where="Pooled", fix="use 0.1")
 
     def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:
         return PooledHead(self, width)
@@ -44,14 +54,14 @@ class PooledHead(nn.Module):
         self.spec = spec
         wide = pooled_width(width, spec.pool)
         self.norm = None if spec.norm is None else spec.norm.build(wide)
-        self.dense = nn.Linear(wide, width) if spec.dense else None
-        self.out = (
-            None if spec.classes is None else nn.Linear(width if spec.dense else wide, spec.classes, bias=spec.bias)
-        )
+        inner = width if spec.dense is True else spec.dense or wide
+        self.dense = nn.Linear(wide, inner, bias=spec.bias or spec.classes is not None) if spec.dense else None
+        self.out = None if spec.classes is None else nn.Linear(inner, spec.classes, bias=spec.bias)
 
     def forward(self, hidden: Tensor, context: Context, table: Tensor | None) -> Answer:
-        vector = pool(hidden, context, self.spec.pool)
+        vector = pool(hidden, context, self.spec.pool, self.spec.token)
         vector = vector if self.norm is None else self.norm(vector)
+        vector = F.dropout(vector, self.spec.input_dropout, self.training)
         vector = vector if self.dense is None else self.dense(vector)
         vector = vector if self.spec.act is None else ACTS[self.spec.act](vector)
         if self.out is None:

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from anyformer.core.context import Context
+from anyformer.errors import UserError
 
-Pool = Literal["first", "mean", "max", "last", "concat"]
+Pool = Literal["first", "mean", "max", "last", "concat", "token"]
 
 
-def pool(hidden: Tensor, context: Context, how: Pool) -> Tensor:
+def pool(hidden: Tensor, context: Context, how: Pool, token: int | None = None) -> Tensor:
     """(B,T,D) to (B,D), or (B,3D) for concat = last, max and mean (ULMFiT); padding counts for nothing."""
     mask = context.mask
     if how == "first":
@@ -25,8 +26,22 @@ def pool(hidden: Tensor, context: Context, how: Pool) -> Tensor:
         share = mask.to(hidden.dtype)[..., None]
         return (hidden * share).sum(1) / share.sum(1).clamp(min=1)
     if how == "max":
-        return (hidden if mask is None else hidden.masked_fill(~mask[..., None], -torch.inf)).amax(1)
+        if mask is None:
+            return hidden.amax(1)
+        highest = hidden.masked_fill(~mask[..., None], -torch.inf).amax(1)
+        return highest.masked_fill(~mask.any(1, keepdim=True), 0.0)  # a row of padding only has no highest
+    if how == "token":
+        return take(hidden, place_of(token, context))
     return torch.cat([pool(hidden, context, part) for part in ("last", "max", "mean")], -1)
+
+
+def place_of(token: int | None, context: Context) -> Tensor:
+    """Index of each row's first token with this id, or with the highest id; 0 in a row that has none."""
+    ids = context.tokens
+    if ids is None:
+        raise UserError('pool="token" looks for an id, and these inputs have none', fix='use pool="first" or "mean"')
+    found = ids + 1 if token is None else (ids == token).long()
+    return (found if context.mask is None else found * context.mask).argmax(1)
 
 
 def last_real(mask: Tensor) -> Tensor:

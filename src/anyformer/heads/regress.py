@@ -24,6 +24,8 @@ class Regress(Head):
     def check(self) -> None:
         if self.outputs < 1:
             raise UserError(f"outputs {self.outputs} is below 1", where="Regress", fix="use 1")
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"dropout {self.dropout} is not a share below 1", where="Regress", fix="use 0.1")
 
     def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:
         same = Pooled(

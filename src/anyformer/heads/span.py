@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.core.context import Context
+from anyformer.errors import UserError
 from anyformer.slots import Answer, Head
 
 
@@ -13,6 +14,10 @@ class Span(Head):
     """Two logits a token, start and end: (B,T,2)."""
 
     dropout: float = 0.0
+
+    def check(self) -> None:
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"dropout {self.dropout} is not a share below 1", where="Span", fix="use 0.1")
 
     def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:
         return SpanHead(self, width)

@@ -22,6 +22,8 @@ class TokenHead(Head):
     def check(self) -> None:
         if self.classes < 1:
             raise UserError(f"classes {self.classes} is below 1", where="TokenHead", fix="give the number of labels")
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"dropout {self.dropout} is not a share below 1", where="TokenHead", fix="use 0.1")
 
     def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:
         return TokenClassifier(self, width)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor, nn
 
 from anyformer.core.attend import Scores, attend
@@ -24,8 +26,14 @@ class Cross(Mixer):
     scale: Scale = "sqrt"
     dropout: float = 0.0
 
+    looks_at_memory: ClassVar[bool] = True
+
     def check(self) -> None:
         check_heads("Cross", self.heads, self.kv_heads, self.dropout, self.scale)
+        for name in ("key_size", "value_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"{name} {value} is below 1", where="Cross", fix="use 1 or more, or leave it out")
 
     def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
         return CrossAttention(self, width, width if memory_width is None else memory_width)

@@ -15,7 +15,7 @@ def check_heads(where: str, heads: int, kv_heads: int | None, dropout: float, sc
     if heads < 1:
         raise UserError(f"heads {heads} is below 1", where=where, fix="use 1 or more")
     if kv_heads is not None and (kv_heads < 1 or heads % kv_heads):
-        good = [n for n in range(1, heads + 1) if heads % n == 0]
+        good = [n for n in (*range(1, 65), heads) if heads % n == 0]
         raise UserError(f"kv_heads {kv_heads} does not divide heads {heads}", where=where,
                         fix=f"use kv_heads {min(good, key=lambda n: abs(n - kv_heads))}")  # fmt: skip
     if not 0 <= dropout < 1:
@@ -26,9 +26,10 @@ def check_heads(where: str, heads: int, kv_heads: int | None, dropout: float, sc
 
 def head_sizes(width: int, heads: int, kv_heads: int | None, key_size: int | None, value_size: int | None) -> HeadSizes:
     """The sizes for a model width; a size left out is width / heads."""
-    if (key_size is None or value_size is None) and width % heads:
+    if key_size is None and width % heads:
         near = max(heads, round(width / heads) * heads)
-        others = ", ".join(str(n) for n in range(1, heads + 8) if width % n == 0 and n != heads and abs(n - heads) < 8)
+        fits = (n for n in range(max(1, heads - 7), min(heads + 8, width + 1)) if width % n == 0)
+        others = ", ".join(map(str, fits))
         raise UserError(f"width {width} is not divisible by heads {heads}", where="width", fix=f"try width {near}",
                         details=[f"or heads {others}"] if others else [])  # fmt: skip
     channels = key_size if key_size is not None else width // heads

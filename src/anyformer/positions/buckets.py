@@ -22,8 +22,8 @@ class Buckets(Relative):
     distance: int = 128
 
     def check(self) -> None:
-        if self.buckets < 4 or self.buckets % 4:
-            raise UserError(f"buckets {self.buckets} is not a multiple of 4", where="Buckets", fix="use 32")
+        if self.buckets < 4:
+            raise UserError(f"buckets {self.buckets} is below 4", where="Buckets", fix="use 32")
         if self.distance <= self.buckets // 2:
             raise UserError(
                 f"distance {self.distance} is not above the {self.buckets // 2} exact buckets",
@@ -54,6 +54,8 @@ class BucketBias(nn.Module):
         self.table = nn.Embedding(spec.buckets, heads)
 
     def forward(self, context: Context, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        if context.positions.is_floating_point():
+            raise UserError(f"positions have type {context.positions.dtype}", fix="Buckets takes whole numbers")
         # Tables are tensors only; the direction travels as the length of an empty-or-not tensor, a Python fact.
         return self.table.weight, torch.empty(0 if self.causal else 1, device=context.positions.device)
 

@@ -38,4 +38,6 @@ class LearnedTable(nn.Module):
         self.table = nn.Embedding(spec.length + spec.offset, width)
 
     def forward(self, context: Context, dtype: torch.dtype) -> Tensor:
+        if context.positions.is_floating_point():
+            raise UserError(f"positions have type {context.positions.dtype}", fix="Learned takes whole numbers")
         return self.table(context.positions + self.offset)  # (B or 1, T, D)

@@ -66,7 +66,7 @@ class Dynamic(Scaling):
     original: int
 
     def check(self) -> None:
-        check_factor(self.factor, "Dynamic")
+        check_factor(self.factor, "Dynamic", self.original)
 
     @property
     def trained(self) -> int | None:
@@ -91,7 +91,7 @@ class Yarn(Scaling):
     truncate: bool = True
 
     def check(self) -> None:
-        check_factor(self.factor, "Yarn")
+        check_factor(self.factor, "Yarn", self.original)
 
     @property
     def gain(self) -> float:
@@ -119,7 +119,7 @@ class Llama3(Scaling):
     original: int = 8192
 
     def check(self) -> None:
-        check_factor(self.factor, "Llama3")
+        check_factor(self.factor, "Llama3", self.original)
         if self.high <= self.low:
             raise UserError(f"high {self.high} is not above low {self.low}", where="Llama3", fix="use low 1, high 4")
 
@@ -163,6 +163,9 @@ class Rope(Relative):
         if turned % 2:
             raise UserError(f"a head has {channels} channels, an odd number; Rope turns pairs", where="relative",
                             fix=f"use Rope(width={channels - 1})" if channels > 1 else "use fewer heads")  # fmt: skip
+        if turned == 2 and isinstance(self.scaling, NTK | Dynamic):
+            raise UserError(f"{type(self.scaling).__name__} stretches slow pairs and Rope turns one pair only",
+                            where="relative.scaling", fix="use Linear(factor=...) or wider heads")  # fmt: skip
         return Turns(self, turned)
 
     def rotate(self, x: Tensor, tables: tuple[Tensor, ...]) -> Tensor:
@@ -197,9 +200,9 @@ class Turns(nn.Module):
         scaling = self.spec.scaling
         if scaling is None:
             return plain(self.spec.theta, self.width, dtype)
-        keys = context.key_positions.shape[1]
+        keys = context.past + context.positions.shape[1]
         if isinstance(scaling, Dynamic) and keys > scaling.original:
-            if keys != context.positions.shape[1]:
+            if context.past:
                 raise UserError(
                     f"Dynamic scaling cannot go past {scaling.original} tokens with a cache: old keys would turn",
                     fix=f"use NTK(factor={scaling.factor})",
@@ -218,6 +221,8 @@ def yarn_gain(factor: float, weight: float = 1.0) -> float:
     return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
 
 
-def check_factor(factor: float, where: str) -> None:
+def check_factor(factor: float, where: str, original: int = 1) -> None:
+    if original < 1:
+        raise UserError(f"original {original} is below 1", where=where, fix="give the length it was trained on")
     if factor < 1:
         raise UserError(f"factor {factor} is below 1", where=where, fix="use 1 or more: it divides positions")

@@ -59,5 +59,7 @@ class ShawVectors(nn.Module):
         self.values = nn.Embedding(2 * spec.k + 1, value_channels) if spec.values_too else None
 
     def forward(self, context: Context, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        if context.positions.is_floating_point():
+            raise UserError(f"positions have type {context.positions.dtype}", fix="Shaw takes whole numbers")
         none = torch.empty(0, device=context.positions.device)
         return self.keys.weight, none if self.values is None else self.values.weight

@@ -1,4 +1,4 @@
-"""Curves drawn with braille dots: eight dots a character, so a small plot still shows the shape."""
+"""Curves drawn with quarter blocks: four dots a character, from the block elements that every terminal font has."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from rich.text import Text
 
 Point = tuple[float, float]
 
-# Bit of each dot in a braille character, by column and row (Unicode block 2800).
-DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
-BRAILLE = 0x2800
+STEPS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)  # between two numbers of the y-axis
+
+# The character with these quarters filled: upper left 1, upper right 2, lower left 4, lower right 8.
+QUARTERS = " ▘▝▀▖▌▞▛▗▚▐▜▄▙▟█"
 
 
 @dataclass(frozen=True)
 class Series:
-    """Points of one line; `joined=False` marks each point by itself."""
+    """Points of one line; `joined=False` puts `mark` at each point instead."""
 
     points: Sequence[Point]
     style: str = ""
     joined: bool = True
-    mark: str = "*"  # what stands for it where only ASCII can be written, and for points by themselves
+    mark: str = "*"  # also stands for the line where only ASCII can be written
 
 
 class Canvas:
-    """Dots, two columns and four rows of them in every character; a character has the colour drawn last."""
+    """Dots, two columns and two rows of them in every character; a character has the colour drawn last."""
 
     def __init__(self, width: int, height: int, ascii_only: bool = False) -> None:
         self.width, self.height, self.ascii_only = width, height, ascii_only
@@ -36,10 +37,12 @@ class Canvas:
 
     def dot(self, x: int, y: int, style: str = "", mark: str = "*") -> None:
         """Set the dot at column x from the left and row y from the top; outside the canvas nothing happens."""
-        if not (0 <= x < 2 * self.width and 0 <= y < 4 * self.height):
+        if not (0 <= x < 2 * self.width and 0 <= y < 2 * self.height):
             return
-        column, row = x // 2, y // 4
-        self.bits[row][column] |= DOTS[x % 2][y % 4]
+        column, row = x // 2, y // 2
+        if not self.bits[row][column]:
+            self.marks.pop((row, column), None)  # a line is drawn over a mark
+        self.bits[row][column] |= 1 << (x % 2 + 2 * (y % 2))
         self.styles[row, column] = style
         if self.ascii_only:
             self.marks[row, column] = mark
@@ -53,8 +56,15 @@ class Canvas:
 
     def put(self, x: int, y: int, mark: str, style: str = "") -> None:
         """A whole character where the dot (x, y) would be."""
-        if 0 <= x < 2 * self.width and 0 <= y < 4 * self.height:
-            self.marks[y // 4, x // 2], self.styles[y // 4, x // 2] = mark, style
+        if 0 <= x < 2 * self.width and 0 <= y < 2 * self.height:
+            self.marks[y // 2, x // 2], self.styles[y // 2, x // 2] = mark, style
+
+    def level(self, y: int, style: str = "") -> None:
+        """A thin line from edge to edge wherever nothing else is drawn."""
+        row = y // 2
+        for column in range(self.width) if 0 <= row < self.height else ():
+            if not self.bits[row][column] and (row, column) not in self.marks:
+                self.marks[row, column], self.styles[row, column] = "-" if self.ascii_only else "─", style
 
     def rows(self) -> list[Text]:
         """The characters, one line each."""
@@ -63,8 +73,8 @@ class Canvas:
             line = Text(no_wrap=True)
             for column in range(self.width):
                 bits = self.bits[row][column]
-                empty = " " if not bits else "*" if self.ascii_only else chr(BRAILLE + bits)
-                line.append(self.marks.get((row, column), empty), self.styles.get((row, column), ""))
+                drawn = " " if self.ascii_only else QUARTERS[bits]
+                line.append(self.marks.get((row, column), drawn), self.styles.get((row, column), ""))
             out.append(line)
         return out
 
@@ -77,15 +87,20 @@ def curve(
     x_range: tuple[float, float],
     y_range: tuple[float, float] | None = None,
     x_words: tuple[str, str] = ("", ""),
+    levels: Sequence[tuple[float, str]] = (),
     ascii_only: bool = False,
 ) -> Text:
-    """A plot of `width` x `height` characters, axes included; `x_words` stand under the two ends of the x-axis.
+    """A plot of `width` x `height` characters, axes included.
+
+    `levels` are heights and styles of thin lines; `x_words` stand under the two ends of the x-axis.
 
     >>> plot = curve([Series([(0, 3), (1, 2), (2, 1)])], 20, 5, x_range=(0, 2), ascii_only=True)
     >>> [len(line) for line in plot.plain.splitlines()]
     [20, 20, 20, 20, 20]
     """
-    low, high = nice(series) if y_range is None else y_range
+    low, high = (
+        nice([y for one in series for _, y in one.points] + [y for y, _ in levels]) if y_range is None else y_range
+    )
     left, right = x_range
     labels = tick_labels(low, high, height - 2)
     margin = max(map(len, labels)) + 2
@@ -94,16 +109,17 @@ def curve(
     def place(point: Point) -> tuple[int, int]:
         across = (point[0] - left) / (right - left) if right > left else 0.0
         down = (high - point[1]) / (high - low) if high > low else 0.0
-        return round(across * (2 * canvas.width - 1)), round(down * (4 * canvas.height - 1))
+        return round(across * (2 * canvas.width - 1)), round(down * (2 * canvas.height - 1))
 
     for one in series:
         dots = [place(point) for point in one.points if math.isfinite(point[1])]
-        if not one.joined:
-            for x, y in dots:
-                canvas.put(x, y, one.mark, one.style)
-        else:
+        if one.joined:
             for start, end in zip(dots, dots[1:] or dots, strict=False):
                 canvas.line(start, end, one.style, one.mark)
+        for x, y in () if one.joined else dots:
+            canvas.put(x, y, one.mark, one.style)
+    for value, style in levels:
+        canvas.level(place((left, value))[1], style)
 
     wall, corner, floor = ("|", "+", "-") if ascii_only else ("┤", "└", "─")
     out = Text(no_wrap=True)
@@ -116,19 +132,28 @@ def curve(
     return out
 
 
-def nice(series: Sequence[Series]) -> tuple[float, float]:
-    """A range of y that holds every point, with ends on halves."""
-    heights = [y for one in series for _, y in one.points if math.isfinite(y)] or [0.0, 1.0]
-    low, high = math.floor(2 * min(heights)) / 2, math.ceil(2 * max(heights)) / 2
-    return (low, high) if high > low else (low, low + 0.5)
+def nice(heights: Sequence[float]) -> tuple[float, float]:
+    """A range that holds every height, a little more below, with ends on tenths.
+
+    >>> nice([1.79, 4.24])
+    (1.7, 4.3)
+    """
+    finite = [height for height in heights if math.isfinite(height)] or [0.0, 1.0]
+    low, high = math.floor(10 * min(finite) - 0.5) / 10, math.ceil(10 * max(finite)) / 10
+    return (low, high) if high > low else (low, low + 1.0)
 
 
 def tick_labels(low: float, high: float, rows: int) -> list[str]:
-    """The number at the top, the bottom and about every third row between; other rows have none."""
-    rows = max(1, rows)
-    every = 3 if rows > 4 else 2
-    numbered = {0, rows - 1} | {row for row in range(0, rows - 2, every)}
-    return [
-        f"{high - (high - low) * (row / (rows - 1) if rows > 1 else 0):.2f}" if row in numbered else ""
-        for row in range(rows)
-    ]
+    """Round numbers beside the rows they belong to; most rows have none.
+
+    >>> tick_labels(1.7, 4.3, 8)
+    ['', '4.0', '', '', '3.0', '', '2.0', '']
+    """
+    labels = [""] * max(1, rows)
+    if rows < 2 or high <= low:
+        return [f"{high:.1f}"] + labels[1:]
+    step = next((step for step in STEPS if 3 * (high - low) / step <= rows), STEPS[-1])
+    for i in range(math.ceil(low / step), math.floor(high / step) + 1):
+        row = round((high - i * step) / (high - low) * (2 * rows - 1)) // 2  # where the canvas puts that height
+        labels[row] = f"{i * step:.1f}"
+    return labels

@@ -9,7 +9,7 @@ from rich.text import Text
 from anyformer.terminal.colour import grey, on, shade
 from anyformer.terminal.words import visible
 
-Matrix = Sequence[Sequence[float]]
+Matrix = Sequence[Sequence[float | None]]  # None: no cell there
 
 
 def heat_map(
@@ -43,8 +43,8 @@ def heat_map(
     for i, values in enumerate(matrix):
         line = Text(f"{left[i]:>{margin}} ")
         for j, value in enumerate(values):
-            cell = "[]" if (i, j) in marked else "  " if colour else grey(value, ascii_only) * 2
-            line.append(cell, on(value) if colour else "")
+            plain = "  " if colour else grey(value or 0.0, ascii_only) * 2
+            line.append("[]" if (i, j) in marked else plain, on(value) if colour and value is not None else "")
         if not colour:
             line.rstrip()
         out.append_text(line).append("\n")
@@ -56,13 +56,13 @@ def packed(matrix: Matrix, *, colour: bool, ascii_only: bool) -> Text:
     """Half blocks: the upper row is the colour of the letter, the lower one the colour behind it."""
     out = Text(no_wrap=True)
     if not colour or ascii_only:
-        out.append("\n".join("".join(grey(value, ascii_only) * 2 for value in values) for values in matrix))
+        out.append("\n".join("".join(grey(value or 0.0, ascii_only) * 2 for value in values) for values in matrix))
         return out
     for i in range(0, len(matrix), 2):
         upper, lower = matrix[i], matrix[i + 1] if i + 1 < len(matrix) else None
         for j, value in enumerate(upper):
-            behind = "" if lower is None else " on rgb({},{},{})".format(*shade(lower[j]))
-            out.append("▀", "rgb({},{},{})".format(*shade(value)) + behind)
+            behind = "" if lower is None else " on rgb({},{},{})".format(*shade(lower[j] or 0.0))
+            out.append("▀", "rgb({},{},{})".format(*shade(value or 0.0)) + behind)
         out.append("\n")
     out.right_crop(1)
     return out

@@ -1,0 +1,270 @@
+"""Changing a trained model: fewer key/value heads, another length, another kind of position, fewer layers.
+
+Each change gives a new spec, a new network with every weight that still has a place, and notes on what was lost.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anyformer.checkpoints.surgery import resize_images
+from anyformer.core.model import Model, Seq2Seq
+from anyformer.core.stack import Stack
+from anyformer.embeds.patches import Patches
+from anyformer.embeds.tokens import Tokens
+from anyformer.errors import UserError, did_you_mean
+from anyformer.mixers.attention import Attention
+from anyformer.mixers.cross import Cross
+from anyformer.positions import Alibi, Buckets, Learned, Linear, NoRelative, Rope, Shaw, Sinusoid
+from anyformer.slots import HeadSizes, Network, Position, Relative
+
+Weights = dict[str, Tensor]
+
+
+@dataclass
+class Changed:
+    """The model after a change."""
+
+    spec: Any
+    model: nn.Module
+    notes: list[str] = field(default_factory=list)
+
+
+def rebuilt(model: nn.Module, spec: Network, weights: Weights, notes: list[str]) -> Changed:
+    """A network of the new spec with these weights; what they do not cover starts fresh, and is said."""
+    first = next(model.parameters())
+    new = spec.build(seed=0, device=first.device, dtype=first.dtype).eval()
+    fresh = []
+    with torch.no_grad():
+        for name, parameter in new.named_parameters():
+            if name in weights and weights[name].shape == parameter.shape:
+                parameter.copy_(weights[name])
+            else:
+                fresh.append(name)
+    if fresh:
+        notes = [
+            *notes,
+            f"{len(fresh)} tensors start fresh and want training: {', '.join(fresh[:4])}"
+            + (" ..." if fresh[4:] else ""),
+        ]
+    return Changed(spec, new, notes)
+
+
+def weights_of(model: nn.Module) -> Weights:
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def stacks(spec: Network) -> dict[str, Stack]:
+    """The stacks of a model by their path."""
+    if isinstance(spec, Seq2Seq):
+        return {"encoder.stack": spec.encoder.stack, "decoder.stack": spec.decoder.stack}
+    if isinstance(spec, Model):
+        return {"stack": spec.stack}
+    raise UserError(f"{type(spec).__name__} cannot be changed", fix="give a Model or Seq2Seq")
+
+
+def with_stack(spec: Any, path: str, stack: Stack) -> Any:
+    if path == "stack":
+        return spec.replace(stack=stack)
+    side = path.split(".")[0]
+    return spec.replace(**{side: getattr(spec, side).replace(stack=stack)})
+
+
+# ---------------------------------------------------------------- key/value heads
+
+
+def fewer_kv_heads(spec: Network, model: nn.Module, kv_heads: int) -> Changed:
+    """Grouped heads from a trained model: keys and values of a group become their mean (2305.13245).
+
+    Of an encoder-decoder only the decoder changes, as in the paper: the encoder has no cache to shrink.
+    """
+    path = "decoder.stack" if isinstance(spec, Seq2Seq) else "stack"
+    stack, weights = stacks(spec)[path], weights_of(model)
+    for i, block in enumerate(stack.layers):
+        for name, part in (("mixer", block.mixer), ("cross", block.cross)):
+            if isinstance(part, Attention | Cross):
+                pool_heads(weights, f"{path}.blocks.{i}.{name}", sizes_of(part, stack.width), kv_heads)
+    blocks = tuple(regroup(block, kv_heads) for block in stack.tiles)
+    new = with_stack(spec, path, stack.replace(block=blocks if isinstance(stack.block, tuple) else blocks[0]))
+    return rebuilt(model, new, weights, [f"keys and values of each group were averaged; {kv_heads} heads are cached"])
+
+
+def sizes_of(part: Attention | Cross, width: int) -> HeadSizes:
+    same = Attention(heads=part.heads, kv_heads=part.kv_heads, key_size=part.key_size, value_size=part.value_size)
+    return same.sizes(width)
+
+
+def regroup(block: Any, kv_heads: int) -> Any:
+    changes = {"mixer": block.mixer, "cross": block.cross}
+    for name, part in changes.items():
+        if isinstance(part, Attention | Cross):
+            changes[name] = part.replace(kv_heads=None if kv_heads == part.heads else kv_heads)
+    return block.replace(**changes)
+
+
+def pool_heads(weights: Weights, path: str, sizes: HeadSizes, kv_heads: int) -> None:
+    """Rewrite the projections of one attention for fewer key/value heads."""
+    if sizes.groups % kv_heads:
+        good = [n for n in range(1, sizes.groups + 1) if sizes.groups % n == 0]
+        raise UserError(f"{sizes.groups} key/value heads cannot be averaged into {kv_heads}", where="--kv-heads",
+                        fix=f"use one of {', '.join(map(str, good))}")  # fmt: skip
+    queries = sizes.per_group * sizes.channels
+    for kind in ("weight", "bias"):
+        fused, apart = f"{path}.qkv.{kind}", f"{path}.kv.{kind}"
+        if fused in weights:
+            rows = weights[fused].unflatten(0, (sizes.groups, -1))  # (G, rows, ...)
+            q, kv = rows[:, :queries], rows[:, queries:]
+            pooled = kv.unflatten(0, (kv_heads, -1)).mean(1)
+            together = q.unflatten(0, (kv_heads, -1)).flatten(1, 2)
+            weights[fused] = torch.cat([together, pooled], 1).flatten(0, 1)
+        elif apart in weights:
+            rows = weights[apart].unflatten(0, (sizes.groups, -1))
+            weights[apart] = rows.unflatten(0, (kv_heads, -1)).mean(1).flatten(0, 1)
+
+
+# ---------------------------------------------------------------- layers
+
+
+def fewer_layers(spec: Network, model: nn.Module, keep: Sequence[int]) -> Changed:
+    """The layers named, in that order: a student's start from its teacher (DistilBERT takes every second one)."""
+    weights, notes, new = weights_of(model), [], spec
+    for path, stack in stacks(spec).items():
+        if not keep or min(keep) < 0 or max(keep) >= stack.depth:
+            raise UserError(
+                f"layers {list(keep)} are not all among 0 to {stack.depth - 1}",
+                where="--keep-layers",
+                fix="name existing layers",
+            )
+        if stack.groups is not None:
+            raise UserError(
+                "layers that share weights cannot be picked apart", where="--keep-layers", fix="lower the depth instead"
+            )
+        kept: Weights = {}
+        for at, layer in enumerate(keep):
+            start = f"{path}.blocks.{layer}."
+            kept |= {
+                f"{path}.blocks.{at}.{name.removeprefix(start)}": w
+                for name, w in weights.items()
+                if name.startswith(start)
+            }
+        weights = {name: w for name, w in weights.items() if not name.startswith(f"{path}.blocks.")} | kept
+        blocks = tuple(stack.layers[layer] for layer in keep)
+        same = len(set(blocks)) == 1
+        new = with_stack(new, path, stack.replace(depth=len(keep), block=blocks[0] if same else blocks))
+        notes.append(f"{path}: kept layers {', '.join(map(str, keep))} of {stack.depth}")
+    return rebuilt(model, new, weights, notes)
+
+
+# ---------------------------------------------------------------- length
+
+
+def longer(spec: Network, model: nn.Module, length: int, trained: int | None = None) -> Changed:
+    """The same model for texts of `length` tokens; `trained` is the length rotary positions were trained on."""
+    if length < 1:
+        raise UserError(f"a length of {length} is below 1", where="--max-length", fix="give a number of tokens")
+    weights, notes, new = weights_of(model), [], spec
+    for path, embed in text_embeds(spec).items():
+        position = embed.position
+        if isinstance(position, Learned) and position.length != length:
+            name = f"{path}.position.table.weight"
+            table, skipped = weights[name], position.offset
+            weights[name] = torch.cat([table[:skipped], stretched(table[skipped:], length)])
+            new = with_embed(new, path, embed.replace(position=position.replace(length=length)))
+            how = "cut" if length < position.length else "interpolated; fine-tune to recover"
+            notes.append(f"{path}: {position.length} learned positions {how} to {length}")
+    for path, stack in stacks(spec).items():
+        tiles = tuple(stretch_rope(block, length, trained, notes, path) for block in stack.tiles)
+        if tiles != stack.tiles:
+            new = with_stack(
+                new, path, stacks(new)[path].replace(block=tiles if isinstance(stack.block, tuple) else tiles[0])
+            )
+    return rebuilt(model, new, weights, notes or ["its positions have no limit: nothing had to change"])
+
+
+def stretched(table: Tensor, length: int) -> Tensor:
+    """Rows cut off, or interpolated between neighbours."""
+    if length <= table.shape[0]:
+        return table[:length]
+    return F.interpolate(table.float().T[None], size=length, mode="linear", align_corners=True)[0].T.to(table.dtype)
+
+
+def stretch_rope(block: Any, length: int, trained: int | None, notes: list[str], path: str) -> Any:
+    rope = block.relative
+    if not isinstance(rope, Rope) or trained is None or length <= trained:
+        return block
+    notes.append(f"{path}: rotary positions are divided by {length / trained:g}; fine-tune to recover")
+    return block.replace(relative=rope.replace(scaling=Linear(factor=length / trained)))
+
+
+def text_embeds(spec: Network) -> dict[str, Tokens]:
+    """The embeddings of text by their path."""
+    if isinstance(spec, Seq2Seq):
+        found = {"encoder.embed": spec.encoder.embed, "decoder.embed": spec.decoder.embed}
+    else:
+        found = {"embed": spec.embed} if isinstance(spec, Model) else {}
+    return {path: embed for path, embed in found.items() if isinstance(embed, Tokens)}
+
+
+def with_embed(spec: Any, path: str, embed: Tokens) -> Any:
+    if path == "embed":
+        return spec.replace(embed=embed)
+    side = path.split(".")[0]
+    return spec.replace(**{side: getattr(spec, side).replace(embed=embed)})
+
+
+# ---------------------------------------------------------------- image size
+
+
+def other_image_size(spec: Network, model: nn.Module, size: int | tuple[int, int]) -> Changed:
+    """The same model for images of another size; its grid of positions is resampled bicubically."""
+    new, made = resize_images(spec, model, size)
+    notes = []
+    for path, part in new.walk():
+        if isinstance(part, Patches):
+            rows, columns = part.grid
+            tokens = part.leading + part.registers + rows * columns
+            how = "were that size already" if new is spec else "were resampled; fine-tune to recover"
+            notes.append(f"{path}: positions {how}: {rows} x {columns} patches, {tokens} tokens")
+    return Changed(new, made, notes)
+
+
+# ---------------------------------------------------------------- kind of position
+
+ABSOLUTE: dict[str, Callable[[int], Position]] = {"learned": lambda n: Learned(n), "sinusoid": lambda n: Sinusoid()}
+RELATIVE: dict[str, Callable[[], Relative]] = {"rope": Rope, "alibi": Alibi, "buckets": Buckets, "shaw": Shaw}
+
+
+def other_position(spec: Network, model: nn.Module, kind: str, length: int = 1024) -> Changed:
+    """The same model with another kind of position; what the old kind had learned is gone, so it wants training."""
+    if kind not in (*ABSOLUTE, *RELATIVE, "none"):
+        raise UserError(
+            f"no position is called {kind!r}",
+            where="--position",
+            fix=did_you_mean(kind, [*ABSOLUTE, *RELATIVE, "none"]),
+        )
+    weights, new = weights_of(model), spec
+    for path, embed in text_embeds(spec).items():
+        limit = embed.limit or length
+        new = with_embed(new, path, embed.replace(position=ABSOLUTE[kind](limit) if kind in ABSOLUTE else None))
+    for path, stack in stacks(spec).items():
+        tiles = tuple(
+            block.replace(relative=RELATIVE[kind]() if kind in RELATIVE else NoRelative()) for block in stack.tiles
+        )
+        new = with_stack(
+            new, path, stacks(new)[path].replace(block=tiles if isinstance(stack.block, tuple) else tiles[0])
+        )
+    lost = sorted(
+        name
+        for name in weights
+        if re.search(r"(position|relatives?)\.", name) and name not in dict(new.build(device="meta").named_parameters())
+    )
+    notes = [f"positions are now {kind}; the model has to be trained again to use them"]
+    notes += [f"lost: {', '.join(lost[:4])}"] if lost else []
+    return rebuilt(model, new, weights, notes)

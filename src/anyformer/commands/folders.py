@@ -1,0 +1,221 @@
+"""Verbs on model folders: generate, convert, check."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from anyformer.commands.words import configure_messages, note, short, write
+from anyformer.errors import UserError, did_you_mean
+
+if TYPE_CHECKING:
+    from anyformer.predictor import Predictor
+
+Folder = Annotated[Path, typer.Argument(help="A folder of anyformer or Hugging Face.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda[:N] or mps.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="The result only, no messages.")]
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+
+
+def generate(
+    folder: Folder,
+    prompt: Annotated[
+        str | None, typer.Argument(help="The text to continue; - or nothing reads it from stdin.")
+    ] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="At most this many new tokens.")] = None,
+    temperature: Annotated[float | None, typer.Option(min=0, help="Sample; 0 is greedy.")] = None,
+    top_k: Annotated[int | None, typer.Option(min=0, help="Sample among the k likeliest.")] = None,
+    top_p: Annotated[float | None, typer.Option(min=0, max=1, help="Sample among the likeliest that reach p.")] = None,
+    num_beams: Annotated[int | None, typer.Option(min=1, help="Beam search.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="The same seed gives the same text.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16, float16; as on disk if not given.")] = None,
+    device: Device = "auto",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Continue a text, or answer it with an encoder-decoder.
+
+    \b
+    Example:
+      anyformer generate FOLDER "Once upon a time" --max-new-tokens 50
+      anyformer generate FOLDER "def " --temperature 0.8 --seed 1
+    """
+    import anyformer
+
+    configure_messages(quiet)
+    text = sys.stdin.read() if prompt in (None, "-") else str(prompt)
+    started = time.perf_counter()
+    predictor = anyformer.load(folder, device=device, dtype=torch_dtype(dtype))
+    opened = time.perf_counter()
+    sampled = temperature not in (None, 0.0) or top_k is not None or top_p is not None
+    settings: dict[str, Any] = {
+        "max_new_tokens": max_new_tokens, "temperature": temperature or None, "top_k": top_k, "top_p": top_p,
+        "num_beams": num_beams, "seed": seed, "do_sample": True if sampled else (False if temperature == 0 else None),
+    }  # fmt: skip
+    result = predictor.decode(text, {name: value for name, value in settings.items() if value is not None})
+    seconds = time.perf_counter() - opened
+    answer = predictor.texts(result)
+    new = int(result.lengths.sum())
+    if as_json:
+        rate = {"load_seconds": round(opened - started, 3), "seconds": round(seconds, 3), "new_tokens": new}
+        write(json.dumps({"prompt": text, "texts": answer, "finish_reasons": result.reasons, **rate}))
+        return
+    write("\n".join(answer))
+    if not quiet:
+        note(
+            f"{new} tokens in {seconds:.2f} s, {new / max(seconds, 1e-9):.1f} a second; "
+            f"opened in {opened - started:.2f} s"
+        )
+
+
+def convert(
+    source: Folder,
+    target: Annotated[Path, typer.Argument(help="A new folder.")],
+    to: Annotated[str, typer.Option(help="anyformer, hf or onnx.")],
+    kv_heads: Annotated[int | None, typer.Option(min=1, help="Average keys and values into this many heads.")] = None,
+    max_length: Annotated[int | None, typer.Option(min=1, help="Resize positions for this many tokens.")] = None,
+    image_size: Annotated[int | None, typer.Option(min=1, help="Resize positions for images of this size.")] = None,
+    position: Annotated[str | None, typer.Option(help="learned, sinusoid, rope, alibi, buckets, shaw or none.")] = None,
+    keep_layers: Annotated[str | None, typer.Option(help="Layers to keep, such as 0,2,4.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be written, write nothing.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write a model in another format, changed on the way where asked.
+
+    \b
+    Example:
+      anyformer convert gpt2/ mine/ --to anyformer --kv-heads 4
+      anyformer convert runs/demo out/ --to hf
+    """
+    import anyformer
+
+    if to not in ("anyformer", "hf", "onnx"):
+        raise UserError(f"there is no format {to!r}", where="--to", fix=did_you_mean(to, ["anyformer", "hf", "onnx"]))
+    configure_messages(quiet)
+    predictor = anyformer.load(source, dtype=torch_dtype(dtype))
+    notes = changed(predictor, kv_heads, max_length, image_size, position, layers_of(keep_layers))
+    if to == "hf":
+        from anyformer.checkpoints.folder import as_family
+
+        as_family(predictor.spec, predictor.opened.config)  # refused before anything is written
+    if not dry_run:
+        predictor.save(target) if to == "anyformer" else predictor.export(target, to=to)
+    count = sum(p.numel() for p in predictor.model.parameters())
+    if as_json:
+        write(
+            json.dumps({"target": str(target), "to": to, "parameters": count, "notes": notes, "written": not dry_run})
+        )
+        return
+    for line in [] if quiet else notes:
+        note(line)
+    write(f"{'would write' if dry_run else 'wrote'} {target} ({to}, {short(count)} parameters)")
+
+
+def changed(
+    predictor: Predictor, kv_heads: int | None, max_length: int | None, image_size: int | None, position: str | None,
+    keep: list[int] | None,
+) -> list[str]:  # fmt: skip
+    """Apply the changes asked for, in a fixed order; what each lost is told."""
+    from anyformer.checkpoints import changes
+
+    notes: list[str] = []
+
+    def apply(made: changes.Changed) -> None:
+        predictor.opened.spec, predictor.opened.model = made.spec, made.model
+        notes.extend(made.notes)
+
+    if keep is not None:
+        apply(changes.fewer_layers(predictor.spec, predictor.model, keep))
+    if kv_heads is not None:
+        apply(changes.fewer_kv_heads(predictor.spec, predictor.model, kv_heads))
+    if position is not None:
+        apply(changes.other_position(predictor.spec, predictor.model, position, max_length or 1024))
+    if max_length is not None:
+        trained = predictor.opened.config.get("max_position_embeddings")
+        apply(
+            changes.longer(predictor.spec, predictor.model, max_length, trained if isinstance(trained, int) else None)
+        )
+        predictor.opened.config.pop("max_position_embeddings", None)
+    if image_size is not None:
+        apply(changes.other_image_size(predictor.spec, predictor.model, image_size))
+        if predictor.images is not None:
+            predictor.images = predictor.images.resized(image_size)
+    return notes
+
+
+def check(folder: Folder, as_json: Json = False, quiet: Quiet = False) -> None:
+    """Open a model folder, test it whole, and say what it is.
+
+    \b
+    Example:
+      anyformer check FOLDER
+    """
+    import torch
+
+    import anyformer
+
+    configure_messages(quiet)
+    predictor = anyformer.load(folder)
+    opened, bad = predictor.opened, []
+    for name, parameter in predictor.model.named_parameters():
+        if not torch.isfinite(parameter).all():
+            bad.append(f"{name} holds values that are not finite")
+    words = predictor.tokenizer
+    vocabulary = getattr(predictor.spec, "embed", None)
+    known = None if vocabulary is None or vocabulary.vocabulary is None else vocabulary.vocabulary[0]
+    if words is not None and known is not None and words.size > known:
+        bad.append(f"the tokenizer has {words.size} tokens, the model knows {known}")
+    facts: dict[str, Any] = {
+        "folder": str(folder),
+        "family": opened.family.model_type if opened.family else "anyformer",
+        "head": opened.head or type(predictor.spec.head).__name__,
+        "parameters": sum(p.numel() for p in predictor.model.parameters()),
+        "dtype": str(opened.dtype).removeprefix("torch."),
+        "tokenizer": None if words is None else f"{words.size} tokens",
+        "labels": predictor.labels,
+        "unknown options": opened.unread,
+        "problems": bad,
+    }
+    if as_json:
+        write(json.dumps(facts))
+    else:
+        write("\n".join(f"{name:<16} {shown(value)}" for name, value in facts.items()))
+    if bad:
+        raise UserError(
+            f"{len(bad)} problems, first: {bad[0]}", where=folder.name, fix="do not use this folder", details=bad
+        )
+
+
+def shown(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) if value else "none"
+    return f"{value:,}" if isinstance(value, int) else str(value if value is not None else "none")
+
+
+def layers_of(text: str | None) -> list[int] | None:
+    """`0,2,4` as numbers."""
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UserError(f"{text!r} is not a list of layers", where="--keep-layers", fix="write 0,2,4") from None
+
+
+def torch_dtype(name: str | None) -> Any:
+    """A torch dtype by name."""
+    import torch
+
+    if name is None:
+        return None
+    if name not in DTYPES:
+        raise UserError(f"no dtype is called {name!r}", where="--dtype", fix=did_you_mean(name, DTYPES))
+    return getattr(torch, name)

@@ -1,0 +1,1 @@
+"""Data: raw files to batches, and the tokenizers between text and token ids."""

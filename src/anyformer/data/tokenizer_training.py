@@ -1,0 +1,253 @@
+"""Training a tokenizer on one's own text. The same text gives the same tokenizer, on every machine, in every run.
+
+The library's own WordPiece and unigram trainers do not promise that: they number pieces and break ties in the order of
+a hash table. WordPiece gets its alphabet numbered beforehand; unigram is trained by hard EM over whole counts.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, get_args
+
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer as Core
+
+from anyformer.errors import UserError, did_you_mean
+
+Kind = Literal["bpe", "wordpiece", "unigram", "word", "char", "byte"]
+ANGLES = {"pad": "<pad>", "unk": "<unk>", "bos": "<s>", "eos": "</s>"}
+BRACKETS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+MOST_WORDS = 200_000  # different words a unigram model is fitted on, the most frequent ones
+LONGEST = 16  # characters of a unigram piece, as sentencepiece has it
+
+
+def default_special(kind: Kind) -> dict[str, str]:
+    """The special tokens of a kind: BERT's for WordPiece, else begin, end, padding, and unknown where it can occur."""
+    if kind == "wordpiece":
+        return dict(BRACKETS)
+    return {role: token for role, token in ANGLES.items() if role != "unk" or kind in ("unigram", "word", "char")}
+
+
+def train(
+    texts: Sequence[str], kind: Kind, vocab: int, special: Mapping[str, str], extra: Sequence[str], lower: bool
+) -> Core:
+    """The tokenizer of one kind, special tokens included but nothing put around the text yet."""
+    if kind not in get_args(Kind):
+        raise UserError(f"no tokenizer {kind!r}", fix=did_you_mean(str(kind), get_args(Kind)))
+    tokens = list(dict.fromkeys([*special.values(), *extra]))
+    if any(not token for token in tokens):
+        raise UserError("a special token is empty", fix="give it a name, such as <pad>")
+    least = len(tokens) + (256 if kind in ("bpe", "byte") else 1)
+    if isinstance(vocab, bool) or not isinstance(vocab, int) or vocab < least:
+        raise UserError(f"a vocabulary of {vocab} for {kind!r}", fix=f"use at least {least}")
+    if kind in ("unigram", "word", "char", "wordpiece") and "unk" not in special:
+        raise UserError(f"{kind!r} without an unknown token", fix="name one: special={'unk': '<unk>', ...}")
+    if kind == "byte":
+        core = whole_bytes(tokens)
+    else:
+        core = TRAINERS[kind](without(texts, tokens), vocab, special.get("unk", ""), tokens, lower)
+    # What the model itself holds keeps its id; the rest is put behind. All of them are special from here on.
+    core.add_special_tokens(tokens)
+    return core
+
+
+def without(texts: Sequence[str], tokens: Sequence[str]) -> list[str]:
+    """The texts cut where a special token is written out, so that no piece can grow into one."""
+    if not tokens:
+        return list(texts)
+    cut = re.compile("|".join(sorted(map(re.escape, tokens), key=len, reverse=True)), re.IGNORECASE)
+    return [part for text in texts for part in cut.split(text) if part]
+
+
+def framed(core: Core, special: Mapping[str, str], add_bos: bool, add_eos: bool) -> Any:
+    """What is put around a text: BERT's frame where there are cls and sep, else begin and end as asked."""
+    if "cls" in special and "sep" in special:
+        front, back = [special["cls"]], [special["sep"]]
+        second = ["$B:1", f"{back[0]}:1"]
+    else:
+        front = [special["bos"]] if add_bos else []
+        back = [special["eos"]] if add_eos else []
+        second = [f"{t}:1" for t in [*front, "$B", *back]]
+    first = [f"{t}:0" for t in [*front, "$A", *back]]
+    names = [(token, core.token_to_id(token)) for token in dict.fromkeys([*front, *back])]
+    return processors.TemplateProcessing(single=first, pair=first + second, special_tokens=names)
+
+
+def whole_bytes(tokens: Sequence[str]) -> Core:
+    """One token a byte, in the order of the bytes, behind the special tokens."""
+    names = [byte_name(byte) for byte in range(256)]
+    core = Core(models.BPE({token: i for i, token in enumerate([*tokens, *names])}, []))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    core.decoder = decoders.ByteLevel()
+    return core
+
+
+def byte_name(byte: int) -> str:
+    """GPT-2's printable stand-in for a byte."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    return chr(byte) if byte in plain else chr(256 + byte - sum(p < byte for p in plain))
+
+
+def bpe(texts: list[str], vocab: int, unk: str, tokens: Sequence[str], lower: bool) -> Core:
+    core = Core(models.BPE())
+    core.normalizer = normalizers.Lowercase() if lower else None
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    core.train_from_iterator(
+        texts,
+        trainers.BpeTrainer(
+            vocab_size=vocab, special_tokens=list(tokens), initial_alphabet=alphabet, show_progress=False
+        ),
+    )
+    return core
+
+
+def wordpiece(texts: list[str], vocab: int, unk: str, tokens: Sequence[str], lower: bool) -> Core:
+    normal, cut = normalizers.BertNormalizer(lowercase=lower), pre_tokenizers.BertPreTokenizer()
+    texts, letters = common([normal.normalize_str(text) for text in texts], (vocab - len(tokens)) // 4)
+    # Numbered here, in the order of the letters: the trainer would number continuations as its hash table gives them.
+    inner = [f"##{letter}" for letter in letters if not letter.isspace()]
+    trainee = Core(models.WordPiece(unk_token=unk))
+    trainee.pre_tokenizer = cut
+    trainee.train_from_iterator(
+        texts,
+        trainers.WordPieceTrainer(vocab_size=vocab, special_tokens=[*tokens, *inner], show_progress=False),
+    )
+    core = Core(models.WordPiece(trainee.get_vocab(with_added_tokens=False), unk_token=unk))
+    core.normalizer, core.pre_tokenizer, core.decoder = normal, cut, decoders.WordPiece(prefix="##")
+    return core
+
+
+def word(texts: list[str], vocab: int, unk: str, tokens: Sequence[str], lower: bool) -> Core:
+    core = Core(models.WordLevel(unk_token=unk))
+    core.normalizer = normalizers.Lowercase() if lower else None
+    core.pre_tokenizer = pre_tokenizers.Whitespace()
+    core.train_from_iterator(
+        texts, trainers.WordLevelTrainer(vocab_size=vocab, special_tokens=list(tokens), show_progress=False)
+    )
+    return core
+
+
+def char(texts: list[str], vocab: int, unk: str, tokens: Sequence[str], lower: bool) -> Core:
+    normal = normalizers.Lowercase() if lower else None
+    _, letters = common([normal.normalize_str(t) for t in texts] if normal else texts, vocab - len(tokens))
+    names = dict.fromkeys([*tokens, *letters])
+    core = Core(models.WordLevel({token: i for i, token in enumerate(names)}, unk_token=unk))
+    core.normalizer = normal
+    core.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+    core.decoder = decoders.Fuse()
+    return core
+
+
+def common(texts: list[str], most: int) -> tuple[list[str], list[str]]:
+    """The texts with all but the `most` most frequent characters blanked, and those characters in order."""
+    counts = Counter("".join(texts))
+    ranked = sorted(counts, key=lambda letter: (-counts[letter], letter))
+    kept, rare = sorted(ranked[:most]), ranked[most:]
+    blank = dict.fromkeys(map(ord, rare), " ")
+    return ([text.translate(blank) for text in texts] if rare else texts), kept
+
+
+def unigram(texts: list[str], vocab: int, unk: str, tokens: Sequence[str], lower: bool) -> Core:
+    """Kudo's unigram model (1804.10959) by hard EM: cut with the best pieces, count, drop what costs least, repeat.
+
+    Pieces to choose from are those of a BPE twice as large. All counts are whole numbers and ties fall by name, so the
+    result does not depend on the order of any table or thread. Special tokens but the unknown one stay out of the
+    model and get the last ids: as pieces of the model they would be found in the text.
+    """
+    steps: list[Any] = [normalizers.NFKC(), *([normalizers.Lowercase()] if lower else [])]
+    normal = normalizers.Sequence(steps)
+    bars = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")
+    cut = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), bars])
+    room = vocab - len(tokens)  # pieces of the model, the unknown one not counted
+    texts, _ = common([normal.normalize_str(text) for text in texts], max(1, room // 2))
+    counts = Counter(piece for text in texts for piece, _ in cut.pre_tokenize_str(text))
+    words = {w: counts[w] for w in sorted(counts, key=lambda w: (-counts[w], w))[:MOST_WORDS]}
+    seed = Core(models.BPE())
+    seed.pre_tokenizer = cut
+    seed.train_from_iterator(
+        texts, trainers.BpeTrainer(vocab_size=2 * room, min_frequency=2, max_token_length=LONGEST, show_progress=False)
+    )
+    letters = {letter for piece in words for letter in piece}
+    candidates = letters | set(seed.get_vocab()) - set(tokens)
+    scores = chosen(words, candidates, letters, max(room, len(letters)))
+    ranked = sorted(scores, key=lambda piece: (-scores[piece], piece))
+    core = Core(models.Unigram([(unk, 0.0), *((piece, scores[piece]) for piece in ranked)], unk_id=0))
+    core.normalizer, core.pre_tokenizer = normal, cut
+    core.decoder = decoders.Metaspace(replacement="▁", prepend_scheme="always")
+    return core
+
+
+def chosen(words: Mapping[str, int], pieces: set[str], letters: set[str], size: int) -> dict[str, float]:
+    """Log-probability of each piece kept; letters are always kept."""
+    # First guess: how often a piece stands inside the words, long ones favoured, as suffix-array seeds are scored.
+    found: Counter[str] = Counter()
+    for word_, count in words.items():
+        for i in range(len(word_)):
+            for j in range(i + 1, min(len(word_), i + LONGEST) + 1):
+                if word_[i:j] in pieces:
+                    found[word_[i:j]] += count * (j - i)
+    counts: Mapping[str, int] = found
+    while True:
+        counts = best_counts(words, logs(counts, pieces))
+        scores = logs(counts, pieces)
+        surplus = len(pieces) - size
+        if surplus <= 0:
+            return logs(best_counts(words, scores), pieces)
+        cost = {p: counts.get(p, 0) * (scores[p] - detour(p, scores)) for p in pieces - letters}
+        drop = sorted(cost, key=lambda piece: (cost[piece], piece))[: max(1, min(surplus, len(pieces) // 4))]
+        if not drop:
+            return scores
+        pieces = pieces - set(drop)
+
+
+def logs(counts: Mapping[str, int], pieces: set[str]) -> dict[str, float]:
+    """Smoothed log-probabilities; a piece never used keeps half a count."""
+    whole = math.log(sum(counts.get(piece, 0) for piece in pieces) + 0.5 * len(pieces)) if pieces else 0.0
+    return {piece: math.log(counts.get(piece, 0) + 0.5) - whole for piece in pieces}
+
+
+def best_counts(words: Mapping[str, int], scores: Mapping[str, float]) -> Counter[str]:
+    """How often each piece is used when every word is cut in its best way."""
+    order = sorted(scores)
+    core = Core(models.Unigram([("\0unknown", 0.0), *((piece, scores[piece]) for piece in order)], unk_id=0))
+    counts: Counter[str] = Counter()
+    names = list(words)
+    for name, row in zip(names, core.encode_batch_fast(names, add_special_tokens=False), strict=True):
+        for number in row.ids:
+            counts[order[number - 1]] += words[name]
+    return counts
+
+
+def detour(piece: str, scores: Mapping[str, float]) -> float:
+    """The best score of the piece's text without the piece itself."""
+    best = [0.0] + [-math.inf] * len(piece)
+    for stop in range(1, len(piece) + 1):
+        for start in range(stop):
+            part = piece[start:stop]
+            if part != piece and part in scores:
+                best[stop] = max(best[stop], best[start] + scores[part])
+    return best[-1]
+
+
+TRAINERS: dict[str, Any] = {"bpe": bpe, "wordpiece": wordpiece, "word": word, "char": char, "unigram": unigram}
+
+
+def checked(texts: Any) -> Iterator[str]:
+    """The texts, each seen to be a string that has a UTF-8 form."""
+    if isinstance(texts, str | bytes):
+        raise UserError("texts is one string", fix="give a list of texts")
+    for i, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise UserError(f"text {i} is {type(text).__name__}", fix="give strings")
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:
+            raise UserError(
+                f"text {i} holds half a character (a lone surrogate)", fix="read the file as UTF-8"
+            ) from None
+        yield text

@@ -1,0 +1,182 @@
+"""CLIP (2103.00020): a causal text tower read at its end-of-text token, and an image tower read at its class token.
+
+Each tower is a family of its own; of a folder with a whole CLIP either tower can be opened.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from anyformer.checkpoints.names import Row, rows
+from anyformer.checkpoints.operations import PATCH, QKV, Leading
+from anyformer.core.block import Block
+from anyformer.core.model import Model
+from anyformer.core.stack import Stack
+from anyformer.embeds.patches import Patches
+from anyformer.embeds.tokens import Tokens
+from anyformer.errors import UserError
+from anyformer.families.config import THEIR_ACTS, Config
+from anyformer.families.family import BARE, Family
+from anyformer.families.vit import under
+from anyformer.feeds.mlp import MLP
+from anyformer.heads import Pooled
+from anyformer.mixers.attention import Attention
+from anyformer.norms.layer import LayerNorm
+from anyformer.norms.none import NoNorm
+from anyformer.positions.learned import Learned
+from anyformer.slots import Norm
+
+PROJECT, TEXT, VISION, WHOLE = "project", "text", "vision", "whole"
+HIGHEST = 2  # the end-of-text id of early configs, wrong there and read as "the highest id of the text"
+
+
+def text(c: Config, head: str, shared: int | None = None) -> Model:
+    """The text tower's config.json as a spec; `shared` is the width of the space both towers project to."""
+    norm = LayerNorm(eps=c.get("layer_norm_eps", 1e-5))
+    end = c.get("eos_token_id", 49407)
+    project = c.size("projection_dim", 512) if shared is None else shared
+    pooled = Pooled(pool="token", token=None if end == HIGHEST else end)
+    embed = Tokens(vocab=c.size("vocab_size", 49408), position=Learned(c.size("max_position_embeddings", 77)))
+    stack = layers(c, norm, width=512, inner=2048, heads=8, causal=True, final=None)
+    return Model(embed=embed, stack=stack, head=projected(pooled, head, project), init="bert")
+
+
+def vision(c: Config, head: str, shared: int | None = None) -> Model:
+    """The image tower's config.json as a spec."""
+    norm = LayerNorm(eps=c.get("layer_norm_eps", 1e-5))
+    project = c.size("projection_dim", 512) if shared is None else shared
+    embed = Patches(
+        size=c.size("image_size", 224), patch=c.size("patch_size", 32), channels=c.size("num_channels", 3),
+        norm=norm, bias=False,
+    )  # fmt: skip
+    # The norm after the last layer is only for the class token: hidden states leave without one.
+    stack = layers(c, norm, width=768, inner=3072, heads=12, causal=False, final=NoNorm())
+    return Model(embed=embed, stack=stack, head=projected(Pooled(norm=norm), head, project), init="bert")
+
+
+def layers(c: Config, norm: Norm, *, width: int, inner: int, heads: int, causal: bool, final: Norm | None) -> Stack:
+    """The layers of a tower; the numbers are the config class's defaults."""
+    c.skip("declared once, never used", "dropout")
+    width, inner = c.size("hidden_size", width), c.size("intermediate_size", inner)
+    mixer = Attention(heads=c.size("num_attention_heads", heads), dropout=c.get("attention_dropout", 0.0))
+    feed = MLP(width=None if inner == 4 * width else inner, act=c.act("hidden_act", "quick_gelu"))
+    depth = c.size("num_hidden_layers", 12)
+    return Stack(width=width, depth=depth, causal=causal, block=Block(mixer=mixer, feed=feed, norm=norm), final=final)
+
+
+def projected(pooled: Pooled, head: str, width: int) -> Pooled:
+    return pooled if head == BARE else pooled.replace(dense=width, bias=False)
+
+
+def config(spec: Model, head: str) -> dict[str, Any]:
+    """A spec as a tower's config.json."""
+    embed, stack, first, pooled = spec.embed, spec.stack, spec.stack.tiles[0], spec.head
+    assert isinstance(first.mixer, Attention) and isinstance(first.feed, MLP) and isinstance(first.norm, LayerNorm)
+    assert isinstance(pooled, Pooled)
+    made: dict[str, Any] = {
+        "hidden_size": stack.width, "num_hidden_layers": stack.depth, "num_attention_heads": first.mixer.heads,
+        "intermediate_size": first.feed.width or 4 * stack.width, "hidden_act": THEIR_ACTS[first.feed.act],
+        "layer_norm_eps": first.norm.eps, "attention_dropout": first.mixer.dropout,
+    }  # fmt: skip
+    if head == PROJECT:
+        made["projection_dim"] = stack.width if pooled.dense is True else pooled.dense
+    if isinstance(embed, Tokens):
+        assert isinstance(embed.position, Learned)
+        return made | {
+            "vocab_size": embed.vocab, "max_position_embeddings": embed.position.length,
+            "eos_token_id": HIGHEST if pooled.token is None else pooled.token,
+        }  # fmt: skip
+    assert isinstance(embed, Patches)
+    return made | {"image_size": embed.size, "patch_size": embed.patch, "num_channels": embed.channels}
+
+
+LAYERS = (
+    ("stack.blocks.{i}.around_mixer.before", "encoder.layers.{i}.layer_norm1"),
+    ("stack.blocks.{i}.mixer.qkv", tuple(f"encoder.layers.{{i}}.self_attn.{part}_proj" for part in "qkv"), QKV),
+    ("stack.blocks.{i}.mixer.out", "encoder.layers.{i}.self_attn.out_proj"),
+    ("stack.blocks.{i}.around_feed.before", "encoder.layers.{i}.layer_norm2"),
+    ("stack.blocks.{i}.feed.up", "encoder.layers.{i}.mlp.fc1"),
+    ("stack.blocks.{i}.feed.down", "encoder.layers.{i}.mlp.fc2"),
+)
+WORDS = (
+    ("embed.table", "embeddings.token_embedding"),
+    ("embed.position.table", "embeddings.position_embedding"),
+    ("stack.final", "final_layer_norm"),
+)
+PIXELS = (
+    ("embed.patch", "embeddings.patch_embedding", PATCH),
+    ("embed.lead", "embeddings.class_embedding", Leading(1)),
+    ("embed.position.table", "embeddings.position_embedding"),
+    ("embed.norm", "pre_layrnorm"),
+    ("head.norm", "post_layernorm"),
+)
+
+
+def text_table(spec: Model, head: str) -> tuple[Row, ...]:
+    """One row a module; the tower lies under a prefix beside its projection."""
+    if head == BARE:
+        return rows(*LAYERS, *WORDS)
+    return rows(*under("text_model.", LAYERS + WORDS), ("head.dense", "text_projection"))
+
+
+def vision_table(spec: Model, head: str) -> tuple[Row, ...]:
+    """The same for images."""
+    if head == BARE:
+        return rows(*LAYERS, *PIXELS)
+    return rows(*under("vision_model.", LAYERS + PIXELS), ("head.dense", "visual_projection"))
+
+
+# ---------------------------------------------------------------- a folder with both towers
+
+
+def tower(c: Config, head: str) -> Model:
+    """One tower of a whole CLIP, with its projection."""
+    if head == WHOLE:
+        raise UserError("a whole CLIP is two networks", where=c.where, fix="open it with head='text' or head='vision'")
+    c.skip("the other tower, or of both towers together", "text_config", "vision_config", "logit_scale_init_value")
+    c.skip("older copies of text_config and vision_config", "text_config_dict", "vision_config_dict")
+    shared = c.size("projection_dim", 512)
+    name = f"{head}_config"
+    older = c.data.get(f"{name}_dict")
+    part = Config((c.data.get(name) if older is None else older) or {}, f"{c.where} {name}")
+    part.skip("said by the whole", "projection_dim")
+    spec = (text if head == TEXT else vision)(part, PROJECT, shared)
+    c.data |= {f"{name}.{field}": part.data[field] for field in part.unread()}  # nobody read them: they are reported
+    return spec
+
+
+def no_config(spec: Model, head: str) -> dict[str, Any]:
+    raise UserError("one tower is not a whole CLIP", fix="it is written as a tower of its own")
+
+
+def tower_table(spec: Model, head: str) -> tuple[Row, ...]:
+    return (text_table if head == TEXT else vision_table)(spec, PROJECT)
+
+
+def patterns(*tables: tuple[Row, ...]) -> tuple[str, ...]:
+    """Regular expressions of every name there in some tables."""
+    names = [name for table in tables for row in table for name in row.names]
+    return tuple(re.escape(name).replace(r"\{i\}", r"\d+") + r"(\.weight|\.bias)?" for name in names)
+
+
+# Only ever a placeholder for their tables: the names do not depend on sizes.
+ANY: Any = None
+POSITION_IDS = r"((text|vision)_model\.)?embeddings\.position_ids"
+
+FAMILIES = (
+    Family(
+        model_type="clip",
+        heads={"CLIPModel": WHOLE, "CLIPTextModelWithProjection": TEXT, "CLIPVisionModelWithProjection": VISION},
+        settings=tower, config=no_config, table=tower_table, buffers=(POSITION_IDS,),
+        spare=(*patterns(text_table(ANY, PROJECT), vision_table(ANY, PROJECT)), "logit_scale"),
+    ),
+    Family(
+        model_type="clip_text_model", heads={"CLIPTextModel": BARE, "CLIPTextModelWithProjection": PROJECT},
+        settings=text, config=config, table=text_table, prefix="text_model.", buffers=(POSITION_IDS,),
+    ),
+    Family(
+        model_type="clip_vision_model", heads={"CLIPVisionModel": BARE, "CLIPVisionModelWithProjection": PROJECT},
+        settings=vision, config=config, table=vision_table, prefix="vision_model.", buffers=(POSITION_IDS,),
+    ),
+)  # fmt: skip

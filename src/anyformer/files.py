@@ -1,0 +1,71 @@
+"""Reading files of a folder that somebody else made: bounded, by plain name, never out of the folder, never as code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from anyformer.errors import UserError
+
+LIMIT = 128 * 2**20  # bytes of any one file but weights; the largest public tokenizers are near 35 MB
+AGAIN = "copy the file again"
+
+
+def inside(folder: Path, name: str, *, where: str = "") -> Path:
+    """The path of a file named by data; only a plain name that stays in the folder, also through links, is accepted."""
+    if not name or name != Path(name).name or name in (".", "..") or "\\" in name or "\0" in name:
+        raise UserError(f"{name[:80]!r} is not a plain file name", where=where or folder.name, fix="repair the file")
+    path = folder / name
+    if path.is_symlink() and not stays(folder, path):
+        raise UserError(f"{name} is a link out of the folder", where=folder.name, fix="copy the file itself")
+    return path
+
+
+def stays(folder: Path, link: Path) -> bool:
+    """Whether a link ends in the folder, or in a hub's own store of files beside it."""
+    try:
+        target, home = link.resolve(), folder.resolve()
+    except (OSError, RuntimeError):  # a link to itself
+        return False
+    return target.is_relative_to(home) or target.is_relative_to(home.parent.parent / "blobs")
+
+
+def read_bytes(path: Path) -> bytes:
+    """The whole file, if it is there and not larger than `LIMIT`."""
+    try:
+        if not path.is_file():
+            raise UserError("the file is not there", where=path.name, fix="copy the whole folder")
+        with path.open("rb") as file:
+            data = file.read(LIMIT + 1)
+    except OSError as error:
+        raise UserError(f"cannot be read ({error.strerror})", where=path.name, fix="check its permissions") from None
+    if len(data) > LIMIT:
+        raise UserError(f"more than {LIMIT} bytes", where=path.name, fix="that is no file of a model folder")
+    return data
+
+
+def read_text(path: Path) -> str:
+    """The file as UTF-8."""
+    try:
+        return read_bytes(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"not UTF-8 (byte {error.start})", where=path.name, fix=AGAIN) from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The file as one JSON object."""
+    try:
+        data = json.loads(read_text(path))
+    except UserError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"not JSON ({short(error)})", where=path.name, fix=AGAIN) from None
+    if not isinstance(data, dict):
+        raise UserError("not a JSON object", where=path.name, fix=AGAIN)
+    return data
+
+
+def short(error: BaseException) -> str:
+    """An error of another library on part of one line."""
+    return " ".join(str(error).split())[:120]

@@ -1,0 +1,161 @@
+"""Beam search: the most probable texts, kept side by side (transformers' rules, tokens and scores).
+
+Every text has `num_beams` unfinished beams and as many finished ones. A step looks at the best continuations of all
+beams: those that end become finished texts with the score log p / length ** length_penalty, if they are among the
+best `num_beams`; of the others the best `num_beams` go on. A text is done when none of its beams may still get better
+than its worst finished text: judged at the present length (`early_stopping=False`), at once when there are
+`num_beams` finished ones (True), or at the most favourable length ("never").
+
+-inf marks a place that nothing has taken yet, so that vocabularies smaller than the number of beams work too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from anyformer.generation.filters import Written, rules
+from anyformer.generation.result import Generated, is_one_of, reasons_of
+from anyformer.generation.running import Running
+from anyformer.generation.settings import Generation
+from anyformer.generation.stops import Stops
+
+
+@dataclass
+class Texts:
+    """Candidates of every prompt, best first: (B,W) scores and (B,W,N) what was written."""
+
+    scores: Tensor  # (B,W)
+    tokens: Tensor  # (B,W,N)
+    logprobs: Tensor  # (B,W,N) the model's own, token by token
+    lengths: Tensor  # (B,W)
+    by_eos: Tensor  # (B,W)
+    by_stop: Tensor  # (B,W)
+
+    @classmethod
+    def none(cls, batch: int, width: int, length: int, padding: int, like: Tensor) -> Texts:
+        """Places nothing has taken."""
+        flags = torch.zeros(batch, width, dtype=torch.bool, device=like.device)
+        return cls(
+            scores=like.new_full((batch, width), -torch.inf),
+            tokens=torch.full((batch, width, length), padding, device=like.device),
+            logprobs=like.new_zeros(batch, width, length),
+            lengths=torch.zeros(batch, width, dtype=torch.long, device=like.device), by_eos=flags, by_stop=flags,
+        )  # fmt: skip
+
+    def at(self, where: Tensor) -> Texts:
+        """The candidates at those places (B,K)."""
+        long = where[..., None].expand(-1, -1, self.tokens.shape[2])
+        return Texts(
+            self.scores.gather(1, where), self.tokens.gather(1, long), self.logprobs.gather(1, long),
+            self.lengths.gather(1, where), self.by_eos.gather(1, where), self.by_stop.gather(1, where),
+        )  # fmt: skip
+
+    def best(self, scores: Tensor, width: int) -> tuple[Texts, Tensor]:
+        """The `width` best under other scores (B,K), and where they stood."""
+        top = scores.topk(width)
+        found = self.at(top.indices)
+        found.scores = top.values
+        return found, top.indices
+
+    def and_also(self, other: Texts) -> Texts:
+        """Both side by side."""
+        return Texts(*(torch.cat([getattr(self, name), getattr(other, name)], 1) for name in vars(self)))
+
+
+def beam_search(
+    running: Running,
+    logits: Tensor,
+    prompt: Tensor,
+    real: Tensor | None,
+    limit: int,
+    settings: Generation,
+    stops: Stops | None = None,
+) -> Generated:
+    """The `num_return_sequences` best texts of every prompt (B,P), given the logits (B,V) of their first tokens."""
+    batch, width, vocab = prompt.shape[0], settings.num_beams, logits.shape[1]
+    device, exact = prompt.device, torch.promote_types(logits.dtype, torch.float32)
+    ends = torch.tensor([one for one in settings.ends if one < vocab], dtype=torch.long, device=device)
+    wide = min(max(2, 1 + len(settings.ends)) * width, width * vocab)  # enough that `width` of them do not end
+    filters = rules(settings, vocab, device)
+    first_row = torch.arange(batch, device=device)[:, None] * width
+    beams = Texts.none(batch, width, limit, settings.padding, logits.new_zeros((), dtype=exact))
+    finished = Texts.none(batch, width, limit, settings.padding, beams.scores)
+    beams.scores[:, 0] = 0.0  # all beams are still the same prompt: one of them counts
+    running.repeat(width)
+    logits = logits.repeat_interleave(width, 0)
+    heads = prompt.repeat_interleave(width, 0)
+    seen = None if real is None else real.repeat_interleave(width, 0)
+    open_ = torch.ones(batch, 1, dtype=torch.bool, device=device)  # texts that may still get better
+    for step in range(limit):
+        own = logits.to(exact).log_softmax(-1)  # (B*W,V)
+        scores = own
+        if filters:
+            written = Written(
+                torch.cat([heads, beams.tokens[..., :step].flatten(0, 1)], 1),
+                None if seen is None else torch.nn.functional.pad(seen, (0, step), value=True),
+                step, step == limit - 1,
+            )  # fmt: skip
+            for apply in filters:
+                scores = apply(scores, written)
+        if settings.renormalize_logits:
+            scores = scores.log_softmax(-1)
+        totals = (beams.scores[..., None] + scores.view(batch, width, vocab)).flatten(1)  # (B,W*V)
+        total, place = totals.topk(wide)
+        origin, token = place // vocab, place % vocab
+        taken = beams.at(origin)
+        taken.tokens[..., step] = token
+        taken.logprobs[..., step] = own.view(batch, -1).gather(1, place)
+        taken.lengths = taken.lengths + 1
+        taken.by_eos = is_one_of(token, ends)
+        if stops is not None:
+            flat = taken.tokens[..., : step + 1].flatten(0, 1)
+            taken.by_stop = stops.end(flat, (total > -torch.inf).flatten()).view(batch, wide) & ~taken.by_eos
+        hit = taken.by_eos | taken.by_stop if step < limit - 1 else torch.ones_like(taken.by_eos)
+        # Only the best `width` may finish; the others are there so that enough go on.
+        among = torch.arange(wide, device=device) < width
+        ending = (total / (step + 1) ** settings.length_penalty).where(hit & among & open_, -torch.inf)
+        both = finished.and_also(taken)
+        finished, _ = both.best(torch.cat([finished.scores, ending], 1), width)
+        if step == limit - 1:
+            break
+        beams, where = taken.best(total.where(~hit, -torch.inf), width)
+        open_ = open_ & may_improve(beams, finished, step + 1, limit, settings)
+        if not bool(open_.any()):
+            break
+        rows = (origin.gather(1, where) + first_row).flatten()
+        running.reorder(rows)
+        logits = running.step(beams.tokens[..., step].flatten())
+    return best_texts(finished, prompt, settings)
+
+
+def may_improve(beams: Texts, finished: Texts, length: int, limit: int, settings: Generation) -> Tensor:
+    """Which texts (B,1) could still find something better than their worst finished one."""
+    full = (finished.scores > -torch.inf).all(1, keepdim=True)
+    going = beams.scores[:, :1] > -torch.inf
+    if settings.early_stopping is True:
+        return going & ~full
+    longest = settings.early_stopping == "never" and settings.length_penalty > 0
+    hoped = beams.scores[:, :1] / (limit if longest else length) ** settings.length_penalty
+    return going & (~full | (hoped > finished.scores[:, -1:]))
+
+
+def best_texts(finished: Texts, prompt: Tensor, settings: Generation) -> Generated:
+    """The best of each prompt as rows, cut to the longest."""
+    count = settings.num_return_sequences
+    empty = finished.scores == -torch.inf  # fewer texts than places: small vocabularies
+    finished.lengths = finished.lengths.masked_fill(empty, 0)
+    finished.tokens = finished.tokens.masked_fill(empty[..., None], settings.padding)
+    finished.logprobs = finished.logprobs.masked_fill(empty[..., None], 0.0)
+    length = int(finished.lengths[:, :count].max())
+    tokens = finished.tokens[:, :count, :length].flatten(0, 1)
+    return Generated(
+        ids=torch.cat([prompt.repeat_interleave(count, 0), tokens], 1),
+        prompt=prompt.shape[1],
+        lengths=finished.lengths[:, :count].flatten(),
+        logprobs=finished.logprobs[:, :count, :length].flatten(0, 1),
+        scores=finished.scores[:, :count].flatten(),
+        reasons=reasons_of(finished.by_eos[:, :count].flatten(), finished.by_stop[:, :count].flatten()),
+    )

@@ -1,0 +1,101 @@
+"""What enters: ids and masks are checked before any compute, and padding is brought to the left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyformer.core.model import Model, Seq2Seq
+from anyformer.errors import UserError
+from anyformer.heads.lm import LM
+from anyformer.positions.rope import Rope
+from anyformer.slots import Embed
+
+
+def check_ids(tokens: Any, vocab: int, name: str = "tokens") -> Tensor:
+    """Ids (B,T) that the embedding knows; else the table would be read past its end, on a GPU without a message."""
+    if not isinstance(tokens, Tensor):
+        raise UserError(f"{name} are {type(tokens).__name__}", fix="give a tensor of ids (B, T), whole numbers")
+    if tokens.dim() != 2 or tokens.is_floating_point() or tokens.is_complex() or tokens.dtype == torch.bool:
+        raise UserError(f"{name} have shape {tuple(tokens.shape)} and type {tokens.dtype}",
+                        fix="expected ids (B, T), whole numbers")  # fmt: skip
+    if tokens.shape[0] < 1 or tokens.shape[1] < 1:
+        raise UserError(f"{name} have shape {tuple(tokens.shape)}", fix="give at least one token a row")
+    low, high = (int(edge) for edge in tokens.aminmax())
+    if low < 0 or high >= vocab:
+        raise UserError(f"{name} hold the id {low if low < 0 else high}", fix=f"ids go from 0 to {vocab - 1}")
+    return tokens
+
+
+def check_mask(mask: Any, tokens: Tensor, name: str = "mask") -> Tensor | None:
+    """Padding (B,T) as bool, or None where nothing is padding."""
+    if mask is None:
+        return None
+    if not isinstance(mask, Tensor) or mask.shape != tokens.shape or mask.is_floating_point():
+        got = f"shape {tuple(mask.shape)} and type {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
+        raise UserError(f"{name} is {got}" if not isinstance(mask, Tensor) else f"{name} has {got}",
+                        fix=f"expected {tuple(tokens.shape)}, bool (True = a real token) or whole numbers")  # fmt: skip
+    real = (mask != 0).to(tokens.device)
+    empty = (~real.any(1)).nonzero()
+    if len(empty):
+        raise UserError(f"row {int(empty[0])} of {name} hides every token", fix="give each row at least one token")
+    return None if bool(real.all()) else real
+
+
+def flush_right(tokens: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Every row's real tokens moved to its end in their order, so that the newest keys of a row are its last tokens.
+
+    Returns the tokens, the padding, and where each column came from (None where nothing moved).
+    """
+    if real is None or bool((real[:, :-1] <= real[:, 1:]).all()):  # padding is on the left already
+        return tokens, real, None
+    order = real.to(torch.uint8).argsort(dim=1, stable=True)
+    return tokens.gather(1, order), real.gather(1, order), order
+
+
+def vocabulary_of(embed: Embed, where: str) -> int:
+    """How many ids an embedding knows."""
+    if embed.vocabulary is None:
+        raise UserError(f"{type(embed).__name__} takes no token ids", where=where, fix="decode models of text")
+    return embed.vocabulary[0]
+
+
+def decoder_of(spec: Model | Seq2Seq) -> Model:
+    """The part of a model that writes."""
+    return spec.decoder if isinstance(spec, Seq2Seq) else spec
+
+
+def check_model(model: Any) -> Model | Seq2Seq:
+    """The spec of a model that can write; else a sentence saying what it lacks."""
+    spec = getattr(model, "spec", None)
+    if not isinstance(spec, Model | Seq2Seq):
+        raise UserError(f"{type(model).__name__} is no built Model or Seq2Seq", fix="give what spec.build() returns")
+    if not isinstance(spec.head, LM):
+        raise UserError("the model has no head that scores words", fix="give it head=LM()")
+    if not decoder_of(spec).stack.causal:
+        raise UserError("only a causal stack can be decoded step by step", fix="use Stack(causal=True)")
+    return spec
+
+
+def room(spec: Model) -> tuple[int | None, str]:
+    """How many tokens a decoder can place, and why no more; None where it can go on for ever."""
+    limit, why = spec.embed.limit, "learned positions"
+    for block in spec.stack.tiles:
+        scaling = block.relative.scaling if isinstance(block.relative, Rope) else None
+        if scaling is not None and scaling.trained is not None and (limit is None or scaling.trained < limit):
+            limit, why = scaling.trained, "tokens, after which Dynamic scaling would turn the keys in the cache"
+    return limit, why
+
+
+def check_room(spec: Model, prompt: int, new: int) -> None:
+    """Refuse before the start what would end in the middle of a text."""
+    limit, why = room(spec)
+    if limit is None or prompt + new <= limit:
+        return
+    if prompt >= limit:
+        raise UserError(f"the prompt's {prompt} tokens leave no room among {limit} {why}",
+                        fix=f"shorten it to at most {limit - 1}")  # fmt: skip
+    raise UserError(f"{prompt} tokens of the prompt and max_new_tokens {new} do not fit {limit} {why}",
+                    fix=f"use max_new_tokens={limit - prompt}")  # fmt: skip

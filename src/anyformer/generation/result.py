@@ -1,0 +1,60 @@
+"""What decoding gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Reason = Literal["eos", "stop", "length"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One token of every row."""
+
+    tokens: Tensor  # (R,) padding where a row has ended
+    logprobs: Tensor  # (R,) the model's own log-probability of it, 0 where a row has ended
+    live: Tensor  # (R,) whether the row had not ended before it
+    top_tokens: Tensor | None = None  # (R,n) the most probable ones, where asked for
+    top_logprobs: Tensor | None = None  # (R,n)
+
+
+@dataclass(frozen=True)
+class Generated:
+    """Texts, one a row; `num_return_sequences` of a prompt stand next to each other, best first under beam search."""
+
+    ids: Tensor  # (R, prompt + N) prompt and text; for an encoder-decoder its start token and text
+    prompt: int  # columns of `ids` before the text
+    lengths: Tensor  # (R,) tokens written, the ending one included
+    logprobs: Tensor  # (R,N) the model's own log-probability of each token, 0 after the end
+    scores: Tensor  # (R,) sum of log-probabilities; under beam search divided by length ** length_penalty
+    reasons: list[Reason]  # why each row ended
+    top_tokens: Tensor | None = None  # (R,N,n)
+    top_logprobs: Tensor | None = None  # (R,N,n)
+
+    @property
+    def new(self) -> Tensor:
+        """What was written, (R,N), padded after the end."""
+        return self.ids[:, self.prompt :]
+
+    def rows(self) -> Iterator[list[int]]:
+        """What was written, a list of ids a row without padding; the ending token is part of it."""
+        for row, length in zip(self.new.tolist(), self.lengths.tolist(), strict=True):
+            yield row[:length]
+
+
+def reasons_of(by_eos: Tensor, by_stop: Tensor) -> list[Reason]:
+    """One word a row, from which rows ended by which."""
+    return [
+        "eos" if eos else "stop" if stop else "length"
+        for eos, stop in zip(by_eos.tolist(), by_stop.tolist(), strict=True)
+    ]
+
+
+def is_one_of(tokens: Tensor, ids: Tensor) -> Tensor:
+    """Whether each token is among a few ids."""
+    return (tokens[..., None] == ids).any(-1) if len(ids) else torch.zeros_like(tokens, dtype=torch.bool)

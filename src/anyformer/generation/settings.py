@@ -1,0 +1,255 @@
+"""How to decode, with Hugging Face's names."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from anyformer.errors import UserError, did_you_mean
+
+log = logging.getLogger("anyformer")
+
+# Their options that change the text and are not implemented, with the value that switches each off.
+UNKNOWN_HERE: dict[str, Any] = {
+    "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "top_h": None, "encoder_repetition_penalty": 1.0,
+    "encoder_no_repeat_ngram_size": 0, "exponential_decay_length_penalty": None, "begin_suppress_tokens": None,
+    "sequence_bias": None, "guidance_scale": 1.0, "watermarking_config": None, "diversity_penalty": 0.0,
+    "num_beam_groups": 1, "constraints": None, "force_words_ids": None, "penalty_alpha": 0.0, "dola_layers": None,
+    "max_time": None, "token_healing": False,
+}  # fmt: skip
+# Not implemented either, but the text stays the same without them.
+HARMLESS = {
+    "prompt_lookup_num_tokens": None, "speculation_type": None, "use_mtp": None, "low_memory": False,
+    "remove_invalid_values": False, "assistant_early_exit": None,
+}  # fmt: skip
+DEFAULT_NEW_TOKENS = 20  # theirs too
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """Settings of `generate`. Everything left out means the plainest choice: greedy, twenty tokens, no limits on words.
+
+    Lengths: `max_new_tokens` counts what is written, `max_length` the prompt with its padding too (for an
+    encoder-decoder, the start token); the first wins. Choice: greedy unless `do_sample` or `num_beams` above 1;
+    `temperature` 0 is greedy. Unlike in transformers, `top_k` is off unless given (there it is 50).
+    `seed` is one number for every prompt, or one for each; left out, it is drawn from torch's own generator.
+    `logprobs` n also returns the n most probable tokens of every step.
+
+    >>> Generation(max_new_tokens=5, do_sample=True, top_p=0.9, seed=1).top_p
+    0.9
+    """
+
+    max_new_tokens: int | None = None
+    max_length: int | None = None
+    min_new_tokens: int | None = None
+    min_length: int | None = None
+    do_sample: bool = False
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    num_beams: int = 1
+    num_return_sequences: int = 1
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
+    repetition_penalty: float = 1.0
+    no_repeat_ngram_size: int = 0
+    suppress_tokens: Sequence[int] = ()
+    renormalize_logits: bool = False
+    eos_token_id: int | Sequence[int] | None = None
+    pad_token_id: int | None = None
+    bos_token_id: int | None = None
+    decoder_start_token_id: int | None = None
+    forced_bos_token_id: int | None = None
+    forced_eos_token_id: int | Sequence[int] | None = None
+    stop_strings: str | Sequence[str] = ()
+    seed: int | Sequence[int] | None = None
+    logprobs: int = 0
+    cache_implementation: Literal["dynamic", "static"] = "dynamic"
+    prefill_chunk_size: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_new_tokens", "max_length", "num_beams", "num_return_sequences", "prefill_chunk_size"):
+            self.whole(name, least=1, optional=name not in ("num_beams", "num_return_sequences"))
+        for name in ("min_new_tokens", "min_length", "top_k"):
+            self.whole(name, least=0, optional=True)
+        self.whole("no_repeat_ngram_size", least=0)
+        self.whole("logprobs", least=0)
+        for name in ("pad_token_id", "bos_token_id", "decoder_start_token_id", "forced_bos_token_id"):
+            self.whole(name, least=0, optional=True)
+        for name in ("do_sample", "renormalize_logits"):
+            if not isinstance(getattr(self, name), bool):
+                raise self.wrong(name, "use True or False")
+        self.real("temperature", 0.0, math.inf, "use 0 for greedy, 0.7 for fewer surprises, 1 for the model's own")
+        self.real("repetition_penalty", 0.0, math.inf, "use 1.0 for none, 1.2 for some", above=True)
+        self.real("length_penalty", -math.inf, math.inf, "use 0 for none, 1 to divide by the length")
+        if self.top_p is not None:
+            self.real("top_p", 0.0, 1.0, "use 0.9, or 1 for no limit", above=True)
+        if self.min_p is not None:
+            self.real("min_p", 0.0, 1.0, "use 0.05, or 0 for no limit")
+        if self.early_stopping not in (True, False, "never"):
+            raise self.wrong("early_stopping", 'use True, False or "never"')
+        if self.cache_implementation not in ("dynamic", "static"):
+            raise self.wrong("cache_implementation", 'use "dynamic" or "static"')
+        for name in ("eos_token_id", "forced_eos_token_id", "suppress_tokens"):
+            self.put(name, self.id_list(name))
+        stops = (self.stop_strings,) if isinstance(self.stop_strings, str) else tuple(self.stop_strings or ())
+        if not all(isinstance(stop, str) and stop for stop in stops):
+            raise self.wrong("stop_strings", "give one text or a list of texts, none of them empty")
+        self.put("stop_strings", stops)
+        self.put("early_stopping", "never" if self.early_stopping == "never" else bool(self.early_stopping))
+        if self.seed is not None and not isinstance(self.seed, int):
+            seeds = tuple(self.seed) if isinstance(self.seed, list | tuple) else ()
+            if not seeds or not all(is_whole(seed) for seed in seeds):
+                raise self.wrong("seed", "give one whole number, or one for each prompt")
+            self.put("seed", seeds)
+        elif isinstance(self.seed, bool):
+            raise self.wrong("seed", "give a whole number")
+        self.fit_together()
+
+    def fit_together(self) -> None:
+        """What two settings mean for each other."""
+        if self.num_beams > 1 and self.do_sample:
+            raise UserError("num_beams above 1 and do_sample exclude each other", where="Generation", fix="use one")
+        if self.num_beams > 1 and self.logprobs:
+            raise UserError("logprobs lists no other tokens under beam search", where="Generation",
+                            fix="use num_beams=1, or score the texts afterwards")  # fmt: skip
+        if self.num_beams > 1 and self.num_return_sequences > self.num_beams:
+            raise UserError(
+                f"num_return_sequences {self.num_return_sequences} is above num_beams {self.num_beams}",
+                where="Generation", fix=f"use num_beams={self.num_return_sequences}",
+            )  # fmt: skip
+        if self.num_beams == 1 and not self.sampled and self.num_return_sequences > 1:
+            raise UserError(
+                f"num_return_sequences {self.num_return_sequences} would be the same greedy text again and again",
+                where="Generation", fix=f"use do_sample=True or num_beams={self.num_return_sequences}",
+            )  # fmt: skip
+        if self.max_new_tokens is not None and (self.min_new_tokens or 0) > self.max_new_tokens:
+            raise UserError(f"min_new_tokens {self.min_new_tokens} is above max_new_tokens {self.max_new_tokens}",
+                            where="Generation", fix=f"use min_new_tokens={self.max_new_tokens}")  # fmt: skip
+
+    # ---------------------------------------------------------------- what the decoder asks
+
+    @property
+    def sampled(self) -> bool:
+        """Whether tokens are drawn; temperature 0 is the limit of ever smaller ones, the most probable token."""
+        return self.do_sample and self.temperature > 0
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """Ids that end a text."""
+        return as_ids(self.eos_token_id)
+
+    @property
+    def forced_ends(self) -> tuple[int, ...]:
+        """Ids of which one must be last."""
+        return as_ids(self.forced_eos_token_id)
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """Texts that end a text."""
+        return (self.stop_strings,) if isinstance(self.stop_strings, str) else tuple(self.stop_strings)
+
+    @property
+    def padding(self) -> int:
+        """What fills a row after its end: the padding id, else the id that ends texts, else 0."""
+        return self.pad_token_id if self.pad_token_id is not None else (self.ends or (0,))[0]
+
+    # ---------------------------------------------------------------- from their files
+
+    @classmethod
+    def from_hf(cls, data: Mapping[str, Any]) -> Generation:
+        """The settings of a generation_config.json, or of an older config.json that carries them among its own.
+
+        Fields that are no decoding settings are passed over. An option that would change the text and is not
+        implemented is refused by name; one that would not is named in the log.
+        """
+        for name, off in UNKNOWN_HERE.items():
+            value = data.get(name)
+            if value is not None and value != off and value != [] and value is not False:
+                raise UserError(
+                    f"{name} {value!r} is not implemented and would change the text",
+                    where="generation_config.json",
+                    fix=f"remove {name}, or give your own settings",
+                )
+        for name, off in HARMLESS.items():
+            if data.get(name) not in (None, off):
+                log.warning("generation_config.json: %s is not implemented and was left out", name)
+        given = {f.name: data[f.name] for f in fields(cls) if data.get(f.name) is not None}
+        for name in ("logprobs", "seed"):  # ours alone; there these words mean nothing
+            given.pop(name, None)
+        if given.get("cache_implementation") != "static":
+            given.pop("cache_implementation", None)  # memory, not text
+        if "top_k" in given and given["top_k"] == 0:
+            given.pop("top_k")
+        given["suppress_tokens"] = [*given.get("suppress_tokens", ()), *single_words(data.get("bad_words_ids"))]
+        if given.get("num_beams", 1) > 1 and given.get("do_sample"):
+            raise UserError("num_beams above 1 with do_sample is not implemented and would change the text",
+                            where="generation_config.json", fix="give your own settings")  # fmt: skip
+        if given.get("num_beams", 1) == 1 and not given.get("do_sample"):
+            given.pop("num_return_sequences", None)
+        try:
+            return cls(**given)
+        except UserError as error:
+            raise UserError(error.what, where="generation_config.json", fix=error.fix) from None
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> Generation:
+        """The same as calling the class, with a sentence for a name it does not know."""
+        known = [f.name for f in fields(cls)]
+        for name in settings:
+            if name not in known:
+                raise UserError(f"there is no setting {name!r}", where="Generation", fix=did_you_mean(name, known))
+        return cls(**settings)
+
+    # ---------------------------------------------------------------- checks
+
+    def put(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    def wrong(self, name: str, fix: str) -> UserError:
+        return UserError(f"{name} is {getattr(self, name)!r}", where="Generation", fix=fix)
+
+    def whole(self, name: str, *, least: int, optional: bool = False) -> None:
+        value = getattr(self, name)
+        if value is None and optional:
+            return
+        if not is_whole(value) or value < least:
+            raise self.wrong(name, f"use a whole number, {least} or more" + (", or leave it out" if optional else ""))
+
+    def real(self, name: str, least: float, most: float, fix: str, *, above: bool = False) -> None:
+        value = getattr(self, name)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+            raise self.wrong(name, fix)
+        if not least <= value <= most or (above and value == least):
+            raise self.wrong(name, fix)
+
+    def id_list(self, name: str) -> tuple[int, ...] | None:
+        value = getattr(self, name)
+        if value is None:
+            return None
+        ids = (value,) if is_whole(value) else tuple(value) if isinstance(value, list | tuple) else (None,)
+        if not all(is_whole(one) and one >= 0 for one in ids):
+            raise self.wrong(name, "give a token id, a whole number from 0, or a list of them")
+        return ids
+
+
+def is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def as_ids(value: int | Sequence[int] | None) -> tuple[int, ...]:
+    return () if value is None else (value,) if isinstance(value, int) else tuple(value)
+
+
+def single_words(bad_words: Any) -> list[int]:
+    """Forbidden words of one token, which is how translation models keep padding out of the text."""
+    if bad_words is None:
+        return []
+    if not isinstance(bad_words, list) or not all(isinstance(word, list) and len(word) == 1 for word in bad_words):
+        raise UserError("bad_words_ids with words of several tokens is not implemented and would change the text",
+                        where="generation_config.json", fix="give your own settings")  # fmt: skip
+    return [word[0] for word in bad_words]

@@ -1,0 +1,39 @@
+"""Texts that end a text: they are looked for in what the newest tokens spell, whatever tokens they are cut into."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from anyformer.errors import UserError
+
+TextOf = Callable[[list[int]], str]
+SPARE = 8  # tokens beyond the longest stop: a first token may lose its space, some spell nothing
+
+
+class Stops:
+    """Stop strings and the way to read tokens."""
+
+    def __init__(self, texts: Sequence[str], text_of: TextOf) -> None:
+        self.texts, self.text_of = tuple(texts), text_of
+        self.tail = max(len(text.encode()) for text in self.texts) + SPARE  # a token spells at least a byte, or nothing
+
+    @classmethod
+    def of(cls, texts: Sequence[str], text_of: TextOf | None) -> Stops | None:
+        """None where no stop strings are asked for."""
+        if not texts:
+            return None
+        if text_of is None:
+            raise UserError("stop_strings need a way to read tokens", where="Generation",
+                            fix="pass text_of=, a function from ids to text")  # fmt: skip
+        return cls(texts, text_of)
+
+    def end(self, written: Tensor, asked: Tensor) -> Tensor:
+        """Which rows (B,) of those asked for have a stop string in what was written, (B,N), prompts left out."""
+        found = []
+        for row, ask in zip(written[:, -self.tail :].tolist(), asked.tolist(), strict=True):
+            text = self.text_of(row) if ask else ""
+            found.append(any(stop in text for stop in self.texts))
+        return torch.tensor(found, dtype=torch.bool, device=written.device)

@@ -1,0 +1,276 @@
+"""A model with all around it: tokenizer, labels, preprocessing, decoding settings. What `anyformer.load` gives."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyformer.checkpoints.folder import Opened, open_folder, save_foreign, save_own
+from anyformer.core.model import Model, Seq2Seq
+from anyformer.data.images import ImageSteps
+from anyformer.data.tokenizer import Tokenizer, open_tokenizer
+from anyformer.errors import UserError
+from anyformer.files import inside, read_json
+from anyformer.generation import Generated, Generation, Scored, Step, generate, score
+from anyformer.heads import LM, Pooled, Regress, TokenHead
+
+GENERATION_FILE, IMAGES_FILE, LABELS_FILE = "generation_config.json", "preprocessor_config.json", "preprocess.json"
+
+
+def load(
+    folder: str | Path, *, head: str | None = None, device: str = "cpu", dtype: torch.dtype | None = None
+) -> Predictor:
+    """Open an anyformer or Hugging Face folder; nothing is downloaded and no code in it is run.
+
+    `head` opens a Hugging Face folder with another head ("bare": none). `device` is auto, cpu, cuda[:N] or mps.
+    """
+    path, place = Path(folder), pick_device(device)
+    opened = open_folder(path, head=head, device=place, dtype=dtype)
+    images = inside(path, IMAGES_FILE)
+    kept = inside(path, LABELS_FILE)
+    labels = opened.labels
+    if kept.is_file():
+        found = read_json(kept).get("labels")
+        labels = [str(name) for name in found] if isinstance(found, list) else labels
+    return Predictor(
+        opened,
+        tokenizer=open_tokenizer(path),
+        labels=labels,
+        images=ImageSteps.from_dict(read_json(images)) if images.is_file() else None,
+        defaults=decoding_defaults(path, opened),
+    )
+
+
+def pick_device(name: str) -> torch.device:
+    """A device by name; auto takes the first accelerator there is."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UserError(
+            f"no device is called {name!r}", where="--device", fix="use auto, cpu, cuda, cuda:N or mps"
+        ) from None
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not there.get(device.type, False) or (
+        device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()
+    ):
+        raise UserError(f"{name} is not there", where="--device", fix="use auto or cpu")
+    return device
+
+
+def decoding_defaults(folder: Path, opened: Opened) -> Generation:
+    """What the folder says about decoding; older folders say it in config.json."""
+    path = inside(folder, GENERATION_FILE)
+    return Generation.from_hf(dict(opened.config) | (read_json(path) if path.is_file() else {}))
+
+
+@dataclass
+class Predictor:
+    """Text, images or ids in; text, labels, vectors or log-probabilities out."""
+
+    opened: Opened
+    tokenizer: Tokenizer | None = None
+    labels: list[str] | None = None
+    images: ImageSteps | None = None
+    defaults: Generation = Generation()  # noqa: RUF009 - frozen
+
+    @property
+    def model(self) -> Any:
+        """The network itself."""
+        return self.opened.model
+
+    @property
+    def spec(self) -> Any:
+        """The settings it was built from."""
+        return self.opened.spec
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    # ------------------------------------------------------------ decoding
+
+    def generate(
+        self, prompt: str | Sequence[str] | Tensor, *, on_token: Callable[[Step], object] | None = None, **settings: Any
+    ) -> Any:
+        """Continue (or, for an encoder-decoder, answer) a text, several texts, or a tensor of ids (B,T).
+
+        Settings have Hugging Face's names (max_new_tokens, num_beams, temperature, ...). A text gives a text, a list a
+        list, ids give ids with the prompt included, as transformers does. `predictor.decode(...)` gives everything.
+        """
+        if isinstance(prompt, Tensor):
+            return self.decode(prompt, settings, on_token=on_token).ids
+        result = self.decode(prompt, settings, on_token=on_token)
+        texts = self.texts(result)
+        count = settings.get("num_return_sequences", self.defaults.num_return_sequences)
+        if isinstance(prompt, str):
+            return texts[0] if count == 1 else texts
+        return texts
+
+    def decode(
+        self,
+        prompt: str | Sequence[str] | Tensor,
+        settings: dict[str, Any],
+        *,
+        on_token: Callable[[Step], object] | None = None,
+    ) -> Generated:
+        """Everything decoding knows: ids, log-probabilities, why each row stopped."""
+        if self.head_kind() is not LM:
+            raise UserError(
+                "this model has no head that scores words",
+                where=str(self.opened.head),
+                fix="open a causal or encoder-decoder model",
+            )
+        mask = None
+        if isinstance(prompt, Tensor):
+            ids = prompt[None] if prompt.dim() == 1 else prompt
+        else:
+            texts = [prompt] if isinstance(prompt, str) else list(prompt)
+            if not texts:
+                raise UserError("there is no prompt", fix="give at least one text")
+            ids, mask = self.words().batch(texts, side="right", device=self.device)
+            if ids.shape[1] == 0 or not mask.any(1).all():
+                raise UserError("a prompt is empty", fix="give at least one token, such as a newline")
+            mask = None if mask.all() else mask
+        text_of = None if self.tokenizer is None else self.tokenizer.decode
+        chosen = with_settings(self.defaults, settings)
+        return generate(self.model, ids.to(self.device), mask, settings=chosen, text_of=text_of, on_token=on_token)
+
+    def texts(self, result: Generated) -> list[str]:
+        """What was written, as text, without special tokens."""
+        words = self.words().target if isinstance(self.spec, Seq2Seq) else self.words()
+        return [words.decode(row) for row in result.rows()]
+
+    def score(self, text: str | Tensor) -> Scored:
+        """Log-probability of each token given those before it, and their sum, by the chain rule."""
+        if isinstance(self.spec, Seq2Seq) or self.head_kind() is not LM:
+            raise UserError("scoring needs a causal language model", fix="open a decoder such as GPT-2")
+        ids = text if isinstance(text, Tensor) else torch.tensor([self.words().encode(text)])
+        return score(self.model, ids.to(self.device))
+
+    # ------------------------------------------------------------ labels and vectors
+
+    @torch.inference_mode()
+    def predict_proba(self, rows: Sequence[Any], *, batch: int = 32) -> Tensor:
+        """Probabilities (rows, classes) of a classifier."""
+        if self.head_kind() is not Pooled or self.spec.head.classes is None:
+            raise UserError("this model does not classify whole inputs", fix="open a sequence or image classifier")
+        return torch.cat([self.run(part).logits.float().softmax(-1).cpu() for part in self.parts(rows, batch)])
+
+    @torch.inference_mode()
+    def predict(self, rows: Sequence[Any], *, batch: int = 32) -> list[Any]:
+        """A label for every row, a list of labels for every row of a tagger, numbers for a regressor."""
+        kind = self.head_kind()
+        if kind is TokenHead:
+            return [tags for part in self.parts(rows, batch) for tags in self.tags(part)]
+        if kind is Regress:
+            return [row for part in self.parts(rows, batch) for row in self.run(part).logits.float().cpu().tolist()]
+        best = self.predict_proba(rows, batch=batch).argmax(-1).tolist()
+        return [self.label(i) for i in best]
+
+    def tags(self, rows: Sequence[Any]) -> Iterator[list[str]]:
+        ids, mask = self.words().batch(list(rows), side="right", device=self.device)
+        best = self.model(ids, mask=mask).logits.argmax(-1)
+        for row, real in zip(best, mask, strict=True):
+            yield [self.label(i) for i in row[real].tolist()]
+
+    def label(self, index: int) -> str:
+        return str(index) if self.labels is None or index >= len(self.labels) else self.labels[index]
+
+    @torch.inference_mode()
+    def embed(self, rows: Sequence[Any], *, pool: str = "mean", normalise: bool = True, batch: int = 32) -> Tensor:
+        """One vector a row: the masked mean (or first token) of the last layer, of length 1 unless told otherwise."""
+        vectors = []
+        for part in self.parts(rows, batch):
+            if self.images is not None:
+                hidden = self.run(part).hidden
+                mask = torch.ones(hidden.shape[:2], dtype=torch.bool, device=hidden.device)
+            else:
+                ids, mask = self.words().batch(list(part), side="right", device=self.device)
+                hidden = (self.model.encoder if isinstance(self.spec, Seq2Seq) else self.model)(ids, mask=mask).hidden
+            share = mask[..., None].to(hidden.dtype)
+            vector = hidden[:, 0] if pool == "first" else (hidden * share).sum(1) / share.sum(1).clamp(min=1)
+            vectors.append(torch.nn.functional.normalize(vector, dim=-1) if normalise else vector)
+        return torch.cat(vectors).cpu()
+
+    def run(self, rows: Sequence[Any]) -> Any:
+        """One forward pass over texts or images."""
+        if self.images is not None:
+            pixels = self.images(list(rows)).to(self.device, next(self.model.parameters()).dtype)
+            return self.model(pixels)
+        ids, mask = self.words().batch(list(rows), side="right", device=self.device)
+        return self.model(ids, mask=mask)
+
+    def parts(self, rows: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+        if isinstance(rows, str) or not rows:
+            raise UserError("rows are a list, one entry an input", fix="write predict([text])")
+        for start in range(0, len(rows), size):
+            yield rows[start : start + size]
+
+    def head_kind(self) -> type | None:
+        head = self.spec.head if isinstance(self.spec, Model | Seq2Seq) else None
+        return None if head is None else type(head)
+
+    def words(self) -> Tokenizer:
+        if self.tokenizer is None:
+            raise UserError("the folder has no tokenizer", fix="give ids as a tensor, or add tokenizer.json")
+        return self.tokenizer
+
+    # ------------------------------------------------------------ saving
+
+    def save(self, folder: str | Path) -> Path:
+        """Write our own folder: anyformer.json, model.safetensors, and what stands around the model."""
+        path = save_own(folder, self.spec, self.model)
+        self.save_around(path)
+        if self.labels is not None:
+            (path / LABELS_FILE).write_text(json.dumps({"labels": self.labels}, indent=1) + "\n", encoding="utf-8")
+        return path
+
+    def export(self, folder: str | Path, to: str = "hf") -> Path:
+        """Write a folder for others: "hf" opens in transformers and vLLM, "onnx" in ONNX Runtime."""
+        if to == "onnx":
+            from anyformer.checkpoints.onnx import export_onnx
+
+            return export_onnx(folder, self)
+        if to != "hf":
+            raise UserError(f"there is no format {to!r}", where="export", fix='use "hf" or "onnx"')
+        named = {} if self.labels is None else {
+            "id2label": {str(i): name for i, name in enumerate(self.labels)},
+            "label2id": {name: i for i, name in enumerate(self.labels)},
+        }  # fmt: skip
+        path, _, _ = save_foreign(folder, self.spec, self.model, config=dict(self.opened.config) | named)
+        self.save_around(path)
+        return path
+
+    def save_around(self, folder: Path) -> None:
+        """Tokenizer, image preprocessing and decoding settings."""
+        if self.tokenizer is not None:
+            self.tokenizer.save(folder)
+        if self.images is not None:
+            (folder / IMAGES_FILE).write_text(json.dumps(self.images.to_dict(), indent=2) + "\n", encoding="utf-8")
+        settings = {name: value for name, value in changed(self.defaults).items() if name not in ("seed", "logprobs")}
+        if settings:
+            (folder / GENERATION_FILE).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+
+
+def changed(settings: Generation) -> dict[str, Any]:
+    """The settings that are not at their default."""
+    plain = Generation()
+    return {f.name: value for f in fields(settings) if (value := getattr(settings, f.name)) != getattr(plain, f.name)}
+
+
+def with_settings(defaults: Generation, settings: dict[str, Any]) -> Generation:
+    """The folder's settings with the caller's on top; beams asked for here put away sampling set there."""
+    kept = changed(defaults)
+    if settings.get("num_beams", 1) > 1 and "do_sample" not in settings:
+        kept.pop("do_sample", None)
+    if "max_new_tokens" in settings:
+        kept.pop("max_length", None)
+    return Generation.from_settings(kept | settings)

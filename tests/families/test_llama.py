@@ -1,0 +1,89 @@
+"""Llama, Mistral, Qwen2 and Qwen3 against transformers."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaForQuestionAnswering,
+    LlamaForSequenceClassification,
+    LlamaForTokenClassification,
+    LlamaModel,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from tests.families.parity import Case, check_config, check_logits, check_maps, check_round_trip, text_case
+
+SMALL = {
+    "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 44,
+    "vocab_size": 50,
+}  # fmt: skip
+KINDS = {LlamaConfig: "Llama", MistralConfig: "Mistral", Qwen2Config: "Qwen2", Qwen3Config: "Qwen3"}
+
+
+def case(name: str, kind: type, config: type = LlamaConfig, pad: str = "left", **settings: Any) -> Case:
+    # Their RMSNorm casts to float32 inside, hence the bound in float64.
+    made = config(**{**SMALL, **settings})
+    return text_case(f"{KINDS[config]} {name}", kind, made, pad=pad, positions=True, float64=1e-6)
+
+
+def scaled(kind: str, **given: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": 1000.0, **given}}
+
+
+CASES = [
+    case("bare", LlamaModel),
+    case("lm", LlamaForCausalLM),
+    case("lm, right padding", LlamaForCausalLM, pad="right"),
+    case("one kv head, odd head size, biases, tied", LlamaForCausalLM, num_key_value_heads=1, head_dim=10,
+         attention_bias=True, mlp_bias=True, tie_word_embeddings=True),
+    case("all kv heads, gelu", LlamaForCausalLM, num_key_value_heads=4, hidden_act="gelu", rms_norm_eps=1e-3),
+    case("linear", LlamaForCausalLM, **scaled("linear", factor=4.0)),
+    case("dynamic, within", LlamaForCausalLM, max_position_embeddings=32, **scaled("dynamic", factor=2.0)),
+    case("dynamic, beyond", LlamaForCausalLM, max_position_embeddings=8, pad="right", **scaled("dynamic", factor=2.0)),
+    case("yarn", LlamaForCausalLM, **scaled("yarn", factor=4.0, original_max_position_embeddings=16)),
+    case("yarn, all options", LlamaForCausalLM, **scaled("yarn", factor=4.0, original_max_position_embeddings=16,
+         beta_fast=16.0, beta_slow=2.0, mscale=0.7, mscale_all_dim=0.5, truncate=False)),
+    case("yarn, attention factor", LlamaForCausalLM,
+         **scaled("yarn", factor=4.0, original_max_position_embeddings=16, attention_factor=1.3)),
+    case("llama3", LlamaForCausalLM, **scaled("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+         original_max_position_embeddings=16)),
+    case("classify", LlamaForSequenceClassification, num_labels=3, pad_token_id=0),
+    case("tag", LlamaForTokenClassification, num_labels=3),
+    case("span", LlamaForQuestionAnswering),
+    case("window", MistralForCausalLM, MistralConfig, sliding_window=5),
+    case("no window", MistralForCausalLM, MistralConfig, sliding_window=None, head_dim=6),
+    case("lm", Qwen2ForCausalLM, Qwen2Config),
+    case("some windows", Qwen2ForCausalLM, Qwen2Config, num_hidden_layers=5, use_sliding_window=True,
+         sliding_window=4, max_window_layers=3),
+    case("lm", Qwen3ForCausalLM, Qwen3Config, head_dim=16),
+    case("biases, tied, windows", Qwen3ForCausalLM, Qwen3Config, head_dim=8, attention_bias=True,
+         tie_word_embeddings=True, use_sliding_window=True, sliding_window=4, max_window_layers=1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_answers_equal_transformers(case: Case, tmp_path: Path) -> None:
+    check_logits(case, tmp_path)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if "yarn, all" not in c.name], ids=str)
+def test_the_folder_goes_there_and_back(case: Case, tmp_path: Path) -> None:
+    check_round_trip(case, tmp_path)
+
+
+@pytest.mark.parametrize("case", [CASES[1], CASES[3], CASES[15], CASES[18], CASES[20]], ids=str)
+def test_every_map_equals_their_eager_map(case: Case, tmp_path: Path) -> None:
+    check_maps(case, tmp_path)
+
+
+@pytest.mark.parametrize("config", KINDS, ids=lambda c: c.__name__)
+def test_every_option_of_the_config_is_read(config: type) -> None:
+    check_config(config.model_type, config)

@@ -1,0 +1,194 @@
+"""ViT and DINO's ViT against transformers, and a trained ViT rewritten for other image sizes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from transformers import ViTConfig, ViTForImageClassification, ViTModel
+
+import anyformer
+from anyformer.checkpoints.folder import open_folder, save_foreign
+from anyformer.checkpoints.surgery import resize_images
+from anyformer.embeds.patches import cut
+from tests.families.images import check_hidden_states, check_pooled, image_case
+from tests.families.parity import Case, check_config, check_logits, check_maps, check_round_trip, make, save
+
+SMALL = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 37, "image_size": 12,
+         "patch_size": 4}  # fmt: skip
+
+
+class Dino:
+    """DINO's folders hold a ViTModel that was made without its pooler."""
+
+    def __new__(cls, config: ViTConfig) -> Any:
+        return ViTModel(config, add_pooling_layer=False)
+
+    @staticmethod
+    def from_pretrained(folder: Path, **options: Any) -> Any:
+        return ViTModel.from_pretrained(folder, add_pooling_layer=False, **options)
+
+
+def case(name: str, kind: type, size: tuple[int, int] | None = None, **settings: Any) -> Case:
+    return image_case(name, kind, ViTConfig(**{**SMALL, **settings}), size=size)
+
+
+POOLED = [
+    case("bare", ViTModel),
+    case("bare, another pooler", ViTModel, pooler_output_size=7, pooler_act="relu", num_hidden_layers=1),
+    case("bare, other image", ViTModel, size=(20, 8)),
+]
+CASES = [
+    *POOLED,
+    case("dino", Dino, num_attention_heads=3, layer_norm_eps=1e-5),
+    case("dino, larger image", Dino, size=(24, 24)),
+    case("dino, smaller wide image", Dino, size=(4, 16)),
+    case("dino, as many patches in another shape", Dino, image_size=16, size=(8, 32)),
+    case("classify", ViTForImageClassification, num_labels=5, intermediate_size=96),
+    case("classify, rectangles", ViTForImageClassification, image_size=[12, 30], patch_size=[4, 6], num_channels=5),
+    case("classify, no bias, gray, relu", ViTForImageClassification, qkv_bias=False, num_channels=1, hidden_act="relu"),
+    case("classify, wide heads", ViTForImageClassification, head_dim=9, hidden_act="gelu_new", num_hidden_layers=5),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_answers_equal_transformers(case: Case, tmp_path: Path) -> None:
+    check_logits(case, tmp_path)
+
+
+@pytest.mark.parametrize("case", POOLED, ids=str)
+def test_the_pooled_vector_equals_transformers(case: Case, tmp_path: Path) -> None:
+    check_pooled(case, tmp_path)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_folder_goes_there_and_back(case: Case, tmp_path: Path) -> None:
+    opened = check_round_trip(case, tmp_path)
+    assert (opened.head == "body") == (case.kind is Dino)
+
+
+def test_hidden_states_equal_layer_by_layer(tmp_path: Path) -> None:
+    check_hidden_states(CASES[-1], tmp_path)
+
+
+def test_every_map_equals_their_eager_map(tmp_path: Path) -> None:
+    check_maps(case("maps", ViTForImageClassification, image_size=[12, 20]), tmp_path)
+
+
+def test_every_option_of_the_config_is_read() -> None:
+    check_config("vit", ViTConfig)
+
+
+def test_a_classifier_opens_as_its_body(tmp_path: Path) -> None:
+    theirs = make(case("classify", ViTForImageClassification), torch.float64)
+    body = open_folder(save(theirs, tmp_path / "whole"), head="body")
+    pixels = torch.randn(2, 3, 12, 12, dtype=torch.float64)
+    wanted = theirs.vit(pixels).last_hidden_state
+    assert (body.model(pixels).hidden - wanted).abs().max() <= 1e-10
+
+
+def test_a_list_that_is_no_size_is_refused(tmp_path: Path) -> None:
+    folder = save(make(case("bare", ViTModel), torch.float32), tmp_path / "x")
+    text = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(text.replace('"image_size": 12', '"image_size": [12, 12, 12]'))
+    with pytest.raises(anyformer.UserError, match="image_size is"):
+        open_folder(folder)
+
+
+@pytest.mark.parametrize(
+    "name, width, depth, heads, count", [("vit-b16", 768, 12, 12, 86_567_656), ("vit-l16", 1024, 24, 16, 304_326_632)]
+)
+def test_presets_have_as_many_parameters_as_transformers(
+    name: str, width: int, depth: int, heads: int, count: int
+) -> None:
+    ours = sum(p.numel() for p in anyformer.preset(name).build(device="meta").parameters())
+    sizes = {"hidden_size": width, "num_hidden_layers": depth, "intermediate_size": 4 * width}
+    config = ViTConfig(**sizes, num_attention_heads=heads, num_labels=1000)
+    with torch.device("meta"):
+        theirs = sum(p.numel() for p in ViTForImageClassification(config).parameters())
+    assert ours == theirs == count
+
+
+def test_a_preset_is_written_as_a_vit(tmp_path: Path) -> None:
+    spec = anyformer.preset("vit-b16-tiny")
+    model = spec.build(seed=0).eval()
+    _, family, head = save_foreign(tmp_path / "x", spec, model)
+    assert (family.model_type, head) == ("vit", "classify")
+    pixels = torch.randn(2, 3, 32, 32)
+    again = ViTForImageClassification.from_pretrained(tmp_path / "x").eval()
+    assert (again(pixels).logits - model(pixels).logits).abs().max() <= 1e-5
+
+
+def test_flattened_patches_times_a_matrix_are_the_strided_convolution() -> None:
+    pixels, weight = torch.randn(2, 5, 12, 18), torch.randn(7, 5, 4, 6)
+    wanted = F.conv2d(pixels, weight, stride=(4, 6)).flatten(2).transpose(1, 2)
+    assert (cut(pixels, (4, 6)) @ weight.flatten(1).T - wanted).abs().max() <= 1e-4 * wanted.abs().max()
+
+
+# ---------------------------------------------------------------- another image size, once and for all
+
+
+def test_224_to_448_gives_785_tokens() -> None:
+    spec = anyformer.Model(
+        embed=anyformer.Patches(size=224, patch=16),
+        stack=anyformer.Stack(width=12, depth=1, block=anyformer.Block(mixer=anyformer.Attention(heads=2))),
+        head=anyformer.Pooled(classes=3),
+    )
+    model = spec.build(seed=0).eval()
+    assert model(torch.randn(1, 3, 224, 224)).hidden.shape[1] == 197
+    larger_spec, larger = resize_images(spec, model, 448)
+    assert larger_spec.embed.size == 448
+    out = larger(torch.randn(1, 3, 448, 448))
+    assert out.hidden.shape[1] == 785
+    assert out.hidden.isfinite().all() and out.logits is not None and out.logits.isfinite().all()
+    assert larger.embed.position.table.weight.shape[0] == 785
+
+
+@pytest.mark.parametrize("size", [(24, 24), (8, 20), (4, 4)])
+@pytest.mark.parametrize("dtype, bound", [(torch.float32, 1e-5), (torch.float64, 1e-10)])
+def test_a_rewritten_model_equals_their_interpolation(
+    size: tuple[int, int], dtype: torch.dtype, bound: float, tmp_path: Path
+) -> None:
+    theirs = make(case("classify", ViTForImageClassification), dtype)
+    opened = open_folder(save(theirs, tmp_path / "x"))
+    spec, model = resize_images(opened.spec, opened.model, size)
+    pixels = torch.randn(2, 3, *size, dtype=dtype)
+    wanted = theirs(pixels, interpolate_pos_encoding=True).logits
+    assert (model(pixels).logits - wanted).abs().max() <= bound * max(1.0, wanted.abs().max().item())
+    save_foreign(tmp_path / "y", spec, model, config=opened.config)
+    again = ViTForImageClassification.from_pretrained(tmp_path / "y").eval().to(dtype)
+    assert (again(pixels).logits - wanted).abs().max() <= bound * max(1.0, wanted.abs().max().item())
+
+
+def test_the_same_size_is_the_identity() -> None:
+    spec = anyformer.preset("vit-b16-tiny")
+    model = spec.build(seed=0)
+    assert resize_images(spec, model, 32) == (spec, model)
+    assert resize_images(spec, model, (32, 32))[1] is model
+    there = resize_images(spec, model, 64)
+    assert not torch.equal(there[1](torch.ones(1, 3, 64, 64)).logits, model(torch.ones(1, 3, 32, 32)).logits)
+
+
+def test_a_joint_model_is_rewritten_too() -> None:
+    embed = anyformer.Joint(parts=(anyformer.Patches(size=8, patch=4), anyformer.Tokens(vocab=9)))
+    block = anyformer.Block(mixer=anyformer.Attention(heads=2))
+    spec = anyformer.Model(embed=embed, stack=anyformer.Stack(width=8, depth=1, block=block), head=anyformer.LM())
+    model = spec.build(seed=0).eval()
+    words = torch.tensor([[1, 2, 3]])
+    wanted = model(torch.ones(1, 3, 8, 16), words).logits
+    larger = resize_images(spec, model, (8, 16))[1]
+    assert (larger(torch.ones(1, 3, 8, 16), words).logits - wanted).abs().max() <= 1e-6
+
+
+@pytest.mark.parametrize("size, said", [(30, "does not cut"), ((8, 0), "does not cut")])
+def test_sizes_that_do_not_cut_into_patches_are_refused(size: Any, said: str) -> None:
+    spec = anyformer.preset("vit-b16-tiny")
+    with pytest.raises(anyformer.UserError, match=said):
+        resize_images(spec, spec.build(device="meta"), size)
+
+
+def test_a_text_model_is_refused() -> None:
+    spec = anyformer.preset("gpt2-tiny")
+    with pytest.raises(anyformer.UserError, match="takes no images"):
+        resize_images(spec, spec.build(device="meta"), 32)

@@ -1,0 +1,88 @@
+"""Why a combination of parts may be refused: each reason, and a check that shows it true of the parts at hand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from anyformer import LM, NTK, Dynamic, Grid, NoRelative, Patches, Rope
+from anyformer.spec import fields_of
+
+Parts = dict[str, Any]  # what the cell was made of: embed, mixer, relative, head, ... and width
+
+
+def no_position_setting(parts: Parts) -> bool:
+    return "position" not in fields_of(type(parts["embed"]))
+
+
+def text_has_no_grid(parts: Parts) -> bool:
+    """The layout of text knows no rows and columns, so a grid would have nothing to read."""
+    embed = parts["embed"].replace(position=None).build(parts["width"])
+    return isinstance(parts["position"], Grid) and embed.layout(torch.zeros(1, 3, dtype=torch.long)).grid is None
+
+
+def odd_channels(parts: Parts) -> bool:
+    return parts["mixer"].sizes(parts["width"]).channels % 2 == 1 and parts["relative"].width is None
+
+
+def one_pair_only(parts: Parts) -> bool:
+    """With one pair there is no slow end to stretch: the formula's exponent width / (width - 2) divides by zero."""
+    turned = parts["relative"].width or parts["mixer"].sizes(parts["width"]).channels
+    return isinstance(parts["relative"], Rope) and isinstance(parts["relative"].scaling, NTK | Dynamic) and turned == 2
+
+
+def other_sequence(parts: Parts) -> bool:
+    """The mixer has no queries and keys of one sequence."""
+    return not parts["mixer"].takes_relative and not isinstance(parts["relative"], NoRelative)
+
+
+def no_words(parts: Parts) -> bool:
+    return parts["embed"].vocabulary is None and isinstance(parts["head"], LM) and parts["head"].tied
+
+
+def narrow_table(parts: Parts) -> bool:
+    table = parts["embed"].build(parts["width"]).table.weight
+    return table.shape[1] != parts["width"] and parts["head"].transform is None and parts["head"].tied
+
+
+def one_branch(parts: Parts) -> bool:
+    return parts["order"] == "parallel" and parts["feed"] is None
+
+
+def no_place_for_cross(parts: Parts) -> bool:
+    return parts["order"] == "parallel" and parts["cross"] is not None
+
+
+def own_sequence_only(parts: Parts) -> bool:
+    """Given two different memories, the part answers the same: it does not look."""
+    return parts["cross"].takes_relative and not parts["cross"].looks_at_memory
+
+
+def registers_without_a_grid(parts: Parts) -> bool:
+    embed = parts["embed"]
+    return isinstance(embed, Patches) and embed.registers > 0 and not isinstance(parts["position"], Grid)
+
+
+REASONS: dict[str, Callable[[Parts], bool]] = {
+    r"\w+ has no setting 'position'": no_position_setting,
+    r"Grid positions are for images": text_has_no_grid,
+    r"a head has \d+ channels, an odd number": odd_channels,
+    r"\w+ stretches slow pairs and Rope turns one pair only": one_pair_only,
+    r"\w+ takes no relative positions": other_sequence,
+    r"the embedding has no vocabulary to score": no_words,
+    r"a table of \d+ channels cannot score \d+-wide tokens": narrow_table,
+    r"a parallel block without a feed has one branch": one_branch,
+    r"a parallel block has no place for cross-attention": no_place_for_cross,
+    r"\w+ does not look at an encoder's output": own_sequence_only,
+    r"register tokens have no place among other positions than Grid": registers_without_a_grid,
+}
+
+
+def shown_true(message: str, parts: Parts) -> bool:
+    """Whether the reason is a known one and holds of these parts."""
+    known = [check for reason, check in REASONS.items() if re.search(reason, message)]
+    assert known, f"a reason without a proof: {message!r}; add it to REASONS in tests/laws/refusals.py"
+    return all(check(parts) for check in known)

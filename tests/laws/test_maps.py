@@ -1,0 +1,87 @@
+"""Attention maps, rebuilt from what the kernel was given: they equal a naive softmax, and the model runs as it is."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from anyformer import Attention, Mixer, Relative, Rope, attention_maps, explain_attention
+from anyformer.core.attend import spread
+from anyformer.inspection.maps import prepared
+from tests.laws.nets import EXACT, build, gap, language, memory, pair, tokens
+from tests.laws.parts import every
+
+GIVEN = tokens(2, 7)
+MASK = torch.ones(2, 7, dtype=torch.bool)
+MASK[0, :2] = False
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("mixer", every(Mixer))
+@torch.no_grad()
+def test_maps_equal_a_naive_softmax_and_rows_sum_to_one(mixer: Mixer) -> None:
+    net = build(language(mixer=mixer))
+    options = {} if mixer.takes_relative else {"memory": memory(2, width=16)}
+    before = net(GIVEN, mask=MASK, **options).logits
+    maps = attention_maps(net, GIVEN, mask=MASK, **options)
+    given = prepared(net, GIVEN, options={"mask": MASK, **options})
+    assert len(maps) == 2
+    for path, (weights,) in maps.items():
+        (seen,) = given[path]
+        logits = seen.q @ spread(seen.k, seen.q.shape[1]).mT * seen.scores.scale
+        if seen.scores.soft_cap is not None:
+            logits = seen.scores.soft_cap * torch.tanh(logits / seen.scores.soft_cap)
+        allowed = naive_rule(mixer, logits.shape[-1])
+        wanted = logits.masked_fill(~allowed, -torch.inf).softmax(-1)
+        got, wanted = weights.transpose(1, 2)[MASK], wanted.transpose(1, 2)[MASK]  # rows of real tokens
+        assert gap(got, wanted) < EXACT
+        assert gap(got.sum(-1), torch.ones(1, dtype=torch.float64)) < EXACT
+        assert gap(got.roll(1, -1), wanted) > 1e-3  # control
+    assert torch.equal(net(GIVEN, mask=MASK, **options).logits, before)  # looking changes nothing
+    assert not any(module._forward_pre_hooks for module in net.modules())
+
+
+def naive_rule(mixer: Mixer, keys: int) -> torch.Tensor:
+    if not mixer.takes_relative:
+        return torch.ones(1, 1, 7, keys, dtype=torch.bool)
+    i, j = torch.arange(7)[:, None], torch.arange(7)[None]
+    allowed = (i >= j) & (i - j < (mixer.window or 99))
+    return allowed[None, None] & MASK[:, None, None, :]
+
+
+@pytest.mark.parametrize("relative", every(Relative))
+@torch.no_grad()
+def test_maps_times_values_are_what_the_layer_gives(relative: Relative) -> None:
+    """The same weights lead to the layer's real output, for every relative position."""
+    net = build(language(relative=relative, depth=1))
+    seen = prepared(net, GIVEN)["stack.blocks.0.mixer"][0]
+    weights = attention_maps(net, GIVEN)["stack.blocks.0.mixer"][0]
+    assert gap(weights.sum(-1), torch.ones(1, dtype=torch.float64)) < EXACT
+    mixed = weights @ seen.v
+    extra = relative.values(weights, seen.scores.tables, seen.scores.query_positions, seen.scores.key_positions)
+    mixed = mixed if extra is None else mixed + extra
+    outs: list[torch.Tensor] = []
+    handle = net.stack.blocks[0].mixer.register_forward_hook(lambda *given: outs.append(given[2]))
+    net(GIVEN)
+    handle.remove()
+    assert gap(net.stack.blocks[0].mixer.out(mixed.transpose(1, 2).flatten(2)), outs[0]) < EXACT
+
+
+@torch.no_grad()
+def test_rows_may_be_picked_and_shared_layers_are_told_apart() -> None:
+    net = build(language(depth=4, stack={"groups": 1}))
+    maps = attention_maps(net, GIVEN)
+    assert [len(calls) for calls in maps.values()] == [4]  # one set of weights, four layers
+    some = attention_maps(net, GIVEN, rows=slice(2, 4))
+    for whole, part in zip(maps["stack.blocks.0.mixer"], some["stack.blocks.0.mixer"], strict=True):
+        assert gap(whole[:, :, 2:4], part) < EXACT
+    two = attention_maps(build(pair(relative=Rope())), tokens(2, 5), GIVEN)
+    assert {path.split(".")[-1] for path in two} == {"mixer", "cross"}
+    assert two["decoder.stack.blocks.0.cross"][0].shape == (2, 4, 7, 5)
+
+
+def test_the_kernel_is_named_with_its_reason() -> None:
+    plain = explain_attention(build(language(depth=1)), GIVEN)["stack.blocks.0.mixer"]
+    capped = explain_attention(build(language(depth=1, mixer=Attention(heads=4, soft_cap=2.0))), GIVEN)
+    assert plain.engine == "sdpa" and capped["stack.blocks.0.mixer"].engine == "reference"
+    assert "soft cap" in capped["stack.blocks.0.mixer"].why

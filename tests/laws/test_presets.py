@@ -1,0 +1,94 @@
+"""Presets: the originals' sizes to the last parameter; tiny twins that start at chance and learn."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from anyformer import LM, Model, Pooled, Regress, Seq2Seq, TokenHead, preset, preset_names, replace_in
+from anyformer.presets import PRESETS
+from tests.laws.nets import inputs, tokens
+
+SIZES = {
+    "gpt2": 124_439_808, "gpt2-medium": 354_823_168, "gpt2-large": 774_030_080, "gpt2-xl": 1_557_611_200,
+    "bert-base": 109_482_240, "bert-large": 335_141_888, "roberta-base": 124_645_632, "distilbert": 66_362_880,
+    "albert-base": 11_683_584, "albert-xxlarge": 222_595_584, "electra-small": 13_483_008, "t5-small": 60_506_624,
+    "t5-base": 222_903_552, "vit-b16": 86_567_656, "vit-l16": 304_326_632, "bart-base": 139_420_416,
+    "llama2-7b": 6_738_415_616, "llama3-8b": 8_030_261_248, "bloom-560m": 559_214_592,
+}  # fmt: skip
+# One of each distinct tiny spec: larger siblings point to the same.
+TINY = sorted({preset(n): n for n in sorted(PRESETS, key=len, reverse=True) if n.endswith("-tiny")}.values())
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_equal_the_originals_to_the_last_parameter(name: str) -> None:
+    count = sum(p.numel() for p in preset(name).build(device="meta").parameters())
+    assert count == SIZES[name]
+
+
+def test_a_wrong_size_would_be_noticed() -> None:
+    wider = replace_in(preset("gpt2"), {"embed.position.length": 1025})
+    assert sum(p.numel() for p in wider.build(device="meta").parameters()) == SIZES["gpt2"] + 768
+
+
+@pytest.mark.quick
+def test_all_names_of_the_issue_exist_with_a_tiny_twin() -> None:
+    names = set(preset_names())
+    wanted = {*SIZES, "transformer-base", "transformer-big", "ft-transformer"}
+    assert wanted <= names and {f"{name}-tiny" for name in wanted} <= names
+    for name in names:
+        if name.endswith("-tiny"):
+            assert sum(p.numel() for p in preset(name).build(device="meta").parameters()) <= 1_000_000
+
+
+def learnable(name: str) -> tuple[Any, Any, float]:
+    """The tiny model with a head that can be wrong, a batch with an answer to learn, and the loss of guessing."""
+    spec = preset(name)
+    if isinstance(spec, Seq2Seq):
+        spec = spec if spec.head is not None else spec.replace(head=LM())
+        source = tokens(8, 6, vocab=512)
+        target = source.flip(1)
+        start = torch.cat([torch.zeros(8, 1, dtype=torch.long), target[:, :-1]], 1)
+        return spec, lambda net: words(net(source, start).logits, target), math.log(512)
+    assert isinstance(spec, Model)
+    given = inputs(spec.embed, batch=8, length=8, dtype=torch.float32)
+    if isinstance(spec.head, LM):
+        text = given[0]
+        return spec, lambda net: words(net(text[:, :-1]).logits, text[:, 1:]), math.log(512)
+    if isinstance(spec.head, Regress):
+        wanted = given[0][:, :1] - given[0][:, 1:2]
+        return spec, lambda net: F.mse_loss(net(*given).logits, wanted), wanted.square().mean().item()
+    if isinstance(spec.head, Pooled) and spec.head.classes is not None:
+        kinds = torch.arange(8) % spec.head.classes
+        return spec, lambda net: F.cross_entropy(net(*given).logits, kinds), math.log(spec.head.classes)
+    spec = spec.replace(head=TokenHead(classes=7))  # a bare encoder: tag each token by its own id
+    return spec, lambda net: words(net(*given).logits, given[0] % 7), math.log(7)
+
+
+def words(logits: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_tiny_twins_start_at_chance_and_learn(name: str) -> None:
+    spec, loss_of, chance = learnable(name)
+    net = spec.build(seed=0).train()
+    torch.manual_seed(0)
+    start = loss_of(net).item()
+    assert abs(start - chance) < 0.1 * chance if "ft-" not in name else start < 2 * chance
+    optimizer = torch.optim.AdamW(net.parameters(), lr=2e-3, weight_decay=0.0)
+    for _ in range(25):
+        optimizer.zero_grad()
+        loss: Tensor = loss_of(net)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+    assert loss.item() < 0.7 * start
+    still = spec.build(seed=0).train()  # control: without steps nothing falls
+    assert loss_of(still).item() > 0.7 * start
