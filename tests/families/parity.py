@@ -1,4 +1,4 @@
-"""One battery for every family: a tiny random model made by transformers, opened here, compared, written, opened there."""
+"""One battery for every family: a tiny random model of transformers, opened here, compared, written, opened there."""
 
 from __future__ import annotations
 
@@ -145,13 +145,15 @@ def check_maps(case: Case, folder: Path) -> None:
     out = theirs(**case.theirs(torch.float32), output_attentions=True)
     given, options = case.ours(torch.float32)
     maps = [m for calls in anyformer.attention_maps(opened.model, *given, **options).values() for m in calls]
-    wanted = [m for name in ("encoder_attentions", "decoder_attentions", "cross_attentions", "attentions") for m in (getattr(out, name, None) or ())]
+    places = ("encoder_attentions", "decoder_attentions", "cross_attentions", "attentions")
+    wanted = [m for name in places for m in (getattr(out, name, None) or ())]
     assert len(maps) == len(wanted) > 0
     unmatched = list(maps)
     for want in wanted:  # encoder-decoders list theirs in another order than module paths
-        rows = slice(None) if case.real is None or want.shape[2] != case.real.shape[1] else None
-        best = min(range(len(unmatched)), key=lambda i: distance(unmatched[i], want, case.real if rows is None else None))
-        assert distance(unmatched[best], want, case.real if rows is None else None) <= 1e-5
+        real = None if case.real is None or want.shape[2] != case.real.shape[1] else case.real
+        gaps = [distance(ours, want, real) for ours in unmatched]
+        best = gaps.index(min(gaps))
+        assert gaps[best] <= 1e-5
         unmatched.pop(best)
 
 
@@ -164,7 +166,7 @@ def distance(ours: Tensor, theirs: Tensor, real: Tensor | None) -> float:
 
 
 def check_config(family: str, kind: type) -> None:
-    """Every field of their config class is read, must have one value, or is irrelevant for a stated reason; defaults agree."""
+    """Every field of their config class is read, must have one value, or is irrelevant for a reason; defaults agree."""
     from anyformer.families import FAMILIES
     from anyformer.families.config import Config
 
@@ -177,7 +179,8 @@ def check_config(family: str, kind: type) -> None:
         assert FAMILIES[family].settings(bare, head) == spec, "a default differs from transformers'"
 
 
-def text_case(name: str, kind: type, config: Any, *, pad: str = "left", length: int = 11, float64: float | None = 1e-10, segments: bool = False,
+def text_case(name: str, kind: type, config: Any, *, pad: str = "left", length: int = 11,
+              float64: float | None = 1e-10, segments: bool = False,
               positions: bool = False, seed: int = 0, vocab: int = 50) -> Case:  # fmt: skip
     """A case of ids with padding; `positions` passes position_ids from the mask, as causal models of theirs need."""
     generator = torch.Generator().manual_seed(seed)

@@ -25,7 +25,7 @@ CASES = [
     case("bare", GPT2Model),
     case("lm", GPT2LMHeadModel),
     case("lm, right padding", GPT2LMHeadModel, pad="right"),
-    case("lm, untied, odd feed, relu", GPT2LMHeadModel, tie_word_embeddings=False, n_inner=37, activation_function="relu"),
+    case("lm, untied, odd feed", GPT2LMHeadModel, tie_word_embeddings=False, n_inner=37, activation_function="relu"),
     case("lm, scores by layer", GPT2LMHeadModel, scale_attn_by_inverse_layer_idx=True),
     case("bare, no scale", GPT2Model, scale_attn_weights=False),
     case("classify", GPT2ForSequenceClassification, num_labels=5, pad_token_id=0),

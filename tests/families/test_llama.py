@@ -22,7 +22,8 @@ from transformers import (
 from tests.families.parity import Case, check_config, check_logits, check_maps, check_round_trip, text_case
 
 SMALL = {
-    "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 44,
+    "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "intermediate_size": 44,
     "vocab_size": 50,
 }  # fmt: skip
 KINDS = {LlamaConfig: "Llama", MistralConfig: "Mistral", Qwen2Config: "Qwen2", Qwen3Config: "Qwen3"}

@@ -26,6 +26,7 @@ from anyformer import (
     Tokens,
 )  # fmt: skip
 from anyformer.checks import answer_of
+from anyformer.core.init import initialise
 from tests.laws.parts import HEADS, MEMORY_WIDTH, VOCAB, WIDTH
 
 EXACT = 1e-9  # what float64 leaves of two ways to compute the same
@@ -72,6 +73,14 @@ def build(spec: Any, dtype: torch.dtype = torch.float64, seed: int = 0) -> Any:
     net = spec.build(dtype=dtype, seed=seed).eval()
     stir(net, seed)
     return net
+
+
+def filled(module: Any, seed: int = 0) -> Any:
+    """A part built by itself: tables are left as allocated until the model as a whole is filled, here at once."""
+    if next(module.parameters(), None) is not None:
+        initialise(module, "xavier", seed)
+        stir(module, seed)
+    return module
 
 
 def stir(net: nn.Module, seed: int = 0) -> None:

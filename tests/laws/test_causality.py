@@ -9,7 +9,7 @@ import torch
 
 from anyformer import Alibi, Feed, Head, Learned, Mixer, Norm, Position, Relative, Rope, Sinusoid, checks
 from tests.laws.broken import Peeking
-from tests.laws.nets import build, language, leak, memory, model, pair, tokens
+from tests.laws.nets import build, filled, language, leak, memory, model, pair, tokens
 from tests.laws.parts import MEMORY_WIDTH, every
 
 PLACES = ("pre", "post", "branch", "sandwich")
@@ -74,7 +74,7 @@ def test_norms_and_feeds_stay_within_a_token(part: Any) -> None:
     spec = language(norm=part) if isinstance(part, Norm) else language(feed=part)
     assert leak(run(spec), GIVEN) == 0.0
     # Control: the same part over time instead of channels mixes tokens.
-    module = part.build(GIVEN.shape[1]).double()
+    module = filled(part.build(GIVEN.shape[1]).double())
     x = torch.randn(1, 16, GIVEN.shape[1], dtype=torch.float64)
     changed = x.clone()
     changed[..., -1] += 3.0

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from anyformer import LayerNorm, Learned, Sinusoid, Tokens
-from tests.laws.nets import EXACT, build, gap, language, model, tokens
+from tests.laws.nets import EXACT, build, filled, gap, language, model, tokens
 from tests.laws.parts import VOCAB
 
 pytestmark = pytest.mark.quick
@@ -16,7 +16,7 @@ GIVEN = tokens(2, 6)
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 def test_an_embedding_is_one_hot_times_matrix(dtype: torch.dtype) -> None:
-    net = Tokens(vocab=VOCAB).build(8).to(dtype)
+    net = filled(Tokens(vocab=VOCAB).build(8)).to(dtype)
     got = net(GIVEN, context=net.layout(GIVEN))
     assert torch.equal(got, F.one_hot(GIVEN, VOCAB).to(dtype) @ net.table.weight)
     assert not torch.equal(got, F.one_hot((GIVEN + 1) % VOCAB, VOCAB).to(dtype) @ net.table.weight)  # ids from 0
@@ -50,7 +50,7 @@ def test_frozen_rows_stay() -> None:
 def test_tokens_are_the_sum_the_settings_say() -> None:
     """norm(table * sqrt(width) + position + segment), then widened from the inner size: written out."""
     spec = Tokens(vocab=VOCAB, position=Sinusoid(), segments=2, norm=LayerNorm(), inner=6, scale=True)
-    net = spec.build(16).double()
+    net = filled(spec.build(16).double())
     kinds = torch.tensor([[0, 0, 1, 1, 1, 0]]).expand(2, -1)
     context = net.layout(GIVEN, segments=kinds)
     x = net.table.weight[GIVEN] * 6**0.5 + net.position(context, torch.float64) + net.segment.weight[kinds]

@@ -10,7 +10,7 @@ import torch
 from anyformer import Alibi, Buckets, Pooled, Relative, Rope, Shaw
 from anyformer.core.attend import Scores, reference, sdpa
 from anyformer.core.context import lay_out
-from tests.laws.nets import build, language, model, numbers, tokens
+from tests.laws.nets import build, filled, language, model, numbers, tokens
 from tests.laws.parts import every
 
 B, H, G, T, C = 2, 4, 2, 6, 8
@@ -37,7 +37,7 @@ def test_empty_rows_give_zeros_and_finite_gradients(engine: Any, dtype: torch.dt
     )
     if engine is sdpa and spec is not None and spec.needs_weights:
         spec = None  # no fused kernel offers it, and `choose` never sends it there
-    module = None if spec is None else spec.build(H, C, C, False)
+    module = None if spec is None else filled(spec.build(H, C, C, False))
     context = lay_out(B, T, torch.device("cpu"), mask=rules(kind, dtype))
     tables = () if module is None else module.to(dtype)(context, dtype)
     scores = Scores.among(

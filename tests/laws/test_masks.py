@@ -14,7 +14,7 @@ from anyformer.core import attend as seam
 from anyformer.core.attend import Scores, reference, sdpa
 from anyformer.core.context import lay_out
 from anyformer.positions import NoRelative
-from tests.laws.nets import EXACT, gap, numbers
+from tests.laws.nets import EXACT, filled, gap, numbers
 
 B, T, H, G, C = 2, 7, 4, 2, 3
 PADDING = torch.tensor([[True] * 7, [False, True, True, True, True, True, False]])
@@ -144,7 +144,7 @@ def test_very_low_additive_masks_hide_and_stay_finite(dtype: torch.dtype, added:
 def test_attention_is_a_loop_over_heads(heads: int) -> None:
     """Projections, heads and W_O written out: for every number of heads, also with two head sizes."""
     for sizes in ({}, {"key_size": 2, "value_size": 5}):
-        module = Attention(heads=heads, **sizes).build(16, causal=True, relative=NoRelative()).double()
+        module = filled(Attention(heads=heads, **sizes).build(16, causal=True, relative=NoRelative()).double())
         x = numbers(B, T, 16, seed=9)
         c, d = module.sizes.channels, module.sizes.value_channels
         assert tuple(module.out.weight.shape) == (16, heads * d)  # W_O follows the values' size

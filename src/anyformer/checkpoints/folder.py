@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from anyformer.checkpoints import names, tensors
+from anyformer.core.init import allocate
 from anyformer.errors import UserError, did_you_mean
 from anyformer.families import FAMILIES
 from anyformer.families.config import ACTS, IRRELEVANT, Config
@@ -237,7 +238,7 @@ def empty(
     """The network with memory but no values yet."""
     model = spec.build(device="meta", dtype=dtype)
     bounded(model, entries, folder)
-    return model.to_empty(device=device).eval()
+    return allocate(model, device).eval()
 
 
 # ---------------------------------------------------------------- writing

@@ -15,7 +15,7 @@ its setting, class tokens and registers as tables.
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,23 @@ from anyformer.mixers.cross import CrossAttention
 Init = Literal["gpt2", "bert", "xavier", "t5", "table"]
 STD = 0.02
 AFTER_SUM = ("out", "down")  # the last layer of a branch: its output is added to the stream
+
+
+def allocate(module: nn.Module, device: Any) -> nn.Module:
+    """Give a module built on `meta` memory of its own; its values are not set yet.
+
+    As torch's `to_empty`, which goes through the compiler's tables for this and takes a second to load them.
+    """
+    made: dict[int, nn.Parameter] = {}  # a parameter that two modules use stays one
+    for child in module.modules():
+        for name, old in child._parameters.items():
+            if old is None:
+                continue
+            if id(old) not in made:
+                room = torch.empty(old.shape, dtype=old.dtype, device=device)
+                made[id(old)] = nn.Parameter(room, requires_grad=old.requires_grad)
+            child._parameters[name] = made[id(old)]
+    return module
 
 
 def initialise(module: nn.Module, scheme: Init, seed: int | None = None) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.core.context import Context, Mask
-from anyformer.core.init import Init, initialise
+from anyformer.core.init import Init, allocate, initialise
 from anyformer.core.stack import Stack
 from anyformer.core.state import State
 from anyformer.embeds.tokens import Tokens
@@ -235,9 +235,6 @@ def materialise(make: Callable[[], Any], init: Init, device: Any, dtype: torch.d
         module = module.to(dtype)
     if device is not None and torch.device(device).type == "meta":
         return module
-    frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
-    module = module.to_empty(device=torch.get_default_device() if device is None else device)
-    for name, parameter in module.named_parameters():
-        parameter.requires_grad_(name not in frozen)
+    allocate(module, torch.get_default_device() if device is None else device)
     initialise(module, init, seed)
     return module

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 SECONDS = 105.0  # of training, with everything that happens between the steps
 VOCAB = 384
-PROMPT = "def "
-PROMPTS = ("def ", "class ", "    if ")
+PROMPT = "    def "
+PROMPTS = ("    def ", "class ", "    if ")
 SHOWN_AT = (0.02, 0.06, 0.15, 0.35, 0.65, 1.0)  # shares of the training at which the prompt is completed
 JUDGED_AT = (0.03, 0.08, 0.15, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0)  # and at which the held-out files are read
 SHARE = 0.15  # of the time may go into both
@@ -60,14 +60,14 @@ def run(
     )
     import torch  # here and not above: it takes seconds, and the sentence should not wait
 
-    from anyformer.demo.devices import pick
     from anyformer.demo.folder import FOLDER, check_folder
     from anyformer.demo.job import Job
+    from anyformer.predictor import pick_device
 
     folder = FOLDER if out is None else out
     check_folder(folder)
     threads = torch.get_num_threads()
-    job = Job(show, pick(device), seed, folder, started)
+    job = Job(show, pick_device(device), seed, folder, started)
     try:
         job.prepare(SECONDS if seconds is None and steps is None else seconds, steps)
         job.train()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -40,16 +41,20 @@ def program(name: str) -> str:
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
-def commands(seed: int) -> list[str]:
+def commands(folder: Path, seed: int) -> list[str]:
     """Lines for the shell."""
     anyformer = program("anyformer")
-    return [f"{anyformer} demo --seconds 30 --seed {seed + 1}", f"{anyformer} presets"]
+    return [
+        f"{anyformer} generate {shlex.quote(folder.as_posix())} '    def' --temperature 0.6 --max-new-tokens 60",
+        f"{anyformer} demo --seconds 30 --seed {seed + 1}",
+        f"{anyformer} presets",
+    ]
 
 
 def snippet(folder: Path) -> list[str]:
     """Lines for Python: open the model again, with nothing of the demo."""
     return [
-        "from anyformer import Model; from safetensors.torch import load_file",
-        f'net = Model.from_json(open("{(folder / FILES[0]).as_posix()}").read()).build()',
-        f'net.load_state_dict(load_file("{(folder / FILES[1]).as_posix()}"))',
+        "import anyformer",
+        f"model = anyformer.load({folder.as_posix()!r})",
+        'print(model.generate("class", max_new_tokens=40, temperature=0.6, seed=1))',
     ]

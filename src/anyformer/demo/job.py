@@ -181,7 +181,7 @@ class Job:
         )
         self.say_result()
         show.say(show.title("Lines to copy"))
-        show.copy(*commands(self.seed), "", f"and in {program('python')}:", *snippet(self.folder))
+        show.copy(*commands(self.folder, self.seed), "", f"and in {program('python')}:", *snippet(self.folder))
 
     def say_result(self) -> None:
         """Expected beside measured, and the figure that counts."""

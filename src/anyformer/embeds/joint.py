@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.core.context import Context, Mask, lay_out
+from anyformer.core.linear import Rows
 from anyformer.core.state import State
 from anyformer.errors import UserError
 from anyformer.slots import Embed
@@ -39,7 +40,7 @@ class JointEmbedding(nn.Module):
         super().__init__()
         self.spec = spec
         self.parts: Any = nn.ModuleList(part.build(width) for part in spec.parts)
-        self.kind = nn.Embedding(len(spec.parts), width) if spec.kinds else None
+        self.kind = Rows(len(spec.parts), width) if spec.kinds else None
 
     @property
     def table(self) -> Any:

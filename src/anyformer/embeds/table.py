@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.core.context import Context, Mask, lay_out
+from anyformer.core.linear import Rows
 from anyformer.core.state import State
 from anyformer.errors import UserError
 from anyformer.slots import Embed
@@ -51,7 +52,7 @@ class TableEmbedding(nn.Module):
         self.bias = nn.Parameter(torch.empty(spec.features, width))
         self.lead = nn.Parameter(torch.empty(1, width)) if spec.cls else None
         self.absent = nn.Parameter(torch.empty(spec.numbers, width)) if spec.missing and spec.numbers else None
-        self.category = nn.Embedding(sum(counts) + extra * len(counts), width) if counts else None
+        self.category = Rows(sum(counts) + extra * len(counts), width) if counts else None
         self.starts = [sum(counts[:j]) + extra * j for j in range(len(counts))]
 
     def layout(

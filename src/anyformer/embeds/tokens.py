@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.core.context import Context, Mask, lay_out
+from anyformer.core.linear import Rows
 from anyformer.core.state import State
 from anyformer.errors import UserError
 from anyformer.slots import Embed, Norm, Position
@@ -58,11 +59,11 @@ class TokenEmbedding(nn.Module):
         super().__init__()
         inner = width if spec.inner is None else spec.inner
         self.spec, self.gain = spec, inner**0.5 if spec.scale else 1.0
-        self.table = nn.Embedding(spec.vocab, inner) if own_table else None
+        self.table = Rows(spec.vocab, inner) if own_table else None
         if self.table is not None and spec.frozen:
             self.table.weight.requires_grad_(False)
         self.position = None if spec.position is None else spec.position.build(inner)
-        self.segment = nn.Embedding(spec.segments, inner) if spec.segments else None
+        self.segment = Rows(spec.segments, inner) if spec.segments else None
         self.norm = None if spec.norm is None else spec.norm.build(inner)
         self.project = None if spec.inner is None else nn.Linear(inner, width)
 

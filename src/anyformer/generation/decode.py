@@ -48,7 +48,7 @@ def generate(
     `on_token` is called with every `Step` as it comes, except under beam search, which decides at the end.
 
     >>> from anyformer import preset
-    >>> spec = preset("gpt-mini")
+    >>> spec = preset("gpt2-tiny")
     >>> generate(spec.build(seed=0), torch.tensor([[1, 2, 3]]), settings=Generation(max_new_tokens=4)).ids.shape
     torch.Size([1, 7])
     """

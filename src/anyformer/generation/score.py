@@ -58,7 +58,7 @@ def score(
     """Log-probabilities of texts (B,T) by the chain rule; an encoder-decoder is also given their sources (B,S).
 
     >>> from anyformer import preset
-    >>> float(score(preset("gpt-mini").build(seed=0), torch.tensor([[1, 2, 3]])).total) < 0
+    >>> float(score(preset("gpt2-tiny").build(seed=0), torch.tensor([[1, 2, 3]])).total) < 0
     True
     """
     spec = check_model(model)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.core.context import Context
+from anyformer.core.linear import Rows
 from anyformer.errors import UserError
 from anyformer.slots import Relative
 
@@ -51,7 +52,7 @@ class BucketBias(nn.Module):
     def __init__(self, spec: Buckets, heads: int, causal: bool) -> None:
         super().__init__()
         self.causal = causal
-        self.table = nn.Embedding(spec.buckets, heads)
+        self.table = Rows(spec.buckets, heads)
 
     def forward(self, context: Context, dtype: torch.dtype) -> tuple[Tensor, ...]:
         if context.positions.is_floating_point():

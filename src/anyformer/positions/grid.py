@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.core.context import Context
+from anyformer.core.linear import Rows
 from anyformer.errors import UserError
 from anyformer.slots import Position
 
@@ -52,7 +53,7 @@ class GridTable(nn.Module):
     def __init__(self, spec: Grid, width: int, rows: int, columns: int, extra: int) -> None:
         super().__init__()
         self.grid, self.extra, self.resample = (rows, columns), extra, spec.resample
-        self.table = nn.Embedding(extra + rows * columns, width)
+        self.table = Rows(extra + rows * columns, width)
 
     def forward(self, context: Context, dtype: torch.dtype) -> Tensor:
         if context.grid is None:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.core.context import Context
+from anyformer.core.linear import Rows
 from anyformer.errors import UserError
 from anyformer.slots import Position
 from anyformer.spec import field
@@ -35,7 +36,7 @@ class LearnedTable(nn.Module):
     def __init__(self, spec: Learned, width: int) -> None:
         super().__init__()
         self.offset = spec.offset
-        self.table = nn.Embedding(spec.length + spec.offset, width)
+        self.table = Rows(spec.length + spec.offset, width)
 
     def forward(self, context: Context, dtype: torch.dtype) -> Tensor:
         if context.positions.is_floating_point():

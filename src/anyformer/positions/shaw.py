@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.core.context import Context
+from anyformer.core.linear import Rows
 from anyformer.errors import UserError
 from anyformer.slots import Relative
 from anyformer.spec import field
@@ -55,8 +56,8 @@ class Shaw(Relative):
 class ShawVectors(nn.Module):
     def __init__(self, spec: Shaw, channels: int, value_channels: int) -> None:
         super().__init__()
-        self.keys = nn.Embedding(2 * spec.k + 1, channels)
-        self.values = nn.Embedding(2 * spec.k + 1, value_channels) if spec.values_too else None
+        self.keys = Rows(2 * spec.k + 1, channels)
+        self.values = Rows(2 * spec.k + 1, value_channels) if spec.values_too else None
 
     def forward(self, context: Context, dtype: torch.dtype) -> tuple[Tensor, ...]:
         if context.positions.is_floating_point():

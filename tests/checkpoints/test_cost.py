@@ -1,0 +1,94 @@
+"""Opening a folder costs the weights' own size of memory, and about the time of the plainest way to read them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from anyformer import preset, replace_in
+from anyformer.checkpoints.folder import open_folder, save_foreign
+from tests.families.parity import quietly
+
+pytestmark = pytest.mark.alone
+
+MEASURE = """
+import json, sys, time
+import torch
+{imports}
+def memory(name):  # ru_maxrss would still hold what the parent had before it started this process
+    line = next(line for line in open("/proc/self/status") if line.startswith(name))
+    return int(line.split()[1]) * 1024
+before = memory("VmRSS")
+start = time.perf_counter()
+{work}
+seconds = time.perf_counter() - start
+print(json.dumps({{"seconds": seconds, "grown": memory("VmHWM") - before}}))
+"""
+OURS = (
+    "from anyformer.checkpoints.folder import open_folder\nimport anyformer\nanyformer.Model",
+    "model = open_folder(sys.argv[1]).model",
+)
+PLAIN = (
+    "from safetensors.torch import load_file\nfrom transformers import AutoConfig, AutoModelForCausalLM\n"
+    "config = AutoConfig.from_pretrained(sys.argv[1])\n"
+    "with torch.device('meta'):\n    model = AutoModelForCausalLM.from_config(config)\n"
+    "model = model.to_empty(device='cpu')",
+    "model.load_state_dict(load_file(sys.argv[1] + '/model.safetensors'), strict=False)",
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama of about 240 MB."""
+    changes = {"stack.width": 768, "stack.depth": 8, "stack.block.mixer.heads": 12, "stack.block.mixer.kv_heads": 4}
+    spec = replace_in(preset("llama3-8b-tiny"), {**changes, "stack.block.feed.width": 2048, "embed.vocab": 8000})
+    path, _, _ = save_foreign(tmp_path_factory.mktemp("cost") / "model", spec, spec.build(seed=0))
+    return path
+
+
+def measured(script: tuple[str, str], folder: Path, rounds: int = 3) -> dict[str, float]:
+    code = MEASURE.format(imports=script[0], work=script[1])
+    runs = []
+    for _ in range(rounds):
+        done = subprocess.run([sys.executable, "-W", "ignore", "-c", code, str(folder)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        runs.append(json.loads(done.stdout.splitlines()[-1]))
+    return {key: min(run[key] for run in runs) for key in runs[0]}
+
+
+def test_peak_memory_and_time(folder: Path) -> None:
+    weights = (folder / "model.safetensors").stat().st_size
+    ours, plain = measured(OURS, folder), measured(PLAIN, folder)
+    print(f"{weights / 2**20:.0f} MiB: ours {ours}, plain {plain}")
+    assert ours["grown"] <= 1.1 * weights + 24 * 2**20  # the interpreter's own growth while it works
+    assert ours["seconds"] <= 1.2 * plain["seconds"] + 0.05
+
+
+def test_tensors_have_storage_of_their_own(folder: Path) -> None:
+    with quietly():
+        model = open_folder(folder).model
+    data = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    assert len(data) == len(list(model.parameters()))
+    assert all(p.data_ptr() % 16 == 0 and p.is_contiguous() for p in model.parameters())
+
+
+def test_dtype_and_shards_are_as_asked(folder: Path, tmp_path: Path) -> None:
+    opened = open_folder(folder, dtype=torch.bfloat16)
+    assert {p.dtype for p in opened.model.parameters()} == {torch.bfloat16}
+    path, _, _ = save_foreign(
+        tmp_path / "shards", opened.spec, opened.model, config=opened.config, shard_bytes=30 * 2**20
+    )
+    assert len(list(path.glob("*.safetensors"))) > 2 and (path / "model.safetensors.index.json").is_file()
+    again = open_folder(path)
+    assert again.dtype == torch.bfloat16
+    assert all(torch.equal(a, b) for a, b in zip(again.model.parameters(), opened.model.parameters(), strict=True))
+    from transformers import AutoModelForCausalLM
+
+    with quietly():
+        _, info = AutoModelForCausalLM.from_pretrained(path, output_loading_info=True)
+    assert not any(info.values())

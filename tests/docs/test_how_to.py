@@ -1,0 +1,55 @@
+"""The commands and examples of the documentation are run as they stand, on a small model."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.families.parity import quietly, save
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny GPT-2 of Hugging Face with a tokenizer of its own."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    from anyformer.data.tokenizer import train_tokenizer
+
+    words = train_tokenizer(["Once upon a time there was a rose. " * 20], "bpe", 300)
+    torch.manual_seed(0)
+    config = GPT2Config(n_embd=32, n_layer=6, n_head=8, vocab_size=words.size, n_positions=64)
+    with quietly():
+        where = save(GPT2LMHeadModel(config), tmp_path_factory.mktemp("docs") / "model")
+    words.save(where)
+    return where
+
+
+def blocks(page: Path, kind: str) -> list[str]:
+    return re.findall(rf"```{kind}\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_the_python_of_open_checkpoints_runs(folder: Path, tmp_path: Path) -> None:
+    (code,) = blocks(DOCS / "how-to" / "open-checkpoints.md", "python")
+    code = code.replace('"path/to/folder"', repr(str(folder)))
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "mine" / "anyformer.json").is_file() and (tmp_path / "theirs" / "config.json").is_file()
+
+
+def test_the_commands_of_open_checkpoints_run(folder: Path, tmp_path: Path) -> None:
+    (commands,) = blocks(DOCS / "how-to" / "open-checkpoints.md", "sh")
+    for i, line in enumerate(commands.strip().splitlines()):
+        words = [
+            str(folder) if w == "FOLDER" else str(tmp_path / str(i)) if w == "NEW" else w
+            for w in shlex.split(line, comments=True)
+        ]
+        done = subprocess.run([sys.executable, "-m", "anyformer.cli", *words[1:]], capture_output=True, text=True)
+        assert done.returncode == 0, (line, done.stderr)
