@@ -157,5 +157,5 @@ class NoTables(nn.Module):
 
 
 def growing(rate: float, layer: int, depth: int) -> float:
-    """Stochastic depth grows linearly from 0 at the first layer to `rate` at the last."""
-    return rate * layer / max(1, depth - 1)
+    """Stochastic depth grows from 0 at the first layer to `rate` at the last; a lone set of weights has it all."""
+    return rate if depth == 1 else rate * layer / (depth - 1)

@@ -145,11 +145,21 @@ class Config:
         self.skip(
             "read here", "rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", "default_theta"
         )
-        scaling = {**(self.data.get("rope_scaling") or {}), **(self.data.get("rope_parameters") or {})}
-        theta = float(scaling.get("rope_theta", self.data.get("rope_theta", default_theta)))
-        share = float(scaling.get("partial_rotary_factor", self.data.get("partial_rotary_factor") or default_share))
-        kind = scaling.get("rope_type", scaling.get("type", "default"))
-        return theta, share, self.scaling(kind, scaling)
+        older, newer = self.data.get("rope_scaling") or {}, self.data.get("rope_parameters") or {}
+        if not isinstance(older, dict) or not isinstance(newer, dict):
+            raise UserError("the rope settings are no object", where=self.where, fix='expected {"rope_type": ...}')
+        given = {**older, **newer}
+        try:
+            theta = float(given.get("rope_theta", self.data.get("rope_theta", default_theta)))
+            share = float(given.get("partial_rotary_factor", self.data.get("partial_rotary_factor") or default_share))
+            kind = given.get("rope_type", given.get("type", "default"))
+            return theta, share, self.scaling(kind, given)
+        except UserError:
+            raise
+        except (TypeError, ValueError, KeyError, OverflowError) as error:
+            raise UserError(
+                f"the rope settings cannot be read ({error})", where=self.where, fix="expected numbers"
+            ) from None
 
     def scaling(self, kind: str, given: Mapping[str, Any]) -> Scaling | None:
         trained = self.data.get("original_max_position_embeddings") or self.data.get("max_position_embeddings", 2048)

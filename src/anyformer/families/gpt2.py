@@ -110,6 +110,7 @@ FAMILIES = (
             "GPT2ForTokenClassification": TAG, "GPT2ForQuestionAnswering": SPAN,
         },
         settings=settings, config=config, table=table, prefix="transformer.",
-        buffers=(r".*\.attn\.(bias|masked_bias)",), tied=lambda spec, head: ("lm_head.weight",),
+        buffers=(r".*\.attn\.(bias|masked_bias)",),
+        tied=lambda spec, head: {"lm_head.weight": "transformer.wte.weight"},
     ),
 )  # fmt: skip

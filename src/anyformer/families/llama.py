@@ -167,7 +167,8 @@ def family(kind: str, name: str) -> Family:
             f"{name}ForTokenClassification": TAG, f"{name}ForQuestionAnswering": SPAN,
         },
         settings=read, config=partial(config, kind=kind), table=table, prefix="model.",
-        buffers=(r".*rotary_emb\.inv_freq",), tied=lambda spec, head: ("lm_head.weight",),
+        buffers=(r".*rotary_emb\.inv_freq",),
+        tied=lambda spec, head: {"lm_head.weight": "model.embed_tokens.weight"},
     )  # fmt: skip
 
 
