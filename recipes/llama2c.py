@@ -44,7 +44,7 @@ def read_weights(path: Path) -> tuple[Model, dict[str, torch.Tensor]]:
     gate, down, up = take(layers, hidden, width), take(layers, width, hidden), take(layers, hidden, width)
     final = take(width)
     spec = llama(width, layers, heads, kv_heads, hidden, vocab=vocab)
-    spec = replace_in(spec, {"stack.block.relative.layout": "interleaved", "head.tied": tied})  # it turns neighbours
+    spec = replace_in(spec, {"head.tied": tied})
     network = spec.build(device="meta")
     weights = {"embed.table.weight": table, "stack.final.weight": final}
     for i in range(layers):
@@ -52,7 +52,7 @@ def read_weights(path: Path) -> tuple[Model, dict[str, torch.Tensor]]:
         owner = network.get_submodule(block + "mixer")
         weights |= {
             block + "around_mixer.before.weight": mixer_norm[i],
-            block + "mixer.qkv.weight": QKV.pull([q[i], k[i], v[i]], owner),
+            block + "mixer.qkv.weight": QKV.pull([halves(q[i], heads), halves(k[i], kv_heads), v[i]], owner),
             block + "mixer.out.weight": out[i],
             block + "around_feed.before.weight": feed_norm[i],
             block + "feed.up.weight": GATE.pull([gate[i], up[i]], owner),
@@ -62,6 +62,11 @@ def read_weights(path: Path) -> tuple[Model, dict[str, torch.Tensor]]:
         at += 2 * (channels // 2) * struct.unpack("<7i", data[:28])[6]  # two tables of angles
         weights["head.weight"] = take(vocab, width)
     return spec, weights
+
+
+def halves(weight: torch.Tensor, heads: int) -> torch.Tensor:
+    """Rows of each head from neighbouring pairs, as llama2.c turns them, to two halves, as everyone else does."""
+    return weight.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2)
 
 
 def read_tokenizer(path: Path, vocab: int) -> Tokenizer:

@@ -37,6 +37,29 @@ def test_the_260k_llama_tells_its_documented_story(tmp_path: Path) -> None:
     assert text.strip() == expected["text"].replace("<0x0A>", "\n").strip()
 
 
+def test_real_weights_decode_as_in_transformers(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    source = small("llama_stories260K")
+    folder = llama2c.convert(source / "stories260K.bin", source / "tok512.bin", tmp_path / "story")
+    predictor = anyformer.load(folder)
+    theirs = AutoModelForCausalLM.from_pretrained(predictor.export(tmp_path / "hf")).eval()
+    prompt = torch.tensor([predictor.tokenizer.encode("Once upon a time, Tom")])
+    for settings in (
+        {"num_beams": 1},
+        {"num_beams": 4},
+        {"num_beams": 5, "length_penalty": 0.5, "num_return_sequences": 3},
+    ):
+        right = theirs.generate(
+            prompt, max_new_tokens=48, do_sample=False, eos_token_id=2, pad_token_id=0, return_dict_in_generate=True,
+            output_scores=True, **settings,
+        )  # fmt: skip
+        ours = predictor.decode(prompt, {"max_new_tokens": 48, "eos_token_id": 2, "pad_token_id": 0, **settings})
+        assert torch.equal(ours.ids, right.sequences)
+        if settings["num_beams"] > 1:
+            assert (ours.scores - right.sequences_scores).abs().max() < 1e-4
+
+
 @torch.no_grad()
 def test_the_sorting_gpt_meets_its_stored_activations() -> None:
     source = small("mingpt_nano_sort")
