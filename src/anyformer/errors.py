@@ -35,6 +35,9 @@ class UserError(ValueError):
         return UserError(self.what, where=path.replace(".[", "["), fix=self.fix, details=self.details)
 
 
+MOST = 12  # names listed where none is near
+
+
 def nearest(name: str, choices: Iterable[str]) -> str | None:
     """The choice a person most likely meant by `name`, or None.
 
@@ -53,4 +56,7 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     near = nearest(name, known)
     if near is not None:
         return f"did you mean {near!r}?"
-    return "expected one of " + ", ".join(repr(choice) for choice in known) if known else "nothing is allowed here"
+    if not known:
+        return "nothing is allowed here"
+    shown = ", ".join(repr(choice) for choice in known[:MOST])
+    return f"expected one of {shown}" + (f" and {len(known) - MOST} more" if len(known) > MOST else "")

@@ -6,11 +6,12 @@ from torch import nn
 
 
 class Rows(nn.Embedding):
-    """A table of rows that is left as it was allocated: all initialisation is in `core/init.py`.
+    """A table of rows that draws no numbers on `meta`, where every network is built before `core/init.py` fills it.
 
-    Torch's own fills itself when it is made; on `meta`, where every network is built first, drawing those numbers that
-    nobody will see loads the compiler's tables, one to two seconds the first time.
+    Torch's own does, and for those numbers that nobody will see it loads the compiler's tables: one to two seconds.
     """
 
     def reset_parameters(self) -> None:
-        """Nothing; the model is filled as a whole."""
+        """As torch, where there is memory to fill: a part built alone starts with values."""
+        if not self.weight.is_meta:
+            super().reset_parameters()

@@ -48,6 +48,10 @@ def held_at_most(device: torch.device) -> int:
     """The most memory held so far: of the GPU where it trains there, else of this process; 0 where unknown."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    status = Path("/proc/self/status")
+    if status.is_file():  # Linux's ru_maxrss would still hold what the parent had before it started this process
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) * 1024
     try:
         import resource
     except ModuleNotFoundError:  # not on Windows

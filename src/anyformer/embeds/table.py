@@ -48,10 +48,10 @@ class TableEmbedding(nn.Module):
         self.spec = spec
         counts = spec.categories or ()
         extra = 1 if spec.missing else 0
-        self.weight = nn.Parameter(torch.empty(spec.numbers, width)) if spec.numbers else None
-        self.bias = nn.Parameter(torch.empty(spec.features, width))
-        self.lead = nn.Parameter(torch.empty(1, width)) if spec.cls else None
-        self.absent = nn.Parameter(torch.empty(spec.numbers, width)) if spec.missing and spec.numbers else None
+        self.weight = nn.Parameter(torch.zeros(spec.numbers, width)) if spec.numbers else None
+        self.bias = nn.Parameter(torch.zeros(spec.features, width))
+        self.lead = nn.Parameter(torch.zeros(1, width)) if spec.cls else None
+        self.absent = nn.Parameter(torch.zeros(spec.numbers, width)) if spec.missing and spec.numbers else None
         self.category = Rows(sum(counts) + extra * len(counts), width) if counts else None
         self.starts = [sum(counts[:j]) + extra * j for j in range(len(counts))]
 

@@ -58,8 +58,8 @@ class LanguageHead(nn.Module):
         narrow = width if inner is None or spec.transform is None else inner
         self.dense = nn.Linear(width, narrow) if spec.transform is not None else None
         self.norm = None if spec.norm is None else spec.norm.build(narrow)
-        self.weight = None if spec.tied else nn.Parameter(torch.empty(vocab, narrow))
-        self.bias = nn.Parameter(torch.empty(vocab)) if spec.bias else None
+        self.weight = None if spec.tied else nn.Parameter(torch.zeros(vocab, narrow))
+        self.bias = nn.Parameter(torch.zeros(vocab)) if spec.bias else None
 
     def forward(self, hidden: Tensor, context: Context, table: Tensor | None) -> Answer:
         logits = F.linear(self.before(hidden), self.rows(table), self.bias)  # (B,T,V)
