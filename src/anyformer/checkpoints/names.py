@@ -134,15 +134,16 @@ def place(parameter: nn.Parameter, pair: Pair, entries: Sequence[Entry]) -> None
     if not entries and pair.theirs:
         parameter.data.zero_()
         return
-    same = bool(entries) and all(e.dtype == parameter.dtype for e in entries) and parameter.device.type == "cpu"
-    if same and pair.operation is SAME:
-        entries[0].read_into(parameter.data)
-        return
-    made = pair.operation.pull([entry.read() for entry in entries], pair.owner)
-    if same:
-        parameter.data = made.contiguous()
-    else:
+    parts = [entry.view() for entry in entries]
+    made = pair.operation.pull(parts, pair.owner)
+    in_file = {part.untyped_storage().data_ptr() for part in parts}
+    if made.untyped_storage().data_ptr() in in_file or (made.dtype, made.device) != (parameter.dtype, parameter.device):
         parameter.data.copy_(made)
+    else:  # the operation has made a tensor of its own already
+        parameter.data = made.contiguous()
+    del parts, made
+    for entry in entries:
+        entry.done()
 
 
 def export(model: nn.Module, table: Sequence[Row]) -> dict[str, Tensor]:

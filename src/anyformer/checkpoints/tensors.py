@@ -1,15 +1,15 @@
 """Reading and writing safetensors files, and nothing but safetensors files.
 
-The library checks a file's header (sizes, no holes, no overlaps); bytes are then read straight into the tensor that
-will hold them, so that opening a model takes its own size of memory and no more.
+The library checks a file's header (sizes, no holes, no overlaps); each tensor is then copied into storage of its own
+and its pages given back, so that opening a model takes its own size of memory and no more.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import mmap
 import struct
-import typing
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,36 +29,56 @@ DTYPES = {
 }  # fmt: skip
 
 
+class Mapped:
+    """A file of weights in the address space; pages that were read are given back, so it never counts twice."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.map: mmap.mmap | None = None  # opened when the first tensor is wanted: only then is it known to be whole
+
+    def view(self, dtype: torch.dtype, start: int, stop: int) -> Tensor:
+        """The bytes as a flat tensor that lies in the file; copy it before it is given back."""
+        if self.map is None:
+            with self.path.open("rb") as file:
+                self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        if start % dtype.itemsize:
+            return torch.frombuffer(self.map, dtype=torch.uint8, count=stop - start, offset=start).clone().view(dtype)
+        return torch.frombuffer(self.map, dtype=dtype, count=(stop - start) // dtype.itemsize, offset=start)
+
+    def give_back(self, start: int, stop: int) -> None:
+        """Let the machine forget these pages; they are still in the file."""
+        assert self.map is not None
+        page = start // mmap.PAGESIZE * mmap.PAGESIZE
+        self.map.madvise(mmap.MADV_DONTNEED, page, stop - page)
+
+
 @dataclass(frozen=True)
 class Entry:
     """Where one tensor lies."""
 
-    file: Path
+    source: Mapped
     name: str
     dtype: torch.dtype
     shape: tuple[int, ...]
     start: int
     stop: int
 
+    def view(self) -> Tensor:
+        """The tensor where it lies in the file; `done` when it has been copied."""
+        if self.start == self.stop:
+            return torch.empty(self.shape, dtype=self.dtype)
+        return self.source.view(self.dtype, self.start, self.stop).view(self.shape)
+
+    def done(self) -> None:
+        """Its pages are no longer wanted."""
+        if self.start != self.stop:
+            self.source.give_back(self.start, self.stop)
+
     def read(self) -> Tensor:
         """The tensor, in storage of its own."""
-        tensor = torch.empty(self.shape, dtype=self.dtype)
-        self.read_into(tensor)
+        tensor = self.view().clone()
+        self.done()
         return tensor
-
-    def read_into(self, tensor: Tensor) -> None:
-        """Fill a contiguous tensor of the same shape and type with the bytes of the file."""
-        assert tensor.is_contiguous() and tensor.shape == self.shape and tensor.dtype == self.dtype
-        if not tensor.numel():
-            return
-        room = memoryview(typing.cast(Any, tensor.view(-1).view(torch.uint8).numpy()))
-        with self.file.open("rb", buffering=0) as file:
-            file.seek(self.start)
-            while room:  # one read may give less than asked for
-                count = file.readinto(room)
-                if not count:
-                    raise UserError(f"{self.name} is cut off", where=self.file.name, fix="copy the file again")
-                room = room[count:]
 
 
 def read_header(path: Path) -> dict[str, Entry]:
@@ -74,7 +94,7 @@ def read_header(path: Path) -> dict[str, Entry]:
         raise UserError(
             f"not a whole safetensors file ({reason})", where=path.name, fix="copy the file again"
         ) from None
-    found = {}
+    found, source = {}, Mapped(path)
     for name, described in header.items():
         if name == "__metadata__":
             continue
@@ -88,7 +108,7 @@ def read_header(path: Path) -> dict[str, Entry]:
             raise UserError(
                 f"{name} has {stop - start} bytes for shape {shape}", where=path.name, fix="copy the file again"
             )
-        found[name] = Entry(path, name, dtype, shape, start, stop)
+        found[name] = Entry(source, name, dtype, shape, start, stop)
     return found
 
 
