@@ -66,7 +66,7 @@ def test_peak_memory_and_time(folder: Path) -> None:
     ours, plain = measured(OURS, folder), measured(PLAIN, folder)
     print(f"{weights / 2**20:.0f} MiB: ours {ours}, plain {plain}")
     assert ours["grown"] <= 1.1 * weights + 24 * 2**20  # the interpreter's own growth while it works
-    # The plain side is given its network; ours also reads the settings and builds it, the same tenth of a second for any size.
+    # The plain side is given its network; ours also reads the settings and builds it, in the same time for any size.
     assert ours["seconds"] <= 1.2 * plain["seconds"] + 0.1
 
 
