@@ -61,6 +61,9 @@ class Relative(Spec, slot=True):
     """
 
     shared: ClassVar[bool] = True
+    wide_bias: ClassVar[bool] = (
+        False  # whether `bias_at` needs so much room in a kernel that its blocks must be smaller
+    )
 
     def build(self, heads: int, channels: int, value_channels: int, causal: bool) -> nn.Module | None:
         raise NotImplementedError

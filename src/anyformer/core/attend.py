@@ -161,7 +161,7 @@ def choose(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0
         return Choice("reference", f"fused kernels do not offer {what}")
     long = scores.copies(q) * q.shape[2] * k.shape[2] > ROWS
     hidden = scores.biased or scores.hides(q.shape[2], k.shape[2])
-    half = q.dtype in (torch.bfloat16, torch.float16)  # in float32 its blocks do not fit an SM's shared memory
+    half = q.dtype in (torch.bfloat16, torch.float16)  # measured there; float32 takes blocks of rows
     if q.is_cuda and half and hidden and long and dropout == 0.0 and scores.added is None and scores.allowed is None:
         return Choice("flex", "a bias or mask over a long sequence, without a T x S tensor")
     return Choice("sdpa", "torch's fused attention" + (" with a mask or bias" if hidden else ""))

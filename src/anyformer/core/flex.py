@@ -31,9 +31,15 @@ def flex_attend(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
     with torch._dynamo.config.patch(recompile_limit=KERNELS, fail_on_recompile_limit_hit=True):
         out: Any = compiled()(
             q, k, v, score_mod=bias_function(scores), block_mask=block_mask(scores, q, k), scale=scores.scale,
-            enable_gqa=q.shape[1] != k.shape[1],
+            enable_gqa=q.shape[1] != k.shape[1], kernel_options=blocks_of(scores),
         )  # fmt: skip
     return out[..., :out_channels]
+
+
+def blocks_of(scores: Scores) -> dict[str, Any] | None:
+    """Smaller blocks for a bias that takes much room: T5's buckets overflow an SM's shared memory at the usual 128."""
+    wide = scores.relative is not None and scores.relative.wide_bias
+    return {"BLOCK_M": 64, "BLOCK_N": 64} if wide else None
 
 
 def bias_function(scores: Scores) -> Callable[..., Tensor] | None:

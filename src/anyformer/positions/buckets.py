@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,8 @@ class Buckets(Relative):
 
     buckets: int = 32
     distance: int = 128
+
+    wide_bias: ClassVar[bool] = True
 
     def check(self) -> None:
         if self.buckets < 4:
