@@ -13,6 +13,7 @@ from transformers import (
 )
 
 from tests.families.parity import Case, check_config, check_logits, check_maps, check_round_trip, text_case
+from tests.families.passes import check_hidden, check_steps
 
 SMALL = {"n_embd": 24, "n_layer": 3, "n_head": 4, "vocab_size": 50, "n_positions": 32}
 
@@ -50,3 +51,13 @@ def test_every_map_equals_their_eager_map(tmp_path: Path) -> None:
 
 def test_every_option_of_the_config_is_read() -> None:
     check_config("gpt2", GPT2Config)
+
+
+@pytest.mark.parametrize("case", CASES[:5], ids=str)
+def test_hidden_states_of_every_layer_equal_transformers(case: Case, tmp_path: Path) -> None:
+    check_hidden(case, tmp_path)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES[:5] if "lm" in c.name or "window" in c.name], ids=str)
+def test_step_by_step_equals_transformers_with_its_cache(case: Case, tmp_path: Path) -> None:
+    check_steps(case, tmp_path)

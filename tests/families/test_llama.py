@@ -20,6 +20,7 @@ from transformers import (
 )
 
 from tests.families.parity import Case, check_config, check_logits, check_maps, check_round_trip, text_case
+from tests.families.passes import check_hidden, check_steps
 
 SMALL = {
     "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -88,3 +89,15 @@ def test_every_map_equals_their_eager_map(case: Case, tmp_path: Path) -> None:
 @pytest.mark.parametrize("config", KINDS, ids=lambda c: c.__name__)
 def test_every_option_of_the_config_is_read(config: type) -> None:
     check_config(config.model_type, config)
+
+
+@pytest.mark.parametrize("case", [CASES[i] for i in (0, 1, 3, 8, 15, 18, 20)], ids=str)
+def test_hidden_states_of_every_layer_equal_transformers(case: Case, tmp_path: Path) -> None:
+    check_hidden(case, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in [CASES[i] for i in (0, 1, 3, 8, 15, 18, 20)] if "lm" in c.name or "window" in c.name], ids=str
+)
+def test_step_by_step_equals_transformers_with_its_cache(case: Case, tmp_path: Path) -> None:
+    check_steps(case, tmp_path)
