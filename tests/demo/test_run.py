@@ -128,6 +128,16 @@ def test_a_device_that_is_not_there_is_one_line(device, tmp_path, monkeypatch, c
 # ------------------------------------------------------------------------------------------------ on a terminal
 
 
+def heed_interrupts() -> None:
+    """A test run started in the background ignores interrupts, and its children with it; a person's shell does not."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def own_terminal() -> None:
+    heed_interrupts()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
 class Terminal:
     """A program on a pseudo-terminal of its own, as in a window: Ctrl-C typed there reaches it."""
 
@@ -139,7 +149,7 @@ class Terminal:
         self.child = subprocess.Popen(
             words, cwd=folder, stdin=self.slave, stdout=self.slave, stderr=self.slave, start_new_session=True,
             env=environment(TERM="xterm-256color", COLORTERM="truecolor"),
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            preexec_fn=own_terminal,
         )  # fmt: skip
 
     def read(self, until: bytes = b"", patience: float = PATIENCE) -> bytes:
@@ -231,7 +241,9 @@ def test_ctrl_c_ends_it_cleanly_on_a_terminal(moment, terminal):
 @pytest.mark.alone
 def test_an_interrupt_without_a_terminal_is_one_line(tmp_path):
     words = PROGRAM[:2] + ["--seconds", "100", "--device", "cpu"]
-    child = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    child = subprocess.Popen(
+        words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts
+    )
     for line in child.stdout:
         if line.startswith("step"):
             break
