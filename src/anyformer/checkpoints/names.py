@@ -7,7 +7,7 @@ Rows match whole names and are one-to-one, so their order carries no meaning; im
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,13 @@ def rows(*table: tuple[Any, ...]) -> tuple[Row, ...]:
         twice = sorted({name for name in names if names.count(name) > 1})
         assert not twice, f"named by two rows: {twice}"
     return made
+
+
+def under(prefix: str, body: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    """The same entries with their names below a prefix, as a model with a head keeps its body."""
+    for ours, theirs, *rest in body:
+        names = tuple(prefix + name for name in theirs) if isinstance(theirs, tuple) else prefix + theirs
+        yield ours, names, *rest
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.checkpoints.names import Row, rows
+from anyformer.checkpoints.names import Row, rows, under
 from anyformer.checkpoints.operations import TRANSPOSE, TRANSPOSED_THIRDS
 from anyformer.core.block import Block
 from anyformer.core.model import Model
@@ -99,7 +99,7 @@ HEADS: dict[str, tuple[tuple[Any, ...], ...]] = {
 def table(spec: Model, head: str) -> tuple[Row, ...]:
     """One row a module; the body lies under a prefix in a model with a head."""
     prefix = "" if head == BARE else "transformer."
-    return rows(*((ours, prefix + theirs, *operation) for ours, theirs, *operation in BODY), *HEADS[head])
+    return rows(*under(prefix, BODY), *HEADS[head])
 
 
 FAMILIES = (

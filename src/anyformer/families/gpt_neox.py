@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.checkpoints.names import Row, rows
+from anyformer.checkpoints.names import Row, rows, under
 from anyformer.core.block import Block
 from anyformer.core.model import Model
 from anyformer.core.stack import Stack
@@ -104,7 +104,7 @@ PREFIX = "gpt_neox."
 def table(spec: Model, head: str) -> tuple[Row, ...]:
     """One row a module; the body lies under a prefix in a model with a head."""
     prefix = "" if head == BARE else PREFIX
-    return rows(*((ours, prefix + theirs) for ours, theirs in BODY), *HEADS[head])
+    return rows(*under(prefix, BODY), *HEADS[head])
 
 
 def tied(spec: Model, head: str) -> dict[str, str]:

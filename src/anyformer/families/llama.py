@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from anyformer.checkpoints.names import Row, rows
+from anyformer.checkpoints.names import Row, rows, under
 from anyformer.checkpoints.operations import GATE, QKV
 from anyformer.core.block import Block
 from anyformer.core.model import Model
@@ -150,12 +150,7 @@ def table(spec: Model, head: str) -> tuple[Row, ...]:
     """One row a module; the body lies under a prefix in a model with a head."""
     # Question answering keeps the body under another name than every other head.
     prefix = {BARE: "", SPAN: "transformer."}.get(head, "model.")
-    body = ((ours, prefixed(theirs, prefix), *operation) for ours, theirs, *operation in BODY)
-    return rows(*body, *HEADS[head])
-
-
-def prefixed(theirs: Any, prefix: str) -> Any:
-    return tuple(prefix + name for name in theirs) if isinstance(theirs, tuple) else prefix + theirs
+    return rows(*under(prefix, BODY), *HEADS[head])
 
 
 def family(kind: str, name: str) -> Family:
