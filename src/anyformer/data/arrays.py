@@ -1,0 +1,116 @@
+"""Arrays on disk: written once, then mapped, so that data larger than memory trains as fast as data that fits."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anyformer.errors import UserError
+
+INDEX = "arrays.json"
+BLOCK = 2**22
+
+
+class Arrays(Mapping[str, np.ndarray]):
+    """Named .npy files in one folder, read by memory map. `close` seals them with sizes and hashes.
+
+    A folder without its seal, or with a file that does not fit it, is not opened: it is made again from the data.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.facts: dict[str, Any] = {}
+        self.seal: dict[str, dict[str, Any]] = {}
+        self.open: dict[str, np.ndarray] = {}
+
+    @classmethod
+    def new(cls, folder: Path) -> Arrays:
+        """An empty folder to write into; what an interrupted try left there is removed."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in folder.iterdir():
+            if path.is_file():
+                path.unlink()
+        return cls(folder)
+
+    @classmethod
+    def of(cls, folder: Path) -> Arrays | None:
+        """The sealed arrays of a folder, or None where they are missing or damaged."""
+        index = folder / INDEX
+        if not index.is_file():
+            return None
+        arrays = cls(folder)
+        try:
+            read = json.loads(index.read_text(encoding="utf-8"))
+            arrays.facts, arrays.seal = read["facts"], read["files"]
+        except (ValueError, KeyError, TypeError):
+            return None
+        whole = all(
+            (folder / name).is_file()
+            and (folder / name).stat().st_size == entry["bytes"]
+            and digest(folder / name) == entry["sha256"]
+            for name, entry in arrays.seal.items()
+        )
+        return arrays if whole else None
+
+    def put(self, name: str, array: np.ndarray) -> np.ndarray:
+        """Write one array; it is mapped from now on."""
+        np.save(self.folder / f"{name}.npy", array, allow_pickle=False)
+        return self[name]
+
+    def room(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """An array on disk to be filled in place, for what does not fit into memory."""
+        if 0 in shape:
+            return self.put(name, np.zeros(shape, dtype))
+        return np.lib.format.open_memmap(self.folder / f"{name}.npy", mode="w+", dtype=dtype, shape=shape)
+
+    def close(self, facts: Mapping[str, Any] | None = None) -> Arrays:
+        """Seal the folder: sizes and hashes of every file, and what else should be remembered."""
+        self.open.clear()
+        self.facts = dict(facts or {})
+        self.seal = {
+            path.name: {"bytes": path.stat().st_size, "sha256": digest(path)}
+            for path in sorted(self.folder.iterdir())
+            if path.is_file() and path.name != INDEX
+        }
+        part = self.folder / f".{INDEX}"
+        part.write_text(json.dumps({"facts": self.facts, "files": self.seal}, indent=1) + "\n", encoding="utf-8")
+        os.replace(part, self.folder / INDEX)
+        return self
+
+    @property
+    def bytes(self) -> int:
+        """Size on disk."""
+        return sum(path.stat().st_size for path in self.folder.iterdir() if path.is_file())
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self.open:
+            path = self.folder / f"{name}.npy"
+            if not path.is_file():
+                raise UserError(f"the array {name} is not there", where=self.folder.name, fix="train again")
+            shape_only = np.load(path, mmap_mode=None, allow_pickle=False) if path.stat().st_size < 4096 else None
+            self.open[name] = np.load(path, mmap_mode="r", allow_pickle=False) if shape_only is None else shape_only
+        return self.open[name]
+
+    def __contains__(self, name: object) -> bool:
+        return (self.folder / f"{name}.npy").is_file()
+
+    def __iter__(self) -> Iterator[str]:
+        return (path.stem for path in sorted(self.folder.glob("*.npy")))
+
+    def __len__(self) -> int:
+        return len(list(self.folder.glob("*.npy")))
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file, a block at a time."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            found.update(block)
+    return found.hexdigest()

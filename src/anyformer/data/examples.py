@@ -1,0 +1,48 @@
+"""Rows ready for a model. Any batch of them is a pure function of their numbers, the seed and the epoch."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from anyformer.objectives.batch import Batch
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Where randomness in the data comes from while training: nothing else is remembered, so nothing is restored."""
+
+    seed: int
+    epoch: int
+
+    def generator(self, row: int) -> np.random.Generator:
+        """The random numbers of one row in one epoch, whoever asks and in whatever order."""
+        return np.random.default_rng((self.seed, self.epoch, row))
+
+
+class Examples(ABC):
+    """One side of a split: training, validation or test rows."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many rows there are."""
+
+    @abstractmethod
+    def batch(self, rows: Sequence[int] | np.ndarray, draw: Draw | None = None) -> Batch:
+        """These rows as a batch; with a `draw` they are augmented as in training, without it taken as they are."""
+
+    @abstractmethod
+    def place(self, row: int) -> str:
+        """Where a row came from, as a person would look for it: `reviews.csv row 812`."""
+
+    def shown(self, row: int, most: int = 200) -> str:
+        """A row's input as short text, for reports."""
+        return self.place(row)
+
+    @property
+    def lengths(self) -> np.ndarray | None:
+        """Tokens of each row, where rows differ and batches of like lengths save padding."""
+        return None

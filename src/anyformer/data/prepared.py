@@ -1,0 +1,41 @@
+"""Prepared: data after everything has been decided, ready to train on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from anyformer.data.examples import Examples
+
+if TYPE_CHECKING:
+    from anyformer.data.images import ImageSteps
+    from anyformer.data.preprocess import Preprocess
+    from anyformer.data.tokenizer import Tokenizer
+
+Say = Callable[[str], None]  # one line about a decision, for people
+
+
+@dataclass
+class Given:
+    """What a model to start from brings along; data must then fit it rather than the other way round."""
+
+    tokenizer: Tokenizer | None = None
+    images: ImageSteps | None = None
+    labels: list[str] | None = None
+    length: int | None = None  # tokens it can place at most
+
+
+@dataclass
+class Prepared:
+    """What `prepare` gives. `sizes` is what a network must be built for: vocab, classes, numbers, categories, ..."""
+
+    task: str
+    train: Examples
+    valid: Examples | None
+    test: Examples | None
+    preprocess: Preprocess
+    tokenizer: Tokenizer | None = None
+    images: ImageSteps | None = None
+    facts: dict[str, Any] = field(default_factory=dict)  # goes to data.json: sources, split, columns, counts
+    notes: list[str] = field(default_factory=list)  # what was printed

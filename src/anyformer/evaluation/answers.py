@@ -1,0 +1,36 @@
+"""What a model answered beside what was true: all that metrics and reports need, and nothing of the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+Task = Literal["lm", "classify", "tag", "regress", "translate"]
+
+
+@dataclass
+class Answers:
+    """One evaluation. Which fields are filled depends on the task; everything is on the CPU.
+
+    classify  truth (N,) and predicted (N,) are class numbers, probability (N,C); multi-label: truth and predicted are
+              (N,C) of 0 and 1, probability (N,C) of each label on its own
+    regress   truth and predicted (N,) or (N,K), in the units of the file
+    tag       truth and predicted are lists of lists of tag names, one inner list a sentence
+    translate truth and predicted are lists of texts (truth: lists of texts where there are several references)
+    lm        nats is the summed loss, tokens and bytes what it was summed over
+    """
+
+    task: Task
+    truth: Any = None
+    predicted: Any = None
+    probability: np.ndarray | None = None
+    labels: list[str] | None = None  # names of the classes, or of the outputs of a regression
+    losses: np.ndarray | None = None  # the loss of each row (N,), for the worst examples
+    nats: float = 0.0
+    tokens: int = 0
+    bytes: int = 0
+    multi: bool = False
+    examples: Any = None  # the Examples the rows come from: place(row), shown(row)
+    extra: dict[str, float] = field(default_factory=dict)

@@ -1,0 +1,1 @@
+"""Objectives: what a model can be trained for."""

@@ -1,0 +1,41 @@
+"""What a data set hands to an objective: the model's inputs, the targets, and which rows they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class Batch:
+    """One batch. The model is called as `model(*inputs, **named)`; `targets` is what the objective compares with.
+
+    Targets that do not count are -100 (classes, tokens) or nan (numbers). `rows` are the numbers of the rows in their
+    data set, for messages and for the order's fingerprint; they stay on the CPU.
+    """
+
+    inputs: tuple[Any, ...]
+    targets: Tensor
+    rows: Tensor
+    named: dict[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def to(self, device: torch.device) -> Batch:
+        """The same batch on a device."""
+        return Batch(moved(self.inputs, device), moved(self.targets, device), self.rows, moved(self.named, device))
+
+
+def moved(value: Any, device: torch.device) -> Any:
+    """Every tensor inside, on the device; copies from pinned memory do not wait."""
+    if isinstance(value, Tensor):
+        return value.to(device, non_blocking=True)
+    if isinstance(value, tuple):
+        return tuple(moved(item, device) for item in value)
+    if isinstance(value, dict):
+        return {name: moved(item, device) for name, item in value.items()}
+    return value

@@ -1,0 +1,1 @@
+"""Training: settings, the loop, and the folder one training leaves behind."""
