@@ -35,6 +35,28 @@ class UserError(ValueError):
         return UserError(self.what, where=path.replace(".[", "["), fix=self.fix, details=self.details)
 
 
+class Diverged(UserError):
+    """Training met a value that is not finite; nothing was changed by it."""
+
+    exit_code = DIVERGED
+
+
+class NoRoom(UserError):
+    """Disk or memory is not enough."""
+
+    exit_code = RESOURCES
+
+
+class Stopped(UserError):
+    """A run was asked to stop, and has saved what it had."""
+
+    exit_code = INTERRUPTED
+
+    def __init__(self, what: str, *, code: int = INTERRUPTED) -> None:
+        super().__init__(what)
+        self.exit_code = code
+
+
 MOST = 12  # names listed where none is near
 
 

@@ -90,6 +90,28 @@ class ModelModule(nn.Module):
         `mask` is padding (B,T), a rule (B or 1, H or 1, T, S) as bool (True = may be seen) or added to the scores, a
         function of (query index, key index), or a tuple of these. With a `state`, the inputs continue what it holds.
         """
+        out = self.before_head(
+            *inputs, mask=mask, positions=positions, segments=segments, documents=documents, memory=memory,
+            memory_mask=memory_mask, state=state, table=table,
+        )  # fmt: skip
+        if self.head is not None:
+            answer = self.head(out.hidden, out.context, self.table())
+            out.logits, out.pooled = answer.logits, answer.pooled
+        return out
+
+    def before_head(
+        self,
+        *inputs: Any,
+        mask: Mask | None = None,
+        positions: Tensor | None = None,
+        segments: Tensor | None = None,
+        documents: Tensor | None = None,
+        memory: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        state: State | None = None,
+        table: Tensor | None = None,
+    ) -> Output:
+        """The pass without its head, for a loss that never holds all logits."""
         context = self.embed.layout(
             *inputs, mask=mask, positions=positions, documents=documents, segments=segments, state=state
         )
@@ -97,10 +119,7 @@ class ModelModule(nn.Module):
         x = self.embed(*inputs, context=context) if table is None else self.embed(*inputs, context=context, table=table)
         check_memory(self, x.shape[0], context.memory)
         hidden, losses = self.stack(x, context, None if state is None else state.layers)
-        if self.head is None:
-            return Output(hidden, losses=losses, context=context)
-        answer = self.head(hidden, context, self.table())
-        return Output(hidden, logits=answer.logits, pooled=answer.pooled, losses=losses, context=context)
+        return Output(hidden, losses=losses, context=context)
 
     def table(self) -> Tensor | None:
         """The embedding's rows, for a head that borrows them."""
@@ -171,6 +190,25 @@ class Seq2SeqModule(nn.Module):
         state: State | None = None,
     ) -> Output:
         """Logits for every target token. A `state` or `memory` spares running the encoder again; source may be None."""
+        out = self.before_head(
+            source, target, source_mask=source_mask, target_mask=target_mask, memory=memory, state=state
+        )
+        if self.head is not None:
+            answer = self.head(out.hidden, out.context, self.table())
+            out.logits, out.pooled = answer.logits, answer.pooled
+        return out
+
+    def before_head(
+        self,
+        source: Any,
+        target: Any,
+        *,
+        source_mask: Mask | None = None,
+        target_mask: Mask | None = None,
+        memory: Tensor | None = None,
+        state: State | None = None,
+    ) -> Output:
+        """The pass without its head, as `ModelModule.before_head`."""
         if memory is None and (state is None or state.memory is None):
             if source is None:
                 raise UserError("there is neither a source nor a memory", fix="give the source, or memory=")
@@ -183,10 +221,11 @@ class Seq2SeqModule(nn.Module):
         shared = self.shared_table()
         out = self.decoder(target, mask=target_mask, memory=memory, memory_mask=context_mask, state=state, table=shared)
         out.memory = memory
-        if self.head is not None:
-            answer = self.head(out.hidden, out.context, self.decoder.table() if shared is None else shared)
-            out.logits, out.pooled = answer.logits, answer.pooled
         return out
+
+    def table(self) -> Tensor | None:
+        """The rows that the decoder reads and a tied head scores with."""
+        return self.decoder.table() if self.spec.share == "none" else self.shared_table()
 
     def encode(self, source: Any, source_mask: Mask | None = None) -> Tensor:
         """The encoder's output (B,S,D), for many targets or steps."""

@@ -43,6 +43,11 @@ class Examples(ABC):
         return self.place(row)
 
     @property
+    def cut_anew(self) -> bool:
+        """Whether every epoch cuts other rows out of the same data, so that a rest may be left out of an epoch."""
+        return False
+
+    @property
     def lengths(self) -> np.ndarray | None:
         """Tokens of each row, where rows differ and batches of like lengths save padding."""
         return None

@@ -34,6 +34,7 @@ class Frame:
     sources: tuple[Source, ...] = ()
     skipped: Mapping[str, int] = field(default_factory=dict)  # reason to number of rows left out while reading
     numbers: np.ndarray | None = None  # each row's number in its source, counted from 0; None: all rows, in order
+    skipped_at: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # reason to the first few such places
 
     def __len__(self) -> int:
         return self.table.num_rows
@@ -50,6 +51,10 @@ class Frame:
         chosen = np.asarray(rows, dtype=np.int64)
         kept = chosen if self.numbers is None else self.numbers[chosen]
         return replace(self, table=self.table.take(chosen), numbers=kept)
+
+    def of(self, names: Sequence[str]) -> Frame:
+        """Some columns, in the order given."""
+        return replace(self, table=self.table.select(list(names)))
 
     def place(self, row: int) -> str:
         """Where a row stands: `reviews.csv row 17`."""

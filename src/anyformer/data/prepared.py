@@ -24,11 +24,13 @@ class Given:
     images: ImageSteps | None = None
     labels: list[str] | None = None
     length: int | None = None  # tokens it can place at most
+    segments: bool | None = None  # whether it tells two texts apart by token types; None: as its tokenizer says
+    start: int | None = None  # the token its decoder begins with
 
 
 @dataclass
 class Prepared:
-    """What `prepare` gives. `sizes` is what a network must be built for: vocab, classes, numbers, categories, ..."""
+    """What `prepare` gives. `facts["sizes"]` is what a network must be built for: vocab, classes, numbers, ..."""
 
     task: str
     train: Examples

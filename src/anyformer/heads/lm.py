@@ -79,8 +79,9 @@ class LanguageHead(nn.Module):
             raise UserError("a tied head was given no table", fix="call it through its Model")
         return rows
 
-    def loss(self, hidden: Tensor, targets: Tensor, table: Tensor | None) -> Tensor:
+    def loss(self, hidden: Tensor, targets: Tensor, table: Tensor | None, smoothing: float = 0.0) -> Tensor:
         """Mean cross-entropy over targets (B,T) that are not -100, without ever holding the (B,T,V) logits."""
         return linear_cross_entropy(
-            self.before(hidden), self.rows(table), targets, bias=self.bias, soft_cap=self.spec.soft_cap
-        )
+            self.before(hidden), self.rows(table), targets, bias=self.bias, soft_cap=self.spec.soft_cap,
+            smoothing=smoothing,
+        )  # fmt: skip

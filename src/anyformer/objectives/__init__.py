@@ -1,1 +1,13 @@
 """Objectives: what a model can be trained for."""
+
+from anyformer.objectives.batch import Batch
+from anyformer.objectives.causal import Causal
+from anyformer.objectives.classify import Classify
+from anyformer.objectives.objective import Objective
+from anyformer.objectives.regress import Regression
+from anyformer.objectives.tag import Tag
+from anyformer.objectives.translate import Translate
+
+OBJECTIVES: dict[str, type[Objective]] = {part.task: part for part in (Causal, Classify, Regression, Tag, Translate)}
+
+__all__ = ["OBJECTIVES", "Batch", "Causal", "Classify", "Objective", "Regression", "Tag", "Translate"]

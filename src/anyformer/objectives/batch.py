@@ -21,13 +21,15 @@ class Batch:
     targets: Tensor
     rows: Tensor
     named: dict[str, Any] = field(default_factory=dict)
+    blend: tuple[Tensor, Tensor] | None = None  # of blended rows: the place of the other row, and the share of this one
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def to(self, device: torch.device) -> Batch:
         """The same batch on a device."""
-        return Batch(moved(self.inputs, device), moved(self.targets, device), self.rows, moved(self.named, device))
+        inputs, targets, named, blend = moved((self.inputs, self.targets, self.named, self.blend), device)
+        return Batch(inputs, targets, self.rows, named, blend)
 
 
 def moved(value: Any, device: torch.device) -> Any:

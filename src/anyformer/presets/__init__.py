@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from anyformer.errors import UserError, did_you_mean
-from anyformer.presets import decoders, encoders, pairs, tables, vision
+from anyformer.presets import decoders, encoders, pairs, small, tables, vision
 from anyformer.slots import Network
 
 PRESETS: dict[str, Callable[[], Network]] = {
-    **encoders.PRESETS, **decoders.PRESETS, **pairs.PRESETS, **vision.PRESETS, **tables.PRESETS,
+    **encoders.PRESETS, **decoders.PRESETS, **pairs.PRESETS, **vision.PRESETS, **tables.PRESETS, **small.PRESETS,
 }  # fmt: skip
 
 

@@ -1,0 +1,206 @@
+"""Cells as numbers, words and moments, whether the file wrote them as text or had types of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# What people write into a cell they have no value for; spaces around it do not matter.
+MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NAN", "NULL", "null", "Null", "?", "-")
+NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+PIECE = 2**17  # rows looked at in one go
+
+TIME = r"(?:[T ](?P<h>\d{1,2}):(?P<n>\d{2})(?::(?P<s>\d{2})(?:[.,]\d+)?)?\s?(?P<z>Z|UTC|[+-]\d{2}(?::?\d{2})?)?)?$"
+FORMS = {  # how a date is written, to what it is read by
+    "iso": r"^(?P<y>\d{4})-(?P<m>\d{1,2})-(?P<d>\d{1,2})" + TIME,
+    "y/m/d": r"^(?P<y>\d{4})/(?P<m>\d{1,2})/(?P<d>\d{1,2})" + TIME,
+    "d.m.y": r"^(?P<d>\d{1,2})\.(?P<m>\d{1,2})\.(?P<y>\d{4})" + TIME,
+    "d/m/y": r"^(?P<d>\d{1,2})[/-](?P<m>\d{1,2})[/-](?P<y>\d{4})" + TIME,
+    "m/d/y": r"^(?P<m>\d{1,2})[/-](?P<d>\d{1,2})[/-](?P<y>\d{4})" + TIME,
+}
+
+
+def numbers(column: Any) -> np.ndarray:
+    """The cells as float64, nan where one is missing, no number or not finite."""
+    parts = [numbers_of(piece) for piece in pieces(column)]
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def strings(column: Any) -> pa.ChunkedArray:
+    """The cells as text, null where one is missing; a list of words becomes the words with spaces between them."""
+    import pyarrow as pa
+
+    return pa.chunked_array([words_of(piece) for piece in pieces(column)], pa.string())
+
+
+def days(column: Any, form: str | None = None) -> np.ndarray:
+    """The cells as moments (datetime64[s]), NaT where one is none. `form` is how they are written: see `date_form`."""
+    form = form or date_form(column)
+    parts = [moments_of(piece, form) for piece in pieces(column)]
+    return np.concatenate(parts) if parts else np.zeros(0, "datetime64[s]")
+
+
+def pieces(column: Any) -> Iterator[Any]:
+    """A column as arrays of at most `PIECE` rows, so that no more is in memory at once."""
+    import pyarrow as pa
+
+    for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
+        if pa.types.is_dictionary(chunk.type):
+            chunk = chunk.cast(chunk.type.value_type)
+        for start in range(0, len(chunk), PIECE):
+            yield chunk.slice(start, PIECE)
+
+
+def is_words(kind: pa.DataType) -> bool:
+    """Whether cells of a type are text."""
+    from pyarrow import types
+
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def cleaned(piece: pa.Array) -> pa.Array:
+    """Texts without the spaces around them, null where one stands for a missing value."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    trimmed = pc.utf8_trim_whitespace(piece)
+    return pc.if_else(pc.is_in(trimmed, value_set=pa.array(MISSING, piece.type)), pa.scalar(None, piece.type), trimmed)
+
+
+def numbers_of(piece: pa.Array) -> np.ndarray:
+    """One piece as float64."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = piece.type
+    if is_words(kind):
+        return numbers_in(cleaned(piece))
+    if pa.types.is_boolean(kind):
+        piece = piece.cast(pa.int8())
+    elif pa.types.is_temporal(kind):
+        seconds = moments_of(piece, None)
+        found = seconds.astype(np.int64) / 86400
+        return np.where(np.isnat(seconds), np.nan, found)
+    elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
+        return np.full(len(piece), np.nan)
+    values = pc.cast(piece, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    return np.where(np.isfinite(values), values, np.nan)
+
+
+def numbers_in(words: pa.Array) -> np.ndarray:
+    """Cleaned texts as float64."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    try:
+        found = words.cast(pa.float64())
+    except pa.ArrowInvalid:
+        fits = pc.match_substring_regex(words, NUMBER)
+        found = pc.if_else(fits, words, pa.scalar(None, words.type)).cast(pa.float64())
+    values = found.to_numpy(zero_copy_only=False)
+    return np.where(np.isfinite(values), values, np.nan)
+
+
+def words_of(piece: pa.Array) -> pa.Array:
+    """One piece as text; what the file wrote stays as written."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = piece.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        joined = pc.binary_join(piece.cast(pa.list_(pa.string())), " ")
+        return pc.if_else(pc.equal(joined, ""), pa.scalar(None, pa.string()), joined)
+    if is_words(kind):
+        piece = piece.cast(pa.string())
+        return pc.if_else(pc.is_valid(cleaned(piece)), piece, pa.scalar(None, pa.string()))
+    if pa.types.is_floating(kind):
+        return pc.if_else(pc.is_finite(piece), piece, pa.scalar(None, kind)).cast(pa.string())
+    try:
+        return piece.cast(pa.string())
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):  # bytes that are no text
+        return pa.nulls(len(piece), pa.string())
+
+
+def date_form(column: Any) -> str | None:
+    """How the dates of a text column are written, a key of `FORMS`; None where they are none or could be two things."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not is_words(column.type):
+        return "iso" if pa.types.is_temporal(column.type) else None
+    possible = dict.fromkeys(FORMS, 0)
+    known = 0
+    for piece in pieces(column):
+        words = pc.unique(cleaned(piece)).drop_null()
+        known += len(words)
+        for form in list(possible):
+            good = int(np.count_nonzero(~np.isnat(moments_in(words, form))))
+            possible[form] += good
+            if known - possible[form] > allowed(known):
+                del possible[form]
+        if not possible:
+            return None
+    best = [form for form, good in possible.items() if known and good == max(possible.values())]
+    return best[0] if len(best) == 1 else None
+
+
+def allowed(known: int) -> int:
+    """How many cells may not fit the kind of their column and be taken as missing: 1 in 50, none of a few."""
+    return known // 50
+
+
+def moments_of(piece: pa.Array, form: str | None) -> np.ndarray:
+    """One piece as datetime64[s]."""
+    import pyarrow as pa
+
+    kind = piece.type
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return piece.cast(pa.timestamp("us")).to_numpy(zero_copy_only=False).astype("datetime64[s]")
+    if not is_words(kind) or form is None:
+        return np.full(len(piece), np.datetime64("NaT", "s"))
+    coded = cleaned(piece).dictionary_encode()  # the same day comes often
+    distinct = np.append(moments_in(coded.dictionary, form), np.datetime64("NaT", "s"))
+    return distinct[coded.indices.fill_null(len(coded.dictionary)).to_numpy(zero_copy_only=False)]
+
+
+def moments_in(words: pa.Array, form: str) -> np.ndarray:
+    """Cleaned texts as datetime64[s]; a day that no calendar has is NaT."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if form == "iso":
+        try:
+            return words.cast(pa.timestamp("s")).to_numpy(zero_copy_only=False).astype("datetime64[s]")
+        except pa.ArrowInvalid:
+            pass
+    parts = pc.extract_regex(words, pattern=FORMS[form])
+
+    def part(name: str, least: int) -> np.ndarray:
+        field = pc.struct_field(parts, name)
+        there = pc.not_equal(field, "")
+        whole = pc.if_else(there, field, pa.scalar(None, field.type)).cast(pa.int64())
+        return whole.fill_null(least).to_numpy(zero_copy_only=False)
+
+    year, month, day = part("y", 1970), part("m", 1), part("d", 1)
+    hour, minute, second = part("h", 0), part("n", 0), part("s", 0)
+    months = ((year - 1970) * 12 + month - 1).astype("datetime64[M]")
+    found = months.astype("datetime64[D]") + (day - 1)
+    fits = pc.is_valid(parts).to_numpy(zero_copy_only=False) & (month >= 1) & (month <= 12) & (day >= 1)
+    fits &= (found.astype("datetime64[M]") == months) & (hour < 24) & (minute < 60) & (second < 61)
+    moments = found.astype("datetime64[s]") + (hour * 3600 + minute * 60 + second) - shift(pc.struct_field(parts, "z"))
+    return np.where(fits, moments, np.datetime64("NaT", "s"))
+
+
+def shift(zones: pa.Array) -> np.ndarray:
+    """Seconds a clock is ahead: +01:30 is 5400."""
+    ahead = np.zeros(len(zones), np.int64)
+    for at, zone in enumerate(zones.to_pylist()):
+        if zone and zone[0] in "+-":
+            digits = zone[1:].replace(":", "").ljust(4, "0")
+            ahead[at] = (int(digits[:2]) * 3600 + int(digits[2:]) * 60) * (1 if zone[0] == "+" else -1)
+    return ahead

@@ -1,0 +1,205 @@
+"""All rows of a training in one frame: the files or Python data given, and those that validate and test."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anyformer.data.decide import Origin
+from anyformer.data.frame import Frame
+from anyformer.data.settings import Data
+from anyformer.data.splits import FREE, SPELLED, TEST, TRAIN, VALID
+from anyformer.errors import UserError, did_you_mean
+
+Paths = Sequence[str | Path]
+
+
+@dataclass
+class Gathered:
+    """Rows, what they came from, and the side of those whose file says it."""
+
+    frame: Frame
+    origin: Origin
+    fixed: np.ndarray | None = None  # (N,) int8: train, valid, test or FREE
+    column: str | None = None  # that says the side of each row
+
+
+def paths_of(source: Any) -> list[Path] | None:
+    """The paths a source consists of, None where it is data itself."""
+    if isinstance(source, str | Path):
+        return [Path(source)]
+    if isinstance(source, list | tuple) and source and all(isinstance(item, Path) for item in source):
+        return list(source)
+    return None
+
+
+def origin_of(paths: Paths, task: str | None) -> str:
+    """What files hold: table, text (running), pairs, sentences or pictures."""
+    from anyformer.data.path_kinds import kind_of_path
+
+    if len(paths) == 2 and task in (None, "translate") and parallel(paths):
+        return "pairs"
+    kinds = [kind_of_path(Path(path)) for path in paths]
+    if any(kind in ("images", "image", "idx") for kind in kinds):
+        return "pictures"
+    if "wav" in kinds:
+        raise UserError("sound is not learned from yet", where=Path(paths[0]).name, fix="give text, tables or images")
+    if any(kind in ("conll", "folder-of-conll") for kind in kinds) or task == "tag":
+        return "sentences" if all(kind != "table" for kind in kinds) else "table"
+    if all(kind in ("text", "folder-of-text") for kind in kinds):
+        if task == "translate" and len(paths) == 2:
+            return "pairs"
+        return "text" if task in (None, "lm") or "folder-of-text" in kinds else "table"
+    return "table"
+
+
+def parallel(paths: Paths) -> bool:
+    """Whether two files are named alike but for the language: train.en, train.de."""
+    from anyformer.data.path_kinds import kind_of_name
+
+    one, two = (bare(Path(path)) for path in paths)
+    said = any(kind_of_name(path.name) not in ("", "text") for path in (one, two))
+    return (
+        one.stem == two.stem and one.suffix != two.suffix and not said and all(Path(path).is_file() for path in paths)
+    )
+
+
+def bare(path: Path) -> Path:
+    """A path without the suffix of a packed file."""
+    return path.with_suffix("") if path.suffix in (".gz", ".xz", ".zst", ".bz2") else path
+
+
+def files_of(paths: Paths, kind: str) -> list[Path]:
+    """The files themselves, those of folders in the order of their names."""
+    from anyformer.data.path_kinds import kind_of_name
+
+    found: list[Path] = []
+    for path in map(Path, paths):
+        below = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+        found += [file for file in below if file == path or kind_of_name(file.name) == kind]
+    return found
+
+
+def read_all(paths: Paths, origin: str, settings: Data, cache: Path) -> Frame:
+    """Files of one origin as one frame."""
+    found = [Path(path) for path in paths]
+    if origin == "pictures":
+        from anyformer.data.pictures import read_pictures
+
+        return read_pictures(found)
+    if origin == "sentences":
+        from anyformer.data.conll import read_conll
+
+        column = settings.target[0] if settings.target else None
+        return read_conll(files_of(found, "conll"), settings.format, column=column, bad=settings.bad)
+    if origin == "pairs":
+        from anyformer.data.pairs import read_pairs
+
+        return read_pairs(found, settings.format, bad=settings.bad, cache=cache)
+    from anyformer.data.reading import read
+
+    return read(files_of(found, "table"), settings.format, bad=settings.bad, cache=cache)
+
+
+def gather(source: Any, origin: str, settings: Data, cache: Path) -> Gathered:
+    """The rows of a source and of the files that validate and test, one behind the other."""
+    paths = paths_of(source)
+    if paths is None:
+        from anyformer.data.reading import frame_of
+
+        frame, kind = frame_of(source), "table"
+    else:
+        frame, kind = read_all(paths, origin, settings, cache / "train"), origin
+    frames, sides = [frame], [np.full(len(frame), FREE, np.int8)]
+    for name, side, files in (
+        ("--valid", VALID, settings.split.valid_file),
+        ("--test", TEST, settings.split.test_file),
+    ):
+        if files is None:
+            continue
+        extra = read_all(files, kind, settings, cache / name.strip("-"))
+        frames.append(fitted(extra, frame, name))
+        sides.append(np.full(len(extra), side, np.int8))
+    whole = concatenated(frames)
+    origin_: Origin = kind if kind in ("sentences", "pairs", "pictures") else "table"  # type: ignore[assignment]
+    fixed = np.concatenate(sides) if len(sides) > 1 else None
+    column = settings.split.column or (None if fixed is not None else said(whole, settings))
+    return Gathered(whole, origin_, fixed, column)
+
+
+def said(frame: Frame, settings: Data) -> str | None:
+    """The column that says the split by its name and all of its values, if nothing else does."""
+    from anyformer.data.cells import coded
+
+    split = settings.split
+    name = next((name for name in frame.names if name.lower() == "split"), None)
+    if name is None or split.group or split.time or name in (settings.target or ()) or name in (settings.inputs or ()):
+        return None
+    if name in settings.kinds():
+        return None
+    codes, words = coded(frame.column(name))
+    sides = {SPELLED.get(word.lower()) for word in words}
+    return name if (codes >= 0).all() and None not in sides and TRAIN in sides and len(sides) > 1 else None
+
+
+def fitted(extra: Frame, frame: Frame, option: str) -> Frame:
+    """Another file's rows with the columns of the first; one that is missing is named."""
+    from dataclasses import replace
+
+    if extra.names == frame.names:
+        return extra
+    if set(extra.names) != set(frame.names) and len(extra.names) == len(frame.names) and no_header(extra, frame):
+        return replace(extra, table=extra.table.rename_columns(frame.names))
+    lost = [name for name in frame.names if name not in extra.names]
+    if lost:
+        where = extra.sources[0].name if extra.sources else option
+        raise UserError(
+            f"{lost[0]!r} is a column of the training rows but not of this file", where=where,
+            fix=did_you_mean(lost[0], extra.names),
+        )  # fmt: skip
+    return replace(extra, table=extra.table.select(frame.names))
+
+
+def no_header(*frames: Frame) -> bool:
+    return all(any("no header" in note for source in frame.sources for note in source.notes) for frame in frames)
+
+
+def concatenated(frames: Sequence[Frame]) -> Frame:
+    """Frames one behind the other; rows keep their places."""
+    if len(frames) == 1:
+        return frames[0]
+    import pyarrow as pa
+
+    tables = [frame.table for frame in frames]
+    try:
+        table = pa.concat_tables(tables, promote_options="permissive")
+    except (pa.ArrowInvalid, pa.ArrowTypeError):  # no common type: both as text
+        table = pa.concat_tables([worded_table(table, tables[0].schema) for table in tables])
+    numbers, before = [], 0
+    for frame in frames:
+        own = np.arange(len(frame)) if frame.numbers is None else frame.numbers
+        numbers.append(own + before)
+        before += sum(source.rows for source in frame.sources) if frame.sources else len(frame)
+    skipped: dict[str, int] = {}
+    for frame in frames:
+        for reason, count in frame.skipped.items():
+            skipped[reason] = skipped.get(reason, 0) + count
+    places: dict[str, tuple[str, ...]] = {}
+    for frame in frames:
+        for reason, found in frame.skipped_at.items():
+            places[reason] = (*places.get(reason, ()), *found)[:5]
+    sources = tuple(source for frame in frames for source in frame.sources)
+    return Frame(table, sources, skipped, np.concatenate(numbers), places)
+
+
+def worded_table(table: Any, schema: Any) -> Any:
+    """A table with every column as text."""
+    import pyarrow as pa
+
+    from anyformer.data.cells import worded
+
+    return pa.table({name: worded(table.column(name)) for name in schema.names})

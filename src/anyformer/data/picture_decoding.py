@@ -1,0 +1,203 @@
+"""One picture file into pixels, or the reason why not: bounded in size and time, whatever the file holds.
+
+Worker processes import this file, so that it stays light: no torch.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from anyformer.errors import UserError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+# Only formats that are decoded in this process; EPS, for one, would start another program.
+FORMATS = ("PNG", "JPEG", "MPO", "GIF", "WEBP", "BMP", "TIFF", "PPM", "ICO", "AVIF", "JPEG2000", "TGA")
+MOST_PIXELS = 2**26  # three bytes each, several copies of which fit into one gigabyte
+MOST_BYTES = 2**29
+MOST_RATIO = 64  # of the longer side to the shorter: beyond, the middle shows nothing, and resizing takes all memory
+GRAY = ("1", "L", "LA", "La", "I", "F", "I;16", "I;16B", "I;16L", "I;16N")
+
+
+class Unreadable(Exception):
+    """Why a picture cannot be used, in a few words."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How pixels are made: (rows, columns) in the end, by way of a resize (an int is the shorter side) and a crop."""
+
+    size: int | tuple[int, int] | None
+    crop: tuple[int, int] | None
+    resample: int
+    channels: int
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """Rows and columns in the end."""
+        last = self.crop if self.crop is not None else self.size
+        assert isinstance(last, tuple)
+        return last
+
+
+def looked_at(value: Any, folder: Path) -> tuple[int, int, bool]:
+    """Width, height and whether it is gray, from the file's head alone."""
+    with opened(value, folder) as image:
+        return *upright_size(image), image.mode in GRAY
+
+
+def pixels(value: Any, folder: Path, shape: Shape) -> np.ndarray:
+    """The picture as (channels, rows, columns) in whole numbers 0 to 255."""
+    with opened(value, folder) as image:
+        made = np.asarray(fitted(plain(image, shape.channels), shape))
+    return np.ascontiguousarray(made[None] if made.ndim == 2 else np.moveaxis(made, -1, 0))
+
+
+# ---------------------------------------------------------------- opening
+
+
+@contextmanager
+def opened(value: Any, folder: Path) -> Iterator[Image]:
+    """A picture, its head read; whatever goes wrong inside is told as `Unreadable`."""
+    module = pillow()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a large picture we judge below, of odd metadata nothing is used
+            if isinstance(value, module.Image):
+                yield checked(value)
+                return
+            if isinstance(value, np.ndarray):
+                yield checked(module.fromarray(value))
+                return
+            source = io.BytesIO(value) if isinstance(value, bytes) else present(located(value, folder))
+            with module.open(source, formats=FORMATS) as image:
+                yield checked(image)
+    except Unreadable:
+        raise
+    except module.UnidentifiedImageError:
+        raise Unreadable("not a picture") from None
+    except module.DecompressionBombError:
+        raise Unreadable("too many pixels") from None
+    except MemoryError:
+        raise Unreadable("too large for the memory") from None
+    except (OSError, ValueError, SyntaxError, TypeError, KeyError, IndexError, EOFError, OverflowError) as error:
+        reason = " ".join(str(error).split())[:80] or type(error).__name__
+        raise Unreadable(reason) from None
+    except Exception as error:  # decoders raise what they like (struct.error, zlib.error, AttributeError, ...)
+        raise Unreadable(f"damaged ({type(error).__name__})") from None
+
+
+def pillow() -> Any:
+    """pillow's Image module, loaded when the first picture comes."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise UserError("pictures need pillow, which is not installed", fix="pip install 'anyformer[train]'") from None
+    return Image
+
+
+def located(value: Any, folder: Path) -> Path:
+    """A path of a table, taken from the table's folder, else from where the command runs."""
+    if not isinstance(value, str | os.PathLike):
+        raise Unreadable(f"{type(value).__name__} instead of a path")
+    path = Path(value)
+    if "\0" in str(path):
+        raise Unreadable("not a path")
+    beside = folder / path
+    return beside if path.is_absolute() or os.path.lexists(beside) else path
+
+
+def present(path: Path) -> Path:
+    """The path, if a plain file of a bounded size is there."""
+    if not path.exists():
+        raise Unreadable("a link to nothing" if path.is_symlink() else "no such file")
+    if path.is_dir():
+        raise Unreadable("a folder")
+    if not path.is_file():
+        raise Unreadable("not a plain file")
+    size = path.stat().st_size
+    if not size:
+        raise Unreadable("empty file")
+    if size > MOST_BYTES:
+        raise Unreadable(f"{size:,} bytes are too many for one picture")
+    return path
+
+
+def checked(image: Image) -> Image:
+    """The picture, if its sides are such that it can be decoded and used."""
+    wide, high = image.size
+    if wide < 1 or high < 1:
+        raise Unreadable("no pixels")
+    if wide * high > MOST_PIXELS:
+        raise Unreadable(f"{wide:,} x {high:,} pixels are too many")
+    if max(wide, high) > MOST_RATIO * min(wide, high):
+        raise Unreadable(f"{wide:,} x {high:,} pixels are out of proportion")
+    return image
+
+
+# ---------------------------------------------------------------- colours
+
+
+def upright_size(image: Image) -> tuple[int, int]:
+    """Width and height after turning as the camera noted."""
+    turned = image.getexif().get(0x0112) in (5, 6, 7, 8)
+    return (image.size[1], image.size[0]) if turned else image.size
+
+
+def plain(image: Image, channels: int) -> Image:
+    """The first frame upright, gray or in RGB, white behind what is transparent, 16 bits brought to 8."""
+    from PIL import ImageOps
+
+    image.load()  # of several frames the first
+    turned = ImageOps.exif_transpose(image)
+    if turned.mode.startswith("I") or turned.mode == "F":
+        turned = pillow().fromarray(eight_bits(np.asarray(turned)))
+    elif turned.has_transparency_data:
+        above = turned.convert("RGBA")
+        turned = pillow().alpha_composite(pillow().new("RGBA", above.size, (255, 255, 255, 255)), above)
+    wanted = "L" if channels == 1 else "RGB"
+    return turned if turned.mode == wanted else turned.convert(wanted)
+
+
+def eight_bits(values: np.ndarray) -> np.ndarray:
+    """Deep gray as 0 to 255: whole numbers by 16 bits where they need them, shares of 1 by 255."""
+    if np.issubdtype(values.dtype, np.floating):
+        values = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
+        high = float(values.max())
+        factor = 255.0 if high <= 1 else 1.0 if high <= 255 else 255.0 / high
+    else:
+        high = int(values.max())
+        factor = 1.0 if values.dtype.itemsize > 2 and high <= 255 else 255.0 / max(65535, high)
+    return np.clip(np.rint(values.astype(np.float64) * factor), 0, 255).astype(np.uint8)
+
+
+# ---------------------------------------------------------------- sizes
+
+
+def fitted(image: Image, shape: Shape) -> Image:
+    """Resized and cropped, to the pixels that ImageSteps gives for the same picture."""
+    wide, high = image.size
+    if shape.size is not None:
+        if isinstance(shape.size, int):
+            longer = int(shape.size * max(wide, high) / min(wide, high))
+            rows, columns = (longer, shape.size) if wide <= high else (shape.size, longer)
+        else:
+            rows, columns = shape.size
+        image = image.resize((columns, rows), resample=shape.resample)
+    if shape.crop is None:
+        return image
+    rows, columns = shape.crop
+    wide, high = image.size
+    # Where the picture is too small, zeros stand around it, the odd row or column before.
+    left, top = (wide - columns) // 2, (high - rows) // 2
+    return image.crop((left, top, left + columns, top + rows))

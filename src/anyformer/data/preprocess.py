@@ -1,0 +1,151 @@
+"""Preprocess: everything that was fitted on the training rows, saved beside the weights as preprocess.json."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from anyformer.data.columns import Category, Column, Date, Image, Number, Sentence, Text, fit_column
+from anyformer.data.decide import Decision, name_of
+from anyformer.data.frame import Frame
+from anyformer.data.settings import Data
+from anyformer.data.targets import Answer, Classes, Tags, Target, Values
+from anyformer.data.tokenizer import Tokenizer
+from anyformer.errors import UserError, did_you_mean
+from anyformer.files import inside, read_text
+from anyformer.spec import Spec
+
+FILE = "preprocess.json"
+Part = Literal["text", "table", "image"]
+
+
+class Preprocess(Spec):
+    """How rows become arrays: the columns, what is predicted, and how text is cut.
+
+    Two texts on their own are a pair, as the tokenizer writes pairs; else several texts are one after the other.
+    """
+
+    task: str
+    columns: tuple[Column, ...] | None = None
+    target: Target | None = None
+    length: int | None = None  # tokens of a row at most
+    segments: bool = False  # two texts are told apart by token types
+    start: int | None = None  # the token a written text begins with
+    unknown: Literal["bucket", "error"] = "bucket"
+
+    def check(self) -> None:
+        names = [column.name for column in self.columns or ()]
+        if len(set(names)) != len(names):
+            raise UserError("a column comes twice", where="Preprocess.columns", fix="train again")
+        if self.length is not None and not 2 <= self.length <= 2**24:
+            raise UserError(f"length {self.length} is out of range", where="Preprocess", fix="train again")
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        """The names of the classes or tags."""
+        return self.target.labels if isinstance(self.target, Classes | Tags) else None
+
+    @property
+    def multi(self) -> bool:
+        """Whether a row may have several labels."""
+        return isinstance(self.target, Classes) and self.target.multi
+
+    def of(self, *kinds: type[Column]) -> list[Any]:
+        """The columns of some kinds, in the order of the file."""
+        return [column for column in self.columns or () if isinstance(column, kinds)]
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What a row consists of: text, table, image, in this order."""
+        found: list[Part] = ["text"] if self.of(Text, Sentence) else []
+        found += ["table"] if self.of(Number, Category, Date) else []
+        return (*found, "image") if self.of(Image) else tuple(found)
+
+    @property
+    def pair(self) -> bool:
+        """Whether a row is two texts and nothing else."""
+        return self.task != "translate" and self.parts == ("text",) and len(self.of(Text)) == 2
+
+    @property
+    def numbers(self) -> int:
+        """Numbers of a row, the parts of dates included."""
+        return len(self.of(Number)) + sum(len(date.parts or ()) for date in self.of(Date))
+
+    @classmethod
+    def read(cls, path: Path) -> Preprocess:
+        """The preprocessing saved in a folder."""
+        try:
+            return cls.from_json(read_text(inside(path.parent, path.name)))
+        except UserError as error:
+            raise error.inside(path.name) from None
+
+
+def fit_preprocess(
+    frame: Frame, decision: Decision, rows: np.ndarray, settings: Data, *, seed: int, labels: list[str] | None = None
+) -> Preprocess:
+    """Columns and target as the training `rows` of the frame have them; no other row is looked at."""
+    columns: list[Column] = []
+    for column in decision.inputs:
+        kind = column.kind
+        if kind in ("number", "category", "date"):
+            cells = frame.column(column.name).take(rows)
+            form = column.facts.form
+            columns.append(fit_column(column.name, kind, cells, settings.columns, seed=seed, form=form))
+        else:
+            columns.append(fit_column(column.name, kind, None, settings.columns, seed=seed))
+    target = fit_target(frame, decision, rows, settings, labels)
+    return Preprocess(task=decision.task, columns=tuple(columns), target=target, unknown=settings.columns.unknown)
+
+
+def fit_target(frame: Frame, decision: Decision, rows: np.ndarray, settings: Data, labels: list[str] | None) -> Target:
+    """What is predicted, as the training rows have it."""
+    if decision.task == "translate":
+        return Answer(names=decision.target)
+    trained = frame.of(decision.target).take(rows)
+    if decision.task == "tag":
+        return Tags.fit(trained, decision.target, labels)
+    if decision.task == "regress":
+        return Values.fit(trained, decision.target, scale=settings.columns.target_scale)
+    return Classes.fit(trained, decision.target, decision.form, labels)
+
+
+def fitting(frame: Frame, preprocess: Preprocess) -> tuple[Frame, list[str]]:
+    """The frame's columns that the preprocessing needs, by name; others are ignored and named."""
+    needed = [column.name for column in preprocess.columns or ()]
+    wanted = [*needed, *(preprocess.target.names if preprocess.target else ())]
+    lost = [name for name in needed if name not in frame.names]
+    if lost:
+        more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+        raise UserError(
+            f"the column {lost[0]!r}{more} is missing, which the model was trained on", where=name_of(frame),
+            fix=did_you_mean(lost[0], [name for name in frame.names if name not in wanted] or frame.names),
+            details=[f"missing: {name}" for name in lost],
+        )  # fmt: skip
+    extra = [name for name in frame.names if name not in wanted]
+    there = [name for name in wanted if name in frame.names]
+    more = f" and {len(extra) - 6} more" if len(extra) > 6 else ""
+    notes = [f"ignored {', '.join(extra[:6])}{more}: not among the columns trained on"] if extra else []
+    return frame.of(there), notes
+
+
+def sizes(preprocess: Preprocess, tokenizer: Tokenizer | None = None) -> dict[str, Any]:
+    """What a network must be built for."""
+    target = preprocess.target
+    found: dict[str, Any] = {"parts": list(preprocess.parts)}
+    if tokenizer is not None:
+        found |= {"vocab": tokenizer.size, "length": preprocess.length, "pad": tokenizer.pad}
+        found |= {"segments": 2 if preprocess.segments else 0}
+    if "table" in preprocess.parts:
+        found["numbers"] = preprocess.numbers
+        found["categories"] = [column.count for column in preprocess.of(Category)]
+    for image in preprocess.of(Image):
+        found |= {"image": image.size, "channels": image.channels}
+    if isinstance(target, Classes | Tags):
+        found |= {"classes": len(target.labels), "multi": preprocess.multi}
+    if isinstance(target, Values):
+        found["outputs"] = len(target.names)
+    if preprocess.start is not None:
+        found["start"] = preprocess.start
+    return found

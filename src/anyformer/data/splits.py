@@ -1,0 +1,247 @@
+"""Which rows train, which validate and which test: a pure function of the rows' contents and the seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from anyformer.data.cells import coded, worded
+from anyformer.data.decide import Decision, name_of
+from anyformer.data.frame import Frame
+from anyformer.data.kinds import days, look, numbers
+from anyformer.data.settings import Split
+from anyformer.errors import UserError, did_you_mean
+
+TRAIN, VALID, TEST = 0, 1, 2
+SIDES = ("train", "valid", "test")
+FREE = -1  # a row whose side is still to be drawn
+SPELLED = {
+    "train": TRAIN, "training": TRAIN, "tr": TRAIN, "trn": TRAIN, "fit": TRAIN,
+    "valid": VALID, "validation": VALID, "val": VALID, "dev": VALID, "development": VALID, "eval": VALID,
+    "test": TEST, "testing": TEST, "tst": TEST, "holdout": TEST,
+}  # fmt: skip
+SELDOM = 10  # rows of a combination of labels below which it is no class of its own
+ENOUGH = 4  # rows from which on at least one is held out
+
+
+@dataclass
+class Sides:
+    """The side of every row, and what is worth saying about it."""
+
+    side: np.ndarray  # (N,) int8
+    duplicates: int = 0  # rows whose inputs another row has too
+    notes: list[str] = field(default_factory=list)
+
+    def rows(self, side: int) -> np.ndarray:
+        """The rows of one side, in the order of the file."""
+        return np.flatnonzero(self.side == side)
+
+
+def split(
+    frame: Frame,
+    decision: Decision,
+    settings: Split,
+    seed: int,
+    *,
+    fixed: np.ndarray | None = None,
+    same: np.ndarray | None = None,
+) -> Sides:
+    """The side of every row. `fixed` holds rows whose file says it; `same` numbers rows with equal pictures equally."""
+    cells = [column.name for column in decision.inputs if column.kind != "image"]
+    same = equal_rows(frame, cells, same)
+    found = Sides(np.full(len(frame), TRAIN, np.int8), int(len(same) - len(np.unique(same))))
+    side = np.full(len(frame), FREE, np.int8) if fixed is None else fixed.copy()
+    given = fixed is not None or settings.column is not None
+    if settings.column is not None:
+        free = side == FREE
+        side[free] = spelled(frame, settings.column)[free]
+    open_rows = np.flatnonzero((side == FREE) | (side == TRAIN)) if given else np.arange(len(frame))
+    # Sides that were given stay as they are; validation alone is drawn where there is none, since training needs it.
+    shares = (settings.valid, settings.test)
+    if given:
+        shares = (0.0 if (side == VALID).any() else settings.valid, 0.0)
+    side[open_rows] = TRAIN
+    if len(open_rows) and any(shares):
+        if settings.time is not None:
+            drawn = by_time(frame, settings.time, open_rows, same, shares, found.notes)
+        else:
+            units = same[open_rows]
+            if settings.group is not None:
+                units = joined(coded(frame.column(settings.group))[0][open_rows], units)
+            classes = None if settings.group is not None or not settings.stratify else strata(frame, decision)
+            drawn = by_lot(units, None if classes is None else classes[open_rows], shares, seed)
+            if settings.group is not None and len(np.unique(units)) < 1 + sum(share > 0 for share in shares):
+                raise UserError(
+                    f"{settings.group} has too few groups to split ({len(np.unique(units))})", where="--group",
+                    fix="give --valid FILE, or leave --group out",
+                )  # fmt: skip
+        side[open_rows] = drawn
+    found.side = side.astype(np.int8)
+    shared = crossing(found.side, same)
+    if shared and (given or settings.time is not None):
+        which = "row has" if shared == 1 else "rows have"
+        found.notes.append(f"{shared:,} held-out {which} the same inputs as a training row: scores flatter")
+    enough(frame, decision, found)
+    return found
+
+
+def equal_rows(frame: Frame, names: Sequence[str], known: np.ndarray | None = None) -> np.ndarray:
+    """Numbers (N,), equal for rows whose cells are all equal, and whose `known` numbers are."""
+    mark = np.zeros(len(frame), np.uint64)
+    draw = np.random.default_rng(0)
+    for codes in [*(coded(frame.column(name))[0] for name in names), *([] if known is None else [known])]:
+        odd = draw.integers(2**63, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+        mark = (mark ^ (codes + 1).astype(np.uint64)) * odd
+        mark ^= mark >> np.uint64(29)
+    return np.unique(mark, return_inverse=True)[1].reshape(-1)
+
+
+def joined(groups: np.ndarray, same: np.ndarray) -> np.ndarray:
+    """One number for rows that hang together by group or by equal inputs, over any chain of both."""
+    groups = np.unique(np.where(groups < 0, len(groups) + np.arange(len(groups)), groups), return_inverse=True)[1]
+    same = np.unique(same, return_inverse=True)[1]
+    unit = np.arange(len(groups))
+    while True:
+        before = unit
+        for key in (groups.reshape(-1), same.reshape(-1)):
+            least = np.full(int(key.max(initial=-1)) + 1, len(unit))
+            np.minimum.at(least, key, unit)
+            unit = least[key]
+        if np.array_equal(before, unit):
+            return unit
+
+
+def strata(frame: Frame, decision: Decision) -> np.ndarray | None:
+    """The class of each row, where rows have one."""
+    if decision.task != "classify" or decision.form == "columns":
+        return None
+    codes, words = coded(frame.column(decision.target[0]))
+    order = np.argsort(np.argsort(np.array(words, dtype=object), kind="stable"), kind="stable")
+    if decision.form == "list":  # combinations of labels; rare ones count as one, or none could be held out
+        order[np.bincount(codes[codes >= 0], minlength=len(words)) < SELDOM] = -1
+    return np.append(order, -1)[codes]
+
+
+def by_lot(units: np.ndarray, classes: np.ndarray | None, shares: tuple[float, float], seed: int) -> np.ndarray:
+    """Sides drawn at random, whole units at a time, each class in its share and never away from training."""
+    units = np.unique(units, return_inverse=True)[1].reshape(-1)
+    _, first, sizes = np.unique(units, return_index=True, return_counts=True)
+    classes = np.zeros(len(units), np.int64) if classes is None else classes
+    kinds, of_unit = np.unique(classes[first], return_inverse=True)
+    totals = np.bincount(of_unit, sizes, len(kinds)).astype(np.int64)
+    quota = quotas(totals, len(units), shares)
+    order = np.random.default_rng((seed, 0)).permutation(len(sizes))
+    side = np.full(len(sizes), TRAIN, np.int8)
+    left = quota.tolist()  # [side][class]: rows still to be placed
+    waiting = int(quota.sum())
+    for unit, kind, size in zip(order.tolist(), of_unit[order].tolist(), sizes[order].tolist(), strict=True):
+        if waiting == 0:
+            break
+        for to in (VALID, TEST):
+            if size <= left[to - 1][kind]:
+                left[to - 1][kind] -= size
+                waiting -= size
+                side[unit] = to
+                break
+    for to in (VALID, TEST):  # units too large for any quota: the smallest goes, if training keeps others
+        if shares[to - 1] > 0 and not (side == to).any():
+            spare = [u for u in np.argsort(sizes, kind="stable").tolist() if side[u] == TRAIN]
+            spare = [u for u in spare if sizes[u] < totals[of_unit[u]]]
+            if len(spare) > 1 and len(units) >= ENOUGH:
+                side[spare[0]] = to
+    return side[units]
+
+
+def quotas(totals: np.ndarray, rows: int, shares: tuple[float, float]) -> np.ndarray:
+    """Rows of each class for validation and test (2, classes): by largest remainder, one row always left to train."""
+    found = np.zeros((2, len(totals)), np.int64)
+    left = totals - 1
+    for number, share in enumerate(shares):
+        if share <= 0:
+            continue
+        exact = totals * share
+        wanted = max(round(rows * share), 1 if rows >= ENOUGH else 0)
+        base = np.minimum(np.floor(exact).astype(np.int64), left)
+        rest = np.where(left > base, exact - base, -1.0)
+        for kind in np.argsort(-rest, kind="stable")[: max(0, wanted - int(base.sum()))].tolist():
+            if rest[kind] >= 0:
+                base[kind] += 1
+        found[number] = base
+        left = left - base
+    return found
+
+
+def by_time(
+    frame: Frame, name: str, rows: np.ndarray, same: np.ndarray, shares: tuple[float, float], notes: list[str]
+) -> np.ndarray:
+    """The earliest rows train, then come validation and test; rows with equal inputs stand where the last does."""
+    facts = look(Frame(frame.table.select([name])), {})[name]
+    if facts.kind == "date":
+        moments = days(frame.column(name))
+        when = np.where(np.isnat(moments), np.nan, moments.astype("datetime64[s]").astype(np.int64).astype(np.float64))
+    else:
+        when = numbers(frame.column(name))
+    if not np.isfinite(when).any():
+        raise UserError(f"{name} holds neither dates nor numbers", where="--time", fix="name a column of dates")
+    lost = int((~np.isfinite(when)).sum())
+    if lost:
+        notes.append(f"{lost:,} rows without {name} count as the earliest")
+    when = np.where(np.isfinite(when), when, -np.inf)[rows]
+    units = np.unique(same[rows], return_inverse=True)[1].reshape(-1)
+    latest = np.full(int(units.max()) + 1, -np.inf)
+    np.maximum.at(latest, units, when)
+    order = np.lexsort((np.arange(len(rows)), units, latest[units]))
+    counts = [max(round(len(rows) * share), 1 if len(rows) >= ENOUGH else 0) if share > 0 else 0 for share in shares]
+    side = np.full(len(rows), TRAIN, np.int8)
+    stop = len(rows) - counts[1]
+    side[order[stop:]] = TEST
+    side[order[stop - counts[0] : stop]] = VALID
+    # A unit cut by a boundary goes to the later side as a whole.
+    last = np.zeros(len(latest), np.int8)
+    np.maximum.at(last, units, side)
+    return last[units]
+
+
+def spelled(frame: Frame, name: str) -> np.ndarray:
+    """The sides a column says, in whatever spelling."""
+    codes, words = coded(frame.column(name))
+    table = []
+    for code, word in enumerate(words):
+        if word.strip().lower() not in SPELLED:
+            row = int(np.flatnonzero(codes == code)[0])
+            raise UserError(
+                f"{word[:40]!r} in column {name} is no side of a split", where=frame.place(row),
+                fix=did_you_mean(word.strip().lower(), SIDES),
+            )  # fmt: skip
+        table.append(SPELLED[word.strip().lower()])
+    if (codes < 0).any():
+        row = int(np.flatnonzero(codes < 0)[0])
+        raise UserError(f"column {name} is empty", where=frame.place(row), fix="write train, valid or test")
+    return np.array([*table, FREE], np.int8)[codes]
+
+
+def crossing(side: np.ndarray, same: np.ndarray) -> int:
+    """How many held-out rows have the inputs of a training row."""
+    trained = np.zeros(int(same.max(initial=-1)) + 1, bool)
+    trained[same[side == TRAIN]] = True
+    return int((trained[same] & (side != TRAIN)).sum())
+
+
+def enough(frame: Frame, decision: Decision, sides: Sides) -> None:
+    """Refuse a training side that nothing can be learned from."""
+    train = sides.rows(TRAIN)
+    counts = ", ".join(f"{name} {int((sides.side == number).sum()):,}" for number, name in enumerate(SIDES))
+    if len(train) < 2:
+        raise UserError(f"too few rows to train on ({counts})", where=name_of(frame), fix="give more rows")
+    if decision.task == "classify" and decision.form == "one":
+        column: Any = worded(frame.column(decision.target[0])).take(train)
+        seen = sorted(word for word in set(column.unique().to_pylist()) if word is not None)
+        if len(seen) < 2:
+            only = f"only {seen[0]!r}" if seen else "no label"
+            raise UserError(
+                f"{decision.target[0]} has {only} in the training rows ({counts})", where=name_of(frame),
+                fix="give rows of at least two classes",
+            )  # fmt: skip

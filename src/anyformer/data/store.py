@@ -1,0 +1,110 @@
+"""Everything prepared, in one sealed folder: arrays, frame, preprocessing, tokenizer. It opens to the same bits."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anyformer.data.arrays import Arrays, digest
+from anyformer.data.frame import Frame, Source
+from anyformer.data.images import FILE as IMAGES
+from anyformer.data.images import ImageSteps
+from anyformer.data.prepared import Prepared
+from anyformer.data.preprocess import FILE, Preprocess
+from anyformer.data.rows import RowExamples
+from anyformer.data.settings import Pictures
+from anyformer.data.splits import SIDES
+from anyformer.data.tokenizer import Tokenizer, open_tokenizer
+from anyformer.errors import UserError
+
+FRAME = "frame.arrow"
+KIND = "rows"
+
+
+def save_frame(frame: Frame, folder: Path) -> dict[str, Any]:
+    """Write a frame's table beside the arrays; what is not in the table is returned, to be put among the facts."""
+    import pyarrow as pa
+
+    with pa.OSFile(str(folder / FRAME), "wb") as file, pa.ipc.new_file(file, frame.table.schema) as writer:
+        writer.write_table(frame.table, max_chunksize=65536)
+    if frame.numbers is not None:
+        np.save(folder / "places.npy", frame.numbers, allow_pickle=False)
+    return {"sources": [vars(source) | {"notes": list(source.notes)} for source in frame.sources]}
+
+
+def open_frame(arrays: Arrays) -> Frame:
+    """The frame that was saved beside the arrays, mapped from disk."""
+    import pyarrow as pa
+
+    table = pa.ipc.open_file(pa.memory_map(str(arrays.folder / FRAME))).read_all()
+    sources = tuple(
+        Source(**{**source, "notes": tuple(source["notes"])}) for source in arrays.facts["frame"]["sources"]
+    )
+    return Frame(table, sources, numbers=np.array(arrays["places"]) if "places" in arrays else None)
+
+
+def fingerprint(arrays: Arrays, preprocess: Preprocess, tokenizer: Tokenizer | None) -> str:
+    """Of everything a training sees: the arrays to the byte, what was fitted, and the tokenizer."""
+    mark = hashlib.sha256(preprocess.to_json().encode())
+    mark.update(b"" if tokenizer is None else tokenizer.sha256.encode())
+    for name in arrays:
+        mark.update(f"{name} {digest(arrays.folder / f'{name}.npy')}".encode())
+    return mark.hexdigest()
+
+
+def seal(
+    arrays: Arrays, frame: Frame, preprocess: Preprocess, tokenizer: Tokenizer | None, images: ImageSteps | None,
+    facts: dict[str, Any], notes: list[str], pictures: Pictures,
+) -> None:  # fmt: skip
+    """Write what stands beside the arrays and close the folder."""
+    folder = arrays.folder
+    preprocess.save(folder / FILE)
+    if tokenizer is not None:
+        tokenizer.save(folder)
+    if images is not None:
+        images.save(folder)
+    kept = {"kind": KIND, "frame": save_frame(frame, folder), "facts": facts, "notes": notes}
+    arrays.close(kept | {"pictures": pictures.to_dict()})
+
+
+def opened(arrays: Arrays) -> Prepared | None:
+    """What a sealed folder holds, None where it holds something else."""
+    folder, facts = arrays.folder, arrays.facts
+    if facts.get("kind") != KIND:
+        return None
+    try:
+        preprocess = Preprocess.read(folder / FILE)
+        tokenizer = open_tokenizer(folder) if (folder / "tokenizer_config.json").is_file() else None
+        images = ImageSteps.read(folder / IMAGES) if (folder / IMAGES).is_file() else None
+        frame = open_frame(arrays)
+        pictures = Pictures.from_dict(facts["pictures"])
+        return assembled(arrays, frame, preprocess, tokenizer, images, pictures, facts["facts"], facts["notes"])
+    except (UserError, KeyError, TypeError, ValueError, OSError):
+        return None
+
+
+def assembled(
+    arrays: Arrays, frame: Frame, preprocess: Preprocess, tokenizer: Tokenizer | None, images: ImageSteps | None,
+    pictures: Pictures, facts: dict[str, Any], notes: list[str],
+) -> Prepared:  # fmt: skip
+    """The three sides over one folder of arrays; a side without rows is None."""
+    side = arrays["side"]
+    pad = pad_of(tokenizer)
+    sides = [
+        RowExamples(
+            arrays, frame, preprocess, np.flatnonzero(side == number), pad=pad, images=images, pictures=pictures
+        )
+        for number in range(len(SIDES))
+    ]
+    train, valid, test = (examples if len(examples) else None for examples in sides)
+    assert train is not None
+    return Prepared(preprocess.task, train, valid, test, preprocess, tokenizer, images, facts, list(notes))
+
+
+def pad_of(tokenizer: Tokenizer | None) -> int:
+    """The token that fills places without text."""
+    ids = () if tokenizer is None else (tokenizer.pad, tokenizer.eos)
+    return next((number for number in ids if number is not None), 0)

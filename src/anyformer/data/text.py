@@ -1,0 +1,178 @@
+"""Running text for a language model: split, given a tokenizer, and packed once into arrays of tokens on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anyformer.data.corpus import Part, enough, packed
+from anyformer.data.documents import Document, in_memory, read_documents
+from anyformer.data.prepared import Given, Prepared, Say
+from anyformer.data.preprocess import Preprocess, sizes
+from anyformer.data.settings import Data, Words
+from anyformer.data.windows import Windows
+from anyformer.errors import UserError
+
+LENGTH = 256  # tokens of a window, where nothing is said
+WINDOWS = 8  # a pass has at least so many, or the windows are made shorter
+
+
+def prepare_text(
+    paths: Sequence[str | Path], settings: Data, *, seed: int, cache: Path, given: Given, say: Say
+) -> Prepared:
+    """Text files and folders of them, ready for a language model. Nothing here is random; the seed is unused."""
+    documents, skipped = read_documents([Path(path) for path in paths], settings.format)
+    return prepared(documents, settings, cache=cache, given=given, say=say, skipped=skipped, unit="file")
+
+
+def prepare_texts(
+    texts: Iterable[str],
+    settings: Data,
+    *,
+    seed: int,
+    cache: Path,
+    given: Given,
+    say: Say,
+    name: str = "texts",
+    unit: str = "row",
+) -> Prepared:
+    """Texts that are there already, one document each, ready for a language model."""
+    documents = in_memory(texts, name, unit)
+    if not documents:
+        raise UserError("there is no text in it", where=name, fix="give at least one text that is not empty")
+    return prepared(documents, settings, cache=cache, given=given, say=say, skipped={}, unit="text")
+
+
+def prepared(
+    documents: list[Document],
+    settings: Data,
+    *,
+    cache: Path,
+    given: Given,
+    say: Say,
+    skipped: dict[str, list[str]],
+    unit: str,
+) -> Prepared:
+    """The split, the tokenizer and the arrays; all of it taken from the cache where nothing has changed."""
+    notes: list[str] = []
+
+    def tell(line: str) -> None:
+        notes.append(line)
+        say(line)
+
+    for reason, names in skipped.items():
+        tell(f"skipped {len(names)}: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''} ({reason})")
+    parts = split(documents, settings, unit, tell)
+    arrays, tokenizer = packed(parts, settings, given, cache, tell)
+    counts: dict[str, Any] = arrays.facts["parts"]
+    length = window(settings.words, given, counts["train"]["tokens"], tell)
+    sides = {
+        name: Windows(
+            arrays[name], length, bytes=counts[name]["bytes"], vocab=tokenizer.size, tokenizer=tokenizer,
+            marks=arrays[f"{name}_marks"], names=[document.name for document in part.documents],
+        )
+        for name, part in parts.items() if counts[name]["tokens"] >= 2
+    }  # fmt: skip
+    if "valid" in parts and "valid" not in sides:
+        tell("the validation part is too short for a single target: nothing validates")
+    tell(f"windows of {length} tokens: {len(sides['train']):,} a pass")
+    preprocess = Preprocess(task="lm", length=length)
+    facts = {
+        "unit": unit, "documents": len(documents), "sources": sources(parts, unit),
+        "skipped": {reason: len(names) for reason, names in skipped.items()}, "parts": counts,
+        "tokenizer": {"kind": arrays.facts["kind"], "size": tokenizer.size, "sha256": tokenizer.sha256},
+        "length": length, "disk": arrays.bytes, "fingerprint": arrays.facts["fingerprint"],
+        "sizes": sizes(preprocess, tokenizer),
+    }  # fmt: skip
+    return Prepared(
+        "lm", sides["train"], sides.get("valid"), sides.get("test"), preprocess, tokenizer,
+        facts=facts, notes=notes,
+    )  # fmt: skip
+
+
+def sources(parts: dict[str, Part], unit: str) -> list[dict[str, Any]]:
+    """What was read, for the record: each file once, or all texts as one."""
+    found: dict[str, dict[str, Any]] = {}
+    for part in parts.values():
+        for d in part.documents if unit == "file" else part.documents[:1]:
+            counts = {"bytes": d.size, "characters": d.characters, "sha256": d.sha256, "notes": list(d.notes)}
+            found[d.sha256 + d.name] = {"name": d.name} | (counts if unit == "file" else {})
+    return list(found.values())[:1000]
+
+
+# ---------------------------------------------------------------- the split
+
+
+def split(documents: list[Document], settings: Data, unit: str, tell: Say) -> dict[str, Part]:
+    """Training, validation and test parts; the last share of the text validates unless files say otherwise."""
+    chosen = settings.split
+    count, size = len(documents), sum(d.size for d in documents)
+    characters = sum(d.characters for d in documents)
+    how = sorted({note for d in documents for note in d.notes})
+    tell(
+        f"text: {count:,} {unit}{'s' * (count > 1)}, {size:,} bytes, {characters:,} characters"
+        + (f" ({', '.join(how)})" if how else "")
+    )
+    parts = {"train": Part(documents)}
+    for name, files in (("valid", chosen.valid_file), ("test", chosen.test_file)):
+        if files is not None:
+            parts[name] = Part(read_documents([Path(file) for file in files], settings.format)[0])
+            tell(f"{name}: {', '.join(files)}, {parts[name].characters:,} characters")
+            seen = {d.sha256 for d in documents if d.sha256}
+            both = [d.name for d in parts[name].documents if d.sha256 in seen]
+            if both:
+                tell(f"warning: {both[0]} is among the training files too, so that {name} figures say nothing")
+    if "valid" not in parts and chosen.valid > 0:
+        at = boundary(documents, 1 - chosen.valid)
+        if 0 < at < characters:
+            parts["train"], parts["valid"] = Part(documents, 0, at), Part(documents, at)
+            tell(
+                f"split: the first {at:,} characters train, the last {characters - at:,} "
+                f"({(characters - at) / characters:.1%}) validate"
+            )
+    return {name: parts[name] for name in ("train", "valid", "test") if name in parts}
+
+
+def boundary(documents: list[Document], share: float) -> int:
+    """Where to cut: of one text at the very character, of several between two, else at the end of a line."""
+    total = sum(d.characters for d in documents)
+    wanted = int(share * total)
+    if len(documents) == 1:
+        return wanted
+    ends = np.cumsum([d.characters for d in documents])
+    nearest = int(ends[:-1][np.argmin(np.abs(ends[:-1] - wanted))])
+    if 0.5 * (total - wanted) <= total - nearest <= 2 * (total - wanted):
+        return nearest
+    number = int(np.searchsorted(ends, wanted, side="right"))
+    before = int(ends[number]) - documents[number].characters
+    at = wanted
+    for piece in documents[number].pieces(wanted - before):
+        if "\n" in piece:
+            at += piece.index("\n") + 1
+            return at if at < total else wanted
+        at += len(piece)
+    return wanted
+
+
+# ---------------------------------------------------------------- the windows
+
+
+def window(words: Words, given: Given, tokens: int, tell: Say) -> int:
+    """Tokens of a window: as asked, or 256; never more than the model can place or the text has."""
+    enough(tokens, "tokens")
+    asked = words.length or LENGTH
+    if given.length is not None and asked > given.length:
+        if words.length is not None:
+            tell(f"windows of {asked} tokens do not fit the model: cut to {given.length}")
+        asked = given.length
+    length = asked
+    # Only a default is made shorter for the sake of more windows; what was asked for has to fit, and no more.
+    while words.length is None and length > 8 and (tokens - 1) // length < WINDOWS:
+        length //= 2
+    length = min(length, tokens - 1)
+    if length < asked:
+        tell(f"the text is short ({tokens:,} tokens to train on): windows of {length} tokens instead of {asked}")
+    return length

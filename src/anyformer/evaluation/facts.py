@@ -1,0 +1,258 @@
+"""What a report shows of an evaluation, small and plain enough for evaluation.json."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from anyformer.evaluation import calibration
+from anyformer.evaluation.answers import Answers
+from anyformer.evaluation.metrics import auc, class_counts, known, metrics, notes, padded
+from anyformer.evaluation.rows import sampled
+from anyformer.evaluation.spans import are_spans, precision_recall_f1, span_counts
+from anyformer.evaluation.text_scores import bleu_available, bleu_chrf, row_scores, several
+
+MOST_CLASSES, MOST_LABELS, MOST_POINTS, WORST = 30, 200, 2000, 20
+SHOWN = 300  # characters of a text in a table
+
+
+def evaluation_facts(answers: Answers) -> dict[str, Any]:
+    """Metrics, confusion, calibration, points, labels and worst examples as JSON holds them."""
+    facts: dict[str, Any] = {"task": answers.task, "multi": answers.multi, "metrics": metrics(answers)}
+    facts["notes"] = notes(answers)
+    if answers.task == "classify" and answers.multi:
+        facts |= label_sets(answers)
+    elif answers.task == "classify":
+        facts |= classes(answers)
+    elif answers.task == "tag":
+        facts |= tags(answers)
+    elif answers.task == "regress":
+        facts |= numbers(answers)
+    elif answers.task == "translate":
+        facts["rows"] = len(answers.predicted)
+        if len(answers.predicted) and bleu_available():
+            facts["signature"] = bleu_chrf(answers.predicted, answers.truth)[2]
+    else:
+        facts |= {"tokens": int(answers.tokens), "bytes": int(answers.bytes)}
+    facts["worst"] = worst(answers)
+    facts["worst_by"] = worst_by(answers)
+    return plain(facts)
+
+
+def plain(value: Any) -> Any:
+    """A value as strict JSON holds it: no numpy, and null for a number that is none."""
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value
+
+
+def short(text: Any, most: int = SHOWN) -> str:
+    """Text on one line, cut where it is long."""
+    line = " ".join(str(text).split())
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def digits(value: float, count: int = 6) -> float:
+    """A number rounded to significant digits: points of a figure need no more."""
+    return float(f"{value:.{count}g}")
+
+
+# ---------------------------------------------------------------- by task
+
+
+def classes(answers: Answers) -> dict[str, Any]:
+    """Confusion, scores of each class, calibration."""
+    truth, predicted, probability = known(answers)
+    if not len(truth):
+        return {"rows": 0}
+    count = max(int(truth.max()) + 1, int(predicted.max()) + 1, len(answers.labels or ()))
+    names = list(answers.labels or ()) + [str(c) for c in range(len(answers.labels or ()), count)]
+    facts = {"rows": len(truth)} | confusion(class_counts(truth, predicted, count), names)
+    if probability is not None:
+        bins = calibration.of_classes(truth, probability)
+        what = f"probability of {names[1]!r}" if probability.shape[1] == 2 else "probability of the answer given"
+        facts["calibration"] = binned(bins, what)
+    return facts
+
+
+def confusion(counts: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
+    """The matrix, where there are many classes only of those most often confused, and the scores of each class."""
+    hits, true, said = counts.diagonal(), counts.sum(1), counts.sum(0)
+    met = np.flatnonzero(true + said)
+    wrong = true + said - 2 * hits
+    shown = met
+    if len(met) > MOST_CLASSES:
+        shown = np.sort(met[np.argsort(-wrong[met], kind="stable")[:MOST_CLASSES]])
+    table = []
+    for c in met[np.argsort(-true[met], kind="stable")[:MOST_LABELS]].tolist():
+        precision, recall, f1 = precision_recall_f1(int(true[c]), int(said[c]), int(hits[c]))
+        table.append({"label": names[c], "rows": true[c], "precision": precision, "recall": recall, "f1": f1})
+    matrix = {"labels": [names[c] for c in shown.tolist()], "counts": counts[np.ix_(shown, shown)], "classes": len(met)}
+    return {"confusion": matrix, "labels": table, "label_count": len(met)}
+
+
+def binned(bins: calibration.Reliability, what: str) -> dict[str, Any]:
+    """A reliability diagram as JSON holds it."""
+    return {"what": what, "count": bins.count, "said": bins.said, "true": bins.true, "error": bins.error}
+
+
+def label_sets(answers: Answers) -> dict[str, Any]:
+    """Scores of each label on its own, and calibration over all of them."""
+    truth, predicted = np.asarray(answers.truth).astype(bool), np.asarray(answers.predicted).astype(bool)
+    if not len(truth):
+        return {"rows": 0}
+    table = []
+    for c in np.argsort(-truth.sum(0), kind="stable")[:MOST_LABELS]:
+        scores = precision_recall_f1(*(int(part[:, c].sum()) for part in (truth, predicted, truth & predicted)))
+        area = None if answers.probability is None else auc(truth[:, c], answers.probability[:, c])
+        name = answers.labels[c] if answers.labels else str(c)
+        row = {
+            "label": name,
+            "rows": truth[:, c].sum(),
+            **dict(zip(("precision", "recall", "f1"), scores, strict=True)),
+        }
+        table.append(row | {"auc": area})
+    facts: dict[str, Any] = {"rows": len(truth), "labels": table, "label_count": truth.shape[1]}
+    if answers.probability is not None:
+        facts["calibration"] = binned(
+            calibration.of_label_sets(truth, answers.probability), "probability of each label"
+        )
+    return facts
+
+
+def tags(answers: Answers) -> dict[str, Any]:
+    """Confusion of words' tags; scores of each type of span, or of each tag."""
+    truth, predicted = answers.truth, padded(answers.truth, answers.predicted)
+    want, got = list(chain.from_iterable(truth)), list(chain.from_iterable(predicted))
+    facts: dict[str, Any] = {"rows": len(truth), "words": len(want)}
+    if not want:
+        return facts
+    names = sorted(set(want) | set(got))
+    number = {name: i for i, name in enumerate(names)}
+    counts = class_counts(np.array([number[t] for t in want]), np.array([number[t] for t in got]), len(names))
+    facts |= confusion(counts, [name or "(no tag)" for name in names])
+    if are_spans(answers.labels or names):
+        rows: list[dict[str, Any]] = []
+        for kind, (true, said, both) in span_counts(truth, predicted).items():
+            precision, recall, f1 = precision_recall_f1(true, said, both)
+            rows.append({"label": kind, "rows": true, "precision": precision, "recall": recall, "f1": f1})
+        rows.sort(key=lambda row: -row["rows"])
+        facts |= {"labels": rows[:MOST_LABELS], "label_count": len(rows), "spans": True}
+    return facts
+
+
+def numbers(answers: Answers) -> dict[str, Any]:
+    """Predicted against true, and how the errors are spread, for each of at most four outputs."""
+    truth, predicted = (np.asarray(part, np.float64) for part in (answers.truth, answers.predicted))
+    if not len(truth):
+        return {"rows": 0}
+    truth, predicted = truth.reshape(len(truth), -1), predicted.reshape(len(predicted), -1)
+    figures = []
+    for k in range(min(4, truth.shape[1])):
+        keep = np.isfinite(truth[:, k]) & np.isfinite(predicted[:, k])
+        true, said = truth[keep, k], predicted[keep, k]
+        if not len(true):
+            continue
+        chosen = sampled(len(true), MOST_POINTS, 0)
+        points = [[digits(a), digits(b)] for a, b in zip(true[chosen].tolist(), said[chosen].tolist(), strict=True)]
+        wrong = said - true
+        low, high = np.quantile(wrong, [0.005, 0.995])
+        if high - low > 1e-9 * max(abs(low), abs(high)):
+            counts, edges = np.histogram(np.clip(wrong, low, high), bins=min(40, max(8, int(len(wrong) ** 0.5))))
+        else:
+            counts, edges = np.array([len(wrong)]), np.array([low - 0.5, low + 0.5])
+        figures.append({
+            "name": answers.labels[k] if answers.labels and k < len(answers.labels) else "", "points": points,
+            "count": len(true), "within": [digits(float(share)) for share in np.quantile(np.abs(wrong), [0.5, 0.9])],
+            "errors": {"counts": counts, "edges": [digits(edge, 9) for edge in edges.tolist()]},
+        })  # fmt: skip
+    return {"rows": len(truth), "numbers": figures}
+
+
+# ---------------------------------------------------------------- worst examples
+
+
+def worst(answers: Answers, most: int = WORST) -> list[dict[str, Any]]:
+    """The rows that were answered worst, worst first; by loss where it is known, else by how far off they are."""
+    badness = np.asarray(row_badness(answers), np.float64)
+    badness = np.where(np.isfinite(badness), badness, -np.inf)
+    found = []
+    for row in np.argsort(-badness, kind="stable")[:most].tolist():
+        if not badness[row] > 0:
+            break
+        entry: dict[str, Any] = {"row": row, "loss": digits(float(badness[row]))}
+        if answers.examples is not None:
+            entry |= {"place": short(answers.examples.place(row)), "shown": short(answers.examples.shown(row))}
+        found.append(entry | answered(answers, row))
+    return found
+
+
+def worst_by(answers: Answers) -> str:
+    """What the worst rows were chosen by, in a word for the head of a column."""
+    if answers.losses is not None:
+        return "loss"
+    if answers.task == "classify":
+        return "mean error" if answers.multi else "loss" if answers.probability is not None else "wrong"
+    return {"translate": "1 − ROUGE-L", "tag": "wrong words", "regress": "off by", "lm": "loss"}[answers.task]
+
+
+def row_badness(answers: Answers) -> Sequence[float] | np.ndarray:
+    """How badly each row was answered."""
+    if answers.losses is not None:
+        return answers.losses
+    if answers.task == "translate":
+        return [1 - score for score in row_scores(answers.predicted, answers.truth)]
+    if answers.task == "tag":
+        pairs = zip(answers.truth, padded(answers.truth, answers.predicted), strict=True)
+        return [sum(a != b for a, b in zip(want, got, strict=True)) for want, got in pairs]
+    if answers.task == "lm":
+        return []
+    truth, predicted = np.asarray(answers.truth), np.asarray(answers.predicted)
+    if answers.task == "regress":
+        return np.abs(predicted - truth).reshape(len(truth), -1).mean(1) if len(truth) else []
+    if answers.multi:
+        said = predicted if answers.probability is None else answers.probability
+        return np.abs(np.asarray(said, np.float64) - truth).mean(1)
+    if answers.probability is None:
+        return (truth != predicted).astype(np.float64)
+    chance = answers.probability[np.arange(len(truth)), np.maximum(truth, 0)].astype(np.float64)
+    return np.where(truth >= 0, -np.log(np.maximum(chance, 1e-12)), -np.inf)
+
+
+def answered(answers: Answers, row: int) -> dict[str, Any]:
+    """What was true and what was said of one row, in words."""
+
+    def name(c: int) -> str:
+        return answers.labels[c] if answers.labels and c < len(answers.labels) else str(c)
+
+    if answers.task == "lm":
+        return {}
+    if answers.task == "translate":
+        references = several(answers.truth[row : row + 1])[0]
+        return {"truth": short(" | ".join(references)), "predicted": short(answers.predicted[row])}
+    if answers.task == "tag":
+        want, got = answers.truth[row], padded([answers.truth[row]], [answers.predicted[row]])[0]
+        wrong = [at for at in range(len(want)) if want[at] != got[at]]
+        sides = [", ".join(f"{at + 1}: {tags_[at] or '(none)'}" for at in wrong) for tags_ in (want, got)]
+        return {"truth": short(sides[0], 120), "predicted": short(sides[1], 120)}
+    truth, predicted = np.asarray(answers.truth[row]), np.asarray(answers.predicted[row])
+    if answers.task == "regress":
+        sides = [", ".join(f"{value:.5g}" for value in part.reshape(-1).tolist()) for part in (truth, predicted)]
+        return {"truth": sides[0], "predicted": sides[1]}
+    if answers.multi:
+        sides = [", ".join(name(c) for c in np.flatnonzero(part).tolist()) or "(none)" for part in (truth, predicted)]
+        return {"truth": short(sides[0]), "predicted": short(sides[1])}
+    entry: dict[str, Any] = {"truth": short(name(int(truth))), "predicted": short(name(int(predicted)))}
+    if answers.probability is not None:
+        entry["probability"] = digits(float(answers.probability[row, int(predicted)]), 4)
+    return entry

@@ -1,0 +1,142 @@
+"""Raw rows as matrices for simple learners: counts of words, grey pixels, columns with codes for categories."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from anyformer.evaluation.rows import Rows
+
+WEIGHTS = 5_000_000  # classes times features of a linear model at most, so that it ends soon
+CODES = 254  # categories that gradient boosting tells apart in a column; the rest are as good as one
+SIDE = 16  # pixels of an image's longer side in a linear model
+
+
+def is_table(rows: Rows) -> bool:
+    """Whether there are columns besides text and images."""
+    return any(part is not None and part.shape[1] > 0 for part in (rows.numbers, rows.categories))
+
+
+def text_counts(train: Rows, test: Rows, features: int) -> tuple[Any, Any]:
+    """TF-IDF of words and pairs of words, fitted on the training texts; None where there are no words at all."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    counter = TfidfVectorizer(
+        ngram_range=(1, 2), sublinear_tf=True, max_features=features, token_pattern=r"(?u)\w+|[^\w\s]", dtype=np.float64
+    )
+    try:
+        return counter.fit_transform(train.texts), counter.transform(test.texts)
+    except ValueError:  # every text is empty
+        return None, None
+
+
+def text_factors(train: Rows, test: Rows, seed: int, most: int = 32) -> tuple[np.ndarray, np.ndarray]:
+    """The strongest directions of the TF-IDF counts as a few dense columns."""
+    from sklearn.decomposition import TruncatedSVD
+
+    before, after = text_counts(train, test, 20_000)
+    if before is None or min(before.shape) < 3:
+        return np.zeros((len(train), 0)), np.zeros((len(test), 0))
+    factors = TruncatedSVD(min(most, min(before.shape) - 1), random_state=seed)
+    return factors.fit_transform(before), factors.transform(after)
+
+
+def pixels(images: np.ndarray, side: int = SIDE) -> np.ndarray:
+    """Images as grey, made smaller by the mean over boxes, one row of numbers each.
+
+    >>> pixels(np.ones((2, 28, 28, 3), np.uint8)).shape
+    (2, 256)
+    """
+    grey = images.mean(-1) if images.ndim == 4 else images.astype(np.float64)
+    for axis in (1, 2):
+        length = grey.shape[axis]
+        if length > side:
+            edges = np.linspace(0, length, side + 1).astype(np.int64)
+            widths = np.diff(edges).reshape([-1 if i == axis else 1 for i in range(3)])
+            grey = np.add.reduceat(grey, edges[:-1], axis=axis) / widths
+    return grey.reshape(len(images), -1)
+
+
+def codes(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """One column of categories as numbers: frequent ones first, all others as one, missing as nan."""
+    before, after = ([plain(value) for value in column.tolist()] for column in (train, test))
+    counts: dict[str, int] = {}
+    for value in before:
+        if value is not None:
+            counts[value] = counts.get(value, 0) + 1
+    ranked = sorted(counts, key=lambda value: (-counts[value], value))
+    number = {value: float(i) for i, value in enumerate(ranked[:CODES])}
+
+    def coded(values: list[str | None]) -> np.ndarray:
+        return np.array([np.nan if value is None else number.get(value, float(CODES)) for value in values])
+
+    return coded(before), coded(after)
+
+
+def plain(value: Any) -> str | None:
+    """A category as text, None where it is missing."""
+    if value is None or value == "" or value != value or (isinstance(value, int | float) and value < 0):
+        return None
+    return str(value)
+
+
+def table_columns(train: Rows, test: Rows, seed: int) -> tuple[np.ndarray, np.ndarray, list[int]]:
+    """Everything as columns for gradient boosting, and which of them are categories."""
+    before: list[np.ndarray] = []
+    after: list[np.ndarray] = []
+    categorical: list[int] = []
+    if train.categories is not None and test.categories is not None:
+        for k in range(train.categories.shape[1]):
+            pair = codes(train.categories[:, k], test.categories[:, k])
+            if np.isfinite(pair[0]).any():
+                categorical.append(len(before))
+                before.append(pair[0][:, None])
+                after.append(pair[1][:, None])
+    if train.numbers is not None and test.numbers is not None:
+        numbers = [np.where(np.isfinite(one), one, np.nan) for one in (train.numbers, test.numbers)]
+        told = np.isfinite(numbers[0]).any(0)  # a column without any value tells nothing
+        before.append(numbers[0][:, told])
+        after.append(numbers[1][:, told])
+    if train.texts is not None and test.texts is not None:
+        for side, columns in zip((before, after), text_factors(train, test, seed), strict=True):
+            side.append(columns)
+    if train.images is not None and test.images is not None:
+        before.append(pixels(train.images, 8))
+        after.append(pixels(test.images, 8))
+    if not sum(part.shape[1] for part in before):
+        before, after = [np.zeros((len(train), 1))], [np.zeros((len(test), 1))]
+    return np.hstack(before), np.hstack(after), categorical
+
+
+def design(train: Rows, test: Rows, outputs: int, seed: int) -> tuple[str, Any, Any, list[int] | None]:
+    """Name of the features, the two matrices, and the categorical columns (None: a linear model is meant)."""
+    table, text, image = is_table(train), train.texts is not None, train.images is not None
+    if text and not table and not image:
+        before, after = text_counts(train, test, max(1000, min(200_000, WEIGHTS // max(1, outputs))))
+        if before is None:
+            return "TF-IDF", np.zeros((len(train), 1)), np.zeros((len(test), 1)), None
+        return "TF-IDF", before, after, None
+    if image and not table and not text:
+        before, after = pixels(train.images), pixels(test.images)  # type: ignore[arg-type]
+        mean, spread = before.mean(0), before.std() or 1.0
+        return f"grey pixels at {SIDE}x{SIDE}", (before - mean) / spread, (after - mean) / spread, None
+    if not table and not text and not image:
+        return "nothing", np.zeros((len(train), 1)), np.zeros((len(test), 1)), None
+    extra = " and ".join(name for name, there in (("TF-IDF factors", text), ("pixels", image)) if there)
+    return "columns" + (f" and {extra}" if extra and table else extra), *table_columns(train, test, seed)
+
+
+def word_features(words: Sequence[str], at: int) -> list[str]:
+    """What a linear tagger sees of one word: itself, its ends, its shape, its neighbours."""
+    word = words[at]
+    low = word.lower()
+    shape = "".join("A" if c.isupper() else "a" if c.islower() else "0" if c.isdigit() else c for c in word[:12])
+    before = words[at - 1].lower() if at else "<s>"
+    after = words[at + 1].lower() if at + 1 < len(words) else "</s>"
+    return [
+        "bias", f"w={word}", f"l={low}", f"s3={low[-3:]}", f"s2={low[-2:]}", f"p3={low[:3]}", f"h={shape}",
+        f"b={before}", f"a={after}", f"bl={before}|{low}", f"la={low}|{after}",
+        f"b2={words[at - 2].lower() if at > 1 else '<s>'}", f"first={at == 0}|{word[:1].isupper()}",
+    ]  # fmt: skip

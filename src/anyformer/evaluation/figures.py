@@ -1,0 +1,124 @@
+"""The pictures of a report, each made of numbers alone: curves, points, bars, reliability."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from anyformer.evaluation.run_files import Point, smoothed, thinned
+from anyformer.evaluation.svg import Scale, around, axes, figure, label, number, path, tag
+
+WIDE, TALL = 640.0, 330.0
+LEFT, RIGHT, TOP, BOTTOM = 58.0, 104.0, 34.0, 46.0
+
+
+def loss_curve(train: Sequence[Point], valid: Sequence[Point], best: int | None = None) -> str:
+    """Training loss, thin as logged and thick as a running mean, and validation loss with a mark at each evaluation."""
+    line, judged = list(train), list(valid)
+    smooth = smoothed(line)
+    settled = smooth[len(smooth) // 50 :] or smooth  # the first steps may start far above the rest
+    logged = sorted(y for _, y in line)
+    low, high = around([y for _, y in settled + judged] + logged[len(logged) // 100 : len(logged) // 100 + 1])
+    last = max((x for x, _ in line + judged), default=1.0)
+    across = Scale(0, last, LEFT, WIDE - RIGHT)
+    up = Scale(low, high, TALL - BOTTOM, TOP)
+
+    def placed(points: Sequence[Point]) -> list[Point]:
+        return [(across(x), up(min(max(y, low), high))) for x, y in points]
+
+    parts = [axes(across, up, ("step", "loss"))]
+    parts.append(path(placed(thinned(line)), "raw"))
+    parts.append(path(placed(thinned(smooth)), "line first"))
+    parts.append(path(placed(thinned(judged)), "line second"))
+    parts += [
+        tag("circle", cx=x, cy=y, r=3.5, class_="dot second") for x, y in placed(judged if len(judged) <= 60 else [])
+    ]
+    if best is not None and (at := [y for x, y in judged if x == best]):
+        parts.append(tag("circle", cx=across(best), cy=up(at[0]), r=7, class_="ring second"))
+    ends = [(up(points[-1][1]), words, class_) for points, words, class_ in
+            ((smooth, "training", "first"), (judged, "validation", "second")) if points]  # fmt: skip
+    parts += end_labels(ends, across.end)
+    return figure(WIDE, TALL, parts, "Loss over the steps of training")
+
+
+def end_labels(ends: Sequence[tuple[float, str, str]], x: float) -> list[str]:
+    """Names at the right end of lines, moved apart where the lines meet."""
+    placed: list[tuple[float, str, str]] = []
+    for y, words, class_ in sorted(ends):
+        y = max(y, placed[-1][0] + 18) if placed else y
+        placed.append((y, words, class_))
+    return [label(x + 8, y + 4, words, f"name {class_}") for y, words, class_ in placed]
+
+
+def small_curve(points: Sequence[Point], name: str, class_: str = "second", marks: bool = False) -> str:
+    """One number over the steps."""
+    wide, tall = 360.0, 220.0
+    across = Scale(0, max((x for x, _ in points), default=1.0), LEFT, wide - 18)
+    up = Scale(*around([y for _, y in points], zero=class_ == "third"), tall - BOTTOM, TOP)
+    drawn = [(across(x), up(y)) for x, y in thinned(list(points))]
+    dots = [
+        tag("circle", cx=x, cy=y, r=3, class_=f"dot {class_}") for x, y in (drawn if marks and len(drawn) <= 60 else [])
+    ]
+    inside = [axes(across, up, ("step", name), xs=3, ys=4), path(drawn, f"line {class_}"), *dots]
+    return figure(wide, tall, inside, f"{name} over the steps of training", "plot small")
+
+
+def scatter(points: Sequence[Sequence[float]], name: str) -> str:
+    """Predicted against true numbers; on the thin line they are equal."""
+    side = 400.0
+    low, high = around([value for point in points for value in point], room=0.03)
+    across, up = Scale(low, high, LEFT, side - 18), Scale(low, high, side - BOTTOM, TOP)
+    dots = [tag("circle", cx=across(x), cy=up(y), r=2.5, class_="point") for x, y in points]
+    same = path([(across(low), up(low)), (across(high), up(high))], "guide")
+    inside = [axes(across, up, (f"true {name}".strip(), f"predicted {name}".strip())), same, *dots]
+    return figure(side, side, inside, f"Predicted against true {name or 'values'}", "plot square")
+
+
+def histogram(counts: Sequence[int], edges: Sequence[float], name: str) -> str:
+    """How the errors are spread around zero."""
+    side, tall = 400.0, 400.0
+    across = Scale(edges[0], edges[-1], LEFT, side - 18)
+    up = Scale(0, max(counts) * 1.05 or 1.0, tall - BOTTOM, TOP)
+    bars = [
+        tag(
+            "rect",
+            x=across(a) + 0.5,
+            y=up(count),
+            width=max(0.5, across(b) - across(a) - 1),
+            height=up.start - up(count),
+            class_="bar",
+        )
+        for a, b, count in zip(edges, edges[1:], counts, strict=False)
+    ]
+    zero = path([(across(0), up.start), (across(0), up.end)], "guide") if edges[0] < 0 < edges[-1] else ""
+    inside = [axes(across, up, (f"predicted − true {name}".strip(), "rows"), xs=4), *bars, zero]
+    return figure(side, tall, inside, f"How the errors of {name or 'the predictions'} are spread", "plot square")
+
+
+def reliability(bins: dict[str, Any]) -> str:
+    """Said against true probability in bins; a larger dot stands for more answers, on the thin line both are equal."""
+    side = 400.0
+    across, up = Scale(0, 1, LEFT, side - 18), Scale(0, 1, side - BOTTOM, TOP)
+    same = path([(across(0), up(0)), (across(1), up(1))], "guide")
+    filled = [(s, t, c) for s, t, c in zip(bins["said"], bins["true"], bins["count"], strict=True) if c]
+    most = max((c for _, _, c in filled), default=1)
+    line = path([(across(s), up(t)) for s, t, _ in filled], "line first")
+    dots = [tag("circle", cx=across(s), cy=up(t), r=3 + 7 * math.sqrt(c / most), class_="bubble") for s, t, c in filled]
+    inside = [axes(across, up, (str(bins["what"]), "share that came true")), same, line, *dots]
+    words = f"Calibration: expected error {number(bins['error'])}"
+    return figure(side, side, inside, words, "plot square")
+
+
+def bar(share: float, class_: str) -> str:
+    """A horizontal bar for a cell of a table, as long as its share; the number stands in the cell beside it."""
+    width = 100 * min(1.0, max(0.0, share))
+    inside = tag("rect", x=0, y=0, width=100, height=12, class_="rail") + tag(
+        "rect", x=0, y=0, width=max(0.4, width), height=12, class_=f"bar {class_}"
+    )
+    return tag("svg", inside, viewBox="0 0 100 12", preserveAspectRatio="none", class_="bar-cell", aria_hidden="true")
+
+
+def level(share: float) -> int:
+    """The shade of a cell from 0 to 10; anything that is there is never quite white."""
+    return 0 if share <= 0 else max(1, min(10, round(10 * share)))

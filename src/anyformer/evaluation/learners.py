@@ -1,0 +1,172 @@
+"""The strong simple learners, each a few lines of scikit-learn: linear models, gradient boosting."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from anyformer.evaluation.answers import Answers
+from anyformer.evaluation.features import design, word_features
+from anyformer.evaluation.rows import Rows
+
+MOST_WORDS = 200_000  # words a tagger learns from
+WORK = 3_000_000_000  # products of a linear model's fit at most, about half a minute
+TREES = 300  # rounds of gradient boosting at most
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What every learner needs to know besides the rows."""
+
+    labels: list[str] | None = None
+    multi: bool = False
+    seed: int = 0
+
+
+@contextlib.contextmanager
+def quiet_and_single() -> Iterator[None]:
+    """One thread, so that sums come in one order and a training beside it is left alone; no word about convergence."""
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    with threadpool_limits(limits=1), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def classification(
+    train: Rows, train_truth: Any, test: Rows, test_truth: Any, settings: Settings
+) -> tuple[str, Answers]:
+    """Logistic regression on texts or pixels, gradient boosting on tables; one learner a label where rows have sets."""
+    truth = np.asarray(train_truth)
+    classes = (
+        max(int(truth.max()) + 1, int(np.max(test_truth)) + 1, len(settings.labels or ())) if not settings.multi else 2
+    )
+    outputs = truth.shape[1] if settings.multi else classes
+    features, before, after, categorical = design(train, test, 1 if classes == 2 else outputs, settings.seed)
+    if settings.multi:
+        columns = [
+            class_chances(before, truth[:, k], after, 2, categorical, settings.seed, outputs)[:, 1]
+            for k in range(outputs)
+        ]
+        chances = np.stack(columns, 1)
+        answers = Answers("classify", test_truth, chances > 0.5, chances, settings.labels, multi=True)
+    else:
+        known = truth >= 0
+        chances = class_chances(before[known], truth[known], after, classes, categorical, settings.seed, classes)
+        answers = Answers("classify", test_truth, chances.argmax(1), chances, settings.labels)
+    return named(features, categorical, "logistic regression"), answers
+
+
+def named(features: str, categorical: list[int] | None, linear: str) -> str:
+    """The whole learner in words."""
+    if categorical is None:
+        return f"{features} + {linear}"
+    return "gradient boosting" + ("" if features == "columns" else f" on {features}")
+
+
+def class_chances(
+    before: Any, truth: np.ndarray, after: Any, classes: int, categorical: list[int] | None, seed: int, outputs: int
+) -> np.ndarray:
+    """Probabilities (N, classes) of the test rows."""
+    from scipy.sparse import issparse
+    from sklearn.ensemble import HistGradientBoostingClassifier
+    from sklearn.linear_model import LogisticRegression
+
+    chances = np.zeros((after.shape[0], classes))
+    met, count = np.unique(truth, return_counts=True)
+    if len(met) < 2:
+        chances[:, met] = 1.0
+        return chances
+    learner: Any
+    if categorical is None:
+        # liblinear is exact and fast for two classes; texts need less shrinking than scikit-learn's default.
+        solver = "liblinear" if len(met) == 2 else "lbfgs"
+        filled = before.nnz if issparse(before) else before.size
+        rounds = int(min(100, max(20, WORK // (filled * len(met)))))
+        learner = LogisticRegression(
+            C=10.0 if solver == "liblinear" else 5.0, solver=solver, max_iter=rounds, random_state=seed
+        )
+    else:
+        learner = HistGradientBoostingClassifier(**boosting(len(truth), int(count.min()), outputs, categorical, seed))
+    chances[:, met] = learner.fit(before, truth).predict_proba(after)
+    return chances
+
+
+def boosting(rows: int, fewest: int, outputs: int, categorical: list[int], seed: int) -> dict[str, Any]:
+    """Settings of gradient boosting: up to 300 rounds, fewer where each round grows a tree for many outputs."""
+    stops = rows >= 500 and fewest >= 2  # too few rows to hold some back
+    return {
+        "max_iter": max(20, min(TREES if stops else 100, 10 * TREES // max(1, outputs))),
+        "early_stopping": stops,
+        "n_iter_no_change": 20,
+        "learning_rate": 0.1,
+        "categorical_features": categorical or None,
+        "random_state": seed,
+        "min_samples_leaf": max(2, min(20, rows // 20)),
+    }
+
+
+def regression(train: Rows, train_truth: Any, test: Rows, test_truth: Any, settings: Settings) -> tuple[str, Answers]:
+    """Ridge regression on texts or pixels, gradient boosting on tables; one learner an output."""
+    from sklearn.ensemble import HistGradientBoostingRegressor
+    from sklearn.linear_model import Ridge
+
+    truth = np.asarray(train_truth, np.float64).reshape(len(train), -1)
+    outputs = truth.shape[1]
+    features, before, after, categorical = design(train, test, outputs, settings.seed)
+    predicted = np.zeros((after.shape[0], outputs))
+    for k in range(outputs):
+        known = np.isfinite(truth[:, k])
+        if not known.any():
+            continue
+        learner: Any
+        if categorical is None:
+            learner = Ridge(
+                alpha=1.0, solver="sparse_cg" if features == "TF-IDF" else "auto", random_state=settings.seed
+            )
+        else:
+            learner = HistGradientBoostingRegressor(
+                **boosting(int(known.sum()), int(known.sum()), outputs, categorical, settings.seed)
+            )
+        predicted[:, k] = learner.fit(before[known], truth[known, k]).predict(after)
+    shaped = predicted if np.ndim(test_truth) == 2 else predicted[:, 0]
+    return named(features, categorical, "ridge regression"), Answers(
+        "regress", test_truth, shaped, labels=settings.labels
+    )
+
+
+def tagger(train: Rows, train_truth: Any, test: Rows, test_truth: Any, settings: Settings) -> tuple[str, Answers]:
+    """A linear model of each word's hashed features; sentences are taken until there are enough words."""
+    from sklearn.feature_extraction import FeatureHasher
+    from sklearn.linear_model import SGDClassifier
+
+    if train.words is None or test.words is None:
+        raise ValueError("a tagger learns from Rows(words=...)")
+    taken, words = 0, 0
+    while taken < len(train) and words < MOST_WORDS:
+        words += len(train.words[taken])
+        taken += 1
+    hasher = FeatureHasher(2**18, input_type="string")
+    sentences = [
+        (list(sentence)[: len(tags)], list(tags))
+        for sentence, tags in zip(train.words[:taken], train_truth[:taken], strict=True)
+    ]
+    before = hasher.transform(word_features(words_, at) for words_, _ in sentences for at in range(len(words_)))
+    truth = np.array([tag for words_, tags in sentences for tag in tags[: len(words_)]])
+    after = hasher.transform(word_features(words_, at) for words_ in test.words for at in range(len(words_)))
+    if len(np.unique(truth)) < 2:
+        flat = np.full(after.shape[0], truth[0])
+    else:
+        learner = SGDClassifier(
+            "modified_huber", alpha=1e-6, max_iter=8, tol=None, average=True, random_state=settings.seed
+        )
+        flat = learner.fit(before, truth).predict(after) if after.shape[0] else np.array([], str)
+    ends = np.cumsum([len(words_) for words_ in test.words])
+    predicted = [part.tolist() for part in np.split(flat, ends[:-1])]
+    said = f" ({words:,} words)" if taken < len(train) else ""
+    return f"linear model of words and neighbours{said}", Answers("tag", test_truth, predicted, labels=settings.labels)

@@ -1,0 +1,237 @@
+"""Metrics of answers, the most important first. Numbers are those of scikit-learn and sacreBLEU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import Literal
+
+import numpy as np
+
+from anyformer.evaluation.answers import Answers
+from anyformer.evaluation.spans import are_spans, precision_recall_f1, span_counts
+from anyformer.evaluation.text_scores import NO_BLEU, bleu_available, bleu_chrf, exact_match, rouge
+
+SMALLER = {"loss", "perplexity", "bits_per_byte", "log_loss", "rmse", "mae", "calibration_error"}
+MOST_NATS = 700.0  # e to this power is still a number
+
+
+def metrics(answers: Answers) -> dict[str, float]:
+    """Every metric that is defined for these answers; the first is the main one, none at all without rows.
+
+    >>> metrics(Answers("regress", truth=np.array([1.0, 3.0]), predicted=np.array([1.0, 1.0])))["mae"]
+    1.0
+    """
+    found = {"lm": of_language, "classify": of_classes, "regress": of_numbers, "tag": of_tags, "translate": of_texts}
+    if answers.task == "classify" and answers.multi:
+        return of_label_sets(answers) | answers.extra
+    return found[answers.task](answers) | answers.extra
+
+
+def direction(name: str) -> Literal["min", "max"]:
+    """Whether the smaller or the larger number is the better one.
+
+    >>> direction("rmse"), direction("accuracy"), direction("rmse.price")
+    ('min', 'max', 'min')
+    """
+    return "min" if name.partition(".")[0] in SMALLER else "max"
+
+
+def better(name: str, ours: float, theirs: float) -> bool:
+    """Whether `ours` is the better number; one that is not finite never is."""
+    if not math.isfinite(ours):
+        return False
+    return not math.isfinite(theirs) or (ours < theirs if direction(name) == "min" else ours > theirs)
+
+
+def main_metric(task: str, multi: bool = False, tags: Iterable[str] = ()) -> str:
+    """The metric a task is judged by; `tags` are the names of a tagger's tags, which may mark spans.
+
+    >>> main_metric("classify"), main_metric("classify", multi=True), main_metric("tag", tags=["O", "B-PER"])
+    ('accuracy', 'micro_f1', 'span_f1')
+    """
+    if task == "tag":
+        return "span_f1" if are_spans(tags) else "accuracy"
+    if task == "translate":
+        return "bleu" if bleu_available() else "rouge_l"
+    return {"lm": "loss", "classify": "micro_f1" if multi else "accuracy", "regress": "rmse"}[task]
+
+
+def notes(answers: Answers) -> list[str]:
+    """What a reader of the metrics should know: what was left out, and why."""
+    found = []
+    if answers.task == "translate" and not bleu_available():
+        found.append(NO_BLEU)
+    if answers.task == "classify" and not answers.multi and len(np.unique(known(answers)[0])) == 1:
+        found.append("only one class is in this split: AUC is not defined")
+    return found
+
+
+# ---------------------------------------------------------------- language models
+
+
+def of_language(answers: Answers) -> dict[str, float]:
+    """Loss in nats a token, perplexity, and bits a byte, which does not depend on the tokenizer."""
+    if not answers.tokens:
+        return {}
+    loss = answers.nats / answers.tokens
+    found = {"loss": loss, "perplexity": math.exp(min(loss, MOST_NATS))}
+    if answers.bytes:
+        found["bits_per_byte"] = answers.nats / math.log(2) / answers.bytes
+    return found
+
+
+# ---------------------------------------------------------------- classes
+
+
+def known(answers: Answers) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Truth, predicted and probability of the rows whose class is known (a negative one is not)."""
+    truth, predicted = np.asarray(answers.truth), np.asarray(answers.predicted)
+    keep = truth >= 0
+    return truth[keep], predicted[keep], None if answers.probability is None else np.asarray(answers.probability)[keep]
+
+
+def class_counts(truth: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndarray:
+    """How often class i was called j, as (classes, classes)."""
+    return np.bincount(truth * classes + predicted, minlength=classes * classes).reshape(classes, classes)
+
+
+def of_classes(answers: Answers) -> dict[str, float]:
+    """Accuracy, balanced accuracy, macro-F1; AUC and log loss where there are probabilities."""
+    truth, predicted, probability = known(answers)
+    if not len(truth):
+        return {}
+    counts = class_counts(truth, predicted, int(max(truth.max(), predicted.max())) + 1)
+    hits, true, said = counts.diagonal(), counts.sum(1), counts.sum(0)
+    met, seen = true > 0, true + said > 0
+    found = {
+        "accuracy": hits.sum() / len(truth),
+        "balanced_accuracy": (hits[met] / true[met]).mean(),
+        "macro_f1": (2 * hits[seen] / (true + said)[seen]).mean(),
+    }
+    if probability is not None:
+        score = auc_of_classes(truth, probability)
+        if score is not None:
+            found["auc"] = score
+        found["log_loss"] = log_loss(truth, probability)
+    return {name: float(value) for name, value in found.items()}
+
+
+def auc(positive: np.ndarray, score: np.ndarray) -> float | None:
+    """Area under the ROC curve: how often a positive row has the higher score, ties counted half; None if undefined."""
+    wanted, positives = positive.astype(bool), int(positive.astype(bool).sum())
+    if not 0 < positives < len(wanted):
+        return None
+    _, place, count = np.unique(score, return_inverse=True, return_counts=True)
+    rank = (np.cumsum(count) - (count - 1) / 2)[place.reshape(-1)]  # equal scores share their mean rank
+    above = rank[wanted].sum() - positives * (positives + 1) / 2
+    return float(above / (positives * (len(wanted) - positives)))
+
+
+def auc_of_classes(truth: np.ndarray, probability: np.ndarray) -> float | None:
+    """Of two classes the usual AUC; of more the mean of each class against the rest, where both sides exist."""
+    if probability.shape[1] == 2:
+        return auc(truth == 1, probability[:, 1])
+    return mean_of(auc(truth == c, probability[:, c]) for c in range(probability.shape[1]))
+
+
+def mean_of(values: Iterable[float | None]) -> float | None:
+    """The mean of what is defined, None where nothing is."""
+    defined = [value for value in values if value is not None]
+    return sum(defined) / len(defined) if defined else None
+
+
+def log_loss(truth: np.ndarray, probability: np.ndarray) -> float:
+    """Mean of -log p(true class); a probability is kept off 0 and 1 by the precision it came with."""
+    chances = probability if probability.dtype == np.float32 else probability.astype(np.float64)
+    small = np.finfo(chances.dtype).eps
+    return float(-np.log(np.clip(chances[np.arange(len(truth)), truth], small, 1 - small).astype(np.float64)).mean())
+
+
+def of_label_sets(answers: Answers) -> dict[str, float]:
+    """Micro-F1, macro-F1, exact matches and AUC where each row has a set of labels."""
+    truth, predicted = np.asarray(answers.truth).astype(bool), np.asarray(answers.predicted).astype(bool)
+    if not len(truth):
+        return {}
+    both, either = (truth & predicted).sum(0), truth.sum(0) + predicted.sum(0)
+    found = {
+        "micro_f1": 2 * both.sum() / either.sum() if either.sum() else 0.0,
+        "macro_f1": np.divide(2 * both, either, out=np.zeros(len(both)), where=either > 0).mean(),
+        "exact_match": (truth == predicted).all(1).mean(),
+    }
+    if answers.probability is not None:
+        score = mean_of(auc(truth[:, c], answers.probability[:, c]) for c in range(truth.shape[1]))
+        if score is not None:
+            found["auc"] = score
+    return {name: float(value) for name, value in found.items()}
+
+
+# ---------------------------------------------------------------- numbers
+
+
+def of_numbers(answers: Answers) -> dict[str, float]:
+    """RMSE, MAE and R²; of several outputs their means, then each output on its own."""
+    truth, predicted = np.asarray(answers.truth, np.float64), np.asarray(answers.predicted, np.float64)
+    if truth.ndim == 1 or truth.shape[1] == 1:
+        return of_one_number(truth.reshape(-1), predicted.reshape(-1))
+    names = answers.labels or [str(k) for k in range(truth.shape[1])]
+    each = {name: of_one_number(truth[:, k], predicted[:, k]) for k, name in enumerate(names)}
+    found = {}
+    for key in ("rmse", "mae", "r2"):
+        mean = mean_of(one.get(key) for one in each.values())
+        if mean is not None:
+            found[key] = mean
+    return found | {f"{key}.{name}": value for name, one in each.items() for key, value in one.items()}
+
+
+def of_one_number(truth: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
+    """RMSE, MAE and R² of one output, over the rows whose truth is known."""
+    keep = ~np.isnan(truth)
+    truth, wrong = truth[keep], predicted[keep] - truth[keep]
+    if not len(truth):
+        return {}
+    found = {"rmse": float(np.sqrt((wrong**2).mean())), "mae": float(np.abs(wrong).mean())}
+    if len(truth) > 1:
+        spread, left = float(((truth - truth.mean()) ** 2).sum()), float((wrong**2).sum())
+        found["r2"] = 1 - left / spread if spread else float(left == 0)  # a constant truth: all or nothing
+    return found
+
+
+# ---------------------------------------------------------------- tags and texts
+
+
+def padded(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> list[list[str]]:
+    """The predicted tags, as many as there are true ones; a word beyond what a model could read has none."""
+    return [(list(got) + [""] * len(want))[: len(want)] for want, got in zip(truth, predicted, strict=True)]
+
+
+def of_tags(answers: Answers) -> dict[str, float]:
+    """Accuracy over words with span scores before it where tags mark spans, else with macro-F1 after it."""
+    truth, predicted = answers.truth, padded(answers.truth, answers.predicted)
+    want, got = list(chain.from_iterable(truth)), list(chain.from_iterable(predicted))
+    if not want:
+        return {}
+    accuracy = sum(a == b for a, b in zip(want, got, strict=True)) / len(want)
+    if are_spans(answers.labels or sorted(set(want) | set(got))):
+        counts = np.array([*span_counts(truth, predicted).values(), (0, 0, 0)]).sum(0)
+        precision, recall, f1 = precision_recall_f1(*(int(one) for one in counts))
+        return {"span_f1": f1, "span_precision": precision, "span_recall": recall, "accuracy": accuracy}
+    names = sorted(set(want) | set(got))
+    number = {name: i for i, name in enumerate(names)}
+    counts = class_counts(np.array([number[t] for t in want]), np.array([number[t] for t in got]), len(names))
+    scores = 2 * counts.diagonal() / (counts.sum(0) + counts.sum(1))
+    real = [score for name, score in zip(names, scores, strict=True) if name]  # "" is the absence of a tag
+    return {"accuracy": accuracy, "macro_f1": float(np.mean(real))}
+
+
+def of_texts(answers: Answers) -> dict[str, float]:
+    """BLEU and chrF from 0 to 100; ROUGE and exact matches from 0 to 1."""
+    truth, predicted = answers.truth, answers.predicted
+    if not len(predicted):
+        return {}
+    shares = rouge(predicted, truth) | {"exact_match": exact_match(predicted, truth)}
+    if not bleu_available():
+        return {"rouge_l": shares["rouge_l"]} | shares
+    bleu, chrf, _ = bleu_chrf(predicted, truth)
+    return {"bleu": bleu, "chrf": chrf} | shares

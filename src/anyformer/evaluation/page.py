@@ -1,0 +1,128 @@
+"""Small pieces of HTML: every word that comes from data goes through `escape` here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape, unescape
+from typing import Any
+
+from anyformer.evaluation.svg import number
+
+Cell = tuple[str, str]  # HTML that is ready, and the class of its cell
+
+
+def words(value: Any) -> str:
+    """Any plain value as escaped text: numbers for people, lists with commas, mappings as name: value."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return number(value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{escape(str(key))}: {words(item)}" for key, item in value.items()) or "–"
+    if isinstance(value, list | tuple):
+        return ", ".join(words(item) for item in value) or "–"
+    return escape(str(value))
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[Sequence[str]]], caption: str = "", class_: str = "") -> str:
+    """A table that scrolls by itself where it is too wide; the first cell of a row is its header. Cells are HTML."""
+    title = f"<caption>{caption}</caption>" if caption else ""
+    listed = [list(row) for row in rows]
+    # A name stands above its numbers: to the right, like them.
+    right = [any(not isinstance(row[i], str) and row[i][1] == "n" for row in listed) for i in range(len(head))]
+    top = "".join(
+        f'<th scope="col"{attribute("n" if n else "")}>{name}</th>' for name, n in zip(head, right, strict=True)
+    )
+    body = "".join(f"<tr>{''.join(cell(one, first=i == 0) for i, one in enumerate(row))}</tr>" for row in listed)
+    name = unescape(f"table: {caption or ', '.join(part for part in head if part)}")
+    return (
+        f'<div class="scroll" role="group" tabindex="0" aria-label="{escape(name)}"><table{attribute(class_)}>{title}'
+        f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def cell(content: Sequence[str], *, first: bool) -> str:
+    """One cell; numbers are set to the right by their class."""
+    inside, class_ = (content, "") if isinstance(content, str) else content
+    return f'<th scope="row"{attribute(class_)}>{inside}</th>' if first else f"<td{attribute(class_)}>{inside}</td>"
+
+
+def attribute(class_: str) -> str:
+    """A class attribute, or nothing."""
+    return f' class="{class_}"' if class_ else ""
+
+
+def figures(value: Any) -> Cell:
+    """A number in a cell, set to the right, with as many decimals as its neighbours."""
+    if isinstance(value, float) and 0.001 <= abs(value) < 1000:
+        return (f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}"), "n"
+    return words(value), "n"
+
+
+def section(name: str, title: str, inside: str) -> str:
+    """A part of the page with its heading; nothing at all where it is empty."""
+    return (
+        f'<section id="{name}" aria-labelledby="{name}-title"><h2 id="{name}-title">{title}</h2>{inside}</section>'
+        if inside
+        else ""
+    )
+
+
+def picture(drawn: str, caption: str) -> str:
+    """A figure and the sentence that says what is to be seen."""
+    return f"<figure>{drawn}<figcaption>{caption}</figcaption></figure>"
+
+
+def folded(title: str, inside: str, *, open_: bool = False) -> str:
+    """Something that a reader may open."""
+    return f"<details{' open' if open_ else ''}><summary>{title}</summary>{inside}</details>" if inside else ""
+
+
+def preformatted(text: str) -> str:
+    """Text as it stands in a file."""
+    return f'<pre tabindex="0">{escape(text)}</pre>'
+
+
+def pairs(entries: Mapping[str, Any]) -> str:
+    """Names and values, one below the other; nested names are joined by dots."""
+    flat: dict[str, Any] = {}
+
+    def add(prefix: str, value: Any) -> None:
+        if isinstance(value, Mapping) and value:
+            for key, item in value.items():
+                add(f"{prefix}.{key}" if prefix else str(key), item)
+        else:
+            flat[prefix] = value
+
+    add("", entries)
+    rows = "".join(f"<dt>{escape(name)}</dt><dd>{words(value)}</dd>" for name, value in flat.items() if name)
+    return f"<dl>{rows}</dl>" if rows else ""
+
+
+def document(title: str, style: str, head: str, links: Iterable[tuple[str, str]], body: str, foot: str) -> str:
+    """The whole page: one file, no script, nothing loaded from anywhere."""
+    navigation = "".join(f'<a href="#{name}">{words_}</a>' for name, words_ in links)
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
+<meta name="color-scheme" content="light dark">
+<title>{escape(title)}</title>
+<style>
+{style}</style>
+</head>
+<body>
+<a class="skip" href="#main">Skip to the results</a>
+<header>{head}</header>
+<nav aria-label="Parts of this report">{navigation}</nav>
+<main id="main">{body}</main>
+<footer>{foot}</footer>
+</body>
+</html>
+"""

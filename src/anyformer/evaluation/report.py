@@ -1,0 +1,120 @@
+"""The report of a run: one HTML file from the run's folder, readable without a network, a server or a script."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from anyformer.evaluation import sections
+from anyformer.evaluation.answers import Answers
+from anyformer.evaluation.data_section import data
+from anyformer.evaluation.facts import evaluation_facts, plain
+from anyformer.evaluation.metrics import main_metric
+from anyformer.evaluation.page import document, preformatted, section
+from anyformer.evaluation.run_files import RunFiles, is_number, read_run
+from anyformer.evaluation.svg import number
+from anyformer.evaluation.wording import TASKS, duration
+from anyformer.files import read_json
+
+NAME = "report.html"
+STYLE = Path(__file__).parent / "web" / "report.css"
+
+
+def write_report(folder: Path, answers: Answers | None = None, evaluation: Mapping[str, Any] | None = None) -> Path:
+    """Write report.html into the folder and return its path; the same folder and evaluation give the same bytes.
+
+    `evaluation` is what evaluation.json holds, and is read from there where it is not given: "task", "split" (the one
+    judged), "main" (a metric), "metrics" (split to metrics), "baselines" ("trivial" and "strong", each with name and
+    metrics), and "facts" from `evaluation_facts`.
+    Where `answers` are given their facts are used instead of those stored.
+    """
+    if evaluation is None:
+        stored = folder / "evaluation.json"
+        evaluation = read_json(stored) if stored.is_file() else {}
+    facts = evaluation_facts(answers) if answers is not None else None
+    text = report(folder, plain(dict(evaluation) | ({"facts": facts} if facts is not None else {})))
+    path = folder / NAME
+    part = path.with_name(NAME + ".part")
+    part.write_text(text, encoding="utf-8", newline="\n")
+    os.replace(part, path)  # a reader sees the old report or the new one, never half of one
+    return path
+
+
+def report(folder: Path, evaluation: Mapping[str, Any]) -> str:
+    """The whole page as text."""
+    files = read_run(folder)
+    facts = evaluation.get("facts") or {}
+    task = str(evaluation.get("task") or facts.get("task") or files.run.get("task") or files.data.get("task") or "")
+    measured = evaluation.get("metrics") or {}
+    split = str(evaluation.get("split") or next((name for name in ("test", "valid") if name in measured), "valid"))
+    main = evaluation.get("main") or next(iter(facts.get("metrics") or measured.get(split) or {}), None)
+    main = str(main or (main_metric(task) if task in TASKS else "loss"))
+    parts = [
+        ("result", "Result", sections.headline(evaluation, main, split)),
+        ("metrics", "Metrics", sections.scores(evaluation, split)),
+        ("curves", "Training", sections.curves(files, main)),
+        ("confusion", "What was taken for what", sections.confusion(facts)),
+        ("predictions", "Predicted and true", sections.numbers(facts)),
+        ("labels", "Each span" if facts.get("spans") else "Each label", sections.labels(facts)),
+        ("calibration", "Do probabilities mean what they say?", sections.calibration(facts)),
+        ("worst", "Worst answers", sections.worst(facts)),
+        ("samples", "Samples while learning", sections.samples(files)),
+        ("data", "Data", data(files.data)),
+        ("events", "Events", sections.events(files)),
+        ("settings", "Settings and machine", sections.settings(files)),
+        ("repeat", "Repeat it", repeat(files)),
+    ]
+    links = [(name, title) for name, title, inside in parts if inside]
+    body = "".join(section(name, title, inside) for name, title, inside in parts)
+    title = " · ".join(
+        part
+        for part in (TASKS.get(task, task), str(files.run.get("preset") or ""), files.run.get("id") or folder.name)
+        if part
+    )
+    foot = "<p>One file, no script, nothing loaded from elsewhere. <code>anyformer runs report</code> rewrites it.</p>"
+    return document(title, STYLE.read_text(encoding="utf-8"), top(files, folder, task), links, body, foot)
+
+
+def top(files: RunFiles, folder: Path, task: str) -> str:
+    """Title and the few facts a reader wants first."""
+    run = files.run
+    sources = files.data.get("sources")
+    names = (
+        [str(one.get("name", "")) for one in sources if isinstance(one, Mapping)] if isinstance(sources, list) else []
+    )
+    from_what = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    model = str(run.get("preset") or run.get("model") or "")
+    title = f"{TASKS.get(task, task or 'run').capitalize()}{f' from {from_what}' if from_what else ''}"
+    facts = [model] if model else []
+    if is_number(run.get("parameters")):
+        facts.append(f"{size(run['parameters'])} parameters")
+    if is_number(run.get("step")):
+        facts.append(f"{run['step']:,} steps")
+    if is_number(run.get("seconds")):
+        facts.append(duration(run["seconds"]))
+    if run.get("status"):
+        facts.append(str(run["status"]) + (f": {run['reason']}" if run.get("reason") else ""))
+    line = "".join(f"<li>{escape(fact)}</li>" for fact in facts)
+    name = escape(str(run.get("id") or folder.name))
+    return f'<p class="id">{name}</p><h1>{escape(title)}</h1><ul class="facts">{line}</ul>'
+
+
+def size(count: float) -> str:
+    """A number of parameters.
+
+    >>> size(124_400_000), size(812_345), size(950)
+    ('124 M', '812 k', '950')
+    """
+    for bound, mark in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if count >= bound:
+            return f"{number(count / bound)} {mark}"
+    return f"{count:,.0f}"
+
+
+def repeat(files: RunFiles) -> str:
+    """The command that made this run."""
+    command = files.command or str(files.run.get("command") or "")
+    return preformatted(command) if command else ""

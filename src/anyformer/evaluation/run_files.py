@@ -1,0 +1,138 @@
+"""Reading the folder of a run for its report: whatever is there, however the run ended."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from anyformer.errors import UserError
+from anyformer.files import read_json, read_text
+
+Point = tuple[float, float]
+
+SAMPLES, SAMPLE = 6, 3000  # samples shown, characters of each
+EVENTS = 50
+DRAWN = 400  # points of a line that a picture needs
+
+
+@dataclass
+class RunFiles:
+    """The plain facts of a run's folder."""
+
+    run: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
+    env: dict[str, Any] = field(default_factory=dict)
+    config: str = ""
+    command: str = ""
+    training: dict[int, dict[str, Any]] = field(default_factory=dict)  # step to what was logged
+    judged: dict[int, dict[str, Any]] = field(default_factory=dict)  # step to metrics of the validation rows
+    events: list[dict[str, Any]] = field(default_factory=list)
+    samples: list[tuple[str, str]] = field(default_factory=list)
+
+    def line(self, name: str) -> list[Point]:
+        """One logged number over the steps of training."""
+        return points(self.training, name)
+
+    def judged_line(self, name: str) -> list[Point]:
+        """One metric of the validation rows over the steps."""
+        return points(self.judged, name)
+
+
+def points(entries: dict[int, dict[str, Any]], name: str) -> list[Point]:
+    """Step and value wherever the value is a finite number."""
+    return [(step, float(entries[step][name])) for step in sorted(entries) if is_number(entries[step].get(name))]
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value of JSON is a number that can be drawn."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def read_run(folder: Path) -> RunFiles:
+    """Everything the report shows that is in the folder itself."""
+    files = RunFiles(
+        run=object_of(folder / "run.json"),
+        data=object_of(folder / "data.json"),
+        env=object_of(folder / "env.json"),
+        config=text_of(folder / "config.yaml"),
+        command=text_of(folder / "command.txt").strip(),
+    )
+    for entry in lines_of(folder / "metrics.jsonl"):
+        step = entry.get("step")
+        if not isinstance(step, int):
+            continue
+        judged = entry.get("eval")
+        # A resumed run logs some steps again: the later line is the one that counts.
+        if isinstance(judged, dict):
+            files.judged.setdefault(step, {}).update(judged if judged.get("split", "valid") == "valid" else {})
+        else:
+            files.training[step] = entry
+    files.events = list(lines_of(folder / "events.jsonl"))[-EVENTS:]
+    files.samples = samples_of(folder / "samples")
+    return files
+
+
+def object_of(path: Path) -> dict[str, Any]:
+    """A JSON file, empty where it is missing or damaged."""
+    try:
+        return read_json(path)
+    except UserError:
+        return {}
+
+
+def text_of(path: Path) -> str:
+    """A text file, empty where it is missing."""
+    try:
+        return read_text(path)
+    except UserError:
+        return ""
+
+
+def lines_of(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects of a file with one a line; a line cut off by a crash is passed over."""
+    if not path.is_file():
+        return
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(entry, dict):
+                yield entry
+
+
+def samples_of(folder: Path) -> list[tuple[str, str]]:
+    """The first, the last and some samples between."""
+    names = sorted(path.name for path in folder.glob("*.txt")) if folder.is_dir() else []
+    if len(names) > SAMPLES:
+        names = [names[round(i * (len(names) - 1) / (SAMPLES - 1))] for i in range(SAMPLES)]
+    found = [(name.removesuffix(".txt"), text_of(folder / name)) for name in names]
+    return [(name, text if len(text) <= SAMPLE else text[:SAMPLE] + " …") for name, text in found]
+
+
+def smoothed(line: list[Point], share: float = 0.03) -> list[Point]:
+    """A running mean that forgets over about this share of the line; its start is not pulled towards zero."""
+    keep = 1 - 1 / max(1.0, share * len(line))
+    total = weight = 0.0
+    out = []
+    for step, value in line:
+        total, weight = keep * total + value, keep * weight + 1
+        out.append((step, total / weight))
+    return out
+
+
+def thinned(line: list[Point], most: int = DRAWN) -> list[Point]:
+    """A line of at most `most` points: means over equal runs, the two ends kept."""
+    if len(line) <= most:
+        return line
+    inner, count = line[1:-1], most - 2
+    edges = [round(i * len(inner) / count) for i in range(count + 1)]
+    parts = [inner[a:b] for a, b in pairwise(edges)]
+    means = [(sum(x for x, _ in part) / len(part), sum(y for _, y in part) / len(part)) for part in parts]
+    return [line[0], *means, line[-1]]

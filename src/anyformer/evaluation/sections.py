@@ -1,0 +1,260 @@
+"""The parts of a report, each from plain facts to HTML; a part without facts is empty and disappears."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+from anyformer.evaluation import figures as draw
+from anyformer.evaluation.page import Cell, figures, folded, pairs, picture, preformatted, table, words
+from anyformer.evaluation.run_files import RunFiles, is_number
+from anyformer.evaluation.svg import number
+from anyformer.evaluation.wording import metric_name, verdict, way
+
+
+def headline(evaluation: Mapping[str, Any], main: str, split: str) -> str:
+    """Our main metric beside the baselines' on the same rows: one sentence, and a bar for each."""
+    ours = (evaluation.get("metrics") or {}).get(split, {}).get(main)
+    if not is_number(ours):
+        return "<p>This run has not been evaluated.</p>"
+    facts, baselines = evaluation.get("facts") or {}, evaluation.get("baselines") or {}
+    rows = facts.get("words", facts.get("rows"))
+    standing = escape(verdict(main, ours, baselines, rows if isinstance(rows, int) else None))
+    count = f"{facts['rows']:,} {'sentences' if facts.get('task') == 'tag' else 'rows'}" if "rows" in facts else (
+        f"{facts['tokens']:,} tokens" if "tokens" in facts else "")  # fmt: skip
+    where = escape(f"{split}{f', {count}' if count else ''}")
+    name = escape(metric_name(main))
+    sentence = (
+        f'<p class="big"><strong>{number(ours)}</strong> <span>{name} <small>({where})</small></span></p>'
+        f'<p class="verdict">{standing[:1].upper() + standing[1:]}{"." if standing else ""}</p>'
+    )
+    entries = [("this model", ours, "ours")]
+    for role in ("trivial", "strong"):
+        value = (baselines.get(role) or {}).get("metrics", {}).get(main)
+        if is_number(value):
+            entries.append((str(baselines[role].get("name", role)), value, role))
+    longest = max(max(value for _, value, _ in entries), 1.0 if main_share(main) else 0.0) or 1.0
+    body = [
+        [escape(who), figures(value), (draw.bar(value / longest, class_), "bar-in")] for who, value, class_ in entries
+    ]
+    bars = table(["", name, way(main)], body, class_="bars")
+    return sentence + (bars if len(entries) > 1 else "")
+
+
+def main_share(main: str) -> bool:
+    """Whether a metric ends at 1, so that its bars do too."""
+    return main.partition(".")[0] not in {
+        "loss",
+        "perplexity",
+        "bits_per_byte",
+        "log_loss",
+        "rmse",
+        "mae",
+        "bleu",
+        "chrf",
+    }
+
+
+def scores(evaluation: Mapping[str, Any], split: str) -> str:
+    """Every metric of every split, the baselines' beside them."""
+    columns: dict[str, Mapping[str, Any]] = dict(evaluation.get("metrics") or {})
+    for role, one in (evaluation.get("baselines") or {}).items():
+        if isinstance(one, Mapping) and one.get("metrics"):
+            columns[f"{one.get('name', role)} ({split})"] = one["metrics"]
+    names = list(dict.fromkeys(name for one in columns.values() for name in one))
+    rows = [
+        [
+            f"{escape(metric_name(name))} <small>{way(name)}</small>",
+            *(figures(one.get(name)) for one in columns.values()),
+        ]
+        for name in names
+    ]
+    facts = evaluation.get("facts") or {}
+    said = [escape(note) for note in facts.get("notes", [])]
+    said += (
+        [f"BLEU by sacreBLEU, signature <code>{escape(facts['signature'])}</code>"] if facts.get("signature") else []
+    )
+    return (table(["metric", *map(escape, columns)], rows) if rows else "") + "".join(
+        f"<p class='note'>{s}.</p>" for s in said
+    )
+
+
+def curves(files: RunFiles, main: str) -> str:
+    """Loss, learning rate and the main metric over the steps."""
+    train, valid = files.line("loss"), files.judged_line("loss")
+    if not train and not valid:
+        return ""
+    best = files.run.get("best_step")
+    last = [f"training loss ends at {number(train[-1][1])}"] if train else []
+    if valid:
+        low = min(valid, key=lambda point: point[1])
+        last.append(f"validation loss is lowest at step {low[0]:,.0f} ({number(low[1])})")
+    drawn = draw.loss_curve(train, valid, best if isinstance(best, int) else None)
+    caption = escape("; ".join(last).capitalize() + ". Thin: as logged; thick: running mean")
+    out = picture(drawn, caption + ("; ring: the step that was kept." if isinstance(best, int) and valid else "."))
+    small = []
+    if main != "loss" and (points := files.judged_line(main)):
+        small.append(
+            picture(
+                draw.small_curve(points, metric_name(main), marks=True),
+                f"{escape(metric_name(main))} of the validation rows.",
+            )
+        )
+    for key, name in (("lr", "learning rate"), ("grad_norm", "gradient norm")):
+        if (points := files.line(key)) and len(small) < 2:
+            small.append(
+                picture(
+                    draw.small_curve(points, name, "third"), f"{name.capitalize()}, {number(points[-1][1])} at the end."
+                )
+            )
+    names = list(dict.fromkeys(name for one in files.judged.values() for name in one if is_number(one[name])))
+    rows = [[f"{step:,}", *(figures(one.get(name)) for name in names)] for step, one in sorted(files.judged.items())]
+    every = folded(
+        "All evaluations as a table", table(["step", *(escape(metric_name(n)) for n in names)], rows) if rows else ""
+    )
+    return out + f'<div class="two">{"".join(small)}</div>' + every
+
+
+def confusion(facts: Mapping[str, Any]) -> str:
+    """What was taken for what: rows are true, columns predicted, shaded by the share of the row."""
+    matrix = facts.get("confusion")
+    if not matrix or not matrix["labels"]:
+        return ""
+    names, counts = [escape(name) for name in matrix["labels"]], matrix["counts"]
+    body = []
+    for i, (name, row) in enumerate(zip(names, counts, strict=True)):
+        total = sum(row) or 1
+        cells: list[str | Cell] = [name]
+        for j, count in enumerate(row):
+            class_ = f"h{draw.level(count / total)}" + (" right" if i == j else "")
+            cells.append((f"{count:,}" if count else '<span class="zero">0</span>', class_))
+        body.append(cells)
+    pairs_ = sorted(
+        (-counts[i][j], i, j) for i in range(len(names)) for j in range(len(names)) if i != j and counts[i][j]
+    )[:3]
+    said = "; ".join(f"{names[i]} taken for {names[j]} {-count:,} times" for count, i, j in pairs_)
+    cut = (
+        f" Shown are the {len(names)} most confused of {matrix['classes']} classes."
+        if matrix["classes"] > len(names)
+        else ""
+    )
+    caption = f"Rows: the truth. Columns: what was predicted. Shade: share of the row.{cut}"
+    most = f"<p>{'Most often wrong: ' + said if said else 'Nothing was confused'}.</p><p class='note'>{caption}</p>"
+    dense = " dense" if len(names) > 12 else ""
+    return most + table(["true \\ predicted", *names], body, class_=f"confusion{dense}")
+
+
+def labels(facts: Mapping[str, Any]) -> str:
+    """Precision, recall and F1 of each class, label or type of span."""
+    rows = facts.get("labels") or []
+    if not rows:
+        return ""
+    what = "span" if facts.get("spans") else "tag" if facts.get("task") == "tag" else "label"
+    head = [what, "true" if facts.get("spans") else "rows", "precision", "recall", "F1"]
+    area = any("auc" in row for row in rows)
+    body = [
+        [
+            escape(row["label"]), figures(row["rows"]),
+            *(figures(float(row[key])) for key in ("precision", "recall", "f1")),
+            *([figures(row.get("auc"))] if area else []), (draw.bar(row["f1"], "ours"), "bar-in"),
+        ]
+        for row in rows
+    ]  # fmt: skip
+    cut = (
+        f"<p class='note'>The {len(rows)} most frequent of {facts['label_count']:,}.</p>"
+        if facts["label_count"] > len(rows)
+        else ""
+    )
+    return table([*head, *(["AUC"] if area else []), "F1 as a bar"], body) + cut
+
+
+def numbers(facts: Mapping[str, Any]) -> str:
+    """Predicted against true values and the spread of errors, for each output."""
+    out = []
+    for one in facts.get("numbers") or []:
+        shown, name = len(one["points"]), escape(one["name"])
+        of = f"{shown:,} of {one['count']:,} rows" if shown < one["count"] else f"{shown:,} rows"
+        points = picture(draw.scatter(one["points"], one["name"]), f"{of}. On the dashed line a prediction is exact.")
+        spread = draw.histogram(one["errors"]["counts"], one["errors"]["edges"], one["name"])
+        half, nine = (number(share) for share in one["within"])
+        within = f"Half of the predictions are off by at most {half}, nine in ten by at most {nine}"
+        errors = picture(spread, f"{within}. Right of zero {name or 'the prediction'} is too high.")
+        out.append(f'<div class="two">{points}{errors}</div>')
+    return "".join(out)
+
+
+def calibration(facts: Mapping[str, Any]) -> str:
+    """Whether probabilities mean what they say."""
+    bins = facts.get("calibration")
+    if not bins or not sum(bins["count"]):
+        return ""
+    gap = sum((s - t) * c for s, t, c in zip(bins["said"], bins["true"], bins["count"], strict=True) if c) / sum(
+        bins["count"]
+    )
+    lean = (
+        "on the whole as sure as it should be"
+        if abs(gap) < 0.01
+        else "on the whole too sure"
+        if gap > 0
+        else "on the whole not sure enough"
+    )
+    if "answer" not in bins["what"]:
+        lean = (
+            f"on average {number(abs(gap))} {'above' if gap > 0 else 'below'} what came true"
+            if abs(gap) >= 0.005
+            else "on average right"
+        )
+    caption = f"Expected calibration error {number(bins['error'])}; the {escape(bins['what'])} is {lean}."
+    count = len(bins["count"])
+    rows = [
+        [f"{i / count:.1f} to {(i + 1) / count:.1f}", figures(c), figures(s), figures(t)]
+        for i, (c, s, t) in enumerate(zip(bins["count"], bins["said"], bins["true"], strict=True)) if c
+    ]  # fmt: skip
+    as_table = table(["said", "answers", "mean said", "came true"], rows)
+    return f'<div class="two">{picture(draw.reliability(bins), caption)}<div>{as_table}</div></div>'
+
+
+def worst(facts: Mapping[str, Any]) -> str:
+    """The rows that were answered worst."""
+    rows = facts.get("worst") or []
+    if not rows:
+        return ""
+    keys = [
+        key
+        for key in ("place", "shown", "truth", "predicted", "probability", "loss")
+        if any(key in row for row in rows)
+    ]
+    heads = {"place": "where", "shown": "input", "truth": "true", "probability": "with", "loss": facts["worst_by"]}
+    body = [
+        [figures(row[key]) if is_number(row.get(key)) else (words(row.get(key)), key) for key in keys] for row in rows
+    ]
+    head = [escape(heads.get(key, key)) for key in keys]
+    note = "<p>Numbers before a tag count the words of the sentence.</p>" if facts.get("task") == "tag" else ""
+    more = table(head, body[10:], class_="worst") if len(body) > 10 else ""
+    return note + table(head, body[:10], class_="worst") + folded(f"The next {len(body) - 10}", more)
+
+
+def samples(files: RunFiles) -> str:
+    """Text the model wrote while it learned, the last one open."""
+    last = len(files.samples) - 1
+    return "".join(
+        folded(escape(name), preformatted(text), open_=i == last) for i, (name, text) in enumerate(files.samples)
+    )
+
+
+def events(files: RunFiles) -> str:
+    """What happened besides steps."""
+    rows = []
+    for one in files.events:
+        rest = {key: value for key, value in one.items() if key not in ("step", "kind", "event", "time")}
+        rows.append([words(one.get("step")), words(one.get("kind", one.get("event"))), words(rest)])
+    return table(["step", "what", "more"], rows) if rows else ""
+
+
+def settings(files: RunFiles) -> str:
+    """The resolved settings and the machine."""
+    config = folded(
+        "config.yaml: every setting, resolved before the first step", preformatted(files.config) if files.config else ""
+    )
+    return config + folded("env.json: versions and machine", pairs(files.env))

@@ -1,0 +1,110 @@
+"""Scores of generated text against references: BLEU and chrF by sacreBLEU, ROUGE of our own."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+References = Sequence[str | Sequence[str]]
+
+WORD = re.compile(r"\w+")
+NO_BLEU = "BLEU and chrF left out: sacrebleu is not installed (pip install 'anyformer[train]')"
+
+
+def bleu_available() -> bool:
+    """Whether sacreBLEU is installed."""
+    return importlib.util.find_spec("sacrebleu") is not None
+
+
+def several(references: References) -> list[list[str]]:
+    """Every reference as a list of texts; a single one stands alone in its list."""
+    return [[one] if isinstance(one, str) else list(one) for one in references]
+
+
+def bleu_chrf(predicted: Sequence[str], references: References) -> tuple[float, float, str]:
+    """Corpus BLEU and chrF from 0 to 100, and the signature that says how BLEU was counted."""
+    from sacrebleu.metrics import BLEU, CHRF
+
+    texts = several(references)
+    most = max((len(one) for one in texts), default=1)
+    # One stream for each reference; a row with fewer has None, which sacreBLEU passes over.
+    streams: list[Any] = [[one[i] if i < len(one) else None for one in texts] for i in range(most)]
+    bleu, chrf = BLEU(), CHRF()
+    scores = bleu.corpus_score(list(predicted), streams).score, chrf.corpus_score(list(predicted), streams).score
+    return float(scores[0]), float(scores[1]), str(bleu.get_signature())
+
+
+def words_of(text: str) -> list[str]:
+    """The words ROUGE counts: runs of letters and digits of any script, in lower case."""
+    return WORD.findall(text.lower())
+
+
+def f_measure(both: int, said: int, true: int) -> float:
+    """The harmonic mean of precision and recall."""
+    return 2 * both / (said + true) if said + true else 0.0
+
+
+def rouge_n(predicted: Sequence[str], reference: Sequence[str], n: int) -> float:
+    """F-measure of the runs of n words that two texts share.
+
+    >>> round(rouge_n("the cat sat".split(), "the cat ran off".split(), 1), 3)
+    0.571
+    """
+    said, true = (Counter(zip(*(words[i:] for i in range(n)), strict=False)) for words in (predicted, reference))
+    return f_measure((said & true).total(), said.total(), true.total())
+
+
+def common_words(first: Sequence[str], second: Sequence[str]) -> int:
+    """Length of the longest common subsequence, a row of its table at a time as the bits of one number.
+
+    >>> common_words("a b c d".split(), "b x d".split())
+    2
+    """
+    places: dict[str, int] = {}
+    for at, word in enumerate(first):
+        places[word] = places.get(word, 0) | 1 << at
+    full = (1 << len(first)) - 1
+    row = full
+    for word in second:
+        met = row & places.get(word, 0)
+        row = ((row + met) | (row - met)) & full  # the addition's carries move each match up to the next free place
+    return len(first) - row.bit_count()
+
+
+def rouge_l(predicted: Sequence[str], reference: Sequence[str]) -> float:
+    """F-measure of the longest common subsequence of words."""
+    return f_measure(common_words(predicted, reference), len(predicted), len(reference))
+
+
+ROUGE: dict[str, Callable[[Sequence[str], Sequence[str]], float]] = {
+    "rouge_1": lambda predicted, reference: rouge_n(predicted, reference, 1),
+    "rouge_2": lambda predicted, reference: rouge_n(predicted, reference, 2),
+    "rouge_l": rouge_l,
+}
+
+
+def rouge(predicted: Sequence[str], references: References) -> dict[str, float]:
+    """Mean over rows of ROUGE-1, -2 and -L from 0 to 1, each row against its best reference."""
+    sums = dict.fromkeys(ROUGE, 0.0)
+    for said, texts in zip(predicted, several(references), strict=True):
+        words, references_ = words_of(said), [words_of(text) for text in texts]
+        for name, score in ROUGE.items():
+            sums[name] += max((score(words, reference) for reference in references_), default=0.0)
+    return {name: total / max(1, len(predicted)) for name, total in sums.items()}
+
+
+def row_scores(predicted: Sequence[str], references: References) -> list[float]:
+    """ROUGE-L of each row, by which the worst are found where there are no losses."""
+    return [
+        max((rouge_l(words_of(said), words_of(text)) for text in texts), default=0.0)
+        for said, texts in zip(predicted, several(references), strict=True)
+    ]
+
+
+def exact_match(predicted: Sequence[str], references: References) -> float:
+    """Share of rows that equal one of their references, spaces at the ends aside."""
+    pairs = zip(predicted, several(references), strict=True)
+    return sum(said.strip() in {text.strip() for text in texts} for said, texts in pairs) / max(1, len(predicted))

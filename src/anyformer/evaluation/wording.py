@@ -1,0 +1,82 @@
+"""What a report says in sentences: names of metrics and tasks, and how a model stands beside its baselines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from anyformer.evaluation.metrics import better, direction
+from anyformer.evaluation.svg import number
+
+NAMES = {
+    "loss": "loss (nats a token)", "perplexity": "perplexity", "bits_per_byte": "bits per byte", "accuracy": "accuracy",
+    "balanced_accuracy": "balanced accuracy", "macro_f1": "macro-F1", "micro_f1": "micro-F1", "auc": "AUC",
+    "log_loss": "log loss", "exact_match": "exact match", "rmse": "RMSE", "mae": "MAE", "r2": "R²",
+    "span_f1": "span F1", "span_precision": "span precision", "span_recall": "span recall", "bleu": "BLEU",
+    "chrf": "chrF", "rouge_1": "ROUGE-1", "rouge_2": "ROUGE-2", "rouge_l": "ROUGE-L",
+}  # fmt: skip
+TASKS = {
+    "lm": "language model", "classify": "classification", "regress": "regression", "tag": "tagging",
+    "translate": "text to text",
+}  # fmt: skip
+
+
+def metric_name(name: str) -> str:
+    """A metric as people write it.
+
+    >>> metric_name("rmse.price"), metric_name("balanced_accuracy")
+    ('RMSE of price', 'balanced accuracy')
+    """
+    base, _, of = name.partition(".")
+    return NAMES.get(base, base.replace("_", " ")) + (f" of {of}" if of else "")
+
+
+def verdict(main: str, ours: float, baselines: Mapping[str, Any], rows: int | None = None) -> str:
+    """How the model stands beside each baseline, in words that are as ready to say worse as better.
+
+    >>> other = {"trivial": {"name": "always answering 'no'", "metrics": {"accuracy": 0.71}},
+    ...          "strong": {"name": "TF-IDF + logistic regression", "metrics": {"accuracy": 0.91}}}
+    >>> verdict("accuracy", 0.85, other, rows=5000)
+    "better than always answering 'no' (0.71), worse than TF-IDF + logistic regression (0.91)"
+    """
+    said, missing = [], []
+    for role in ("trivial", "strong"):
+        one = baselines.get(role)
+        if not isinstance(one, Mapping):
+            continue
+        theirs = one.get("metrics", {}).get(main)
+        if theirs is None:
+            missing.append(str(one.get("name", "")))
+            continue
+        said.append(f"{relation(main, ours, theirs, rows)} {one.get('name', role)} ({number(theirs)})")
+    return ", ".join(said) + ("" if not missing else ("; " if said else "") + "; ".join(missing))
+
+
+def relation(main: str, ours: float, theirs: float, rows: int | None) -> str:
+    """better than, worse than, or neither: equal to three digits, or too close for so few rows."""
+    if number(ours) == number(theirs):
+        return "the same as"
+    if main == "accuracy" and rows and 0 <= ours <= 1 and 0 <= theirs <= 1:
+        spread = math.sqrt((ours * (1 - ours) + theirs * (1 - theirs)) / rows)
+        if abs(ours - theirs) < 1.96 * spread:
+            return f"{'a little better' if ours > theirs else 'a little worse'}, within chance for {rows:,} rows, than"
+    return "better than" if better(main, ours, theirs) else "worse than"
+
+
+def way(name: str) -> str:
+    """Which way a metric is good."""
+    return "smaller is better" if direction(name) == "min" else "larger is better"
+
+
+def duration(seconds: float) -> str:
+    """A time for people.
+
+    >>> duration(7.2), duration(75), duration(3725)
+    ('7.2 s', '1 min 15 s', '1 h 02 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes_ = divmod(minutes, 60)
+    return f"{hours} h {minutes_:02d} min" if hours else f"{minutes} min {rest:02d} s"

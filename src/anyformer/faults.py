@@ -1,0 +1,56 @@
+"""Named points at which a test may break a run, so that every promise about crashes can be tried for real.
+
+Nothing happens unless `arm` was called, which only the command line does, from ANYFORMER_FAULT: `kill@manifest:2`
+kills the process the second time a save reaches its manifest.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+
+import torch
+
+from anyformer.errors import UserError, did_you_mean
+
+POINTS = (
+    "prepared", "settled", "step", "gradients", "weights", "optimizer", "state", "before-manifest", "manifest",
+    "before-rename", "renamed", "before-delete", "deleted", "evaluated", "finished",
+)  # fmt: skip
+ACTIONS = ("kill", "term", "int", "enospc", "eio", "nan-loss", "nan-weight", "nan-gradient", "oom")
+
+armed: dict[str, tuple[str, int]] = {}
+reached: dict[str, int] = {}
+
+
+def arm(words: str) -> None:
+    """Read `action@point:count`, several separated by commas."""
+    armed.clear()
+    reached.clear()
+    for word in filter(None, words.split(",")):
+        action, _, place = word.partition("@")
+        point, _, count = place.partition(":")
+        if action not in ACTIONS or point not in POINTS or not (count or "1").isdigit():
+            known = [f"{action}@{point}" for action in ACTIONS for point in POINTS]
+            raise UserError(f"no fault {word!r}", where="ANYFORMER_FAULT", fix=did_you_mean(word, known))
+        armed[point] = (action, int(count or 1))
+
+
+def point(name: str) -> str:
+    """The run has come to a named point; the action due here that the caller must carry out itself, or nothing."""
+    if name not in armed:
+        return ""
+    reached[name] = reached.get(name, 0) + 1
+    action, count = armed[name]
+    if reached[name] != count:
+        return ""
+    if action in ("kill", "term", "int"):
+        os.kill(os.getpid(), {"kill": signal.SIGKILL, "term": signal.SIGTERM, "int": signal.SIGINT}[action])
+    if action == "enospc":
+        raise OSError(errno.ENOSPC, "No space left on device")
+    if action == "eio":
+        raise OSError(errno.EIO, "Input/output error")
+    if action == "oom":
+        raise torch.OutOfMemoryError("out of memory, as asked for")
+    return action

@@ -1,0 +1,23 @@
+"""The next token, at every place at once."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from anyformer.objectives.batch import Batch
+from anyformer.objectives.objective import Objective
+from anyformer.objectives.words import row_means, word_loss
+
+
+class Causal(Objective):
+    """A language model: each token is predicted from those before it; targets come shifted by the data."""
+
+    task: ClassVar[str] = "lm"
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        return word_loss(model, batch)
+
+    def row_losses(self, output: Any, batch: Batch) -> Tensor:
+        return row_means(output.logits, batch.targets)

@@ -1,0 +1,76 @@
+"""A class, or several labels, for a whole row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anyformer.errors import UserError
+from anyformer.objectives.batch import Batch
+from anyformer.objectives.mixing import cut_and_paste, mix
+from anyformer.objectives.objective import IGNORED, Objective
+
+
+class Classify(Objective):
+    """Cross-entropy with one class a row; with `multi`, each label is a question of its own.
+
+    `weights` counts each class by this factor. `mixup` and `cutmix` are the strengths (alpha) with which pairs of
+    training images are blended; with both, each batch takes one of the two.
+    """
+
+    task: ClassVar[str] = "classify"
+    multi: bool = False
+    smoothing: float = 0.0
+    weights: tuple[float, ...] | None = None
+    mixup: float = 0.0
+    cutmix: float = 0.0
+
+    def check(self) -> None:
+        if not 0 <= self.smoothing < 1:
+            raise UserError(f"smoothing {self.smoothing} is not a share below 1", where="Classify", fix="use 0.1")
+        if self.mixup < 0 or self.cutmix < 0:
+            raise UserError("a strength is below 0", where="Classify.mixup", fix="use 0.8, or 0 for none")
+        if self.weights is not None and any(weight <= 0 for weight in self.weights):
+            raise UserError("a class weight is not positive", where="Classify.weights", fix="leave it out")
+
+    def prepare(self, batch: Batch, generator: torch.Generator) -> Batch:
+        """Blend each image with another of its batch; the target becomes shares (B,C) of both."""
+        if not (self.mixup or self.cutmix) or not isinstance(batch.inputs[0], Tensor) or batch.inputs[0].dim() != 4:
+            return batch
+        pasted = self.cutmix > 0 and (self.mixup == 0 or bool(torch.rand((), generator=generator) < 0.5))
+        blend = cut_and_paste if pasted else mix
+        pixels, partner, share = blend(batch.inputs[0], self.cutmix if pasted else self.mixup, generator)
+        return replace(batch, inputs=(pixels, *batch.inputs[1:]), blend=(partner, share))
+
+    def weight(self, batch: Batch) -> int:
+        return len(batch) if self.multi else super().weight(batch)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        logits = model(*batch.inputs, **batch.named).logits.float()  # (B,C)
+        measure = self.labels_loss if self.multi else self.class_loss
+        own = measure(logits, batch.targets)
+        if batch.blend is None:
+            return own.sum()
+        partner, share = batch.blend
+        return (share * own + (1 - share) * measure(logits, batch.targets[partner])).sum()
+
+    def class_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        factors = None if self.weights is None else logits.new_tensor(self.weights)
+        return F.cross_entropy(
+            logits, targets, weight=factors, ignore_index=IGNORED, reduction="none", label_smoothing=self.smoothing
+        )
+
+    def labels_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Mean over the labels, so that rows weigh the same however many labels there are."""
+        factors = None if self.weights is None else logits.new_tensor(self.weights)
+        return F.binary_cross_entropy_with_logits(logits, targets.float(), pos_weight=factors, reduction="none").mean(1)
+
+    def row_losses(self, output: Any, batch: Batch) -> Tensor:
+        logits = output.logits.float()
+        if self.multi:
+            return self.labels_loss(logits, batch.targets)
+        return F.cross_entropy(logits, batch.targets, ignore_index=IGNORED, reduction="none")

@@ -1,0 +1,38 @@
+"""Numbers for a whole row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anyformer.objectives.batch import Batch
+from anyformer.objectives.objective import Objective
+
+LOSSES: dict[str, Callable[..., Tensor]] = {"squared": F.mse_loss, "absolute": F.l1_loss, "huber": F.huber_loss}
+
+
+class Regression(Objective):
+    """How far off each number is; targets are scaled by the data, nan does not count."""
+
+    task: ClassVar[str] = "regress"
+    measure: Literal["squared", "absolute", "huber"] = "squared"
+
+    def weight(self, batch: Batch) -> int:
+        return int((~torch.isnan(batch.targets)).sum())
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        return self.each(model(*batch.inputs, **batch.named).logits, batch.targets).sum()
+
+    def each(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The loss of every number, 0 where there is none."""
+        wanted = targets.reshape(len(targets), -1).float()
+        known = ~torch.isnan(wanted)
+        off = LOSSES[self.measure](logits.float(), wanted.nan_to_num(), reduction="none")
+        return torch.where(known, off, 0.0)
+
+    def row_losses(self, output: Any, batch: Batch) -> Tensor:
+        return self.each(output.logits, batch.targets).mean(1)

@@ -1,0 +1,34 @@
+"""A tag for every word."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anyformer.errors import UserError
+from anyformer.objectives.batch import Batch
+from anyformer.objectives.objective import IGNORED, Objective
+from anyformer.objectives.words import row_means
+
+
+class Tag(Objective):
+    """Cross-entropy at the first piece of each word; targets (B,T) are -100 elsewhere."""
+
+    task: ClassVar[str] = "tag"
+    smoothing: float = 0.0
+
+    def check(self) -> None:
+        if not 0 <= self.smoothing < 1:
+            raise UserError(f"smoothing {self.smoothing} is not a share below 1", where="Tag", fix="use 0")
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        logits = model(*batch.inputs, **batch.named).logits  # (B,T,C)
+        return F.cross_entropy(
+            logits.flatten(0, 1).float(), batch.targets.flatten(), ignore_index=IGNORED, reduction="sum",
+            label_smoothing=self.smoothing,
+        )  # fmt: skip
+
+    def row_losses(self, output: Any, batch: Batch) -> Tensor:
+        return row_means(output.logits, batch.targets)

@@ -1,0 +1,33 @@
+"""One sequence into another, word by word."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from anyformer.errors import UserError
+from anyformer.objectives.batch import Batch
+from anyformer.objectives.objective import Objective
+from anyformer.objectives.words import row_means, word_loss
+
+
+class Translate(Objective):
+    """Each target word from the source and the words before it; `smoothing` spreads that share over all words."""
+
+    task: ClassVar[str] = "translate"
+    smoothing: float = 0.1
+    beams: int = 5  # at the final evaluation
+    length_penalty: float = 1.0
+
+    def check(self) -> None:
+        if not 0 <= self.smoothing < 1:
+            raise UserError(f"smoothing {self.smoothing} is not a share below 1", where="Translate", fix="use 0.1")
+        if self.beams < 1:
+            raise UserError(f"beams {self.beams} is below 1", where="Translate", fix="use 5")
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        return word_loss(model, batch, self.smoothing)
+
+    def row_losses(self, output: Any, batch: Batch) -> Tensor:
+        return row_means(output.logits, batch.targets)

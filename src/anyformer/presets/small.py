@@ -1,0 +1,80 @@
+"""Models for data of one's own: small enough for a laptop, with what has proved good since the papers.
+
+Pre-norm RMSNorm, rotary positions and no biases throughout; `mini` suits a CPU, `small` a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from anyformer.core.block import Block
+from anyformer.core.model import Model, Seq2Seq
+from anyformer.core.stack import Stack
+from anyformer.embeds.patches import Patches
+from anyformer.embeds.tokens import Tokens
+from anyformer.feeds.mlp import MLP
+from anyformer.heads.lm import LM
+from anyformer.heads.pooled import Pooled
+from anyformer.mixers.attention import Attention
+from anyformer.mixers.cross import Cross
+from anyformer.norms.rms import RMSNorm
+from anyformer.positions.rope import Rope
+from anyformer.slots import Network
+
+VOCAB = 512  # replaced by the data's own
+
+
+def block(heads: int, dropout: float) -> Block:
+    """One block of all text models here."""
+    return Block(
+        mixer=Attention(heads=heads, bias=False, dropout=dropout), relative=Rope(),
+        feed=MLP(act="gelu_tanh", bias=False), norm=RMSNorm(), dropout=dropout,
+    )  # fmt: skip
+
+
+def decoder(width: int, depth: int, heads: int, *, dropout: float = 0.0) -> Model:
+    """A language model."""
+    stack = Stack(width=width, depth=depth, causal=True, block=block(heads, dropout))
+    return Model(embed=Tokens(vocab=VOCAB, dropout=dropout), stack=stack, head=LM(tied=True))
+
+
+def encoder(width: int, depth: int, heads: int, *, dropout: float = 0.1) -> Model:
+    """A reader of text, for classes, tags and numbers; the mean of all tokens is what it says of the whole."""
+    stack = Stack(width=width, depth=depth, block=block(heads, dropout))
+    head = Pooled(classes=2, pool="mean", dropout=dropout)
+    return Model(embed=Tokens(vocab=VOCAB, dropout=dropout), stack=stack, head=head)
+
+
+def translator(width: int, depth: int, heads: int, *, feed: int | None = None, dropout: float = 0.3) -> Seq2Seq:
+    """Text into text, with one table of words for both sides."""
+    plain = block(heads, dropout).replace(feed=MLP(width=feed, act="relu", dropout=dropout))
+    crossing = plain.replace(cross=Cross(heads=heads, bias=False, dropout=dropout))
+    embed = Tokens(vocab=VOCAB, scale=True, dropout=dropout)
+    return Seq2Seq(
+        encoder=Model(embed=embed, stack=Stack(width=width, depth=depth, block=plain)),
+        decoder=Model(embed=embed, stack=Stack(width=width, depth=depth, block=crossing, causal=True)),
+        head=LM(tied=True), share="table",
+    )  # fmt: skip
+
+
+def seer(width: int, depth: int, heads: int, *, size: int = 32, patch: int = 4, dropout: float = 0.0) -> Model:
+    """A ViT for small images, pooled by the mean."""
+    inner = Block(mixer=Attention(heads=heads, dropout=dropout), feed=MLP(width=2 * width), dropout=dropout)
+    return Model(embed=Patches(size=size, patch=patch), stack=Stack(width=width, depth=depth, block=inner),
+                 head=Pooled(classes=10, pool="mean"), init="bert")  # fmt: skip
+
+
+PRESETS: dict[str, Callable[[], Network]] = {
+    "decoder-mini": partial(decoder, 128, 4, 4),
+    "decoder-small": partial(decoder, 384, 6, 6, dropout=0.2),
+    "encoder-mini": partial(encoder, 128, 2, 4),
+    "encoder-small": partial(encoder, 256, 4, 4, dropout=0.2),
+    "translator-mini": partial(translator, 128, 2, 4, dropout=0.1),
+    "translator-small": partial(translator, 256, 4, 4, feed=512),
+    "vit-mini": partial(seer, 128, 4, 4),
+    "vit-small": partial(seer, 256, 7, 4, dropout=0.1),
+}
+for name in list(PRESETS):  # they are their own small twins, or have one
+    kind = name.rpartition("-")[0]
+    PRESETS[f"{name}-tiny"] = PRESETS[f"{kind}-mini"]

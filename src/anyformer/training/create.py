@@ -1,0 +1,210 @@
+"""A run's folder before its first step: the data prepared, everything decided, said and written down.
+
+The folder is made beside its final place and renamed at the end: bad input leaves nothing behind, and a run that is
+there can always be resumed.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from anyformer.core.model import Seq2Seq
+from anyformer.data.prepare import prepare
+from anyformer.data.prepared import Given, Prepared
+from anyformer.data.preprocess import sizes as sizes_of
+from anyformer.errors import UserError
+from anyformer.predictor import Predictor, load
+from anyformer.slots import Network
+from anyformer.training.choose import Sizes, default_preset, fitted, longest
+from anyformer.training.defaults import default_objective, default_training
+from anyformer.training.request import Request, changed
+from anyformer.training.run import CONFIG_FILE, RunFolder, check_new, now
+from anyformer.training.settings import Config, Training
+
+Say = Callable[[str], None]
+
+
+def create(request: Request, say: Say, device: torch.device) -> RunFolder:
+    """Prepare the data, decide the rest, and commit the folder of a new run."""
+    name = run_name(request)
+    path = request.out if request.out is not None else Path("runs") / name
+    check_new(path)
+    made = [parent for parent in (path.parent, *path.parent.parents) if not parent.exists()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.parent / f".new-{path.name}-{secrets.token_hex(4)}"
+    try:
+        part.mkdir()
+        folder = RunFolder(part)
+        config, prepared = decide(request, folder, say, device)
+        write_down(folder, request, config, prepared, path)
+        if path.is_dir():
+            path.rmdir()  # it was seen to be empty
+        part.rename(path)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        with suppress(OSError):
+            for parent in made:
+                parent.rmdir()
+        raise
+    return RunFolder.open(path)
+
+
+def run_name(request: Request) -> str:
+    """Date, time and what is trained, with a few letters that keep names apart."""
+    stamp = datetime.now().strftime("%Y-%m-%d_%H%M%S")
+    source = request.source
+    first = source[0] if isinstance(source, list) and source and isinstance(source[0], Path) else None
+    word = "".join(c if c.isalnum() or c in "-_" else "-" for c in (first.name.split(".")[0] if first else "data"))[:24]
+    return f"{stamp}-{word or 'data'}-{secrets.token_hex(3)}"
+
+
+def decide(request: Request, folder: RunFolder, say: Say, device: torch.device) -> tuple[Config, Prepared]:
+    """Everything that the first step needs to know."""
+    seed = int(request.section("training").get("seed", 0) or 0)
+    settings = request.data()
+    start = None if request.start is None else load(request.start, head=None)
+    prepared = prepare(
+        request.source,
+        task=request.task,
+        settings=settings,
+        seed=seed,
+        cache=folder.cache,
+        given=brought(start),
+        say=say,
+    )
+    sizes = Sizes(**sizes_of(prepared.preprocess, prepared.tokenizer))
+    gpu = device.type != "cpu"
+    spec, name = chosen_network(request, prepared.task, sizes, start, gpu=gpu)
+    rows = len(prepared.train)
+    training = default_training(prepared.task, sizes, rows, gpu=gpu, start=start is not None, seed=seed)
+    training = changed(training, request.section("training"), "training")
+    objective = default_objective(
+        prepared.task, sizes, getattr(prepared.preprocess.target, "counts", None), training.class_weights == "balanced"
+    )
+    objective = changed(objective, request.section("objective"), "objective")
+    training = resolved(training, rows, device)
+    config = Config(
+        task=prepared.task, data=settings, model=spec, objective=objective, training=training, preset=name,
+        start=str(request.start or ""),
+    )  # fmt: skip
+    network = spec.build(device="meta")
+    count = sum(p.numel() for p in network.parameters())
+    how = f"from {request.start}" if start is not None else name
+    say(f"model    {how}: {count / 1e6:.2f} M parameters, {described(spec)}")
+    say(
+        f"training {optimizer_words(training)}, batch {training.batch}"
+        f"{'' if training.micro_batch == training.batch else f' in parts of {training.micro_batch}'}, "
+        f"{training.precision} on {device}, seed {training.seed}"
+    )
+    return config, prepared
+
+
+def brought(start: Predictor | None) -> Given:
+    """What a model to start from says about the data."""
+    if start is None:
+        return Given()
+    return Given(tokenizer=start.tokenizer, images=start.images, length=longest(start.spec))
+
+
+def chosen_network(
+    request: Request, task: str, sizes: Sizes, start: Predictor | None, *, gpu: bool
+) -> tuple[Network, str]:
+    """The network's spec and the name it goes by."""
+    changes = request.section("model")
+    if start is not None:
+        if request.preset is not None:
+            raise UserError("both --preset and --from are given", where="--preset", fix="give one of them")
+        spec = adapted(start.spec, task, sizes, str(request.start))
+        return changed(spec, changes, "model"), Path(str(request.start)).name
+    name = request.preset or default_preset(task, sizes, gpu=gpu)
+    from anyformer.presets import preset
+
+    base = preset(name)
+    early = {path: value for path, value in changes.items() if path.startswith(("stack", "encoder", "decoder", "init"))}
+    base = changed(base, early, "model")
+    spec = fitted(base, name, task, sizes)
+    late = {path: value for path, value in changes.items() if path not in early}
+    return changed(spec, late, "model"), name
+
+
+def adapted(spec: Network, task: str, sizes: Sizes, name: str) -> Network:
+    """A trained network's spec with the head of the task; its vocabulary and positions stay as they are."""
+    if isinstance(spec, Seq2Seq) or task == "lm":
+        made = fitted(spec, name, task, sizes)
+        if isinstance(spec, Seq2Seq) and isinstance(made, Seq2Seq):
+            return made.replace(encoder=spec.encoder, decoder=spec.decoder, head=spec.head or made.head)
+        return made.replace(embed=spec.embed, head=spec.head or made.head)  # type: ignore[attr-defined]
+    made = fitted(spec, name, task, sizes)
+    kept = "text" in sizes.parts and len(sizes.parts) == 1
+    return made.replace(embed=spec.embed) if kept else made  # type: ignore[attr-defined]
+
+
+def resolved(training: Training, rows: int, device: torch.device) -> Training:
+    """The settings with everything decided that does not need a clock."""
+    batch = min(training.batch or 32, rows)
+    precision = training.precision
+    if precision == "auto":
+        precision = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
+    return training.replace(
+        batch=batch, micro_batch=min(training.micro_batch or batch, batch), precision=precision,
+        workers=0 if training.workers is None else training.workers, keep=max(training.keep, training.average, 2),
+    )  # fmt: skip
+
+
+def described(spec: Any) -> str:
+    """A network in a few words."""
+    if isinstance(spec, Seq2Seq):
+        a, b = spec.encoder.stack, spec.decoder.stack
+        return f"{a.depth} + {b.depth} layers, {a.width} wide"
+    return f"{spec.stack.depth} layers, {spec.stack.width} wide"
+
+
+def optimizer_words(training: Training) -> str:
+    kind = type(training.optimizer).__name__
+    return f"{kind} at {training.optimizer.rate:g} ({type(training.schedule).__name__.lower()})"  # type: ignore[attr-defined]
+
+
+def write_down(folder: RunFolder, request: Request, config: Config, prepared: Prepared, path: Path) -> None:
+    """All files of the folder that are known before the first step."""
+    folder.write(CONFIG_FILE, config.to_yaml())
+    folder.write("command.txt", request.command + "\n")
+    folder.write("overrides.txt", "".join(f"{name}={value}\n" for name, value in request.settings.items()))
+    folder.write_json("data.json", prepared.facts | {"notes": prepared.notes})
+    for line in prepared.notes:
+        folder.log(line)
+    folder.write_json("run.json", {
+        "id": path.name, "status": "prepared", "task": config.task, "model": config.preset,
+        "data": ", ".join(source_names(request.source)), "step": 0, "total": config.training.steps, "best_step": None,
+        "best": None, "started": now(), "finished": None, "seconds": 0.0, "reason": "", "device": request.device,
+    })  # fmt: skip
+
+
+def source_names(source: Any) -> list[str]:
+    return (
+        [path.name for path in source]
+        if isinstance(source, list) and all(isinstance(p, Path) for p in source)
+        else ["rows"]
+    )
+
+
+def start_weights(model: nn.Module, start: Path, device: torch.device) -> list[str]:
+    """Copy the weights of a trained folder into a network by name and shape; the names that have none there."""
+    trained = dict(load(start).model.named_parameters())
+    fresh = []
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            found = trained.get(name)
+            if found is not None and found.shape == parameter.shape:
+                parameter.copy_(found.to(device))
+            else:
+                fresh.append(name)
+    return fresh

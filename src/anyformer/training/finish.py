@@ -1,0 +1,111 @@
+"""After the last step: the mean of checkpoints where asked, the final evaluation, baselines and the report."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+from anyformer import faults
+from anyformer.checkpoints import store
+from anyformer.evaluation.answers import Answers
+from anyformer.evaluation.baselines import baselines
+from anyformer.evaluation.facts import evaluation_facts
+from anyformer.evaluation.metrics import better, notes
+from anyformer.evaluation.report import write_report
+from anyformer.training.checkpoint import mean_of, read_weights, save_model
+from anyformer.training.engine import put
+from anyformer.training.judge import Judge
+from anyformer.training.memory import usage
+from anyformer.training.raw import raw_rows, truth_of
+from anyformer.training.run import AVERAGED, RunFolder, now
+from anyformer.training.session import Session, chosen_by, scored
+
+EVALUATION_FILE = "evaluation.json"
+
+
+def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
+    """Judge the best weights on all validation and test rows, beside the baselines; write it all down."""
+    folder, data, config = session.folder, session.data, session.config
+    metric = chosen_by(config.task, data.preprocess.multi, data.preprocess.labels or ())
+    judge = Judge(config.objective, data.preprocess, data.tokenizer, batch=max(32, session.steps.micro),
+                  autocast=session.engine.autocast())  # fmt: skip
+    use = choose_weights(session, judge, metric)
+    splits: dict[str, dict[str, float]] = {}
+    judged: Answers | None = None
+    for name, side in (("valid", data.valid), ("test", data.test)):
+        if side is None or not len(side):
+            continue
+        session.say(f"judging  {name}: {len(side):,} rows")
+        # A translator writes its texts once: for the test rows, or the validation rows where there are no others.
+        last = name == "test" or data.test is None or not len(data.test)
+        judged = judge(session.model, side, decode=last)
+        splits[name] = scored(judged)
+    evaluation: dict[str, Any] = {
+        "task": config.task,
+        "weights": use,
+        "main": next(iter(splits.get("test") or splits.get("valid") or {}), None),
+        "metrics": splits,
+    }
+    if judged is not None:
+        evaluation["split"] = "test" if "test" in splits else "valid"
+        evaluation["notes"] = notes(judged)
+        evaluation["baselines"] = beside(session, judged, strong=strong)
+        evaluation["facts"] = evaluation_facts(judged)
+    folder.write_json(EVALUATION_FILE, evaluation)
+    plan = folder.read_json("plan.json") if (folder.path / "plan.json").is_file() else {}
+    memory = usage(str(session.device)).peak
+    folder.write_json("plan.json", plan | {"measured": {"seconds": session.spent()["seconds"], "memory_bytes": memory}})
+    folder.update(status="done", finished=now(), step=session.done, reason="", metrics=splits, **session.spent())
+    folder.event("done", step=session.done)
+    write_report(folder.path, judged, evaluation)
+    faults.point("finished")
+    return evaluation
+
+
+def choose_weights(session: Session, judge: Judge, metric: str) -> str:
+    """Put the best weights of the run into the model: those of one step, or the mean of the last checkpoints."""
+    folder, settings = session.folder, session.config.training
+    best = folder.best()
+    put(session.model, read_weights(best, session.device))
+    if settings.average < 2:
+        return best.name
+    paths = [path for _, path in store.committed(folder.checkpoints)][: settings.average]
+    mean = mean_of(paths, session.device)
+    if session.data.valid is None:
+        put(session.model, mean)
+    else:
+        most = settings.eval_rows
+        alone = scored(judge(session.model, session.data.valid, most=most, decode=False))[metric]
+        kept = {name: p.detach().clone() for name, p in session.model.named_parameters()}
+        put(session.model, mean)
+        together = scored(judge(session.model, session.data.valid, most=most, decode=False))[metric]
+        session.say(f"average  of {len(paths)} checkpoints: {metric} {together:.4f}, best single {alone:.4f}")
+        if not better(metric, together, alone):
+            put(session.model, kept)
+            return best.name
+    path = folder.path / AVERAGED
+    if not store.verified(path):
+        save_model(path, session.config, session.data, dict(session.model.named_parameters()), session.done)
+    folder.update(use=AVERAGED)
+    return AVERAGED
+
+
+def beside(session: Session, judged: Answers, *, strong: bool) -> dict[str, Any]:
+    """The baselines on the same rows; one that fails is reported, not fatal."""
+    began = time.perf_counter()
+    try:
+        with torch.no_grad():
+            found = baselines(judged, truth_of(session.data.train), raw_rows(session.data.train),
+                              raw_rows(judged.examples), strong_too=strong)  # fmt: skip
+    except Exception as error:
+        session.folder.event("baseline failed", error=f"{type(error).__name__}: {error}"[:200])
+        return {}
+    session.say(f"baseline in {time.perf_counter() - began:.1f} s")
+    return found
+
+
+def rewrite_report(folder: RunFolder) -> Any:
+    """The report again, from what the folder holds."""
+    return write_report(folder.path, None, folder.read_json(EVALUATION_FILE))

@@ -1,0 +1,72 @@
+"""Batches for a range of steps, made in this process or in workers. A step's batches depend on its number alone."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from anyformer.data.examples import Examples
+from anyformer.data.order import Order
+from anyformer.objectives import Batch, Objective
+
+
+def seed_of(*numbers: int) -> int:
+    """One seed from several numbers, the same on every machine (splitmix64)."""
+    mixed = 0
+    for number in numbers:
+        mixed = (mixed + number + 0x9E3779B97F4A7C15) % 2**64
+        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) % 2**64
+        mixed ^= mixed >> 31
+    return mixed % 2**63
+
+
+@dataclass
+class Steps(Dataset[list[Batch]]):
+    """Item n is what step n trains on: its micro-batches, augmented and blended."""
+
+    examples: Examples
+    order: Order
+    objective: Objective
+    micro: int
+
+    def __getitem__(self, step: int) -> list[Batch]:
+        rows, draw = self.order.at(step)
+        parts = [rows[i : i + self.micro] for i in range(0, len(rows), self.micro)]
+        return [
+            self.objective.prepare(
+                self.examples.batch(part, draw), torch.Generator().manual_seed(seed_of(self.order.seed, step, number))
+            )
+            for number, part in enumerate(parts)
+        ]
+
+    def __len__(self) -> int:
+        return 2**62  # steps have no end; the loader asks for a range of them
+
+
+def stream(steps: Steps, start: int, stop: int, *, workers: int, pin: bool) -> Iterator[list[Batch]]:
+    """The batches of steps start to stop - 1, in order."""
+    if workers == 0:
+        yield from (steps[step] for step in range(start, stop))
+        return
+    yield from DataLoader(
+        steps,
+        batch_size=None,
+        sampler=range(start, stop),
+        num_workers=workers,
+        prefetch_factor=4,
+        pin_memory=pin,
+        # Its own generator: the default one would be moved on by making a loader.
+        generator=torch.Generator().manual_seed(0),
+        multiprocessing_context=multiprocessing.get_context("fork"),
+        worker_init_fn=one_thread,
+    )
+
+
+def one_thread(worker: int) -> None:
+    """Workers do not compete with training for the cores."""
+    torch.set_num_threads(1)

@@ -1,0 +1,153 @@
+"""Optimizers: which parameters get which rate and decay. The rules themselves are torch's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.errors import UserError
+from anyformer.spec import Spec, field
+
+
+class Optimizer(Spec, slot=True):
+    """`build(model) -> optimizers`; each group keeps its full rate as `full`, which the schedule multiplies."""
+
+    def build(self, model: nn.Module) -> list[torch.optim.Optimizer]:
+        raise NotImplementedError
+
+
+class AdamW(Optimizer):
+    """Adam with decoupled decay (1711.05101). Only matrices decay: not tables, norms and biases.
+
+    `layer_rate` below 1 gives each layer further from the head that share of the next one's rate, for fine-tuning.
+    """
+
+    rate: float = 1e-3
+    decay: float = 0.1
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = 1e-8
+    layer_rate: float = 1.0
+
+    def check(self) -> None:
+        check_rates("AdamW", self.rate, self.decay)
+        if not 0 < self.layer_rate <= 1:
+            raise UserError(f"layer_rate {self.layer_rate} is not a share", where="AdamW", fix="use 0.9 or 1")
+
+    def build(self, model: nn.Module) -> list[torch.optim.Optimizer]:
+        factors = layer_factors(model, self.layer_rate)
+        groups: dict[tuple[bool, float], list[Tensor]] = {}
+        for name, parameter in trained(model):
+            groups.setdefault((decays(name, parameter), factors[name]), []).append(parameter)
+        described = [
+            {"params": members, "lr": self.rate * factor, "full": self.rate * factor,
+             "weight_decay": self.decay if decayed else 0.0}
+            for (decayed, factor), members in groups.items()
+        ]  # fmt: skip
+        return [torch.optim.AdamW(described, lr=self.rate, betas=self.betas, eps=self.eps, fused=fusable(model))]
+
+
+class Muon(Optimizer):
+    """Orthogonalised momentum for the matrices inside the blocks (torch.optim.Muon), AdamW for the rest."""
+
+    rate: float = 0.02
+    decay: float = 0.1
+    momentum: float = 0.95
+    others: AdamW = field(default_factory=lambda: AdamW(rate=3e-3))
+
+    def check(self) -> None:
+        check_rates("Muon", self.rate, self.decay)
+
+    def build(self, model: nn.Module) -> list[torch.optim.Optimizer]:
+        matrices = [p for name, p in trained(model) if p.dim() == 2 and ".blocks." in name]
+        chosen = {id(p) for p in matrices}
+        rest = [(name, p) for name, p in trained(model) if id(p) not in chosen]
+        if not matrices:
+            raise UserError("there are no matrices inside blocks", where="training.optimizer", fix="use AdamW")
+        groups = [
+            {"params": [p for name, p in rest if decays(name, p) is decayed], "lr": self.others.rate,
+             "full": self.others.rate, "weight_decay": self.others.decay if decayed else 0.0}
+            for decayed in (True, False)
+        ]  # fmt: skip
+        muon = torch.optim.Muon(
+            [{"params": matrices, "lr": self.rate, "full": self.rate}], lr=self.rate, weight_decay=self.decay,
+            momentum=self.momentum, adjust_lr_fn="match_rms_adamw" if self.rate < 0.01 else "original",
+        )  # fmt: skip
+        others = [group for group in groups if group["params"]]
+        return [muon, torch.optim.AdamW(others, lr=self.others.rate, betas=self.others.betas, fused=fusable(model))]
+
+
+def check_rates(where: str, rate: float, decay: float) -> None:
+    if not 0 < rate < 10:
+        raise UserError(f"rate {rate} is not a learning rate", where=where, fix="use 0.001")
+    if not 0 <= decay < 10:
+        raise UserError(f"decay {decay} is not a weight decay", where=where, fix="use 0.1")
+
+
+def trained(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Names and parameters that learn."""
+    return ((name, p) for name, p in model.named_parameters() if p.requires_grad)
+
+
+def decays(name: str, parameter: Tensor) -> bool:
+    """Matrices of layers decay; tables of words, positions and categories, vectors and norms do not."""
+    return parameter.dim() >= 2 and "embed" not in name.split(".")
+
+
+def fusable(model: nn.Module) -> bool:
+    """One kernel for the whole update, where the device has one for every parameter."""
+    return all(p.device.type in ("cpu", "cuda") and p.is_floating_point() for p in model.parameters())
+
+
+def layer_factors(model: nn.Module, share: float) -> dict[str, float]:
+    """Name of a parameter to the factor on its rate: 1 for the head, less for every block towards the input."""
+    depth = 1 + max((block_of(name) for name, _ in model.named_parameters()), default=0)
+    return {
+        name: 1.0 if share == 1 else share ** (0 if "head" in name.split(".") else depth - max(block_of(name), -1))
+        for name, _ in model.named_parameters()
+    }
+
+
+def block_of(name: str) -> int:
+    """The block a parameter is in, -1 outside the blocks.
+
+    >>> block_of("stack.blocks.3.mixer.out.weight"), block_of("embed.table.weight")
+    (3, -1)
+    """
+    parts = name.split(".")
+    return int(parts[parts.index("blocks") + 1]) if "blocks" in parts else -1
+
+
+# ---------------------------------------------------------------- what is saved
+
+
+def state_tensors(optimizers: list[torch.optim.Optimizer], names: Mapping[int, str]) -> dict[str, Tensor]:
+    """Every tensor an optimizer remembers, by flat names: `opt.exp_avg.stack.blocks.0.mixer.out.weight`."""
+    return {
+        f"opt.{kind}.{names[id(parameter)]}": value
+        for optimizer in optimizers
+        for parameter, remembered in optimizer.state.items()
+        for kind, value in remembered.items()
+        if isinstance(value, Tensor)
+    }
+
+
+def restore(optimizers: list[torch.optim.Optimizer], names: Mapping[int, str], saved: Mapping[str, Tensor]) -> None:
+    """Put saved tensors back; what the optimizers do not know of is an error, never dropped."""
+    left = dict(saved)
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                path = names[id(parameter)]
+                found = {name: name.split(".")[1] for name in left if name.split(".", 2)[2] == path}
+                state: dict[str, Any] = {}
+                for name, kind in found.items():
+                    value = left.pop(name)
+                    # The step count stays where the fused kernel wants it: beside the parameter.
+                    state[kind] = value.to(parameter.device)
+                if state:
+                    optimizer.state[parameter] = state
+    if left:
+        raise UserError(f"{min(left)} belongs to no parameter", where="optim.safetensors", fix="train again")

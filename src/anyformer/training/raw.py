@@ -1,0 +1,65 @@
+"""The rows behind examples as plain values, for baselines and prediction files: no scaling, no tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from anyformer.data.cells import texts
+from anyformer.data.columns import Category, Date, Image, Number, Sentence, Text
+from anyformer.data.examples import Examples
+from anyformer.data.kinds import days, numbers
+from anyformer.data.rows import RowExamples
+from anyformer.data.windows import Windows
+from anyformer.evaluation.rows import Rows
+
+
+def raw_rows(examples: Examples) -> Rows:
+    """What a simple learner would be given for the same rows."""
+    if isinstance(examples, Windows):
+        return Rows(tokens=np.asarray(examples.ids), texts=whole_text(examples))
+    assert isinstance(examples, RowExamples)
+    preprocess, frame = examples.preprocess, examples.frame.take(examples.rows)
+    found: dict[str, Any] = {}
+    written = [texts(frame.column(column.name)) for column in preprocess.of(Text)]
+    if preprocess.task == "translate":
+        return Rows(sources=written[0])
+    if written:
+        found["texts"] = [" ".join(parts) for parts in zip(*written, strict=True)]
+    for sentence in preprocess.of(Sentence):
+        found["words"] = frame.column(sentence.name).to_pylist()
+    columns = [numbers(frame.column(column.name)) for column in preprocess.of(Number)]
+    for date in preprocess.of(Date):
+        moments = days(frame.column(date.name))
+        seconds = moments.astype("datetime64[s]").astype(np.float64)
+        columns.append(np.where(np.isnat(moments), np.nan, seconds))
+    if columns:
+        found["numbers"] = np.stack(columns, 1).astype(np.float64)
+    if preprocess.of(Category):
+        found["categories"] = np.asarray(examples.arrays["categories"][examples.rows])
+    if preprocess.of(Image) and "pixels" in examples.arrays:
+        pixels = examples.arrays["pixels"][examples.rows]
+        found["images"] = np.moveaxis(np.asarray(pixels), 1, -1)
+    return Rows(**found)
+
+
+def whole_text(examples: Windows) -> list[str] | None:
+    """The text of a part, decoded again; long ones are not needed whole."""
+    if examples.tokenizer is None:
+        return None
+    return [examples.tokenizer.decode(np.asarray(examples.ids).tolist())]
+
+
+def truth_of(examples: Examples) -> Any:
+    """The targets of the rows, in the form that Answers hold them."""
+    if not isinstance(examples, RowExamples):
+        return []
+    preprocess = examples.preprocess
+    names = preprocess.target.names if preprocess.target else ()
+    if preprocess.task == "tag":
+        return examples.frame.take(examples.rows).column(names[0]).to_pylist()
+    if preprocess.task == "translate":
+        return texts(examples.frame.take(examples.rows).column(names[0]))
+    values = np.asarray(examples.arrays["targets"][examples.rows])
+    return preprocess.target.undo(values) if preprocess.task == "regress" else values  # type: ignore[union-attr]

@@ -1,0 +1,113 @@
+"""Learning-rate schedules: the factor on the rate as a pure function of the step, so there is nothing to restore."""
+
+from __future__ import annotations
+
+import math
+
+from anyformer.errors import UserError
+from anyformer.spec import Spec
+
+
+class Schedule(Spec, slot=True):
+    """`factor(step, total)` for step 0 to total - 1: up in a line over the warm-up, then as the part says.
+
+    `warmup` is a share of all steps below 1, or a number of steps from 1 on.
+    """
+
+    warmup: float = 0.02
+
+    def check(self) -> None:
+        if self.warmup < 0:
+            raise UserError(f"warmup {self.warmup} is below 0", where="training.schedule", fix="use 0.02 or 100")
+
+    def warm(self, total: int) -> int:
+        """Steps of the warm-up."""
+        return min(total, round(self.warmup * total) if self.warmup < 1 else round(self.warmup))
+
+    def factor(self, step: int, total: int) -> float:
+        """The share of the full rate at a step; the first step already moves and the last one still does."""
+        warm = self.warm(total)
+        if step < warm:
+            return (step + 1) / (warm + 1)
+        return self.after(step, warm, total)
+
+    def after(self, step: int, warm: int, total: int) -> float:
+        """The factor once the warm-up is over."""
+        raise NotImplementedError
+
+
+def progress(step: int, start: int, total: int) -> float:
+    """The middle of this step on the way from start to total, between 0 and 1."""
+    return min(1.0, (step - start + 0.5) / max(1, total - start))
+
+
+class Constant(Schedule):
+    """The full rate after the warm-up.
+
+    >>> Constant(warmup=1).factor(5, 10)
+    1.0
+    """
+
+    def after(self, step: int, warm: int, total: int) -> float:
+        return 1.0
+
+
+class Cosine(Schedule):
+    """Down along half a cosine to the share `floor` (1608.03983).
+
+    >>> round(Cosine(warmup=0).factor(99, 100), 3)
+    0.0
+    """
+
+    floor: float = 0.0
+
+    def after(self, step: int, warm: int, total: int) -> float:
+        return self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(math.pi * progress(step, warm, total)))
+
+
+class Linear(Schedule):
+    """Down in a line to the share `floor`.
+
+    >>> Linear(warmup=0).factor(49, 99)
+    0.5
+    """
+
+    floor: float = 0.0
+
+    def after(self, step: int, warm: int, total: int) -> float:
+        return self.floor + (1 - self.floor) * (1 - progress(step, warm, total))
+
+
+class InverseSqrt(Schedule):
+    """Down with the square root of the step (1706.03762); `warmup` counts steps there.
+
+    >>> InverseSqrt(warmup=100).factor(399, 1000)
+    0.5
+    """
+
+    warmup: float = 4000
+
+    def after(self, step: int, warm: int, total: int) -> float:
+        return math.sqrt(max(1, warm) / (step + 1))
+
+
+class WSD(Schedule):
+    """Warm-up, stable, decay: the full rate, then down in a line over the last share `decay` (2404.06395).
+
+    >>> [WSD(warmup=0, decay=0.5).factor(step, 100) for step in (10, 40, 74)]
+    [1.0, 1.0, 0.51]
+    """
+
+    decay: float = 0.2
+    floor: float = 0.0
+
+    def check(self) -> None:
+        super().check()
+        if not 0 < self.decay <= 1:
+            raise UserError(f"decay {self.decay} is not a share", where="training.schedule", fix="use 0.2")
+
+    def after(self, step: int, warm: int, total: int) -> float:
+        start = max(warm, total - round(self.decay * total))
+        if step < start:
+            return 1.0
+        return self.floor + (1 - self.floor) * (1 - progress(step, start, total))

@@ -1,0 +1,382 @@
+"""Training in a run's folder, from its first step or from where it was left.
+
+A new run and a resumed one go the same way: everything is read from the folder, the newest whole checkpoint is put
+back if there is one, and steps follow until the last.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from anyformer import faults
+from anyformer.checkpoints import store
+from anyformer.data.order import Order
+from anyformer.data.prepare import open_prepared
+from anyformer.errors import Diverged, NoRoom, Stopped, UserError
+from anyformer.evaluation.answers import Answers
+from anyformer.evaluation.metrics import better, direction, main_metric, metrics
+from anyformer.training.checkpoint import read_checkpoint, save_checkpoint
+from anyformer.training.create import start_weights
+from anyformer.training.display import display
+from anyformer.training.engine import Engine, Moment, put
+from anyformer.training.judge import Judge
+from anyformer.training.loader import Steps, stream
+from anyformer.training.measure import Measured, decide_length, measure
+from anyformer.training.memory import Memory, usage
+from anyformer.training.progress import Progress
+from anyformer.training.run import CONFIG_FILE, METRICS_FILE, RunFolder, environment
+from anyformer.training.samples import write_sample
+from anyformer.training.settings import Config
+from anyformer.training.signals import Requests
+
+LATE = 10  # steps whose losses are read together on a GPU
+SPEED_FILE = "speed.jsonl"
+
+
+@dataclass
+class Standing:
+    """What has been judged so far; saved with every checkpoint."""
+
+    metric: str
+    best: float | None = None
+    best_step: int | None = None
+    since: int = 0  # evaluations since the best one
+
+    def take(self, value: float, step: int) -> bool:
+        """Whether this is the best so far."""
+        if self.best is None or better(self.metric, value, self.best):
+            self.best, self.best_step, self.since = value, step, 0
+            return True
+        self.since += 1
+        return False
+
+
+class Session:
+    """One process's work on a run."""
+
+    def __init__(
+        self, folder: RunFolder, device: torch.device, say: Callable[[str], None], *, progress: str = "auto",
+        quiet: bool = False,
+    ) -> None:  # fmt: skip
+        self.folder, self.device, self.say, self.mode, self.quiet = folder, device, say, progress, quiet
+        self.config: Config = Config.from_yaml((folder.path / CONFIG_FILE).read_text(encoding="utf-8"))
+        opened = open_prepared(folder.cache)
+        if opened is None:
+            raise UserError("the prepared data is damaged", where=str(folder.cache), fix="train again")
+        self.data = opened
+        settings = self.config.training
+        torch.set_num_threads(settings.threads or torch.get_num_threads())
+        self.model = self.config.model.build(seed=settings.seed, device=device)
+        if self.config.start:
+            fresh = start_weights(self.model, Path(self.config.start), device)
+            self.say(f"weights  from {self.config.start}; {len(fresh)} tensors start anew{named(fresh)}")
+        self.batch = settings.batch or 1
+        self.order = Order.of(self.data.train, self.batch, settings.seed)
+        self.steps = Steps(self.data.train, self.order, self.config.objective, settings.micro_batch or self.batch)
+        target = self.data.preprocess
+        self.standing = Standing(chosen_by(self.config.task, target.multi, target.labels or ()))
+        self.done = 0
+        self.seconds = 0.0  # of earlier processes
+
+    # ------------------------------------------------------------ before the first step
+
+    def run(self) -> None:
+        """Train to the end, unless stopped; then the work is saved and `Stopped` raised."""
+        self.folder.hold()
+        try:
+            with Requests() as asked:
+                self.asked = asked
+                self.prepare()
+                self.train()
+        except BaseException as error:
+            self.folder.update(status=status_of(error), reason=str(error)[:300], step=self.done, **self.spent())
+            self.folder.event(status_of(error), step=self.done, reason=str(error)[:300])
+            raise
+        finally:
+            self.folder.let_go()
+
+    def prepare(self) -> None:
+        """Settle what needs a clock, build the engine, and go back to where the run was left."""
+        store.sweep(self.folder.checkpoints)
+        self.started = time.perf_counter()
+        facts = self.folder.facts
+        self.seconds = float(facts.get("seconds") or 0.0)
+        if not facts.get("settled"):
+            self.settle()
+        settings = self.config.training
+        self.total = settings.steps or 1
+        if settings.deterministic or settings.compile == "on":
+            torch.use_deterministic_algorithms(True)
+            torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+        self.engine = Engine(self.model, self.config.objective, settings, self.total)
+        if settings.compile == "on":
+            self.engine.compile()
+        newest = store.latest(self.folder.checkpoints)
+        if newest is not None:
+            self.done, path = newest
+            weights, memory, state = read_checkpoint(path, self.device)
+            self.engine.load(weights, memory, state["engine"])
+            self.standing = Standing(**state["standing"])
+            self.folder.cut_back(self.done)
+            self.folder.event("resume", step=self.done)
+        elif facts.get("step") or facts.get("settled"):
+            self.folder.cut_back(0)
+        here = environment(self.device, torch.get_num_threads())
+        self.folder.write_json("env.json", here)
+        self.folder.start(step=self.done, total=self.total)
+
+    def settle(self) -> None:
+        """Time a few steps on weights that are then put back; fix the number of steps and what follows from it."""
+        kept = {name: p.detach().clone() for name, p in self.model.named_parameters()}
+        found = measure(self.model, self.config, self.data, self.steps, self.device, kept)
+        put(self.model, kept)
+        training = decide_length(self.config, found, self.data, self.order, self.device)
+        if training.compile == "on" and self.config.training.compile == "auto":
+            self.say(f"compile  on: steps will be faster, the first one takes a while ({found.why_compile})")
+        self.config = self.config.replace(training=training)
+        self.folder.write(CONFIG_FILE, self.config.to_yaml())
+        self.folder.update(settled=True, total=training.steps)
+        self.folder.write_json("plan.json", {
+            "predicted": {"step_seconds": found.step, "seconds": found.step * (training.steps or 1),
+                          "memory_bytes": found.memory, "limit_bytes": found.limit},
+            "compile": training.compile, "steps": training.steps, "eval_every": training.eval_every,
+        })  # fmt: skip
+        for line in length_words(training, found, self.order):
+            self.say(line)
+        faults.point("settled")
+
+    # ------------------------------------------------------------ the loop
+
+    def train(self) -> None:
+        """All steps that are left."""
+        settings = self.config.training
+        self.progress = self.new_progress()
+        self.judge = Judge(self.config.objective, self.data.preprocess, self.data.tokenizer,
+                           batch=max(32, self.steps.micro), autocast=self.engine.autocast())  # fmt: skip
+        self.pending: list[Moment] = []
+        self.lap, self.waited, self.paused = time.perf_counter(), 0.0, 0.0
+        batches = stream(self.steps, self.done, self.total, workers=settings.workers or 0,
+                         pin=self.device.type == "cuda")  # fmt: skip
+        with display(self.progress, self.mode, quiet=self.quiet) if self.mode != "silent" else nullcontext():
+            for step in range(self.done, self.total):
+                waiting = time.perf_counter()
+                micros = next(batches)
+                self.waited += time.perf_counter() - waiting
+                self.one(step, micros)
+                last = step + 1 == self.total
+                if last or (settings.eval_every and (step + 1) % settings.eval_every == 0):
+                    self.evaluate(last=last)
+                stop = self.asked.code is not None or self.out_of_patience()
+                if last or stop or (settings.save_every and (step + 1) % settings.save_every == 0):
+                    self.save()
+                if self.asked.code is not None and not last:
+                    self.flush()
+                    raise Stopped(f"stopped at step {self.done:,} of {self.total:,}; saved. "
+                                  f"Go on with: anyformer resume {self.folder.path}", code=self.asked.code)  # fmt: skip
+                if self.out_of_patience() and not last:
+                    self.progress.note(f"stopped early: no better since step {self.standing.best_step:,}", keep=True)
+                    self.folder.event("early stop", step=self.done, best_step=self.standing.best_step)
+                    break
+            self.flush()
+
+    def one(self, step: int, micros: list[Any]) -> None:
+        """A step, and what is to be known of it."""
+        try:
+            moment = self.engine.step(step, micros)
+        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+            raise self.too_large(error, micros) from None
+        self.pending.append(moment)
+        late = self.engine.late
+        looked_at = self.pending[-2:-1] if late else self.pending[-1:]
+        for found in looked_at:
+            if not self.engine.finite(found):
+                self.diverged(found, micros if not late else self.steps[found.step - 1])
+        self.done = step + 1
+        if len(self.pending) >= (LATE if late else 1) or self.done == self.total:
+            self.flush()
+
+    def flush(self) -> None:
+        """Read the losses of the last steps and write them down."""
+        if not self.pending:
+            return
+        for found in self.pending:
+            if not self.engine.finite(found):
+                self.diverged(found, self.steps[found.step - 1])
+        rows = [line_of(moment) for moment in self.pending]
+        self.folder.append(METRICS_FILE, rows)
+        clock = time.perf_counter()
+        seconds, count = max(1e-9, clock - self.lap - self.paused), len(self.pending)
+        last = rows[-1]
+        self.progress.step(self.done, seconds, last["loss"], last["lr"], last["grad_norm"], self.waited)
+        per_second = count * self.progress.per_step / seconds
+        self.folder.append(SPEED_FILE, [{"step": self.done, "seconds": round(seconds / count, 6),
+                                         f"{self.progress.unit}_per_s": round(per_second, 1),
+                                         "wait": round(self.waited / seconds, 4)}])  # fmt: skip
+        self.lap, self.waited, self.paused = clock, 0.0, 0.0
+        self.pending = []
+
+    # ------------------------------------------------------------ between steps
+
+    def evaluate(self, *, last: bool) -> None:
+        """Judge the validation rows, remember the best, and let a language model write."""
+        began = time.perf_counter()
+        self.flush()
+        if self.data.valid is not None:
+            self.progress.doing("evaluating")
+            with self.engine.judged() as model:
+                answers = self.judge(model, self.data.valid, most=self.config.training.eval_rows, decode=False)
+                write_sample(self, model, last=last)
+            scores = scored(answers)
+            if self.standing.take(scores[self.standing.metric], self.done):
+                self.fresh_best = True
+            self.folder.append(METRICS_FILE, [{"step": self.done, "eval": {"split": "valid", **scores}}])
+            self.progress.judged(self.done, scores)
+            faults.point("evaluated")
+        self.paused += time.perf_counter() - began
+
+    fresh_best: bool = False
+
+    def out_of_patience(self) -> bool:
+        patience = self.config.training.patience
+        return patience is not None and self.standing.since >= patience
+
+    def save(self) -> None:
+        """Commit a checkpoint, then delete the oldest; the best one and the newest stay."""
+        began = time.perf_counter()
+        self.flush()
+        self.progress.doing("saving")
+        path = self.folder.checkpoints / f"step-{self.done:06}"
+        if store.verified(path) is None:
+            save_checkpoint(path, self.config, self.data, self.engine, self.done, vars(self.standing))
+        protected = [] if self.standing.best_step is None else [self.standing.best_step]
+        store.rotate(self.folder.checkpoints, self.config.training.keep, protected)
+        best = None if self.standing.best is None else {"metric": self.standing.metric, "value": self.standing.best}
+        self.folder.update(step=self.done, best_step=self.standing.best_step, best=best, **self.spent())
+        self.progress.note(f"saved step {self.done:,}")
+        self.paused += time.perf_counter() - began
+
+    def spent(self) -> dict[str, Any]:
+        return {"seconds": round(self.seconds + time.perf_counter() - self.started, 1)}
+
+    def new_progress(self) -> Progress:
+        """What the display reads."""
+        tokens = self.config.task == "lm"
+        per_step = self.batch * (self.data.train.length if tokens else 1)  # type: ignore[attr-defined]
+        metric = self.standing.metric
+        return Progress(
+            self.total, per_step, unit="tokens" if tokens else "rows", metric=metric,
+            better="lower" if direction(metric) == "min" else "higher", first=self.done, title=self.folder.path.name,
+            memory=lambda: memory_of(self.device),
+        )  # fmt: skip
+
+    # ------------------------------------------------------------ when it goes wrong
+
+    def diverged(self, moment: Moment, micros: list[Any]) -> None:
+        """Stop before anything is spoilt: the weights are those of the step before."""
+        step = moment.step - 1
+        rows, tensor = self.engine.culprit(micros, step)
+        all_rows = torch.cat([batch.rows for batch in micros]).tolist()
+        shown = [self.data.train.place(row) for row in (rows or all_rows)[:5]]
+        self.done = step
+        self.folder.append(METRICS_FILE, [line_of(found) for found in self.pending if found.step <= moment.step])
+        self.pending = []
+        self.folder.write("crash.txt", f"step {moment.step}: {tensor} is not finite\nrows {all_rows}\n")
+        best = "" if not rows else f" at {shown[0]}"
+        raise Diverged(
+            f"step {moment.step:,}: {tensor} is not finite (loss {float(moment.loss)}){best}; rows {all_rows[:8]}",
+            where=str(self.folder.path), fix="lower the rate: --set training.optimizer.rate=0.0003",
+            details=[f"row {place}" for place in shown] + ["weights are those of the step before; nothing was spoilt"],
+        )  # fmt: skip
+
+    def too_large(self, error: BaseException, micros: list[Any]) -> BaseException:
+        """Memory ran out: three ways down. Any other error is what it is."""
+        text = str(error)
+        if isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError):
+            if "not enough memory" not in text and "out of memory" not in text:
+                return error
+        micro = max(1, (self.config.training.micro_batch or 2) // 2)
+        length = self.data.preprocess.length
+        ways = [f"--set training.micro_batch={micro}"]
+        if length:
+            ways.append(f"--set data.words.length={max(8, length // 2)}")
+        ways += ["--set training.precision=bf16", "a smaller --preset"]
+        shape = f"batch {len(micros[0])}" + (f" x length {length}" if length else "")
+        return NoRoom(f"step {self.done + 1:,}: out of memory with {shape}", where=str(self.folder.path),
+                      fix=f"try {ways[0]}", details=[f"or {way}" for way in ways[1:]])  # fmt: skip
+
+
+# ---------------------------------------------------------------- small things
+
+
+def chosen_by(task: str, multi: bool, labels: Any) -> str:
+    """The metric that chooses the best checkpoint; a translator would take too long to write at every evaluation."""
+    return "loss" if task == "translate" else main_metric(task, multi, labels)
+
+
+def scored(answers: Answers) -> dict[str, float]:
+    """Metrics of an evaluation, the loss among them."""
+    found = metrics(answers) if answers.predicted is not None or answers.task == "lm" else {}
+    if answers.tokens:
+        found.setdefault("loss", answers.nats / answers.tokens)
+        found.setdefault("perplexity", math.exp(min(700.0, found["loss"])))
+    elif answers.losses is not None and len(answers.losses):
+        found.setdefault("loss", float(answers.losses.mean()))
+    return found
+
+
+def line_of(moment: Moment) -> dict[str, Any]:
+    """A step as metrics.jsonl has it: nothing that depends on the clock, so that two files can be compared."""
+    return {"step": moment.step, "loss": float(moment.loss), "lr": moment.rate, "grad_norm": float(moment.norm),
+            "rows": fingerprint(moment.rows)}  # fmt: skip
+
+
+def fingerprint(rows: list[torch.Tensor]) -> str:
+    """A short hash of the rows of a step, to compare orders by."""
+    import hashlib
+
+    return hashlib.sha256(torch.cat(rows).numpy().tobytes()).hexdigest()[:12]
+
+
+def status_of(error: BaseException) -> str:
+    return "interrupted" if isinstance(error, Stopped | KeyboardInterrupt) else "failed"
+
+
+def memory_of(device: torch.device) -> Memory:
+    return usage(str(device))
+
+
+def named(fresh: list[str]) -> str:
+    return f" ({', '.join(fresh[:3])}{' ...' if len(fresh) > 3 else ''})" if fresh else ""
+
+
+def length_words(training: Any, found: Measured, order: Order) -> list[str]:
+    """How long it will take, and how much memory."""
+    epochs = training.steps / order.steps
+    seconds = training.steps * found.step + found.pauses
+    limit = f" of {found.limit / 2**30:,.1f} GB" if found.limit else ""
+    return [
+        f"steps    {training.steps:,} ({epochs:,.1f} passes over the data), {found.step * 1e3:,.1f} ms each: about "
+        f"{duration(seconds)}; compile {training.compile}",
+        f"memory   {found.memory / 2**30:,.2f} GB{limit} in the first steps",
+    ]
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them.
+
+    >>> duration(5), duration(300), duration(7500)
+    ('5 s', '5 min', '2 h 5 min')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 100 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds // 3600:.0f} h {seconds % 3600 / 60:.0f} min"

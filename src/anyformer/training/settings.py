@@ -1,0 +1,83 @@
+"""Settings of a training, and the whole of a run's settings in one tree."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from anyformer.data.settings import Data
+from anyformer.errors import UserError
+from anyformer.objectives import Objective
+from anyformer.slots import Network
+from anyformer.spec import Spec, field
+from anyformer.training.optim import AdamW, Optimizer
+from anyformer.training.schedule import Cosine, Schedule
+
+Precision = Literal["auto", "fp32", "bf16", "fp16"]
+
+
+class Training(Spec):
+    """How a model is trained. None and "auto" are decided before the first step, printed and written down.
+
+    `batch` rows make a step, taken `micro_batch` at a time. `ema` is the decay of a running mean of the weights, which
+    is then what is judged and saved; `average` n takes the mean of the last n checkpoints at the end. `patience` stops
+    after that many evaluations without a better one.
+    """
+
+    steps: int | None = None
+    minutes: float | None = None
+    batch: int | None = None
+    micro_batch: int | None = None
+    optimizer: Optimizer = field(default_factory=AdamW)
+    schedule: Schedule = field(default_factory=Cosine)
+    clip: float = 1.0
+    precision: Precision = "auto"
+    compile: Literal["auto", "on", "off"] = "auto"
+    deterministic: bool = False
+    ema: float | None = None
+    average: int = 0
+    patience: int | None = None
+    class_weights: Literal["none", "balanced"] = "none"
+    save_every: int | None = None
+    eval_every: int | None = None
+    eval_rows: int | None = 10_000  # rows judged while training; the final evaluation takes all
+    keep: int = 2
+    workers: int | None = None
+    seed: int = 0
+    threads: int | None = None
+
+    def check(self) -> None:
+        least = {"steps": 1, "batch": 1, "micro_batch": 1, "average": 0, "patience": 1, "save_every": 1,
+                 "eval_every": 1, "eval_rows": 1, "keep": 1, "workers": 0, "seed": 0, "threads": 1}  # fmt: skip
+        for name, bound in least.items():
+            value = getattr(self, name)
+            if value is not None and value < bound:
+                raise UserError(
+                    f"{name} {value} is below {bound}", where=f"training.{name}", fix=f"use {max(1, bound)}"
+                )
+        if self.minutes is not None and not 0 < self.minutes < 10**6:
+            raise UserError(f"minutes {self.minutes} is no time", where="training.minutes", fix="use 10")
+        if self.steps is not None and self.minutes is not None:
+            raise UserError("both steps and minutes are given", where="training", fix="give one of them")
+        if self.clip <= 0:
+            raise UserError(f"clip {self.clip} is not positive", where="training.clip", fix="use 1.0")
+        if self.ema is not None and not 0 < self.ema < 1:
+            raise UserError(f"ema {self.ema} is not a share", where="training.ema", fix="use 0.999")
+        if self.batch is not None and self.micro_batch is not None and self.micro_batch > self.batch:
+            raise UserError(
+                f"micro_batch {self.micro_batch} is larger than batch {self.batch}",
+                where="training.micro_batch", fix=f"use {self.batch} or less",
+            )  # fmt: skip
+        if self.seed >= 2**31:
+            raise UserError(f"seed {self.seed} is too large", where="training.seed", fix="use one below 2147483648")
+
+
+class Config(Spec):
+    """All that decides a run, beside the files: what `config.yaml` holds."""
+
+    task: str
+    data: Data
+    model: Network
+    objective: Objective
+    training: Training
+    preset: str = ""  # where the model's sizes came from, for people
+    start: str = ""  # the folder whose weights it starts from

@@ -1,0 +1,34 @@
+"""Being asked to stop: the first request lets the step end and saves, the second ends at once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+
+from anyformer.errors import INTERRUPTED, TERMINATED
+
+
+class Requests:
+    """While the `with` block runs, Ctrl-C and SIGTERM are noted in `code` instead of raised."""
+
+    def __init__(self) -> None:
+        self.code: int | None = None
+        self.before: dict[signal.Signals, object] = {}
+
+    def __enter__(self) -> Requests:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self.before[number] = signal.signal(number, self.note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def note(self, number: int, frame: FrameType | None) -> None:
+        if self.code is not None:
+            raise KeyboardInterrupt
+        self.code = INTERRUPTED if number == signal.SIGINT else TERMINATED
