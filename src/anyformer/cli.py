@@ -21,6 +21,8 @@ except ModuleNotFoundError as missing:
     raise SystemExit(2) from None
 
 from anyformer.commands.folders import check, convert, generate
+from anyformer.commands.runs import runs
+from anyformer.commands.training import evaluate, predict, resume, train
 from anyformer.commands.words import configure_messages, short, write
 from anyformer.errors import DONE, INTERRUPTED, OUR_BUG, RESOURCES, UserError, did_you_mean
 from anyformer.version import __version__
@@ -57,7 +59,7 @@ def top(
         write(context.get_help())
 
 
-for verb in (generate, convert, check):
+for verb in (train, resume, evaluate, predict, generate, runs, convert, check):
     app.command()(verb)
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -20,31 +20,50 @@ from anyformer.files import inside, read_json
 from anyformer.generation import Generated, Generation, Scored, Step, generate, score
 from anyformer.heads import LM, Pooled, Regress, TokenHead
 
+if TYPE_CHECKING:
+    from anyformer.data.preprocess import Preprocess
+
 GENERATION_FILE, IMAGES_FILE, LABELS_FILE = "generation_config.json", "preprocessor_config.json", "preprocess.json"
 
 
 def load(
     folder: str | Path, *, head: str | None = None, device: str = "cpu", dtype: torch.dtype | None = None
 ) -> Predictor:
-    """Open an anyformer or Hugging Face folder; nothing is downloaded and no code in it is run.
+    """Open a run (its best checkpoint), an anyformer or a Hugging Face folder; nothing is downloaded, no code is run.
 
     `head` opens a Hugging Face folder with another head ("bare": none). `device` is auto, cpu, cuda[:N] or mps.
     """
-    path, place = Path(folder), pick_device(device)
+    path, place = best_of(Path(folder)), pick_device(device)
     opened = open_folder(path, head=head, device=place, dtype=dtype)
     images = inside(path, IMAGES_FILE)
     kept = inside(path, LABELS_FILE)
-    labels = opened.labels
+    labels, preprocess = opened.labels, None
     if kept.is_file():
-        found = read_json(kept).get("labels")
-        labels = [str(name) for name in found] if isinstance(found, list) else labels
+        found = read_json(kept)
+        if found.get("type") == "Preprocess":
+            from anyformer.data.preprocess import Preprocess
+
+            preprocess = Preprocess.read(kept)
+            labels = None if preprocess.labels is None else list(preprocess.labels)
+        elif isinstance(found.get("labels"), list):
+            labels = [str(name) for name in found["labels"]]
     return Predictor(
         opened,
         tokenizer=open_tokenizer(path),
         labels=labels,
         images=ImageSteps.from_dict(read_json(images)) if images.is_file() else None,
         defaults=decoding_defaults(path, opened),
+        preprocess=preprocess,
     )
+
+
+def best_of(folder: Path) -> Path:
+    """The model folder inside a run's folder; any other folder is itself."""
+    if not (folder / "run.json").is_file():
+        return folder
+    from anyformer.training.run import RunFolder
+
+    return RunFolder.open(folder).best()
 
 
 def pick_device(name: str) -> torch.device:
@@ -80,6 +99,7 @@ class Predictor:
     labels: list[str] | None = None
     images: ImageSteps | None = None
     defaults: Generation = Generation()  # noqa: RUF009 - frozen
+    preprocess: Preprocess | None = None  # how rows become inputs, of a model trained here on a table of columns
 
     @property
     def model(self) -> Any:
@@ -159,14 +179,29 @@ class Predictor:
 
     @torch.inference_mode()
     def predict_proba(self, rows: Sequence[Any], *, batch: int = 32) -> Tensor:
-        """Probabilities (rows, classes) of a classifier."""
+        """Probabilities (rows, classes) of a classifier; of each label on its own where a row may have several."""
+        if self.has_columns():
+            from anyformer.training.answer import answer
+
+            share = answer(self, rows, batch=batch).probability
+            if share is None:
+                raise UserError("this model gives no probabilities", fix="use predict")
+            return torch.from_numpy(share)
         if self.head_kind() is not Pooled or self.spec.head.classes is None:
             raise UserError("this model does not classify whole inputs", fix="open a sequence or image classifier")
         return torch.cat([self.run(part).logits.float().softmax(-1).cpu() for part in self.parts(rows, batch)])
 
     @torch.inference_mode()
     def predict(self, rows: Sequence[Any], *, batch: int = 32) -> list[Any]:
-        """A label for every row, a list of labels for every row of a tagger, numbers for a regressor."""
+        """A label for every row, a list of labels for every row of a tagger, numbers for a regressor, texts.
+
+        A model trained on columns takes rows as dictionaries, a table, a DataFrame or a path; one that reads a single
+        column also takes a plain list.
+        """
+        if self.has_columns():
+            from anyformer.training.answer import answer, predictions
+
+            return predictions(answer(self, rows, batch=batch))
         kind = self.head_kind()
         if kind is TokenHead:
             return [tags for part in self.parts(rows, batch) for tags in self.tags(part)]
@@ -214,6 +249,10 @@ class Predictor:
         for start in range(0, len(rows), size):
             yield rows[start : start + size]
 
+    def has_columns(self) -> bool:
+        """Whether rows go through the preprocessing that was fitted in training."""
+        return self.preprocess is not None and self.preprocess.columns is not None
+
     def head_kind(self) -> type | None:
         head = self.spec.head if isinstance(self.spec, Model | Seq2Seq) else None
         return None if head is None else type(head)
@@ -229,7 +268,9 @@ class Predictor:
         """Write our own folder: anyformer.json, model.safetensors, and what stands around the model."""
         path = save_own(folder, self.spec, self.model)
         self.save_around(path)
-        if self.labels is not None:
+        if self.preprocess is not None:
+            (path / LABELS_FILE).write_text(self.preprocess.to_json(), encoding="utf-8")
+        elif self.labels is not None:
             (path / LABELS_FILE).write_text(json.dumps({"labels": self.labels}, indent=1) + "\n", encoding="utf-8")
         return path
 

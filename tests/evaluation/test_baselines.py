@@ -211,3 +211,12 @@ def test_pixels_are_means_over_boxes():
     expected = image.reshape(1, 16, 2, 16, 2).mean((2, 4)).reshape(1, -1)
     assert pixels(image) == pytest.approx(expected)
     assert pixels(np.ones((2, 5, 40, 3))).shape == (2, 5 * 16)
+
+
+def test_truth_may_come_as_floats():
+    rows, truth = table()
+    sets = np.stack([truth > 1, truth < 2], 1).astype(np.float32)
+    as_floats, as_ints = (judged("classify", rows, kind, multi=True)[1] for kind in (sets, sets.astype(int)))
+    assert as_floats == as_ints
+    one = (truth > 1).astype(np.float32)
+    assert judged("classify", rows, one)[:2] == judged("classify", rows, one.astype(int))[:2]

@@ -8,7 +8,7 @@ from tests.repository.source import imports, modules
 
 # From the ground up. A module may import from its own row and from the rows above it in this list.
 LAYERS = [
-    ("ground", ["version", "errors", "files", "spec", "slots", "terminal"]),
+    ("ground", ["version", "errors", "files", "faults", "spec", "slots", "terminal"]),
     ("seams of the core", ["core.linear", "core.attend", "core.context", "core.state", "core.loss", "core.flex"]),
     ("leaves", ["norms", "positions", "feeds", "mixers", "embeds", "heads"]),
     ("core", ["core"]),
@@ -17,7 +17,7 @@ LAYERS = [
         ["nets", "presets", "families", "checkpoints", "objectives", "generation", "inspection", "planning"],
     ),
     ("data", ["data"]),
-    ("work", ["training", "serving", "lab", "estimators", "checks", "predictor"]),
+    ("work", ["training", "evaluation", "serving", "lab", "estimators", "checks", "predictor"]),
     ("package", [""]),
     ("front", ["cli", "commands", "demo", "recipes", "__main__"]),
 ]

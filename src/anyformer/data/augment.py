@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from anyformer.data.augment_ops import OPERATIONS
+from anyformer.data.augment_ops import OPERATIONS, moved
 from anyformer.data.examples import Draw
-from anyformer.data.picture_decoding import pillow
 from anyformer.data.settings import Pictures
 
 STRONGEST = 30  # what `magnitude` counts up to
@@ -44,23 +43,16 @@ def shifted(pixels: np.ndarray, share: float, generator: np.random.Generator) ->
     if not any(most):
         return pixels
     down, right = (int(generator.integers(-by, by + 1)) for by in most)
-    made = np.zeros_like(pixels)
-    made[:, max(0, down) : high + min(0, down), max(0, right) : wide + min(0, right)] = pixels[
-        :, max(0, -down) : high - max(0, down), max(0, -right) : wide - max(0, right)
-    ]
-    return made
+    return moved(pixels, down, right)
 
 
 def rand_augmented(pixels: np.ndarray, count: int, strength: float, generator: np.random.Generator) -> np.ndarray:
     """So many of the fourteen operations one after another, each drawn anew, all of one strength."""
     chosen = generator.integers(len(OPERATIONS), size=count)
     signs = 2 * generator.integers(2, size=count) - 1
-    bands = pixels[0] if len(pixels) == 1 else np.moveaxis(pixels, 0, -1)
-    image = pillow().fromarray(np.ascontiguousarray(bands))
-    for which, sign in zip(chosen, signs, strict=True):
-        image = OPERATIONS[which](image, strength, int(sign))
-    made = np.asarray(image)
-    return made[None] if made.ndim == 2 else np.moveaxis(made, -1, 0)
+    for which, sign in zip(chosen.tolist(), signs.tolist(), strict=True):
+        pixels = OPERATIONS[which](pixels, strength, sign)
+    return pixels
 
 
 def erased(pixels: np.ndarray, generator: np.random.Generator) -> np.ndarray:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 UNIVERSAL = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 BATCH = 2**14
 NUMBER = re.compile(r"\d+(?:-\d+|\.\d+)?$")
+SIGN = re.compile(r"#+[ \t](?:\S+[ \t])*(?:O|[BIESLU]-\S+)$|#[^\s#]\S*[ \t]\S+$")  # a word that begins with #, not a comment
 LONGEST = 100_000  # words of a sentence; more means that blank lines are missing
 
 
@@ -93,7 +94,7 @@ def sentences(file: Opened) -> Iterator[tuple[int, list[str]]]:
             if group:
                 yield begins, group
             group = []
-        elif not (line.startswith("#") and (line.startswith("# ") or len(line.split()) == 1 or "=" in line)):
+        elif not line.startswith("#") or SIGN.match(line):
             begins = begins if group else number
             group.append(line)
             if len(group) > LONGEST:

@@ -34,7 +34,7 @@ def marked(head: bytes) -> str:
 def known(encoding: str, where: str) -> str:
     """An encoding by the name somebody gave it, if there is such an encoding of text."""
     try:
-        b"".decode(encoding)
+        "a".encode(encoding)  # refuses what is no encoding of text, as base64
         return codecs.lookup(encoding).name
     except (LookupError, ValueError):
         what = f"{encoding[:40]!r} is no encoding"

@@ -129,8 +129,10 @@ def is_labelled(lines: Sequence[str]) -> bool:
     firsts = Counter(line.partition(" ")[0] for line in lines)
     if all(LABEL.match(first) for first in firsts):
         most = LABELS
-    else:
+    elif all(first.isalpha() and first.islower() for first in firsts):
         most = 5  # common words: sentences begin with more of them
+    else:
+        return False
     texts = sum(len(line.split(None, 3)) >= 3 for line in lines)
     return 2 <= len(firsts) <= min(most, len(lines) // 10) and min(firsts.values()) > 1 and texts >= 0.5 * len(lines)
 
@@ -152,8 +154,8 @@ def reader_of(lines: Iterable[str], layout: Layout, *, strict: bool = False) -> 
     """The standard library's reader over lines without their ends."""
     kept = (line + "\n" for line in lines)
     return csv.reader(
-        kept, delimiter=layout.delimiter, quoting=csv.QUOTE_MINIMAL if layout.quoted else csv.QUOTE_NONE, skipinitialspace=layout.spaces, strict=strict,
-        quotechar='"' if layout.quoted else None,
+        kept, delimiter=layout.delimiter, quoting=csv.QUOTE_MINIMAL if layout.quoted else csv.QUOTE_NONE,
+        quotechar='"' if layout.quoted else None, skipinitialspace=layout.spaces, strict=strict,
     )  # fmt: skip
 
 
@@ -188,9 +190,11 @@ def keeps_quotes(lines: Callable[[], Iterable[str]], delimiter: str, *, whole: b
         except csv.Error as error:
             unfinished = "unexpected end" in str(error)
             broken = not unfinished or whole or reader.line_num - begins > ROWS  # type: ignore[attr-defined]
-    if not broken and not (joined and delimiter == "\t"):
+    if not broken and not joined:
         return True
     with_quotes, without = (good_rows(lines(), Layout(delimiter, quoted, (), False)) for quoted in (True, False))
+    if not broken and delimiter != "\t" and with_quotes[1] == 0:
+        return True  # tabs are hardly ever meant to stand in a text, commas often
     if with_quotes == without:
         proper, stray = quoted_fields(lines(), delimiter)
         kept = proper > 10 * stray
@@ -202,12 +206,13 @@ def keeps_quotes(lines: Callable[[], Iterable[str]], delimiter: str, *, whole: b
     return kept
 
 
-def good_rows(lines: Iterable[str], layout: Layout) -> int:
-    """How many rows have as many fields as most have."""
+def good_rows(lines: Iterable[str], layout: Layout) -> tuple[int, int]:
+    """How many rows have as many fields as most have, and below zero how many have not."""
     widths: Counter[int] = Counter()
     with long_fields(), suppress(csv.Error):
-        widths.update(len(row) for row in reader_of(lines, layout) if len(row) > 1)
-    return widths.most_common(1)[0][1] if widths else 0
+        widths.update(len(row) for row in reader_of(lines, layout) if row)
+    good = max((count for width, count in widths.items() if width > 1), default=0)
+    return good, good - widths.total()
 
 
 def quoted_fields(lines: Iterable[str], delimiter: str) -> tuple[int, int]:
@@ -274,12 +279,11 @@ def looks_like_header(top: list[str], below: list[list[str]]) -> bool:
     fitting = [row for row in below if len(row) == len(cells)][:200]
     if not fitting:
         return True
-    for at, cell in enumerate(cells):
-        column = [row[at].strip() for row in fitting]
-        if cell and cell in column:
-            return False  # a name does not come again among the values
-    if any(sum(is_value(row[at].strip()) for row in fitting) > 0.5 * len(fitting) for at in range(len(cells))):
+    columns = [[row[at].strip() for row in fitting] for at in range(len(cells))]
+    if any(sum(is_value(cell) for cell in column) > 0.5 * len(fitting) for column in columns):
         return True
+    if any(cell and cell in column for cell, column in zip(cells, columns, strict=True)):
+        return False  # a name does not come again among the values
     # All are words. Names are short and no sentences.
     if any(len(cell) > 60 or len(cell.split()) > 5 or cell[-1:] in ".!?" for cell in cells):
         return False

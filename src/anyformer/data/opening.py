@@ -47,10 +47,8 @@ class Opened:
     def stream(self) -> BinaryIO:
         """All of it as bytes of UTF-8 without a byte-order mark."""
         raw = unpacked(cast(BinaryIO, self.path.open("rb")), self.packed, self.name, self.bytes)
-        if self.encoding == "utf-8":
-            return raw
-        if self.encoding == "utf-8-sig":
-            raw.read(3)
+        if self.encoding in ("utf-8", "utf-8-sig"):
+            read_up_to(raw, 3 if self.encoding == "utf-8-sig" else 0)
             return raw
         return io.BufferedReader(Recoded(raw, self.encoding, self.name), BLOCK)
 
@@ -70,9 +68,11 @@ class Recoded(io.RawIOBase):
     """Bytes of another encoding as UTF-8."""
 
     def __init__(self, raw: BinaryIO, encoding: str, name: str) -> None:
-        self.raw, self.encoding, self.name = raw, encoding, name
-        self.decoder = codecs.getincrementaldecoder(encoding)()
+        self.raw, self.encoding, self.name = raw, encoding.removesuffix("-sig"), name
+        self.decoder = codecs.getincrementaldecoder(self.encoding)()
         self.ready, self.offset, self.done = memoryview(b""), 0, False
+        if encoding == "utf-8-sig":  # dropped here, so that offsets count it
+            self.offset = len(read_up_to(raw, 3))
 
     def readable(self) -> bool:
         return True
@@ -179,7 +179,7 @@ class Rest(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         if self.head:
-            given, self.head = self.head, b""
+            given, self.head = (self.head, b"") if size < 0 else (self.head[:size], self.head[size:])
             return given
         return self.raw.read(size)
 

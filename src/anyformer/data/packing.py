@@ -53,7 +53,7 @@ def unpacked(file: BinaryIO, kind: str, name: str, stored: int) -> BinaryIO:
         inner = lzma.LZMAFile(file)  # noqa: SIM115 - closed by whoever reads
     else:
         inner = bz2.BZ2File(file)
-    return io.BufferedReader(Watched(inner, kind, name, stored), 2**20)
+    return io.BufferedReader(Watched(inner, file, kind, name, stored), 2**20)
 
 
 class Zstd:
@@ -75,7 +75,8 @@ class Zstd:
 class Watched(io.RawIOBase):
     """A stream that unpacks, whose troubles are told as a user can mend them."""
 
-    def __init__(self, inner: Any, kind: str, name: str, stored: int) -> None:
+    def __init__(self, inner: Any, file: BinaryIO, kind: str, name: str, stored: int) -> None:
+        self.file = file
         self.inner, self.kind, self.name, self.stored, self.given = inner, kind, name, stored, 0
 
     def readable(self) -> bool:
@@ -104,6 +105,7 @@ class Watched(io.RawIOBase):
     def close(self) -> None:
         if not self.closed:
             self.inner.close()
+            self.file.close()  # the standard library leaves open what it was given
         super().close()
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 # Only formats that are decoded in this process; EPS, for one, would start another program.
-FORMATS = ("PNG", "JPEG", "MPO", "GIF", "WEBP", "BMP", "TIFF", "PPM", "ICO", "AVIF", "JPEG2000", "TGA")
+FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "PPM", "ICO", "AVIF", "JPEG2000", "TGA")
 MOST_PIXELS = 2**26  # three bytes each, several copies of which fit into one gigabyte
 MOST_BYTES = 2**29
 MOST_RATIO = 64  # of the longer side to the shorter: beyond, the middle shows nothing, and resizing takes all memory
@@ -80,7 +80,8 @@ def opened(value: Any, folder: Path) -> Iterator[Image]:
                 yield checked(module.fromarray(value))
                 return
             source = io.BytesIO(value) if isinstance(value, bytes) else present(located(value, folder))
-            with module.open(source, formats=FORMATS) as image:
+            module.init()  # loads all formats: unlike a plain open, one of chosen formats does not do so itself
+            with module.open(source, formats=[name for name in FORMATS if name in module.OPEN]) as image:
                 yield checked(image)
     except Unreadable:
         raise

@@ -147,7 +147,7 @@ def idx_table(files: Sequence[Path]) -> tuple[list[Row], list[Source]]:
         if head is None:
             with path.open("rb") as file:
                 guess = looks_like(file.read(HEAD))
-            if "archive" in guess or guess.endswith("file"):
+            if "archive" in guess:
                 raise UserError(f"{guess}, not a folder of images", where=shown(path), fix="unpack it first")
             raise UserError("neither a folder of images nor an IDX file", where=shown(path), fix=LAYOUT)
         heads[path] = head

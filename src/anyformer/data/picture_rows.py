@@ -1,4 +1,4 @@
-"""The image column of a frame: decoded once into the arrays, compared by pixels, fitted to a model where there is one."""
+"""The image column of a frame: decoded once into the arrays, compared by pixels, fitted to a given model."""
 
 from __future__ import annotations
 

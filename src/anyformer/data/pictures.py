@@ -90,19 +90,23 @@ def picture_arrays(
         raise refused(troubles, given)
     if not heads:
         raise UserError("no images", where=name, fix="give paths of images")
-    shape = shape_of(list(heads.values()), settings, steps)
-    room = arrays.room(name, (len(given), shape.channels, *shape.sides), np.uint8)
-    if groups is not None:
-        for images, rows, numbers in groups:
-            copy_idx(images, rows, numbers, shape, room)
-    else:
-        todo = sorted(heads)
-        work = partial(decode, shape=shape)
-        sort(todo, shared(work, [given[row] for row in todo], folder, processes), room.__setitem__, troubles)
+    while True:
+        shape = shape_of(list(heads.values()), settings, steps)
+        room = arrays.room(name, (len(given), shape.channels, *shape.sides), np.uint8)
+        if groups is not None:
+            for images, rows, numbers in groups:
+                copy_idx(images, rows, numbers, shape, room)
+        else:
+            todo, work = sorted(heads), partial(decode, shape=shape)
+            sort(todo, shared(work, [given[row] for row in todo], folder, processes), room.__setitem__, troubles)
+        if troubles and (bad == "error" or len(troubles) == len(there)):
+            raise refused(troubles, given)
+        heads = {row: head for row, head in heads.items() if row not in troubles}
+        # A picture that only looked like one has no say in the size; most often it made no difference.
+        if shape == shape_of(list(heads.values()), settings, steps):
+            break
     ok = np.zeros(len(given), bool)
-    ok[[row for row in heads if row not in troubles]] = True
-    if troubles and (bad == "error" or not ok.any()):
-        raise refused(troubles, given)
+    ok[list(heads)] = True
     if isinstance(room, np.memmap):
         room.flush()
     tell(say, list(heads.values()), shape, troubles, given, len(given) - len(there), room.nbytes)

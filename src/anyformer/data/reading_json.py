@@ -27,7 +27,7 @@ def json_rows(file: Opened, left: Left, spool: Spool) -> tuple[pa.Table, tuple[s
     start = file.head(BLOCK).lstrip()[:1]
     notes: tuple[str, ...] = ()
     try:
-        if start == b"[":
+        if start == b"[" and not is_lines(file):
             rows: Iterator[Any] = of_list(file)
         elif start == b"{" and is_one_object(file):
             rows, notes = of_object(file)
@@ -150,6 +150,17 @@ def skip(text: str, at: int) -> int:
 
 def broken(file: Opened, number: int, what: str, at: int) -> UserError:
     return UserError(f"{what} (character {at:,})", where=f"{file.name} row {number + 1}", fix="mend the file")
+
+
+def is_lines(file: Opened) -> bool:
+    """Whether a file whose lines begin with [ is one list a line, as its name may say."""
+    if not {".jsonl", ".ndjson"} & {suffix.lower() for suffix in file.path.suffixes}:
+        return False
+    try:
+        first = json.loads(next(line for line in file.lines() if line.strip()))
+    except (ValueError, RecursionError):
+        return False
+    return not any(isinstance(item, dict) for item in first)
 
 
 def is_one_object(file: Opened) -> bool:

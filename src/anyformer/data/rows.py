@@ -127,10 +127,9 @@ class RowExamples(Examples):
         from anyformer.data.pictures import normalised
 
         if draw is not None and self.pictures is not None:
-            from anyformer.data.augment import augmented
+            from anyformer.data.augment import augmented_batch
 
-            draws = [draw.generator(int(row)) for row in chosen]
-            stored = np.stack([augmented(image, self.pictures, own) for image, own in zip(stored, draws, strict=True)])
+            stored = augmented_batch(stored, self.pictures, draw, chosen)
         pixels = torch.from_numpy(normalised(stored, self.images or ImageSteps(scale=None, mean=None)))
         seen = self.arrays["seen"][at] if "seen" in self.arrays else np.ones(len(at), bool)
         return pixels, torch.from_numpy(np.array(seen, dtype=bool))

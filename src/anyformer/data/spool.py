@@ -16,7 +16,7 @@ LARGE = 64 * 2**20  # bytes of cells from which on a file is worth its while
 
 
 class Spool:
-    """Takes blocks of rows, gives one table; where a later block has other types or columns, all get the common ones."""
+    """Takes blocks of rows, gives one table; where a later block has other columns, all get the common ones."""
 
     def __init__(self, cache: Path | None, name: str) -> None:
         self.path = None if cache is None else cache / f"{name}.arrow"

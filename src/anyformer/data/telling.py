@@ -85,7 +85,7 @@ def tell_split(sides: Sides, preprocess: Preprocess, settings: Split, tell: Say)
         tell(f"note     {note}")
 
 
-def tell_counts(counts: Counts, preprocess: Preprocess, unseen: dict[str, int], frame: Frame, tell: Say) -> None:
+def tell_counts(counts: Counts, preprocess: Preprocess, unseen: list[str], tell: Say) -> None:
     """What was cut, missing and unknown."""
     if counts.cut:
         share = counts.cut / max(1, counts.rows)
@@ -95,8 +95,9 @@ def tell_counts(counts: Counts, preprocess: Preprocess, unseen: dict[str, int], 
         tell(f"missing  cells without a value are a value of their own: {said}")
     for name, count in counts.unknown.items():
         tell(f"unknown  {name}: {some(count, 'cell')} with a value training does not have, first {counts.shown[name]}")
-    for label, count in unseen.items():
-        tell(f"note     {some(count, 'held-out row')} left out, training lacks the label: {label}")
+    if unseen:
+        shown = ", ".join(repr(label[:40]) for label in unseen[:6]) + (" ..." if len(unseen) > 6 else "")
+        tell(f"note     held-out rows have labels that no training row has, and are left out: {shown}")
 
 
 def tell_rows(total: int, used: int, skipped: dict[str, int], places: dict[str, str], tell: Say) -> None:

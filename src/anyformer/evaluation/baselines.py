@@ -107,7 +107,7 @@ def trivial_name(train_truth: Any, answers: Answers, train: Rows | None = None, 
 
 def class_shares(truth: np.ndarray, answers: Answers) -> np.ndarray:
     """How often each class occurs in training, summing to 1."""
-    known = truth[truth >= 0]
+    known = truth[truth >= 0].astype(np.int64)
     widths = [0 if answers.probability is None else answers.probability.shape[1], len(answers.labels or ())]
     count = max(int(known.max()) + 1, int(np.max(answers.truth)) + 1, *widths)
     return np.bincount(known, minlength=count) / len(known)

@@ -10,6 +10,7 @@ from anyformer.evaluation.page import figures, folded, pairs, table, words
 from anyformer.evaluation.run_files import is_number
 
 MOST = 200  # rows of any of these tables
+HIDDEN = {"name", "path", "unit", "first"}  # of a file: a report may be passed on, a folder's name is nobody's business
 OWN = {"sources", "columns", "split", "parts", "skipped", "dropped", "notes", "task", "target", "why"}
 
 
@@ -40,7 +41,8 @@ def records(caption: str, head: str, value: Any) -> str:
         return ""
     if isinstance(value, list) and all(isinstance(one, Mapping) for one in value):
         value = {
-            str(one.get("name", i + 1)): {k: v for k, v in one.items() if k != "name"} for i, one in enumerate(value)
+            str(one.get("name", i + 1)): {k: v for k, v in one.items() if k not in HIDDEN}
+            for i, one in enumerate(value)
         }
     if not isinstance(value, Mapping):
         return f"<p><b>{caption}</b> {words(value)}</p>"

@@ -10,7 +10,7 @@ from anyformer.evaluation.run_files import Point, smoothed, thinned
 from anyformer.evaluation.svg import Scale, around, axes, figure, label, number, path, tag
 
 WIDE, TALL = 640.0, 330.0
-LEFT, RIGHT, TOP, BOTTOM = 58.0, 104.0, 34.0, 46.0
+LEFT, RIGHT, TOP, BOTTOM = 58.0, 70.0, 34.0, 50.0
 
 
 def loss_curve(train: Sequence[Point], valid: Sequence[Point], best: int | None = None) -> str:
@@ -37,7 +37,7 @@ def loss_curve(train: Sequence[Point], valid: Sequence[Point], best: int | None 
     if best is not None and (at := [y for x, y in judged if x == best]):
         parts.append(tag("circle", cx=across(best), cy=up(at[0]), r=7, class_="ring second"))
     ends = [(up(points[-1][1]), words, class_) for points, words, class_ in
-            ((smooth, "training", "first"), (judged, "validation", "second")) if points]  # fmt: skip
+            ((smooth, "train", "first"), (judged, "valid", "second")) if points]  # fmt: skip
     parts += end_labels(ends, across.end)
     return figure(WIDE, TALL, parts, "Loss over the steps of training")
 

@@ -42,7 +42,7 @@ def classification(
     train: Rows, train_truth: Any, test: Rows, test_truth: Any, settings: Settings
 ) -> tuple[str, Answers]:
     """Logistic regression on texts or pixels, gradient boosting on tables; one learner a label where rows have sets."""
-    truth = np.asarray(train_truth)
+    truth = np.asarray(train_truth).astype(np.int64)
     classes = (
         max(int(truth.max()) + 1, int(np.max(test_truth)) + 1, len(settings.labels or ())) if not settings.multi else 2
     )

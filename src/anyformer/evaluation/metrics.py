@@ -87,7 +87,7 @@ def of_language(answers: Answers) -> dict[str, float]:
 
 def known(answers: Answers) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Truth, predicted and probability of the rows whose class is known (a negative one is not)."""
-    truth, predicted = np.asarray(answers.truth), np.asarray(answers.predicted)
+    truth, predicted = (np.asarray(part).astype(np.int64) for part in (answers.truth, answers.predicted))
     keep = truth >= 0
     return truth[keep], predicted[keep], None if answers.probability is None else np.asarray(answers.probability)[keep]
 

@@ -70,12 +70,15 @@ def report(folder: Path, evaluation: Mapping[str, Any]) -> str:
     links = [(name, title) for name, title, inside in parts if inside]
     body = "".join(section(name, title, inside) for name, title, inside in parts)
     title = " · ".join(
-        part
-        for part in (TASKS.get(task, task), str(files.run.get("preset") or ""), files.run.get("id") or folder.name)
-        if part
+        part for part in (TASKS.get(task, task), model_of(files), files.run.get("id") or folder.name) if part
     )
     foot = "<p>One file, no script, nothing loaded from elsewhere. <code>anyformer runs report</code> rewrites it.</p>"
     return document(title, STYLE.read_text(encoding="utf-8"), top(files, folder, task), links, body, foot)
+
+
+def model_of(files: RunFiles) -> str:
+    """The name of the model."""
+    return str(files.run.get("preset") or files.run.get("model") or "")
 
 
 def top(files: RunFiles, folder: Path, task: str) -> str:
@@ -86,7 +89,8 @@ def top(files: RunFiles, folder: Path, task: str) -> str:
         [str(one.get("name", "")) for one in sources if isinstance(one, Mapping)] if isinstance(sources, list) else []
     )
     from_what = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    model = str(run.get("preset") or run.get("model") or "")
+    from_what = from_what or str(run.get("data") or "")
+    model = model_of(files)
     title = f"{TASKS.get(task, task or 'run').capitalize()}{f' from {from_what}' if from_what else ''}"
     facts = [model] if model else []
     if is_number(run.get("parameters")):

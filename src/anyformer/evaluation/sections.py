@@ -122,18 +122,18 @@ def confusion(facts: Mapping[str, Any]) -> str:
     if not matrix or not matrix["labels"]:
         return ""
     names, counts = [escape(name) for name in matrix["labels"]], matrix["counts"]
-    body = []
+    body, nothing = [], "0" if len(names) <= 12 else "·"
     for i, (name, row) in enumerate(zip(names, counts, strict=True)):
         total = sum(row) or 1
         cells: list[str | Cell] = [name]
         for j, count in enumerate(row):
             class_ = f"h{draw.level(count / total)}" + (" right" if i == j else "")
-            cells.append((f"{count:,}" if count else '<span class="zero">0</span>', class_))
+            cells.append((f"{count:,}" if count else f'<span class="zero">{nothing}</span>', class_))
         body.append(cells)
     pairs_ = sorted(
         (-counts[i][j], i, j) for i in range(len(names)) for j in range(len(names)) if i != j and counts[i][j]
     )[:3]
-    said = "; ".join(f"{names[i]} taken for {names[j]} {-count:,} times" for count, i, j in pairs_)
+    said = "; ".join(f"“{names[i]}” taken for “{names[j]}” ({-count:,} times)" for count, i, j in pairs_)
     cut = (
         f" Shown are the {len(names)} most confused of {matrix['classes']} classes."
         if matrix["classes"] > len(names)

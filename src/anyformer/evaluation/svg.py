@@ -123,7 +123,7 @@ def axes(across: Scale, up: Scale, words: tuple[str, str], *, xs: int = 5, ys: i
         parts.append(tag("line", x1=x, x2=x, y1=up.start, y2=up.start + 5, class_="axis"))
         parts.append(label(x, up.start + 20, tick_word(value), anchor="middle"))
     parts.append(tag("line", x1=across.start, x2=across.end, y1=up.start, y2=up.start, class_="axis"))
-    parts.append(label(across.end, up.start + 38, words[0], "name", "end"))
+    parts.append(label(across.end, up.start + 42, words[0], "name", "end"))
     parts.append(label(across.start - 8, up.end - 12, words[1], "name", "start"))
     return "".join(parts)
 

@@ -21,6 +21,7 @@ from anyformer.core.model import Seq2Seq
 from anyformer.data.prepare import prepare
 from anyformer.data.prepared import Given, Prepared
 from anyformer.data.preprocess import sizes as sizes_of
+from anyformer.data.reopen import keep
 from anyformer.errors import UserError
 from anyformer.predictor import Predictor, load
 from anyformer.slots import Network
@@ -81,6 +82,7 @@ def decide(request: Request, folder: RunFolder, say: Say, device: torch.device) 
         given=brought(start),
         say=say,
     )
+    keep(prepared, folder.cache)
     sizes = Sizes(**sizes_of(prepared.preprocess, prepared.tokenizer))
     gpu = device.type != "cpu"
     spec, name = chosen_network(request, prepared.task, sizes, start, gpu=gpu)

@@ -17,6 +17,7 @@ from anyformer.training.finish import EVALUATION_FILE, finish
 from anyformer.training.request import Request
 from anyformer.training.run import RunFolder
 from anyformer.training.session import Session
+from anyformer.training.wording import figure
 
 Say = Callable[[str], None]
 logger = logging.getLogger("anyformer")
@@ -63,6 +64,29 @@ class Run:
     @property
     def report(self) -> Path:
         return self.path / "report.html"
+
+    def summary(self) -> list[str]:
+        """The figures in a few lines, beside the baselines."""
+        path = self.path / EVALUATION_FILE
+        if not path.is_file():
+            return [f"{self.facts['status']} at step {self.facts['step']}"]
+        found = self.evaluation
+        split = str(found.get("split", "valid"))
+        lines = [f"{split:<10} " + ", ".join(f"{name} {figure(v)}" for name, v in self.metrics.items())]
+        for kind, facts in (found.get("baselines") or {}).items():
+            shown = [f"{name} {figure(v)}" for name, v in facts["metrics"].items() if name in self.metrics]
+            lines.append(
+                f"{kind:<10} {', '.join(shown[:3])} ({facts['name']})" if shown else f"{kind:<10} {facts['name']}"
+            )
+        return lines
+
+    def next_commands(self) -> list[str]:
+        """What can be done with the run now."""
+        use = {"lm": f'anyformer generate {self.path} "..."', "tag": f"anyformer predict {self.path} new.conll"}
+        return [
+            f"report   {self.report}",
+            f"use it   {use.get(self.facts['task'], f'anyformer predict {self.path} new.csv -o out.csv')}",
+        ]
 
     def predictor(self, device: str = "cpu") -> Predictor:
         """The best model, ready to use."""

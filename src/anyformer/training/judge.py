@@ -81,7 +81,6 @@ class Judge:
         return Answers(
             "lm", nats=nats, tokens=tokens, bytes=round(examples.bytes * share), examples=examples,
             losses=sorted_back(losses, order, rows),
-            extra={"first_nats": examples.first_nats if whole else 0.0},
         )  # fmt: skip
 
     def rows(self, model: nn.Module, examples: RowExamples, rows: np.ndarray) -> Answers:

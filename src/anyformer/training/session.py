@@ -19,7 +19,7 @@ import torch
 from anyformer import faults
 from anyformer.checkpoints import store
 from anyformer.data.order import Order
-from anyformer.data.prepare import open_prepared
+from anyformer.data.reopen import reopen
 from anyformer.errors import Diverged, NoRoom, Stopped, UserError
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.metrics import better, direction, main_metric, metrics
@@ -36,6 +36,7 @@ from anyformer.training.run import CONFIG_FILE, METRICS_FILE, RunFolder, environ
 from anyformer.training.samples import write_sample
 from anyformer.training.settings import Config
 from anyformer.training.signals import Requests
+from anyformer.training.wording import duration
 
 LATE = 10  # steps whose losses are read together on a GPU
 SPEED_FILE = "speed.jsonl"
@@ -68,7 +69,7 @@ class Session:
     ) -> None:  # fmt: skip
         self.folder, self.device, self.say, self.mode, self.quiet = folder, device, say, progress, quiet
         self.config: Config = Config.from_yaml((folder.path / CONFIG_FILE).read_text(encoding="utf-8"))
-        opened = open_prepared(folder.cache)
+        opened = reopen(folder.cache)
         if opened is None:
             raise UserError("the prepared data is damaged", where=str(folder.cache), fix="train again")
         self.data = opened
@@ -367,16 +368,3 @@ def length_words(training: Any, found: Measured, order: Order) -> list[str]:
         f"{duration(seconds)}; compile {training.compile}",
         f"memory   {found.memory / 2**30:,.2f} GB{limit} in the first steps",
     ]
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people say them.
-
-    >>> duration(5), duration(300), duration(7500)
-    ('5 s', '5 min', '2 h 5 min')
-    """
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    if seconds < 100 * 60:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds // 3600:.0f} h {seconds % 3600 / 60:.0f} min"

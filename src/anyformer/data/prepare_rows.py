@@ -1,0 +1,197 @@
+"""From gathered rows to sealed arrays: decide, leave out, split, fit on training rows, encode; all of it said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anyformer.data.arrays import Arrays
+from anyformer.data.columns import Image, Sentence, Text
+from anyformer.data.decide import Decision, decide, lines
+from anyformer.data.encode_rows import encode, encode_target
+from anyformer.data.gather import Gathered
+from anyformer.data.picture_rows import Pictured, decode_pictures
+from anyformer.data.prepared import Given, Prepared, Say
+from anyformer.data.preprocess import Preprocess, fit_preprocess, sizes
+from anyformer.data.settings import Data
+from anyformer.data.splits import SIDES, TRAIN, Sides, split
+from anyformer.data.store import fingerprint, opened, seal
+from anyformer.data.targets import UNSEEN, Encoded, Tags
+from anyformer.data.telling import tell_counts, tell_files, tell_rows, tell_split, tell_target
+from anyformer.data.tokenizer import Tokenizer
+from anyformer.data.tokens import has_segments
+from anyformer.data.usable import refused, usable
+from anyformer.data.vocabulary import tokenizer_for
+from anyformer.errors import UserError, did_you_mean
+
+UNREADABLE = "the image cannot be read"
+
+
+def prepare_rows(
+    gathered: Gathered, task: str | None, settings: Data, *, seed: int, cache: Path, given: Given, say: Say
+) -> Prepared:
+    """Rows of a frame, ready to train on."""
+    notes: list[str] = []
+
+    def tell(line: str) -> None:
+        notes.append(line)
+        say(line)
+
+    # Of a file of tagged words the target only names the column that was read.
+    named = None if gathered.origin == "sentences" else settings.target
+    settings = settings.replace(split=settings.split.replace(column=gathered.column), target=named)
+    tell_files(gathered.frame, tell)
+    decision = decide(gathered.frame, settings, task=task, origin=gathered.origin)
+    for line in lines(decision, gathered.frame):
+        tell(line)
+    work = Rows(gathered, decision, settings, Arrays.new(cache))
+    pictured = work.pictures(given, tell)
+    same = None if pictured is None else pictured.same[work.kept]
+    sides = split(work.frame, decision, settings.split, seed, fixed=work.fixed, same=same)
+    preprocess = fit_preprocess(work.frame, decision, sides.rows(TRAIN), settings, seed=seed, labels=given.labels)
+    sides, targets, unseen = work.known_labels(sides, preprocess)
+    frame, arrays, train = work.frame, work.arrays, sides.rows(TRAIN)
+    if pictured is not None:
+        preprocess = with_picture(preprocess, pictured)
+        arrays.put("pictured", work.kept)
+        arrays.put("seen", pictured.there[work.kept])
+    tokenizer, about = None, ""
+    if preprocess.of(Text, Sentence):
+        tokenizer, about = tokenizer_for(frame, preprocess, train, settings.words, given, seed=seed)
+        preprocess = worded(preprocess, tokenizer, settings, given)
+    preprocess, counts = encode(frame, preprocess, tokenizer, arrays, train=train)
+    put_targets(arrays, preprocess, targets)
+    arrays.put("side", sides.side)
+
+    tell_target(preprocess, decision, len(train), tell)
+    tell_split(sides, preprocess, settings.split, tell)
+    if about:
+        tell(f"tokens   {about}; rows of at most {preprocess.length} tokens")
+    tell_counts(counts, preprocess, unseen, tell)
+    tell_rows(work.total, len(frame), work.skipped, work.places, tell)
+    facts = {
+        **decision.plain(), "rows": work.total, "used": len(frame), "skipped": work.skipped,
+        "skipped_first": work.places, "seed": seed, **counts.plain(), "duplicates": sides.duplicates,
+        "split": {name: int((sides.side == number).sum()) for number, name in enumerate(SIDES)},
+        "sources": [vars(source) | {"notes": list(source.notes)} for source in frame.sources],
+        "tokenizer": {"about": about, "size": tokenizer.size, "sha256": tokenizer.sha256} if tokenizer else None,
+        "labels": label_counts(preprocess), "sizes": sizes(preprocess, tokenizer),
+        "fingerprint": fingerprint(arrays, preprocess, tokenizer),
+    }  # fmt: skip
+    seal(arrays, frame, preprocess, tokenizer, pictured.steps if pictured else None, facts, notes, settings.pictures)
+    tell(f"disk     {arrays.bytes / 1e6:,.1f} MB")
+    made = opened(arrays)
+    assert made is not None
+    made.notes = notes
+    return made
+
+
+class Rows:
+    """The rows on their way: those left out are counted by reason, with the place of the first."""
+
+    def __init__(self, gathered: Gathered, decision: Decision, settings: Data, arrays: Arrays) -> None:
+        self.decision, self.settings, self.arrays = decision, settings, arrays
+        frame, self.fixed = gathered.frame, gathered.fixed
+        self.total = len(frame) + sum(frame.skipped.values())
+        rows, skipped, self.places = usable(frame, decision, bad=settings.bad)
+        self.skipped = dict(frame.skipped) | skipped
+        self.places |= {reason: found[0] for reason, found in frame.skipped_at.items() if found}
+        self.frame = frame
+        self.kept = np.arange(len(frame))
+        self.keep(rows)
+        self.kept = np.arange(len(rows))  # counted from here on: pictures are decoded of these rows
+
+    def keep(self, rows: np.ndarray) -> None:
+        """Go on with these rows alone."""
+        if len(rows) < len(self.frame):
+            self.frame = self.frame.take(rows)
+            self.fixed = None if self.fixed is None else self.fixed[rows]
+            self.kept = self.kept[rows]
+
+    def pictures(self, given: Given, tell: Say) -> Pictured | None:
+        """Decode the pictures, if there are any; rows whose picture cannot be read are left out."""
+        names = self.decision.of("image")
+        if not names:
+            return None
+        if len(names) > 1:
+            raise UserError(
+                f"{len(names)} columns of images ({', '.join(names[:4])})", where="columns",
+                fix=f"keep one: --types {names[1]}=skip",
+            )  # fmt: skip
+        found = decode_pictures(
+            self.frame, names[0], self.settings.pictures, self.arrays, steps=given.images, bad=self.settings.bad,
+            say=lambda line: tell(f"image    {line.removeprefix('images: ')}"),
+        )  # fmt: skip
+        # Where a row is more than its picture, one without it is still a row.
+        lost = found.broken if len(self.decision.inputs) > 1 else ~found.there
+        if lost.any():
+            self.skipped[UNREADABLE] = int(lost.sum())
+            self.places[UNREADABLE] = self.frame.place(int(np.flatnonzero(lost)[0]))
+            self.keep(np.flatnonzero(~lost))
+        return found
+
+    def known_labels(self, sides: Sides, preprocess: Preprocess) -> tuple[Sides, Encoded | None, list[str]]:
+        """Leave out rows whose label training does not have, or refuse them; gives those labels."""
+        targets = encode_target(self.frame, preprocess)
+        if targets is None or UNSEEN not in targets.unusable or not targets.unusable[UNSEEN].any():
+            return sides, targets, []
+        strange = targets.unusable[UNSEEN]
+        label, row = min(targets.unseen.items(), key=lambda item: item[1])
+        if self.settings.bad == "error":
+            raise refused(self.frame, row, f"the label {label[:40]!r} is in no training row")
+        lost = [name for number, name in enumerate(SIDES) if (of := sides.side == number).any() and strange[of].all()]
+        if lost:
+            raise UserError(
+                f"the label {label[:40]!r} is in no training row, nor is any other label of {lost[0]}",
+                where=self.frame.place(row), fix=did_you_mean(label, preprocess.labels or ()),
+            )  # fmt: skip
+        self.skipped[UNSEEN] = int(strange.sum())
+        self.places[UNSEEN] = self.frame.place(row)
+        rows = np.flatnonzero(~strange)
+        self.keep(rows)
+        smaller = Sides(sides.side[rows], sides.duplicates, sides.notes)
+        return smaller, encode_target(self.frame, preprocess), list(targets.unseen)
+
+
+def with_picture(preprocess: Preprocess, pictured: Pictured) -> Preprocess:
+    """The preprocessing with the size of its pictures."""
+    columns = tuple(
+        column.replace(size=pictured.size, channels=pictured.channels) if isinstance(column, Image) else column
+        for column in preprocess.columns or ()
+    )
+    return preprocess.replace(columns=columns)
+
+
+def worded(preprocess: Preprocess, tokenizer: Tokenizer, settings: Data, given: Given) -> Preprocess:
+    """The preprocessing with what the tokenizer and the model to start from say about text."""
+    limits = [limit for limit in (settings.words.length, given.length) if limit is not None]
+    if not limits and given.tokenizer is not None and tokenizer.max_length is not None:
+        limits = [min(tokenizer.max_length, 512)]
+    start = None
+    if preprocess.task == "translate":
+        known = (given.start, tokenizer.bos, tokenizer.pad, tokenizer.eos)
+        start = next((token for token in known if token is not None), 0)
+    segments = preprocess.pair and (has_segments(tokenizer) if given.segments is None else given.segments)
+    return preprocess.replace(length=min(limits) if limits else None, segments=segments, start=start)
+
+
+def put_targets(arrays: Arrays, preprocess: Preprocess, targets: Encoded | None) -> None:
+    """Write the targets; tags only of words that were not cut off."""
+    if targets is None or preprocess.task == "translate":
+        return
+    if not isinstance(preprocess.target, Tags):
+        arrays.put("targets", targets.values)
+        return
+    kept = np.diff(arrays["begins_starts"])
+    counts = targets.lengths
+    assert counts is not None
+    place = np.arange(len(targets.values)) - np.repeat(np.cumsum(counts) - counts, counts)
+    arrays.put("tags", targets.values[place < np.repeat(kept, counts)].astype(np.int32))
+
+
+def label_counts(preprocess: Preprocess) -> dict[str, int] | None:
+    """Training rows (or words) of each label."""
+    target: Any = preprocess.target
+    return None if preprocess.labels is None else dict(zip(target.labels, target.counts, strict=True))

@@ -1,0 +1,56 @@
+"""What was prepared, opened again from its folder: rows, or running text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from anyformer.data.arrays import Arrays
+from anyformer.data.prepare import open_prepared
+from anyformer.data.prepared import Prepared
+from anyformer.data.preprocess import Preprocess
+from anyformer.data.tokenizer import open_tokenizer
+from anyformer.data.windows import Windows
+from anyformer.errors import UserError
+
+TEXT_FILE = "text.json"
+SIDES = ("train", "valid", "test")
+
+
+def keep(prepared: Prepared, folder: Path) -> None:
+    """Write down what the arrays of a text do not say themselves, beside them."""
+    if prepared.task != "lm":
+        return
+    sides = {name: list(side.names) for name in SIDES if isinstance(side := getattr(prepared, name), Windows)}
+    kept = {"length": prepared.preprocess.length, "names": sides, "facts": prepared.facts, "notes": prepared.notes}
+    (folder / TEXT_FILE).write_text(json.dumps(kept, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+
+def reopen(folder: Path) -> Prepared | None:
+    """Everything prepared in a folder, to the same bits; None where it is missing or damaged."""
+    return open_text(folder) if (folder / TEXT_FILE).is_file() else open_prepared(folder)
+
+
+def open_text(folder: Path) -> Prepared | None:
+    """The windows of a packed text."""
+    arrays = Arrays.of(folder)
+    try:
+        kept: dict[str, Any] = json.loads((folder / TEXT_FILE).read_text(encoding="utf-8"))
+        tokenizer = open_tokenizer(folder / "tokenizer")
+        if arrays is None or tokenizer is None:
+            return None
+        counts = arrays.facts["parts"]
+        sides = {
+            name: Windows(
+                arrays[name], kept["length"], bytes=counts[name]["bytes"], vocab=tokenizer.size, tokenizer=tokenizer,
+                marks=arrays[f"{name}_marks"], names=names,
+            )
+            for name, names in kept["names"].items()
+        }  # fmt: skip
+        return Prepared(
+            "lm", sides["train"], sides.get("valid"), sides.get("test"),
+            Preprocess(task="lm", length=kept["length"]), tokenizer, facts=kept["facts"], notes=kept["notes"],
+        )  # fmt: skip
+    except (UserError, KeyError, TypeError, ValueError, OSError):
+        return None

@@ -1,0 +1,117 @@
+"""Prediction files: the input rows, with what the model says of them beside."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from anyformer.data.rows import RowExamples
+from anyformer.errors import UserError, did_you_mean
+from anyformer.evaluation.answers import Answers
+from anyformer.predictor import load
+from anyformer.training.answer import answer, cells, predictions
+
+SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".txt", ".conll")
+
+
+def predict_files(
+    run: Path, files: list[Path], out: Path | None, *, device: str, batch: int, as_json: bool,
+    say: Callable[[str], None],
+) -> str | None:  # fmt: skip
+    """Write predictions to `out`, or give them as text where there is none."""
+    if out is not None and out.suffix not in SUFFIXES:
+        raise UserError(f"no format ends in {out.suffix!r}", where=str(out), fix=did_you_mean(out.suffix, SUFFIXES))
+    if out is not None and out.exists():
+        raise UserError("the file is there and is not overwritten", where=str(out), fix="give a new name")
+    predictor = load(run, device=device)
+    if predictor.preprocess is None or not predictor.has_columns():
+        fix = f'anyformer generate {run} "..."' if predictor.preprocess is not None else "give a run"
+        raise UserError("this model does not answer rows", where=str(run), fix=fix)
+    found = answer(predictor, files, batch=batch, say=say)
+    plain = all(path.suffix in (".txt", "") or path.name.endswith((".txt.gz", ".txt.xz")) for path in files)
+    suffix = ".jsonl" if as_json else out.suffix if out is not None else shape_of(found, plain)
+    data = rendered(found, suffix)
+    if out is None:
+        return data.decode("utf-8")
+    part = out.with_name(f".{out.name}.part")
+    part.write_bytes(data)
+    os.replace(part, out)
+    return None
+
+
+def shape_of(found: Answers, plain: bool) -> str:
+    """How predictions are printed: tags as CoNLL, texts line by line, all else as CSV."""
+    if found.task == "tag":
+        return ".conll"
+    return ".txt" if found.task == "translate" or plain else ".csv"
+
+
+def rendered(found: Answers, suffix: str) -> bytes:
+    """The bytes of a prediction file."""
+    examples = found.examples
+    assert isinstance(examples, RowExamples)
+    if suffix == ".txt":
+        return "".join(f"{one_line(value)}\n" for value in predictions(found)).encode("utf-8")
+    if suffix == ".conll":
+        return conll(found, examples)
+    table = with_answers(found, examples)
+    if suffix == ".parquet":
+        import pyarrow.parquet as pq
+
+        sink = io.BytesIO()
+        pq.write_table(table, sink)
+        return sink.getvalue()
+    if suffix == ".jsonl":
+        lines = (json.dumps(row, ensure_ascii=False, default=str) for row in table.to_pylist())
+        return "".join(f"{line}\n" for line in lines).encode("utf-8")
+    return separated(table, "\t" if suffix == ".tsv" else ",")
+
+
+def with_answers(found: Answers, examples: RowExamples) -> Any:
+    """The rows as they were, then the model's columns; a column of the same name makes way."""
+    import pyarrow as pa
+
+    table = examples.frame.table
+    for name, values in cells(found).items():
+        if name in table.column_names:
+            table = table.rename_columns([f"{name}_before" if n == name else n for n in table.column_names])
+        table = table.append_column(name, pa.array(values))
+    cut = [examples.cut(row) for row in range(len(examples))]
+    return table.append_column("cut", pa.array(cut)) if any(cut) else table
+
+
+def separated(table: Any, delimiter: str) -> bytes:
+    """Rows as text with a delimiter, quoted where needed."""
+    import csv
+
+    sink = io.StringIO(newline="")
+    writer = csv.writer(sink, delimiter=delimiter, lineterminator="\n")
+    writer.writerow(table.column_names)
+    for batch in table.to_batches(max_chunksize=8192):
+        writer.writerows([["" if cell is None else shown(cell) for cell in row.values()] for row in batch.to_pylist()])
+    return sink.getvalue().encode("utf-8")
+
+
+def shown(cell: Any) -> Any:
+    return " ".join(map(str, cell)) if isinstance(cell, list) else cell
+
+
+def one_line(value: Any) -> str:
+    text = ";".join(map(str, value)) if isinstance(value, list) else str(value)
+    return " ".join(text.split("\n"))
+
+
+def conll(found: Answers, examples: RowExamples) -> bytes:
+    """One word and its tag a line, a blank line between sentences."""
+    from anyformer.data.columns import Sentence
+
+    name = examples.preprocess.of(Sentence)[0].name
+    lines = []
+    for row, tags in enumerate(found.predicted):
+        words = examples.cells(row)[name]
+        lines += [f"{word}\t{tag}" for word, tag in zip(words, tags, strict=False)] + [""]
+    return ("\n".join(lines) + "\n").encode("utf-8")
