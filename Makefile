@@ -14,7 +14,7 @@ SHELL  := /bin/bash
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo-setup demo test quick lint format bench weights clean
+.PHONY: help setup demo-setup demo test quick lint format bench prove-resume weights clean
 
 help:            ## list the targets
 	@echo "anyformer: one Transformer, every kind of sequence"
@@ -35,7 +35,7 @@ $(VENV)/pyvenv.cfg:
 $(RUN): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 	@echo "set-up, once, into $(VENV), from PyPI: torch about 190 MB (CPU build), 225 MB in all; 1 GB on disk; a minute or two"
 	@echo "  (on Linux, PyPI may give torch with CUDA: about 3 GB; README.md says how to choose)"
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt $(PIP_FLAGS) -e '.[cli]'
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt $(PIP_FLAGS) -e '.[cli,train]'
 	@touch $@
 
 # What `make test` needs: also other people's implementations, to compare with.
@@ -76,6 +76,9 @@ format: $(DEV)   ## put the code in its form
 
 bench: $(DEV)    ## run the benchmarks one after another
 	@set -e; shopt -s nullglob; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done
+
+prove-resume: $(DEV) ## kill trainings 50 times, resume them and count the bits that differ (some minutes)
+	$(BIN)/python tests/training/prove_resume.py $(ARGS)
 
 weights: $(DEV)  ## fetch trained weights that some tests open when they are there (160 MB, into .cache/weights)
 	@mkdir -p .cache/weights

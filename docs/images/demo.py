@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import tempfile
 from pathlib import Path
 
 from rich._export_format import CONSOLE_SVG_FORMAT
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.terminal_theme import MONOKAI
 
 from anyformer import demo
 from anyformer.demo import show
-from anyformer.demo.record import Record
 
 # rich's template fetches a font, and a picture in a README must not fetch anything.
 FORMAT = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL).replace(
@@ -24,24 +23,16 @@ FORMAT = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTA
 
 
 class Picture(show.Show):
-    """The same show on a screen that is photographed: the live block is drawn once, at its end.
+    """The same show on a screen that is photographed: its end, without the lines to copy.
 
-    What the demo says before and the lines to copy are left out; a README can show only so much.
+    What the demo says before, and the training's own display, are left out; a README can show only so much.
     """
-
-    def news(self, *what: RenderableType) -> None:
-        pass
 
     def copy(self, *lines: str) -> None:
         pass
 
     def title(self, words: str) -> str:
         return "" if words == "Lines to copy" else super().title(words)
-
-    @contextmanager
-    def during(self, record: Record) -> Iterator[None]:
-        yield
-        self.console.print(self.block(record), width=self.width)
 
 
 def main() -> None:
@@ -50,8 +41,9 @@ def main() -> None:
         record=True, width=104, height=34, force_terminal=True, color_system="truecolor", file=io.StringIO()
     )  # fmt: skip
     show.Show = Picture  # type: ignore[misc]
-    demo.run(seconds=seconds, console=console, device="cpu")
-    target = Path(__file__).with_suffix(".svg")
+    target = Path(__file__).resolve().with_suffix(".svg")
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        demo.run(seconds=seconds, console=console, device="cpu", quiet=True)
     svg = console.export_svg(title="make demo", theme=MONOKAI, code_format=FORMAT, unique_id="demo")
     target.write_text(svg.replace("&#160;", "\u00a0"), encoding="utf-8")
     sys.stdout.write(f"{target} {target.stat().st_size:,} bytes\n")

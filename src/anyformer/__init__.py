@@ -20,6 +20,18 @@ if TYPE_CHECKING:
     from anyformer.core.stack import Stack
     from anyformer.embeds import Joint, Patches, Table, Tokens
     from anyformer.errors import UserError
+    from anyformer.estimators import (
+        ImageClassifier,
+        LanguageModel,
+        MixedClassifier,
+        MixedRegressor,
+        TabularClassifier,
+        TabularRegressor,
+        TextClassifier,
+        TextRegressor,
+        TokenTagger,
+        Translator,
+    )
     from anyformer.feeds import MLP
     from anyformer.heads import LM, Distilled, Pooled, Regress, Span, TokenHead
     from anyformer.inspection.maps import attention_maps, explain_attention
@@ -44,6 +56,7 @@ if TYPE_CHECKING:
     from anyformer.presets import preset, preset_names
     from anyformer.slots import Embed, Feed, Head, Mixer, Network, Norm, Position, Relative
     from anyformer.spec import Spec, replace_in
+    from anyformer.training.job import Run, resume, train
 
 WHERE = {
     "anyformer.core.attend": ("attend",),
@@ -53,6 +66,10 @@ WHERE = {
     "anyformer.core.stack": ("Stack",),
     "anyformer.embeds": ("Joint", "Patches", "Table", "Tokens"),
     "anyformer.errors": ("UserError",),
+    "anyformer.estimators": (
+        "ImageClassifier", "LanguageModel", "MixedClassifier", "MixedRegressor", "TabularClassifier",
+        "TabularRegressor", "TextClassifier", "TextRegressor", "TokenTagger", "Translator",
+    ),
     "anyformer.feeds": ("MLP",),
     "anyformer.heads": ("Distilled", "LM", "Pooled", "Regress", "Span", "TokenHead"),
     "anyformer.inspection.maps": ("attention_maps", "explain_attention"),
@@ -66,16 +83,19 @@ WHERE = {
     "anyformer.presets": ("preset", "preset_names"),
     "anyformer.slots": ("Embed", "Feed", "Head", "Mixer", "Network", "Norm", "Position", "Relative"),
     "anyformer.spec": ("Spec", "replace_in"),
+    "anyformer.training.job": ("Run", "resume", "train"),
 }  # fmt: skip
 HOME = {name: module for module, names in WHERE.items() for name in names}
 
 __all__ = [
     "LM", "MLP", "NTK", "Alibi", "Attention", "Block", "Buckets", "Cross", "Distilled", "Dynamic", "Embed", "Feed",
-    "Grid", "Head", "Joint", "LayerNorm", "Learned", "Linear", "Llama3", "Mixer", "Model", "Network", "NoNorm",
-    "NoRelative", "Norm", "Output", "Patches", "Pooled", "Position", "Predictor", "RMSNorm", "Regress", "Relative",
-    "Rope", "Seq2Seq", "Shaw", "Sinusoid", "Span", "Spec", "Stack", "Table", "TokenHead", "Tokens", "UserError",
-    "Yarn", "__version__", "attend", "attention_maps", "checks", "explain_attention", "linear_cross_entropy",
-    "load", "preset", "preset_names", "replace_in",
+    "Grid", "Head", "ImageClassifier", "Joint", "LanguageModel", "LayerNorm", "Learned", "Linear", "Llama3",
+    "MixedClassifier", "MixedRegressor", "Mixer", "Model", "Network", "NoNorm", "NoRelative", "Norm", "Output",
+    "Patches", "Pooled", "Position", "Predictor", "RMSNorm", "Regress", "Relative", "Rope", "Run", "Seq2Seq", "Shaw",
+    "Sinusoid", "Span", "Spec", "Stack", "Table", "TabularClassifier", "TabularRegressor", "TextClassifier",
+    "TextRegressor", "TokenHead", "TokenTagger", "Tokens", "Translator", "UserError", "Yarn", "__version__", "attend",
+    "attention_maps", "checks", "explain_attention", "linear_cross_entropy", "load", "preset", "preset_names",
+    "replace_in", "resume", "train",
 ]  # fmt: skip
 
 logging.getLogger("anyformer").addHandler(logging.NullHandler())

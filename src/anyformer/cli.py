@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import re
 import sys
 import traceback
@@ -20,7 +21,8 @@ except ModuleNotFoundError as missing:
     sys.stderr.write(f"error: the command line needs {missing.name}; run: pip install 'anyformer[cli]'\n")
     raise SystemExit(2) from None
 
-from anyformer.commands.folders import check, convert, generate
+from anyformer.commands.checking import check
+from anyformer.commands.folders import convert, generate
 from anyformer.commands.runs import runs
 from anyformer.commands.training import evaluate, predict, resume, train
 from anyformer.commands.words import configure_messages, short, write
@@ -125,6 +127,7 @@ def main(args: Sequence[str] | None = None) -> int:
     debug = "--debug" in given
     given = [word for word in given if word != "--debug"]
     try:
+        arm_faults(os.environ.get("ANYFORMER_FAULT", ""))
         result = typer.main.get_command(app).main(args=given, prog_name="anyformer", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         result = INTERRUPTED
@@ -148,6 +151,14 @@ def main(args: Sequence[str] | None = None) -> int:
     if result == INTERRUPTED:
         sys.stderr.write("stopped\n")
     return result if isinstance(result, int) else DONE
+
+
+def arm_faults(asked: str) -> None:
+    """Let a test break a run at a named point; see anyformer.faults."""
+    if asked:
+        from anyformer import faults
+
+        faults.arm(asked)
 
 
 def _complain(what: str, *details: str, exit_code: int) -> int:
@@ -177,6 +188,10 @@ def _usage(error: typer.TyperException, given: Sequence[str]) -> str:
     option = re.fullmatch(r"(no such option: (\S+)) \(Possible options: (.*)\)", text)
     if option:
         return f"{option[1]}; {did_you_mean(option[2], option[3].split(', '))}"
+    verb_meant = re.fullmatch(r"(no such command '(\S+)')\. Did you mean (.*)\?", text)
+    if verb_meant:
+        near = re.findall(r"'([^']+)'", verb_meant[3])
+        return f"{verb_meant[1]}; {did_you_mean(verb_meant[2], near)}"
     text = text.replace(". Did you mean", "; did you mean")
     if "did you mean" in text:
         return text

@@ -67,9 +67,29 @@ def nearest(name: str, choices: Iterable[str]) -> str | None:
     'depth'
     """
     known = list(choices)
+    slip = [choice for choice in known if one_edit(name, choice)]
+    if slip:
+        return slip[0]
     by_lower = {choice.lower(): choice for choice in known}
     match = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
     return by_lower[match[0]] if match else None
+
+
+def one_edit(a: str, b: str) -> bool:
+    """Whether one letter too many, too few, other, or two exchanged make the difference.
+
+    >>> one_edit("detph", "depth"), one_edit("dpth", "depth"), one_edit("dt", "depth")
+    (True, True, False)
+    """
+    a, b = a.lower(), b.lower()
+    if abs(len(a) - len(b)) > 1:
+        return False
+    start = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    rest_a, rest_b = a[start:], b[start:]
+    if len(a) != len(b):
+        longer, shorter = (rest_a, rest_b) if len(a) > len(b) else (rest_b, rest_a)
+        return longer[1:] == shorter
+    return rest_a[1:] == rest_b[1:] or (rest_a[:2] == rest_b[1::-1] and rest_a[2:] == rest_b[2:])
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:

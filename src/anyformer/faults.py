@@ -9,15 +9,17 @@ from __future__ import annotations
 import errno
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
 from anyformer.errors import UserError, did_you_mean
 
-POINTS = (
-    "prepared", "settled", "step", "gradients", "weights", "optimizer", "state", "before-manifest", "manifest",
-    "before-rename", "renamed", "before-delete", "deleted", "evaluated", "finished",
-)  # fmt: skip
+# Those of a save, in the order in which it comes to them; the tests kill a process at each.
+SAVING = ("weights", "optimizer", "state", "before-manifest", "manifest", "before-rename", "renamed", "before-delete",
+          "deleted")  # fmt: skip
+POINTS = ("settled", "step", "gradients", *SAVING, "saved", "evaluated", "judged", "finished")
 ACTIONS = ("kill", "term", "int", "enospc", "eio", "nan-loss", "nan-weight", "nan-gradient", "oom")
 
 armed: dict[str, tuple[str, int]] = {}
@@ -35,6 +37,17 @@ def arm(words: str) -> None:
             known = [f"{action}@{point}" for action in ACTIONS for point in POINTS]
             raise UserError(f"no fault {word!r}", where="ANYFORMER_FAULT", fix=did_you_mean(word, known))
         armed[point] = (action, int(count or 1))
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """No point is counted inside: trial steps before the first one are not steps of the run."""
+    kept = dict(armed)
+    armed.clear()
+    try:
+        yield
+    finally:
+        armed.update(kept)
 
 
 def point(name: str) -> str:

@@ -40,7 +40,8 @@ def test_words_and_tags_are_read_from_the_last_column(tmp_path: Path) -> None:
 )
 def test_universal_columns_have_names_and_words_numbers(column, tags, tmp_path: Path) -> None:
     lines = ["# sent_id = 1", "1\tI\ti\tPRON\tP\t_\t2\ta\t_\t_", "2-3\tcannot\t_\t_\t_\t_\t_\t_\t_\t_",
-             "2\tcan\tcan\tAUX\tA\t_\t0\tb\t_\t_", "3\tnot\tnot\tPART\tR\t_\t2\tc\t_\t_", "3.1\tgo\tgo\tVERB\tV\t_\t_\t_\t_\t_"]  # fmt: skip
+             "2\tcan\tcan\tAUX\tA\t_\t0\tb\t_\t_", "3\tnot\tnot\tPART\tR\t_\t2\tc\t_\t_",
+        "3.1\tgo\tgo\tVERB\tV\t_\t_\t_\t_\t_"]  # fmt: skip
     frame = read_conll(written("a.conllu", "\n".join(lines) + "\n\n")(tmp_path), PLAIN, column=column)
     assert frame.column("words").to_pylist() == [["I", "can", "not"]]
     assert frame.column("tags").to_pylist() == [tags]
@@ -57,7 +58,7 @@ def test_sentences_used_and_left_out_are_those_of_the_files(tmp_path: Path) -> N
 
 
 WORD = st.text(st.characters(blacklist_categories=("Cs", "Cc", "Z")), min_size=1, max_size=6).filter(
-    lambda word: not word.startswith(("#", "-DOCSTART-")) and not any(letter.isspace() for letter in word)
+    lambda word: not word.startswith("-DOCSTART-") and not any(letter.isspace() for letter in word)
 )
 
 

@@ -68,7 +68,9 @@ def test_whole_numbers_are_classes_while_they_are_few():
 
 
 def test_a_target_is_guessed_only_where_one_column_is_named_like_it():
-    with pytest.raises(UserError, match=r"which column is to be predicted is not said \(columns: x, city\); add --target"):
+    with pytest.raises(
+        UserError, match=r"which column is to be predicted is not said \(columns: x, city\); add --target"
+    ):
         decide(frame_of(x=SIZE, city=CITY), Data())
     with pytest.raises(UserError, match="which column is to be predicted"):
         decide(frame_of(x=SIZE, label=YES, y=STARS), Data())
@@ -77,7 +79,8 @@ def test_a_target_is_guessed_only_where_one_column_is_named_like_it():
 @pytest.mark.parametrize(
     "settings",
     [
-        Data(target=("prise",)), Data(target=("price",), inputs=("prise",)), Data(target=("price",), types=("prise=number",)),
+        Data(target=("prise",)), Data(target=("price",), inputs=("prise",)),
+        Data(target=("price",), types=("prise=number",)),
         Data(target=("price",), split=Split(group="prise")), Data(target=("price",), split=Split(time="prise")),
         Data(target=("price",), split=Split(column="prise")),
     ],
@@ -108,7 +111,12 @@ def test_inputs_and_types_that_are_asked_for_win():
 @pytest.mark.parametrize(
     "columns, settings, task, words",
     [
-        ({"x": SIZE, "label": [f"name {i}" for i in range(ROWS)]}, Data(), None, "200 different values in 200 rows, too many"),
+        (
+            {"x": SIZE, "label": [f"name {i}" for i in range(ROWS)]},
+            Data(),
+            None,
+            "200 different values in 200 rows, too many",
+        ),
         ({"x": SIZE, "label": YES}, Data(inputs=("x", "label")), None, "input and target at once"),
         ({"x": SIZE, "label": YES}, Data(), "regress", "label holds no numbers"),
         ({"x": SIZE, "label": YES}, Data(), "tag", "holds no lists of tags"),

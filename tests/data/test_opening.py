@@ -115,7 +115,7 @@ def test_windows_letters_are_told_from_latin_ones(tmp_path: Path) -> None:
     (path,) = written("a.txt", "5 € “for” free\n".encode("cp1252"))(tmp_path)
     file = opened(path, PLAIN)
     assert file.notes == ("Windows-1252",) and next(file.lines()) == "5 € “for” free"
-    assert opened(path, Format(encoding="latin-1")).notes == ("iso8859-1",)
+    assert opened(path, Format(encoding="latin-1")).notes == ("Latin-1",)
     assert next(lines(path, Format(encoding="latin-1"))) == "5 \x80 \x93for\x94 free"
 
 

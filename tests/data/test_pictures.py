@@ -16,7 +16,7 @@ import pytest
 import torch
 from PIL import Image
 
-from anyformer.data import pictures
+from anyformer.data import picture_workers
 from anyformer.data.arrays import Arrays
 from anyformer.data.images import ImageSteps
 from anyformer.data.picture_decoding import Shape, Unreadable, eight_bits, opened, pixels, plain
@@ -233,8 +233,8 @@ def test_models_of_no_one_size_are_refused(tmp_path: Path) -> None:
 
 
 def test_workers_give_the_same_as_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pictures, "FEW", 2)
-    monkeypatch.setattr(pictures, "TOGETHER", 3)
+    monkeypatch.setattr(picture_workers, "FEW", 2)
+    monkeypatch.setattr(picture_workers, "TOGETHER", 3)
     values = [str(write(tmp_path / f"{i}.png", colours(i, 10 + i % 7))) for i in range(40)]
     values[7] = str(tmp_path / "none.png")
     alone, shared = (arrays_of(values, tmp_path / str(n), processes=n) for n in (1, 2))
@@ -248,9 +248,9 @@ def test_a_picture_that_kills_its_worker_is_named(tmp_path: Path, monkeypatch: p
             os._exit(1)  # as a decoder does that crashes
         return pixels(value, folder, shape)
 
-    monkeypatch.setattr(pictures, "FEW", 2)
-    monkeypatch.setattr(pictures, "TOGETHER", 2)
-    monkeypatch.setattr(pictures, "pixels", deadly)
+    monkeypatch.setattr(picture_workers, "FEW", 2)
+    monkeypatch.setattr(picture_workers, "TOGETHER", 2)
+    monkeypatch.setattr(picture_workers, "pixels", deadly)
     values = [str(write(tmp_path / f"{i}.png", colours(i))) for i in range(6)]
     _, _, ok, stored, said = arrays_of(values, tmp_path, processes=2)
     assert ok.tolist() == [True, True, True, True, False, True]
@@ -276,8 +276,11 @@ def test_a_folder_of_classes(tmp_path: Path) -> None:
     assert dict(frame.skipped) == {"no image by name (.db)": 1, "outside the class folders": 1}
     assert frame.sources[0].notes == ("class folder leer is empty",)
     assert frame.names == ["image", "label"]
-    _, _, ok, stored, _ = arrays_of(frame.column("image"), tmp_path)
+    _, _, ok, stored, said = arrays_of(frame.column("image"), tmp_path)
     assert ok.all() and np.array_equal(stored[2], first(colours(1)))
+    assert any("flip=false for letters and digits" in line for line in said)
+    assert not any("flip" in line for line in arrays_of([colours()], tmp_path, settings=Pictures(flip=False))[4])
+    assert not any("flip" in line for line in arrays_of([colours()], tmp_path, steps=picture_steps(8, 3))[4])
 
 
 @pytest.mark.parametrize("valid", ["valid", "val", "Validation"])

@@ -29,7 +29,8 @@ def rows_of(count=200):
     draw = np.random.default_rng(7)
     return [
         {
-            "age": str(draw.integers(1, 90)), "size": f"{draw.normal():.5f}", "city": str(draw.choice(["Rom", "Bonn", "Oslo"])),
+            "age": str(draw.integers(1, 90)), "size": f"{draw.normal():.5f}",
+            "city": str(draw.choice(["Rom", "Bonn", "Oslo"])),
             "day": str(np.datetime64("2020-01-01") + int(draw.integers(0, 900))), "note": text(),
             "label": str(draw.choice(["yes", "no"], p=[0.7, 0.3])),
         }
@@ -51,7 +52,9 @@ def written(path, rows, names=None, delimiter=","):
 
 def go(tmp_path, source, task=None, seed=0, given=None, name="cache", **settings):
     said: list[str] = []
-    made = prepare(source, task=task, settings=Data(**settings), seed=seed, cache=tmp_path / name, given=given, say=said.append)
+    made = prepare(
+        source, task=task, settings=Data(**settings), seed=seed, cache=tmp_path / name, given=given, say=said.append
+    )
     assert made.notes == said
     return made
 
@@ -66,7 +69,9 @@ def flat(value):
 
 
 def same(one, two):
-    pairs = list(zip(flat([one.inputs, one.targets, one.named]), flat([two.inputs, two.targets, two.named]), strict=True))
+    pairs = list(
+        zip(flat([one.inputs, one.targets, one.named]), flat([two.inputs, two.targets, two.named]), strict=True)
+    )
     bits = [(a.nan_to_num(9e9), b.nan_to_num(9e9)) if a.is_floating_point() else (a, b) for a, b in pairs]
     return bool(pairs) and all(torch.equal(a, b) for a, b in bits)
 
@@ -80,7 +85,9 @@ def test_a_csv_is_prepared_and_every_decision_is_said(tmp_path):
     assert any(note.startswith("file     cars.csv: 200 rows") for note in made.notes)
     facts = json.loads(json.dumps(made.facts))
     assert facts["split"] == {"train": 160, "valid": 20, "test": 20} and len(facts["sources"][0]["sha256"]) == 64
-    assert sum(facts["labels"].values()) == 160 and facts["used"] + sum(facts["skipped"].values()) == facts["rows"] == 200
+    assert (
+        sum(facts["labels"].values()) == 160 and facts["used"] + sum(facts["skipped"].values()) == facts["rows"] == 200
+    )
     assert "cars.csv row " in made.train.place(0) and "age=" in made.train.shown(0)
     assert not (tmp_path / "cache" / "read").exists()
 
@@ -92,7 +99,9 @@ def test_the_same_data_and_seed_give_the_same_bytes(tmp_path):
     assert same(one.train.batch(range(50)), two.train.batch(range(50)))
 
 
-@pytest.mark.parametrize("damage", [None, "tokens.npy", "preprocess.json", "frame.arrow", "tokenizer.json", "arrays.json"])
+@pytest.mark.parametrize(
+    "damage", [None, "tokens.npy", "preprocess.json", "frame.arrow", "tokenizer.json", "arrays.json"]
+)
 def test_what_was_prepared_opens_to_the_same_batches_or_not_at_all(tmp_path, damage):
     rows = [dict(row, label="") if i % 20 == 0 else row for i, row in enumerate(ROWS)]
     made = go(tmp_path, [written(tmp_path / "cars.csv", rows)])
@@ -174,10 +183,16 @@ def test_a_label_that_only_held_out_rows_have_is_left_out_and_named(tmp_path):
 
 
 def test_files_for_validation_and_test_are_those_sides(tmp_path):
-    train, valid, test = (written(tmp_path / f"{n}.csv", r) for n, r in (("t", ROWS[:120]), ("v", ROWS[120:160]), ("e", ROWS[160:])))
+    train, valid, test = (
+        written(tmp_path / f"{n}.csv", r) for n, r in (("t", ROWS[:120]), ("v", ROWS[120:160]), ("e", ROWS[160:]))
+    )
     made = go(tmp_path, [train], split=Split(valid_file=(str(valid),), test_file=(str(test),)))
     assert (len(made.train), len(made.valid), len(made.test)) == (120, 40, 40)
-    assert made.train.place(0) == "t.csv row 2" and made.valid.place(0) == "v.csv row 2" and made.test.place(39) == "e.csv row 41"
+    assert (
+        made.train.place(0) == "t.csv row 2"
+        and made.valid.place(0) == "v.csv row 2"
+        and made.test.place(39) == "e.csv row 41"
+    )
     assert made.valid.cells(0)["note"] == ROWS[120]["note"]
     turned = written(tmp_path / "turned.csv", ROWS[160:], names=["label", "day", "note", "city", "size", "age"])
     again = go(tmp_path, [train], split=Split(valid_file=(str(valid),), test_file=(str(turned),)), name="turned")
@@ -216,7 +231,11 @@ def test_a_column_called_split_is_believed(tmp_path):
 def test_new_rows_are_encoded_as_the_training_rows_were_in_any_order_of_columns(tmp_path):
     made = go(tmp_path, [written(tmp_path / "cars.csv", ROWS)], split=Split(valid=0.0, test=0.0))
     straight = written(tmp_path / "new.csv", ROWS[:60])
-    turned = written(tmp_path / "turned.csv", [dict(row, more="x") for row in ROWS[:60]], names=["more", "note", "label", "city", "age", "day", "size"])
+    turned = written(
+        tmp_path / "turned.csv",
+        [dict(row, more="x") for row in ROWS[:60]],
+        names=["more", "note", "label", "city", "age", "day", "size"],
+    )
     whole = made.train.batch(range(60))
     for number, path in enumerate((straight, turned)):
         frame, notes = frame_for([path], made.preprocess, Data(), tmp_path / f"n{number}")
@@ -226,17 +245,24 @@ def test_new_rows_are_encoded_as_the_training_rows_were_in_any_order_of_columns(
     bare = written(tmp_path / "bare.csv", ROWS[:60], names=["age", "size", "city", "day", "note"])
     frame, _ = frame_for([bare], made.preprocess, Data(), tmp_path / "n3")
     batch = examples_for(frame, made.preprocess, made.tokenizer, tmp_path / "n3")[0].batch(range(60))
-    assert same(type(batch)(batch.inputs, whole.targets, batch.rows, batch.named), whole) and (batch.targets == -100).all()
+    assert (
+        same(type(batch)(batch.inputs, whole.targets, batch.rows, batch.named), whole) and (batch.targets == -100).all()
+    )
 
 
 def test_a_missing_column_is_named_and_an_unknown_category_counted(tmp_path):
     made = go(tmp_path, [written(tmp_path / "cars.csv", ROWS)])
     with pytest.raises(UserError, match=r"less.csv: the column 'city' is missing"):
-        frame_for([written(tmp_path / "less.csv", ROWS, names=["age", "size", "day", "note"])], made.preprocess, Data(), tmp_path / "n")
+        frame_for(
+            [written(tmp_path / "less.csv", ROWS, names=["age", "size", "day", "note"])],
+            made.preprocess,
+            Data(),
+            tmp_path / "n",
+        )
     new = written(tmp_path / "new.csv", [dict(row, city="Paris") if i == 6 else row for i, row in enumerate(ROWS)])
     frame, _ = frame_for([new], made.preprocess, Data(), tmp_path / "n")
     examples, counts = examples_for(frame, made.preprocess, made.tokenizer, tmp_path / "n")
-    assert counts.unknown == {"city": 1} and counts.shown == {"city": "city=Paris, new.csv row 8"}
+    assert counts.unknown == {"city": 1} and counts.unknown_first == {"city": "city=Paris, new.csv row 8"}
     assert examples.batch([6]).inputs[1][1].tolist() == [[3]]
     strict = made.preprocess.replace(unknown="error")
     with pytest.raises(UserError, match=r"new.csv row 8: city=Paris is not among the 3 values of the training rows"):
@@ -245,7 +271,9 @@ def test_a_missing_column_is_named_and_an_unknown_category_counted(tmp_path):
 
 def test_rare_values_and_strictness_are_settings(tmp_path):
     rows = [dict(row, city="Ulm") if i in (10, 150) else row for i, row in enumerate(ROWS)]
-    made = go(tmp_path, [written(tmp_path / "cars.csv", rows)], columns=Columns(rare=3), split=Split(valid=0.0, test=0.0))
+    made = go(
+        tmp_path, [written(tmp_path / "cars.csv", rows)], columns=Columns(rare=3), split=Split(valid=0.0, test=0.0)
+    )
     assert made.facts["unknown"] == {"city": 2} and made.facts["sizes"]["categories"] == [4]
 
 
@@ -292,6 +320,40 @@ def test_a_conll_file_is_tagging(tmp_path):
     assert tags == ["B-X" if w == "rose" else "O" for w in sentences[5]]
 
 
+def photos(folder, count, seed):
+    image = pytest.importorskip("PIL.Image")
+    for label in ("cat", "dog"):
+        (folder / label).mkdir(parents=True)
+        for i in range(count):
+            pixels = np.random.default_rng((seed, i, len(label), ord(label[0]))).integers(
+                0, 255, (9, 9, 3), dtype=np.uint8
+            )
+            image.fromarray(pixels).save(folder / label / f"{i}.png")
+    return folder
+
+
+def test_a_folder_of_pictures_is_a_table_too(tmp_path):
+    folder = photos(tmp_path / "photos", 20, 0)
+    (folder / "cat" / "broken.png").write_bytes(b"no picture")
+    (folder / "dog" / "copy.png").write_bytes((folder / "dog" / "3.png").read_bytes())
+    made = go(tmp_path, [folder])
+    assert made.facts["rows"] == 42 and made.facts["used"] == 41 and made.facts["duplicates"] == 1
+    assert made.preprocess.labels == ("cat", "dog") and made.facts["sizes"]["image"] == 9
+    assert made.train.place(0).endswith(".png")
+    sides = {e.place(i): n for n, e in enumerate((made.train, made.valid, made.test)) for i in range(len(e))}
+    assert sides[str(folder / "dog" / "copy.png")] == sides[str(folder / "dog" / "3.png")]
+    again = open_prepared(tmp_path / "cache")
+    assert same(made.valid.batch([0, 1]), again.valid.batch([0, 1])) and again.images == made.images
+    with pytest.raises(UserError, match=r"broken\.png"):
+        go(tmp_path, [folder], bad="error", name="strict")
+    valid = photos(tmp_path / "more", 5, 1)
+    made = go(tmp_path, [folder], split=Split(valid_file=(str(valid),)), name="valid")
+    assert (len(made.train), len(made.valid), made.test) == (41, 10, None)
+    frame, _ = frame_for([valid], made.preprocess, Data(), tmp_path / "new")
+    new, _ = examples_for(frame, made.preprocess, None, tmp_path / "new", images=made.images)
+    assert same(new.batch(range(10)), made.valid.batch(range(10)))
+
+
 def test_running_text_goes_to_the_language_model(tmp_path):
     path = tmp_path / "book.txt"
     path.write_text("\n".join(text(30) + "." for _ in range(300)))
@@ -305,7 +367,11 @@ def go_text(path, tmp_path):
 def test_a_given_model_brings_tokenizer_labels_length_and_start(tmp_path):
     words = train_tokenizer([text() for _ in range(50)], "wordpiece", 200)
     given = Given(tokenizer=words, labels=["yes", "maybe", "no"], length=7, segments=False)
-    rows = {"one": [r["note"] for r in ROWS], "two": [r["note"] for r in ROWS[::-1]], "label": [r["label"] for r in ROWS]}
+    rows = {
+        "one": [r["note"] for r in ROWS],
+        "two": [r["note"] for r in ROWS[::-1]],
+        "label": [r["label"] for r in ROWS],
+    }
     made = go(tmp_path, rows, given=given)
     assert made.tokenizer.sha256 == words.sha256 and made.preprocess.labels == ("yes", "maybe", "no")
     batch = made.train.batch(range(20))
@@ -335,7 +401,12 @@ def test_the_classes_of_held_out_rows_have_their_share(tmp_path):
 def test_a_mistake_leaves_nothing_behind(tmp_path):
     path = written(tmp_path / "cars.csv", ROWS)
     before = sorted(p.name for p in tmp_path.iterdir())
-    for settings in ({"target": ("labl",)}, {"split": Split(group="nobody")}, {"inputs": ("label",)}, {"words": Words(folder="/nowhere")}):
+    for settings in (
+        {"target": ("labl",)},
+        {"split": Split(group="nobody")},
+        {"inputs": ("label",)},
+        {"words": Words(folder="/nowhere")},
+    ):
         with pytest.raises(UserError):
             go(tmp_path, [path], **settings)
     with pytest.raises(UserError):

@@ -58,7 +58,9 @@ def test_the_noise_for_ties_is_small_and_the_same_every_time():
     assert one == two and one != Number.fit("x", values, Columns(), seed=4)
     made = one.encode(np.arange(5.0))
     assert (np.diff(made) > 0.3).all() and abs(made[2]) < 0.1
-    assert Number.fit("x", values * 1e-9, Columns(), seed=3).encode(np.arange(5.0) * 1e-9) == pytest.approx(made, abs=1e-4)
+    assert Number.fit("x", values * 1e-9, Columns(), seed=3).encode(np.arange(5.0) * 1e-9) == pytest.approx(
+        made, abs=1e-4
+    )
 
 
 def test_standard_and_no_scale():
@@ -141,7 +143,9 @@ def test_a_models_own_labels_keep_their_order_where_they_hold_all():
 
 
 @pytest.mark.parametrize(
-    "cells", [["a;b", "b", " c ; a ", "", "b;;c"], [["a", "b"], ["b"], ["c", "a"], None, ["b", "c"]]], ids=["text", "list"]
+    "cells",
+    [["a;b", "b", " c ; a ", "", "b;;c"], [["a", "b"], ["b"], ["c", "a"], None, ["b", "c"]]],
+    ids=["text", "list"],
 )
 def test_lists_of_labels_become_zeros_and_ones(cells):
     frame = frame_of(y=cells)
@@ -196,7 +200,9 @@ def test_saved_and_read_back_to_the_same(tmp_path):
     assert sizes(made) == {"parts": ["table"], "numbers": 6, "categories": [3], "classes": 2, "multi": False}
 
 
-@pytest.mark.parametrize("change", [('"deviation": ', '"deviation": -'), ('"labels": [', '"labels": [3, '), ('"Number"', '"Model"')])
+@pytest.mark.parametrize(
+    "change", [('"deviation": ', '"deviation": -'), ('"labels": [', '"labels": [3, '), ('"Number"', '"Model"')]
+)
 def test_a_damaged_file_is_refused(tmp_path, change):
     path = tmp_path / "preprocess.json"
     fitted(frame_of(**table())).save(path)
@@ -225,8 +231,12 @@ def test_rows_outside_training_do_not_change_what_is_fitted():
 def test_columns_are_found_by_name_and_missing_ones_named():
     frame = frame_of(**table())
     made = fitted(frame)
-    again, notes = fitting(frame_of(**{n: table()[n] for n in ("day", "label", "city", "age")}, extra=["x"] * 120), made)
-    assert set(again.names) == {"age", "city", "day", "label"} and notes == ["ignored extra: not among the columns trained on"]
+    again, notes = fitting(
+        frame_of(**{n: table()[n] for n in ("day", "label", "city", "age")}, extra=["x"] * 120), made
+    )
+    assert set(again.names) == {"age", "city", "day", "label"} and notes == [
+        "ignored extra: not among the columns trained on"
+    ]
     with pytest.raises(UserError, match=r"the column 'city' is missing.*did you mean 'cty'"):
         fitting(frame_of(age=["1"], cty=["a"], day=["2020-01-01"]), made)
     assert fitting(frame_of(age=["1"], city=["a"], day=["2020-01-01"]), made)[0].names == ["age", "city", "day"]

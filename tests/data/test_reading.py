@@ -115,7 +115,8 @@ WORD = st.text("abcdefghijklmnop", min_size=1, max_size=8)
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    rows=st.lists(st.tuples(st.lists(WORD, min_size=1, max_size=4).map(" ".join), st.integers(), WORD), min_size=3, max_size=20),
+    rows=st.lists(st.tuples(st.lists(WORD, min_size=1, max_size=4).map(" ".join), st.integers(), WORD), min_size=3,
+        max_size=20),
     delimiter=st.sampled_from(",;|\t"),
 )  # fmt: skip
 def test_usual_tables_need_no_word_about_their_form(tmp_path: Path, rows, delimiter) -> None:
@@ -170,13 +171,17 @@ def test_a_field_longer_than_a_block_is_read(tmp_path: Path, monkeypatch: pytest
         ("What is this?\tA test.\nWhy, then?\tSo it is.\n", ["c1", "c2"]),
         ("text\nhello there\nwell, hello, you\nfine\n", ["text"]),
         ("a,b,\n1,2,\n3,4,\n", ["a", "b", "c3"]),
+        ("land,2019,2020\nA,1.5,2.5\nB,3,4\n", ["land", "2019", "2020"]),
+        ("cap-shape-above-ring,class-of-it\n" + "x,e\ny,p\n" * 9, ["cap-shape-above-ring", "class-of-it"]),
+        ("How are you\tWie geht es\nGood day sir\tGuten Tag\nAnd you\tUnd Sie\n", ["c1", "c2"]),
+        ("en\tde\nGood day sir\tGuten Tag\nAnd you\tUnd Sie\n", ["en", "de"]),
         ("a,b\n1,2,\n3,4,\n", ["a", "b", "c3"]),
     ],
 )
 def test_headers_are_told_from_rows(content: str, names: list[str], tmp_path: Path) -> None:
     frame = table(tmp_path, content)
     assert frame.names == names
-    first = 2 if "c1" not in names or names[0] == "c1" and "a" in names else 1
+    first = 2 if "c1" not in names or (names[0] == "c1" and "a" in names) else 1
     assert frame.place(0) == f"a.csv row {first}"
 
 
@@ -247,9 +252,7 @@ def test_types_that_change_late_reach_earlier_blocks(tmp_path: Path, monkeypatch
     rows = [{"n": at, "same": "x"} for at in range(40)] + [{"n": 0.5, "new": [1]}, {"n": "word", "new": None}]
     path = written("a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))(tmp_path)
     kept = read(path, PLAIN)
-    assert kept.column("n").to_pylist() == [f"{at}" for at in range(40)] + ["0.5", "word"] or kept.column(
-        "n"
-    ).to_pylist() == [f"{at}.0" for at in range(40)] + ["0.5", "word"]
+    assert kept.column("n").to_pylist() == [str(at) for at in range(40)] + ["0.5", "word"]
     assert kept.column("new").to_pylist() == [None] * 40 + [[1], None]
     monkeypatch.setattr(spool, "LARGE", 100)
     assert read(path, PLAIN, cache=tmp_path / "cache").table.equals(kept.table)
@@ -287,14 +290,16 @@ def test_a_list_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_bad_lines_are_left_out_and_counted(tmp_path: Path) -> None:
     frame = table(tmp_path, '{"a": 1}\n\nnope\n{"a": 2}\n[1]\n{"a": 3}\n3\n', "a.jsonl")
-    assert frame.column("a").to_pylist()[:1] == [1]
+    assert frame.column("a").to_pylist() == [1, 2, 3] and frame.names == ["a"]
     assert len(frame) + sum(frame.skipped.values()) == frame.sources[0].rows == 6
-    assert frame.skipped["not JSON"] == 1 and frame.skipped_at["not JSON"] == ("a.jsonl line 2",)
+    assert frame.skipped["not JSON"] == 1 and frame.skipped_at["not JSON"] == ("a.jsonl line 3",)
+    assert frame.skipped["not like the first row"] == 2 and frame.place(1) == "a.jsonl row 3"
 
 
 def test_typed_files_keep_their_types(tmp_path: Path) -> None:
     source = pa.table({
-        "i": [1, 2, None], "f": [0.5, None, 1.5], "s": ["a", None, "c"], "d": pa.array(["x", "y", "x"]).dictionary_encode(),
+        "i": [1, 2, None], "f": [0.5, None, 1.5], "s": ["a", None, "c"],
+        "d": pa.array(["x", "y", "x"]).dictionary_encode(),
         "when": pa.array([0, 1, 2], pa.timestamp("s")), "o": [{"p": 1, "q": "z"}] * 3,
     })  # fmt: skip
     pq.write_table(source, tmp_path / "a.parquet")
@@ -445,9 +450,11 @@ with open(sys.argv[1], "w") as f:
         rows = []
         for i in range(10_000):
             x = r.random()
-            rows.append(f"{x:.6f},{x * 300 - 20:.3f},{int(x * 997)},{x * 1e6:.2f},{int(x * 1e9)},{few[int(x * 9973) % 300]},"
-                        f"{'red' if x < .3 else 'green'},20{10 + int(x * 15)}-{1 + int(x * 997) % 12:02d}-{1 + int(x * 9973) % 28:02d},"
-                        f"{words[int(x * 1e5) % 2000]} {words[int(x * 1e6) % 2000]} {words[int(x * 1e7) % 2000]},{'yes' if x < .5 else 'no'}\\n")
+            day = f"20{10 + int(x * 15)}-{1 + int(x * 997) % 12:02d}-{1 + int(x * 9973) % 28:02d}"
+            note = f"{words[int(x * 1e5) % 2000]} {words[int(x * 1e6) % 2000]} {words[int(x * 1e7) % 2000]}"
+            rows.append(f"{x:.6f},{x * 300 - 20:.3f},{int(x * 997)},{x * 1e6:.2f},{int(x * 1e9)},"
+                        f"{few[int(x * 9973) % 300]},{'red' if x < .3 else 'green'},{day},{note},"
+                        f"{'yes' if x < .5 else 'no'}\\n")
         f.writelines(rows)
 """
 MEASURE = """

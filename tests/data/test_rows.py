@@ -44,7 +44,9 @@ def test_text_is_what_the_tokenizer_gives_padded_on_the_right(tmp_path):
     assert tokens.dtype == torch.int64 and mask.dtype == torch.bool and batch.targets.dtype == torch.int64
     for i, row in enumerate(rows):
         ids = found.tokenizer.encode(TEXT[row])
-        assert tokens[i, : len(ids)].tolist() == ids and mask[i].tolist() == [True] * len(ids) + [False] * (tokens.shape[1] - len(ids))
+        assert tokens[i, : len(ids)].tolist() == ids and mask[i].tolist() == [True] * len(ids) + [False] * (
+            tokens.shape[1] - len(ids)
+        )
         assert (tokens[i, len(ids) :] == found.tokenizer.pad).all()
         assert found.preprocess.labels[batch.targets[i]] == LABEL[row]
         assert found.train.lengths[row] == len(ids)
@@ -127,7 +129,12 @@ def test_targets_of_numbers_and_of_several_labels(tmp_path):
 def test_tags_stand_on_the_first_part_of_their_word(tmp_path, kind):
     words = [t.split() for t in TEXT]
     tags = [["DET" if w in ("the", "a") else "W" + w[0] for w in row] for row in words]
-    found = made(tmp_path, {"words": words, "tags": tags}, target=("tags",), words=Words(kind=kind, vocab=300 if kind == "bpe" else 90))
+    found = made(
+        tmp_path,
+        {"words": words, "tags": tags},
+        target=("tags",),
+        words=Words(kind=kind, vocab=300 if kind == "bpe" else 90),
+    )
     tokenizer, labels = found.tokenizer, found.preprocess.labels
     for row in range(0, ROWS, 7):
         batch = found.train.batch([row, (row + 1) % ROWS])
@@ -143,7 +150,9 @@ def test_tags_stand_on_the_first_part_of_their_word(tmp_path, kind):
 
 def test_a_long_sentence_loses_its_last_words(tmp_path):
     words = [t.split() for t in TEXT]
-    found = made(tmp_path, {"words": words, "tags": [["T"] * len(w) for w in words]}, target=("tags",), words=Words(length=8))
+    found = made(
+        tmp_path, {"words": words, "tags": [["T"] * len(w) for w in words]}, target=("tags",), words=Words(length=8)
+    )
     for row, sentence in enumerate(words):
         kept = len(found.train.begins(row))
         assert found.train.cut(row) == (found.train.lengths[row] == 8 and kept < len(sentence)) or kept == len(sentence)
@@ -180,7 +189,14 @@ def pictures(folder):
 def test_a_mixture_has_one_entry_a_part_and_a_mask_for_each(tmp_path):
     names = pictures(tmp_path / "images")
     names[3] = ""
-    rows = {"photo": names, "note": TEXT[:40], "more": OTHER[:40], "size": SIZE[:40], "city": CITY[:40], "label": LABEL[:40]}
+    rows = {
+        "photo": names,
+        "note": TEXT[:40],
+        "more": OTHER[:40],
+        "size": SIZE[:40],
+        "city": CITY[:40],
+        "label": LABEL[:40],
+    }
     found = made(tmp_path, rows, types=("photo=image",))
     assert found.preprocess.parts == ("text", "table", "image")
     batch = found.train.batch([2, 3])
@@ -195,7 +211,9 @@ def test_a_mixture_has_one_entry_a_part_and_a_mask_for_each(tmp_path):
 
 def test_pictures_vary_with_the_draw_and_only_with_it(tmp_path):
     names = pictures(tmp_path / "images")
-    found = made(tmp_path, {"photo": names, "label": LABEL[:40]}, types=("photo=image",), pictures=Pictures(randaugment=0))
+    found = made(
+        tmp_path, {"photo": names, "label": LABEL[:40]}, types=("photo=image",), pictures=Pictures(randaugment=0)
+    )
     plain = found.train.batch([4, 5]).inputs[0]
     one, two = found.train.batch([4, 5], Draw(0, 1)).inputs[0], found.train.batch([5, 4], Draw(0, 1)).inputs[0]
     assert torch.equal(one[0], two[1]) and torch.equal(one[1], two[0]) and not torch.equal(one, plain)

@@ -50,7 +50,9 @@ def test_control_without_strata_a_class_is_further_off():
         frame = table(seed=seed)
         side = sides_of(frame, seed, stratify=False).side
         labels = np.array(frame.column("label").to_pylist())
-        off = max(off, *(abs((side[labels == label] == VALID).sum() - 0.1 * (labels == label).sum()) for label in "abc"))
+        off = max(
+            off, *(abs((side[labels == label] == VALID).sum() - 0.1 * (labels == label).sum()) for label in "abc")
+        )
     assert off > 1
 
 
@@ -72,7 +74,11 @@ def test_the_same_seed_gives_the_same_split_and_another_seed_another():
 def test_equal_rows_stay_on_one_side_and_are_counted():
     draw = np.random.default_rng(0)
     values = draw.integers(0, 60, 400)
-    frame = frame_of(x=[f"{v / 7:.5f}" for v in values], z=[str(v % 5 + 0.5) for v in values], label=draw.choice(["a", "b"], 400).tolist())
+    frame = frame_of(
+        x=[f"{v / 7:.5f}" for v in values],
+        z=[str(v % 5 + 0.5) for v in values],
+        label=draw.choice(["a", "b"], 400).tolist(),
+    )
     sides = sides_of(frame)
     assert sides.duplicates == 400 - len(np.unique(values))
     for value in np.unique(values):
@@ -109,7 +115,9 @@ def test_two_groups_cannot_make_three_sides():
 def test_the_latest_rows_come_last():
     draw = np.random.default_rng(0)
     days = np.datetime64("2020-01-01") + draw.permutation(200)
-    frame = frame_of(x=[f"{i / 3:.4f}" for i in range(200)], day=[str(d) for d in days], label=draw.choice(["a", "b"], 200).tolist())
+    frame = frame_of(
+        x=[f"{i / 3:.4f}" for i in range(200)], day=[str(d) for d in days], label=draw.choice(["a", "b"], 200).tolist()
+    )
     side = sides_of(frame, time="day").side
     assert days[side == TRAIN].max() < days[side == VALID].min()
     assert days[side == VALID].max() < days[side == TEST].min()
@@ -123,15 +131,15 @@ def test_a_column_says_the_split_in_any_spelling():
 
 
 def test_an_unknown_word_in_the_split_column_is_named_with_its_row():
-    frame = frame_of(x=["1.5", "2.5", "3.5", "4.5"], part=["train", "train", "tset", "test"], label=["a", "b", "a", "b"])
+    frame = frame_of(
+        x=["1.5", "2.5", "3.5", "4.5"], part=["train", "train", "tset", "test"], label=["a", "b", "a", "b"]
+    )
     with pytest.raises(UserError, match=r"rows.csv row 4: 'tset' in column part.*did you mean 'test'"):
         sides_of(frame, column="part")
 
 
 def test_validation_is_drawn_where_a_column_knows_only_train_and_test():
-    frame = frame_of(
-        x=[f"{i / 3:.4f}" for i in range(100)], part=["train"] * 80 + ["test"] * 20, label=["a", "b"] * 50
-    )
+    frame = frame_of(x=[f"{i / 3:.4f}" for i in range(100)], part=["train"] * 80 + ["test"] * 20, label=["a", "b"] * 50)
     side = sides_of(frame, column="part").side
     assert (side[80:] == TEST).all() and (side[:80] == VALID).sum() == 8 and (side == TEST).sum() == 20
 

@@ -13,7 +13,7 @@ from anyformer.data.encoder import Encoder
 from anyformer.data.prepared import Given, Prepared
 from anyformer.data.settings import Data, Split, Words
 from anyformer.data.text import boundary, prepare_text, prepare_texts, window
-from anyformer.data.tokenizer import train_tokenizer
+from anyformer.data.tokenizer import open_tokenizer, train_tokenizer
 from anyformer.data.windows import Windows
 from anyformer.errors import UserError
 
@@ -180,7 +180,9 @@ def test_valid_and_test_files(tmp_path: Path) -> None:
     assert texts(made) == (train, valid)
     assert isinstance(made.test, Windows) and made.test.bytes == len(test.encode())
     same = Data(split=Split(valid_file=(str(paths[0]),)))
-    assert any("warning: a.txt is among the training files" in n for n in ready(paths[0], tmp_path / "d", same).notes)
+    assert any(
+        n.startswith("warning  a.txt to valid on: the same text") for n in ready(paths[0], tmp_path / "d", same).notes
+    )
     assert not any("warning" in note for note in made.notes)
     assert ready(paths[0], tmp_path / "e", Data(split=Split(valid=0.0))).valid is None
 
@@ -222,6 +224,12 @@ def test_texts_from_a_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert int((ids(made.train) == made.tokenizer.eos).sum()) == 35  # between 36 texts
     monkeypatch.setattr(documents, "KEPT", 1000)  # the rest waits on disk
     assert ids(run("b").train).tolist() == ids(made.train).tolist()
+    apart = prepare_texts(
+        rows, Data(), seed=0, cache=tmp_path / "d", given=Given(), say=lambda line: None, valid=["unseen " * 9, rows[0]]
+    )
+    assert isinstance(apart.valid, Windows) and apart.valid.place(0).startswith("valid row 1")
+    assert any(note.startswith("warning  valid row 2 to valid on") for note in apart.notes)
+    assert apart.valid.bytes == 63 + len(rows[0].encode())
     with pytest.raises(UserError, match="no text in it"):
         prepare_texts([""], Data(), seed=0, cache=tmp_path / "c", given=Given(), say=lambda line: None)
     with pytest.raises(UserError, match="row 2: half a character"):
@@ -232,18 +240,18 @@ def test_the_cache_is_used_only_for_the_same_text_and_settings(tmp_path: Path) -
     path, cache = written(tmp_path, "t.txt", prose(9000)), tmp_path / "c"
     first = ready(path, cache)
     again = ready(path, cache)
-    assert any(note.startswith("packed before") for note in again.notes)
-    assert not any(note.startswith("packed before") for note in first.notes)
+    assert any(note.startswith("disk     packed before") for note in again.notes)
+    assert not any(note.startswith("disk     packed before") for note in first.notes)
     assert ids(first.train).tolist() == ids(again.train).tolist()
     assert first.tokenizer is not None and again.tokenizer is not None
     assert first.tokenizer.sha256 == again.tokenizer.sha256
     longer = Data(words=Words(length=32))  # windows are cut later: the arrays stay
-    assert any(note.startswith("packed before") for note in ready(path, cache, longer).notes)
+    assert any(note.startswith("disk     packed before") for note in ready(path, cache, longer).notes)
     for data in (Data(words=Words(vocab=600)), Data(split=Split(valid=0.2)), Data()):
-        assert not any(note.startswith("packed before") for note in ready(path, cache, data).notes)
+        assert not any(note.startswith("disk     packed before") for note in ready(path, cache, data).notes)
     written(tmp_path, "t.txt", prose(9000, 1))
     changed = ready(path, cache)
-    assert not any(note.startswith("packed before") for note in changed.notes)
+    assert not any(note.startswith("disk     packed before") for note in changed.notes)
     kept = ids(changed.train).tolist()
     (cache / "train.npy").write_bytes((cache / "train.npy").read_bytes()[:-1] + b"\x07")
     repaired = ready(path, cache)
@@ -264,6 +272,8 @@ def test_a_given_tokenizer_is_kept(tmp_path: Path) -> None:
     made = ready(path, tmp_path / "c", given=Given(tokenizer=own, length=20))
     assert made.tokenizer is own
     assert isinstance(made.train, Windows) and made.train.length == 20
+    kept = open_tokenizer(tmp_path / "c" / "tokenizer")
+    assert kept is not None and kept.encode("a rose") == own.encode("a rose")
     own.save(tmp_path / "tok")
     folder = ready(path, tmp_path / "d", Data(words=Words(folder=str(tmp_path / "tok"))))
     assert ids(folder.train).tolist() == ids(made.train).tolist()

@@ -41,13 +41,11 @@ def test_gzip_is_what_gzip_says(text):
     assert 1.0 < text.lzma_bits() < text.gzip_bits() < 3.0
 
 
-def test_the_tokenizer_is_the_same_twice_and_loses_nothing(text):
-    texts = list(text.training.values())[:10]
-    first, second = (data.train_tokenizer(texts, 300) for _ in range(2))
-    assert first.to_str() == second.to_str() and first.get_vocab_size() == 300
-    held = text.held_out_text
-    assert first.decode(first.encode(held).ids) == held
-    assert first.decode(first.encode("é 你 \x00").ids) == "é 你 \x00"
+def test_the_text_is_written_file_by_file_and_no_byte_is_lost(text, tmp_path):
+    learned, held_out = text.write(tmp_path / "text")
+    for folder, texts in ((learned, text.training), (held_out, text.held_out)):
+        written = {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+        assert written == {name: body.encode() for name, body in texts.items()}
 
 
 def test_a_python_without_sources_is_one_clear_error(tmp_path):

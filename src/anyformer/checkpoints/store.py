@@ -12,6 +12,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,43 +23,51 @@ from anyformer import faults
 from anyformer.errors import NoRoom, UserError
 
 MANIFEST = "manifest.json"
+SEAL = "seal"  # the manifest's entry that holds the hash of the rest of it
 PART, GONE = ".tmp-", ".del-"  # names of folders being written and being deleted
+NAME = re.compile(r"step-\d{6,}")  # only folders of such names are looked at and deleted
 BLOCK = 2**22
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM)
 Writer = tuple[str, Callable[[Path], object]]  # a fault point, and what writes one or more files into a folder
+
+
+def checkpoint_name(step: int) -> str:
+    """The folder of a step; the only names that are ever rotated.
+
+    >>> checkpoint_name(500)
+    'step-000500'
+    """
+    return f"step-{step:06}"
 
 
 def commit(parent: Path, name: str, writers: Sequence[Writer], facts: Mapping[str, Any], *, needed: int = 0) -> Path:
     """Write a folder `parent/name` by the writers, in order; it appears whole or not at all."""
-    parent.mkdir(parents=True, exist_ok=True)
     final, part = parent / name, parent / f"{PART}{name}-{secrets.token_hex(4)}"
-    try:
-        check_room(parent, needed)
-        part.mkdir()
-        for place, write in writers:
-            write(part)
-            faults.point(place)
-        files = {path.name: sealed(path) for path in sorted(part.iterdir())}
-        faults.point("before-manifest")
-        manifest = part / MANIFEST
-        manifest.write_text(json.dumps({**facts, "files": files}, indent=1) + "\n", encoding="utf-8")
-        flush(manifest)
-        flush(part)
-        faults.point("manifest")
-        if final.exists():  # only a folder that does not verify may stand in the way
-            if verified(final) is not None:
-                raise UserError("the checkpoint is there already", where=str(final), fix="give a new folder")
-            discard(final)
-        faults.point("before-rename")
-        part.rename(final)
-        flush(parent)
-    except OSError as error:
-        shutil.rmtree(part, ignore_errors=True)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES):
-            raise no_room(parent, error, needed) from None
-        raise
-    except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
-        raise
+    with writing(parent, needed):
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            check_room(parent, needed)
+            part.mkdir()
+            for place, write in writers:
+                write(part)
+                faults.point(place)
+            files = {path.name: sealed(path) for path in sorted(part.iterdir())}
+            faults.point("before-manifest")
+            manifest = part / MANIFEST
+            manifest.write_text(rendered({**facts, "files": files}), encoding="utf-8")
+            flush(manifest)
+            flush(part)
+            faults.point("manifest")
+            if final.exists():  # only a folder that does not verify may stand in the way
+                if not problem(final):
+                    raise UserError("the checkpoint is there already", where=str(final), fix="give a new folder")
+                discard(final)
+            faults.point("before-rename")
+            part.rename(final)
+            flush(parent)
+        except BaseException:
+            shutil.rmtree(part, ignore_errors=True)
+            raise
     faults.point("renamed")
     return final
 
@@ -66,15 +75,33 @@ def commit(parent: Path, name: str, writers: Sequence[Writer], facts: Mapping[st
 def check_room(parent: Path, needed: int) -> None:
     """Refuse before writing what cannot fit."""
     if needed and shutil.disk_usage(parent).free < needed:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def no_room(parent: Path, error: OSError, needed: int) -> NoRoom:
-    free = shutil.disk_usage(parent).free
-    return NoRoom(
-        f"the checkpoint could not be written ({error.strerror}): about {needed:,} bytes needed, {free:,} free",
-        where=str(parent), fix="make room and resume; the checkpoint before it is whole",
-    )  # fmt: skip
+@contextlib.contextmanager
+def writing(place: Path, needed: int = 0) -> Iterator[None]:
+    """Say in one line what a disk that is full, read-only or failing did to what is written inside."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in UNWRITABLE:
+            raise
+        try:
+            room = f"{shutil.disk_usage(next(p for p in (place, *place.parents) if p.is_dir())).free:,} bytes free"
+        except (OSError, StopIteration):
+            room = "free space unknown"
+        wanted = f"about {needed:,} bytes needed, " if needed else ""
+        raise NoRoom(
+            f"could not be written ({error.strerror}): {wanted}{room}", where=str(place),
+            fix="make room and resume; what was saved before is whole",
+        ) from None  # fmt: skip
+
+
+def rendered(manifest: Mapping[str, Any]) -> str:
+    """A manifest as its file holds it, byte for byte: sealed by the hash of itself."""
+    body = {name: value for name, value in manifest.items() if name != SEAL}
+    seal = hashlib.sha256(json.dumps(body, indent=1).encode()).hexdigest()
+    return json.dumps({**body, SEAL: seal}, indent=1) + "\n"
 
 
 def sealed(path: Path) -> dict[str, Any]:
@@ -108,11 +135,13 @@ def verified(folder: Path) -> dict[str, Any] | None:
 def problem(folder: Path) -> str:
     """What is wrong with a committed folder: the first file that is missing, cut or changed; empty if nothing."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        files = manifest["files"]
-        if not isinstance(manifest["step"], int) or not files:
+        text = (folder / MANIFEST).read_bytes()
+        manifest = json.loads(text)
+        if rendered(manifest).encode() != text:
+            return f"{MANIFEST} has changed"
+        if type(manifest["step"]) is not int or not manifest["files"]:
             return f"{MANIFEST} is not whole"
-        for name, entry in files.items():
+        for name, entry in manifest["files"].items():
             if name != Path(name).name:
                 return f"{MANIFEST} names {name[:60]!r}"
             path = folder / name
@@ -122,32 +151,45 @@ def problem(folder: Path) -> str:
                 return f"{name} has {path.stat().st_size:,} bytes, not {entry['bytes']:,}"
             if digest(path) != entry["sha256"]:
                 return f"{name} has changed"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return f"{MANIFEST} cannot be read ({type(error).__name__})"
     return ""
 
 
 def committed(parent: Path) -> Iterator[tuple[int, Path]]:
-    """Step and folder of everything that has a manifest, the greatest step first; not verified yet."""
+    """Step and folder of every checkpoint that has a manifest, the greatest step first; not verified yet."""
     found = []
     for path in parent.iterdir() if parent.is_dir() else ():
-        if path.name.startswith(".") or not path.is_dir() or path.is_symlink():
+        if not NAME.fullmatch(path.name) or not path.is_dir() or path.is_symlink():
             continue
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
             step = json.loads((path / MANIFEST).read_text(encoding="utf-8"))["step"]
-            if isinstance(step, int):
+            if type(step) is int:
                 found.append((step, path))
     yield from sorted(found, key=lambda pair: (-pair[0], pair[1].name))
 
 
-def latest(parent: Path) -> tuple[int, Path] | None:
-    """The newest whole checkpoint."""
-    return next(((step, path) for step, path in committed(parent) if not problem(path)), None)
+def latest(parent: Path, say: Callable[[str], None] = lambda line: None) -> tuple[int, Path] | None:
+    """The newest whole checkpoint; newer ones that are damaged are said."""
+    for step, path in committed(parent):
+        trouble = problem(path)
+        if not trouble:
+            return step, path
+        say(f"damaged  {path.name}: {trouble}; the one before it is taken")
+    return None
 
 
-def rotate(parent: Path, keep: int, protected: Sequence[int] = ()) -> list[int]:
-    """Delete all but the newest `keep` checkpoints and the protected steps; the steps deleted."""
-    gone = [(step, path) for step, path in list(committed(parent))[keep:] if step not in protected]
+def rotate(
+    parent: Path, keep: int, protected: Sequence[int] = (), *, newest: int | None = None,
+    counts: Callable[[int], bool] = lambda step: True,
+) -> list[int]:  # fmt: skip
+    """Delete all but the newest checkpoint, the newest `keep` that count, and the protected steps; the steps deleted.
+
+    What lies beyond `newest` was found damaged: it neither counts nor is deleted, and is replaced in its turn.
+    """
+    known = [(step, path) for step, path in committed(parent) if newest is None or step <= newest]
+    kept = {step for step, _ in known[:1]} | set([step for step, _ in known if counts(step)][:keep]) | set(protected)
+    gone = [(step, path) for step, path in known if step not in kept]
     for _, path in gone:
         discard(path)
     return [step for step, _ in gone]
@@ -164,6 +206,6 @@ def discard(folder: Path) -> None:
 
 def sweep(parent: Path) -> None:
     """Remove what a process that died left half written or half deleted; only names of ours."""
-    for path in parent.iterdir() if parent.is_dir() else ():
+    for path in list(parent.iterdir()) if parent.is_dir() else ():
         if path.name.startswith((PART, GONE)) and path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)

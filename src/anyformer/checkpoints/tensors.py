@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import math
 import mmap
+import os
+import re
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -150,9 +152,14 @@ def no_weights(folder: Path) -> UserError:
 
 def write(path: Path, tensors: dict[str, Tensor]) -> None:
     """One safetensors file; the metadata is what other readers expect to find."""
-    save_file(
-        {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}, str(path), {"format": "pt"}
-    )
+    plain = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
+    try:
+        save_file(plain, str(path), {"format": "pt"})
+    except SafetensorError as error:
+        found = re.search(r"os error (\d+)", str(error))
+        if found is None:
+            raise
+        raise OSError(int(found[1]), os.strerror(int(found[1])), str(path)) from None
 
 
 def write_shards(folder: Path, tensors: dict[str, Tensor], *, shard_bytes: int, stem: str = "model") -> list[Path]:

@@ -1,4 +1,4 @@
-"""Verbs on model folders: generate, convert, check."""
+"""Verbs on model folders: generate, convert."""
 
 from __future__ import annotations
 
@@ -52,6 +52,7 @@ def generate(
     text = sys.stdin.read() if prompt in (None, "-") else str(prompt)
     started = time.perf_counter()
     predictor = anyformer.load(folder, device=device, dtype=torch_dtype(dtype))
+    check_writes(predictor, folder)
     opened = time.perf_counter()
     sampled = temperature not in (None, 0.0) or top_k is not None or top_p is not None
     settings: dict[str, Any] = {
@@ -151,53 +152,13 @@ def changed(
     return notes
 
 
-def check(folder: Folder, as_json: Json = False, quiet: Quiet = False) -> None:
-    """Open a model folder, test it whole, and say what it is.
-
-    \b
-    Example:
-      anyformer check FOLDER
-    """
-    import torch
-
-    import anyformer
-
-    configure_messages(quiet)
-    predictor = anyformer.load(folder)
-    opened, bad = predictor.opened, []
-    for name, parameter in predictor.model.named_parameters():
-        if not torch.isfinite(parameter).all():
-            bad.append(f"{name} holds values that are not finite")
-    words = predictor.tokenizer
-    vocabulary = getattr(predictor.spec, "embed", None)
-    known = None if vocabulary is None or vocabulary.vocabulary is None else vocabulary.vocabulary[0]
-    if words is not None and known is not None and words.size > known:
-        bad.append(f"the tokenizer has {words.size} tokens, the model knows {known}")
-    facts: dict[str, Any] = {
-        "folder": str(folder),
-        "family": opened.family.model_type if opened.family else "anyformer",
-        "head": opened.head or type(predictor.spec.head).__name__,
-        "parameters": sum(p.numel() for p in predictor.model.parameters()),
-        "dtype": str(opened.dtype).removeprefix("torch."),
-        "tokenizer": None if words is None else f"{words.size} tokens",
-        "labels": predictor.labels,
-        "unknown options": opened.unread,
-        "problems": bad,
-    }
-    if as_json:
-        write(json.dumps(facts))
-    else:
-        write("\n".join(f"{name:<16} {shown(value)}" for name, value in facts.items()))
-    if bad:
-        raise UserError(
-            f"{len(bad)} problems, first: {bad[0]}", where=folder.name, fix="do not use this folder", details=bad
-        )
-
-
-def shown(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) if value else "none"
-    return f"{value:,}" if isinstance(value, int) else str(value if value is not None else "none")
+def check_writes(predictor: Predictor, folder: Path) -> None:
+    """A model that was trained to answer rows is asked by another verb."""
+    kept = predictor.preprocess
+    if kept is not None and kept.task not in ("lm", "translate"):
+        what = {"classify": "names classes", "regress": "gives numbers", "tag": "tags words"}.get(kept.task, kept.task)
+        fix = f"anyformer predict {folder} FILE"
+        raise UserError(f"this model {what} and does not write text", where=str(folder), fix=fix)
 
 
 def layers_of(text: str | None) -> list[int] | None:

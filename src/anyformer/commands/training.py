@@ -3,46 +3,54 @@
 from __future__ import annotations
 
 import json
-import os
-import shlex
 import sys
+from collections.abc import Callable
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from anyformer.commands import asking
+from anyformer.commands.asking import Asked, refuse_settings
 from anyformer.commands.words import configure_messages, note, write
-from anyformer.errors import UserError
+from anyformer.errors import UserError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from anyformer.training.job import Run as Trained
+    from anyformer.training.request import Request
 
 Run = Annotated[Path, typer.Argument(help="The folder of a run.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="The result only, no messages.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda[:N] or mps.")]
 Progress = Annotated[str, typer.Option(help="auto, bar, lines or none.")]
+Batch = Annotated[int, typer.Option(min=1, help="Rows at a time.")]
+MODES = ("auto", "bar", "lines", "none")
 
 
 def train(
     data: Annotated[list[Path], typer.Argument(help="A file, a folder, or two parallel files.")],
-    target: Annotated[list[str] | None, typer.Option(help="The column to predict; several may be given.")] = None,
-    task: Annotated[
-        str | None, typer.Option(help="lm, classify, regress, tag or translate; guessed if not given.")
-    ] = None,
-    preset: Annotated[str | None, typer.Option(help="A named model; see: anyformer presets.")] = None,
-    start: Annotated[Path | None, typer.Option("--from", help="A model folder or run to fine-tune.")] = None,
+    target: asking.Target = None,
+    task: asking.Task = None,
+    preset: asking.Preset = None,
+    start: asking.Start = None,
     out: Annotated[Path | None, typer.Option(help="A new folder for the run; runs/... if not given.")] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Number of steps.")] = None,
-    minutes: Annotated[float | None, typer.Option(help="Time to train for, in place of steps.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Everything random follows from it.")] = None,
-    device: Device = "auto",
-    valid: Annotated[list[Path] | None, typer.Option(help="A file to validate on, in place of a share.")] = None,
-    test: Annotated[list[Path] | None, typer.Option(help="A file to test on, in place of a share.")] = None,
-    split_column: Annotated[str | None, typer.Option(help="A column that says train, valid or test.")] = None,
-    group: Annotated[str | None, typer.Option(help="Rows with equal values here stay on one side.")] = None,
-    time: Annotated[str | None, typer.Option(help="The latest rows by this column validate and test.")] = None,
-    types: Annotated[list[str] | None, typer.Option(help="column=number|category|text|date|image|skip.")] = None,
-    inputs: Annotated[list[str] | None, typer.Option(help="A column to learn from; all if none is named.")] = None,
-    config: Annotated[Path | None, typer.Option(help="A YAML file of settings, such as a run's config.yaml.")] = None,
-    settings: Annotated[list[str] | None, typer.Option("--set", help="path=value, e.g. training.batch=16.")] = None,
+    steps: asking.Steps = None,
+    minutes: asking.Minutes = None,
+    seed: asking.Seed = None,
+    device: asking.Device = "auto",
+    valid: asking.Valid = None,
+    test: asking.Test = None,
+    split_column: asking.SplitColumn = None,
+    group: asking.Group = None,
+    time: asking.Time = None,
+    types: asking.Types = None,
+    inputs: asking.Inputs = None,
+    config: asking.Settings = None,
+    settings: asking.Set = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, write nothing.")] = False,
     progress: Progress = "auto",
     as_json: Json = False,
     quiet: Quiet = False,
@@ -58,36 +66,62 @@ def train(
       anyformer train photos/
       anyformer train reviews.csv --target label --from FOLDER
     """
-    from anyformer.training.job import run_request
-    from anyformer.training.request import Request, from_file, parsed
-
+    check_mode(progress)
     configure_messages(quiet)
-    arm_faults()
-    asked: dict[str, Any] = {}
-    top: dict[str, Any] = {}
-    if config is not None:
-        asked, top = from_file(config)
-    asked |= parsed(settings or [])
-    flags: dict[str, Any] = {
-        "data.target": tuple(target or ()) or None, "data.types": tuple(spread(types)) or None,
-        "data.inputs": tuple(inputs or ()) or None,
-        "data.split.valid_file": tuple(str(path) for path in valid or ()) or None,
-        "data.split.test_file": tuple(str(path) for path in test or ()) or None,
-        "data.split.column": split_column, "data.split.group": group, "data.split.time": time,
-        "training.steps": steps, "training.minutes": minutes, "training.seed": seed,
-    }  # fmt: skip
-    asked |= {name: value for name, value in flags.items() if value is not None}
-    request = Request(
-        list(data), task=task or top.get("task"), preset=preset or top.get("preset"),
-        start=start or (Path(top["start"]) if top.get("start") else None), out=out, device=device, settings=asked,
-        command=shlex.join(["anyformer", *sys.argv[1:]]),
+    refuse_settings(data)
+    asked = Asked(
+        target, task, preset, start, steps, minutes, seed, device, valid, test, split_column, group, time, types,
+        inputs, config, settings,
     )  # fmt: skip
-    run = run_request(request, say=(lambda line: None) if quiet else note, progress=progress, quiet=quiet)
+    request = asked.request(list(data), out)
+    if dry_run:
+        rehearsed(request, as_json=as_json, quiet=quiet)
+        return
+    with settings_named(request):
+        run = asked_again(request, progress, quiet) or started(request, progress, quiet)
     conclude(run, as_json=as_json, quiet=quiet)
+
+
+def started(request: Request, progress: str, quiet: bool) -> Trained:
+    from anyformer.training.job import run_request
+
+    return run_request(request, say=messages(quiet), progress=progress, quiet=quiet)
+
+
+def asked_again(request: Request, progress: str, quiet: bool) -> Trained | None:
+    """The same line typed again where a run already is: on a terminal, offer to go on with it."""
+    out = request.out
+    if out is None or quiet or not (out / "run.json").is_file() or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return None
+    from anyformer.training.job import resume as go_on
+
+    note(f"a run is there already: {out}; it is never overwritten")
+    if not typer.confirm("go on with it?", default=True, err=True):
+        return None  # refused with the ways that are left
+    return go_on(out, say=note, progress=progress, quiet=quiet)
+
+
+def rehearsed(request: Request, *, as_json: bool, quiet: bool) -> None:
+    """Everything up to the first step, in a folder that is then thrown away."""
+    from anyformer.training.rehearse import rehearse
+
+    lines: list[str] = []
+    with settings_named(request):
+        facts = rehearse(request, lines.append if as_json else write, timed=True)
+    if as_json:
+        write(json.dumps(facts | {"lines": lines}))
+    elif not quiet:
+        note("dry run: nothing was written")
 
 
 def resume(
     run: Run,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="path=value, e.g. training.save_every=50.")
+    ] = None,
+    allow_change: Annotated[
+        list[str] | None, typer.Option(help="A setting that may change though results will; e.g. steps.")
+    ] = None,
     progress: Progress = "auto",
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda[:N] or mps; as before if not given.")] = None,
     as_json: Json = False,
@@ -98,20 +132,26 @@ def resume(
     \b
     Example:
       anyformer resume runs/2026-01-31_120000-book-3f9a1c
+      anyformer resume RUN --set training.steps=2000 --allow-change steps
     """
+    from anyformer.training.change import change_run
     from anyformer.training.job import resume as go_on
+    from anyformer.training.settings_file import parsed
 
+    check_mode(progress)
     configure_messages(quiet)
-    arm_faults()
-    done = go_on(run, say=(lambda line: None) if quiet else note, progress=progress, quiet=quiet, device=device)
+    say = messages(quiet)
+    if settings or allow_change:
+        change_run(run, parsed(settings or []), allow_change or [], say)
+    done = go_on(run, say=say, progress=progress, quiet=quiet, device=device)
     conclude(done, as_json=as_json, quiet=quiet)
 
 
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A run, or a folder of a model trained here.")],
     data: Annotated[list[Path] | None, typer.Argument(help="Files to judge; the run's own test rows if none.")] = None,
-    device: Device = "auto",
-    batch: Annotated[int, typer.Option(min=1, help="Rows at a time.")] = 64,
+    device: asking.Device = "auto",
+    batch: Batch = 64,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -125,7 +165,7 @@ def evaluate(
     from anyformer.training.evaluation import evaluate_run
 
     configure_messages(quiet)
-    found = evaluate_run(run, list(data or []), device=device, batch=batch, say=(lambda line: None) if quiet else note)
+    found = evaluate_run(run, list(data or []), device=device, batch=batch, say=messages(quiet))
     if as_json:
         write(json.dumps(found))
         return
@@ -138,10 +178,10 @@ def predict(
     run: Annotated[Path, typer.Argument(help="A run, or a folder of a model trained here.")],
     data: Annotated[list[Path], typer.Argument(help="Files with the columns it was trained on.")],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="A new .csv, .jsonl, .parquet, .txt or .conll file.")
+        Path | None, typer.Option("--out", "-o", help="A new .csv, .jsonl, .parquet, .txt or .conll.")
     ] = None,
-    device: Device = "auto",
-    batch: Annotated[int, typer.Option(min=1, help="Rows at a time.")] = 64,
+    device: asking.Device = "auto",
+    batch: Batch = 64,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -156,7 +196,7 @@ def predict(
 
     configure_messages(quiet)
     text = predict_files(run, list(data), out, device=device, batch=batch, as_json=as_json,
-                         say=(lambda line: None) if quiet else note)  # fmt: skip
+                         say=messages(quiet))  # fmt: skip
     if text is not None:
         write(text)
     elif not quiet:
@@ -177,19 +217,20 @@ def conclude(run: Any, *, as_json: bool, quiet: bool) -> None:
             note(line)
 
 
-def spread(words: list[str] | None) -> list[str]:
-    """Several column=kind may stand in one word, separated by commas."""
-    return [part for word in words or () for part in word.split(",") if part]
+def messages(quiet: bool) -> Callable[[str], None]:
+    """Where lines for people go."""
+    return (lambda line: None) if quiet else note
 
 
-def arm_faults() -> None:
-    """Let a test break the run at a named point; see anyformer.faults."""
-    asked = os.environ.get("ANYFORMER_FAULT", "")
-    if asked:
-        from anyformer import faults
-
-        faults.arm(asked)
+def check_mode(progress: str) -> None:
+    if progress not in MODES:
+        raise UserError(f"no progress is called {progress!r}", where="--progress", fix=did_you_mean(progress, MODES))
 
 
-def no_model(folder: Path) -> UserError:
-    return UserError("the folder holds no model trained here", where=str(folder), fix="give a run; see: anyformer runs")
+@contextmanager
+def settings_named(request: Request) -> Iterator[None]:
+    """Errors about a setting name the file and line it was written in."""
+    try:
+        yield
+    except UserError as error:
+        raise request.placed(error) from None

@@ -47,15 +47,16 @@ class Arrays(Mapping[str, np.ndarray]):
         arrays = cls(folder)
         try:
             read = json.loads(index.read_text(encoding="utf-8"))
-            arrays.facts, arrays.seal = read["facts"], read["files"]
-        except (ValueError, KeyError, TypeError):
+            arrays.facts, arrays.seal = dict(read["facts"]), dict(read["files"])
+            whole = all(
+                name == Path(name).name
+                and (folder / name).is_file()
+                and (folder / name).stat().st_size == entry["bytes"]
+                and digest(folder / name) == entry["sha256"]
+                for name, entry in arrays.seal.items()
+            )
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
-        whole = all(
-            (folder / name).is_file()
-            and (folder / name).stat().st_size == entry["bytes"]
-            and digest(folder / name) == entry["sha256"]
-            for name, entry in arrays.seal.items()
-        )
         return arrays if whole else None
 
     def put(self, name: str, array: np.ndarray) -> np.ndarray:

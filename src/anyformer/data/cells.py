@@ -13,6 +13,8 @@ from anyformer.data.kinds import strings
 if TYPE_CHECKING:
     import pyarrow as pa
 
+ENORMOUS = 1e150  # of a number that is still reckoned with
+LARGEST = 1e30  # of a number in an array; a float32 holds it
 BETWEEN = "\x1f"  # stands between the items of a list that is compared as one word
 
 
@@ -59,6 +61,11 @@ def texts(column: pa.ChunkedArray) -> list[str]:
     """Every cell as text, empty where it is missing; the words of a list with spaces between."""
     found = strings(column) if is_list(column.type) else worded(column)
     return ["" if text is None else text for text in found.to_pylist()]
+
+
+def bounded(values: np.ndarray) -> np.ndarray:
+    """Numbers as float64, nan where one is not finite, none so large that its square could not be held."""
+    return np.clip(np.where(np.isfinite(values), values, np.nan).astype(np.float64), -ENORMOUS, ENORMOUS)
 
 
 def some(count: int, noun: str) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 
-from anyformer.data.cells import coded, in_order
+from anyformer.data.cells import LARGEST, bounded, coded, in_order
 from anyformer.data.kinds import date_form, days, numbers
 from anyformer.data.settings import Columns
 from anyformer.errors import UserError
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 NOISE = 1e-3  # of a column's deviation: ties drawn apart before quantiles are taken, as FT-Transformer's authors do
 EDGE = 1e-7  # a value at the end of the training range stands at this quantile
-LARGEST = 1e30  # held by a float32
 MISSING = -1  # the id of a category that is not there
 
 
@@ -50,13 +49,12 @@ class Number(Column):
     def fit(cls, name: str, column: pa.ChunkedArray | np.ndarray, settings: Columns, *, seed: int = 0) -> Number:
         """The scale of a column's training rows."""
         values = column if isinstance(column, np.ndarray) else numbers(column)
-        values = values[np.isfinite(values)].astype(np.float64)
+        values = bounded(values[np.isfinite(values)])
         if settings.scale == "none" or len(values) == 0:
             return cls(name=name, scale="none")
-        with np.errstate(over="ignore"):
-            mean, deviation = float(values.mean()), float(values.std())
-        if not np.isfinite(deviation) or deviation <= abs(mean) * 1e-14:  # one value, or rounding around one
-            return cls(name=name, scale="standard", mean=mean if np.isfinite(mean) else 0.0)
+        mean, deviation = float(values.mean()), float(values.std())
+        if deviation <= abs(mean) * 1e-14:  # one value, or rounding around one
+            return cls(name=name, scale="standard", mean=mean)
         if settings.scale == "standard":
             return cls(name=name, scale="standard", mean=mean, deviation=deviation)
         # The noise belongs to the column's name, so that another column beside it changes nothing.
@@ -67,7 +65,7 @@ class Number(Column):
     def encode(self, column: pa.ChunkedArray | np.ndarray) -> np.ndarray:
         """Scaled numbers (N,), nan where there is none."""
         values = column if isinstance(column, np.ndarray) else numbers(column)
-        values = np.where(np.isfinite(values), values, np.nan).astype(np.float64)
+        values = bounded(values)
         if self.scale == "standard":
             values = (values - self.mean) / self.deviation
         elif self.quantiles is not None:
@@ -131,11 +129,11 @@ class Date(Column):
 
     @classmethod
     def fit(
-        cls, name: str, column: pa.ChunkedArray, settings: Columns, *, seed: int = 0, form: str | None = None
+        cls, name: str, column: pa.ChunkedArray | np.ndarray, settings: Columns, *, seed: int = 0, form: str = ""
     ) -> Date:
-        """The parts that vary in the training rows, each scaled; `form` helps where those rows leave it open."""
-        form = date_form(column) or form or ""
-        moments = days(column, form or None)
+        """The parts that vary in the training rows, each scaled; `form` is how they are written, where it is known."""
+        form = form if isinstance(column, np.ndarray) else form or date_form(column) or ""
+        moments = column if isinstance(column, np.ndarray) else days(column, form or None)
         elapsed = since_1970(moments)
         known = elapsed[np.isfinite(elapsed)]
         start = float(known.min()) if len(known) else 0.0
@@ -146,9 +144,10 @@ class Date(Column):
                 parts.append(Number.fit(part, values, settings, seed=seed))
         return cls(name=name, form=form, start=start, parts=tuple(parts))
 
-    def encode(self, column: pa.ChunkedArray) -> np.ndarray:
+    def encode(self, column: pa.ChunkedArray | np.ndarray) -> np.ndarray:
         """Scaled parts (N, parts), nan where there is no date."""
-        found = dates(days(column, self.form or None), self.start)
+        moments = column if isinstance(column, np.ndarray) else days(column, self.form or None)
+        found = dates(moments, self.start)
         return np.stack([part.encode(found[part.name]) for part in self.parts or ()], 1)
 
 
@@ -188,13 +187,13 @@ class Image(Column):
     channels: int | None = None
 
 
-def fit_column(name: str, kind: str, column: Any, settings: Columns, *, seed: int, form: str | None = None) -> Column:
-    """The column of one kind, fitted on the cells given."""
+def fit_column(name: str, kind: str, cells: Any, settings: Columns, *, seed: int, form: str = "") -> Column:
+    """The column of one kind, fitted on the cells (or, of numbers and dates, the values) given."""
     if kind == "number":
-        return Number.fit(name, column, settings, seed=seed)
+        return Number.fit(name, cells, settings, seed=seed)
     if kind == "category":
-        return Category.fit(name, column, settings)
+        return Category.fit(name, cells, settings)
     if kind == "date":
-        return Date.fit(name, column, settings, seed=seed, form=form)
+        return Date.fit(name, cells, settings, seed=seed, form=form)
     plain: dict[str, type[Column]] = {"text": Text, "sentence": Sentence, "image": Image}
     return plain[kind](name=name)

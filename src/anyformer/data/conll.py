@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 UNIVERSAL = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 BATCH = 2**14
 NUMBER = re.compile(r"\d+(?:-\d+|\.\d+)?$")
-SIGN = re.compile(r"#+[ \t](?:\S+[ \t])*(?:O|[BIESLU]-\S+)$|#[^\s#]\S*[ \t]\S+$")  # a word that begins with #, not a comment
+# A word that begins with #, as hashtags do, and no comment: its last field is a tag of a span, or there are but two.
+SIGN = re.compile(r"#\S*[ \t](?:\S+[ \t])*(?:O|[BIESLU]-\S+)$|#\S*\t\S+$|#[^\s#]\S* \S+$")
 LONGEST = 100_000  # words of a sentence; more means that blank lines are missing
 
 

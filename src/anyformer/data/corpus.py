@@ -105,9 +105,9 @@ def trained(part: Part, words: Words, tell: Say) -> tuple[Tokenizer, str]:
     except UserError as error:
         raise error.inside("data.words.vocab") from None
     of = f"{sum(map(len, sample)):,} characters spread over the training part" if size > SAMPLE else "the training part"
-    tell(f"tokenizer: {NAMES[kind]}, {tokenizer.size:,} tokens, trained on {of}")
+    tell(f"tokens   {NAMES[kind]}, vocabulary {tokenizer.size:,}, trained on {of}")
     if kind in ("wordpiece", "unigram", "word"):
-        tell("it does not keep white space as it stands: line breaks are lost, and bits per byte compare with nothing")
+        tell("note     this tokenizer loses line breaks, so that bits per byte compare with nothing")
     return tokenizer, kind
 
 
@@ -133,11 +133,11 @@ def packed(parts: dict[str, Part], settings: Data, given: Given, cache: Path, te
     if arrays is not None and arrays.facts.get("fingerprint") == mark:
         tokenizer = own if own is not None else open_tokenizer(cache / "tokenizer")
         if tokenizer is not None and tokenizer.sha256 == arrays.facts.get("tokenizer"):
-            tell(f"packed before: {arrays.bytes / 1e6:,.1f} MB on disk")
+            tell(f"disk     packed before, {arrays.bytes / 1e6:,.1f} MB on disk")
             return arrays, tokenizer
     if own is not None:
         tokenizer, kind = own, "given"
-        tell(f"tokenizer: given, {tokenizer.size:,} tokens")
+        tell(f"tokens   given, vocabulary {tokenizer.size:,}")
     else:
         tokenizer, kind = trained(parts["train"], settings.words, tell)
     encoder = Encoder(tokenizer, "given" if settings.words.lower else kind)  # its short ways know no lower case
@@ -145,15 +145,15 @@ def packed(parts: dict[str, Part], settings: Data, given: Given, cache: Path, te
         enough(sum(map(len, encoder.encode([piece for _, _, piece in parts["train"].pieces()]))), "tokens")
     arrays = Arrays.new(cache)
     counts = {name: pack(part, encoder, arrays, name) for name, part in parts.items()}
-    if own is None:
-        tokenizer.save(cache / "tokenizer")
+    tokenizer.save(cache / "tokenizer")  # a given one too: the folder can be opened by itself
     arrays.close({"fingerprint": mark, "parts": counts, "kind": kind, "tokenizer": tokenizer.sha256})
     tokens, of = (sum(count[name] for count in counts.values()) for name in ("tokens", "bytes"))
     each = ", ".join(f"{name} {count['tokens']:,}" for name, count in counts.items())
-    tell(f"packed: {each} tokens, {tokens / of:.3f} a byte, {arrays.bytes / 1e6:,.1f} MB on disk")
+    tell(f"tokens   {each}; {tokens / of:.3f} a byte")
+    tell(f"disk     {arrays.bytes / 1e6:,.1f} MB")
     for name, count in counts.items():
         if count["unknown"]:
-            tell(f"{name}: {count['unknown']:,} tokens are unknown ({count['unknown'] / count['tokens']:.2%})")
+            tell(f"note     {name}: {count['unknown']:,} tokens are unknown ({count['unknown'] / count['tokens']:.2%})")
     return arrays, tokenizer
 
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import numpy as np
-
 from anyformer.data.frame import Frame
 from anyformer.data.inputs import Input, inputs_of, name_of
-from anyformer.data.kinds import Facts, look, numbers
+from anyformer.data.kinds import Facts, look
 from anyformer.data.settings import Data
 from anyformer.data.tasks import Form, counted, sentences_for, task_of
 from anyformer.errors import UserError, did_you_mean
 
 TARGET_NAMES = ("target", "label", "class", "y", "category", "output", "score")
+SPAN = re.compile(r"from (\S+) to ([^\s;]+)")
 SOURCE_NAMES = ("source", "src", "input", "question", "text", "document", "article")
 TASKS = ("classify", "tag", "regress", "translate")
 Origin = Literal["table", "sentences", "pairs", "pictures"]
@@ -155,9 +155,8 @@ def described(column: Input, frame: Frame) -> str:
     """What is known of a column, shortly: range or number of values, and how many are missing."""
     facts, parts = column.facts, []
     if column.kind == "number":
-        values = numbers(frame.column(column.name))
-        values = values[np.isfinite(values)]
-        parts.append(f"{values.min():.6g}..{values.max():.6g}" if len(values) else "")
+        span = SPAN.search(facts.reason)
+        parts.append(f"{span[1]}..{span[2]}" if span else facts.reason)
     elif column.kind == "category":
         parts.append(f"{counted(facts)} values")
     elif column.kind != "image":

@@ -5,19 +5,25 @@ from __future__ import annotations
 import numpy as np
 
 from anyformer.data.arrays import Arrays
-from anyformer.data.cells import worded
 from anyformer.data.columns import MISSING, Category, Date, Number, Sentence, Text
+from anyformer.data.counts import Counts, shown
+from anyformer.data.encode_texts import encode_pairs, encode_sentences, encode_texts
 from anyformer.data.frame import Frame
+from anyformer.data.parsed import Parsed
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.targets import Encoded
 from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import UserError
 
-LONGEST = 512  # tokens of a row, where nothing is said and training rows are that long
-
 
 def encode(
-    frame: Frame, preprocess: Preprocess, tokenizer: Tokenizer | None, arrays: Arrays, *, train: np.ndarray | None
+    frame: Frame,
+    preprocess: Preprocess,
+    tokenizer: Tokenizer | None,
+    arrays: Arrays,
+    *,
+    train: np.ndarray | None,
+    parsed: Parsed | None = None,
 ) -> tuple[Preprocess, Counts]:
     """Write the inputs of every row but pictures; `train` are the rows that may still decide the length of text.
 
@@ -25,7 +31,7 @@ def encode(
     """
     counts = Counts(len(frame))
     if "table" in preprocess.parts:
-        encode_table(frame, preprocess, arrays, counts, train)
+        encode_table(frame, preprocess, arrays, counts, train, parsed or Parsed(frame))
     if preprocess.task == "translate":
         preprocess = encode_pairs(frame, preprocess, needed(tokenizer), arrays, counts, train)
     elif preprocess.of(Sentence):
@@ -53,17 +59,20 @@ def encode_target(frame: Frame, preprocess: Preprocess) -> Encoded | None:
 
 
 def encode_table(
-    frame: Frame, preprocess: Preprocess, arrays: Arrays, counts: Counts, train: np.ndarray | None
+    frame: Frame, preprocess: Preprocess, arrays: Arrays, counts: Counts, train: np.ndarray | None, parsed: Parsed
 ) -> None:
     """Numbers (N, F) and categories (N, K)."""
     if preprocess.numbers:
         room = arrays.room("numbers", (len(frame), preprocess.numbers), np.float32)
         at = 0
         for column in preprocess.of(Number, Date):
-            made = column.encode(frame.column(column.name)).reshape(len(frame), -1)
+            cells = (
+                parsed.moments(column.name, column.form) if isinstance(column, Date) else parsed.numbers(column.name)
+            )
+            made = column.encode(cells).reshape(len(frame), -1)
             room[:, at : at + made.shape[1]] = made
             at += made.shape[1]
-            note_missing(frame, column.name, int(np.isnan(made[:, 0]).sum()) if made.shape[1] else 0, counts)
+            counts.lost(frame, column.name, np.isnan(made[:, 0]))
         del room
     categories = preprocess.of(Category)
     if categories:
@@ -71,16 +80,9 @@ def encode_table(
         for at, column in enumerate(categories):
             made = column.encode(frame.column(column.name))
             table[:, at] = made
-            note_missing(frame, column.name, int((made == MISSING).sum()), counts)
+            counts.lost(frame, column.name, made == MISSING)
             note_unknown(frame, column, made, counts, preprocess.unknown == "error", train)
         del table
-
-
-def note_missing(frame: Frame, name: str, lost: int, counts: Counts) -> None:
-    """Count cells without a value; those that hold something else than a number or date are named."""
-    if not lost:
-        return
-    counts.missing[name] = lost
 
 
 def note_unknown(
@@ -94,12 +96,11 @@ def note_unknown(
     if train is not None:
         strange[train] = False  # too rare in training to count, as was asked
     row = int(np.flatnonzero(strange if strange.any() else new)[0])
-    value = str(worded(frame.column(column.name).slice(row, 1))[0].as_py())
-    shown = f"{column.name}={value[:40]}"
     if refused and strange.any():
+        value, _, place = shown(frame, column.name, row).rpartition(", ")
         raise UserError(
-            f"{shown} is not among the {column.count - 1} values of the training rows", where=frame.place(row),
+            f"{value} is not among the {column.count - 1} values of the training rows", where=place,
             fix="repair the cell, or allow it with data.columns.unknown=bucket",
         )  # fmt: skip
     counts.unknown[column.name] = int(new.sum())
-    counts.shown[column.name] = f"{shown}, {frame.place(row)}"
+    counts.unknown_first[column.name] = shown(frame, column.name, row)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 from anyformer.data.arrays import Arrays
 from anyformer.data.cells import texts, worded
 from anyformer.data.columns import Sentence, Text
+from anyformer.data.counts import Counts
 from anyformer.data.frame import Frame
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.targets import Answer
@@ -19,21 +19,6 @@ from anyformer.data.tokenizer import Tokenizer
 from anyformer.data.tokens import Flat, Framer, WordEncoder, around, encoded, longest, pieces, token_type
 
 LONGEST = 512  # tokens of a row, where nothing is said and training rows are that long
-
-
-@dataclass
-class Counts:
-    """What happened to the rows on their way; nothing of it is silent."""
-
-    rows: int
-    cut: int = 0
-    missing: dict[str, int] = field(default_factory=dict)  # column to number of cells
-    unknown: dict[str, int] = field(default_factory=dict)  # column to number of cells with a value new to the model
-    shown: dict[str, str] = field(default_factory=dict)  # column to the first of them: "colour=mauve, cars.csv row 7"
-
-    def plain(self) -> dict[str, Any]:
-        """The counts as JSON holds them."""
-        return {"cut": self.cut, "missing": self.missing, "unknown": self.unknown, "unknown_first": self.shown}
 
 
 def raw_tokens(
@@ -96,7 +81,7 @@ def encode_texts(
         arrays.put("second", second)
     counts.cut = int(cut.sum())
     for column in columns:
-        note_missing(frame, column.name, worded(frame.column(column.name)).null_count, counts)
+        counts.lost(frame, column.name, worded(frame.column(column.name)).is_null().to_numpy())
     return preprocess
 
 
@@ -153,29 +138,25 @@ def encode_sentences(
 ) -> Preprocess:  # fmt: skip
     """Words as their parts, where each word begins, and its tag."""
     (column,) = preprocess.of(Sentence)
-    encoder, framer = WordEncoder(tokenizer), Framer(tokenizer, 1000, 1)
-    cells = frame.column(column.name)
-    sentence: Callable[[Any], list[str]] = lambda words: ["" if word is None else str(word) for word in words or ()]  # noqa: E731
-    rows = [
-        sentence(words)
-        for piece in pieces(len(frame))
-        for words in cells.slice(piece.start, piece.stop - piece.start).to_pylist()
-    ]
-    encoder.learn(rows)
+    encoder = WordEncoder(tokenizer)
     if preprocess.length is None:
-        chosen = range(len(rows)) if train is None else train.tolist()
-        most = max((sum(max(1, len(ids)) for ids in encoder(rows[number])) for number in chosen), default=0)
-        preprocess = preprocess.replace(length=longest([most + 1000 - framer.room], most=LONGEST))
+        lengths = np.zeros(len(frame), np.int64)
+        for piece in pieces(len(frame)):
+            for number, words in enumerate(encoder(sentences(frame, column.name, piece)), piece.start):
+                lengths[number] = sum(max(1, len(ids)) for ids in words)
+        most = int((lengths if train is None else lengths[train]).max(initial=0))
+        special = 1000 - Framer(tokenizer, 1000, 1).room
+        preprocess = preprocess.replace(length=longest([most + special], most=LONGEST))
     framer = Framer(tokenizer, preprocess.length or LONGEST, 1)
     tokens, begins = Flat(arrays, "tokens", token_type(tokenizer)), Flat(arrays, "begins", np.int32)
     cut = np.zeros(len(frame), bool)
     front = len(framer.marks.front)
     for piece in pieces(len(frame)):
         ready, places = [], []
-        for number in range(piece.start, piece.stop):
+        for number, words in enumerate(encoder(sentences(frame, column.name, piece)), piece.start):
             ids: list[int] = []
             at: list[int] = []
-            for word in encoder(rows[number]):
+            for word in words:
                 at.append(front + len(ids))
                 ids += word or [framer.fill]
             row, _, cut[number] = framer([ids])
@@ -188,3 +169,9 @@ def encode_sentences(
     arrays.put("cut", cut)
     counts.cut = int(cut.sum())
     return preprocess
+
+
+def sentences(frame: Frame, name: str, piece: slice) -> list[list[str]]:
+    """Some rows as lists of words."""
+    cells = frame.column(name).slice(piece.start, piece.stop - piece.start).to_pylist()
+    return [["" if word is None else str(word) for word in words or ()] for words in cells]

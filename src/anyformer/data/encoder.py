@@ -61,15 +61,15 @@ class Encoder:
             self.forget()
             new = list(dict.fromkeys(word for words in pieces for word in words))
         self.learn(new)
-        made = []
-        for words in pieces:
-            which = np.fromiter(map(self.numbers.__getitem__, words), np.int64, len(words))
-            starts, ends = self.ends[which], self.ends[which + 1]
-            lengths = ends - starts
-            before = np.cumsum(lengths) - lengths  # where each word begins in the result
-            places = np.arange(int(lengths.sum())) + np.repeat(starts - before, lengths)
-            made.append(self.ids[places])
-        return made
+        counts = np.fromiter(map(len, pieces), np.int64, len(pieces))
+        every = (word for words in pieces for word in words)
+        which = np.fromiter(map(self.numbers.__getitem__, every), np.int64, int(counts.sum()))
+        starts, ends = self.ends[which], self.ends[which + 1]
+        lengths = ends - starts
+        before = np.cumsum(lengths) - lengths  # where each word begins in the result
+        ids = self.ids[np.arange(int(lengths.sum())) + np.repeat(starts - before, lengths)]
+        last = np.cumsum(counts)[:-1]  # the first word of each piece but the first; none is without words
+        return np.split(ids, before[last])
 
     def learn(self, words: list[str]) -> None:
         """Cut words that come for the first time, on all cores."""

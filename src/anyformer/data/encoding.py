@@ -35,7 +35,8 @@ def known(encoding: str, where: str) -> str:
     """An encoding by the name somebody gave it, if there is such an encoding of text."""
     try:
         "a".encode(encoding)  # refuses what is no encoding of text, as base64
-        return codecs.lookup(encoding).name
+        name = codecs.lookup(encoding).name
+        return "latin-1" if name == "iso8859-1" else name
     except (LookupError, ValueError):
         what = f"{encoding[:40]!r} is no encoding"
         fix = "use utf-8, latin-1, cp1252, utf-16 or shift_jis"

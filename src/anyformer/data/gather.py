@@ -114,6 +114,8 @@ def gather(source: Any, origin: str, settings: Data, cache: Path) -> Gathered:
         frame, kind = frame_of(source), "table"
     else:
         frame, kind = read_all(paths, origin, settings, cache / "train"), origin
+    if kind == "pictures" and (settings.split.valid_file or settings.split.test_file):
+        frame = frame.of(["image", "label"])  # files say the split, so that names of folders do not
     frames, sides = [frame], [np.full(len(frame), FREE, np.int8)]
     for name, side, files in (
         ("--valid", VALID, settings.split.valid_file),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
-from anyformer.data.conversions import FORMS, MISSING, NUMBER
+from anyformer.data.header import looks_like_header
 from anyformer.data.opening import Opened
 from anyformer.data.settings import Format
 from anyformer.errors import UserError
@@ -193,10 +193,11 @@ def keeps_quotes(lines: Callable[[], Iterable[str]], delimiter: str, *, whole: b
     if not broken and not joined:
         return True
     with_quotes, without = (good_rows(lines(), Layout(delimiter, quoted, (), False)) for quoted in (True, False))
+    proper, stray = quoted_fields(lines(), delimiter)
     if not broken and delimiter != "\t" and with_quotes[1] == 0:
-        return True  # tabs are hardly ever meant to stand in a text, commas often
+        # Commas often stand in a text, tabs hardly ever; but a text does not hold three whole rows by chance.
+        return without[1] < 0 or without[0] - with_quotes[0] < 3 or proper > 0
     if with_quotes == without:
-        proper, stray = quoted_fields(lines(), delimiter)
         kept = proper > 10 * stray
     else:
         kept = with_quotes > without
@@ -265,32 +266,3 @@ def named(layout: Layout, rows: list[list[str]], ends: list[int], format: Format
         what = f"the column name {shown} comes twice" if len(twice) == 1 else f"column names {shown} come twice"
         raise UserError(what, where=f"{file.name} row {above + 1}", fix="rename one of them")
     return replace(layout, names=names, header=True, lead=ends[above], above=above, notes=tuple(notes))
-
-
-def looks_like_header(top: list[str], below: list[list[str]]) -> bool:
-    """Whether a first row names the columns: words that are neither values nor like those below them."""
-    cells = [cell.strip() for cell in top]
-    if len(cells) > 2 and cells == [str(at) for at in range(len(cells))]:
-        return True  # numbered columns
-    if any(is_value(cell) for cell in cells if cell) or not any(cells):
-        return False
-    if sum(not cell for cell in cells) > 1 or any(cell in MISSING for cell in cells if cell):
-        return False
-    fitting = [row for row in below if len(row) == len(cells)][:200]
-    if not fitting:
-        return True
-    columns = [[row[at].strip() for row in fitting] for at in range(len(cells))]
-    if any(sum(is_value(cell) for cell in column) > 0.5 * len(fitting) for column in columns):
-        return True
-    if any(cell and cell in column for cell, column in zip(cells, columns, strict=True)):
-        return False  # a name does not come again among the values
-    # All are words. Names are short and no sentences.
-    if any(len(cell) > 60 or len(cell.split()) > 5 or cell[-1:] in ".!?" for cell in cells):
-        return False
-    typical = sorted(max(len(cell) for cell in row) for row in fitting)[len(fitting) // 2]
-    return max(len(cell) for cell in cells) <= max(typical, 12)
-
-
-def is_value(cell: str) -> bool:
-    """Whether a cell is a number or a date."""
-    return any(re.match(form, cell) for form in (NUMBER, *FORMS.values()))

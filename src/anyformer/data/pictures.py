@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import concurrent.futures
-import multiprocessing
 import os
 import statistics
-import warnings
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -19,16 +14,15 @@ import numpy as np
 from anyformer.data.arrays import Arrays
 from anyformer.data.idx import read_idx
 from anyformer.data.images import BILINEAR, ImageSteps
-from anyformer.data.picture_decoding import Shape, Unreadable, located, looked_at, pixels
+from anyformer.data.picture_decoding import Shape, located, pixels
 from anyformer.data.picture_folders import read_pictures
+from anyformer.data.picture_workers import decode, look, shared
 from anyformer.data.prepared import Say
 from anyformer.data.settings import Pictures
 from anyformer.errors import UserError
 
 __all__ = ["normalised", "picture_arrays", "picture_steps", "read_pictures"]
 
-TOGETHER = 32  # pictures a worker takes at once
-FEW = 256  # below this, starting workers takes longer than decoding
 OWN = 64  # pictures of one size are taken as they are up to this side
 STEPS = ((160, 224), (80, 96), (48, 64), (0, 32))  # from this usual side on, the size of the network's input
 FLIPPED = "images are flipped left-right while training; --set data.pictures.flip=false for letters and digits"
@@ -88,7 +82,7 @@ def picture_arrays(
         sort(there, shared(look, [given[row] for row in there], folder, processes), heads.__setitem__, troubles)
     if troubles and (bad == "error" or not heads):
         raise refused(troubles, given)
-    if not heads:
+    if not heads and steps is None:  # rows for a model that knows its size may all be without a picture
         raise UserError("no images", where=name, fix="give paths of images")
     while True:
         shape = shape_of(list(heads.values()), settings, steps)
@@ -109,7 +103,10 @@ def picture_arrays(
     ok[list(heads)] = True
     if isinstance(room, np.memmap):
         room.flush()
-    tell(say, list(heads.values()), shape, troubles, given, len(given) - len(there), room.nbytes)
+    if heads:
+        tell(say, list(heads.values()), shape, troubles, given, len(given) - len(there), room.nbytes)
+    if settings.flip and steps is None:  # pictures to train on; those to predict come with the steps of their model
+        say(FLIPPED)
     return shape.sides[0], shape.channels, ok
 
 
@@ -161,80 +158,6 @@ def usual_size(sizes: Sequence[tuple[int, int]]) -> int:
         return min(sizes[0])
     side = statistics.median(min(size) for size in sizes)
     return next(size for least, size in STEPS if side >= least)
-
-
-# ---------------------------------------------------------------- decoding
-
-
-Work = Callable[[Any, Path], Any]
-
-
-def look(value: Any, folder: Path) -> Any:
-    """The head of one picture, or the reason why not."""
-    try:
-        return looked_at(value, folder)
-    except Unreadable as error:
-        return str(error)
-
-
-def decode(value: Any, folder: Path, shape: Shape) -> Any:
-    """The pixels of one picture, or the reason why not."""
-    try:
-        return pixels(value, folder, shape)
-    except Unreadable as error:
-        return str(error)
-
-
-def each(work: Work, values: list[Any], folder: Path) -> list[Any]:
-    """What a worker process does with its share."""
-    return [work(value, folder) for value in values]
-
-
-def shared(work: Work, values: list[Any], folder: Path, processes: int) -> Iterator[Any]:
-    """The work on each value in order; on several processes where there are many files."""
-    if processes < 2 or len(values) < FEW or "fork" not in multiprocessing.get_all_start_methods():
-        yield from (work(value, folder) for value in values)
-        return
-    parts = [values[at : at + TOGETHER] for at in range(0, len(values), TOGETHER)]
-    # Forked workers need nothing of the script that started the training, and touch neither torch nor a GPU.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        with pool(processes) as workers:
-            waiting: deque[Any] = deque()
-            done = 0
-            try:
-                for number, part in enumerate(parts):
-                    waiting.append(workers.submit(each, work, part, folder))
-                    if number >= 4 * processes:  # a few shares ahead, so that memory stays bounded
-                        yield from waiting.popleft().result()
-                        done += 1
-                while waiting:
-                    yield from waiting.popleft().result()
-                    done += 1
-            except BrokenProcessPool:
-                pass
-    for part in parts[done:]:
-        yield from alone(work, part, folder)
-
-
-def pool(processes: int) -> concurrent.futures.ProcessPoolExecutor:
-    return concurrent.futures.ProcessPoolExecutor(processes, multiprocessing.get_context("fork"))
-
-
-def alone(work: Work, values: list[Any], folder: Path) -> Iterator[Any]:
-    """A share that some picture may have killed a worker of: together first, then each in a process of its own."""
-    try:
-        with pool(1) as worker:
-            yield from worker.submit(each, work, values, folder).result()
-        return
-    except BrokenProcessPool:
-        pass
-    for value in values:
-        try:
-            with pool(1) as worker:
-                yield worker.submit(work, value, folder).result()
-        except BrokenProcessPool:
-            yield "crashes the decoder"
 
 
 # ---------------------------------------------------------------- IDX

@@ -12,7 +12,8 @@ import numpy as np
 from anyformer.data.arrays import Arrays
 from anyformer.data.cells import texts
 from anyformer.data.columns import Image, Text
-from anyformer.data.encode_rows import Counts, encode, encode_target
+from anyformer.data.counts import Counts
+from anyformer.data.encode_rows import encode, encode_target
 from anyformer.data.frame import Frame, Source
 from anyformer.data.gather import gather, origin_of, paths_of
 from anyformer.data.images import ImageSteps

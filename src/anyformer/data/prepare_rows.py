@@ -12,6 +12,7 @@ from anyformer.data.columns import Image, Sentence, Text
 from anyformer.data.decide import Decision, decide, lines
 from anyformer.data.encode_rows import encode, encode_target
 from anyformer.data.gather import Gathered
+from anyformer.data.parsed import Parsed
 from anyformer.data.picture_rows import Pictured, decode_pictures
 from anyformer.data.prepared import Given, Prepared, Say
 from anyformer.data.preprocess import Preprocess, fit_preprocess, sizes
@@ -49,8 +50,9 @@ def prepare_rows(
     work = Rows(gathered, decision, settings, Arrays.new(cache))
     pictured = work.pictures(given, tell)
     same = None if pictured is None else pictured.same[work.kept]
-    sides = split(work.frame, decision, settings.split, seed, fixed=work.fixed, same=same)
-    preprocess = fit_preprocess(work.frame, decision, sides.rows(TRAIN), settings, seed=seed, labels=given.labels)
+    sides = split(work.frame, decision, settings.split, seed, fixed=work.fixed, same=same, parsed=work.parsed)
+    preprocess = fit_preprocess(work.frame, decision, sides.rows(TRAIN), settings, seed=seed, labels=given.labels,
+                                parsed=work.parsed)  # fmt: skip
     sides, targets, unseen = work.known_labels(sides, preprocess)
     frame, arrays, train = work.frame, work.arrays, sides.rows(TRAIN)
     if pictured is not None:
@@ -61,7 +63,7 @@ def prepare_rows(
     if preprocess.of(Text, Sentence):
         tokenizer, about = tokenizer_for(frame, preprocess, train, settings.words, given, seed=seed)
         preprocess = worded(preprocess, tokenizer, settings, given)
-    preprocess, counts = encode(frame, preprocess, tokenizer, arrays, train=train)
+    preprocess, counts = encode(frame, preprocess, tokenizer, arrays, train=train, parsed=work.parsed)
     put_targets(arrays, preprocess, targets)
     arrays.put("side", sides.side)
 
@@ -99,6 +101,7 @@ class Rows:
         self.skipped = dict(frame.skipped) | skipped
         self.places |= {reason: found[0] for reason, found in frame.skipped_at.items() if found}
         self.frame = frame
+        self.parsed = Parsed(frame, arrays.folder / "read")
         self.kept = np.arange(len(frame))
         self.keep(rows)
         self.kept = np.arange(len(rows))  # counted from here on: pictures are decoded of these rows
@@ -109,6 +112,7 @@ class Rows:
             self.frame = self.frame.take(rows)
             self.fixed = None if self.fixed is None else self.fixed[rows]
             self.kept = self.kept[rows]
+            self.parsed = Parsed(self.frame, self.parsed.folder)
 
     def pictures(self, given: Given, tell: Say) -> Pictured | None:
         """Decode the pictures, if there are any; rows whose picture cannot be read are left out."""

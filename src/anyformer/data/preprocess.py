@@ -10,6 +10,7 @@ import numpy as np
 from anyformer.data.columns import Category, Column, Date, Image, Number, Sentence, Text, fit_column
 from anyformer.data.decide import Decision, name_of
 from anyformer.data.frame import Frame
+from anyformer.data.parsed import Parsed
 from anyformer.data.settings import Data
 from anyformer.data.targets import Answer, Classes, Tags, Target, Values
 from anyformer.data.tokenizer import Tokenizer
@@ -83,18 +84,22 @@ class Preprocess(Spec):
 
 
 def fit_preprocess(
-    frame: Frame, decision: Decision, rows: np.ndarray, settings: Data, *, seed: int, labels: list[str] | None = None
-) -> Preprocess:
+    frame: Frame, decision: Decision, rows: np.ndarray, settings: Data, *, seed: int,
+    labels: list[str] | None = None, parsed: Parsed | None = None,
+) -> Preprocess:  # fmt: skip
     """Columns and target as the training `rows` of the frame have them; no other row is looked at."""
+    parsed = parsed or Parsed(frame)
     columns: list[Column] = []
     for column in decision.inputs:
-        kind = column.kind
-        if kind in ("number", "category", "date"):
-            cells = frame.column(column.name).take(rows)
-            form = column.facts.form
-            columns.append(fit_column(column.name, kind, cells, settings.columns, seed=seed, form=form))
-        else:
-            columns.append(fit_column(column.name, kind, None, settings.columns, seed=seed))
+        name, kind, form = column.name, column.kind, column.facts.form
+        cells: Any = None
+        if kind == "number":
+            cells = parsed.numbers(name)[rows]
+        elif kind == "date":
+            cells = parsed.moments(name, form)[rows]
+        elif kind == "category":
+            cells = frame.column(name).take(rows)
+        columns.append(fit_column(name, kind, cells, settings.columns, seed=seed, form=form))
     target = fit_target(frame, decision, rows, settings, labels)
     return Preprocess(task=decision.task, columns=tuple(columns), target=target, unknown=settings.columns.unknown)
 

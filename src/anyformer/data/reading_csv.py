@@ -36,9 +36,9 @@ class Left:
     reasons: dict[str, int] = field(default_factory=dict)
     places: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def add(self, number: int, reason: str, detail: str = "") -> None:
-        """One row is left out."""
-        place = f"{self.name} {self.unit} {number + self.first}"
+    def add(self, number: int, reason: str, detail: str = "", line: int | None = None) -> None:
+        """One row is left out; `line` is where it stands, if that is known better than by counting rows."""
+        place = f"{self.name} {self.unit} {number + self.first}" if line is None else f"{self.name} line {line}"
         if self.strict:
             raise UserError(detail or reason, where=place, fix="mend or remove it, or leave out bad=error")
         self.numbers.append(number)
@@ -241,14 +241,16 @@ def labelled(file: Opened, left: Left) -> Iterator[pa.RecordBatch]:
     """Lines like `label text` as two columns."""
     kept: list[list[str]] = []
     number = 0
-    for line in file.lines():
+    for at, line in enumerate(file.lines(), 1):
         if not line.strip():
             continue
+        if at > number + 1:
+            left.unit = "row"  # blank lines stand between: counting rows does not give the line
         label, space, text = line.partition(" ")
         if space and text.strip():
             kept.append([label.removeprefix("__label__"), text])
         else:
-            left.add(number, "no text after the label", "a label without a text")
+            left.add(number, "no text after the label", "a label without a text", at)
         number += 1
         if len(kept) == BATCH:
             yield batch_of(("label", "text"), kept)

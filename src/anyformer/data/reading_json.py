@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from anyformer.data.arrow_columns import column_of
@@ -33,7 +34,7 @@ def json_rows(file: Opened, left: Left, spool: Spool) -> tuple[pa.Table, tuple[s
             rows, notes = of_object(file)
         else:
             left.unit = "line"
-            rows = of_lines(file, left)
+            rows = of_lines(file)
         found: set[str] = set()
         kept: list[dict[str, Any]] = []
         for row in good(rows, left, found):
@@ -50,46 +51,67 @@ def json_rows(file: Opened, left: Left, spool: Spool) -> tuple[pa.Table, tuple[s
 
 
 def good(rows: Iterator[Any], left: Left, notes: set[str]) -> Iterator[dict[str, Any]]:
-    """Rows as flat objects; what is none is left out."""
-    width = None
+    """Rows as flat objects; what is none, or has another form than the first, is left out."""
+    form: type | None = None
+    width = 0
     for number, row in enumerate(rows):
+        line = None
+        if isinstance(row, Line):
+            if row.number > number + 1:
+                left.unit = "row"  # blank lines stand between: counting rows does not give the line
+            line, row = row.number, row.value
         if isinstance(row, Bad):
-            left.add(number, row.reason, row.detail)
-        elif isinstance(row, dict):
-            if row:
-                yield flat(row)
-            else:
-                left.add(number, "an object without fields")
-        elif isinstance(row, list) and row and width in (None, len(row)):
-            width = len(row)
-            notes.add(f"no header: columns are c1 ... c{width}")
-            yield flat({f"c{at}": value for at, value in enumerate(row, 1)})
-        elif isinstance(row, list):
-            left.add(number, "not as many values as the first row", f"{len(row)} values where {width} are expected")
-        elif isinstance(row, str):
-            yield {"text": row}
+            left.add(number, row.reason, row.detail, line)
+        elif isinstance(row, dict | list | str) and not row:
+            left.add(number, "nothing in it", "an object without fields", line)
+        elif not isinstance(row, dict | list | str) or form not in (None, type(row)):
+            left.add(number, "not like the first row", f"{shortly(row)} is not {FORMS.get(form, FORMS[dict])}", line)
+        elif isinstance(row, list) and form is list and len(row) != width:
+            left.add(number, "not like the first row", f"{len(row)} values where {width} are expected", line)
         else:
-            left.add(number, "not an object", f"{shortly(row)} is not an object like {{...}}")
+            form = type(row)
+            if isinstance(row, list):
+                width = len(row)
+                notes.add(f"no header: columns are c1 ... c{width}")
+                row = {f"c{at}": value for at, value in enumerate(row, 1)}
+            yield flat(row) if isinstance(row, dict) else {"text": row}
 
 
+FORMS: dict[type | None, str] = {dict: "an object like {...}", list: "a list like [...]", str: "a text"}
+
+
+@dataclass(frozen=True)
 class Bad:
     """A line that is no JSON."""
 
-    def __init__(self, reason: str, detail: str) -> None:
-        self.reason, self.detail = reason, detail
+    reason: str
+    detail: str
 
 
-def of_lines(file: Opened, left: Left) -> Iterator[Any]:
+@dataclass(frozen=True)
+class Line:
+    """What a line says, and which line it is."""
+
+    number: int
+    value: Any
+
+
+def of_lines(file: Opened) -> Iterator[Line]:
     """One value a line; blank lines are none."""
-    for line in file.lines():
+    for number, line in enumerate(file.lines(), 1):
         if line.strip():
-            try:
-                yield json.loads(line)
-            except RecursionError:
-                yield Bad("nested too deeply", "nested too deeply")
-            except ValueError as error:
-                at = f" (column {error.colno})" if isinstance(error, json.JSONDecodeError) else ""
-                yield Bad("not JSON", f"not JSON: {told(error)}{at}")
+            yield Line(number, value_of(line))
+
+
+def value_of(line: str) -> Any:
+    """What a line of JSON says."""
+    try:
+        return json.loads(line)
+    except RecursionError:
+        return Bad("nested too deeply", "nested too deeply")
+    except ValueError as error:
+        at = f" (column {error.colno})" if isinstance(error, json.JSONDecodeError) else ""
+        return Bad("not JSON", f"not JSON: {told(error)}{at}")
 
 
 def of_list(file: Opened) -> Iterator[Any]:

@@ -179,8 +179,11 @@ class RowExamples(Examples):
         return "cut" in self.arrays and bool(self.arrays["cut"][int(self.rows[row])])
 
     def place(self, row: int) -> str:
-        """Where a row stands in its file."""
-        return self.frame.place(int(self.rows[row]))
+        """Where a row stands in its file; of a folder of pictures, the picture's own path."""
+        at = int(self.rows[row])
+        if self.frame.sources and self.frame.sources[0].unit == "image" and "image" in self.frame.names:
+            return str(self.frame.column("image")[at].as_py())
+        return self.frame.place(at)
 
     def cells(self, row: int) -> dict[str, Any]:
         """A row as it stands in the file, all of its columns."""

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from anyformer.data.cells import coded, worded
-from anyformer.data.decide import Decision, name_of
+from anyformer.data.decide import Decision
 from anyformer.data.frame import Frame
+from anyformer.data.inputs import Input, name_of
 from anyformer.data.kinds import days, look, numbers
+from anyformer.data.parsed import Parsed
 from anyformer.data.settings import Split
 from anyformer.errors import UserError, did_you_mean
 
@@ -48,11 +50,11 @@ def split(
     *,
     fixed: np.ndarray | None = None,
     same: np.ndarray | None = None,
+    parsed: Parsed | None = None,
 ) -> Sides:
     """The side of every row. `fixed` holds rows whose file says it; `same` numbers rows with equal pictures equally."""
-    cells = [column.name for column in decision.inputs if column.kind != "image"]
-    same = equal_rows(frame, cells, same)
-    found = Sides(np.full(len(frame), TRAIN, np.int8), int(len(same) - len(np.unique(same))))
+    same = equal_rows(frame, decision.inputs, parsed or Parsed(frame), same)
+    found = Sides(np.full(len(frame), TRAIN, np.int8), int(len(same) - 1 - same.max(initial=-1)))
     side = np.full(len(frame), FREE, np.int8) if fixed is None else fixed.copy()
     given = fixed is not None or settings.column is not None
     if settings.column is not None:
@@ -88,14 +90,21 @@ def split(
     return found
 
 
-def equal_rows(frame: Frame, names: Sequence[str], known: np.ndarray | None = None) -> np.ndarray:
-    """Numbers (N,), equal for rows whose cells are all equal, and whose `known` numbers are."""
+def equal_rows(frame: Frame, inputs: Sequence[Input], parsed: Parsed, known: np.ndarray | None = None) -> np.ndarray:
+    """Numbers (N,), equal for rows whose input cells are all equal, and whose `known` numbers (of pictures) are."""
     mark = np.zeros(len(frame), np.uint64)
     draw = np.random.default_rng(0)
-    for codes in [*(coded(frame.column(name))[0] for name in names), *([] if known is None else [known])]:
-        odd = draw.integers(2**63, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
-        mark = (mark ^ (codes + 1).astype(np.uint64)) * odd
-        mark ^= mark >> np.uint64(29)
+    for column in [*inputs, None]:
+        if column is None:
+            codes = known
+        elif column.kind in ("number", "date"):
+            codes = parsed.marks(column.name, column.kind, column.facts.form)
+        else:
+            codes = None if column.kind == "image" else coded(frame.column(column.name))[0]
+        if codes is not None:
+            odd = draw.integers(2**63, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+            mark = (mark ^ (codes.astype(np.uint64) + np.uint64(1))) * odd
+            mark ^= mark >> np.uint64(29)
     return np.unique(mark, return_inverse=True)[1].reshape(-1)
 
 
@@ -127,8 +136,10 @@ def strata(frame: Frame, decision: Decision) -> np.ndarray | None:
 
 def by_lot(units: np.ndarray, classes: np.ndarray | None, shares: tuple[float, float], seed: int) -> np.ndarray:
     """Sides drawn at random, whole units at a time, each class in its share and never away from training."""
-    units = np.unique(units, return_inverse=True)[1].reshape(-1)
-    _, first, sizes = np.unique(units, return_index=True, return_counts=True)
+    units = compact(units)
+    sizes = np.bincount(units)
+    first = np.zeros(len(sizes), np.int64)
+    first[units[::-1]] = np.arange(len(units))[::-1]
     classes = np.zeros(len(units), np.int64) if classes is None else classes
     kinds, of_unit = np.unique(classes[first], return_inverse=True)
     totals = np.bincount(of_unit, sizes, len(kinds)).astype(np.int64)
@@ -153,6 +164,13 @@ def by_lot(units: np.ndarray, classes: np.ndarray | None, shares: tuple[float, f
             if len(spare) > 1 and len(units) >= ENOUGH:
                 side[spare[0]] = to
     return side[units]
+
+
+def compact(numbers: np.ndarray) -> np.ndarray:
+    """The same numbers counted from 0 without gaps, in their order."""
+    if len(numbers) and numbers.min() == 0 and (np.bincount(numbers) > 0).all():
+        return numbers
+    return np.unique(numbers, return_inverse=True)[1].reshape(-1)
 
 
 def quotas(totals: np.ndarray, rows: int, shares: tuple[float, float]) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from anyformer.data.cells import coded, in_order, is_list, worded
+from anyformer.data.cells import LARGEST, bounded, coded, in_order, is_list, worded
 from anyformer.data.frame import Frame
 from anyformer.data.kinds import numbers
 from anyformer.errors import UserError
@@ -142,19 +142,19 @@ class Values(Target):
         """Mean and deviation of the training rows."""
         means, deviations = [], []
         for name in names:
-            values = numbers(frame.column(name))
-            values = values[np.isfinite(values)]
-            spread = float(values.std()) if len(values) else 0.0
-            fitted = scale == "standard" and np.isfinite(spread) and spread > 0
-            means.append(float(values.mean()) if fitted else 0.0)
-            deviations.append(spread if fitted else 1.0)
+            values = bounded(numbers(frame.column(name)))
+            values = values[~np.isnan(values)]
+            fitted = scale == "standard" and len(values) > 0
+            mean, deviation = (float(values.mean()), float(values.std())) if fitted else (0.0, 1.0)
+            means.append(mean)
+            deviations.append(deviation if deviation > abs(mean) * 1e-14 else 1.0)
         return cls(names=names, mean=tuple(means), deviation=tuple(deviations))
 
     def encode(self, frame: Frame) -> Encoded:
         """Scaled numbers (N,) or (N, K) in float32, nan where there is none; a row needs one of them."""
-        raw = np.stack([numbers(frame.column(name)) for name in self.names], 1)
-        raw = np.where(np.isfinite(raw), raw, np.nan)
-        scaled = ((raw - np.asarray(self.mean)) / np.asarray(self.deviation)).astype(np.float32)
+        raw = bounded(np.stack([numbers(frame.column(name)) for name in self.names], 1))
+        scaled = (raw - np.asarray(self.mean)) / np.asarray(self.deviation)
+        scaled = np.clip(scaled, -LARGEST, LARGEST).astype(np.float32)
         said = np.zeros(len(frame), bool)
         for name in self.names:
             said |= ~worded(frame.column(name)).is_null().to_numpy()

@@ -60,9 +60,7 @@ def task_of(
     return "classify", "one", f"{name} has {len(words):,} different values"
 
 
-def of_lists(
-    frame: Frame, name: str, rest: list[Input], task: str | None
-) -> tuple[str, Form, str]:
+def of_lists(frame: Frame, name: str, rest: list[Input], task: str | None) -> tuple[str, Form, str]:
     """A target of lists: a tag for each word, labels that come together, or a text in pieces."""
     if task in (None, "tag") and sentences_for(frame, name, rest) is not None:
         return "tag", "one", "each word has a tag"
@@ -106,9 +104,7 @@ def number_target(column: Any, seen: Facts) -> tuple[bool, bool]:
     return bool(few and (different == np.round(different)).all()), True
 
 
-def several(
-    frame: Frame, target: tuple[str, ...], task: str | None
-) -> tuple[str, Form, str]:
+def several(frame: Frame, target: tuple[str, ...], task: str | None) -> tuple[str, Form, str]:
     """Several targets: labels that are on or off, or several numbers."""
     words = {name: {word.lower() for word in coded(frame.column(name))[1]} for name in target}
     odd = {name: sorted(found - {*ON, *OFF}) for name, found in words.items()}

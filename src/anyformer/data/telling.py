@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from anyformer.data.cells import some
+from anyformer.data.counts import Counts
 from anyformer.data.decide import Decision
-from anyformer.data.encode_rows import Counts
 from anyformer.data.frame import Frame
 from anyformer.data.prepared import Say
 from anyformer.data.preprocess import Preprocess
@@ -93,8 +93,11 @@ def tell_counts(counts: Counts, preprocess: Preprocess, unseen: list[str], tell:
     if counts.missing:
         said = ", ".join(f"{name} {count:,}" for name, count in list(counts.missing.items())[:10])
         tell(f"missing  cells without a value are a value of their own: {said}")
+    for name, count in counts.odd.items():
+        tell(f"missing  {name}: {some(count, 'cell')} among them cannot be read, first {counts.odd_first[name]}")
     for name, count in counts.unknown.items():
-        tell(f"unknown  {name}: {some(count, 'cell')} with a value training does not have, first {counts.shown[name]}")
+        first = counts.unknown_first[name]
+        tell(f"unknown  {name}: {some(count, 'cell')} with a value training does not have, first {first}")
     if unseen:
         shown = ", ".join(repr(label[:40]) for label in unseen[:6]) + (" ..." if len(unseen) > 6 else "")
         tell(f"note     held-out rows have labels that no training row has, and are left out: {shown}")

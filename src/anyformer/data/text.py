@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +38,15 @@ def prepare_texts(
     say: Say,
     name: str = "texts",
     unit: str = "row",
+    valid: Iterable[str] | None = None,
+    test: Iterable[str] | None = None,
 ) -> Prepared:
-    """Texts that are there already, one document each, ready for a language model."""
+    """Texts that come one by one, one document each, ready for a language model; `valid` and `test` are texts too."""
     documents = in_memory(texts, name, unit)
+    own = {side: in_memory(rows, side, unit) for side, rows in (("valid", valid), ("test", test)) if rows is not None}
     if not documents:
         raise UserError("there is no text in it", where=name, fix="give at least one text that is not empty")
-    return prepared(documents, settings, cache=cache, given=given, say=say, skipped={}, unit="text")
+    return prepared(documents, settings, cache=cache, given=given, say=say, skipped={}, unit="text", own=own)
 
 
 def prepared(
@@ -55,6 +58,7 @@ def prepared(
     say: Say,
     skipped: dict[str, list[str]],
     unit: str,
+    own: Mapping[str, list[Document]] | None = None,
 ) -> Prepared:
     """The split, the tokenizer and the arrays; all of it taken from the cache where nothing has changed."""
     notes: list[str] = []
@@ -64,8 +68,8 @@ def prepared(
         say(line)
 
     for reason, names in skipped.items():
-        tell(f"skipped {len(names)}: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''} ({reason})")
-    parts = split(documents, settings, unit, tell)
+        tell(f"skipped  {len(names):,} files: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''} ({reason})")
+    parts = split(documents, settings, unit, own or {}, tell)
     arrays, tokenizer = packed(parts, settings, given, cache, tell)
     counts: dict[str, Any] = arrays.facts["parts"]
     length = window(settings.words, given, counts["train"]["tokens"], tell)
@@ -77,8 +81,8 @@ def prepared(
         for name, part in parts.items() if counts[name]["tokens"] >= 2
     }  # fmt: skip
     if "valid" in parts and "valid" not in sides:
-        tell("the validation part is too short for a single target: nothing validates")
-    tell(f"windows of {length} tokens: {len(sides['train']):,} a pass")
+        tell("note     the validation part is too short for a single target: nothing validates")
+    tell(f"rows     windows of {length} tokens: {len(sides['train']):,} a pass")
     preprocess = Preprocess(task="lm", length=length)
     facts = {
         "unit": unit, "documents": len(documents), "sources": sources(parts, unit),
@@ -106,31 +110,38 @@ def sources(parts: dict[str, Part], unit: str) -> list[dict[str, Any]]:
 # ---------------------------------------------------------------- the split
 
 
-def split(documents: list[Document], settings: Data, unit: str, tell: Say) -> dict[str, Part]:
+def split(
+    documents: list[Document], settings: Data, unit: str, own: Mapping[str, list[Document]], tell: Say
+) -> dict[str, Part]:
     """Training, validation and test parts; the last share of the text validates unless files say otherwise."""
     chosen = settings.split
     count, size = len(documents), sum(d.size for d in documents)
     characters = sum(d.characters for d in documents)
     how = sorted({note for d in documents for note in d.notes})
-    tell(
-        f"text: {count:,} {unit}{'s' * (count > 1)}, {size:,} bytes, {characters:,} characters"
-        + (f" ({', '.join(how)})" if how else "")
-    )
+    named = documents[0].name if (count, unit) == (1, "file") else f"{count:,} {unit}{'s' * (count > 1)}"
+    packed_as = f" ({', '.join(how)})" if how else ""
+    tell(f"file     {named}: {size:,} bytes, {characters:,} characters{packed_as}")
+    tell("task     lm: running text")
     parts = {"train": Part(documents)}
     for name, files in (("valid", chosen.valid_file), ("test", chosen.test_file)):
-        if files is not None:
-            parts[name] = Part(read_documents([Path(file) for file in files], settings.format)[0])
-            tell(f"{name}: {', '.join(files)}, {parts[name].characters:,} characters")
+        if name in own or files is not None:
+            other = (
+                own[name] if name in own else read_documents([Path(file) for file in files or ()], settings.format)[0]
+            )
+            parts[name] = Part(other)
+            what = ", ".join(files) if files else f"{len(other):,} {unit}{'s' * (len(other) != 1)}"
+            tell(f"split    {name}: {what}, {parts[name].characters:,} characters")
             seen = {d.sha256 for d in documents if d.sha256}
-            both = [d.name for d in parts[name].documents if d.sha256 in seen]
+            both = [d.name for d in other if d.sha256 in seen]
             if both:
-                tell(f"warning: {both[0]} is among the training files too, so that {name} figures say nothing")
+                more = f" and {len(both) - 1:,} more" if len(both) > 1 else ""
+                tell(f"warning  {both[0]}{more} to {name} on: the same text is trained on too")
     if "valid" not in parts and chosen.valid > 0:
         at = boundary(documents, 1 - chosen.valid)
         if 0 < at < characters:
             parts["train"], parts["valid"] = Part(documents, 0, at), Part(documents, at)
             tell(
-                f"split: the first {at:,} characters train, the last {characters - at:,} "
+                f"split    the first {at:,} characters train, the last {characters - at:,} "
                 f"({(characters - at) / characters:.1%}) validate"
             )
     return {name: parts[name] for name in ("train", "valid", "test") if name in parts}
@@ -166,7 +177,7 @@ def window(words: Words, given: Given, tokens: int, tell: Say) -> int:
     asked = words.length or LENGTH
     if given.length is not None and asked > given.length:
         if words.length is not None:
-            tell(f"windows of {asked} tokens do not fit the model: cut to {given.length}")
+            tell(f"note     windows of {asked} tokens do not fit the model: cut to {given.length}")
         asked = given.length
     length = asked
     # Only a default is made shorter for the sake of more windows; what was asked for has to fit, and no more.
@@ -174,5 +185,7 @@ def window(words: Words, given: Given, tokens: int, tell: Say) -> int:
         length //= 2
     length = min(length, tokens - 1)
     if length < asked:
-        tell(f"the text is short ({tokens:,} tokens to train on): windows of {length} tokens instead of {asked}")
+        tell(
+            f"note     the text is short ({tokens:,} tokens to train on): windows of {length} tokens instead of {asked}"
+        )
     return length

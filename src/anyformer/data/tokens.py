@@ -172,15 +172,9 @@ class WordEncoder:
         one, spaced = tokenizer.encode("a", special=False), tokenizer.encode(" a", special=False)
         self.blank = "" if apart == one + one and apart != one + spaced else " "
 
-    def learn(self, sentences: Iterable[Sequence[str]]) -> None:
-        """Encode the words that are new, all at once."""
-        wanted: dict[str, None] = {}
-        for words in sentences:
-            for number, word in enumerate(words):
-                wanted.setdefault(word if number == 0 else self.blank + word)
-        new = [text for text in wanted if text not in self.known]
+    def __call__(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
+        """The ids of each word of each sentence."""
+        spelled = [[word if at == 0 else self.blank + word for at, word in enumerate(words)] for words in sentences]
+        new = list(dict.fromkeys(text for texts in spelled for text in texts if text not in self.known))
         self.known.update(zip(new, self.tokenizer.encode_batch(new, special=False), strict=True))
-
-    def __call__(self, words: Sequence[str]) -> list[list[int]]:
-        """The ids of each word; `learn` must have seen it."""
-        return [self.known[word if number == 0 else self.blank + word] for number, word in enumerate(words)]
+        return [[self.known[text] for text in texts] for texts in spelled]

@@ -1,39 +1,20 @@
-"""`make demo`: a small GPT learns Python from the standard library's own source, before the reader's eyes."""
+"""`make demo`: `anyformer train` on the standard library's own source, and then a look at what was learned."""
 
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from anyformer.core.model import Model
-
-SECONDS = 105.0  # of training, with everything that happens between the steps
-VOCAB = 384
-PROMPT = "    def "
+FOLDER = Path("runs/demo")
+SECONDS = 105.0  # of training, with the evaluations in between
+PRESET = "decoder-mini"
+# Small words, so that there are many of them to learn from and the table does not eat the time; else the defaults.
+SETTINGS = {"data.words.vocab": 384, "data.words.length": 256, "training.batch": 4}
 PROMPTS = ("    def ", "class ", "    if ")
-SHOWN_AT = (0.02, 0.06, 0.15, 0.35, 0.65, 1.0)  # shares of the training at which the prompt is completed
-JUDGED_AT = (0.03, 0.08, 0.15, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0)  # and at which the held-out files are read
-SHARE = 0.15  # of the time may go into both
-
-
-def model(vocab: int = VOCAB) -> Model:
-    """The demo's network: pre-norm, rotary positions, a head that shares the table."""
-    from anyformer import LM, MLP, Attention, Block, Model, RMSNorm, Rope, Stack, Tokens
-
-    block = Block(
-        mixer=Attention(heads=4, bias=False),
-        relative=Rope(),
-        feed=MLP(act="gelu_tanh", bias=False),
-        norm=RMSNorm(),
-    )
-    return Model(
-        embed=Tokens(vocab=vocab), stack=Stack(width=128, depth=4, causal=True, block=block), head=LM(tied=True)
-    )
 
 
 def run(
@@ -50,32 +31,17 @@ def run(
 
     `seconds` is the time for training, `steps` a number of steps in its place; the whole takes some 15 s more.
     """
-    started = time.perf_counter()
     from anyformer.demo.show import Show
 
     show = Show(console_here() if console is None else console, quiet)
     show.news(
         "A small GPT will now learn Python from the source of Python's own standard library, on this machine, "
-        f"in about {rough(seconds, steps)}; Ctrl-C stops it at any moment."
+        f"in about {rough(seconds, steps)}; Ctrl-C stops it at any moment and keeps what it has learned."
     )
-    import torch  # here and not above: it takes seconds, and the sentence should not wait
+    from anyformer.demo.job import Job  # here and not above: torch takes seconds, and the sentence should not wait
 
-    from anyformer.demo.folder import FOLDER, check_folder
-    from anyformer.demo.job import Job
-    from anyformer.predictor import pick_device
-
-    folder = FOLDER if out is None else out
-    check_folder(folder)
-    threads = torch.get_num_threads()
-    job = Job(show, pick_device(device), seed, folder, started)
-    try:
-        job.prepare(SECONDS if seconds is None and steps is None else seconds, steps)
-        job.train()
-        job.finish()
-    finally:
-        torch.set_num_threads(threads)
-        show.console.show_cursor(True)  # also after a second Ctrl-C during the clean-up of the first
-    return job.record.last
+    job = Job(show, device=device, seed=seed, out=out)
+    return job.run(SECONDS if seconds is None else seconds, steps)
 
 
 def rough(seconds: float | None, steps: int | None) -> str:

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
 from anyformer.errors import UserError
 
 TRAINING_BYTES = 2_000_000  # read in the order of TRAINING_FILES, the last one cut here
 LEAST_BYTES = 200_000  # less than this is not a standard library with sources
+LEARNED, HELD_OUT = "python", "held-out"  # folders of the text on disk
 
 # Files that Python 3.11, 3.12 and 3.13 all have, on Debian's own Python too. Tables and tests are left out.
 HELD_OUT_FILES = """
@@ -62,6 +61,16 @@ class Corpus:
     def held_out_bytes(self) -> int:
         return len(self.held_out_text.encode())
 
+    def write(self, folder: Path) -> tuple[Path, Path]:
+        """Put the text into a new folder, file by file; the part to learn from and the part held out."""
+        sides = folder / LEARNED, folder / HELD_OUT
+        for side, texts in zip(sides, (self.training, self.held_out), strict=True):
+            for name, text in texts.items():
+                path = side / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8")
+        return sides
+
     def gzip_bits(self) -> float:
         """Bits a byte of the held-out files by gzip, level 9, all files joined and without the header's time stamp."""
         return 8 * len(gzip.compress(self.held_out_text.encode(), 9, mtime=0)) / self.held_out_bytes
@@ -96,15 +105,3 @@ def read(folder: Path, names: list[str]) -> dict[str, str]:
     """Files that exist, in the order of the list; another Python may lack a few."""
     paths = {name: folder / name for name in names}
     return {name: path.read_text(encoding="utf-8") for name, path in paths.items() if path.is_file()}
-
-
-def train_tokenizer(texts: list[str], vocab: int) -> Tokenizer:
-    """Byte-level BPE (GPT-2's kind): any text has ids, frequent strings such as `self.` or an indentation have one."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab, show_progress=False, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet())
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return tokenizer

@@ -1,18 +1,14 @@
-"""Everything the demo says and draws, on the console it is given.
+"""Everything the demo says and draws beside the training's own display, on the console it is given.
 
-On a terminal one block is drawn anew at most four times a second by rich's own thread; anywhere else there are plain
-lines and no control characters.
+Away from a terminal there are plain lines and no control characters.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
+from rich.console import Console, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -21,13 +17,11 @@ from anyformer.terminal import Series, clean, curve, heat_map, shaded
 
 if TYPE_CHECKING:  # these bring torch, and the first sentence should not wait for it
     from anyformer.demo.inside import Found
-    from anyformer.demo.record import Record
+    from anyformer.demo.learned import Learned
     from anyformer.demo.sampling import Piece
 
-REFRESH = 4  # a second
-SILENCE = 10.0  # seconds without a plain line, at most
 WIDEST = 110  # wider lines are harder to read
-SAMPLE_WIDTH = 26  # of a completion in the live block, at least
+SAMPLE_WIDTH = 26  # of a text on the way, at least
 PANEL_WIDTH = 34  # of a completion at the end, at least
 SAMPLE_LINES = 8
 
@@ -39,11 +33,9 @@ class Show:
 
     def __init__(self, console: Console, quiet: bool = False) -> None:
         self.console, self.quiet = console, quiet
-        self.live = console.is_terminal and not console.is_dumb_terminal and not quiet
         self.colour = console.color_system is not None and not console.no_color
         self.ascii_only = console.options.ascii_only
         self.width = min(console.width, WIDEST)
-        self.spoke = time.perf_counter()
 
     # ------------------------------------------------------------------------------------------------ words
 
@@ -63,7 +55,6 @@ class Show:
             # rich fills tables with spaces up to the edge; a log is better without.
             lines = captured.get().split("\n")
             self.console.out("\n".join(line.rstrip(" ") for line in lines), end="", highlight=False)
-        self.spoke = time.perf_counter()
 
     def copy(self, *lines: str) -> None:
         """Lines to copy: never wrapped, never coloured, nothing around them."""
@@ -82,85 +73,39 @@ class Show:
             grid.add_row(name, value)
         return grid
 
-    # ------------------------------------------------------------------------------------------------ while it trains
+    # ------------------------------------------------------------------------------------------------ at the end
 
-    @contextmanager
-    def during(self, record: Record) -> Iterator[None]:
-        """While the block is open the record is on the screen; it stays there when the block ends."""
-        if not self.live:
-            yield
-            return
-        with Live(
-            get_renderable=lambda: self.block(record), console=self.console, refresh_per_second=REFRESH,
-            redirect_stdout=False, redirect_stderr=False, vertical_overflow="crop",
-        ):  # fmt: skip
-            yield
+    def key(self, learned: Learned, gzip_bits: float, xz_bits: float) -> Text:
+        """What the lines of the curve are, each with its last value."""
+        point, line, level = ("o", ".", "-") if self.ascii_only else ("●", "▀▀", "──")
+        text = Text(no_wrap=True, overflow="ellipsis")
+        text.append(f"{point} held-out files {learned.bits:.2f}", HELD_OUT).append("   ")
+        text.append(f"{line} training {learned.training[-1][1]:.2f}", TRAINING).append("   ")
+        text.append(f"{level} gzip {gzip_bits:.2f}", GZIP).append("   ").append(f"(xz {xz_bits:.2f})", "dim")
+        return text
 
-    def block(self, record: Record) -> RenderableType:
-        """The live block: where it stands, the curve, and what it writes."""
-        # Two lines of figures, two empty ones, one of headings; what is left of the screen is for curve and samples.
-        room = max(12, self.console.height - 6)
-        lines = min(SAMPLE_LINES, room // 2)
-        return Group(
-            Text(),
-            self.figures(record),
-            self.curve(record, min(13, room - lines)),
-            Text(),
-            self.samples(record, lines),
-        )
-
-    def figures(self, record: Record) -> RenderableType:
-        """Two lines of numbers, coloured as the lines of the plot are."""
-        pace = record.pace
-        state = "done" if pace.done else f"{pace.left:.0f} s left" if pace.at else "measuring"
-        first = Text(f"step {pace.at:,} of {pace.total:,} · {record.rate:,.0f} tokens/s · {state}", no_wrap=True)
-        second = Text("bits per byte   ", no_wrap=True)
-        second.append(f"● held-out files {record.last:.2f}", HELD_OUT).append("   ")
-        trained = record.smooth()
-        second.append(f"training {trained[-1][1]:.2f}" if trained else "training", TRAINING).append("   ")
-        second.append(f"gzip {record.gzip_bits:.2f}", GZIP).append("   ").append(f"xz {record.xz_bits:.2f}", "dim")
-        return Group(first, second)
-
-    def curve(self, record: Record, height: int) -> Text:
+    def curve(self, learned: Learned, gzip_bits: float, height: int) -> Text:
         """Training and held-out bits per byte over the steps, with gzip as a level line."""
-        held_out = Series(list(record.held_out), HELD_OUT, joined=False, mark="o" if self.ascii_only else "●")
+        held_out = Series(learned.held_out, HELD_OUT, joined=False, mark="o" if self.ascii_only else "●")
         return curve(
-            [Series(record.smooth(), TRAINING, mark="."), held_out],
+            [Series(learned.training, TRAINING, mark="."), held_out],
             self.width,
             height,
-            x_range=(0.0, float(max(record.pace.total, 1))),
-            x_words=("step 0", f"step {record.pace.total:,}"),
-            levels=[(record.gzip_bits, GZIP)],
+            x_range=(0.0, float(max(learned.total, 1))),
+            x_words=("step 0", f"step {learned.total:,}"),
+            levels=[(gzip_bits, GZIP)],
             ascii_only=self.ascii_only,
         )
 
-    def samples(self, record: Record, lines: int) -> RenderableType:
-        """The same prompt completed at growing steps, side by side."""
+    def samples(self, written: list[tuple[int, str]], lines: int = SAMPLE_LINES) -> RenderableType:
+        """The same beginning continued at growing steps, side by side."""
         columns = max(1, min(3, self.width // SAMPLE_WIDTH))
-        chosen = spread(list(record.samples), columns)
+        chosen = spread(written, columns)
         table = Table(box=None, padding=(0, 1), pad_edge=False, header_style="dim")
         for step, _ in chosen:
             table.add_column(f"at step {step:,}", width=self.width // columns - 1, no_wrap=True, overflow="ellipsis")
         table.add_row(*(first_lines(text, lines) for _, text in chosen))
         return table
-
-    def line(self, record: Record, *, now: bool = False) -> None:
-        """One plain line where there is no live block: at each new figure, and never silent for long."""
-        if self.live or not (now or time.perf_counter() - self.spoke > SILENCE):
-            return
-        pace = record.pace
-        known = f"held-out {record.last:.2f} bits/byte (gzip {record.gzip_bits:.2f})"
-        self.news(
-            f"step {pace.at:>5,} of {pace.total:,}   {known}   {record.rate:,.0f} tokens/s   {pace.left:.0f} s left"
-        )
-
-    def sample(self, text: str) -> None:
-        """A completion among the plain lines."""
-        if not self.live:
-            lines = first_lines(text, SAMPLE_LINES).plain.split("\n")
-            self.news(Text("\n".join(f"    | {line}"[: self.width] for line in lines)))
-
-    # ------------------------------------------------------------------------------------------------ at the end
 
     def completions(self, texts: Sequence[list[Piece]], lines: int = 9) -> RenderableType:
         """Completions side by side, each token on the colour of its probability."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from anyformer.errors import UserError
 from anyformer.objectives.batch import Batch
 from anyformer.objectives.mixing import cut_and_paste, mix
-from anyformer.objectives.objective import IGNORED, Objective
+from anyformer.objectives.objective import IGNORED, Objective, full
 
 
 class Classify(Objective):
@@ -50,7 +50,7 @@ class Classify(Objective):
         return len(batch) if self.multi else super().weight(batch)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        logits = model(*batch.inputs, **batch.named).logits.float()  # (B,C)
+        logits = full(model(*batch.inputs, **batch.named).logits)  # (B,C)
         measure = self.labels_loss if self.multi else self.class_loss
         own = measure(logits, batch.targets)
         if batch.blend is None:
@@ -67,10 +67,11 @@ class Classify(Objective):
     def labels_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Mean over the labels, so that rows weigh the same however many labels there are."""
         factors = None if self.weights is None else logits.new_tensor(self.weights)
-        return F.binary_cross_entropy_with_logits(logits, targets.float(), pos_weight=factors, reduction="none").mean(1)
+        each = F.binary_cross_entropy_with_logits(logits, targets.to(logits), pos_weight=factors, reduction="none")
+        return each.mean(1)
 
     def row_losses(self, output: Any, batch: Batch) -> Tensor:
-        logits = output.logits.float()
+        logits = full(output.logits)
         if self.multi:
             return self.labels_loss(logits, batch.targets)
         return F.cross_entropy(logits, batch.targets, ignore_index=IGNORED, reduction="none")

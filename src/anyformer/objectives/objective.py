@@ -13,6 +13,11 @@ from anyformer.spec import Spec
 IGNORED = -100  # a class or token target that does not count
 
 
+def full(values: Tensor) -> Tensor:
+    """In single precision at least: half is not enough for a sum over many classes."""
+    return values if values.dtype == torch.float64 else values.float()
+
+
 class Objective(Spec, slot=True):
     """`loss(model, batch) -> sum of losses over the targets that count`; `weight(batch)` says how many those are.
 

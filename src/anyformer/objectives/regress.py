@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.objectives.batch import Batch
-from anyformer.objectives.objective import Objective
+from anyformer.objectives.objective import Objective, full
 
 LOSSES: dict[str, Callable[..., Tensor]] = {"squared": F.mse_loss, "absolute": F.l1_loss, "huber": F.huber_loss}
 
@@ -29,9 +29,9 @@ class Regression(Objective):
 
     def each(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The loss of every number, 0 where there is none."""
-        wanted = targets.reshape(len(targets), -1).float()
+        wanted, logits = full(targets.reshape(len(targets), -1)), full(logits)
         known = ~torch.isnan(wanted)
-        off = LOSSES[self.measure](logits.float(), wanted.nan_to_num(), reduction="none")
+        off = LOSSES[self.measure](logits, wanted.nan_to_num().to(logits), reduction="none")
         return torch.where(known, off, 0.0)
 
     def row_losses(self, output: Any, batch: Batch) -> Tensor:

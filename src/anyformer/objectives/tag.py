@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from anyformer.errors import UserError
 from anyformer.objectives.batch import Batch
-from anyformer.objectives.objective import IGNORED, Objective
+from anyformer.objectives.objective import IGNORED, Objective, full
 from anyformer.objectives.words import row_means
 
 
@@ -26,7 +26,7 @@ class Tag(Objective):
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         logits = model(*batch.inputs, **batch.named).logits  # (B,T,C)
         return F.cross_entropy(
-            logits.flatten(0, 1).float(), batch.targets.flatten(), ignore_index=IGNORED, reduction="sum",
+            full(logits.flatten(0, 1)), batch.targets.flatten(), ignore_index=IGNORED, reduction="sum",
             label_smoothing=self.smoothing,
         )  # fmt: skip
 

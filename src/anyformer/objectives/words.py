@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.objectives.batch import Batch
-from anyformer.objectives.objective import IGNORED
+from anyformer.objectives.objective import IGNORED, full
 
 HELD = 2**27  # logits that may be held at once; beyond it the loss works through the tokens a chunk at a time
 
@@ -23,13 +23,13 @@ def word_loss(model: Any, batch: Batch, smoothing: float = 0.0) -> Tensor:
         return model.head.loss(out.hidden, batch.targets, table, smoothing) * counted
     logits = model.head(out.hidden, out.context, table).logits  # (B,T,V)
     return F.cross_entropy(
-        logits.flatten(0, -2).float(), batch.targets.flatten(), ignore_index=IGNORED, reduction="sum",
+        full(logits.flatten(0, -2)), batch.targets.flatten(), ignore_index=IGNORED, reduction="sum",
         label_smoothing=smoothing,
     )  # fmt: skip
 
 
 def row_means(logits: Tensor, targets: Tensor) -> Tensor:
     """Mean cross-entropy of each row (B,) of logits (B,T,C) over its targets (B,T) that count."""
-    each = F.cross_entropy(logits.transpose(1, 2).float(), targets, ignore_index=IGNORED, reduction="none")  # (B,T)
+    each = F.cross_entropy(full(logits.transpose(1, 2)), targets, ignore_index=IGNORED, reduction="none")  # (B,T)
     counted = (targets != IGNORED).sum(1).clamp(min=1)
     return each.sum(1) / counted

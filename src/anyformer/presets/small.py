@@ -43,7 +43,7 @@ def encoder(width: int, depth: int, heads: int, *, dropout: float = 0.1) -> Mode
     """A reader of text, for classes, tags and numbers; the mean of all tokens is what it says of the whole."""
     stack = Stack(width=width, depth=depth, block=block(heads, dropout))
     head = Pooled(classes=2, pool="mean", dropout=dropout)
-    return Model(embed=Tokens(vocab=VOCAB, dropout=dropout), stack=stack, head=head)
+    return Model(embed=Tokens(vocab=VOCAB, dropout=dropout), stack=stack, head=head, init="xavier")
 
 
 def translator(width: int, depth: int, heads: int, *, feed: int | None = None, dropout: float = 0.3) -> Seq2Seq:
@@ -62,7 +62,7 @@ def seer(width: int, depth: int, heads: int, *, size: int = 32, patch: int = 4, 
     """A ViT for small images, pooled by the mean."""
     inner = Block(mixer=Attention(heads=heads, dropout=dropout), feed=MLP(width=2 * width), dropout=dropout)
     return Model(embed=Patches(size=size, patch=patch), stack=Stack(width=width, depth=depth, block=inner),
-                 head=Pooled(classes=10, pool="mean"), init="bert")  # fmt: skip
+                 head=Pooled(classes=10, pool="mean"), init="xavier")  # fmt: skip
 
 
 PRESETS: dict[str, Callable[[], Network]] = {

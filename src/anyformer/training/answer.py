@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from anyformer.data.cells import some
+from anyformer.data.counts import Counts
+from anyformer.data.frame import Frame
 from anyformer.data.prepare import examples_for, frame_for
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.reading import frame_of
 from anyformer.data.settings import Data
-from anyformer.errors import UserError
+from anyformer.errors import UserError, did_you_mean
 from anyformer.evaluation.answers import Answers
 from anyformer.objectives import OBJECTIVES, Objective
 from anyformer.training.judge import Judge
@@ -22,10 +26,28 @@ if TYPE_CHECKING:
     from anyformer.predictor import Predictor
 
 
+@dataclass
+class Asked:
+    """Answers, and which rows they are worth less for."""
+
+    answers: Answers
+    cut: np.ndarray  # (N,) whose text was longer than the model takes
+    unseen: np.ndarray  # (N,) whose picture could not be read
+    skipped: dict[str, int]  # rows that could not be read at all, by reason
+
+
 def answer(
     predictor: Predictor, source: Any, *, batch: int = 32, settings: Data | None = None, say: Any = None
 ) -> Answers:
     """Answers for every row of files, a table, or a plain list where the model reads one column."""
+    return asked(predictor, source, batch=batch, settings=settings, say=say).answers
+
+
+def asked(
+    predictor: Predictor, source: Any, *, batch: int = 32, settings: Data | None = None, say: Any = None,
+    judged: bool = False,
+) -> Asked:  # fmt: skip
+    """Answers for every row, and what is to be known of the rows. `judged`: the true answers must be there too."""
     preprocess = predictor.preprocess
     assert preprocess is not None
     with tempfile.TemporaryDirectory(prefix="anyformer-") as folder:
@@ -33,14 +55,33 @@ def answer(
         frame, notes = frame_for(as_rows(source, preprocess), preprocess, settings or Data(), cache)
         if not len(frame):
             raise UserError("there are no rows", fix="give at least one")
+        if judged:
+            check_target(frame, preprocess)
         examples, counts = examples_for(frame, preprocess, predictor.tokenizer, cache, images=predictor.images)
-        for line in [*notes, *counts_in_words(counts)]:
+        skipped = [f"skipped  {count:,} rows: {reason}" for reason, count in frame.skipped.items()]
+        for line in [*notes, *skipped, *counts_in_words(counts, preprocess)]:
             if say is not None:
                 say(line)
         judge = Judge(objective_of(preprocess), preprocess, predictor.tokenizer, batch=batch)
         found = judge(predictor.model, examples)
         found.extra.clear()
-        return found
+        # The arrays go with the folder: what is asked of them later is taken along.
+        marks = [np.zeros(len(examples), bool), np.zeros(len(examples), bool)]
+        for at, name in enumerate(("cut", "seen")):
+            if name in examples.arrays:
+                kept = np.array(examples.arrays[name], dtype=bool)
+                marks[at] = kept if name == "cut" else ~kept
+        return Asked(found, marks[0], marks[1], dict(frame.skipped))
+
+
+def check_target(frame: Frame, preprocess: Preprocess) -> None:
+    """A file without the target column cannot be judged."""
+    lost = [name for name in (preprocess.target.names if preprocess.target else ()) if name not in frame.names]
+    if lost:
+        where = frame.sources[0].name if frame.sources else "data"
+        fix = did_you_mean(lost[0], frame.names)
+        raise UserError(f"there is no column {lost[0]!r} to compare with", where=where,
+                        fix=fix if "did you mean" in fix else "use predict for new rows")  # fmt: skip
 
 
 def as_rows(source: Any, preprocess: Preprocess) -> Any:
@@ -58,9 +99,19 @@ def objective_of(preprocess: Preprocess) -> Objective:
     return kind(multi=preprocess.multi) if preprocess.task == "classify" else kind()  # type: ignore[call-arg]
 
 
-def counts_in_words(counts: Any) -> list[str]:
+def counts_in_words(counts: Counts, preprocess: Preprocess) -> list[str]:
     """What was cut, missing or unknown in new rows."""
-    return [f"{name}: {value}" for name, value in counts.plain().items() if value]
+    lines = []
+    if counts.cut:
+        lines.append(f"cut      {some(counts.cut, 'row')} at {preprocess.length} tokens")
+    if counts.missing:
+        said = ", ".join(f"{name} {count:,}" for name, count in list(counts.missing.items())[:10])
+        lines.append(f"missing  cells without a value: {said}")
+    lines += [f"missing  {name}: {some(n, 'cell')} among them cannot be read, first {counts.odd_first[name]}"
+              for name, n in counts.odd.items()]  # fmt: skip
+    lines += [f"unknown  {name}: {some(n, 'cell')} with a value that training did not have, first "
+              f"{counts.unknown_first[name]}" for name, n in counts.unknown.items()]  # fmt: skip
+    return lines
 
 
 def predictions(answers: Answers) -> list[Any]:
@@ -86,9 +137,14 @@ def cells(answers: Answers) -> dict[str, list[Any]]:
         share = np.asarray(answers.probability)
         labels = answers.labels or []
         return {"prediction": [";".join(row) for row in found]} | {
-            f"probability_{name}": share[:, i].round(6).tolist() for i, name in enumerate(labels)
+            f"probability_{name}": digits(share[:, i]) for i, name in enumerate(labels)
         }
     columns: dict[str, list[Any]] = {"prediction": found}
     if answers.probability is not None:
-        columns["probability"] = np.asarray(answers.probability).max(1).round(6).tolist()
+        columns["probability"] = digits(np.asarray(answers.probability).max(1))
     return columns
+
+
+def digits(values: np.ndarray) -> list[float]:
+    """Six digits are enough for a file."""
+    return values.astype(np.float64).round(6).tolist()

@@ -28,10 +28,11 @@ from anyformer.slots import Network
 from anyformer.training.choose import Sizes, default_preset, fitted, longest
 from anyformer.training.defaults import default_objective, default_training
 from anyformer.training.request import Request, changed
-from anyformer.training.run import CONFIG_FILE, RunFolder, check_new, now
+from anyformer.training.run import CONFIG_FILE, LOCK_FILE, RunFolder, check_new, now
 from anyformer.training.settings import Config, Training
 
 Say = Callable[[str], None]
+NEW = ".new-"  # what a folder is called until it is complete
 
 
 def create(request: Request, say: Say, device: torch.device) -> RunFolder:
@@ -41,22 +42,41 @@ def create(request: Request, say: Say, device: torch.device) -> RunFolder:
     check_new(path)
     made = [parent for parent in (path.parent, *path.parent.parents) if not parent.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.parent / f".new-{path.name}-{secrets.token_hex(4)}"
+    part = path.parent / f"{NEW}{path.name}-{secrets.token_hex(4)}"
+    sweep_new(path.parent)
+    folder = RunFolder(part)
     try:
         part.mkdir()
-        folder = RunFolder(part)
+        folder.hold()
         config, prepared = decide(request, folder, say, device)
         write_down(folder, request, config, prepared, path)
-        if path.is_dir():
-            path.rmdir()  # it was seen to be empty
-        part.rename(path)
+        try:
+            if path.is_dir():
+                path.rmdir()  # it was seen to be empty
+            part.rename(path)
+        except OSError:
+            check_new(path)  # another process was quicker
+            raise
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         with suppress(OSError):
             for parent in made:
                 parent.rmdir()
         raise
+    finally:
+        folder.let_go()
     return RunFolder.open(path)
+
+
+def sweep_new(parent: Path) -> None:
+    """Remove what a process left that was killed while it prepared its data; one that lives holds the lock."""
+    for path in parent.glob(f"{NEW}*"):
+        folder = RunFolder(path)
+        if (path / LOCK_FILE).is_file():
+            with suppress(UserError):
+                folder.hold()
+                shutil.rmtree(path, ignore_errors=True)
+        folder.let_go()
 
 
 def run_name(request: Request) -> str:

@@ -19,6 +19,7 @@ from anyformer.training.optim import restore, state_tensors
 from anyformer.training.settings import Training
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+LEAST_SCALE = 2.0**-14  # half precision that still overflows at this scale will not come back
 
 
 @dataclass
@@ -45,6 +46,7 @@ class Engine:
         self.scaler = torch.amp.GradScaler(self.device.type) if settings.precision == "fp16" else None
         self.mean = None if settings.ema is None else {n: p.detach().clone() for n, p in model.named_parameters()}
         self.followed = 0  # steps the running mean has taken in
+        self.spoilt = ""  # the parameter whose gradient stopped the training
         self.loss: Callable[[nn.Module, Batch], Tensor] = objective.loss
         # On a GPU nobody waits for the norm: a step after a bad one changes nothing, and the flag is read a step later.
         self.bad = torch.zeros((), device=self.device)
@@ -62,7 +64,7 @@ class Engine:
         """Train on the micro-batches of step number `step` (from 0); their gradients are those of one large batch."""
         self.model.train()
         whole = max(1, sum(self.objective.weight(batch) for batch in micros))
-        total = torch.zeros((), device=self.device)
+        total: Tensor | float = 0.0
         for number, batch in enumerate(micros):
             # All randomness of this pass follows from its place: nothing to save, and any step can be run again alone.
             torch.manual_seed(seed_of(self.settings.seed, step, number, 1))
@@ -71,7 +73,8 @@ class Engine:
             if faults.point("step") == "nan-loss":
                 loss = loss * math.nan
             (loss if self.scaler is None else self.scaler.scale(loss)).backward()
-            total += loss.detach()
+            total = total + loss.detach()
+        assert isinstance(total, Tensor)
         if faults.armed:
             poison(self.parameters)
         rate = self.settings.schedule.factor(step, self.total)
@@ -104,6 +107,7 @@ class Engine:
             for optimizer in self.optimizers:
                 optimizer.step()
         else:
+            self.spoilt = self.bad_gradient()
             return
         self.follow()
 
@@ -121,25 +125,36 @@ class Engine:
         return torch.autocast(self.device.type, dtype=self.dtype)
 
     def finite(self, moment: Moment) -> bool:
-        """Whether a step was all right. Under fp16 only the loss says so: gradients may overflow now and then."""
-        return math.isfinite(float(moment.loss)) and (self.scaler is not None or math.isfinite(float(moment.norm)))
+        """Whether a step was all right. Under fp16 gradients may overflow now and then, but not again and again."""
+        if not math.isfinite(float(moment.loss)):
+            return False
+        return math.isfinite(float(moment.norm)) if self.scaler is None else self.scaler.get_scale() > LEAST_SCALE
 
-    def culprit(self, micros: list[Batch], step: int) -> tuple[list[int], str]:
+    def culprit(self, moment: Moment, micros: list[Batch]) -> tuple[list[int], str]:
         """The rows and the first tensor that are not finite, by running a bad step again part by part."""
         for name, parameter in self.model.named_parameters():
             if not bool(torch.isfinite(parameter).all()):
                 return [], f"the weight {name}"
         self.model.train()
         for number, batch in enumerate(micros):
-            torch.manual_seed(seed_of(self.settings.seed, step, number, 1))
-            with self.autocast(), torch.no_grad():
+            torch.manual_seed(seed_of(self.settings.seed, moment.step - 1, number, 1))
+            with self.autocast():
                 loss = self.objective.loss(self.model, batch.to(self.device))
             if not bool(torch.isfinite(loss)):
+                if rows := bad_inputs(batch.inputs, batch):
+                    return rows, "the input"
                 return bad_rows(self.objective, self.model, batch.to(self.device)), "the loss"
-        for name, parameter in self.model.named_parameters():
-            if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all()):
-                return [], f"the gradient of {name}"
-        return [], "the norm of the gradients"
+            loss.backward()
+        if not math.isfinite(float(moment.loss)):
+            return [], "the loss"
+        name = self.spoilt or self.bad_gradient()
+        return [], f"the gradient of {name}" if name else "the norm of the gradients"
+
+    def bad_gradient(self) -> str:
+        """The first parameter whose gradient is not finite."""
+        bad = (name for name, p in self.model.named_parameters()
+               if p.grad is not None and not bool(torch.isfinite(p.grad).all()))  # fmt: skip
+        return next(bad, "")
 
     # ------------------------------------------------------------ what is judged and saved
 
@@ -199,6 +214,16 @@ def bad_rows(objective: Objective, model: nn.Module, batch: Batch) -> list[int]:
     with torch.no_grad():
         losses = objective.row_losses(model(*batch.inputs, **batch.named), batch)
     return batch.rows[~torch.isfinite(losses.cpu())].tolist()
+
+
+def bad_inputs(value: Any, batch: Batch) -> list[int]:
+    """The rows with a number that no data may hold; nan is what a missing cell of a table looks like."""
+    if isinstance(value, tuple):
+        return sorted({row for part in value for row in bad_inputs(part, batch)})
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        return []
+    wrong = value.isinf() if value.dim() == 2 else ~value.isfinite()
+    return batch.rows[wrong.flatten(1).any(1).cpu()].tolist()
 
 
 def poison(parameters: list[nn.Parameter]) -> None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
 
 from anyformer.data.examples import Examples
 from anyformer.data.prepared import Given
 from anyformer.data.settings import Data
-from anyformer.errors import UserError
+from anyformer.errors import UserError, did_you_mean
+from anyformer.evaluation.answers import Answers
 from anyformer.predictor import Predictor, load
-from anyformer.training.answer import answer, objective_of
+from anyformer.training.answer import asked, objective_of
 from anyformer.training.judge import Judge
-from anyformer.training.session import scored
+from anyformer.training.standing import scored
 
 
 def evaluate_run(
@@ -30,19 +34,56 @@ def evaluate_run(
         return {"split": name, "rows": len(side)} | scored(judge(predictor.model, side))
     if preprocess.task == "lm":
         return of_text(predictor, files, batch, say)
-    found = answer(predictor, files, batch=batch, say=say)
-    if found.truth is None or not len(found.truth):
-        raise UserError("no row has a known answer", where=files[0].name, fix="give a file with the target column")
-    check_target(predictor, found)
-    return {"rows": len(found.truth)} | scored(found)
+    found = asked(predictor, files, batch=batch, say=say, settings=settings_of(folder), judged=True).answers
+    known = known_rows(found)
+    if not known.any():
+        raise no_answer(found, predictor, files[0].name)
+    if not known.all():
+        lost = int((~known).sum())
+        say(f"left out {lost:,} row{'s' * (lost > 1)} without an answer that training knows")
+    return {"rows": int(known.sum())} | scored(only(found, known))
 
 
-def check_target(predictor: Predictor, found: Any) -> None:
-    """A file without the target column cannot be judged."""
+def no_answer(found: Answers, predictor: Predictor, where: str) -> UserError:
+    """No row can be judged: the first answer in the file beside those that training had."""
     target = predictor.preprocess.target if predictor.preprocess else None
-    lost = [name for name in (target.names if target else ()) if name not in found.examples.frame.names]
-    if lost:
-        raise UserError(f"there is no column {lost[0]!r} to compare with", where="data", fix="use predict for new rows")
+    cell = found.examples.cells(0).get(target.names[0]) if target else None
+    if cell is None or cell == "" or found.task != "classify":
+        return UserError("no row has a known answer", where=where, fix="fill in the target column")
+    fix = did_you_mean(str(cell), found.labels or ())
+    return UserError(f"no row has an answer that training had; the first is {str(cell)[:40]!r}", where=where, fix=fix)
+
+
+def known_rows(found: Answers) -> np.ndarray:
+    """Which rows have a true answer: a class that training had, a number that is one."""
+    if found.task == "classify" and not found.multi:
+        return np.asarray(found.truth) >= 0
+    if found.task == "regress":
+        truth = np.asarray(found.truth)
+        return np.isfinite(truth).any(axis=1) if truth.ndim > 1 else np.isfinite(truth)
+    return np.ones(len(found.truth), dtype=bool)
+
+
+def only(found: Answers, rows: np.ndarray) -> Answers:
+    """The answers of some rows."""
+    if rows.all():
+        return found
+    parts = {name: np.asarray(value)[rows] for name in ("truth", "predicted", "probability", "losses")
+             if (value := getattr(found, name)) is not None}  # fmt: skip
+    return replace(found, **parts)
+
+
+def settings_of(folder: Path, *, bad: Literal["skip", "error"] = "skip") -> Data:
+    """How a run's files were read, for files like them; what a model folder does not say is looked for."""
+    from anyformer.training.run import CONFIG_FILE
+    from anyformer.training.settings import Config
+
+    if not (folder / CONFIG_FILE).is_file():
+        return Data(bad=bad)
+    config: Config = Config.from_yaml((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+    # Of tagged words the target names the column of the file that the tags stand in.
+    target = config.data.target if config.task == "tag" else None
+    return Data(format=config.data.format, target=target, bad=bad)
 
 
 def own_rows(folder: Path) -> tuple[str, Examples]:

@@ -20,7 +20,8 @@ from anyformer.training.judge import Judge
 from anyformer.training.memory import usage
 from anyformer.training.raw import raw_rows, truth_of
 from anyformer.training.run import AVERAGED, RunFolder, now
-from anyformer.training.session import Session, chosen_by, scored
+from anyformer.training.session import Session
+from anyformer.training.standing import chosen_by, scored
 
 EVALUATION_FILE = "evaluation.json"
 
@@ -59,6 +60,7 @@ def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
     folder.write_json("plan.json", plan | {"measured": {"seconds": session.spent()["seconds"], "memory_bytes": memory}})
     folder.update(status="done", finished=now(), step=session.done, reason="", metrics=splits, **session.spent())
     folder.event("done", step=session.done)
+    faults.point("judged")
     write_report(folder.path, judged, evaluation)
     faults.point("finished")
     return evaluation
@@ -71,7 +73,9 @@ def choose_weights(session: Session, judge: Judge, metric: str) -> str:
     put(session.model, read_weights(best, session.device))
     if settings.average < 2:
         return best.name
-    paths = [path for _, path in store.committed(folder.checkpoints)][: settings.average]
+    paths = [path for step, path in store.committed(folder.checkpoints)
+             if (session.regular(step) or step == session.done) and not store.problem(path)]  # fmt: skip
+    paths = paths[: settings.average]
     mean = mean_of(paths, session.device)
     if session.data.valid is None:
         put(session.model, mean)

@@ -13,7 +13,7 @@ import torch
 from anyformer.errors import UserError
 from anyformer.predictor import Predictor, load, pick_device
 from anyformer.training.create import create
-from anyformer.training.finish import EVALUATION_FILE, finish
+from anyformer.training.finish import EVALUATION_FILE, finish, rewrite_report
 from anyformer.training.request import Request
 from anyformer.training.run import RunFolder
 from anyformer.training.session import Session
@@ -141,9 +141,10 @@ def resume(
     facts = folder.facts
     if facts.get("status") == "done":
         tell(f"the run is complete: {facts['step']:,} steps, finished {facts.get('finished')}")
+        if not (folder.path / "report.html").is_file():
+            rewrite_report(folder)
         return Run(path)
     place = pick_device(device or str(facts.get("device") or "auto"))
-    warn_of_changes(folder, place, tell)
     work(folder, place, tell, progress=progress, quiet=quiet)
     return Run(path)
 
@@ -154,23 +155,12 @@ def work(folder: RunFolder, device: torch.device, say: Say, *, progress: str, qu
     try:
         session = Session(folder, device, say, progress=progress, quiet=quiet)
         session.run()
+        folder.hold()
         finish(session)
     finally:
+        folder.let_go()
         torch.use_deterministic_algorithms(before[0])
         torch.set_num_threads(before[1])
-
-
-def warn_of_changes(folder: RunFolder, device: torch.device, say: Say) -> None:
-    """Bits are promised on the same kind of machine only: say what is different."""
-    from anyformer.training.run import environment
-
-    if not (folder.path / "env.json").is_file():
-        return
-    before, here = folder.read_json("env.json"), environment(device, torch.get_num_threads())
-    names = ("processor", "capability", "torch", "numpy", "anyformer", "gpu", "device")
-    other = [name for name in names if before.get(name) != here.get(name)]
-    for name in other:
-        say(f"note     {name} is {here.get(name)}, was {before.get(name)}: the rest may differ in the last bits")
 
 
 def as_source(data: Any) -> Any:

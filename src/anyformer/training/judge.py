@@ -143,7 +143,8 @@ class Judge:
         if not decode:
             return answers
         name = self.preprocess.target.names[0] if self.preprocess.target else "target"
-        truth = [str(examples.cells(row)[name]) for row in rows.tolist()]
+        known = name in examples.frame.names  # new texts come without
+        truth = [str(examples.cells(row)[name]) for row in rows.tolist()] if known else None
         return replace(answers, truth=truth, predicted=self.written(model, examples, rows))
 
     def written(self, model: nn.Module, examples: RowExamples, rows: np.ndarray) -> list[str]:

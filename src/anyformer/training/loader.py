@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -49,11 +50,10 @@ class Steps(Dataset[list[Batch]]):
 
 
 def stream(steps: Steps, start: int, stop: int, *, workers: int, pin: bool) -> Iterator[list[Batch]]:
-    """The batches of steps start to stop - 1, in order."""
-    if workers == 0:
-        yield from (steps[step] for step in range(start, stop))
-        return
-    yield from DataLoader(
+    """The batches of steps start to stop - 1, in order. Workers start here and now, before others start threads."""
+    if workers == 0 or start == stop:
+        return (steps[step] for step in range(start, stop))
+    loader: DataLoader[list[Batch]] = DataLoader(
         steps,
         batch_size=None,
         sampler=range(start, stop),
@@ -63,10 +63,17 @@ def stream(steps: Steps, start: int, stop: int, *, workers: int, pin: bool) -> I
         # Its own generator: the default one would be moved on by making a loader.
         generator=torch.Generator().manual_seed(0),
         multiprocessing_context=multiprocessing.get_context("fork"),
-        worker_init_fn=one_thread,
+        worker_init_fn=serve,
     )
+    return iter(loader)
 
 
-def one_thread(worker: int) -> None:
-    """Workers do not compete with training for the cores."""
+def serve(worker: int) -> None:
+    """A worker does not compete for the cores, and leaves it to the process that trains to be stopped.
+
+    Ctrl-C and a batch system's SIGTERM reach the whole group; a worker that died of it would fail the step that the
+    training process wants to finish and save. When that process is gone, a worker ends by itself.
+    """
     torch.set_num_threads(1)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)

@@ -9,11 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from anyformer.data.rows import RowExamples
 from anyformer.errors import UserError, did_you_mean
 from anyformer.evaluation.answers import Answers
 from anyformer.predictor import load
-from anyformer.training.answer import answer, cells, predictions
+from anyformer.training.answer import Asked, asked, cells, predictions
+from anyformer.training.evaluation import settings_of
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".txt", ".conll")
 
@@ -31,9 +34,19 @@ def predict_files(
     if predictor.preprocess is None or not predictor.has_columns():
         fix = f'anyformer generate {run} "..."' if predictor.preprocess is not None else "give a run"
         raise UserError("this model does not answer rows", where=str(run), fix=fix)
-    found = answer(predictor, files, batch=batch, say=say)
+    check_place(out)
+    # Every row of the file must have its answer beside it, so a row that cannot be read is not passed over.
+    try:
+        found = asked(predictor, files, batch=batch, say=say, settings=settings_of(run, bad="error"))
+    except UserError as error:
+        if "bad=error" not in error.fix:
+            raise
+        raise UserError(error.what, where=error.where, fix="mend or remove it", details=error.details) from None
+    blank = int(found.unseen.sum())
+    if blank:
+        say(f"unread   {blank:,} image{'s' * (blank > 1)}; no prediction is given where nothing else was there to see")
     plain = all(path.suffix in (".txt", "") or path.name.endswith((".txt.gz", ".txt.xz")) for path in files)
-    suffix = ".jsonl" if as_json else out.suffix if out is not None else shape_of(found, plain)
+    suffix = ".jsonl" if as_json else out.suffix if out is not None else shape_of(found.answers, plain)
     data = rendered(found, suffix)
     if out is None:
         return data.decode("utf-8")
@@ -50,14 +63,14 @@ def shape_of(found: Answers, plain: bool) -> str:
     return ".txt" if found.task == "translate" or plain else ".csv"
 
 
-def rendered(found: Answers, suffix: str) -> bytes:
+def rendered(found: Asked, suffix: str) -> bytes:
     """The bytes of a prediction file."""
-    examples = found.examples
+    examples = found.answers.examples
     assert isinstance(examples, RowExamples)
     if suffix == ".txt":
-        return "".join(f"{one_line(value)}\n" for value in predictions(found)).encode("utf-8")
+        return "".join(f"{one_line(value)}\n" for value in predictions(found.answers)).encode("utf-8")
     if suffix == ".conll":
-        return conll(found, examples)
+        return conll(found.answers, examples)
     table = with_answers(found, examples)
     if suffix == ".parquet":
         import pyarrow.parquet as pq
@@ -71,17 +84,28 @@ def rendered(found: Answers, suffix: str) -> bytes:
     return separated(table, "\t" if suffix == ".tsv" else ",")
 
 
-def with_answers(found: Answers, examples: RowExamples) -> Any:
+def with_answers(found: Asked, examples: RowExamples) -> Any:
     """The rows as they were, then the model's columns; a column of the same name makes way."""
     import pyarrow as pa
 
     table = examples.frame.table
-    for name, values in cells(found).items():
+    alone = len(examples.preprocess.columns or ()) == 1
+    for name, values in cells(found.answers).items():
         if name in table.column_names:
             table = table.rename_columns([f"{name}_before" if n == name else n for n in table.column_names])
-        table = table.append_column(name, pa.array(values))
-    cut = [examples.cut(row) for row in range(len(examples))]
-    return table.append_column("cut", pa.array(cut)) if any(cut) else table
+        blind = found.unseen if alone else np.zeros(len(values), bool)
+        table = table.append_column(
+            name, pa.array([None if lost else v for v, lost in zip(values, blind, strict=True)])
+        )
+    return table.append_column("cut", pa.array(found.cut.tolist())) if found.cut.any() else table
+
+
+def check_place(out: Path | None) -> None:
+    """Refuse a place that cannot be written to before the work is done."""
+    if out is not None and not out.parent.is_dir():
+        raise UserError("the folder is not there", where=str(out), fix=f"mkdir -p {out.parent}")
+    if out is not None and not os.access(out.parent, os.W_OK):
+        raise UserError("the folder may not be written to", where=str(out), fix="give another place")
 
 
 def separated(table: Any, delimiter: str) -> bytes:

@@ -14,6 +14,8 @@ from anyformer.data.rows import RowExamples
 from anyformer.data.windows import Windows
 from anyformer.evaluation.rows import Rows
 
+MOST_TOKENS = 4 * 10**6
+
 
 def raw_rows(examples: Examples) -> Rows:
     """What a simple learner would be given for the same rows."""
@@ -45,10 +47,10 @@ def raw_rows(examples: Examples) -> Rows:
 
 
 def whole_text(examples: Windows) -> list[str] | None:
-    """The text of a part, decoded again; long ones are not needed whole."""
+    """The end of a text, decoded again: a compressor looks back no further."""
     if examples.tokenizer is None:
         return None
-    return [examples.tokenizer.decode(np.asarray(examples.ids).tolist())]
+    return [examples.tokenizer.decode(np.asarray(examples.ids[-MOST_TOKENS:]).tolist())]
 
 
 def truth_of(examples: Examples) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,15 +11,20 @@ from typing import Any
 from anyformer.data.settings import Data
 from anyformer.errors import UserError, did_you_mean
 from anyformer.objectives import OBJECTIVES
-from anyformer.spec import Spec, fields_of, replace_in
+from anyformer.spec import Spec, replace_in
+from anyformer.training.setting_paths import SECTIONS, is_setting, owners_of, suggestion
+from anyformer.training.settings import Training
 
-SECTIONS = ("data", "model", "objective", "training")
 TASKS = tuple(OBJECTIVES)
+LISTS = ("data.target", "data.inputs", "data.types", "data.split.valid_file", "data.split.test_file")
 
 
 @dataclass
 class Request:
-    """One training as asked for. `settings` are dotted paths: {"training.save_every": 10, "model.stack.depth": 8}."""
+    """One training as asked for. `settings` are dotted paths: {"training.save_every": 10, "model.stack.depth": 8}.
+
+    What can be wrong without a look at the data is refused here, before a file is opened.
+    """
 
     source: Any  # a list of paths, or data in Python
     task: str | None = None
@@ -28,16 +34,61 @@ class Request:
     device: str = "auto"
     settings: dict[str, Any] = field(default_factory=dict)
     command: str = ""  # the line to repeat it by
+    places: dict[str, str] = field(default_factory=dict)  # where a setting was written: run.yaml:4
 
     def __post_init__(self) -> None:
+        for name in LISTS:  # one name may stand for a list of one
+            if isinstance(self.settings.get(name), str):
+                self.settings[name] = (self.settings[name],)
+        try:
+            self.check()
+        except UserError as error:
+            raise self.placed(error) from None
+
+    def check(self) -> None:
+        """Refuse names that are nowhere, values that do not fit, and a place that cannot be written."""
         if self.task is not None and self.task not in TASKS:
             raise UserError(f"no task is called {self.task!r}", where="--task", fix=did_you_mean(self.task, TASKS))
         for path in self.settings:
-            section = path.partition(".")[0]
-            if section not in SECTIONS or "." not in path:
-                known = [f"{name}." for name in SECTIONS]
-                near = did_you_mean(path, settings_paths())
-                raise UserError(f"no setting {path!r}", where="settings", fix=near if path else f"begin with {known}")
+            if not is_setting(path):
+                raise UserError(f"no setting {path[:100]!r}", where=path[:100], fix=suggestion(path))
+        self.data()
+        changed(Training(), self.section("training"), "training")
+        self.check_objective()
+        if self.preset is not None:
+            self.check_preset(self.preset)
+        if self.out is not None:
+            check_place(self.out)
+        for path in self.source if isinstance(self.source, list) else ():
+            if isinstance(path, Path):
+                check_name(path)
+
+    def check_objective(self) -> None:
+        """The objective's settings must suit the task, or some task where none is named."""
+        wanted = self.section("objective")
+        kinds = [OBJECTIVES[self.task]] if self.task else list(OBJECTIVES.values())
+        problems: list[UserError] = []
+        for kind in kinds if wanted else ():
+            try:
+                changed(kind(), wanted, "objective")
+                return
+            except UserError as error:
+                problems.append(error)
+        if problems:  # a wrong value says more than a setting that another task has
+            raise min(problems, key=lambda error: "has no setting" in error.what)
+
+    def check_preset(self, name: str) -> None:
+        from anyformer.presets import PRESETS, preset
+
+        if name not in PRESETS:
+            fix = did_you_mean(name, PRESETS)
+            raise UserError(f"no preset is called {name[:80]!r}", where="--preset",
+                            fix=fix if "did you mean" in fix else "see: anyformer presets")  # fmt: skip
+        if self.start is not None:
+            raise UserError("both --preset and --from are given", where="--preset", fix="give one of them")
+        early = ("stack", "encoder", "decoder", "init")
+        inner = {path: value for path, value in self.section("model").items() if path.startswith(early)}
+        changed(preset(name), inner, "model")
 
     def section(self, name: str) -> dict[str, Any]:
         """The settings below one name, without it."""
@@ -47,100 +98,72 @@ class Request:
         """The settings of the data."""
         return changed(Data(), self.section("data"), "data")
 
+    def placed(self, error: UserError) -> UserError:
+        """The same error with the file and line of the setting it is about, where it was written in a file."""
+        if type(error) is not UserError:
+            return error
+        fits = [path for path in self.places if error.where == path or error.where.startswith((f"{path}.", f"{path}["))]
+        if not fits:
+            return error
+        place = self.places[max(fits, key=len)]
+        return UserError(error.what, where=f"{place} {error.where}", fix=error.fix, details=error.details)
+
 
 def changed(spec: Spec, changes: Mapping[str, Any], where: str) -> Any:
-    """A spec with the values at some paths replaced; errors name the whole path."""
+    """A spec with the values at some paths replaced; errors name the whole path of the setting that was wrong."""
+    if not changes:
+        return spec
     try:
-        return replace_in(spec, changes) if changes else spec
+        return replace_in(spec, changes)
     except UserError as error:
-        raise error if error.where.startswith(where) else error.inside(where) from None
+        culprit = first_wrong(spec, changes)
+        raise explained(error if culprit is None else culprit[1], where, culprit[0] if culprit else "") from None
 
 
-def settings_paths() -> list[str]:
-    """The paths a typo may have meant, two levels deep."""
-    from anyformer.training.settings import Training
-
-    found = [f"training.{name}" for name in fields_of(Training)]
-    for name in fields_of(Data):
-        found.append(f"data.{name}")
-        value = getattr(Data(), name)
-        if isinstance(value, Spec):
-            found += [f"data.{name}.{inner}" for inner in fields_of(type(value))]
-    return found + ["model.stack.width", "model.stack.depth", "objective.smoothing"]
-
-
-def parsed(words: list[str], where: str = "--set") -> dict[str, Any]:
-    """`training.batch=16` and the like as paths and values; values are read as YAML.
-
-    >>> parsed(["training.batch=16", "training.ema=null"])
-    {'training.batch': 16, 'training.ema': None}
-    """
-    import yaml
-
-    found: dict[str, Any] = {}
-    for word in words:
-        path, equals, text = word.partition("=")
-        if not equals or not path:
-            raise UserError(f"{word!r} does not say path=value", where=where, fix="write --set training.batch=16")
+def first_wrong(spec: Spec, changes: Mapping[str, Any]) -> tuple[str, UserError] | None:
+    """The first change that does not go with those before it."""
+    so_far: dict[str, Any] = {}
+    for path, value in changes.items():
+        so_far[path] = value
         try:
-            found[path.strip()] = number(yaml.safe_load(text))
-        except yaml.YAMLError:
-            raise UserError(
-                f"{text!r} is not a value", where=f"{where} {path}", fix="write 16, 0.1, true or a name"
-            ) from None
-    return found
+            replace_in(spec, so_far)
+        except UserError as error:
+            return path, error
+    return None
 
 
-def number(value: Any) -> Any:
-    """YAML takes 1e-3 for text; people mean a number."""
-    if isinstance(value, str):
-        try:
-            return float(value) if "e" in value.lower() and value[0] in "0123456789.+-" else value
-        except ValueError:
-            return value
-    return value
+def explained(error: UserError, section: str, path: str) -> UserError:
+    """An error of a spec in the words of settings: their path, and how to have a setting of another part."""
+    if not path:
+        return error if error.where.startswith(section) else error.inside(section)
+    whole, fix = f"{section}.{path}", error.fix
+    if "has no setting" in error.what and is_setting(whole):
+        parent, name = whole.rpartition(".")[0], whole.rpartition(".")[2]
+        owners = owners_of(whole)
+        fix = f"it belongs to {' and '.join(owners[:3])}" if parent in SECTIONS else f"set {parent}={owners[0]} first"
+        return UserError(f"{error.what.split(' has no ')[0]} has no {name!r}", where=whole, fix=fix)
+    return UserError(error.what, where=whole, fix=fix, details=error.details)
 
 
-def from_file(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A settings file: nested sections as dotted paths, and what stands at the top (task, preset, start)."""
-    import yaml
-
+def check_name(path: Path) -> None:
+    """Refuse a name that no file can have; whether the file is there is seen when it is read."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot be read ({type(error).__name__})", where=str(path), fix="give a YAML file") from None
-    try:
-        data = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f"{path}:{mark.line + 1}" if mark is not None else str(path)
-        raise UserError("not YAML", where=place, fix="mend the line") from None
-    if not isinstance(data, dict):
-        raise UserError("not a mapping of settings", where=str(path), fix="write training: {batch: 16}")
-    top: dict[str, Any] = {}
-    settings: dict[str, Any] = {}
-    for name, value in data.items():
-        if name in SECTIONS:
-            if not isinstance(value, dict):
-                raise UserError(f"{name} is not a mapping", where=str(path), fix=f"write {name}: {{...}}")
-            settings |= flat(value, str(name))
-        elif name in ("task", "preset", "start"):
-            top[name] = value
-        elif name != "anyformer" and name != "type":
-            known = (*SECTIONS, "task", "preset", "start")
-            raise UserError(f"no setting {name!r}", where=str(path), fix=did_you_mean(str(name), known))
-    return settings, top
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it holds a NUL"
+        shown = str(path).replace("\0", "?")
+        shown = shown if len(shown) <= 120 else f"{shown[:117]}..."
+        raise UserError(f"the file cannot be opened ({why})", where=shown, fix="check the name") from None
 
 
-def flat(tree: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Nested settings by dotted path; a mapping that names its part (`type:`) stays whole."""
-    found: dict[str, Any] = {}
-    for name, value in tree.items():
-        if name == "type":
-            continue
-        inner = f"{path}.{name}"
-        if isinstance(value, dict) and "type" not in value:
-            found |= flat(value, inner)
-        else:
-            found[inner] = number(value)
-    return found
+def check_place(path: Path) -> None:
+    """Refuse a folder that could not be made."""
+    above = next((parent for parent in (path.parent, *path.parent.parents) if parent.exists()), None)
+    if above is not None and not above.is_dir():
+        raise UserError(
+            f"{above} is a file, so no folder can be in it", where=f"--out {path}", fix="give another --out"
+        )
+    if above is not None and not os.access(above, os.W_OK):
+        raise UserError(f"{above} may not be written to", where=f"--out {path}", fix="give another --out")

@@ -6,7 +6,6 @@ import fcntl
 import json
 import os
 import platform
-import secrets
 import socket
 import time
 from collections.abc import Iterable, Mapping
@@ -20,6 +19,18 @@ from anyformer.files import read_json
 
 RUN_FILE, CONFIG_FILE, METRICS_FILE, EVENTS_FILE = "run.json", "config.yaml", "metrics.jsonl", "events.jsonl"
 CHECKPOINTS, CACHE, AVERAGED = "checkpoints", "data", "averaged"
+ENVIRONMENT_FILE, LOCK_FILE = "env.json", ".lock"
+SAME = ("processor", "capability", "threads", "torch", "numpy", "anyformer", "gpu", "device")  # or bits may differ
+HELD: list[RunFolder] = []  # by this process
+
+
+def let_all_go() -> None:
+    """In a forked child: a lock that it shares would outlive the process that holds it, and keep the next one out."""
+    for folder in list(HELD):
+        folder.let_go()
+
+
+os.register_at_fork(after_in_child=let_all_go)
 
 
 class RunFolder:
@@ -32,18 +43,6 @@ class RunFolder:
     # ------------------------------------------------------------ making and opening
 
     @classmethod
-    def new(cls, path: Path | None, name: str) -> RunFolder:
-        """A new folder, at `path` or below runs/ under the date and a name; what is there is never overwritten."""
-        if path is None:
-            stamp = datetime.now().strftime("%Y-%m-%d_%H%M%S")
-            path = Path("runs") / f"{stamp}-{name}-{secrets.token_hex(3)}"
-        check_new(path)
-        path.mkdir(parents=True, exist_ok=True)
-        folder = cls(path)
-        folder.hold()
-        return folder
-
-    @classmethod
     def open(cls, path: Path) -> RunFolder:
         """The folder of a run that exists."""
         if not (path / RUN_FILE).is_file():
@@ -53,29 +52,45 @@ class RunFolder:
 
     def hold(self) -> None:
         """Keep other processes out until this one ends, however it ends."""
-        self.lock = (self.path / ".lock").open("w")
+        if self.lock is not None:
+            return
+        with store.writing(self.path):
+            lock = (self.path / LOCK_FILE).open("w")
         try:
-            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
+            lock.close()
             raise UserError(
                 "another process is training here", where=str(self.path), fix="wait for it, or stop it"
             ) from None
+        self.lock = lock
+        HELD.append(self)
 
     def let_go(self) -> None:
         if self.lock is not None:
+            HELD.remove(self)
             self.lock.close()
             self.lock = None
+
+    def sweep(self) -> None:
+        """Remove what a process that died left half written; only with the lock held."""
+        for parent in (self.path, self.checkpoints):
+            store.sweep(parent)
+        for path in self.path.glob(".*.part"):
+            path.unlink()
 
     # ------------------------------------------------------------ files
 
     def write(self, name: str, text: str) -> Path:
         """Replace one file at once."""
         path = self.path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}.part")
-        part.write_text(text, encoding="utf-8")
-        store.flush(part)
-        os.replace(part, path)
+        with store.writing(path, len(text)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part.write_text(text, encoding="utf-8")
+            store.flush(part)
+            os.replace(part, path)
+            store.flush(path.parent)
         return path
 
     def write_json(self, name: str, data: Mapping[str, Any]) -> Path:
@@ -87,8 +102,9 @@ class RunFolder:
     def append(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Add lines of JSON to a file."""
         text = "".join(json.dumps(row, default=str, ensure_ascii=False) + "\n" for row in rows)
+        path = self.path / name
         if text:
-            with (self.path / name).open("a", encoding="utf-8") as file:
+            with store.writing(path, len(text)), path.open("a", encoding="utf-8") as file:
                 file.write(text)
 
     def event(self, kind: str, **facts: Any) -> None:
@@ -100,7 +116,8 @@ class RunFolder:
     def log(self, text: str) -> None:
         """Lines in log.txt, without control characters."""
         plain = "".join(c if c.isprintable() else " " for c in text.rstrip())
-        with (self.path / "log.txt").open("a", encoding="utf-8") as file:
+        path = self.path / "log.txt"
+        with store.writing(path), path.open("a", encoding="utf-8") as file:
             file.write(f"{datetime.now().isoformat(timespec='seconds')} {plain}\n")
 
     def update(self, **facts: Any) -> dict[str, Any]:
@@ -110,9 +127,9 @@ class RunFolder:
         self.write_json(RUN_FILE, known)
         return known
 
-    def start(self, **facts: Any) -> None:
+    def start(self, step: int, total: int) -> None:
         """The run is alive from here on, in this process."""
-        self.update(status="running", pid=os.getpid(), host=socket.gethostname(), **facts)
+        self.update(status="running", pid=os.getpid(), host=socket.gethostname(), step=step, total=total, reason="")
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -196,6 +213,15 @@ def environment(device: Any, threads: int) -> dict[str, Any]:
         "processor": processor(), "cores": os.cpu_count(), "threads": threads, "device": str(device), "gpu": gpu,
         "capability": torch.backends.cpu.get_cpu_capability(),
     }  # fmt: skip
+
+
+def other_machine(before: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """What is different from the process before, in lines for people: bits are promised on the same machine only."""
+    return [
+        f"note     {name} is {here.get(name)}, was {before.get(name)}: the rest may differ in the last bits"
+        for name in SAME
+        if before.get(name) != here.get(name)
+    ]
 
 
 def processor() -> str:

@@ -6,11 +6,9 @@ back if there is one, and steps follow until the last.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +18,9 @@ from anyformer import faults
 from anyformer.checkpoints import store
 from anyformer.data.order import Order
 from anyformer.data.reopen import reopen
-from anyformer.errors import Diverged, NoRoom, Stopped, UserError
-from anyformer.evaluation.answers import Answers
-from anyformer.evaluation.metrics import better, direction, main_metric, metrics
-from anyformer.training.checkpoint import read_checkpoint, save_checkpoint
+from anyformer.errors import INTERRUPTED, Diverged, NoRoom, Stopped, UserError
+from anyformer.evaluation.metrics import direction
+from anyformer.training.checkpoint import check_same, read_checkpoint, save_checkpoint
 from anyformer.training.create import start_weights
 from anyformer.training.display import display
 from anyformer.training.engine import Engine, Moment, put
@@ -32,32 +29,23 @@ from anyformer.training.loader import Steps, stream
 from anyformer.training.measure import Measured, decide_length, measure
 from anyformer.training.memory import Memory, usage
 from anyformer.training.progress import Progress
-from anyformer.training.run import CONFIG_FILE, METRICS_FILE, RunFolder, environment
+from anyformer.training.run import (
+    CONFIG_FILE,
+    ENVIRONMENT_FILE,
+    METRICS_FILE,
+    RunFolder,
+    environment,
+    other_machine,
+)
 from anyformer.training.samples import write_sample
 from anyformer.training.settings import Config
+from anyformer.training.shortage import enough_memory, lost_worker, too_large
 from anyformer.training.signals import Requests
+from anyformer.training.standing import Standing, chosen_by, line_of, scored
 from anyformer.training.wording import duration
 
 LATE = 10  # steps whose losses are read together on a GPU
 SPEED_FILE = "speed.jsonl"
-
-
-@dataclass
-class Standing:
-    """What has been judged so far; saved with every checkpoint."""
-
-    metric: str
-    best: float | None = None
-    best_step: int | None = None
-    since: int = 0  # evaluations since the best one
-
-    def take(self, value: float, step: int) -> bool:
-        """Whether this is the best so far."""
-        if self.best is None or better(self.metric, value, self.best):
-            self.best, self.best_step, self.since = value, step, 0
-            return True
-        self.since += 1
-        return False
 
 
 class Session:
@@ -67,8 +55,10 @@ class Session:
         self, folder: RunFolder, device: torch.device, say: Callable[[str], None], *, progress: str = "auto",
         quiet: bool = False,
     ) -> None:  # fmt: skip
+        self.started = time.perf_counter()
         self.folder, self.device, self.say, self.mode, self.quiet = folder, device, say, progress, quiet
-        self.config: Config = Config.from_yaml((folder.path / CONFIG_FILE).read_text(encoding="utf-8"))
+        self.opened_with = (folder.path / CONFIG_FILE).read_text(encoding="utf-8")
+        self.config: Config = Config.from_yaml(self.opened_with)
         opened = reopen(folder.cache)
         if opened is None:
             raise UserError("the prepared data is damaged", where=str(folder.cache), fix="train again")
@@ -76,9 +66,6 @@ class Session:
         settings = self.config.training
         torch.set_num_threads(settings.threads or torch.get_num_threads())
         self.model = self.config.model.build(seed=settings.seed, device=device)
-        if self.config.start:
-            fresh = start_weights(self.model, Path(self.config.start), device)
-            self.say(f"weights  from {self.config.start}; {len(fresh)} tensors start anew{named(fresh)}")
         self.batch = settings.batch or 1
         self.order = Order.of(self.data.train, self.batch, settings.seed)
         self.steps = Steps(self.data.train, self.order, self.config.objective, settings.micro_batch or self.batch)
@@ -93,23 +80,40 @@ class Session:
         """Train to the end, unless stopped; then the work is saved and `Stopped` raised."""
         self.folder.hold()
         try:
-            with Requests() as asked:
-                self.asked = asked
+            self.folder.sweep()
+            if (self.folder.path / CONFIG_FILE).read_text(encoding="utf-8") != self.opened_with:
+                raise UserError("another process has just changed it", where=str(self.folder.path), fix="try again")
+            with Requests() as self.asked:
                 self.prepare()
                 self.train()
+        except KeyboardInterrupt:
+            self.record("interrupted", "stopped at once")
+            raise Stopped(f"stopped at once; the last checkpoint stands. Go on with: anyformer resume "
+                          f"{self.folder.path}", code=self.asked.code or INTERRUPTED) from None  # fmt: skip
+        except RuntimeError as error:
+            found = lost_worker(error, self.folder.path)
+            self.record("failed", str(found))
+            raise found from None
         except BaseException as error:
-            self.folder.update(status=status_of(error), reason=str(error)[:300], step=self.done, **self.spent())
-            self.folder.event(status_of(error), step=self.done, reason=str(error)[:300])
+            self.record("interrupted" if isinstance(error, Stopped) else "failed", str(error))
             raise
         finally:
             self.folder.let_go()
 
+    def record(self, status: str, reason: str) -> None:
+        """Let the folder say how it ended; a full disk must not hide why."""
+        with suppress(OSError, NoRoom):
+            self.folder.update(status=status, reason=reason[:300], step=self.done, **self.spent())
+            self.folder.event(status, step=self.done, reason=reason[:300])
+
     def prepare(self) -> None:
         """Settle what needs a clock, build the engine, and go back to where the run was left."""
-        store.sweep(self.folder.checkpoints)
-        self.started = time.perf_counter()
         facts = self.folder.facts
         self.seconds = float(facts.get("seconds") or 0.0)
+        newest = store.latest(self.folder.checkpoints, self.say)
+        if self.config.start and newest is None:
+            fresh = start_weights(self.model, Path(self.config.start), self.device)
+            self.say(f"weights  from {self.config.start}; {len(fresh)} tensors start anew{named(fresh)}")
         if not facts.get("settled"):
             self.settle()
         settings = self.config.training
@@ -120,24 +124,36 @@ class Session:
         self.engine = Engine(self.model, self.config.objective, settings, self.total)
         if settings.compile == "on":
             self.engine.compile()
-        newest = store.latest(self.folder.checkpoints)
         if newest is not None:
-            self.done, path = newest
-            weights, memory, state = read_checkpoint(path, self.device)
-            self.engine.load(weights, memory, state["engine"])
-            self.standing = Standing(**state["standing"])
-            self.folder.cut_back(self.done)
-            self.folder.event("resume", step=self.done)
-        elif facts.get("step") or facts.get("settled"):
+            self.go_back(newest[1])
+        elif facts.get("settled"):
             self.folder.cut_back(0)
+            self.folder.event("resume", step=0)
         here = environment(self.device, torch.get_num_threads())
-        self.folder.write_json("env.json", here)
+        if (self.folder.path / ENVIRONMENT_FILE).is_file():
+            for line in other_machine(self.folder.read_json(ENVIRONMENT_FILE), here):
+                self.say(line)
+        self.folder.write_json(ENVIRONMENT_FILE, here)
         self.folder.start(step=self.done, total=self.total)
+        if newest is not None:
+            self.tidy()
+
+    def go_back(self, path: Path) -> None:
+        """Put a whole checkpoint back; it must be one of these settings and these rows."""
+        weights, memory, state = read_checkpoint(path, self.device)
+        check_same(state, self.config, self.data, self.folder.facts.get("allowed") or ())
+        self.engine.load(weights, memory, state["engine"])
+        self.done = int(state["step"])
+        self.standing = Standing(**state["standing"])
+        self.folder.cut_back(self.done)
+        self.folder.event("resume", step=self.done)
+        self.say(f"resume   from step {self.done:,} of {self.total:,}")
 
     def settle(self) -> None:
         """Time a few steps on weights that are then put back; fix the number of steps and what follows from it."""
         kept = {name: p.detach().clone() for name, p in self.model.named_parameters()}
-        found = measure(self.model, self.config, self.data, self.steps, self.device, kept)
+        with faults.paused(), self.enough_memory(lambda: self.steps[0]):
+            found = measure(self.model, self.config, self.data, self.steps, self.device, kept)
         put(self.model, kept)
         training = decide_length(self.config, found, self.data, self.order, self.device)
         if training.compile == "on" and self.config.training.compile == "auto":
@@ -168,6 +184,10 @@ class Session:
                          pin=self.device.type == "cuda")  # fmt: skip
         with display(self.progress, self.mode, quiet=self.quiet) if self.mode != "silent" else nullcontext():
             for step in range(self.done, self.total):
+                if self.out_of_patience():  # also where a run is resumed that had stopped early
+                    self.progress.note(f"stopped early: no better since step {self.standing.best_step:,}", keep=True)
+                    self.folder.event("early stop", step=self.done, best_step=self.standing.best_step)
+                    break
                 waiting = time.perf_counter()
                 micros = next(batches)
                 self.waited += time.perf_counter() - waiting
@@ -176,24 +196,18 @@ class Session:
                 if last or (settings.eval_every and (step + 1) % settings.eval_every == 0):
                     self.evaluate(last=last)
                 stop = self.asked.code is not None or self.out_of_patience()
-                if last or stop or (settings.save_every and (step + 1) % settings.save_every == 0):
+                if stop or self.fresh_best or self.regular(step + 1):
                     self.save()
                 if self.asked.code is not None and not last:
                     self.flush()
                     raise Stopped(f"stopped at step {self.done:,} of {self.total:,}; saved. "
                                   f"Go on with: anyformer resume {self.folder.path}", code=self.asked.code)  # fmt: skip
-                if self.out_of_patience() and not last:
-                    self.progress.note(f"stopped early: no better since step {self.standing.best_step:,}", keep=True)
-                    self.folder.event("early stop", step=self.done, best_step=self.standing.best_step)
-                    break
             self.flush()
 
     def one(self, step: int, micros: list[Any]) -> None:
         """A step, and what is to be known of it."""
-        try:
+        with self.enough_memory(lambda: micros):
             moment = self.engine.step(step, micros)
-        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-            raise self.too_large(error, micros) from None
         self.pending.append(moment)
         late = self.engine.late
         looked_at = self.pending[-2:-1] if late else self.pending[-1:]
@@ -232,7 +246,7 @@ class Session:
         self.flush()
         if self.data.valid is not None:
             self.progress.doing("evaluating")
-            with self.engine.judged() as model:
+            with self.enough_memory(lambda: self.steps[self.done - 1]), self.engine.judged() as model:
                 answers = self.judge(model, self.data.valid, most=self.config.training.eval_rows, decode=False)
                 write_sample(self, model, last=last)
             scores = scored(answers)
@@ -254,15 +268,37 @@ class Session:
         began = time.perf_counter()
         self.flush()
         self.progress.doing("saving")
-        path = self.folder.checkpoints / f"step-{self.done:06}"
-        if store.verified(path) is None:
+        self.refuse_spoilt()
+        path = self.folder.checkpoints / store.checkpoint_name(self.done)
+        if store.problem(path):
+            store.flush(self.folder.path / METRICS_FILE)  # what is saved has its lines, whatever happens to the machine
             save_checkpoint(path, self.config, self.data, self.engine, self.done, vars(self.standing))
-        protected = [] if self.standing.best_step is None else [self.standing.best_step]
-        store.rotate(self.folder.checkpoints, self.config.training.keep, protected)
-        best = None if self.standing.best is None else {"metric": self.standing.metric, "value": self.standing.best}
-        self.folder.update(step=self.done, best_step=self.standing.best_step, best=best, **self.spent())
+        faults.point("saved")
+        self.tidy()
+        self.fresh_best = False
         self.progress.note(f"saved step {self.done:,}")
         self.paused += time.perf_counter() - began
+
+    def tidy(self) -> None:
+        """After a save, or one that was cut short: delete old checkpoints, and let run.json say how the run stands."""
+        best = self.standing.best_step
+        store.rotate(self.folder.checkpoints, self.config.training.keep, [] if best is None else [best],
+                     newest=self.done, counts=self.regular)  # fmt: skip
+        value = None if self.standing.best is None else {"metric": self.standing.metric, "value": self.standing.best}
+        self.folder.update(step=self.done, best_step=best, best=value, **self.spent())
+
+    def regular(self, step: int) -> bool:
+        """Whether a run that nobody stops saves at this step; a stop's own checkpoint goes when the next one is there,
+        so that a run leaves the same checkpoints however often it was stopped."""
+        return step == self.total or step % (self.config.training.save_every or self.total) == 0
+
+    def refuse_spoilt(self) -> None:
+        """A checkpoint with a weight that is not finite could only be resumed into the same failure."""
+        for name, value in self.engine.weights().items():
+            if not bool(torch.isfinite(value).all()):
+                raise Diverged(f"step {self.done:,}: the weight {name} is not finite", where=str(self.folder.path),
+                               fix="lower the rate: --set training.optimizer.rate=0.0003",
+                               details=["it was not saved; the checkpoint before is whole"])  # fmt: skip
 
     def spent(self) -> dict[str, Any]:
         return {"seconds": round(self.seconds + time.perf_counter() - self.started, 1)}
@@ -283,7 +319,7 @@ class Session:
     def diverged(self, moment: Moment, micros: list[Any]) -> None:
         """Stop before anything is spoilt: the weights are those of the step before."""
         step = moment.step - 1
-        rows, tensor = self.engine.culprit(micros, step)
+        rows, tensor = self.engine.culprit(moment, micros)
         all_rows = torch.cat([batch.rows for batch in micros]).tolist()
         shown = [self.data.train.place(row) for row in (rows or all_rows)[:5]]
         self.done = step
@@ -297,57 +333,14 @@ class Session:
             details=[f"row {place}" for place in shown] + ["weights are those of the step before; nothing was spoilt"],
         )  # fmt: skip
 
-    def too_large(self, error: BaseException, micros: list[Any]) -> BaseException:
-        """Memory ran out: three ways down. Any other error is what it is."""
-        text = str(error)
-        if isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError):
-            if "not enough memory" not in text and "out of memory" not in text:
-                return error
-        micro = max(1, (self.config.training.micro_batch or 2) // 2)
-        length = self.data.preprocess.length
-        ways = [f"--set training.micro_batch={micro}"]
-        if length:
-            ways.append(f"--set data.words.length={max(8, length // 2)}")
-        ways += ["--set training.precision=bf16", "a smaller --preset"]
-        shape = f"batch {len(micros[0])}" + (f" x length {length}" if length else "")
-        return NoRoom(f"step {self.done + 1:,}: out of memory with {shape}", where=str(self.folder.path),
-                      fix=f"try {ways[0]}", details=[f"or {way}" for way in ways[1:]])  # fmt: skip
+    def enough_memory(self, micros: Callable[[], list[Any]]) -> AbstractContextManager[None]:
+        """Where memory runs out inside, what was tried is said, and three ways down."""
+        return enough_memory(lambda: too_large(
+            self.config.training, self.done + 1, len(micros()[0]), self.data.preprocess.length, self.folder.path
+        ))  # fmt: skip
 
 
 # ---------------------------------------------------------------- small things
-
-
-def chosen_by(task: str, multi: bool, labels: Any) -> str:
-    """The metric that chooses the best checkpoint; a translator would take too long to write at every evaluation."""
-    return "loss" if task == "translate" else main_metric(task, multi, labels)
-
-
-def scored(answers: Answers) -> dict[str, float]:
-    """Metrics of an evaluation, the loss among them."""
-    found = metrics(answers) if answers.predicted is not None or answers.task == "lm" else {}
-    if answers.tokens:
-        found.setdefault("loss", answers.nats / answers.tokens)
-        found.setdefault("perplexity", math.exp(min(700.0, found["loss"])))
-    elif answers.losses is not None and len(answers.losses):
-        found.setdefault("loss", float(answers.losses.mean()))
-    return found
-
-
-def line_of(moment: Moment) -> dict[str, Any]:
-    """A step as metrics.jsonl has it: nothing that depends on the clock, so that two files can be compared."""
-    return {"step": moment.step, "loss": float(moment.loss), "lr": moment.rate, "grad_norm": float(moment.norm),
-            "rows": fingerprint(moment.rows)}  # fmt: skip
-
-
-def fingerprint(rows: list[torch.Tensor]) -> str:
-    """A short hash of the rows of a step, to compare orders by."""
-    import hashlib
-
-    return hashlib.sha256(torch.cat(rows).numpy().tobytes()).hexdigest()[:12]
-
-
-def status_of(error: BaseException) -> str:
-    return "interrupted" if isinstance(error, Stopped | KeyboardInterrupt) else "failed"
 
 
 def memory_of(device: torch.device) -> Memory:

@@ -29,6 +29,6 @@ class Requests:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def note(self, number: int, frame: FrameType | None) -> None:
-        if self.code is not None:
+        again, self.code = self.code is not None, INTERRUPTED if number == signal.SIGINT else TERMINATED
+        if again:
             raise KeyboardInterrupt
-        self.code = INTERRUPTED if number == signal.SIGINT else TERMINATED

@@ -1,0 +1,51 @@
+"""What the recipes share: their arguments, and a line of figures for every run."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+from anyformer.training.job import Run
+from anyformer.training.settings_file import parsed
+
+
+def arguments(about: str | None, *, runs: int) -> argparse.Namespace:
+    """--data, --seeds, --device, --out, --csv, --preset and --set, as every recipe takes them."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="the file or folder of the data set")
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(runs)))
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--out", type=Path, default=Path("runs"))
+    parser.add_argument("--csv", type=Path, help="add a line of figures for each run to this file")
+    parser.add_argument("--preset")
+    parser.add_argument("--set", dest="settings", action="append", default=[], metavar="PATH=VALUE")
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    return parser.parse_args()
+
+
+def settings_of(asked: argparse.Namespace) -> dict[str, Any]:
+    """What --set says, as `anyformer.train` takes it."""
+    return parsed(asked.settings)
+
+
+def report(name: str, seed: int, run: Run, asked: argparse.Namespace, **more: Any) -> None:
+    """One line of JSON on stdout and, with --csv, one line in a table."""
+    facts, evaluation = run.facts, run.evaluation
+    line = {"recipe": name, "seed": seed, "steps": facts["step"], "seconds": facts["seconds"],
+            "best_step": facts["best_step"]}  # fmt: skip
+    for split, metrics in evaluation["metrics"].items():
+        line |= {f"{split}_{key}": round(value, 5) for key, value in metrics.items()}
+    line |= more | {"settings": " ".join(asked.settings)}
+    print(json.dumps(line))
+    if asked.csv is not None:
+        there = asked.csv.is_file()
+        with asked.csv.open("a", newline="") as file:
+            writer = csv.writer(file)
+            if not there:
+                writer.writerow(["recipe", "seed", "figures"])
+            writer.writerow([name, seed, json.dumps(line)])

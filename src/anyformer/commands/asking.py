@@ -1,0 +1,113 @@
+"""The words of `train` that say what to train on and how; `check` and `train --dry-run` take the same ones."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from anyformer.errors import UserError
+
+if TYPE_CHECKING:
+    from anyformer.training.request import Request
+
+Target = Annotated[list[str] | None, typer.Option(help="The column to predict; several may be given.")]
+Task = Annotated[str | None, typer.Option(help="lm, classify, regress, tag, translate; guessed if not given.")]
+Preset = Annotated[str | None, typer.Option(help="A named model; see: anyformer presets.")]
+Start = Annotated[Path | None, typer.Option("--from", help="A model folder or run to fine-tune.")]
+Steps = Annotated[int | None, typer.Option(help="Number of steps.")]
+Minutes = Annotated[float | None, typer.Option(help="Time to train for, in place of steps.")]
+Seed = Annotated[int | None, typer.Option(help="Everything random follows from it.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda[:N] or mps.")]
+Valid = Annotated[list[Path] | None, typer.Option(help="A file to validate on, in place of a share.")]
+Test = Annotated[list[Path] | None, typer.Option(help="A file to test on, in place of a share.")]
+SplitColumn = Annotated[str | None, typer.Option(help="A column that says train, valid or test.")]
+Group = Annotated[str | None, typer.Option(help="Rows with equal values here stay on one side.")]
+Time = Annotated[str | None, typer.Option(help="The latest rows by this column validate and test.")]
+Types = Annotated[list[str] | None, typer.Option(help="column=number|category|text|date|image|skip.")]
+Inputs = Annotated[list[str] | None, typer.Option(help="A column to learn from; all if none is named.")]
+Settings = Annotated[Path | None, typer.Option("--config", help="A YAML file of settings, as a run's config.yaml.")]
+Set = Annotated[list[str] | None, typer.Option("--set", help="path=value, e.g. training.batch=16.")]
+
+
+@dataclass
+class Asked:
+    """The options as typed."""
+
+    target: list[str] | None = None
+    task: str | None = None
+    preset: str | None = None
+    start: Path | None = None
+    steps: int | None = None
+    minutes: float | None = None
+    seed: int | None = None
+    device: str = "auto"
+    valid: list[Path] | None = None
+    test: list[Path] | None = None
+    split_column: str | None = None
+    group: str | None = None
+    time: str | None = None
+    types: list[str] | None = None
+    inputs: list[str] | None = None
+    config: Path | None = None
+    settings: list[str] | None = None
+
+    def flags(self) -> dict[str, Any]:
+        """The settings that have an option of their own."""
+        found: dict[str, Any] = {
+            "data.target": tuple(self.target or ()) or None, "data.types": tuple(spread(self.types)) or None,
+            "data.inputs": tuple(self.inputs or ()) or None,
+            "data.split.valid_file": tuple(map(str, self.valid or ())) or None,
+            "data.split.test_file": tuple(map(str, self.test or ())) or None,
+            "data.split.column": self.split_column, "data.split.group": self.group, "data.split.time": self.time,
+            "training.steps": self.steps, "training.minutes": self.minutes, "training.seed": self.seed,
+        }  # fmt: skip
+        return {name: value for name, value in found.items() if value is not None}
+
+    def request(self, data: list[Path], out: Path | None = None) -> Request:
+        """All of it together: options win over `--set`, which wins over the file."""
+        from anyformer.training.request import Request
+        from anyformer.training.settings_file import Written, from_file, parsed
+
+        written = Written() if self.config is None else from_file(self.config)
+        typed = parsed(self.settings or []) | self.flags()
+        # A length that is typed replaces the other kind of length in the file.
+        for one, other in (("training.steps", "training.minutes"), ("training.minutes", "training.steps")):
+            if one in typed and other not in typed:
+                written.settings.pop(other, None)
+        top = written.top
+        return Request(
+            data, task=self.task or top.get("task") or None, preset=self.preset or self.model_of(top),
+            start=self.start or (Path(top["start"]) if top.get("start") else None), out=out, device=self.device,
+            settings=written.settings | typed, command=shlex.join(["anyformer", *sys.argv[1:]]),
+            places={path: place for path, place in written.places.items() if path not in typed},
+        )  # fmt: skip
+
+    def model_of(self, top: dict[str, str]) -> str | None:
+        """The preset a file names; with `start` it only says where the sizes came from."""
+        return None if self.start is not None or top.get("start") else top.get("preset") or None
+
+
+def spread(words: list[str] | None) -> list[str]:
+    """Several column=kind may stand in one word, separated by commas.
+
+    >>> spread(["year=number,city=category", "note=text"])
+    ['year=number', 'city=category', 'note=text']
+    """
+    return [part for word in words or () for part in word.split(",") if part]
+
+
+def is_settings(path: Path) -> bool:
+    """Whether a path is a file of settings by its name."""
+    return path.suffix.lower() in (".yaml", ".yml")
+
+
+def refuse_settings(data: list[Path]) -> None:
+    """A file of settings given as data is a slip that deserves its own words."""
+    for path in data:
+        if is_settings(path):
+            raise UserError("a file of settings is no data", where=str(path), fix=f"write --config {path}")

@@ -1,0 +1,51 @@
+"""How much each column counts: the score of a fitted model with that column's cells taken as missing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from anyformer.data.frame import Frame
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """`whole` is the score with all columns, `without` the score without each; as text, a table."""
+
+    whole: float
+    without: dict[str, float]
+
+    def __str__(self) -> str:
+        width = max(len(name) for name in ("all columns", *(f"without {name}" for name in self.without)))
+        lines = [f"{'all columns':<{width}}  {self.whole:.3f}"]
+        for name, score in sorted(self.without.items(), key=lambda item: item[1]):
+            lines.append(f"{f'without {name}':<{width}}  {score:.3f}  {score - self.whole:+.3f}")
+        return "\n".join(lines)
+
+
+def ablated(estimator: Any, source: Frame | list[Path], y: Any) -> Ablation:
+    """Score a fitted estimator with all columns, then without each that it reads."""
+    import pyarrow as pa
+
+    preprocess = estimator.predictor_.preprocess
+    frame = source if isinstance(source, Frame) else read(source, preprocess)
+    without = {}
+    for column in preprocess.columns or ():
+        at = frame.names.index(column.name)
+        kind = frame.table.schema.field(at)
+        empty = frame.table.set_column(at, kind, pa.nulls(len(frame), kind.type))
+        without[column.name] = estimator.score(replace(frame, table=empty), y)
+    return Ablation(estimator.score(frame, y), without)
+
+
+def read(files: list[Path], preprocess: Any) -> Frame:
+    """The rows of files in memory."""
+    import tempfile
+
+    from anyformer.data.prepare import frame_for
+    from anyformer.data.settings import Data
+
+    with tempfile.TemporaryDirectory(prefix="anyformer-") as cache:
+        frame, _ = frame_for(files, preprocess, Data(), Path(cache))
+        return replace(frame, table=frame.table.take(list(range(len(frame)))))

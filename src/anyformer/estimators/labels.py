@@ -1,0 +1,47 @@
+"""Classes of any type as words, which is what training knows labels by, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from anyformer.data.conversions import MISSING
+
+Cells = Literal["words", "file", "truths", "numbers"]  # what the cells of a target column were
+
+
+def spelled(classes: np.ndarray) -> list[str]:
+    """A word for every class: its own where training cannot mistake it for something else, else a number.
+
+    >>> spelled(np.array([0, 1])), spelled(np.array(["a", "b"])), spelled(np.array(["", "a;b"]))
+    (['0', '1'], ['a', 'b'], ['class 0', 'class 1'])
+    """
+    words = [word_of(value) for value in classes.tolist()]
+    clear = all(word == word.strip() and word not in MISSING and ";" not in word for word in words)
+    return words if clear and len(set(words)) == len(words) else [f"class {i}" for i in range(len(words))]
+
+
+def word_of(value: Any) -> str:
+    whole = isinstance(value, float) and value == round(value) and abs(value) < 2**53
+    return str(int(value)) if whole else str(value)
+
+
+def classes_of(labels: Sequence[str], cells: Cells) -> np.ndarray:
+    """Labels as found in a table, in the type its cells had; a file's whole numbers are numbers.
+
+    >>> classes_of(["0", "1"], "file").tolist(), classes_of(["0", "1"], "words").tolist()
+    ([0, 1], ['0', '1'])
+    """
+    if cells == "truths":
+        return np.array([label.lower() == "true" for label in labels])
+    if cells in ("file", "numbers"):
+        try:
+            if all(str(int(label)) == label for label in labels):
+                return np.array([int(label) for label in labels])
+            if cells == "numbers":
+                return np.array([float(label) for label in labels])
+        except ValueError:
+            pass
+    return np.array(labels, dtype=object)

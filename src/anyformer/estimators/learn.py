@@ -1,0 +1,147 @@
+"""One fit: a training in a folder of its own that is gone afterwards, or a whole run with its report where it is kept.
+
+A grid search fits hundreds of times: without a folder to keep, nothing is judged beside baselines, drawn or timed,
+and the best weights wait in memory until the end.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyformer.checkpoints import store
+from anyformer.errors import Stopped
+from anyformer.predictor import Predictor, load, pick_device
+from anyformer.training.checkpoint import save_model
+from anyformer.training.create import create, run_name
+from anyformer.training.job import Run, work
+from anyformer.training.request import Request
+from anyformer.training.session import Session
+
+EVALUATIONS = 10  # of a fit with a given number of steps
+SMALL = 2**24  # parameters times rows of a step below which a second thread does not help
+logger = logging.getLogger("anyformer")
+
+
+@dataclass
+class Learned:
+    """What came out of a fit."""
+
+    predictor: Predictor
+    history: list[dict[str, Any]]
+    steps: int
+    facts: dict[str, Any]  # about the data: columns, what was left out
+    run: Run | None  # of a fit that was kept
+
+
+def learn(request: Request, keep: Path | None, *, quiet: bool, check: Callable[[dict[str, Any]], None]) -> Learned:
+    """Train as asked; `check` sees what was decided about the data before the first step."""
+    device = pick_device(request.device)
+    say: Callable[[str], None] = (lambda line: None) if quiet else logger.info
+    scratch = None if keep is not None else Path(tempfile.mkdtemp(prefix="anyformer-"))
+    request.out = scratch / "run" if scratch is not None else (keep or Path("runs")) / run_name(request)
+    try:
+        with aside():
+            folder = create(request, say, device)
+            facts = folder.read_json("data.json")
+            check(facts)
+            progress = "silent" if quiet else "auto"
+            if scratch is None:
+                work(folder, device, say, progress=progress, quiet=quiet)
+            else:
+                try:
+                    Brief(folder, device, say, progress=progress, quiet=quiet).run()
+                finally:
+                    folder.let_go()
+            found = load(folder.path, device=str(device))
+        steps = int(folder.facts["step"])
+        return Learned(found, folder.metrics(), steps, facts, None if scratch is not None else Run(folder.path))
+    except Stopped:
+        # A search over many fits takes a ValueError for one bad fit and goes on; whoever pressed Ctrl-C means all.
+        raise KeyboardInterrupt from None
+    finally:
+        if scratch is not None:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextmanager
+def aside() -> Iterator[None]:
+    """Leave torch's random numbers, threads and algorithms as they were found."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        torch.set_num_threads(before[1])
+
+
+class Brief(Session):
+    """A training that leaves one model and its curve."""
+
+    best: dict[str, Tensor] | None = None
+
+    def prepare(self) -> None:
+        """Choose the threads by the size of the model rather than by the clock, so that two fits have equal bits."""
+        training = self.config.training
+        if training.threads is None:
+            size = sum(p.numel() for p in self.model.parameters()) * (training.batch or 1)
+            torch.set_num_threads(1 if size < SMALL else torch.get_num_threads())
+            self.config = self.config.replace(training=training.replace(threads=torch.get_num_threads()))
+        super().prepare()
+
+    def settle(self) -> None:
+        """Fix what is open without a trial, where the number of steps is given."""
+        training = self.config.training
+        if training.steps is None:
+            super().settle()
+            return
+        every = training.eval_every or max(1, -(-training.steps // EVALUATIONS))
+        training = training.replace(
+            eval_every=every, save_every=every, compile="on" if training.compile == "on" else "off"
+        )
+        self.config = self.config.replace(training=training)
+
+    def save(self) -> None:
+        """Remember the weights that have been the best so far; the last ones where nothing is held out."""
+        self.flush()
+        self.refuse_spoilt()
+        self.fresh_best = False
+        if self.best is None or self.data.valid is None or self.standing.best_step == self.done:
+            self.best = {name: value.detach().clone() for name, value in self.engine.weights().items()}
+
+    def run(self) -> None:
+        """Train to the end and write the best model."""
+        super().run()
+        assert self.best is not None
+        step = self.done if self.data.valid is None else self.standing.best_step or self.done
+        save_model(self.folder.checkpoints / store.checkpoint_name(step), self.config, self.data, self.best, step)
+        self.folder.update(step=self.done, best_step=step, status="done")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All files of a model folder."""
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+
+
+def opened(files: dict[str, bytes], device: str) -> Predictor:
+    """The model whose files these are."""
+    with tempfile.TemporaryDirectory(prefix="anyformer-") as name:
+        for file, data in files.items():
+            (Path(name) / Path(file).name).write_bytes(data)
+        return load(name, device=device)
+
+
+def saved(predictor: Predictor) -> dict[str, bytes]:
+    """The files of a model in memory."""
+    with tempfile.TemporaryDirectory(prefix="anyformer-") as name:
+        return contents(predictor.save(Path(name) / "model"))

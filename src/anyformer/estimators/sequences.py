@@ -1,0 +1,169 @@
+"""Estimators whose answers are sequences: a tag for every word, a translation, more text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anyformer.data.frame import Frame
+from anyformer.data.reading import frame_of
+from anyformer.errors import UserError
+from anyformer.estimators.base import Estimator, check_is_fitted
+from anyformer.estimators.inputs import files_of, is_table, listed, of_list
+from anyformer.evaluation.answers import Answers
+from anyformer.evaluation.metrics import main_metric, metrics
+
+WORDS, TAGS, SOURCE, WRITTEN = "words", "tags", "source", "target"
+
+
+class SequenceEstimator(Estimator):
+    """Reads a list of sequences; y is a list as long."""
+
+    reads: str = SOURCE
+    writes: str = WRITTEN
+
+    def _pairs(self, X: Any, y: Any) -> tuple[Any, tuple[str, ...]]:
+        """The source to train or be judged on, and its target where that has to be named."""
+        files = files_of(X)
+        if files is not None:
+            other = files_of(y) if y is not None else None
+            if other is not None and other[0].is_file():
+                return [*files, *other], ()
+            return files, () if y is None else (str(y),)
+        if is_table(X):
+            frame = frame_of(X)
+            if y is None or isinstance(y, str):
+                return frame, () if y is None else (y,)
+            X = frame.column(self.reads if self.reads in frame.names else frame.names[0]).to_pylist()
+        if y is None:
+            raise UserError("y is None", where="y", fix=f"give {self.writes} for every row of X")
+        read, written = listed(X), listed(y)
+        if len(read) != len(written):
+            raise UserError(f"X has {len(read)} rows, y has {len(written)}", where="y", fix="give one for each row")
+        return frame_of({self.reads: plain_lists(read), self.writes: plain_lists(written)}), (self.writes,)
+
+    def _rows(self, X: Any) -> Any:
+        check_is_fitted(self, "predictor_")
+        if files_of(X) is not None or is_table(X):
+            return files_of(X) or frame_of(X)
+        preprocess = self.predictor_.preprocess
+        name = preprocess.columns[0].name if preprocess is not None and preprocess.columns else self.reads
+        return of_list(plain_lists(listed(X)), name)
+
+    def _judged(self, X: Any, y: Any) -> Answers:
+        check_is_fitted(self, "predictor_")
+        source, _ = self._pairs(X, y)
+        if isinstance(source, Frame):
+            preprocess = self.predictor_.preprocess
+            assert preprocess is not None and preprocess.columns and preprocess.target
+            names = {self.reads: preprocess.columns[0].name, self.writes: preprocess.target.names[0]}
+            renamed = source.table.rename_columns([names.get(name, name) for name in source.names])
+            source = Frame(renamed, source.sources)
+        return self._answers(source)
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """The metric the task is judged by; the larger the better."""
+        found = self._judged(X, y)
+        name = main_metric(self.task, False, found.labels or ())
+        return float(metrics(found)[name])
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array = False
+        tags.input_tags.one_d_array = True
+        tags.input_tags.string = True
+        tags.target_tags.required = True
+        return tags
+
+
+class TokenTagger(SequenceEstimator):
+    """A tag for every word: X and y are lists of lists, or X is a CoNLL file."""
+
+    task = "tag"
+    reads, writes = WORDS, TAGS
+
+    def fit(self, X: Any, y: Any = None) -> Any:
+        """Train on sentences (lists of words) and their tags."""
+        source, targets = self._pairs(X, y)
+        self._learn(source, targets, {})
+        self.classes_ = np.array(self.predictor_.labels or (), dtype=object)
+        return self
+
+    def predict(self, X: Any) -> list[list[str]]:
+        """The tags of every sentence, one a word; words beyond what the model reads get the tag for none."""
+        rows = self._rows(X)
+        found = [list(tags) for tags in self._answers(rows).predicted]
+        if isinstance(rows, Frame):
+            labels = [str(label) for label in self.classes_]
+            none = "O" if "O" in labels else labels[0]
+            words = rows.column(rows.names[0]).to_pylist()
+            found = [(tags + [none] * len(said))[: len(said)] for tags, said in zip(found, words, strict=True)]
+        return found
+
+    def _put_facts(self, facts: Any) -> None:
+        super()._put_facts(facts)
+        self.classes_ = np.array(self.predictor_.labels or (), dtype=object)
+
+
+class Translator(SequenceEstimator):
+    """Text into text: X and y are lists of texts, or two files line by line."""
+
+    task = "translate"
+
+    def fit(self, X: Any, y: Any = None) -> Any:
+        """Train on texts and what each is to become."""
+        source, targets = self._pairs(X, y)
+        self._learn(source, targets, {"data.types": ("source=text", "target=text")} if isinstance(source, Frame) and
+                    set(source.names) == {SOURCE, WRITTEN} else {})  # fmt: skip
+        return self
+
+    def predict(self, X: Any) -> list[str]:
+        """What the model writes for every text, by beam search."""
+        return [str(text) for text in self._answers(self._rows(X)).predicted]
+
+
+class LanguageModel(Estimator):
+    """Running text, to go on with: X is a list of texts, a file or a folder."""
+
+    task = "lm"
+
+    def fit(self, X: Any, y: Any = None) -> Any:
+        """Train on texts; y is not looked at."""
+        files = files_of(X)
+        source = files if files is not None else frame_of({"text": [str(text) for text in listed(X)]})
+        self._learn(source, (), {} if files is not None else {"data.inputs": ("text",)})
+        return self
+
+    def predict(self, X: Sequence[str], *, tokens: int = 40) -> list[str]:
+        """Each text gone on with by at most `tokens` tokens, always by the most probable one."""
+        check_is_fitted(self, "predictor_")
+        return list(self.predictor_.generate(listed(X), max_new_tokens=tokens, do_sample=False))
+
+    def score(self, X: str | Path | Sequence[str], y: Any = None) -> float:
+        """The mean log-probability of a token, in nats."""
+        check_is_fitted(self, "predictor_")
+        files = files_of(X)
+        if files is not None:
+            from anyformer.training.evaluation import of_text
+
+            return -float(of_text(self.predictor_, files, 32, lambda line: None)["loss"])
+        scored = [self.predictor_.score(str(text)) for text in listed(X)]
+        tokens = sum(int(found.counts.sum()) for found in scored)
+        if not tokens:
+            raise UserError("no token has another before it", where="X", fix="give longer texts")
+        return sum(float(found.total.sum()) for found in scored) / tokens
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array = False
+        tags.input_tags.one_d_array = True
+        tags.input_tags.string = True
+        return tags
+
+
+def plain_lists(cells: list[Any]) -> list[Any]:
+    """Tuples and arrays inside a list as lists, which is how a column of lists is told."""
+    return [list(cell) if isinstance(cell, tuple | np.ndarray) else cell for cell in cells]

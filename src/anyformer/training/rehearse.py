@@ -1,0 +1,40 @@
+"""A training without its steps: the data looked at, everything decided and said, nothing left behind."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from anyformer.predictor import pick_device
+from anyformer.training.create import create
+from anyformer.training.request import Request
+from anyformer.training.run import CONFIG_FILE, check_new
+from anyformer.training.session import Session
+from anyformer.training.settings import Config
+
+
+def rehearse(request: Request, say: Callable[[str], None], *, timed: bool) -> dict[str, Any]:
+    """What a run would be. `timed` also does a few steps, to say how long all of them would take."""
+    place = pick_device(request.device)
+    if request.out is not None:
+        check_new(request.out)
+    threads = torch.get_num_threads()
+    try:
+        with tempfile.TemporaryDirectory(prefix="anyformer-") as folder:
+            run = create(replace(request, out=Path(folder) / "run"), say, place)
+            plan: dict[str, Any] = {}
+            if timed:
+                Session(run, place, say, progress="silent", quiet=True).settle()
+                plan = run.read_json("plan.json")
+            config = Config.from_yaml((run.path / CONFIG_FILE).read_text(encoding="utf-8"))
+            count = sum(p.numel() for p in config.model.build(device="meta").parameters())
+            data = {name: value for name, value in run.read_json("data.json").items() if name != "notes"}
+            return {"task": config.task, "model": config.preset, "parameters": count, "data": data,
+                    "settings": config.to_dict(), "plan": plan}  # fmt: skip
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,115 @@
+"""Names of settings: `training.batch`, `model.stack.depth`. Which there are, and which one a misspelt name meant."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+
+from anyformer.core.model import Model, Seq2Seq
+from anyformer.data.settings import Data
+from anyformer.errors import nearest, one_edit
+from anyformer.objectives import OBJECTIVES
+from anyformer.spec import Spec, fields_of, slots_in, subclasses
+from anyformer.training.settings import Training
+
+SECTIONS = ("data", "model", "objective", "training")
+DEEPEST = 6  # names one inside the other that are listed
+# What other programs call a setting.
+ELSEWHERE = {
+    "training.optimizer.rate": ("lr", "learning_rate"), "training.optimizer.decay": ("weight_decay",),
+    "training.batch": ("batch_size",), "training.steps": ("epochs", "max_steps", "iterations"),
+    "training.schedule.warmup": ("warmup_steps", "warmup_ratio"), "training.clip": ("grad_clip", "max_grad_norm"),
+    "training.patience": ("early_stopping",), "training.precision": ("dtype",), "training.save_every": ("save_steps",),
+    "data.words.length": ("max_length", "block_size", "context"), "data.words.kind": ("tokenizer",),
+    "data.words.vocab": ("vocab_size",), "data.pictures.size": ("image_size",), "data.target": ("label", "labels"),
+    "model.stack.depth": ("n_layer", "layers", "num_layers"), "model.stack.width": ("n_embd", "hidden_size", "d_model"),
+    "model.stack.block.mixer.heads": ("n_head", "num_heads"), "objective.smoothing": ("label_smoothing",),
+    "objective.beams": ("num_beams",),
+}  # fmt: skip
+
+
+def roots(section: str) -> list[type[Spec]]:
+    """The parts a section may hold."""
+    if section == "model":
+        return [Model, Seq2Seq]
+    if section == "objective":
+        return list(OBJECTIVES.values())
+    known: dict[str, list[type[Spec]]] = {"data": [Data], "training": [Training]}
+    return known.get(section, [])
+
+
+def inside(kinds: Iterable[type[Spec]], name: str) -> list[type[Spec]] | None:
+    """The parts that the setting `name` of any of these parts may hold; None where none of them has it."""
+    owners = [kind for kind in kinds if name in fields_of(kind)]
+    if not owners:
+        return None
+    return parts_of(slot for kind in owners for slot in slots_in(fields_of(kind)[name]))
+
+
+def parts_of(slots: Iterable[type[Spec]]) -> list[type[Spec]]:
+    """Every part below some slots, each once."""
+    found = [part for slot in slots for part in (slot, *subclasses(slot)) if not part.abstract]
+    return list(dict.fromkeys(found))
+
+
+def is_setting(path: str) -> bool:
+    """Whether some choice of parts has this setting.
+
+    >>> is_setting("training.optimizer.momentum"), is_setting("training.momentum")
+    (True, False)
+    """
+    section, _, rest = path.partition(".")
+    kinds = roots(section)
+    if not kinds or not rest:
+        return False
+    for step in rest.split("."):
+        found = inside(kinds, re.sub(r"\[-?\d+\]$", "", step))
+        if found is None:
+            return False
+        kinds = found
+    return True
+
+
+def owners_of(path: str) -> list[str]:
+    """Names of the parts that have the last name of a path."""
+    section, *steps = path.split(".")
+    kinds = roots(section)
+    for step in steps[:-1]:
+        kinds = inside(kinds, re.sub(r"\[-?\d+\]$", "", step)) or []
+    return [kind.__name__ for kind in kinds if steps[-1] in fields_of(kind)]
+
+
+@lru_cache(maxsize=1)
+def setting_paths() -> tuple[str, ...]:
+    """Every setting there is, by its whole path, the shallow ones first; a part inside itself is listed once."""
+    found: dict[str, None] = {}
+    for section in SECTIONS:
+        for path in below(roots(section), section, ()):
+            found[path] = None
+    return tuple(sorted(found, key=lambda path: (path.count("."), path)))
+
+
+def below(kinds: Iterable[type[Spec]], path: str, seen: tuple[type[Spec], ...]) -> Iterator[str]:
+    for kind in kinds:
+        if kind in seen or path.count(".") >= DEEPEST:
+            continue
+        for name, annotated in fields_of(kind).items():
+            yield f"{path}.{name}"
+            yield from below(parts_of(slots_in(annotated)), f"{path}.{name}", (*seen, kind))
+
+
+def suggestion(path: str) -> str:
+    """The setting that a misspelt path meant, as a closing half-sentence.
+
+    >>> suggestion("training.bach"), suggestion("batch"), suggestion("trainig.steps")
+    ("did you mean 'training.batch'?", "did you mean 'training.batch'?", "did you mean 'training.steps'?")
+    """
+    known = setting_paths()
+    last = path.rpartition(".")[2].lower()
+    near = next((name for name in known if one_edit(path, name)), None)
+    near = near or next((name for name, others in ELSEWHERE.items() if last in others), None)
+    if near is None:  # a last name without its section, or with another one
+        same = [name for name in known if name.rpartition(".")[2] == last]
+        near = (nearest(path, same) or same[0]) if same else nearest(path, known)
+    return f"did you mean {near!r}?" if near is not None else "they begin with data., model., objective. or training."

@@ -1,0 +1,123 @@
+"""Malformed command lines and settings files: the words after `anyformer`, a run.yaml, and what the error must hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+GOOD = "text,size,label\n" + "".join(f"a good film {at},{at},{'yes' if at % 2 else 'no'}\n" for at in range(40))
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A line typed where data.csv, book.txt, an empty folder `empty/` and a file `taken` are; `yaml` is run.yaml."""
+
+    name: str
+    words: str
+    said: tuple[str, ...]  # all of them stand in the error
+    yaml: str | bytes | None = None
+
+    @property
+    def line(self) -> list[str]:
+        """The words of the command."""
+        return self.words.split() if self.words.startswith("check") else ["train", *self.words.split()]
+
+
+def typed(name: str, words: str, *said: str) -> Bad:
+    return Bad(name, f"data.csv {words}", said)
+
+
+def filed(name: str, yaml: str | bytes, *said: str) -> Bad:
+    return Bad(name, "data.csv --config run.yaml", said, yaml)
+
+
+BAD = [
+    # words of the command
+    typed("no such task", "--task clasify", "--task", "did you mean 'classify'"),
+    typed("no such preset", "--preset encoder-mni", "--preset", "did you mean 'encoder-mini'"),
+    typed("no preset at all", "--preset qqqqqqqq", "--preset", "anyformer presets"),
+    typed("preset of another kind", "--preset vit-mini", "vit-mini", "encoder-mini"),
+    typed("language model of a classifier", "--preset translator-mini", "translator-mini", "use encoder-mini"),
+    typed("preset and from", "--preset encoder-mini --from empty", "both --preset and --from"),
+    typed("from an empty folder", "--from empty", "empty"),
+    typed("from nowhere", "--from nowhere", "nowhere"),
+    typed("from a file", "--from taken", "taken"),
+    typed("no such device", "--device gpu", "--device", "cuda"),
+    typed("device that is not there", "--device cuda:77", "--device"),
+    typed("no such progress", "--progress bars", "--progress", "did you mean 'bar'"),
+    typed("steps and minutes", "--steps 10 --minutes 1", "both steps and minutes"),
+    typed("no steps", "--steps 0", "training.steps", "below 1"),
+    typed("negative steps", "--steps -5", "training.steps", "below 1"),
+    typed("steps of words", "--steps many", "--steps"),
+    typed("half a step", "--steps 1.5", "--steps"),
+    typed("no minutes", "--minutes 0", "training.minutes"),
+    typed("minutes that are no number", "--minutes nan", "training.minutes", "nan"),
+    typed("endless minutes", "--minutes inf", "training.minutes"),
+    typed("negative seed", "--seed -1", "training.seed", "below 0"),
+    typed("seed too large", "--seed 99999999999", "training.seed", "too large"),
+    typed("out is a file", "--out taken", "taken", "--out"),
+    typed("out below a file", "--out taken/run", "taken", "--out"),
+    typed("out is not empty", "--out full", "full", "not empty", "--out"),
+    typed("no such option", "--stpes 10", "did you mean '--steps'"),
+    typed("no such column", "--target lable", "--target", "did you mean 'label'"),
+    typed("no such input", "--target label --inputs txt", "--inputs", "did you mean 'text'"),
+    typed("no such split column", "--target label --split-column part", "--split-column", "part"),
+    typed("no such group", "--target label --group sise", "--group", "did you mean 'size'"),
+    typed("no such time", "--target label --time when", "--time", "when"),
+    typed("two ways to split", "--target label --time size --group size", "data.split", "give one of"),
+    typed("types without a kind", "--types size", "data.types", "column=kind"),
+    typed("types of no kind", "--types size=numbr", "data.types", "did you mean 'number'"),
+    typed("types of no column", "--types sise=number", "--types", "did you mean 'size'"),
+    typed("valid file missing", "--target label --valid nope.csv", "nope.csv"),
+    typed("config missing", "--config rn.yaml", "rn.yaml", "no such file"),
+    typed("config is a folder", "--config empty", "empty", "folder"),
+    typed("set without a value", "--set training.batch", "--set", "path=value"),
+    typed("set without a name", "--set =3", "--set", "path=value"),
+    typed("set of no YAML", "--set training.batch=[1", "--set training.batch", "not a value"),
+    typed("set without section", "--set batch=16", "did you mean 'training.batch'"),
+    typed("set by another's name", "--set training.lr=0.1", "did you mean 'training.optimizer.rate'"),
+    typed("set misspelt", "--set training.savevery=10", "did you mean 'training.save_every'"),
+    typed("set negative", "--set training.batch=-4", "training.batch", "below 1"),
+    typed("set of words", "--set training.batch=many", "training.batch", "whole number"),
+    typed("set to no number", "--set training.clip=.nan", "training.clip", "nan"),
+    typed("set to no choice", "--set training.precision=fp8", "training.precision", "'fp8' is not a choice"),
+    typed("set micro above batch", "--set training.batch=4 --set training.micro_batch=8", "training.micro_batch"),
+    typed("set another part's field", "--set training.optimizer.momentum=0.9", "training.optimizer", "Muon"),
+    typed("set no such part", "--set training.optimizer=Adan", "training.optimizer", "did you mean 'AdamW'"),
+    typed("set objective of another task", "--task classify --set objective.beams=3", "objective.beams"),
+    typed("set objective out of range", "--set objective.smoothing=7", "objective.smoothing"),
+    typed("set width against heads", "--preset encoder-mini --set model.stack.width=130", "model.stack.width"),
+    typed("set depth of words", "--preset encoder-mini --set model.stack.depth=deep", "model.stack.depth", "whole"),
+    typed("set share above one", "--set data.split.valid=1.5", "data.split.valid"),
+    Bad("settings as data", "run.yaml", ("--config",), "training: {}\n"),
+    # the settings file
+    filed("misspelt section", "trainig: {batch: 4}\n", "run.yaml:1", "did you mean 'training'"),
+    filed("misspelt key", "training:\n  batch: 4\n  setps: 9\n", "run.yaml:3", "did you mean 'training.steps'"),
+    filed("key in the wrong section", "data:\n  batch: 4\n", "run.yaml:2", "did you mean 'training.batch'"),
+    filed("wrong type", "training:\n  batch: many\n", "run.yaml:2 training.batch", "whole number"),
+    filed("a list for a number", "training:\n  steps: [1, 2]\n", "run.yaml:2 training.steps"),
+    filed("a mapping for a number", "training:\n  steps: {a: 1}\n", "training.steps"),
+    filed("negative", "training:\n\n  keep: -1\n", "run.yaml:3 training.keep", "below 1"),
+    filed("not a number", "training:\n  clip: .nan\n", "run.yaml:2 training.clip"),
+    filed("both lengths", "training: {steps: 5, minutes: 1}\n", "both steps and minutes"),
+    filed("a section that is a list", "training: [1, 2]\n", "run.yaml:1", "mapping"),
+    filed("a list", "- 1\n- 2\n", "run.yaml", "mapping"),
+    filed("empty", "", "run.yaml", "no settings"),
+    filed("only a comment", "# nothing\n", "run.yaml", "no settings"),
+    filed("tab", "training:\n\tbatch: 4\n", "run.yaml:2", "not YAML"),
+    filed("bracket not closed", "training: {batch: 4\ndata: {}\n", "run.yaml:2", "not YAML"),
+    filed("twice", "training:\n  batch: 4\n  batch: 8\n", "run.yaml:3", "twice"),
+    filed("python tag", "training: !!python/object:os.system {}\n", "run.yaml:1", "not YAML"),
+    filed("not text", b"\xff\xfe\x00training", "run.yaml", "not text"),
+    filed("laughs", "a: &a [x,x]\nb: &b [*a,*a]\ntraining: {batch: *b}\n", "run.yaml"),
+    filed("task of no kind", "task: clasify\n", "did you mean 'classify'"),
+    filed("task that is a number", "task: 3\n", "run.yaml:1", "task"),
+    filed("preset of no kind", "preset: encoder-mni\n", "did you mean 'encoder-mini'"),
+    filed("model against itself", "preset: encoder-mini\nmodel:\n  stack:\n    width: 130\n",
+          "run.yaml:4 model.stack.width"),
+    filed("part of no kind", "training:\n  schedule: Cosin\n", "run.yaml:2", "did you mean 'Cosine'"),
+    Bad("check of a bad file", "check run.yaml", ("run.yaml:2 training.batch",), "training:\n  batch: 0\n"),
+    # no data
+    Bad("no such file", "dta.csv", ("dta.csv", "did you mean 'data.csv'")),
+    Bad("an empty folder", "empty", ("empty",)),
+    Bad("check of nothing", "check nothing.csv", ("nothing.csv",)),
+]  # fmt: skip

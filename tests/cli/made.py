@@ -1,0 +1,175 @@
+"""Small data sets of every kind, made from a seed: 200 rows with something in them to be learned."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROWS = 200
+GOOD, BAD = ["good", "great", "lovely", "fine", "bright"], ["bad", "awful", "poor", "sad", "dull"]
+THINGS = ["film", "story", "actor", "scene", "ending", "music", "plot"]
+NUMBERS = dict(zip("zero one two three four five six seven eight nine".split(),
+                   "null eins zwei drei vier fünf sechs sieben acht neun".split(), strict=True))  # fmt: skip
+
+
+def table(path: Path, names: list[str], rows: Iterable[list[Any]], delimiter: str = ",") -> Path:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
+        writer.writerow(names)
+        writer.writerows(rows)
+    return path
+
+
+def opinion(rng: random.Random, good: bool) -> str:
+    words = rng.choices(GOOD if good else BAD, k=2) + rng.choices(THINGS, k=4)
+    rng.shuffle(words)
+    return " ".join(words)
+
+
+def book(folder: Path) -> Path:
+    """Running text of a small grammar."""
+    rng = random.Random(0)
+    lines = [f"The {rng.choice(GOOD)} {rng.choice(THINGS)} was {rng.choice(BAD)}, said the {rng.choice(THINGS)}."
+             for _ in range(ROWS)]  # fmt: skip
+    path = folder / "book.txt"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def reviews(folder: Path) -> Path:
+    """Texts of two classes."""
+    rng = random.Random(1)
+    kinds = [rng.random() < 0.5 for _ in range(ROWS)]
+    rows = [[opinion(rng, kind), "Good film" if kind else "bad film"] for kind in kinds]
+    return table(folder / "reviews.csv", ["text", "label"], rows)
+
+
+def topics(folder: Path) -> Path:
+    """Texts with several labels each, `a;b`."""
+    rng = random.Random(2)
+    named = {"plot": "story", "music": "sound", "actor": "people"}
+    rows = []
+    for _ in range(ROWS):
+        chosen = [word for word in named if rng.random() < 0.5]
+        words = chosen + rng.choices(GOOD, k=5 - len(chosen))
+        rng.shuffle(words)
+        rows.append([" ".join(words), ";".join(named[word] for word in chosen)])
+    return table(folder / "topics.csv", ["text", "labels"], rows)
+
+
+def lines(folder: Path) -> Path:
+    """One JSON object a line."""
+    rng = random.Random(3)
+    kinds = [rng.random() < 0.5 for _ in range(ROWS)]
+    rows = [json.dumps({"review": opinion(rng, kind), "label": "yes" if kind else "no"}) for kind in kinds]
+    path = folder / "rows.jsonl"
+    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return path
+
+
+def tagged(folder: Path) -> Path:
+    """Words with tags, CoNLL."""
+    rng = random.Random(4)
+    sentences = []
+    for _ in range(ROWS):
+        first, last = rng.choice(["Anna", "Peter", "Maria", "Tom"]), rng.choice(["Smith", "Jones", "Brown"])
+        words = [(first, "B-PER"), (last, "I-PER"), (rng.choice(["saw", "met"]), "O"), (rng.choice(THINGS), "O")]
+        words += [("in", "O"), (rng.choice(["Paris", "London", "Rome"]), "B-LOC"), (".", "O")]
+        sentences.append("".join(f"{word}\t{tag}\n" for word, tag in words))
+    path = folder / "words.conll"
+    path.write_text("\n".join(sentences) + "\n", encoding="utf-8")
+    return path
+
+
+def counted(rng: random.Random) -> tuple[str, str]:
+    words = rng.choices(list(NUMBERS), k=rng.randint(2, 4))
+    return " ".join(words), " ".join(NUMBERS[word] for word in words)
+
+
+def parallel(folder: Path) -> list[Path]:
+    """Two files whose lines belong together, word for word."""
+    rng = random.Random(5)
+    pairs = [counted(rng) for _ in range(ROWS)]
+    paths = [folder / "train.en", folder / "train.de"]
+    for path, texts in zip(paths, zip(*pairs, strict=True), strict=True):
+        path.write_text("\n".join(texts) + "\n", encoding="utf-8")
+    return paths
+
+
+def pairs(folder: Path) -> Path:
+    """The same in one file with tabs."""
+    rng = random.Random(6)
+    return table(folder / "pairs.tsv", ["source", "target"], [list(counted(rng)) for _ in range(ROWS)], "\t")
+
+
+def flowers(folder: Path) -> Path:
+    """A table of three classes, with a category and missing values."""
+    rng = random.Random(7)
+    rows: list[list[Any]] = []
+    for at in range(ROWS):
+        kind = rng.randrange(3)
+        size = "" if rng.random() < 0.05 else f"{kind + rng.gauss(0, 0.35):.3f}"
+        colour = rng.choice(["red", "blue"] if kind == 2 else ["white", "red"])
+        rows.append([at, size, f"{2 - kind + rng.gauss(0, 0.5):.3f}", colour, ["iris", "rose", "tulip"][kind]])
+    return table(folder / "flowers.csv", ["id", "size", "height", "colour", "kind"], rows)
+
+
+def houses(folder: Path) -> Path:
+    """A table with a number to predict, Parquet."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rng = np.random.default_rng(8)
+    rooms, age = rng.integers(1, 8, ROWS), rng.uniform(0, 60, ROWS)
+    place = rng.choice(["town", "village"], ROWS)
+    price = 50_000.0 * rooms - 800 * age + np.where(place == "town", 90_000, 0) + rng.normal(0, 8_000, ROWS)
+    path = folder / "houses.parquet"
+    pq.write_table(pa.table({"rooms": rooms, "age": age, "place": place, "price": price}), path)
+    return path
+
+
+def stripes(upright: bool, rng: np.random.Generator) -> np.ndarray:
+    shade = np.where((np.arange(12) + rng.integers(4)) % 4 < 2, 60, 200).astype(np.float64)
+    picture = np.broadcast_to(shade[None] if upright else shade[:, None], (12, 12)) + rng.normal(0, 20, (12, 12))
+    return picture.clip(0, 255).astype(np.uint8)
+
+
+def photos(folder: Path) -> Path:
+    """One folder a class."""
+    from PIL import Image
+
+    rng = np.random.default_rng(9)
+    for name in ("down", "across"):
+        (folder / "photos" / name).mkdir(parents=True)
+        for at in range(ROWS // 2):
+            Image.fromarray(stripes(name == "down", rng)).save(folder / "photos" / name / f"{at:03}.png")
+    return folder / "photos"
+
+
+def mixed(folder: Path) -> Path:
+    """Text, number, category and the path of a picture in one row."""
+    from PIL import Image
+
+    rng, draw = random.Random(10), np.random.default_rng(10)
+    (folder / "pictures").mkdir()
+    rows: list[list[Any]] = []
+    for at in range(ROWS):
+        good = rng.random() < 0.5
+        Image.fromarray(stripes(good, draw)).save(folder / "pictures" / f"{at}.png")
+        town = rng.choice(["Rome", "Oslo"])
+        rows.append([opinion(rng, good), f"{good * 2 + rng.gauss(0, 1):.2f}", town, f"pictures/{at}.png", "ny"[good]])
+    return table(folder / "mixed.csv", ["text", "size", "town", "picture", "y"], rows)
+
+
+def reversed_strings(folder: Path, rows: int = 3000, most: int = 12) -> Path:
+    """Strings of up to `most` symbols and the same backwards."""
+    rng = random.Random(11)
+    texts = [[rng.choice("abcdefgh") for _ in range(rng.randint(1, most))] for _ in range(rows)]
+    return table(folder / "reverse.tsv", ["source", "target"],
+                 [[" ".join(text), " ".join(text[::-1])] for text in texts], "\t")  # fmt: skip
