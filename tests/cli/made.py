@@ -56,7 +56,7 @@ def topics(folder: Path) -> Path:
     named = {"plot": "story", "music": "sound", "actor": "people"}
     rows = []
     for _ in range(ROWS):
-        chosen = [word for word in named if rng.random() < 0.5]
+        chosen = [word for word in named if rng.random() < 0.5] or ["plot"]
         words = chosen + rng.choices(GOOD, k=5 - len(chosen))
         rng.shuffle(words)
         rows.append([" ".join(words), ";".join(named[word] for word in chosen)])
@@ -78,7 +78,7 @@ def tagged(folder: Path) -> Path:
     rng = random.Random(4)
     sentences = []
     for _ in range(ROWS):
-        first, last = rng.choice(["Anna", "Peter", "Maria", "Tom"]), rng.choice(["Smith", "Jones", "Brown"])
+        first, last = rng.choice(["Anna", "Peter", "Paris", "London"]), rng.choice(["Smith", "Jones", "Brown"])
         words = [(first, "B-PER"), (last, "I-PER"), (rng.choice(["saw", "met"]), "O"), (rng.choice(THINGS), "O")]
         words += [("in", "O"), (rng.choice(["Paris", "London", "Rome"]), "B-LOC"), (".", "O")]
         sentences.append("".join(f"{word}\t{tag}\n" for word, tag in words))

@@ -84,10 +84,10 @@ def suggested(wrong: str) -> str:
     raise AssertionError(f"{wrong} was taken")
 
 
-def test_one_slip_in_a_setting_is_answered_with_the_right_name(record_property) -> None:
+def test_one_slip_in_a_setting_is_answered_with_the_right_name() -> None:
     tried = slips(3 * len(setting_paths()))
     right = sum(f"did you mean {path!r}?" in suggested(wrong) for path, wrong in tried)
-    record_property("suggestions", f"{right} of {len(tried)}")
+    print(f"{right} of {len(tried)} suggestions are right")
     assert len(tried) > 1000
     assert right / len(tried) >= 0.95, (right, len(tried))
 

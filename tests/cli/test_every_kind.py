@@ -17,7 +17,7 @@ from tests.cli.trying import done, standing_in
 SECONDS = 20.0
 
 KINDS: dict[str, tuple[Callable[[Path], Any], list[str], str, str]] = {
-    "text": (made.book, ["--steps", "40"], "lm", "loss"),
+    "text": (made.book, ["--steps", "20"], "lm", "loss"),
     "CSV": (made.reviews, ["--target", "label", "--steps", "40"], "classify", "accuracy"),
     "labels": (made.topics, ["--target", "labels", "--steps", "80"], "classify", "micro_f1"),
     "JSONL": (made.lines, ["--steps", "40"], "classify", "accuracy"),
@@ -32,9 +32,7 @@ KINDS: dict[str, tuple[Callable[[Path], Any], list[str], str, str]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_file_of_200_rows_trains_and_beats_the_trivial_answer(
-    kind: str, tmp_path: Path, record_property: Callable[[str, object], None]
-) -> None:
+def test_a_file_of_200_rows_trains_and_beats_the_trivial_answer(kind: str, tmp_path: Path) -> None:
     make, words, task, metric = KINDS[kind]
     data = make(tmp_path)
     paths = data if isinstance(data, list) else [data]
@@ -42,8 +40,8 @@ def test_a_file_of_200_rows_trains_and_beats_the_trivial_answer(
     with standing_in(tmp_path):
         said = done("train", *(path.name for path in paths), *words, "--out", "run", "--json", "--progress", "none")
     wall, cpu = time.perf_counter() - began, time.process_time() - worked
-    record_property("seconds", f"{kind}: {wall:.1f} s, {cpu:.1f} s of CPU")
-    assert cpu < SECONDS, (cpu, wall)  # a shared machine may take longer by the clock
+    print(f"{kind}: {wall:.1f} s, {cpu:.1f} s of CPU")
+    assert min(cpu, wall) < SECONDS, (cpu, wall)  # a shared machine may take longer by the clock
 
     found = json.loads((tmp_path / "run" / "evaluation.json").read_text())
     ours, trivial = found["metrics"][found["split"]], found["baselines"]["trivial"]["metrics"]
@@ -59,7 +57,9 @@ def test_reversing_strings_is_learned_exactly(tmp_path: Path) -> None:
     made.reversed_strings(tmp_path)
     worked = time.process_time()
     with standing_in(tmp_path):
-        said = done("train", "reverse.tsv", "--out", "run", "--json", "--progress", "none", "--steps", "1500",
-                    "--set", "data.words.kind=word", "--set", "objective.smoothing=0.0", "--set", "objective.beams=1")  # fmt: skip
+        said = done(
+            "train", "reverse.tsv", "--out", "run", "--json", "--progress", "none", "--steps", "800",
+            "--set", "data.words.kind=word", "--set", "objective.smoothing=0.0", "--set", "objective.beams=1", "--set", "training.threads=1",
+        )  # fmt: skip
     assert time.process_time() - worked < 120
     assert said.json["metrics"]["exact_match"] >= 0.99, said.json["metrics"]

@@ -79,6 +79,27 @@ def read_conll(
     return Frame(pa.Table.from_batches(batches), tuple(sources), skipped, kept_numbers, places)
 
 
+def read_words(paths: Sequence[Path], format: Format) -> Frame:
+    """Sentences without tags, to be tagged: one word a line with blank lines between, or one sentence a line."""
+    import pyarrow as pa
+
+    rows: list[list[str]] = []
+    sources = []
+    for path in paths:
+        file = opened(Path(path), format)
+        groups = [group for _, group in sentences(file)]
+        lines = [line for group in groups for line in group]
+        if len(groups) > 1 and all(len(line.split()) == 1 for line in lines):
+            found = [[line.strip() for line in group] for group in groups]
+        else:
+            found = [line.split() for line in lines]
+        if not found:
+            raise UserError("no sentences", where=file.name, fix="give one sentence a line")
+        sources.append(Source(file.name, str(path), len(found), file.bytes, file.sha256, "sentence", 1, file.notes))
+        rows += found
+    return Frame(pa.table({"words": pa.array(rows, pa.list_(pa.string()))}), tuple(sources))
+
+
 def batch_of(pairs: list[tuple[list[str], list[str]]]) -> pa.RecordBatch:
     import pyarrow as pa
 

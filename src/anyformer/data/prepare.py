@@ -12,12 +12,14 @@ import numpy as np
 from anyformer.data.arrays import Arrays
 from anyformer.data.cells import texts
 from anyformer.data.columns import Image, Text
+from anyformer.data.conll import read_words
 from anyformer.data.counts import Counts
 from anyformer.data.encode_rows import encode, encode_target
 from anyformer.data.frame import Frame, Source
 from anyformer.data.gather import gather, origin_of, paths_of
 from anyformer.data.images import ImageSteps
 from anyformer.data.kinds import look
+from anyformer.data.path_kinds import kind_of_path
 from anyformer.data.picture_rows import decode_pictures
 from anyformer.data.prepare_rows import prepare_rows, put_targets
 from anyformer.data.prepared import Given, Prepared, Say
@@ -93,7 +95,9 @@ def frame_for(source: Any, preprocess: Preprocess, settings: Data, cache: Path) 
     origin = "table" if paths is None else origin_of(paths, "lm" if preprocess.of(Text) and lone else preprocess.task)
     if paths is not None and len(paths) == 2 and preprocess.task == "translate":
         origin = origin_of(paths, "translate")
-    if paths is not None and origin == "text":
+    if paths is not None and preprocess.task == "tag" and all(kind_of_path(path) == "text" for path in paths):
+        frame = read_words(paths, settings.format)
+    elif paths is not None and origin == "text":
         frame = lines_of(paths, lone or "text", settings.format)
     else:
         plain = settings.replace(split=settings.split.replace(valid_file=None, test_file=None, column=None))

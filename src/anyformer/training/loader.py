@@ -63,17 +63,18 @@ def stream(steps: Steps, start: int, stop: int, *, workers: int, pin: bool) -> I
         # Its own generator: the default one would be moved on by making a loader.
         generator=torch.Generator().manual_seed(0),
         multiprocessing_context=multiprocessing.get_context("fork"),
-        worker_init_fn=serve,
+        worker_init_fn=one_thread,
     )
-    return iter(loader)
+    # Ctrl-C and a batch system's SIGTERM reach the whole group; a worker that died of it would fail the step that the
+    # training process wants to finish and save. Workers inherit the mask and never hear them; they end by themselves
+    # when that process is gone.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        return iter(loader)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def serve(worker: int) -> None:
-    """A worker does not compete for the cores, and leaves it to the process that trains to be stopped.
-
-    Ctrl-C and a batch system's SIGTERM reach the whole group; a worker that died of it would fail the step that the
-    training process wants to finish and save. When that process is gone, a worker ends by itself.
-    """
+def one_thread(worker: int) -> None:
+    """Workers do not compete with training for the cores."""
     torch.set_num_threads(1)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
