@@ -59,7 +59,8 @@ def test_reversing_strings_is_learned_exactly(tmp_path: Path) -> None:
     with standing_in(tmp_path):
         said = done(
             "train", "reverse.tsv", "--out", "run", "--json", "--progress", "none", "--steps", "800",
-            "--set", "data.words.kind=word", "--set", "objective.smoothing=0.0", "--set", "objective.beams=1", "--set", "training.threads=1",
+            "--set", "data.words.kind=word", "--set", "objective.smoothing=0.0", "--set", "objective.beams=1",
+            "--set", "training.threads=1",
         )  # fmt: skip
     assert time.process_time() - worked < 120
     assert said.json["metrics"]["exact_match"] >= 0.99, said.json["metrics"]

@@ -49,7 +49,7 @@ def run(*words: str | Path) -> Said:
 def done(*words: str | Path) -> Said:
     """A command that must succeed."""
     said = run(*words)
-    assert said.code == 0, (words, said.err)
+    assert said.code == 0, (words, said.err.splitlines()[-6:])
     return said
 
 

@@ -86,7 +86,7 @@ def matrix() -> list[Row]:
         Row("table fp32, workers 2, accumulation 3, mean of 2", "table", {}, 8),
         Row("table fp16 with scaler, workers 0", "table",
             {"training.precision": "fp16", "training.workers": 0, "training.micro_batch": 12}, 7),
-        Row("table compiled", "table", {"training.compile": '"on"', "training.workers": 0, "training.patience": "null"},
+        Row("table compiled", "table", {"training.compile": "true", "training.workers": 0, "training.patience": "null"},
             3),
     ]  # fmt: skip
 

@@ -126,7 +126,7 @@ def engine_for(
     task: str, *, dtype: torch.dtype = torch.float32, dropout: float = 0.0, total: int = 20, **training: Any
 ) -> Engine:
     network = NETS[task](dropout).build(seed=1, dtype=dtype)
-    chosen = {"steps": total, "batch": ROWS, "micro_batch": ROWS, "precision": "fp32", "compile": "off"} | training
+    chosen = {"steps": total, "batch": ROWS, "micro_batch": ROWS, "precision": "fp32", "compile": False} | training
     return Engine(network, OBJECTIVES[task], Training(**chosen), total)
 
 

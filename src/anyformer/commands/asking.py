@@ -34,6 +34,13 @@ Settings = Annotated[Path | None, typer.Option("--config", help="A YAML file of 
 Set = Annotated[list[str] | None, typer.Option("--set", help="path=value, e.g. training.batch=16.")]
 
 
+# What is typed puts away what the file says of the other: the length of a run, and what was decided from the batch.
+REPLACES = (
+    ("training.steps", "training.minutes"), ("training.minutes", "training.steps"),
+    ("training.batch", "training.micro_batch"),
+)  # fmt: skip
+
+
 @dataclass
 class Asked:
     """The options as typed."""
@@ -75,8 +82,7 @@ class Asked:
 
         written = Written() if self.config is None else from_file(self.config)
         typed = parsed(self.settings or []) | self.flags()
-        # A length that is typed replaces the other kind of length in the file.
-        for one, other in (("training.steps", "training.minutes"), ("training.minutes", "training.steps")):
+        for one, other in REPLACES:
             if one in typed and other not in typed:
                 written.settings.pop(other, None)
         top = written.top

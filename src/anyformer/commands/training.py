@@ -85,13 +85,13 @@ def train(
 def started(request: Request, progress: str, quiet: bool) -> Trained:
     from anyformer.training.job import run_request
 
-    return run_request(request, say=messages(quiet), progress=progress, quiet=quiet)
+    return run_request(request, say=messages(quiet), progress=shown(progress, quiet), quiet=quiet)
 
 
 def asked_again(request: Request, progress: str, quiet: bool) -> Trained | None:
     """The same line typed again where a run already is: on a terminal, offer to go on with it."""
     out = request.out
-    if out is None or quiet or not (out / "run.json").is_file() or not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if out is None or quiet or not (out / "run.json").is_file() or not is_terminal():
         return None
     from anyformer.training.job import resume as go_on
 
@@ -99,6 +99,11 @@ def asked_again(request: Request, progress: str, quiet: bool) -> Trained | None:
     if not typer.confirm("go on with it?", default=True, err=True):
         return None  # refused with the ways that are left
     return go_on(out, say=note, progress=progress, quiet=quiet)
+
+
+def is_terminal() -> bool:
+    """Whether somebody is there to answer."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def rehearsed(request: Request, *, as_json: bool, quiet: bool) -> None:
@@ -143,7 +148,7 @@ def resume(
     say = messages(quiet)
     if settings or allow_change:
         change_run(run, parsed(settings or []), allow_change or [], say)
-    done = go_on(run, say=say, progress=progress, quiet=quiet, device=device)
+    done = go_on(run, say=say, progress=shown(progress, quiet), quiet=quiet, device=device)
     conclude(done, as_json=as_json, quiet=quiet)
 
 
@@ -220,6 +225,11 @@ def conclude(run: Any, *, as_json: bool, quiet: bool) -> None:
 def messages(quiet: bool) -> Callable[[str], None]:
     """Where lines for people go."""
     return (lambda line: None) if quiet else note
+
+
+def shown(progress: str, quiet: bool) -> str:
+    """How a training is shown: quiet leaves only the figures at the end, which are data."""
+    return "silent" if quiet else progress
 
 
 def check_mode(progress: str) -> None:

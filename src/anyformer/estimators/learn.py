@@ -106,9 +106,7 @@ class Brief(Session):
             super().settle()
             return
         every = training.eval_every or max(1, -(-training.steps // EVALUATIONS))
-        training = training.replace(
-            eval_every=every, save_every=every, compile="on" if training.compile == "on" else "off"
-        )
+        training = training.replace(eval_every=every, save_every=every, compile=training.compile is True)
         self.config = self.config.replace(training=training)
 
     def save(self) -> None:

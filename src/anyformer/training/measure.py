@@ -54,7 +54,7 @@ def measure(
         fixed = config.task == "lm" or sizes.parts in (["table"], ["image"])  # one shape, so one compilation
         if planned > LONG and fixed and compiler(device):
             why = f"about {planned / 60:.0f} minutes without"
-    compiled = settings.compile == "on" or bool(why)
+    compiled = settings.compile is True or bool(why)
     if compiled and settings.minutes is not None:
         seconds = trial(model, config, steps, device, compiled=True)
         put(model, kept)
@@ -72,7 +72,7 @@ def fastest(model: nn.Module, config: Config, steps: Steps, device: torch.device
     if device.type != "cpu" or config.training.threads is not None:
         return trial(model, config, steps, device, compiled=False)
     most = torch.get_num_threads()
-    times = {}
+    times: dict[int, float] = {}
     for threads in sorted({1, 2, 4, 8, most}, reverse=True):
         if threads <= most:
             torch.set_num_threads(threads)
@@ -153,5 +153,5 @@ def decide_length(config: Config, found: Measured, data: Prepared, order: Order,
     found.pauses = steps / every * evaluation + whole
     return settings.replace(
         steps=steps, minutes=None, eval_every=every, save_every=settings.save_every or every,
-        compile="on" if found.compiled else "off", threads=torch.get_num_threads(),
+        compile=found.compiled, threads=torch.get_num_threads(),
     )  # fmt: skip

@@ -28,6 +28,7 @@ from anyformer.training.judge import Judge
 from anyformer.training.loader import Steps, stream
 from anyformer.training.measure import Measured, decide_length, measure
 from anyformer.training.memory import Memory, usage
+from anyformer.training.peaks import peak_flops
 from anyformer.training.progress import Progress
 from anyformer.training.run import (
     CONFIG_FILE,
@@ -118,11 +119,11 @@ class Session:
             self.settle()
         settings = self.config.training
         self.total = settings.steps or 1
-        if settings.deterministic or settings.compile == "on":
+        if settings.deterministic or settings.compile is True:
             torch.use_deterministic_algorithms(True)
             torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         self.engine = Engine(self.model, self.config.objective, settings, self.total)
-        if settings.compile == "on":
+        if settings.compile is True:
             self.engine.compile()
         if newest is not None:
             self.go_back(newest[1])
@@ -156,7 +157,7 @@ class Session:
             found = measure(self.model, self.config, self.data, self.steps, self.device, kept)
         put(self.model, kept)
         training = decide_length(self.config, found, self.data, self.order, self.device)
-        if training.compile == "on" and self.config.training.compile == "auto":
+        if training.compile is True and self.config.training.compile == "auto":
             self.say(f"compile  on: steps will be faster, the first one takes a while ({found.why_compile})")
         self.config = self.config.replace(training=training)
         self.folder.write(CONFIG_FILE, self.config.to_yaml())
@@ -308,10 +309,14 @@ class Session:
         tokens = self.config.task == "lm"
         per_step = self.batch * (self.data.train.length if tokens else 1)  # type: ignore[attr-defined]
         metric = self.standing.metric
+        gpu = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else ""
+        # Six operations a weight and token: two forward, four backward; attention and rows of padding are left out.
+        flops = 6 * sum(p.numel() for p in self.model.parameters()) * per_step if tokens else None
         return Progress(
             self.total, per_step, unit="tokens" if tokens else "rows", metric=metric,
             better="lower" if direction(metric) == "min" else "higher", first=self.done, title=self.folder.path.name,
-            memory=lambda: memory_of(self.device),
+            memory=lambda: memory_of(self.device), flops_per_step=flops,
+            peak=peak_flops(gpu, self.config.training.precision) if gpu else None,
         )  # fmt: skip
 
     # ------------------------------------------------------------ when it goes wrong
@@ -358,6 +363,6 @@ def length_words(training: Any, found: Measured, order: Order) -> list[str]:
     limit = f" of {found.limit / 2**30:,.1f} GB" if found.limit else ""
     return [
         f"steps    {training.steps:,} ({epochs:,.1f} passes over the data), {found.step * 1e3:,.1f} ms each: about "
-        f"{duration(seconds)}; compile {training.compile}",
+        f"{duration(seconds)}; {'compiled' if training.compile else 'not compiled'}",
         f"memory   {found.memory / 2**30:,.2f} GB{limit} in the first steps",
     ]

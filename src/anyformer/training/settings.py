@@ -31,7 +31,7 @@ class Training(Spec):
     schedule: Schedule = field(default_factory=Cosine)
     clip: float = 1.0
     precision: Precision = "auto"
-    compile: Literal["auto", "on", "off"] = "auto"
+    compile: Literal["auto"] | bool = "auto"
     deterministic: bool = False
     ema: float | None = None
     average: int = 0
