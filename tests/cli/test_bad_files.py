@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import ast
+import os
+import subprocess
+import sys
+import traceback
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from anyformer.data.settings import Format
-from tests.cli.trying import refused, run, standing_in, tree
+import anyformer.data
+from anyformer.data.prepare import prepare
+from anyformer.data.settings import Data, Format
+from anyformer.errors import UserError
+from tests.cli import bad_folders, bad_requests
+from tests.cli.trying import Said, refused, run, standing_in, tree
 from tests.data import bad_images, bad_tables, bad_texts
 
 TASKS = {bad_texts.tagged: "tag", bad_texts.paired: "translate", bad_texts.text: "lm"}
@@ -76,3 +86,116 @@ def test_control_the_good_twins_train(tmp_path: Path) -> None:
         with standing_in(tmp_path):
             said = run("check", *words, "--set", "data.bad=error")
         assert said.code == 0, said.err
+
+
+@pytest.mark.parametrize("case", bad_folders.BAD, ids=lambda case: case.name)
+def test_a_bad_folder_is_refused(case: bad_folders.Bad, tmp_path: Path) -> None:
+    paths = case.make(tmp_path)
+    before = tree(tmp_path)
+    with standing_in(tmp_path):
+        said = run("train", *(path.relative_to(tmp_path) for path in paths), "--out", "run")
+    line = refused(said, before, tmp_path)
+    assert case.said in line, line
+
+
+# ---------------------------------------------------------------- as real processes
+
+
+REAL = [
+    ("a table cut short", bad_tables, "cut gzip"),
+    ("a table that is a web page", bad_tables, "web page"),
+    ("a row too long", bad_tables, "too many fields"),
+    ("a table that is a pickle", bad_tables, "pickle"),
+    ("a text in no encoding", bad_texts, "broken UTF-8"),
+    ("an empty text", bad_texts, "empty"),
+    ("a pipe", bad_texts, "pipe"),
+    ("an image that is none", bad_images, "text"),
+    ("a bomb", bad_images, "bomb"),
+]
+TYPED = [
+    ("a setting misspelt", ["--set", "training.bacth=4"], "did you mean 'training.batch'"),
+    ("no such preset", ["--preset", "encoder-mni"], "did you mean 'encoder-mini'"),
+    ("no such column", ["--target", "lable"], "did you mean 'label'"),
+]
+
+
+def as_process(folder: Path, *words: str | Path) -> Said:
+    """One command as a person starts it, with the seconds of its CPU."""
+    program = [sys.executable, "-m", "anyformer.cli", *map(str, words)]
+    with subprocess.Popen(program, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None and child.stderr is not None
+        out, err = child.stdout.read(), child.stderr.read()
+        _, status, used = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+    return Said(child.returncode, out, err, used.ru_utime + used.ru_stime)
+
+
+@pytest.mark.parametrize("name", [name for name, *_ in [*REAL, *TYPED]])
+def test_a_real_process_is_refused(name: str, tmp_path: Path) -> None:
+    typed = {label: (words, said) for label, words, said in TYPED}
+    if name in typed:
+        words, wanted = typed[name]
+        (tmp_path / "data.csv").write_text(bad_tables.GOOD)
+        paths: list[Path] = [tmp_path / "data.csv"]
+    else:
+        module, which = next((module, which) for label, module, which in REAL if label == name)
+        cases: list[Any] = module.REFUSED if module is bad_images else module.BAD
+        case = next(case for case in cases if case.name == which)
+        words, wanted = ["--set", "data.bad=error"], ""
+        if module is bad_images:
+            for kind in ("cats", "dogs"):
+                (tmp_path / kind).mkdir()
+                (tmp_path / kind / "0.png").write_bytes(bad_images.WHOLE)
+            case.make(tmp_path / "cats")
+            paths = [tmp_path]
+        else:
+            paths = case.make(tmp_path)
+    before = tree(tmp_path)
+    said = as_process(tmp_path, "train", *paths, *words)
+    assert wanted in refused(said, before, tmp_path, slowest=10.0)
+
+
+# ---------------------------------------------------------------- all of them together
+
+
+def test_there_are_enough_malformed_inputs_and_some_for_every_reader(tmp_path: Path) -> None:
+    all_of_them = [*bad_tables.BAD, *bad_texts.BAD, *bad_images.REFUSED, *bad_folders.BAD, *bad_requests.BAD]
+    assert len(all_of_them) >= 150 and len(REAL) + len(TYPED) >= 12
+    print(f"{len(all_of_them)} malformed inputs")
+    reached: set[str] = set()
+    for at, case in enumerate([*bad_tables.BAD, *bad_texts.BAD, *bad_folders.BAD]):
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        reached |= modules_of(case, folder)
+    assert readers() >= {"reading_csv", "reading_json", "conll", "pairs", "documents", "idx", "picture_folders"}
+    assert readers() - reached == set(), "a reader without a malformed input"
+
+
+def readers() -> set[str]:
+    """Modules of the data that read files people give: named so, or with a function named so."""
+    found = set()
+    for path in Path(anyformer.data.__path__[0]).glob("*.py"):
+        names = [node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)]
+        reads = path.stem.startswith("reading_") or any(name.startswith("read_") for name in names)
+        # Files of tokenizers belong to model folders, which have malformed twins of their own.
+        if reads and not path.stem.startswith(("tokenizer", "gather", "opening")):
+            found.add(path.stem)
+    return found
+
+
+def modules_of(case: Any, folder: Path) -> set[str]:
+    """The modules of the data that the refusal of a malformed file came through."""
+    read = getattr(case, "read", None)
+    settings = Data(bad="error", format=getattr(case, "format", Format()), target=named(case))
+    try:
+        prepare(case.make(folder), task=TASKS.get(read) if read else None, settings=settings, cache=folder / "cache")
+    except (UserError, OSError) as error:
+        frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+        return {Path(name).stem for name in frames if Path(name).parent.name == "data"}
+    return set()
+
+
+def named(case: Any) -> tuple[str, ...] | None:
+    if isinstance(case, bad_tables.Bad):
+        return ("label",)
+    return (COLUMNS[case.name],) if isinstance(case, bad_texts.Bad) and case.name in COLUMNS else None

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.objectives.batch import Batch
 from anyformer.objectives.objective import IGNORED, full
 
-HELD = 2**27  # logits that may be held at once; beyond it the loss works through the tokens a chunk at a time
+# Logits that may be held at once; beyond it the loss works through the tokens a chunk at a time. On a CPU, memory of
+# more than 32 MB is given back and fetched anew at every step, which costs more than the chunks.
+HELD, HELD_CPU = 2**27, 2**22
 
 
 def word_loss(model: Any, batch: Batch, smoothing: float = 0.0) -> Tensor:
@@ -18,7 +21,8 @@ def word_loss(model: Any, batch: Batch, smoothing: float = 0.0) -> Tensor:
     out = model.before_head(*batch.inputs, **batch.named)
     table = model.table()
     rows = model.head.rows(table)
-    if batch.targets.numel() * rows.shape[0] > HELD:
+    eager_cpu = rows.device.type == "cpu" and not torch.compiler.is_compiling()
+    if batch.targets.numel() * rows.shape[0] > (HELD_CPU if eager_cpu else HELD):
         counted = (batch.targets != IGNORED).sum()
         return model.head.loss(out.hidden, batch.targets, table, smoothing) * counted
     logits = model.head(out.hidden, out.context, table).logits  # (B,T,V)

@@ -30,7 +30,7 @@ class Habit:
 
 
 HABITS = {
-    "lm": Habit(epochs=20, batch=16, rate=3e-3, decay=0.1, gpu_batch=64, gpu_rate=1e-3),
+    "lm": Habit(epochs=20, batch=8, rate=3e-3, decay=0.1, gpu_batch=64, gpu_rate=1e-3),
     "text": Habit(epochs=20, batch=32, rate=1e-3, decay=0.1, gpu_batch=64, gpu_rate=5e-4),
     "tag": Habit(epochs=20, batch=16, rate=1e-3, decay=0.1, gpu_batch=64, gpu_rate=1e-3),
     "table": Habit(epochs=100, batch=256, rate=5e-4, decay=1e-5, gpu_batch=256, gpu_rate=3e-4, patience=8),

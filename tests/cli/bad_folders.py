@@ -1,0 +1,71 @@
+"""Malformed folders and IDX files: how each is made, and what `train` is given."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.data.bad_images import WHOLE
+
+
+@dataclass(frozen=True)
+class Bad:
+    """`make` writes into a folder and gives the paths to train on; `said` stands in the error."""
+
+    name: str
+    make: Callable[[Path], list[Path]]
+    said: str
+
+
+def idx(shape: tuple[int, ...], *, kind: int = 8, cut: int = 0) -> bytes:
+    """An IDX file of zeros."""
+    count = 1
+    for size in shape:
+        count *= size
+    data = bytes([0, 0, kind, len(shape)]) + b"".join(struct.pack(">I", size) for size in shape) + bytes(count)
+    return data[: len(data) - cut]
+
+
+def files(**contents: bytes) -> Callable[[Path], list[Path]]:
+    """A maker of files, all of them given; `__` in a name is a dash."""
+
+    def make(folder: Path) -> list[Path]:
+        paths = [folder / name.replace("__", "-") for name in contents]
+        for path, content in zip(paths, contents.values(), strict=True):
+            path.write_bytes(content)
+        return paths
+
+    return make
+
+
+def below(*names: str, content: bytes = WHOLE) -> Callable[[Path], list[Path]]:
+    """A maker of a folder `photos` with files in it; a name that ends in / is an empty folder."""
+
+    def make(folder: Path) -> list[Path]:
+        for name in names:
+            path = folder / "photos" / name
+            (path if name.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
+            if not name.endswith("/"):
+                path.write_bytes(content)
+        return [folder / "photos"]
+
+    return make
+
+
+BAD = [
+    Bad("IDX without labels", files(train__images__idx3__ubyte=idx((4, 6, 6))), "labels"),
+    Bad("IDX of other lengths", files(a__images__idx3__ubyte=idx((4, 6, 6)), a__labels__idx1__ubyte=idx((3,))), "4"),
+    Bad("cut IDX", files(a__images__idx3__ubyte=idx((4, 6, 6), cut=9), a__labels__idx1__ubyte=idx((4,))), "144"),
+    Bad("IDX of doubles", files(a__images__idx3__ubyte=idx((4, 6, 6), kind=14), a__labels__idx1__ubyte=idx((4,))), ""),
+    Bad("IDX of labels only", files(a__labels__idx1__ubyte=idx((4,))), ""),
+    Bad("IDX without images", files(a__images__idx3__ubyte=idx((0, 6, 6)), a__labels__idx1__ubyte=idx((0,))), ""),
+    Bad("an empty folder", below("./"), "empty"),
+    Bad("a folder of empty folders", below("cats/", "dogs/"), "photos"),
+    Bad("photos without classes", below("a.png", "b.png"), "one folder a class"),
+    Bad("photos of one class", below("cats/a.png", "cats/b.png"), ""),
+    Bad("one photo", files(a=WHOLE), "images"),
+    Bad("photos that are none", below("cats/a.png", "dogs/b.png", content=b"no picture"), "photos"),
+    Bad("files of no kind", below("a.xyz", "b.xyz", content=bytes(range(256))), "photos"),
+]  # fmt: skip
