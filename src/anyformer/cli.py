@@ -73,10 +73,10 @@ def demo(
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
     seed: Annotated[int, typer.Option(min=0, help="Everything random follows from it.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Folder for the trained model; runs/demo if not given.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A new folder for the run; runs/demo if not given.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Results only, no progress.")] = False,
 ) -> None:
-    """Train a small model on this machine and show what it learned.
+    """Train a small language model on Python's own source, as `train` does, and show what it learned.
 
     \b
     Example:

@@ -27,6 +27,7 @@ from anyformer.predictor import Predictor, load
 from anyformer.slots import Network
 from anyformer.training.choose import Sizes, default_preset, fitted, longest
 from anyformer.training.defaults import default_objective, default_training
+from anyformer.training.probe import check_bf16
 from anyformer.training.request import Request, changed
 from anyformer.training.run import CONFIG_FILE, LOCK_FILE, RunFolder, check_new, now
 from anyformer.training.settings import Config, Training
@@ -114,6 +115,7 @@ def decide(request: Request, folder: RunFolder, say: Say, device: torch.device) 
     )
     objective = changed(objective, request.section("objective"), "objective")
     training = resolved(training, rows, device)
+    check_bf16(training, device)
     config = Config(
         task=prepared.task, data=settings, model=spec, objective=objective, training=training, preset=name,
         start=str(request.start or ""),

@@ -1,0 +1,38 @@
+"""Whether this processor runs what it says it can: some virtual machines list AMX and die of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from anyformer.errors import UserError
+from anyformer.training.optim import Muon
+from anyformer.training.settings import Training
+
+TRY = "import torch; x = torch.ones(128, 128, dtype=torch.bfloat16); (x @ x).sum().item()"
+
+
+def check_bf16(training: Training, device: torch.device) -> None:
+    """Refuse bf16 on a processor where a product in bf16 ends the process; it is tried in a process of its own."""
+    if device.type != "cpu" or not (training.precision == "bf16" or isinstance(training.optimizer, Muon)):
+        return
+    if not lists_amx():
+        return
+    tried = subprocess.run([sys.executable, "-c", TRY], capture_output=True, check=False)
+    if tried.returncode < 0:  # ended by a signal: illegal instruction
+        what = "Muon works in bf16" if isinstance(training.optimizer, Muon) else "bf16 was asked for"
+        raise UserError(
+            f"{what}, and this processor dies of it: it lists AMX instructions that it does not run",
+            where="training", fix="set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 in the environment, or use AdamW in fp32",
+        )  # fmt: skip
+
+
+def lists_amx(path: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether the processor says it has AMX."""
+    try:
+        return "amx_bf16" in path.read_text()
+    except OSError:
+        return False
