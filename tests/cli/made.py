@@ -167,7 +167,7 @@ def mixed(folder: Path) -> Path:
     return table(folder / "mixed.csv", ["text", "size", "town", "picture", "y"], rows)
 
 
-def reversed_strings(folder: Path, rows: int = 3000, most: int = 12) -> Path:
+def reversed_strings(folder: Path, rows: int = 8000, most: int = 12) -> Path:
     """Strings of up to `most` symbols and the same backwards."""
     rng = random.Random(11)
     texts = [[rng.choice("abcdefgh") for _ in range(rng.randint(1, most))] for _ in range(rows)]

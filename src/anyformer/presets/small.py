@@ -46,15 +46,17 @@ def encoder(width: int, depth: int, heads: int, *, dropout: float = 0.1) -> Mode
     return Model(embed=Tokens(vocab=VOCAB, dropout=dropout), stack=stack, head=head, init="xavier")
 
 
-def translator(width: int, depth: int, heads: int, *, feed: int | None = None, dropout: float = 0.3) -> Seq2Seq:
-    """Text into text, with one table of words for both sides."""
+def translator(
+    width: int, depth: int, heads: int, *, feed: int | None = None, dropout: float = 0.3, scale: float | None = None
+) -> Seq2Seq:
+    """Text into text, with one table of words for both sides; `scale` below 1 lets a small one start at chance."""
     plain = block(heads, dropout).replace(feed=MLP(width=feed, act="relu", dropout=dropout))
     crossing = plain.replace(cross=Cross(heads=heads, bias=False, dropout=dropout))
     embed = Tokens(vocab=VOCAB, scale=True, dropout=dropout)
     return Seq2Seq(
         encoder=Model(embed=embed, stack=Stack(width=width, depth=depth, block=plain)),
         decoder=Model(embed=embed, stack=Stack(width=width, depth=depth, block=crossing, causal=True)),
-        head=LM(tied=True), share="table",
+        head=LM(tied=True, scale=scale), share="table",
     )  # fmt: skip
 
 
@@ -70,7 +72,7 @@ PRESETS: dict[str, Callable[[], Network]] = {
     "decoder-small": partial(decoder, 384, 6, 6, dropout=0.2),
     "encoder-mini": partial(encoder, 128, 2, 4),
     "encoder-small": partial(encoder, 256, 4, 4, dropout=0.2),
-    "translator-mini": partial(translator, 128, 2, 4, dropout=0.1),
+    "translator-mini": partial(translator, 128, 2, 4, dropout=0.1, scale=0.5),
     "translator-small": partial(translator, 256, 4, 4, feed=512),
     "vit-mini": partial(seer, 128, 4, 4),
     "vit-small": partial(seer, 256, 7, 4, dropout=0.1),

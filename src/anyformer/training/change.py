@@ -28,7 +28,7 @@ def change_run(path: Path, settings: dict[str, Any], allowed: Sequence[str], say
     config: Config = Config.from_yaml((path / CONFIG_FILE).read_text(encoding="utf-8"))
     for name in settings:
         if not is_setting(name):
-            raise UserError(f"no setting {name[:100]!r}", where="--set", fix=suggestion(name))
+            raise UserError("no such setting", where=name[:100], fix=suggestion(name))
     made = after(config, settings, path)
     different = {name: (value_at(config, name), value_at(made, name)) for name in settings}
     different = {name: pair for name, pair in different.items() if pair[0] != pair[1]}

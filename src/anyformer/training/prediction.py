@@ -26,14 +26,15 @@ def predict_files(
     say: Callable[[str], None],
 ) -> str | None:  # fmt: skip
     """Write predictions to `out`, or give them as text where there is none."""
-    if out is not None and out.suffix not in SUFFIXES:
-        raise UserError(f"no format ends in {out.suffix!r}", where=str(out), fix=did_you_mean(out.suffix, SUFFIXES))
     if out is not None and out.exists():
         raise UserError("the file is there and is not overwritten", where=str(out), fix="give a new name")
     predictor = load(run, device=device)
     if predictor.preprocess is None or not predictor.has_columns():
         fix = f'anyformer generate {run} "..."' if predictor.preprocess is not None else "give a run"
         raise UserError("this model does not answer rows", where=str(run), fix=fix)
+    writes = predictor.preprocess.task == "translate"  # texts go to a file of any name: new.de
+    if out is not None and out.suffix not in SUFFIXES and not writes:
+        raise UserError(f"no format ends in {out.suffix!r}", where=str(out), fix=did_you_mean(out.suffix, SUFFIXES))
     check_place(out)
     # Every row of the file must have its answer beside it, so a row that cannot be read is not passed over.
     try:
@@ -47,7 +48,7 @@ def predict_files(
         say(f"unread   {blank:,} image{'s' * (blank > 1)}; no prediction is given where nothing else was there to see")
     plain = all(path.suffix in (".txt", "") or path.name.endswith((".txt.gz", ".txt.xz")) for path in files)
     suffix = ".jsonl" if as_json else out.suffix if out is not None else shape_of(found.answers, plain)
-    data = rendered(found, suffix)
+    data = rendered(found, suffix if suffix in SUFFIXES else ".txt")
     if out is None:
         return data.decode("utf-8")
     part = out.with_name(f".{out.name}.part")

@@ -51,7 +51,7 @@ class Request:
             raise UserError(f"no task is called {self.task!r}", where="--task", fix=did_you_mean(self.task, TASKS))
         for path in self.settings:
             if not is_setting(path):
-                raise UserError(f"no setting {path[:100]!r}", where=path[:100], fix=suggestion(path))
+                raise UserError("no such setting", where=path[:100], fix=suggestion(path))
         self.data()
         changed(Training(), self.section("training"), "training")
         self.check_objective()
