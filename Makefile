@@ -33,7 +33,7 @@ $(VENV)/pyvenv.cfg:
 
 # What `make demo` needs: the library and its command line.
 $(RUN): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
-	@echo "set-up, once, into $(VENV), from PyPI: torch about 190 MB (CPU build), 225 MB in all; 1 GB on disk; a minute or two"
+	@echo "set-up, once, into $(VENV), from PyPI: torch about 190 MB (CPU build), some 330 MB in all; 1.3 GB on disk; a minute or two"
 	@echo "  (on Linux, PyPI may give torch with CUDA: about 3 GB; README.md says how to choose)"
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt $(PIP_FLAGS) -e '.[cli,train]'
 	@touch $@

@@ -412,3 +412,14 @@ def test_a_mistake_leaves_nothing_behind(tmp_path):
     with pytest.raises(UserError):
         go(tmp_path, [tmp_path / "missing.csv"])
     assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+def test_a_language_model_of_a_column_validates_on_the_file_given(tmp_path):
+    rows = {"train": "one two three four five six seven", "valid": "eight nine ten eleven twelve"}
+    for name, line in rows.items():
+        (tmp_path / f"{name}.csv").write_text("id,text\n" + "".join(f"{i},{line} {i}\n" for i in range(40)))
+    settings = Data(split=Split(valid_file=(str(tmp_path / "valid.csv"),)), inputs=("text",))
+    made = prepare([tmp_path / "train.csv"], task="lm", settings=settings, cache=tmp_path / "cache")
+    assert "eight" not in made.tokenizer.decode(made.train.ids.tolist())
+    heard = made.tokenizer.decode(made.valid.ids.tolist())
+    assert "eight nine" in heard and "one two" not in heard and "id,text" not in heard

@@ -26,6 +26,7 @@ from anyformer.data.prepared import Given, Prepared, Say
 from anyformer.data.preprocess import Preprocess, fitting
 from anyformer.data.rows import RowExamples
 from anyformer.data.settings import Data, Format, Pictures
+from anyformer.data.splits import FREE, SIDES, TRAIN
 from anyformer.data.store import opened, pad_of
 from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import UserError
@@ -50,8 +51,10 @@ def prepare(
 
         if paths is not None and origin == "text":
             return prepare_text(paths, settings, seed=seed, cache=cache, given=given, say=say)
-        return prepare_texts(texts_of(source, origin, settings, cache), settings, seed=seed, cache=cache, given=given,
-                             say=say)  # fmt: skip
+        sides = texts_of(source, origin, settings, cache)
+        whole = settings.replace(split=settings.split.replace(valid_file=None, test_file=None))  # they are in `sides`
+        return prepare_texts(sides["train"], whole, seed=seed, cache=cache, given=given, say=say,
+                             valid=sides["valid"] or None, test=sides["test"] or None)  # fmt: skip
     there = cache.exists()
     try:
         gathered = gather(source, origin, settings, cache / "read")
@@ -64,15 +67,19 @@ def prepare(
         shutil.rmtree(cache / "read", ignore_errors=True)
 
 
-def texts_of(source: Any, origin: str, settings: Data, cache: Path) -> list[str]:
-    """The texts of a table's one text column, for a language model."""
-    frame = gather(source, origin, settings, cache / "read").frame
+def texts_of(source: Any, origin: str, settings: Data, cache: Path) -> dict[str, list[str]]:
+    """The texts of a table's one text column, for a language model, by side; files that validate or test say theirs."""
+    gathered = gather(source, origin, settings, cache / "read")
+    frame = gathered.frame
     names = list(settings.inputs or settings.target or ())
     names = names or [name for name, facts in look(frame, settings.kinds()).items() if facts.kind == "text"]
     if len(names) != 1 or names[0] not in frame.names:
         first = (names or frame.names)[0]
         raise UserError("which column holds the text is not said", where="--task lm", fix=f"add --inputs {first}")
-    return [text for text in texts(frame.column(names[0])) if text]
+    side = np.zeros(len(frame), np.int8) if gathered.fixed is None else gathered.fixed
+    side = np.where(side == FREE, TRAIN, side)
+    cells = list(zip(texts(frame.column(names[0])), side.tolist(), strict=True))
+    return {name: [text for text, at in cells if at == number and text] for number, name in enumerate(SIDES)}
 
 
 def open_prepared(cache: Path) -> Prepared | None:
