@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cli import made
+from tests.cli.bad_folders import idx
 from tests.cli.trying import done, refused, run, standing_in, tree
 
 TINY = ["--set", "model.stack.depth=1", "--set", "model.stack.width=32", "--set", "model.stack.block.mixer.heads=2"]
@@ -300,3 +301,24 @@ def test_check_of_a_model_folder_and_of_settings(home: Path, tmp_path: Path) -> 
     assert done("check", best, "--json").json["labels"] == ["Good Film", "bad"]
     said = done("check", home / "run" / "config.yaml", "--json").json
     assert said["task"] == "classify" and said["training.steps"] == 12
+
+
+def test_pictures_without_labels_are_answered(tmp_path: Path) -> None:
+    """A folder of pictures, one picture, and IDX images alone; one that cannot be read gets no answer."""
+    photos = made.photos(tmp_path)
+    with standing_in(tmp_path):
+        done("train", "photos", "--out", "run", "--steps", "2", *STILL)
+        (tmp_path / "new").mkdir()
+        for at in range(3):
+            shutil.copy(photos / "down" / f"{at:03}.png", tmp_path / "new" / f"{at}.png")
+        (tmp_path / "new" / "3.png").write_bytes(b"no picture")
+        said = done("predict", "run", "new", "-o", "out.csv")
+        found = read(tmp_path / "out.csv")
+        assert [Path(row["image"]).name for row in found] == ["0.png", "1.png", "2.png", "3.png"]
+        assert {row["prediction"] for row in found[:3]} <= {"down", "across"} and found[3]["prediction"] == ""
+        assert "unread   1 image" in said.err
+        assert len(done("predict", "run", "new/0.png").out.splitlines()) == 2
+        (tmp_path / "images-idx3-ubyte").write_bytes(idx((4, 12, 12)))
+        assert len(done("predict", "run", "images-idx3-ubyte").out.splitlines()) == 5
+        assert len(done("predict", "run", "photos").out.splitlines()) == made.ROWS + 1
+        assert done("evaluate", "run", "photos", "--json").json["rows"] == made.ROWS

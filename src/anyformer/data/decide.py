@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -125,8 +126,14 @@ def targets_of(
     columns = ", ".join(frame.names[:12]) + (f" and {len(frame.names) - 12} more" if len(frame.names) > 12 else "")
     raise UserError(
         f"which column is to be predicted is not said (columns: {columns[:160]})", where=name_of(frame),
-        fix=f"add --target {frame.names[-1]}",
+        fix=f"add --target {shlex.quote(likely(frame, facts))}",
     )  # fmt: skip
+
+
+def likely(frame: Frame, facts: Mapping[str, Facts]) -> str:
+    """The column to name as an example: the last that is whole and no text, else the last."""
+    names = [name for name in frame.names if facts[name].kind != "text" and not facts[name].missing]
+    return (names or frame.names)[-1]
 
 
 def text_to_text(frame: Frame, facts: Mapping[str, Facts], settings: Data, origin: Origin) -> Decision:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from anyformer.data.cells import some
+from anyformer.data.columns import Image
 from anyformer.data.counts import Counts
 from anyformer.data.frame import Frame
 from anyformer.data.prepare import examples_for, frame_for
@@ -21,6 +22,7 @@ from anyformer.errors import UserError, did_you_mean
 from anyformer.evaluation.answers import Answers
 from anyformer.objectives import OBJECTIVES, Objective
 from anyformer.training.judge import Judge
+from anyformer.training.new_pictures import unlabelled
 
 if TYPE_CHECKING:
     from anyformer.predictor import Predictor
@@ -52,7 +54,8 @@ def asked(
     assert preprocess is not None
     with tempfile.TemporaryDirectory(prefix="anyformer-") as folder:
         cache = Path(folder)
-        frame, notes = frame_for(as_rows(source, preprocess), preprocess, settings or Data(), cache)
+        rows = as_rows(source, preprocess, judged=judged)
+        frame, notes = frame_for(rows, preprocess, settings or Data(), cache)
         if not len(frame):
             raise UserError("there are no rows", fix="give at least one")
         if judged:
@@ -84,14 +87,17 @@ def check_target(frame: Frame, preprocess: Preprocess) -> None:
                         fix=fix if "did you mean" in fix else "use predict for new rows")  # fmt: skip
 
 
-def as_rows(source: Any, preprocess: Preprocess) -> Any:
-    """A plain list as the one column the model reads; anything else as it is."""
-    names = [column.name for column in preprocess.columns or ()]
+def as_rows(source: Any, preprocess: Preprocess, *, judged: bool = False) -> Any:
+    """A plain list as the one column the model reads, pictures without labels too; anything else as it is."""
+    columns = preprocess.columns or ()
     if isinstance(source, str | Path):
-        return [Path(source)]
-    if isinstance(source, Sequence) and source and not isinstance(source[0], dict | Path) and len(names) == 1:
-        return frame_of({names[0]: list(source)})
-    return source
+        source = [Path(source)]
+    if not isinstance(source, Sequence) or not source or len(columns) != 1:
+        return source
+    if isinstance(source[0], Path) and isinstance(columns[0], Image) and not judged:
+        names = unlabelled(source)
+        return source if names is None else frame_of({columns[0].name: names})
+    return source if isinstance(source[0], dict | Path) else frame_of({columns[0].name: list(source)})
 
 
 def objective_of(preprocess: Preprocess) -> Objective:

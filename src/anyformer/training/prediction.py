@@ -46,8 +46,7 @@ def predict_files(
     blank = int(found.unseen.sum())
     if blank:
         say(f"unread   {blank:,} image{'s' * (blank > 1)}; no prediction is given where nothing else was there to see")
-    plain = all(path.suffix in (".txt", "") or path.name.endswith((".txt.gz", ".txt.xz")) for path in files)
-    suffix = ".jsonl" if as_json else out.suffix if out is not None else shape_of(found.answers, plain)
+    suffix = ".jsonl" if as_json else out.suffix if out is not None else shape_of(found.answers)
     data = rendered(found, suffix if suffix in SUFFIXES else ".txt")
     if out is None:
         return data.decode("utf-8")
@@ -57,11 +56,13 @@ def predict_files(
     return None
 
 
-def shape_of(found: Answers, plain: bool) -> str:
-    """How predictions are printed: tags as CoNLL, texts line by line, all else as CSV."""
+def shape_of(found: Answers) -> str:
+    """How predictions are printed: tags as CoNLL, lines of text line by line, all else as CSV."""
     if found.task == "tag":
         return ".conll"
-    return ".txt" if found.task == "translate" or plain else ".csv"
+    frame = found.examples.frame
+    lines = len(frame.names) == 1 and all(source.unit == "line" for source in frame.sources) and frame.sources
+    return ".txt" if found.task == "translate" or lines else ".csv"
 
 
 def rendered(found: Asked, suffix: str) -> bytes:

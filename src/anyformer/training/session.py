@@ -91,7 +91,7 @@ class Session:
             self.record("interrupted", "stopped at once")
             raise Stopped(f"stopped at once; the last checkpoint stands. Go on with: anyformer resume "
                           f"{self.folder.path}", code=self.asked.code or INTERRUPTED) from None  # fmt: skip
-        except RuntimeError as error:
+        except (RuntimeError, ConnectionError, EOFError) as error:
             found = lost_worker(error, self.folder.path)
             self.record("failed", str(found))
             raise found from None

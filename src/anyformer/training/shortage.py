@@ -39,9 +39,12 @@ def too_large(training: Training, step: int, rows: int, length: int | None, fold
                   details=[f"or {way}" for way in ways[1:]])  # fmt: skip
 
 
-def lost_worker(error: RuntimeError, folder: Path) -> RuntimeError | NoRoom:
-    """What it means when a process that makes batches is gone; any other error as it is."""
-    if "DataLoader worker" not in str(error):
+def lost_worker(error: Exception, folder: Path) -> Exception:
+    """What it means when a process that makes batches is gone; any other error as it is.
+
+    torch says so itself, unless the worker dies while a tensor of its own is fetched: then the connection breaks.
+    """
+    if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
         return error
     return NoRoom("a process that makes batches was killed, most likely for want of memory", where=str(folder),
                   fix=f"set workers to 0 in config.yaml, then: anyformer resume {folder}")  # fmt: skip
