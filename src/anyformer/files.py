@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from anyformer.errors import UserError
 
 LIMIT = 128 * 2**20  # bytes of any one file but weights; the largest public tokenizers are near 35 MB
 AGAIN = "copy the file again"
+BLOCK = 2**22  # bytes hashed at a time
 
 
 def inside(folder: Path, name: str, *, where: str = "") -> Path:
@@ -69,3 +71,12 @@ def read_json(path: Path) -> dict[str, Any]:
 def short(error: BaseException) -> str:
     """An error of another library on part of one line."""
     return " ".join(str(error).split())[:120]
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file, a block at a time."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            found.update(block)
+    return found.hexdigest()

@@ -21,12 +21,12 @@ from typing import Any
 
 from anyformer import faults
 from anyformer.errors import NoRoom, UserError
+from anyformer.files import digest
 
 MANIFEST = "manifest.json"
 SEAL = "seal"  # the manifest's entry that holds the hash of the rest of it
 PART, GONE = ".tmp-", ".del-"  # names of folders being written and being deleted
 NAME = re.compile(r"step-\d{6,}")  # only folders of such names are looked at and deleted
-BLOCK = 2**22
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM)
 Writer = tuple[str, Callable[[Path], object]]  # a fault point, and what writes one or more files into a folder
 
@@ -117,14 +117,6 @@ def flush(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def digest(path: Path) -> str:
-    found = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            found.update(block)
-    return found.hexdigest()
 
 
 def verified(folder: Path) -> dict[str, Any] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -12,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from anyformer.errors import UserError
+from anyformer.files import digest
 
 INDEX = "arrays.json"
-BLOCK = 2**22
 
 
 class Arrays(Mapping[str, np.ndarray]):
@@ -106,12 +105,3 @@ class Arrays(Mapping[str, np.ndarray]):
 
     def __len__(self) -> int:
         return len(list(self.folder.glob("*.npy")))
-
-
-def digest(path: Path) -> str:
-    """SHA-256 of a file, a block at a time."""
-    found = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            found.update(block)
-    return found.hexdigest()

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from anyformer.data.arrays import digest
 from anyformer.data.arrow_columns import as_type, common_type, plain_table
 from anyformer.data.frame import Frame, Source
 from anyformer.data.in_memory import frame_of
@@ -25,7 +24,7 @@ from anyformer.data.reading_json import json_rows
 from anyformer.data.settings import Format
 from anyformer.data.spool import LARGE, Spool
 from anyformer.errors import UserError
-from anyformer.files import short
+from anyformer.files import digest, short
 
 if TYPE_CHECKING:
     import pyarrow as pa

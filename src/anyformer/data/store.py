@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.data.arrays import Arrays, digest
+from anyformer.data.arrays import Arrays
 from anyformer.data.frame import Frame, Source
 from anyformer.data.images import FILE as IMAGES
 from anyformer.data.images import ImageSteps
@@ -19,6 +19,7 @@ from anyformer.data.settings import Pictures
 from anyformer.data.splits import SIDES
 from anyformer.data.tokenizer import Tokenizer, open_tokenizer
 from anyformer.errors import UserError
+from anyformer.files import digest
 
 FRAME = "frame.arrow"
 KIND = "rows"

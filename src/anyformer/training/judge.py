@@ -66,8 +66,8 @@ class Judge:
             with self.autocast:
                 yield batch, model(*batch.inputs, **batch.named)
 
-    def language(self, model: nn.Module, examples: Windows, rows: np.ndarray) -> Answers:
-        """Summed nats over the windows; over all of them the first token of the text counts too."""
+    def summed(self, model: nn.Module, examples: Examples, rows: np.ndarray) -> tuple[float, int, np.ndarray]:
+        """Nats and number of all tokens to predict, and the mean of each row."""
         nats, tokens, losses, order = 0.0, 0, [], []
         for batch, out in self.passes(model, examples, rows):
             each = self.objective.row_losses(out, batch).double().cpu()
@@ -76,11 +76,16 @@ class Judge:
             tokens += int(counted.sum())
             losses.append(each.numpy())
             order.append(batch.rows.numpy())
+        return nats, tokens, sorted_back(losses, order, rows)
+
+    def language(self, model: nn.Module, examples: Windows, rows: np.ndarray) -> Answers:
+        """Summed nats over the windows; the very first token, which nothing comes before, is no target."""
+        nats, tokens, losses = self.summed(model, examples, rows)
         whole = len(rows) == len(examples)
         share = 1.0 if whole else tokens / max(1, examples.tokens - 1)
         return Answers(
             "lm", nats=nats, tokens=tokens, bytes=round(examples.bytes * share), examples=examples,
-            losses=sorted_back(losses, order, rows),
+            losses=losses,
         )  # fmt: skip
 
     def rows(self, model: nn.Module, examples: RowExamples, rows: np.ndarray) -> Answers:
@@ -130,16 +135,8 @@ class Judge:
 
     def texts(self, model: nn.Module, examples: RowExamples, rows: np.ndarray, decode: bool) -> Answers:
         """The loss of the true text and, with `decode`, the text the model writes itself."""
-        nats, tokens, losses, order = 0.0, 0, [], []
-        for batch, out in self.passes(model, examples, rows):
-            each = self.objective.row_losses(out, batch).double().cpu()
-            counted = (batch.targets != -100).sum(1).cpu()
-            nats += float((each * counted).sum())
-            tokens += int(counted.sum())
-            losses.append(each.numpy())
-            order.append(batch.rows.numpy())
-        answers = Answers("translate", nats=nats, tokens=tokens, examples=examples,
-                          losses=sorted_back(losses, order, rows))  # fmt: skip
+        nats, tokens, losses = self.summed(model, examples, rows)
+        answers = Answers("translate", nats=nats, tokens=tokens, examples=examples, losses=losses)
         if not decode:
             return answers
         name = self.preprocess.target.names[0] if self.preprocess.target else "target"
