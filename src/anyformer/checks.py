@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from anyformer.core.model import Model
 from anyformer.errors import UserError
 
 
@@ -43,12 +44,15 @@ def answer_of(out: Any) -> Tensor:
 
 
 @torch.no_grad()
-def causal(model: nn.Module, tokens: Tensor | None = None, *, bound: float = 0.0, vocab: int | None = None) -> Report:
+def causal(
+    model: nn.Module, tokens: Tensor | None = None, *, bound: float | None = None, vocab: int | None = None
+) -> Report:
     """Whether the future reaches the past: other random tokens after position t, largest change at or before t.
 
-    0 for attention; mixers that go through a Fourier transform leak rounding (pass `bound=1e-5`).
+    The bound is 0, and rounding where a mixer goes through a Fourier transform (`Mixer.exact`), unless given.
     """
     tokens = random_tokens(model, vocab) if tokens is None else tokens
+    bound = rounding_of(model) if bound is None else bound
     was_training = model.training
     model.eval()
     size = vocab or vocab_of(model)
@@ -84,7 +88,9 @@ def permutation(model: nn.Module, *inputs: Any, bound: float = 1e-6, seed: int =
         context = embed.layout(*inputs)
         x = embed(*inputs, context=context)
         order = torch.randperm(x.shape[1], generator=torch.Generator().manual_seed(seed)).to(x.device)
-        moved, kept = stack(x[:, order], context)[0], stack(x, context)[0][:, order]
+        fixed = ("mask", "key_mask", "documents", "key_documents")  # belong to the tokens and move with them
+        own = {name: given[:, order] for name in fixed if (given := getattr(context, name)) is not None}
+        moved, kept = stack(x[:, order], replace(context, **own))[0], stack(x, context)[0][:, order]
     model.train(was_training)
     return Report("permutation equivariance", (moved - kept).abs().max().item(), bound)
 
@@ -140,6 +146,13 @@ def vocab_of(model: nn.Module) -> int:
     if vocabulary is None:
         raise UserError("the model does not say how many ids it knows", fix="pass tokens= or vocab=")
     return vocabulary[0]
+
+
+def rounding_of(model: nn.Module) -> float:
+    """How much of the future its mixers may let through: nothing, or what a Fourier transform rounds."""
+    spec = getattr(model, "spec", None)
+    exact = not isinstance(spec, Model) or all(mixer.exact for mixer in spec.stack.mixers)
+    return 0.0 if exact else 1e-12 if next(model.parameters()).dtype == torch.float64 else 1e-5
 
 
 def part(model: nn.Module, name: str) -> Any:

@@ -45,6 +45,10 @@ class Position(Spec, slot=True):
     def build(self, width: int) -> nn.Module:
         raise NotImplementedError
 
+    def over(self, rows: int, columns: int, extra: int) -> Position:
+        """This kind of position for an image of so many cells and `extra` leading tokens, where it asks for those."""
+        return self
+
     @property
     def limit(self) -> int | None:
         """How many positions there are, or None for any number."""
@@ -103,11 +107,17 @@ class Mixer(Spec, slot=True):
     """Mixing between tokens: `build(width, causal, relative, memory_width) -> Module`.
 
     The module answers `forward(x, context, state, tables) -> (B,T,D)` and `state(batch, limit) -> State or None`.
+    What the rest of the library must know of a variant are the facts below, so that nothing asks for its class.
     """
 
     takes_relative: ClassVar[bool] = False  # whether the part has queries and keys for relative positions to act on
+    takes_added: ClassVar[bool] = False  # whether positions may be added to its queries and keys (`context.added`)
+    takes_rules: ClassVar[bool] = False  # whether it obeys a mask (T,S) of the caller's, beyond padding and documents
     looks_at_memory: ClassVar[bool] = False  # whether it reads an encoder's output, as a block's `cross` must
+    needs_grid: ClassVar[bool] = False  # whether its tokens must have rows and columns
     causal_form: ClassVar[bool] = True  # whether it can be kept from seeing the future
+    compiles: ClassVar[bool] = True  # whether torch can compile it whole; its own recurrent cells it cannot
+    exact: ClassVar[bool] = True  # whether later tokens change nothing at all; a Fourier transform leaves rounding
 
     def sizes(self, width: int) -> HeadSizes:
         """The sizes of its heads, where it takes relative positions."""
@@ -117,8 +127,16 @@ class Mixer(Spec, slot=True):
         raise NotImplementedError
 
 
+def compiles(spec: Spec) -> bool:
+    """Whether torch can compile every mixer of a model whole."""
+    return all(part.compiles for _, part in spec.walk() if isinstance(part, Mixer))
+
+
 class Feed(Spec, slot=True):
-    """Mixing within a token: `build(width) -> Module`; `forward(x) -> y` or `(y, losses)`."""
+    """Mixing within a token: `build(width) -> Module`; `forward(x, context) -> y` or `(y, losses)`.
+
+    A token's answer depends on that token alone; the context tells losses which tokens are real.
+    """
 
     def build(self, width: int) -> nn.Module:
         raise NotImplementedError
@@ -130,6 +148,8 @@ class Embed(Spec, slot=True):
     The module answers `layout(*inputs, mask, positions, documents) -> Context` (what one pass knows before any
     compute) and `forward(*inputs, context=...) -> (B,T,D)`.
     """
+
+    gridded: ClassVar[bool] = False  # whether its last tokens are the cells of a grid, row by row (`context.grid`)
 
     def build(self, width: int) -> nn.Module:
         raise NotImplementedError
@@ -145,11 +165,76 @@ class Embed(Spec, slot=True):
         return None
 
 
+class Backbone(Spec, slot=True):
+    """Images into maps: `build() -> Module`, pixels (B, `inputs`, H, W) to (B, `channels`, H / `stride`, W / `stride`).
+
+    A size that the stride does not divide is rounded up, as convolutions with padding do.
+    """
+
+    @property
+    def inputs(self) -> int:
+        """Channels of the images it takes."""
+        return 3
+
+    @property
+    def channels(self) -> int:
+        """Channels of the maps it gives."""
+        raise NotImplementedError
+
+    @property
+    def stride(self) -> int:
+        """Pixels a side of what one cell of the maps stands for."""
+        raise NotImplementedError
+
+    def build(self) -> nn.Module:
+        raise NotImplementedError
+
+
+class Body(Spec, slot=True):
+    """Tokens through layers: `build(memory_width) -> Module` from `width` channels to `out_width`.
+
+    The module answers `forward(x, context, state) -> (y, losses)`, `state(batch, limit) -> list of layers`,
+    `after(context) -> Context` (what is known of the tokens that come out) and `every(x, context) -> list` (what a head
+    would be given after each layer).
+    """
+
+    width: int
+
+    @property
+    def out_width(self) -> int:
+        """Channels of the tokens that come out."""
+        return self.width
+
+    @property
+    def layers(self) -> tuple[Any, ...]:
+        """The block of every layer."""
+        raise NotImplementedError
+
+    @property
+    def mixers(self) -> tuple[Mixer, ...]:
+        """Every distinct mixer of its layers."""
+        return tuple(dict.fromkeys(block.mixer for block in self.layers))
+
+    @property
+    def looks(self) -> bool:
+        """Whether some layer reads an encoder's output."""
+        return any(block.looks for block in self.layers)
+
+    @property
+    def causal(self) -> bool:
+        """Whether a token is kept from those after it."""
+        return False
+
+    def build(self, *, memory_width: int | None = None) -> nn.Module:
+        raise NotImplementedError
+
+
 class Answer(NamedTuple):
     """What a head makes of the tokens."""
 
     logits: Tensor | None = None
     pooled: Tensor | None = None
+    boxes: Tensor | None = None  # (B,T,4) centre, width and height as shares of the image
 
 
 class Head(Spec, slot=True):

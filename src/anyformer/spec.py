@@ -18,6 +18,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, dataclass_transform
 
+from anyformer.about import About
 from anyformer.errors import UserError, did_you_mean
 
 FORMAT = 1  # version of the saved form; a change of meaning raises it and adds an entry to MIGRATIONS
@@ -29,6 +30,7 @@ class Spec:
     """One part's settings. Subclass it (through a slot such as `Mixer`), annotate the fields, give it a `build`."""
 
     abstract: ClassVar[bool] = True  # a slot is a kind of part, never a value
+    about: ClassVar[About | None] = None  # formula, source and cost, for the page of all parts
 
     def __init_subclass__(cls, *, slot: bool = False) -> None:
         super().__init_subclass__()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from anyformer.core.context import Context
     from anyformer.slots import Relative
 
+ALIGNED = 8  # channels: 16 bytes in half precision
 ROWS = 2**22  # entries of a mask or bias built at once; more is done in blocks of rows
 
 
@@ -223,7 +224,10 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0) 
     out_channels = v.shape[3]
     # Fused kernels want one channel count: zeros add nothing to q.k, and the padded channels of v are cut off again.
     channels = max(q.shape[3], out_channels)
-    q, k, v = widen(q, channels), widen(k, channels), widen(v, channels)
+    # On a GPU they read 16 bytes at a time: slices of a fused projection begin there only if all sizes are multiples.
+    crooked = q.is_cuda and (q.shape[3] % ALIGNED or out_channels % ALIGNED)
+    channels = -(-channels // ALIGNED) * ALIGNED if crooked else channels
+    q, k, v = (widen(x, channels).contiguous() if crooked else widen(x, channels) for x in (q, k, v))
     groups, folded = k.shape[1], False
     if groups != heads and queries == 1:
         q, folded = q.reshape(q.shape[0], groups, heads // groups, channels), True  # one query: its heads become rows
@@ -239,9 +243,11 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0) 
     if queries * entries <= ROWS:  # asked before any loop over rows, which would fix the length in a compiled graph
         out = masked(q, k, v, scores, slice(None), dropout, folded)
     else:  # recompute each block in the backward pass, else autograd would keep every block's mask
+        blocks = list(row_blocks(queries, entries))
+        pieces = q.split(blocks[0].stop, 2)  # not slices, each of which would make a gradient as large as q
         parts = [
-            checkpoint(masked, q[:, :, rows], k, v, scores, rows, dropout, False, use_reentrant=False)
-            for rows in row_blocks(queries, entries)
+            checkpoint(masked, piece, k, v, scores, rows, dropout, False, use_reentrant=False)
+            for rows, piece in zip(blocks, pieces, strict=True)
         ]
         out = torch.cat(parts, 2)
     return out.reshape(out.shape[0], heads, queries, channels)[..., :out_channels]

@@ -55,6 +55,11 @@ class Block(Spec):
         if self.order == "parallel" and self.cross is not None:
             raise UserError("a parallel block has no place for cross-attention", where="Block.cross", fix="use serial")
 
+    @property
+    def looks(self) -> bool:
+        """Whether it reads an encoder's output."""
+        return self.cross is not None or self.mixer.looks_at_memory
+
     def build(
         self, width: int, *, causal: bool, memory_width: int | None = None, drop_path: float = 0.0
     ) -> BlockModule:
@@ -76,7 +81,7 @@ class BlockModule(nn.Module):
             )  # fmt: skip
 
         parallel = spec.order == "parallel"
-        self.mixer: Any = spec.mixer.build(width, causal=causal, relative=spec.relative)
+        self.mixer: Any = spec.mixer.build(width, causal=causal, relative=spec.relative, memory_width=memory_width)
         self.around_mixer = around(spec.norm if spec.mixer_norm is None else spec.mixer_norm)
         self.relative: Any = None if spec.relative.shared else build_relative(spec, width, causal)
         self.cross: Any = None
@@ -100,21 +105,21 @@ class BlockModule(nn.Module):
         mixed = self.around_mixer.leave(mixed)
         losses: Losses = {}
         if self.spec.order == "parallel":
-            fed, losses = self.within(x)
+            fed, losses = self.within(x, context)
             return self.around_mixer.join(x, mixed, fed), losses
         x = self.around_mixer.join(x, mixed)
         if self.cross is not None and self.around_cross is not None:
             looked = self.cross(self.around_cross.enter(x), context, None if state is None else state.cross, ())
             x = self.around_cross.join(x, self.around_cross.leave(looked))
         if self.around_feed is not None:
-            fed, losses = self.within(x)
+            fed, losses = self.within(x, context)
             x = self.around_feed.join(x, fed)
         return x, losses
 
-    def within(self, x: Tensor) -> tuple[Tensor, Losses]:
+    def within(self, x: Tensor, context: Context) -> tuple[Tensor, Losses]:
         """The feed's branch and its losses, where it has any."""
         assert self.feed is not None and self.around_feed is not None
-        result = self.feed(self.around_feed.enter(x))
+        result = self.feed(self.around_feed.enter(x), context)
         y, losses = result if isinstance(result, tuple) else (result, {})
         return self.around_feed.leave(y), losses
 

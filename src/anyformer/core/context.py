@@ -41,6 +41,7 @@ class Context:
     memory: Tensor | None = None  # (B, S', D') the encoder's output
     memory_mask: Tensor | None = None  # (B, S')
     added: Tensor | None = None  # (B or 1, T, D) added to queries and keys, not values, in every layer (DETR)
+    memory_added: Tensor | None = None  # (B or 1, S', D') the same of the encoder's output, for cross-attention's keys
     places: Tensor | None = None  # (B or 1, T) where a token stands in its own part of a joint sequence
     grid: tuple[int, int] | None = None  # rows and columns of patches
     ordered: bool = True  # a Python fact: the keys are the queries, in order, and nothing hides any of them

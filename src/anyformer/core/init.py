@@ -9,7 +9,9 @@
 | table  | uniform +-fan-in^-1/2       | uniform +-D^-1/2    | as the others                  | 2106.11959         |
 
 T5's queries are smaller by sqrt(C) besides. Biases start at 0 (table: as its weights), norms at 1 and 0, layer-scale at
-its setting, class tokens and registers as tables.
+its setting, class tokens and registers as tables. Under every scheme alike: convolutions normal by fan-out
+(1502.01852), torch's recurrent cells uniform +-hidden^-1/2 as torch fills them, and whatever a part says itself
+(`core/start.py`).
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.core.residual import Residual
+from anyformer.core.start import Starting
 from anyformer.mixers.attention import SelfAttention
 from anyformer.mixers.cross import CrossAttention
 
@@ -72,8 +75,16 @@ def fill(
     generator: torch.Generator | None,
 ) -> None:
     """One parameter, by what it is (kind of its owner, its own name) and the scheme."""
-    if isinstance(owner, nn.LayerNorm | nn.RMSNorm):
+    if isinstance(owner, Starting) and name in owner.starts:
+        owner.starts[name](p, generator)
+    elif isinstance(owner, nn.LayerNorm | nn.RMSNorm):
         p.fill_(1.0 if name == "weight" else 0.0)
+    elif isinstance(owner, nn.Conv1d | nn.Conv2d) and name == "weight":
+        fan_out = owner.out_channels // owner.groups * math.prod(owner.kernel_size)
+        p.normal_(0.0, math.sqrt(2 / fan_out), generator=generator)
+    elif isinstance(owner, nn.RNNBase):
+        bound = owner.hidden_size**-0.5
+        p.uniform_(-bound, bound, generator=generator)
     elif isinstance(owner, Residual):
         p.fill_(owner.scale_start or 0.0)
     elif isinstance(owner, nn.Linear):

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
+from anyformer.about import About
 from anyformer.core.context import Context, Mask
 from anyformer.core.init import Init, allocate, initialise
 from anyformer.core.stack import Stack
 from anyformer.core.state import State
 from anyformer.embeds.tokens import Tokens
 from anyformer.errors import UserError
-from anyformer.slots import Embed, Head, Losses, Network
+from anyformer.slots import Body, Embed, Head, Losses, Network
 
 
 @dataclass
@@ -26,9 +27,11 @@ class Output:
     hidden: Tensor
     logits: Tensor | None = None
     pooled: Tensor | None = None
+    boxes: Tensor | None = None  # (B,T,4) centre, width and height as shares of the image, where the head finds objects
     losses: Losses | None = None
     memory: Tensor | None = None  # the encoder's output, of an encoder-decoder
     context: Context | None = None  # what the pass knew of its tokens
+    layers: list[Tensor] | None = None  # what a head would be given after each layer, where asked for
 
 
 class Model(Network):
@@ -41,13 +44,28 @@ class Model(Network):
     torch.Size([1, 3, 65])
     """
 
+    about: ClassVar[About | None] = About("head(stack(embed(input)))", "1706.03762", "the sum of its parts")
+
     embed: Embed
-    stack: Stack
+    stack: Body
     head: Head | None = None
     init: Init = "gpt2"
 
     def check(self) -> None:
-        try_out(self.embed, self.head, self.stack.width)
+        for mixer in self.stack.mixers:
+            if mixer.needs_grid and not self.embed.gridded:
+                names = type(mixer).__name__, type(self.embed).__name__
+                raise UserError("{} needs rows and columns, {} gives none".format(*names), where="Model.stack",
+                                fix="use embed=Patches(...) or mixer=Attention(...)")  # fmt: skip
+        try_out(self.embed, self.head, self.stack.width, self.stack.out_width)
+
+    @property
+    def plain_stack(self) -> Stack:
+        """Its stack of one width, which is all that published formats describe; another body is refused."""
+        if not isinstance(self.stack, Stack):
+            raise UserError(f"a {type(self.stack).__name__} is not a stack of one width", where="Model.stack",
+                            fix="use Stack(...)")  # fmt: skip
+        return self.stack
 
     def build(self, *, device: Any = None, dtype: torch.dtype | None = None, seed: int | None = None) -> ModelModule:
         """The network with fresh weights; `device="meta"` gives shapes only, `seed` makes the weights repeatable."""
@@ -55,12 +73,12 @@ class Model(Network):
 
 
 @lru_cache(maxsize=256)
-def try_out(embed: Embed, head: Head | None, width: int) -> None:
+def try_out(embed: Embed, head: Head | None, width: int, out_width: int) -> None:
     """Build both on `meta`, where nothing is allocated or drawn: what does not fit is refused with the spec."""
     with torch.device("meta"):
         embed.build(width)
         if head is not None:
-            head.build(width, embed.vocabulary)
+            head.build(out_width, embed.vocabulary)
 
 
 class ModelModule(nn.Module):
@@ -70,8 +88,8 @@ class ModelModule(nn.Module):
         width = spec.stack.width
         self.memory_width = width if memory_width is None else memory_width
         self.embed: Any = spec.embed.build(width) if own_table else spec.embed.build(width, own_table=False)  # type: ignore[call-arg]
-        self.stack = spec.stack.build(memory_width=memory_width)
-        self.head: Any = None if spec.head is None else spec.head.build(width, spec.embed.vocabulary)
+        self.stack: Any = spec.stack.build(memory_width=memory_width)
+        self.head: Any = None if spec.head is None else spec.head.build(spec.stack.out_width, spec.embed.vocabulary)
 
     def forward(
         self,
@@ -82,21 +100,24 @@ class ModelModule(nn.Module):
         documents: Tensor | None = None,
         memory: Tensor | None = None,
         memory_mask: Tensor | None = None,
+        memory_added: Tensor | None = None,
         state: State | None = None,
         table: Tensor | None = None,
+        layers: bool = False,
     ) -> Output:
         """Run the network. Text: `model(tokens)`; images: `model(pixels)`; tables: `model(numbers, categories)`.
 
         `mask` is padding (B,T), a rule (B or 1, H or 1, T, S) as bool (True = may be seen) or added to the scores, a
         function of (query index, key index), or a tuple of these. With a `state`, the inputs continue what it holds.
+        `layers` asks for what each layer gave besides (`Output.layers`).
         """
         out = self.before_head(
             *inputs, mask=mask, positions=positions, segments=segments, documents=documents, memory=memory,
-            memory_mask=memory_mask, state=state, table=table,
+            memory_mask=memory_mask, memory_added=memory_added, state=state, table=table, layers=layers,
         )  # fmt: skip
         if self.head is not None:
             answer = self.head(out.hidden, out.context, self.table())
-            out.logits, out.pooled = answer.logits, answer.pooled
+            out.logits, out.pooled, out.boxes = answer.logits, answer.pooled, answer.boxes
         return out
 
     def before_head(
@@ -108,18 +129,24 @@ class ModelModule(nn.Module):
         documents: Tensor | None = None,
         memory: Tensor | None = None,
         memory_mask: Tensor | None = None,
+        memory_added: Tensor | None = None,
         state: State | None = None,
         table: Tensor | None = None,
+        layers: bool = False,
     ) -> Output:
         """The pass without its head, for a loss that never holds all logits."""
         context = self.embed.layout(
             *inputs, mask=mask, positions=positions, documents=documents, segments=segments, state=state
         )
-        context = with_memory(context, memory, memory_mask, state)
+        check_rules(self.spec, context)
+        context = with_memory(context, memory, memory_mask, memory_added)
         x = self.embed(*inputs, context=context) if table is None else self.embed(*inputs, context=context, table=table)
         check_memory(self, x.shape[0], context.memory)
+        if layers:
+            every = self.stack.every(x, context)
+            return Output(every[-1], context=self.stack.after(context), layers=every)
         hidden, losses = self.stack(x, context, None if state is None else state.layers)
-        return Output(hidden, losses=losses, context=context)
+        return Output(hidden, losses=losses, context=self.stack.after(context))
 
     def table(self) -> Tensor | None:
         """The embedding's rows, for a head that borrows them."""
@@ -141,6 +168,12 @@ class Seq2Seq(Network):
     Called as `model(source, target)`; the decoder must be causal for decoding step by step.
     """
 
+    about: ClassVar[About | None] = About(
+        "head(decoder(target, memory = encoder(source)))",
+        "1706.03762",
+        "the sum of its parts",
+    )
+
     encoder: Model
     decoder: Model
     head: Head | None = None
@@ -148,7 +181,7 @@ class Seq2Seq(Network):
     init: Init = "xavier"
 
     def check(self) -> None:
-        if not any(block.cross is not None for block in self.decoder.stack.tiles):
+        if not self.decoder.stack.looks:
             raise UserError("no block of the decoder looks at the encoder", where="Seq2Seq.decoder",
                             fix="use Block(cross=Cross(heads=...))")  # fmt: skip
         if self.encoder.head is not None or self.decoder.head is not None:
@@ -162,7 +195,7 @@ class Seq2Seq(Network):
         if self.share == "table" and not isinstance(self.decoder.embed, Tokens):
             kind = type(self.decoder.embed).__name__
             raise UserError(f"{kind} cannot borrow a table", where="Seq2Seq.share", fix='use share="none"')
-        try_out(self.decoder.embed, self.head, self.decoder.stack.width)
+        try_out(self.decoder.embed, self.head, self.decoder.stack.width, self.decoder.stack.out_width)
 
     def build(self, *, device: Any = None, dtype: torch.dtype | None = None, seed: int | None = None) -> Seq2SeqModule:
         """The network with fresh weights, as `Model.build`."""
@@ -174,52 +207,64 @@ class Seq2SeqModule(nn.Module):
         super().__init__()
         self.spec = spec
         self.encoder = ModelModule(spec.encoder)
-        self.decoder = ModelModule(spec.decoder, memory_width=spec.encoder.stack.width, own_table=spec.share == "none")
+        self.decoder = ModelModule(
+            spec.decoder, memory_width=spec.encoder.stack.out_width, own_table=spec.share == "none"
+        )
         self.head = (
-            None if spec.head is None else spec.head.build(spec.decoder.stack.width, spec.decoder.embed.vocabulary)
+            None if spec.head is None else spec.head.build(spec.decoder.stack.out_width, spec.decoder.embed.vocabulary)
         )
 
     def forward(
         self,
         source: Any,
-        target: Any,
+        target: Any = None,
         *,
         source_mask: Mask | None = None,
         target_mask: Mask | None = None,
         memory: Tensor | None = None,
         state: State | None = None,
+        layers: bool = False,
     ) -> Output:
-        """Logits for every target token. A `state` or `memory` spares running the encoder again; source may be None."""
+        """Logits for every target token. A `state` or `memory` spares running the encoder again; source may be None.
+
+        A decoder of learned queries has no targets: `target` is then None.
+        """
         out = self.before_head(
-            source, target, source_mask=source_mask, target_mask=target_mask, memory=memory, state=state
+            source, target, source_mask=source_mask, target_mask=target_mask, memory=memory, state=state, layers=layers
         )
         if self.head is not None:
             answer = self.head(out.hidden, out.context, self.table())
-            out.logits, out.pooled = answer.logits, answer.pooled
+            out.logits, out.pooled, out.boxes = answer.logits, answer.pooled, answer.boxes
         return out
 
     def before_head(
         self,
         source: Any,
-        target: Any,
+        target: Any = None,
         *,
         source_mask: Mask | None = None,
         target_mask: Mask | None = None,
         memory: Tensor | None = None,
         state: State | None = None,
+        layers: bool = False,
     ) -> Output:
         """The pass without its head, as `ModelModule.before_head`."""
         if memory is None and (state is None or state.memory is None):
             if source is None:
                 raise UserError("there is neither a source nor a memory", fix="give the source, or memory=")
-            memory = self.encode(source, source_mask)
-        context_mask = padding_of(source_mask)
+            encoded = self.read(source, source_mask)
+            assert encoded.context is not None
+            memory, memory_mask, added = encoded.hidden, encoded.context.mask, encoded.context.added
+        else:
+            memory_mask, added = padding_of(source_mask), None
         if state is not None:
             if state.memory is None:
-                state.memory, state.memory_mask = memory, context_mask
-            memory, context_mask = state.memory, state.memory_mask
-        shared = self.shared_table()
-        out = self.decoder(target, mask=target_mask, memory=memory, memory_mask=context_mask, state=state, table=shared)
+                state.memory, state.memory_mask = memory, memory_mask
+            memory, memory_mask = state.memory, state.memory_mask
+        out = self.decoder(
+            memory if target is None else target, mask=target_mask, memory=memory, memory_mask=memory_mask,
+            memory_added=added, state=state, table=self.shared_table(), layers=layers,
+        )  # fmt: skip
         out.memory = memory
         return out
 
@@ -229,7 +274,11 @@ class Seq2SeqModule(nn.Module):
 
     def encode(self, source: Any, source_mask: Mask | None = None) -> Tensor:
         """The encoder's output (B,S,D), for many targets or steps."""
-        return self.encoder(*(source if isinstance(source, tuple) else (source,)), mask=source_mask).hidden
+        return self.read(source, source_mask).hidden
+
+    def read(self, source: Any, source_mask: Mask | None = None) -> Output:
+        """The encoder's whole answer: beside its output, what is known of the tokens it gave."""
+        return self.encoder(*(source if isinstance(source, tuple) else (source,)), mask=source_mask)
 
     def shared_table(self) -> Tensor | None:
         return self.encoder.table() if self.spec.share == "table" else None
@@ -239,17 +288,31 @@ class Seq2SeqModule(nn.Module):
         return self.decoder.state(batch, limit, rolling=rolling)
 
 
-def with_memory(context: Context, memory: Tensor | None, memory_mask: Tensor | None, state: State | None) -> Context:
+def check_rules(spec: Model, context: Context) -> None:
+    """A mask between tokens, or positions for every layer, are obeyed by every layer or refused."""
+    ruled = context.allowed is not None or context.bias is not None
+    for mixer in spec.stack.mixers:
+        if context.added is not None and not mixer.takes_added:
+            raise UserError(f"{type(mixer).__name__} has no queries and keys to add positions to in every layer",
+                            where="Model.stack", fix="use mixer=Attention(...), or positions added once")  # fmt: skip
+        if ruled and not mixer.takes_rules:
+            raise UserError(f"{type(mixer).__name__} knows padding and documents, but no mask between tokens",
+                            where="mask", fix="give padding (B, T), or use mixer=Attention(...)")  # fmt: skip
+
+
+def with_memory(
+    context: Context, memory: Tensor | None, memory_mask: Tensor | None, memory_added: Tensor | None
+) -> Context:
     if memory is None:
         return context
     if memory_mask is not None and memory_mask.shape != memory.shape[:2]:
         raise UserError(f"memory_mask has shape {tuple(memory_mask.shape)}", fix=f"expected {tuple(memory.shape[:2])}")
-    return replace(context, memory=memory, memory_mask=memory_mask)
+    return replace(context, memory=memory, memory_mask=memory_mask, memory_added=memory_added)
 
 
 def check_memory(model: ModelModule, batch: int, memory: Tensor | None) -> None:
     """A memory of another batch or width would broadcast or fail deep inside a layer."""
-    looking = any(block.cross is not None for block in model.spec.stack.tiles)
+    looking = model.spec.stack.looks
     if looking and memory is None:
         raise UserError("cross-attention has nothing to look at", fix="pass memory=, the encoder's output")
     if memory is not None and (memory.dim() != 3 or memory.shape[0] != batch):

@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from anyformer.about import About
 from anyformer.core.block import Block, BlockModule, build_relative
 from anyformer.core.context import Context
 from anyformer.core.state import LayerState
 from anyformer.errors import UserError
-from anyformer.slots import Losses, Norm, Relative
-from anyformer.spec import Spec
+from anyformer.slots import Body, Losses, Norm, Relative
 
 
-class Stack(Spec):
+class Stack(Body):
     """`depth` blocks; a tuple of blocks is tiled over the depth, so `block=(local, local, wide)` alternates.
+
+    `depth=0` hands the embedding's tokens to the head as they are (a convolutional network is such a model).
 
     `final` is the norm after the last block; left out, it is the block's own norm where the stream would otherwise
     leave unnormalised (every place but post). `groups` makes that many distinct sets of weights serve all layers
     (ALBERT: 1), sharing what `share` says. `recompute` trades time for memory in training.
     """
 
-    width: int
+    about: ClassVar[About | None] = About(
+        "x = block_n(... block_1(x)), then the final norm",
+        "1706.03762",
+        "depth times a block",
+    )
+
     depth: int
-    block: Block | tuple[Block, ...]
+    block: Block | tuple[Block, ...] | None = None
     causal: bool = False
     final: Norm | None = None
     groups: int | None = None
@@ -35,10 +43,12 @@ class Stack(Spec):
     recompute: bool = False
 
     def check(self) -> None:
-        if self.width < 1 or self.depth < 1:
+        if self.width < 1 or self.depth < 0:
             raise UserError(
-                f"width {self.width} and depth {self.depth} must both be 1 or more", where="Stack", fix="use 1"
+                f"width {self.width} must be 1 or more and depth {self.depth} 0 or more", where="Stack", fix="use 1"
             )
+        if self.depth and self.block is None:
+            raise UserError(f"a stack of depth {self.depth} has no block", where="Stack", fix="give block=Block(...)")
         if self.groups is not None and not 1 <= self.groups <= self.depth:
             raise UserError(f"groups {self.groups} is not between 1 and depth {self.depth}", where="Stack",
                             fix="use groups 1 for one set of weights")  # fmt: skip
@@ -57,7 +67,7 @@ class Stack(Spec):
     @property
     def tiles(self) -> tuple[Block, ...]:
         """The blocks that are tiled over the depth."""
-        return self.block if isinstance(self.block, tuple) else (self.block,)
+        return self.block if isinstance(self.block, tuple) else () if self.block is None else (self.block,)
 
     @property
     def layers(self) -> tuple[Block, ...]:
@@ -73,6 +83,8 @@ class Stack(Spec):
     @property
     def final_norm(self) -> Norm | None:
         """The norm after the last block, or None."""
+        if not self.depth:
+            return self.final
         last = self.layers[-1]
         return self.final if self.final is not None else (None if last.place == "post" else last.norm)
 
@@ -96,7 +108,7 @@ class StackModule(nn.Module):
         self.spec = spec
         whole = spec.groups is not None and spec.share == "all"
         self.order = list(spec.group_of) if whole else list(range(spec.depth))
-        distinct = max(self.order) + 1
+        distinct = max(self.order, default=-1) + 1
         self.blocks = nn.ModuleList(
             block.build(
                 spec.width,
@@ -129,8 +141,18 @@ class StackModule(nn.Module):
 
     def forward(self, x: Tensor, context: Context, state: list[LayerState] | None = None) -> tuple[Tensor, Losses]:
         """(B,T,D) to (B,T,D); auxiliary losses are summed over layers by name."""
-        tables = [relative(context, x.dtype) for relative in self.relatives]
         total: Losses = {}
+        for y, losses in self.walk(x, context, state):
+            x = y
+            for name, loss in losses.items():
+                total[name] = total[name] + loss if name in total else loss
+        return (x if self.final is None else self.final(x)), total
+
+    def walk(
+        self, x: Tensor, context: Context, state: list[LayerState] | None = None
+    ) -> Iterator[tuple[Tensor, Losses]]:
+        """The stream after each layer, with that layer's losses."""
+        tables = [relative(context, x.dtype) for relative in self.relatives]
         for i, which in enumerate(self.order):
             at = self.table_of[i]
             block, shared = self.blocks[which], () if at is None else tables[at]
@@ -139,9 +161,15 @@ class StackModule(nn.Module):
                 x, losses = checkpoint(block, x, context, None, shared, use_reentrant=False)
             else:
                 x, losses = block(x, context, layer, shared)
-            for name, loss in losses.items():
-                total[name] = total[name] + loss if name in total else loss
-        return (x if self.final is None else self.final(x)), total
+            yield x, losses
+
+    def every(self, x: Tensor, context: Context) -> list[Tensor]:
+        """What a head would be given after each layer, the last one included (losses on every layer: DETR)."""
+        return [y if self.final is None else self.final(y) for y, _ in self.walk(x, context)]
+
+    def after(self, context: Context) -> Context:
+        """The same tokens come out."""
+        return context
 
     def state(self, batch: int, limit: int | None) -> list[LayerState]:
         """One state a layer; layers that share weights still remember apart."""

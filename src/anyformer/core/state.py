@@ -26,6 +26,10 @@ class PartState(Protocol):
         """Forget everything after the first `length` tokens (speculation takes back what was refused)."""
 
     @property
+    def span(self) -> int:
+        """How many of the newest tokens it still asks positions, padding and documents of."""
+
+    @property
     def bytes(self) -> int:
         """Memory of the tokens held."""
 
@@ -95,6 +99,10 @@ class Keys:
         self.held = self.length = length
 
     @property
+    def span(self) -> int:
+        return self.held - self.stale
+
+    @property
     def bytes(self) -> int:
         if self.keys is None or self.values is None:
             return 0
@@ -134,6 +142,10 @@ class Memory:
 
     def keep(self, length: int) -> None:
         """The encoder's output does not depend on how much has been decoded."""
+
+    @property
+    def span(self) -> int:
+        return 1
 
     @property
     def bytes(self) -> int:
@@ -234,7 +246,7 @@ class State:
         if self.index is None or not self.rolling or self.documents is not None or self.sources is not None:
             return
         parts = [layer.mixer for layer in self.layers]
-        held = max((part.held - part.stale if isinstance(part, Keys) else self.length for part in parts), default=0)
+        held = max((1 if part is None else max(1, part.span) for part in parts), default=1)
         if self.index.shape[1] - held < BLOCK:
             return
         own = self.positions is self.index

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from anyformer.about import About
 from anyformer.core.context import Context, Mask, lay_out
 from anyformer.core.linear import Rows
 from anyformer.core.state import State
@@ -23,6 +24,10 @@ class Joint(Embed):
     Call the model with one input a part; a part that takes several tensors gets a tuple, and None leaves a part out.
     `mask` is then a tuple too, one (B, T of the part), (B,) or None a part: (B,) hides the part from whole rows.
     """
+
+    about: ClassVar[About | None] = About(
+        "x = [part 1; part 2; ...], each with a vector of its kind", "1908.03557", "T D"
+    )
 
     parts: tuple[Embed, ...]
     kinds: bool = True

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from anyformer.about import About
 from anyformer.core.context import Context, Mask, lay_out
 from anyformer.core.state import State
 from anyformer.errors import UserError
@@ -21,6 +24,9 @@ class Patches(Embed):
     without a position behind those. `position=None` leaves positions out.
     """
 
+    about: ClassVar[About | None] = About("x_n = W pixels(patch n) + P[n], class token first", "2010.11929", "N D p^2")
+
+    gridded: ClassVar[bool] = True
     size: int | tuple[int, int]
     patch: int | tuple[int, int]
     channels: int = 3
@@ -92,9 +98,7 @@ class PatchEmbedding(nn.Module):
         self.lead = nn.Parameter(torch.zeros(spec.leading, width)) if spec.leading else None
         self.register = nn.Parameter(torch.zeros(spec.registers, width)) if spec.registers else None
         position = spec.position
-        if isinstance(position, Grid):
-            position = position.over(*spec.grid, spec.leading)
-        self.position = None if position is None else position.build(width)
+        self.position = None if position is None else position.over(*spec.grid, spec.leading).build(width)
         self.norm = None if spec.norm is None else spec.norm.build(width)
 
     def layout(

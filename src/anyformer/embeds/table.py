@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from anyformer.about import About
 from anyformer.core.context import Context, Mask, lay_out
 from anyformer.core.linear import Rows
 from anyformer.core.state import State
@@ -19,6 +22,8 @@ class Table(Embed):
     `categories` holds the number of values of each category column. With `missing`, a number that is nan and a
     category that is -1 take a learned vector of their column.
     """
+
+    about: ClassVar[About | None] = About("x_f = value_f W_f + b_f; category: E_f[value_f]", "2106.11959", "F D")
 
     numbers: int = 0
     categories: tuple[int, ...] | None = None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from anyformer.about import About
 from anyformer.core.context import Context, Mask, lay_out
 from anyformer.core.linear import Rows
 from anyformer.core.state import State
@@ -21,6 +23,8 @@ class Tokens(Embed):
     `inner` is ALBERT's factorised embedding: the table, positions, segments and norm live in fewer channels, a linear
     layer leads to the model's width. `frozen` keeps the table as it was initialised.
     """
+
+    about: ClassVar[About | None] = About("x_t = E[id_t] + position + segment", "1706.03762", "T D")
 
     vocab: int
     position: Position | None = None

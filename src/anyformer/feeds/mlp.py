@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from anyformer.about import About
+from anyformer.core.context import Context
 from anyformer.errors import UserError
 from anyformer.slots import Feed
 
@@ -28,6 +30,10 @@ ACTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 class MLP(Feed):
     """down(act(up(x))), or gated: down(act(gate(x)) * up(x)); the inner `width` is 4 times the model's if left out."""
+
+    about: ClassVar[About | None] = About(
+        "y = W2 act(W1 x); gated: y = W2 (act(Wg x) * W1 x)", "1706.03762, 2002.05202", "8 T D^2"
+    )
 
     width: int | None = None
     act: Act = "gelu"
@@ -55,7 +61,7 @@ class PointwiseMLP(nn.Module):
         self.up = nn.Linear(width, inner * 2 if spec.gated else inner, bias=spec.bias)
         self.down = nn.Linear(inner, width, bias=spec.bias)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
         h = self.up(x)
         if self.spec.gated:
             gate, value = h.unflatten(-1, (-1, 2)).unbind(-1)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor, nn
 
+from anyformer.about import About
 from anyformer.core.context import Context
 from anyformer.errors import UserError
 from anyformer.heads.pooling import take
@@ -16,6 +19,8 @@ class Distilled(Head):
     `model.head.both(out.hidden, out.context)` gives the two apart, for training with a teacher. Use it with
     `Patches(distill=True)`.
     """
+
+    about: ClassVar[About | None] = About("logits = (W1 x_class + W2 x_distill) / 2", "2012.12877", "D classes")
 
     classes: int
 

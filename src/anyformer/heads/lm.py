@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from anyformer.about import About
 from anyformer.core.context import Context
 from anyformer.core.loss import linear_cross_entropy
 from anyformer.errors import UserError
@@ -19,6 +22,8 @@ class LM(Head):
     `transform` puts a dense layer with an activation and `norm` before it (BERT). `scale` multiplies the hidden state
     (T5 ties with width ** -0.5), `soft_cap` c turns logits l into c tanh(l / c).
     """
+
+    about: ClassVar[About | None] = About("logits = x E^T, E the embedding's rows", "1608.05859", "T D V")
 
     tied: bool = True
     transform: Act | None = None

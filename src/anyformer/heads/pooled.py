@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from anyformer.about import About
 from anyformer.core.context import Context
 from anyformer.errors import UserError
 from anyformer.feeds.mlp import ACTS, Act
@@ -20,6 +23,10 @@ class Pooled(Head):
     the last layer. With `pool="token"` the vector is that of the first token with the id `token`, or with the highest
     id where it is left out (CLIP's end of text). Multi-label classification reads the same logits.
     """
+
+    about: ClassVar[About | None] = About(
+        "logits = W pool(x) + b, pool = first, mean, max, last, concat", "1810.04805", "T D"
+    )
 
     classes: int | None = None
     pool: Pool = "first"

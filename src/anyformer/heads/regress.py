@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import nn
 
+from anyformer.about import About
 from anyformer.errors import UserError
 from anyformer.feeds.mlp import Act
 from anyformer.heads.pooled import Pooled, PooledHead
@@ -13,6 +16,8 @@ from anyformer.slots import Head, Norm
 
 class Regress(Head):
     """Pool, then `outputs` numbers; the settings of Pooled otherwise."""
+
+    about: ClassVar[About | None] = About("y = W pool(x) + b", "2106.11959", "T D")
 
     outputs: int = 1
     pool: Pool = "first"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from anyformer.about import About
 from anyformer.core.context import Context
 from anyformer.errors import UserError
 from anyformer.slots import Answer, Head
@@ -12,6 +15,8 @@ from anyformer.slots import Answer, Head
 
 class Span(Head):
     """Two logits a token, start and end: (B,T,2)."""
+
+    about: ClassVar[About | None] = About("start_t = w_s . x_t, end_t = w_e . x_t", "1810.04805", "T D")
 
     dropout: float = 0.0
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from anyformer.about import About
 from anyformer.core.context import Context
 from anyformer.errors import UserError
 from anyformer.feeds.mlp import ACTS, Act
@@ -13,6 +16,8 @@ from anyformer.slots import Answer, Head
 
 class TokenHead(Head):
     """`classes` logits a token, after a dense layer with activation `act` where `dense` asks for one."""
+
+    about: ClassVar[About | None] = About("logits_t = W x_t + b", "1810.04805", "T D classes")
 
     classes: int
     dense: bool = False

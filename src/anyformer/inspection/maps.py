@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.core.attend import Choice, choose, weights_of
+from anyformer.core.weighing import Weighing
 from anyformer.mixers.attention import Prepared, SelfAttention
 from anyformer.mixers.cross import CrossAttention
 
@@ -31,9 +32,8 @@ def noted(model: nn.Module) -> Iterator[dict[str, list[tuple[nn.Module, Inputs]]
 
         return hook
 
-    found = {
-        path: module for path, module in model.named_modules() if isinstance(module, SelfAttention | CrossAttention)
-    }
+    kinds = SelfAttention | CrossAttention | Weighing
+    found = {path: module for path, module in model.named_modules() if isinstance(module, kinds)}
     handles = [module.register_forward_pre_hook(note(path)) for path, module in found.items()]
     try:
         yield seen
@@ -48,11 +48,10 @@ def prepared(model: nn.Module, *inputs: Any, options: dict[str, Any] | None = No
 
     A path has one entry a layer that uses it, so weights shared by several layers give several.
     """
-    with noted(model) as seen:
-        model(*inputs, **(options or {}))
     return {
         path: [module.prepare(given[0], given[1], None, given[3]) for module, given in calls]  # type: ignore[operator]
-        for path, calls in seen.items()
+        for path, calls in entered(model, inputs, options or {}).items()
+        if not isinstance(calls[0][0], Weighing)
     }
 
 
@@ -64,8 +63,24 @@ def attention_maps(
 
     `rows` picks queries, so that a long text costs only the rows looked at.
     """
-    layers = prepared(model, *inputs, options=options)
-    return {path: [weights_of(p.q, p.k, p.scores, rows) for p in calls] for path, calls in layers.items()}
+    seen = entered(model, inputs, options)
+    return {path: [weighed(module, given, rows) for module, given in calls] for path, calls in seen.items()}
+
+
+def entered(model: nn.Module, inputs: Inputs, options: dict[str, Any]) -> dict[str, list[tuple[nn.Module, Inputs]]]:
+    """What entered every attention in one pass over `inputs`."""
+    with noted(model) as seen:
+        model(*inputs, **options)
+    return seen
+
+
+def weighed(module: nn.Module, given: Inputs, rows: slice) -> Tensor:
+    """The weights of one layer, from what entered it."""
+    x, context, _, tables = given
+    if isinstance(module, Weighing):
+        return module.weights(x, context, tables, rows)
+    p = module.prepare(x, context, None, tables)  # type: ignore[operator]
+    return weights_of(p.q, p.k, p.scores, rows)
 
 
 @torch.no_grad()

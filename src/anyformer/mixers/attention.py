@@ -6,6 +6,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
+from anyformer.about import About
 from anyformer.core.attend import Scores, attend
 from anyformer.core.context import Context
 from anyformer.core.state import Keys
@@ -22,6 +23,12 @@ class Attention(Mixer):
     into c tanh(s / c). `out_bias` follows `bias` when left out.
     """
 
+    about: ClassVar[About | None] = About(
+        "y_i = sum_j softmax_j(q_i . k_j / sqrt(C)) v_j in H heads",
+        "1706.03762, 1911.02150, 2305.13245",
+        "4 T D^2 + 2 T^2 D",
+    )
+
     heads: int
     kv_heads: int | None = None
     key_size: int | None = None
@@ -34,7 +41,9 @@ class Attention(Mixer):
     soft_cap: float | None = None
     dropout: float = 0.0
 
+    takes_added: ClassVar[bool] = True
     takes_relative: ClassVar[bool] = True
+    takes_rules: ClassVar[bool] = True
 
     def check(self) -> None:
         check_heads("Attention", self.heads, self.kv_heads, self.dropout, self.scale)

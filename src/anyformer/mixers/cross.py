@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from anyformer.about import About
 from anyformer.core.attend import Scores, attend
 from anyformer.core.context import Context
 from anyformer.core.state import Memory
@@ -18,6 +19,12 @@ from anyformer.slots import Mixer, Relative
 class Cross(Mixer):
     """Attention over `context.memory`; its keys and values are computed once a text when decoding."""
 
+    about: ClassVar[About | None] = About(
+        "y_i = sum_j softmax_j(q_i . k_j / sqrt(C)) v_j, k and v from the memory",
+        "1706.03762",
+        "2 T D^2 + 2 S D^2 + 2 T S D",
+    )
+
     heads: int
     kv_heads: int | None = None
     key_size: int | None = None
@@ -26,6 +33,7 @@ class Cross(Mixer):
     scale: Scale = "sqrt"
     dropout: float = 0.0
 
+    takes_added: ClassVar[bool] = True
     looks_at_memory: ClassVar[bool] = True
 
     def check(self) -> None:
@@ -56,7 +64,11 @@ class CrossAttention(nn.Module):
 
     def prepare(self, x: Tensor, context: Context, state: Memory | None, tables: tuple[Tensor, ...]) -> Prepared:
         """Queries from here, keys and values from the memory or, once made, from the state."""
-        q = self.q(x).unflatten(-1, (self.sizes.heads, self.sizes.channels)).transpose(1, 2)  # (B,H,T,C)
+        q = (
+            self.q(x if context.added is None else x + context.added)
+            .unflatten(-1, (self.sizes.heads, self.sizes.channels))
+            .transpose(1, 2)
+        )  # (B,H,T,C)
         if state is not None and state.keys is not None and state.values is not None:
             k, v = state.keys, state.values
         else:
@@ -68,7 +80,14 @@ class CrossAttention(nn.Module):
     def look_at(self, context: Context) -> tuple[Tensor, Tensor]:
         if context.memory is None:
             raise UserError("cross-attention has nothing to look at", fix="pass memory=, the encoder's output")
-        kv = self.kv(context.memory).unflatten(-1, (self.sizes.groups, -1)).transpose(1, 2)  # (B,G,S,C+C')
+        k, v = self.split(self.kv(context.memory))
+        if context.memory_added is not None:  # keys know where they are, values do not (DETR)
+            k, _ = self.split(self.kv(context.memory + context.memory_added))
+        return k, v
+
+    def split(self, fused: Tensor) -> tuple[Tensor, Tensor]:
+        """(B,S,rows) into keys (B,G,S,C) and values (B,G,S,C')."""
+        kv = fused.unflatten(-1, (self.sizes.groups, -1)).transpose(1, 2)  # (B,G,S,C+C')
         k, v = kv.split([self.sizes.channels, self.sizes.value_channels], dim=-1)
         return k, v
 

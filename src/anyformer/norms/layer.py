@@ -1,13 +1,20 @@
 """Layer normalisation (1607.06450)."""
 
+from typing import ClassVar
+
 from torch import nn
 
+from anyformer.about import About
 from anyformer.errors import UserError
 from anyformer.slots import Norm
 
 
 class LayerNorm(Norm):
     """(x - mean) / sqrt(variance + eps) * weight + bias, over the channels of each token."""
+
+    about: ClassVar[About | None] = About(
+        "y = (x - mean) / sqrt(var + eps) * w + b, over the channels of a token", "1607.06450", "T D"
+    )
 
     eps: float = 1e-5
     bias: bool = True

@@ -1,13 +1,18 @@
 """Root-mean-square normalisation (1910.07467): no mean, no bias."""
 
+from typing import ClassVar
+
 from torch import nn
 
+from anyformer.about import About
 from anyformer.norms.layer import positive_eps
 from anyformer.slots import Norm
 
 
 class RMSNorm(Norm):
     """x / sqrt(mean of x² + eps) * weight, over the channels of each token."""
+
+    about: ClassVar[About | None] = About("y = x / sqrt(mean(x^2) + eps) * w", "1910.07467", "T D")
 
     eps: float = 1e-6
 

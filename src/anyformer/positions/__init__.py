@@ -8,8 +8,9 @@ from anyformer.positions.none import NoRelative
 from anyformer.positions.rope import NTK, Dynamic, Linear, Llama3, Rope, Scaling, Yarn
 from anyformer.positions.shaw import Shaw
 from anyformer.positions.sinusoid import Sinusoid
+from anyformer.positions.sinusoid_grid import SinusoidGrid
 
 __all__ = [
     "NTK", "Alibi", "Buckets", "Dynamic", "Grid", "Learned", "Linear", "Llama3", "NoRelative", "Rope", "Scaling",
-    "Shaw", "Sinusoid", "Yarn",
+    "Shaw", "Sinusoid", "SinusoidGrid", "Yarn",
 ]  # fmt: skip

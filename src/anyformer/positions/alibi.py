@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from anyformer.about import About
 from anyformer.core.context import Context
 from anyformer.slots import Relative
 
 
 class Alibi(Relative):
     """Adds -slope * distance after scaling; distance is |query - key|, so encoders get the symmetric form."""
+
+    about: ClassVar[About | None] = About("score = q_i . k_j / sqrt(C) - m_h |i - j|", "2108.12409", "H T S")
 
     def build(self, heads: int, channels: int, value_channels: int, causal: bool) -> nn.Module | None:
         return Slopes(heads)

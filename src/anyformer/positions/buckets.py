@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from anyformer.about import About
 from anyformer.core.context import Context
 from anyformer.core.linear import Rows
 from anyformer.errors import UserError
@@ -19,6 +20,8 @@ class Buckets(Relative):
 
     Without causal order, half of all buckets serve keys to the right.
     """
+
+    about: ClassVar[About | None] = About("score = q_i . k_j + b[h, bucket(i - j)]", "1910.10683", "H T S")
 
     buckets: int = 32
     distance: int = 128

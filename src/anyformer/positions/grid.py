@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from anyformer.about import About
 from anyformer.core.context import Context
 from anyformer.core.linear import Rows
 from anyformer.errors import UserError
@@ -23,6 +24,8 @@ class Grid(Position):
     `resample="size"` asks for the exact target size, as transformers does; `"scale"` is DINO's published arithmetic
     (a scale factor with 0.1 added against rounding), kept for its checkpoints.
     """
+
+    about: ClassVar[About | None] = About("x_rc + P[r, c], resampled for another size", "2010.11929", "T D")
 
     rows: int | None = None
     columns: int | None = None

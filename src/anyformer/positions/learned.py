@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
+from anyformer.about import About
 from anyformer.core.context import Context
 from anyformer.core.linear import Rows
 from anyformer.errors import UserError
@@ -14,6 +17,8 @@ from anyformer.spec import field
 
 class Learned(Position):
     """A table of `length` rows; position p takes row p + offset (RoBERTa and BART leave the first two unused)."""
+
+    about: ClassVar[About | None] = About("x_t + P[t]", "1705.03122", "T D")
 
     length: int = field(kw_only=False)  # Learned(1024)
     offset: int = 0

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
+from anyformer.about import About
 from anyformer.core.context import Context
 from anyformer.errors import UserError
 from anyformer.slots import Relative
@@ -139,6 +140,10 @@ class Rope(Relative):
     `width` turns that many channels of each head and leaves the rest (None: all). `layout="half"` pairs channel i with
     i + width/2 (GPT-NeoX, Llama in transformers), `"interleaved"` pairs neighbours (the paper, GPT-J).
     """
+
+    about: ClassVar[About | None] = About(
+        "score = (R_i q_i) . (R_j k_j), R_t turns pair c by t theta^(-2c/C)", "2104.09864", "T D"
+    )
 
     theta: float = 10000.0
     width: int | None = None

@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from anyformer.about import About
 from anyformer.core.context import Context
 from anyformer.core.linear import Rows
 from anyformer.errors import UserError
@@ -20,6 +21,10 @@ class Shaw(Relative):
     Each layer owns its vectors; heads share them, as in the paper. No T x T x C tensor is ever made: queries meet the
     2k+1 vectors once and are gathered by distance, weights are summed by distance before they meet a^V.
     """
+
+    about: ClassVar[About | None] = About(
+        "score = q_i . (k_j + a[i - j]), y_i = sum_j w_ij (v_j + a'[i - j])", "1803.02155", "H T S C"
+    )
 
     k: int = field(default=16, kw_only=False)  # Shaw(16)
     values_too: bool = True

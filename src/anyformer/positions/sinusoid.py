@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
+from anyformer.about import About
 from anyformer.core.context import Context
 from anyformer.errors import UserError
 from anyformer.slots import Position
@@ -17,6 +18,8 @@ class Sinusoid(Position):
 
     `layout="half"` puts all sines first, then all cosines, as Marian and fairseq do.
     """
+
+    about: ClassVar[About | None] = About("x_t + (sin(t w_i), cos(t w_i)), w_i = 10000^(-2i/D)", "1706.03762", "T D")
 
     base: float = 10000.0
     layout: Literal["interleaved", "half"] = "interleaved"

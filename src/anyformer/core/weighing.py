@@ -1,0 +1,15 @@
+"""Weighing: a mixer whose answer can be written as weights over the tokens it looked at, so that maps can be drawn."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from anyformer.core.context import Context
+
+
+class Weighing(nn.Module):
+    """Attention-like mixers beside `Attention` and `Cross`: what `attention_maps` shows of them."""
+
+    def weights(self, x: Tensor, context: Context, tables: tuple[Tensor, ...], rows: slice) -> Tensor:
+        """(B,H,t,S) for the picked queries; each row sums to 1 or, where nothing may be seen, to 0."""
+        raise NotImplementedError

@@ -1,0 +1,82 @@
+"""Sinusoids of rows and columns (2005.12872): where a cell stands in its image, nothing to learn."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.about import About
+from anyformer.core.context import Context
+from anyformer.errors import UserError
+from anyformer.positions.sinusoid import sinusoid
+from anyformer.slots import Position
+
+EDGE = 1e-6  # keeps a row or column of padding alone from dividing by zero
+
+
+class SinusoidGrid(Position):
+    """Half the channels say the row, half the column, each as a share of the image times 2 pi.
+
+    Padding does not count: an image is as long and wide as its real cells. Tokens before the cells get zeros.
+
+    >>> from anyformer import Patches
+    >>> Patches(size=32, patch=4, position=SinusoidGrid()).grid
+    (8, 8)
+    """
+
+    base: float = 10000.0
+    leading: int | None = None
+
+    about: ClassVar[About | None] = About(
+        "PE(y, x) = [sinusoid(2 pi y / rows), sinusoid(2 pi x / columns)], D / 2 channels each", "2005.12872", "T D"
+    )
+
+    def check(self) -> None:
+        if self.base <= 1:
+            raise UserError(f"base {self.base} is not above 1", where="SinusoidGrid", fix="use 10000")
+        if self.leading is not None and self.leading < 0:
+            raise UserError(f"leading {self.leading} is below 0", where="SinusoidGrid", fix="leave it to the embedding")
+
+    def over(self, rows: int, columns: int, extra: int) -> SinusoidGrid:
+        return self.replace(leading=extra) if self.leading is None else self
+
+    def build(self, width: int) -> nn.Module:
+        if self.leading is None:
+            raise UserError("sinusoids of rows and columns are for images", fix="use Sinusoid() with this embedding")
+        if width % 4:
+            raise UserError(f"{width} channels do not divide into sines and cosines of rows and columns",
+                            where="SinusoidGrid", fix="use a width that is a multiple of 4")  # fmt: skip
+        return SinusoidGridTable(self, width, self.leading)
+
+
+class SinusoidGridTable(nn.Module):
+    """Computed at use, like all sinusoids: in float64 where the device has it."""
+
+    def __init__(self, spec: SinusoidGrid, width: int, leading: int) -> None:
+        super().__init__()
+        self.spec, self.width, self.leading = spec, width, leading
+
+    def forward(self, context: Context, dtype: torch.dtype) -> Tensor:
+        if context.grid is None:
+            raise UserError("SinusoidGrid positions need an image", fix="use Sinusoid() with this embedding")
+        (rows, columns), device = context.grid, context.positions.device
+        exact = torch.float32 if device.type == "mps" else torch.float64
+        if context.mask is None:
+            real = torch.ones(1, rows, columns, dtype=exact, device=device)
+        else:
+            real = context.mask[:, -rows * columns :].unflatten(1, (rows, columns)).to(exact)  # (B,rows,columns)
+        y, x = share(real, 1), share(real, 2)
+        cells = torch.cat([sinusoid(at, self.width // 2, exact, self.spec.base) for at in (y, x)], -1)
+        table = cells.flatten(1, 2)  # (B or 1, N, D)
+        if self.leading:
+            table = torch.cat([table.new_zeros(table.shape[0], self.leading, self.width), table], 1)
+        return table.to(dtype)
+
+
+def share(real: Tensor, axis: int) -> Tensor:
+    """How far along the real cells each one is, from just above 0 to 2 pi."""
+    rank = real.cumsum(axis)
+    return rank / (rank.narrow(axis, -1, 1) + EDGE) * (2 * math.pi)
