@@ -1,0 +1,174 @@
+"""The decoder of recurrent encoder-decoders: a cell that reads its own token and what the encoder made of the source.
+
+Bahdanau, Cho and Bengio (1409.0473): before each step the decoder's state is compared with every token of the source,
+and the mean of those tokens, weighted by how well they fit, enters the cell with the token.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.about import About
+from anyformer.core.context import Context
+from anyformer.core.history import Running
+from anyformer.core.weighing import Weighing
+from anyformer.errors import UserError
+from anyformer.mixers.alignment import Alignment, Score, check_product
+from anyformer.mixers.cells import Cell, Held, Kind, Uncompiled, Walk
+from anyformer.slots import Mixer, Relative
+from anyformer.spec import field
+
+
+class AttendingRecurrent(Mixer):
+    """s_i = cell(s_{i-1}, [x_i; c_i]) where c_i is what is known of the memory; the answer is out([s_i; c_i]).
+
+    `context` says what c_i is. "attention": sum_j a_ij h_j with a_ij = softmax_j e_ij, where `score` makes e_ij =
+    v.tanh(W s_{i-1} + U h_j) ("additive", Bahdanau), s_{i-1}.h_j ("dot") or s_{i-1}.(W h_j) ("general", Luong
+    1508.04025). "every": the same [h_1; h_S] at every step (Cho et al. 1406.1078). "first": none, so that the memory is
+    known from s_0 alone (Sutskever et al. 1409.3215). In all of them s_0 = tanh(W_s [h_1; h_S]): the two ends of the
+    source, because there each direction of an encoder has read all of it.
+    """
+
+    cell: Kind = field(default="gru", kw_only=False)  # AttendingRecurrent("gru")
+    hidden: int | None = None
+    context: Literal["attention", "every", "first"] = "attention"
+    score: Score = "additive"
+
+    looks_at_memory: ClassVar[bool] = True
+    compiles: ClassVar[bool] = False
+    about: ClassVar[About | None] = About(
+        "e_ij = v.tanh(W s_{i-1} + U h_j), a_ij = softmax_j e_ij, s_i = cell(s_{i-1}, [x_i; sum_j a_ij h_j])",
+        "1409.0473; dot and general 1508.04025",
+        "T D^2 + T S D, T steps one after the other",
+    )
+
+    def check(self) -> None:
+        if self.hidden is not None and self.hidden < 1:
+            raise UserError(f"hidden {self.hidden} is below 1", where="AttendingRecurrent", fix="use 1 or more")
+        if self.context != "attention" and self.score != "additive":
+            raise UserError(f'context "{self.context}" compares nothing: there is no score to choose',
+                            where="AttendingRecurrent.score", fix='use context="attention"')  # fmt: skip
+
+    def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
+        if self.score == "dot" and memory_width is not None:  # a stack by itself does not know its encoder yet
+            check_product(width if self.hidden is None else self.hidden, memory_width)
+        kind = {"attention": Attending, "every": Reminded, "first": Told}[self.context]
+        return kind(self, width, width if memory_width is None else memory_width)
+
+
+class Decoding(Running):
+    """What the cell remembers, and what of the source is computed once a text (B,S,A)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.source: Tensor | None = None
+
+    def select(self, rows: Tensor) -> None:
+        super().select(rows)
+        self.source = None if self.source is None else self.source[rows]
+
+    @property
+    def bytes(self) -> int:
+        held = 0 if self.source is None else self.source.numel() * self.source.element_size()
+        return super().bytes + held
+
+
+class Told(Uncompiled):
+    """A cell that starts from the two ends of the memory and is told no more of it."""
+
+    def __init__(self, spec: AttendingRecurrent, width: int, memory_width: int, reads: int = 0) -> None:
+        super().__init__()
+        self.spec = spec
+        hidden = width if spec.hidden is None else spec.hidden
+        self.cell = Cell(spec.cell, width + reads, hidden)
+        self.begin = nn.Linear(2 * memory_width, self.cell.parts * hidden)
+        self.out = None if hidden == width and not reads else nn.Linear(hidden + reads, width)
+
+    def mix(self, x: Tensor, context: Context, state: Decoding | None) -> Tensor:
+        y = self.decode(x, context, state)[0]
+        return y if self.out is None else self.out(y)
+
+    def decode(self, x: Tensor, context: Context, state: Decoding | None) -> tuple[Tensor, list[Tensor]]:
+        """Step by step: (B,T,hidden + what was read of the memory), and the weights of each step where there are."""
+        memory = source_of(context)
+        ends = self.ends(memory, context.memory_mask)  # (B,2D')
+        source = self.prepare(memory, ends) if state is None or state.source is None else state.source
+        fresh: Held = self.begin(ends).tanh().chunk(self.cell.parts, -1)
+        walk = Walk(context, fresh, state.now if state is not None and state.length else fresh)
+        answers, weights, steps = [], [], []
+        for t in range(x.shape[1]):
+            before = walk.before(t)
+            read, weight = self.look(before[0].to(x.dtype), source, context)
+            now = self.cell.step(torch.cat([x[:, t], *read], -1), before)
+            answers.append(torch.cat([now[0].to(x.dtype), *read], -1))
+            weights += weight
+            steps.append(walk.after(t, now))
+        if state is not None:
+            state.source = source
+            state.update(walk.held, x.shape[1], None if context.rolling else steps)
+        return torch.stack(answers, 1), weights
+
+    @staticmethod
+    def ends(memory: Tensor, mask: Tensor | None) -> Tensor:
+        """The first and the last real token of the memory, side by side."""
+        if mask is None:
+            return torch.cat([memory[:, 0], memory[:, -1]], -1)
+        rows, last = torch.arange(memory.shape[0], device=memory.device), memory.shape[1] - 1
+        found = mask.int().argmax(1), last - mask.flip(1).int().argmax(1)
+        return torch.cat([memory[rows, at] for at in found], -1)
+
+    def prepare(self, memory: Tensor, ends: Tensor) -> Tensor | None:
+        """What is computed of the source once a text."""
+        return None
+
+    def look(self, hidden: Tensor, source: Tensor | None, context: Context) -> tuple[list[Tensor], list[Tensor]]:
+        """What enters the cell beside the token, and the weights that made it; nothing or one of each."""
+        return [], []
+
+    def state(self, batch: int, limit: int | None) -> Decoding:
+        """What the cell remembers, whatever the length of the text, and room for what is computed once."""
+        return Decoding()
+
+
+class Reminded(Told):
+    """The two ends of the memory enter at every step."""
+
+    def __init__(self, spec: AttendingRecurrent, width: int, memory_width: int) -> None:
+        super().__init__(spec, width, memory_width, reads=2 * memory_width)
+
+    def prepare(self, memory: Tensor, ends: Tensor) -> Tensor | None:
+        return ends
+
+    def look(self, hidden: Tensor, source: Tensor | None, context: Context) -> tuple[list[Tensor], list[Tensor]]:
+        assert source is not None
+        return [source], []
+
+
+class Attending(Told, Weighing):
+    """At every step the memory is read anew, where the state before that step points."""
+
+    def __init__(self, spec: AttendingRecurrent, width: int, memory_width: int) -> None:
+        super().__init__(spec, width, memory_width, reads=memory_width)
+        self.align = Alignment(spec.score, self.cell.hidden, memory_width)
+
+    def prepare(self, memory: Tensor, ends: Tensor) -> Tensor | None:
+        return self.align.keys(memory)
+
+    def look(self, hidden: Tensor, source: Tensor | None, context: Context) -> tuple[list[Tensor], list[Tensor]]:
+        assert source is not None
+        weights = self.align(hidden, source, context.memory_mask)  # (B,S)
+        return [(weights[:, None] @ source_of(context))[:, 0]], [weights]
+
+    def weights(self, x: Tensor, context: Context, tables: tuple[Tensor, ...], rows: slice) -> Tensor:
+        """The alignment: one head, (B,1,t,S)."""
+        return torch.stack(self.decode(x, context, None)[1], 1)[:, None, rows]
+
+
+def source_of(context: Context) -> Tensor:
+    """The encoder's output, without which there is nothing to decode."""
+    if context.memory is None:
+        raise UserError("the decoder has nothing to look at", fix="pass memory=, the encoder's output")
+    return context.memory

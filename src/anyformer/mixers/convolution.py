@@ -1,0 +1,74 @@
+"""Convolution: each token from its neighbours, with the same weights everywhere."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anyformer.about import About
+from anyformer.core.context import Context
+from anyformer.core.history import Inputs
+from anyformer.core.lines import Lines
+from anyformer.errors import UserError
+from anyformer.slots import Mixer, Relative
+from anyformer.spec import field
+
+
+class Convolution(Mixer):
+    """y_t = b + sum_j W_j x_{t - j dilation} over `kernel` tokens: the newest ones in a causal stack, else around t.
+
+    Outside a text there are zeros. An even kernel around t reaches one token further to the right, as torch's padding
+    "same". `gated` makes it (convolution) * sigmoid(another one), as 1705.03122.
+    """
+
+    kernel: int = field(default=3, kw_only=False)  # Convolution(3)
+    dilation: int = 1
+    gated: bool = False
+
+    about: ClassVar[About | None] = About(
+        "y_t = b + sum_j W_j x_{t - j d}, j = 0 .. k-1; gated: y * sigmoid(y')",
+        "1408.5882; gated 1705.03122",
+        "T k D^2",
+    )
+
+    def check(self) -> None:
+        for name in ("kernel", "dilation"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} {getattr(self, name)} is below 1", where="Convolution", fix="use 1 or more")
+
+    @property
+    def reach(self) -> int:
+        """How many tokens beside its own a token sees."""
+        return (self.kernel - 1) * self.dilation
+
+    def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
+        return Convolving(self, width, causal)
+
+
+class Convolving(nn.Module):
+    def __init__(self, spec: Convolution, width: int, causal: bool) -> None:
+        super().__init__()
+        self.spec = spec
+        self.left = spec.reach if causal else spec.reach // 2
+        self.conv = nn.Conv1d(width, width * (1 + spec.gated), spec.kernel, dilation=spec.dilation)
+
+    def forward(self, x: Tensor, context: Context, state: Inputs | None, tables: tuple[Tensor, ...]) -> Tensor:
+        length = x.shape[1]
+        if state is not None:
+            x = state.update(x, self.spec.reach + 1 if context.rolling else None)  # (B,S,D)
+        lines = Lines.of_keys(context, x.shape[1])
+        if lines is None:
+            return self.convolve(x[:, -length - self.spec.reach :])[:, -length:]  # no more is seen by the new tokens
+        return lines.together(self.convolve(lines.apart(x)))[:, -length:]
+
+    def convolve(self, x: Tensor) -> Tensor:
+        """Whole lines (N,T,D), with zeros before and behind them."""
+        padded = F.pad(x.transpose(1, 2), (self.left, self.spec.reach - self.left))  # (N,D,T+reach)
+        y = self.conv(padded).transpose(1, 2)  # (N,T,D) or, with its gate, (N,T,2D)
+        return F.glu(y, -1) if self.spec.gated else y
+
+    def state(self, batch: int, limit: int | None) -> Inputs:
+        """The newest inputs, as many as the kernel reaches."""
+        return Inputs(limit=limit)

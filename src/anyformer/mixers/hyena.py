@@ -1,0 +1,179 @@
+"""Hyena: long filters and gates in the place of attention, at T log T instead of T^2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.about import About
+from anyformer.core.context import Context
+from anyformer.core.history import Inputs
+from anyformer.core.lines import Lines
+from anyformer.errors import UserError
+from anyformer.mixers.fft import convolve
+from anyformer.mixers.long_filter import LongFilter, ShortFilter
+from anyformer.slots import Mixer, Relative
+
+FIRST_TAPS = 64  # what a decoding state computes at first, and doubles when a text grows longer
+
+
+class Hyena(Mixer):
+    """`order` gates with `order` - 1 long filters between them, after a `short` filter over the projections.
+
+    A token sees `longest` tokens back, itself included (and as many ahead without causal order); what is further away
+    it does not see. Its answer depends on what it sees alone, not on the length of the text. The taps of the long
+    filters come from a network of `filter_depth` layers of `filter_width` sines that reads the lag and `bands` sines
+    and cosines of it; `frequency` is where the speed of the sines starts.
+    """
+
+    order: int = 2
+    short: int = 3
+    longest: int = 1024
+    bands: int = 16
+    filter_width: int = 64
+    filter_depth: int = 3
+    frequency: float = 10.0
+
+    takes_added: ClassVar[bool] = True
+    exact: ClassVar[bool] = False
+    about: ClassVar[About | None] = About(
+        "v, x_1 .. x_N = short * (W u); z_1 = v; z_{n+1} = h_n * (x_n z_n), n < N; y = W' (x_N z_N); "
+        "h_k = exp(-a k) network(k) + [k = 0] d",
+        "2302.10866",
+        "(N+2) T D^2 + (N-1) D T log T; a step of decoding (N-1) S D",
+    )
+
+    def check(self) -> None:
+        if self.order < 2:
+            raise UserError(f"order {self.order} leaves no long filter", where="Hyena.order", fix="use 2 or more")
+        for name in ("short", "longest", "filter_width", "filter_depth"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} {getattr(self, name)} is below 1", where="Hyena", fix="use 1 or more")
+        if self.bands < 0:
+            raise UserError(f"bands {self.bands} is below 0", where="Hyena", fix="use 16")
+
+    def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
+        return HyenaMixing(self, width, causal)
+
+
+class Past:
+    """What decoding remembers: the last projections, the inputs of every long filter, and its taps."""
+
+    def __init__(self, filters: int, limit: int | None) -> None:
+        self.streams = Inputs(limit=limit)
+        self.inputs = [Inputs(limit=limit) for _ in range(filters)]
+        self.taps: Tensor | None = None  # (filters, lags, D), the longest lag first
+
+    def select(self, rows: Tensor) -> None:
+        for part in (self.streams, *self.inputs):
+            part.select(rows)
+
+    def keep(self, length: int) -> None:
+        for part in (self.streams, *self.inputs):
+            part.keep(length)
+
+    @property
+    def span(self) -> int:
+        return max(part.span for part in (self.streams, *self.inputs))
+
+    @property
+    def bytes(self) -> int:
+        return sum(part.bytes for part in (self.streams, *self.inputs))
+
+
+class HyenaMixing(nn.Module):
+    """`streams` has a value, then the gates in the order in which they are applied."""
+
+    def __init__(self, spec: Hyena, width: int, causal: bool) -> None:
+        super().__init__()
+        self.spec, self.width, self.causal = spec, width, causal
+        self.streams = nn.Linear(width, (spec.order + 1) * width)
+        self.short = ShortFilter((spec.order + 1) * width, spec.short, causal)
+        self.long = LongFilter(
+            width, spec.order - 1, 1 if causal else 2, longest=spec.longest, bands=spec.bands,
+            width=spec.filter_width, depth=spec.filter_depth, frequency=spec.frequency,
+        )  # fmt: skip
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x: Tensor, context: Context, state: Past | None, tables: tuple[Tensor, ...]) -> Tensor:
+        streams = self.streams(x)  # (B,T,(N+1)D)
+        if context.added is not None:  # gates know where they are, values do not (DETR)
+            gates = self.streams(x + context.added)[..., self.width :]
+            streams = torch.cat([streams[..., : self.width], gates], -1)
+        if state is not None:
+            return self.out(self.go_on(streams, context, state))
+        lines = Lines.of(context)
+        if lines is None:
+            return self.out(self.whole(self.short(streams)))
+        filled = lines.filled[..., None]  # the short filter's bias must not fill empty cells
+        return self.out(lines.together(self.whole(self.short(lines.apart(streams)) * filled)))
+
+    def whole(self, streams: Tensor) -> Tensor:
+        """Gates and long filters over whole lines (N,T,(N+1)D), every cell without a token 0."""
+        taps = self.long(min(streams.shape[1], self.spec.longest))
+        return self.gated(streams, lambda n, u: along(u, taps[n]))
+
+    def gated(self, streams: Tensor, long: Callable[[int, Tensor], Tensor]) -> Tensor:
+        """(N,T,(N+1)D) to (N,T,D); `long(n, u)` is the n-th long filter over its input."""
+        value, *gates = streams.chunk(self.spec.order + 1, -1)
+        for n, gate in enumerate(gates[:-1]):
+            value = long(n, value * gate)
+        return value * gates[-1]
+
+    def go_on(self, streams: Tensor, context: Context, state: Past) -> Tensor:
+        """The same for new tokens (B,T,...), after those of the state."""
+        length = streams.shape[1]
+        held = state.streams.update(streams, self.spec.short if context.rolling else None)
+        lines = Lines.of_keys(context, held.shape[1])
+        if lines is None:
+            streams = self.short(held[:, -length - self.spec.short + 1 :])[:, -length:]
+        else:
+            streams = lines.together(self.short(lines.apart(held)))[:, -length:]
+
+        def long(n: int, u: Tensor) -> Tensor:
+            held = state.inputs[n].update(u, self.spec.longest if context.rolling else None)  # (B,S,D)
+            taps = self.taps(state, min(held.shape[1], self.spec.longest))[n]  # (lags, D)
+            if length == 1:
+                return step(held, taps, context)
+            lines, forward = Lines.of_keys(context, held.shape[1]), taps.flip(0).t()[None]  # (1,D,lags)
+            if lines is None:
+                return along(held, forward)[:, -length:]
+            return lines.together(along(lines.apart(held), forward))[:, -length:]
+
+        return self.gated(streams, long)
+
+    def taps(self, state: Past, lags: int) -> Tensor:
+        """The newest `lags` taps (filters, lags, D), the longest lag first: computed once a text, and as it grows."""
+        known = 0 if state.taps is None else state.taps.shape[1]
+        if state.taps is None or known < lags:
+            more = min(self.spec.longest, max(lags, FIRST_TAPS, 2 * known))
+            state.taps = self.long(more)[:, 0].transpose(1, 2).flip(1).contiguous()
+        return state.taps[:, -lags:]
+
+    def state(self, batch: int, limit: int | None) -> Past:
+        """An empty memory of projections and of the inputs of every long filter."""
+        return Past(self.spec.order - 1, limit)
+
+
+def along(u: Tensor, taps: Tensor) -> Tensor:
+    """A long filter (sides, D, lags) over whole lines (N,T,D)."""
+    channels = u.transpose(1, 2).contiguous()  # (N,D,T), as transforms want it
+    return convolve(channels, taps[0], taps[1] if taps.shape[0] == 2 else None).transpose(1, 2)
+
+
+def step(held: Tensor, taps: Tensor, context: Context) -> Tensor:
+    """One new token's sum over the inputs held (B,S,D), the newest its own: (B,1,D)."""
+    lags = taps.shape[0]
+    _, index, mask, documents = context.latest(held.shape[1])
+    if mask is None and documents is None:
+        return (held[:, -lags:] * taps).sum(1, keepdim=True).to(held.dtype)
+    lag = context.index[:, -1:] - index  # (B or 1, S): among the real tokens of its document
+    seen = (lag >= 0) & (lag < lags)
+    seen = seen if mask is None else seen & mask
+    if documents is not None and context.documents is not None:
+        seen = seen & (documents == context.documents[:, -1:])
+    weights = taps[(lags - 1 - lag).clamp(0, lags - 1)] * seen[..., None]  # (B,S,D)
+    return (held * weights).sum(1, keepdim=True).to(held.dtype)

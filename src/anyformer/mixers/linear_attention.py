@@ -1,0 +1,159 @@
+"""Linear attention: with a kernel in place of the exponential, the sums over keys can be made once and carried on."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anyformer.about import About
+from anyformer.core.attend import Scores
+from anyformer.core.context import Context
+from anyformer.core.history import Running
+from anyformer.core.lines import Lines, goes_on
+from anyformer.core.weighing import Weighing
+from anyformer.mixers.attention import Attention, SelfAttention
+from anyformer.mixers.heads import check_heads
+from anyformer.slots import Mixer, Relative
+
+CHUNK = 64  # tokens compared pair by pair; everything before a chunk comes as one sum
+SEGMENT = 64 * CHUNK  # tokens whose chunks are computed at once
+
+Sums = tuple[Tensor, Tensor]  # of phi(k) v^T (N,H,C,C') and of phi(k) (N,H,C)
+
+
+class LinearAttention(Mixer):
+    """Softmax attention weighs by kappa(q, k) = exp(q.k); here kappa(q, k) = phi(q).phi(k), and cost grows as T.
+
+    `feature` is phi: `"elu"` is elu(x) + 1, `"softplus"` log(1 + e^x); both are positive, so weights are too. A
+    decoding state is one matrix a head, however long the text.
+    """
+
+    heads: int
+    feature: Literal["elu", "softplus"] = "elu"
+    bias: bool = True
+
+    takes_added: ClassVar[bool] = True
+    about: ClassVar[About | None] = About(
+        "y_i = (phi(q_i) sum_j phi(k_j) v_j^T) / (phi(q_i).sum_j phi(k_j)); phi(x) = elu(x) + 1",
+        "2006.16236",
+        "4 T D^2 + 4 T D C",
+    )
+
+    def check(self) -> None:
+        check_heads("LinearAttention", self.heads, None, 0.0, "sqrt")
+
+    def phi(self, x: Tensor) -> Tensor:
+        """The feature map, positive everywhere; a subclass may give another."""
+        return F.elu(x) + 1.0 if self.feature == "elu" else F.softplus(x)
+
+    def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
+        return KernelAttention(self, width, causal, relative)
+
+
+class KernelAttention(SelfAttention, Weighing):
+    """The projections of attention around sums over features."""
+
+    def __init__(self, kernel: LinearAttention, width: int, causal: bool, relative: Relative) -> None:
+        super().__init__(Attention(heads=kernel.heads, bias=kernel.bias), width, causal, relative)
+        self.kernel = kernel
+
+    def forward(self, x: Tensor, context: Context, state: Running | None, tables: tuple[Tensor, ...]) -> Tensor:  # type: ignore[override]
+        q, k, v = self.featured(x, context)
+        lines = Lines.of(context)
+        before = self.begin(x, state)
+        start = before
+        if lines is not None:
+            q, k, v = (lines.apart(part.transpose(1, 2).flatten(2)) for part in (q, k, v))  # (N,T,H*C)
+            q, k, v = (part.unflatten(2, (self.sizes.heads, -1)).transpose(1, 2) for part in (q, k, v))
+            start = lines.begin(before[0], context), lines.begin(before[1], context)
+        y, total = summed(q, k, v, start, self.causal)
+        if state is not None:
+            self.remember(state, context, before, total, lines, k, v)
+        y = y.transpose(1, 2).flatten(2)  # (N,T,D)
+        return self.out((y if lines is None else lines.together(y)).to(x.dtype))
+
+    def featured(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
+        """phi(q), phi(k) and v, (B,H,T,C), in float32 or better: their sums may be long."""
+        exact = torch.promote_types(x.dtype, torch.float32)
+        q, k, v = (part.to(exact) for part in self.project(x, context))
+        return self.kernel.phi(q), self.kernel.phi(k), v
+
+    def begin(self, x: Tensor, state: Running | None) -> Sums:
+        if state is not None and state.now:
+            return state.now[0], state.now[1]
+        exact, sizes = torch.promote_types(x.dtype, torch.float32), self.sizes
+        shape = (x.shape[0], sizes.heads, sizes.channels)
+        none = torch.zeros(*shape, sizes.value_channels, dtype=exact, device=x.device)
+        return none, torch.zeros(shape, dtype=exact, device=x.device)
+
+    def remember(
+        self, state: Running, context: Context, before: Sums, total: Sums, lines: Lines | None, k: Tensor, v: Tensor
+    ) -> None:
+        """The sums after this pass, or after each of its tokens where going back must be possible."""
+        tokens = context.index.shape[1]
+        if context.rolling:
+            now = total if lines is None else (total[0][lines.last], total[1][lines.last])
+            state.update(now, tokens)
+            return
+        if lines is not None:
+            k, v = (lines.together(part.transpose(1, 2).flatten(2)) for part in (k, v))  # padding adds nothing
+            k, v = (part.unflatten(2, (self.sizes.heads, -1)).transpose(1, 2) for part in (k, v))
+        steps: list[tuple[Tensor, ...]] = []
+        outer, sums = before
+        same: Tensor = goes_on(context, outer)
+        for t in range(tokens):
+            if t and context.documents is not None:
+                same = (context.documents[:, t] == context.documents[:, t - 1]).to(outer)[:, None, None, None]
+            outer = outer * same + k[:, :, t, :, None] * v[:, :, t, None, :]
+            sums = sums * (same[..., 0] if same.dim() else same) + k[:, :, t]
+            steps.append((outer, sums))
+        state.update(steps[-1], tokens, steps)
+
+    def weights(self, x: Tensor, context: Context, tables: tuple[Tensor, ...], rows: slice) -> Tensor:
+        q, k, _ = self.featured(x, context)
+        scores = Scores.among(
+            context, k.shape[2], scale=1.0, causal=self.causal, window=None, soft_cap=None, relative=self.relative,
+            tables=(),
+        )  # fmt: skip
+        kappa = q[:, :, rows] @ k.mT  # (B,H,t,S)
+        seen = scores.visible(rows)
+        kappa = kappa if seen is None else kappa * seen
+        return kappa / nonzero(kappa.sum(-1, keepdim=True))
+
+    def state(self, batch: int, limit: int | None) -> Running:  # type: ignore[override]
+        """One matrix and one vector a head, however long the text."""
+        return Running()
+
+
+def summed(q: Tensor, k: Tensor, v: Tensor, start: Sums, causal: bool) -> tuple[Tensor, Sums]:
+    """Weighted means (N,H,T,C') from features q, k (N,H,T,C) and values, and the sums after all of them."""
+    if not causal:
+        outer, sums = start[0] + k.mT @ v, start[1] + k.sum(2)
+        return q @ outer / nonzero(q @ sums[..., None]), (outer, sums)
+    length = k.shape[2]
+    if length > SEGMENT and not torch.compiler.is_compiling():  # a processor is fastest while a segment fits its cache
+        parts = []
+        for some in zip(q.split(SEGMENT, 2), k.split(SEGMENT, 2), v.split(SEGMENT, 2), strict=True):
+            y, start = summed(*some, start, causal)
+            parts.append(y)
+        return torch.cat(parts, 2), start
+    if length <= CHUNK:
+        q, k, v = (x[:, :, None] for x in (q, k, v))  # (N,H,1,T,C)
+    else:
+        chunks = (length + CHUNK - 1) // CHUNK
+        q, k, v = (F.pad(x, (0, 0, 0, chunks * CHUNK - length)).unflatten(2, (chunks, CHUNK)) for x in (q, k, v))
+    outer = torch.cat([start[0][:, :, None], k.mT @ v], 2).cumsum(2)  # (N,H,chunks+1,C,C'): before each chunk, and all
+    sums = torch.cat([start[1][:, :, None], k.sum(3)], 2).cumsum(2)  # (N,H,chunks+1,C)
+    near = (q @ k.mT).tril()  # (N,H,chunks,size,size)
+    y = near @ v + q @ outer[:, :, :-1]
+    weight = near.sum(-1, keepdim=True) + q @ sums[:, :, :-1, :, None]
+    y = (y / nonzero(weight)).flatten(2, 3)[:, :, :length]
+    return y, (outer[:, :, -1], sums[:, :, -1])
+
+
+def nonzero(weight: Tensor) -> Tensor:
+    """1 where there is nothing to divide by: padding then gives 0, with finite gradients."""
+    return weight.masked_fill(weight == 0, 1.0)

@@ -1,0 +1,98 @@
+"""Low-rank attention (Linformer): keys and values are first mixed over time into a few."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.about import About
+from anyformer.core.attend import Scores
+from anyformer.core.context import Context
+from anyformer.core.lines import Lines
+from anyformer.core.start import Starting, normal
+from anyformer.core.state import Keys
+from anyformer.errors import UserError
+from anyformer.mixers.attention import Attention, Prepared, SelfAttention
+from anyformer.mixers.heads import check_heads
+from anyformer.slots import Mixer, Relative
+
+
+class LowRank(Mixer):
+    """Attention to `rank` mixtures of all keys and values instead of to the keys themselves.
+
+    The mixtures are learned for every place up to `longest` and shared by all heads. Each is over the whole text, so
+    there is no causal form. Its maps show the weights over the mixtures.
+    """
+
+    heads: int
+    rank: int
+    longest: int
+    bias: bool = True
+    dropout: float = 0.0
+
+    takes_added: ClassVar[bool] = True
+    causal_form: ClassVar[bool] = False
+    about: ClassVar[About | None] = About(
+        "y = softmax(q (E k)^T / sqrt(C)) (F v), with E and F in R^{rank x T}",
+        "2006.04768",
+        "4 T D^2 + 4 T rank D",
+    )
+
+    def check(self) -> None:
+        check_heads("LowRank", self.heads, None, self.dropout, "sqrt")
+        for name in ("rank", "longest"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} {getattr(self, name)} is below 1", where="LowRank", fix="use 1 or more")
+
+    def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
+        return LowRankAttention(self, width, relative)
+
+
+class LowRankAttention(SelfAttention):
+    def __init__(self, low: LowRank, width: int, relative: Relative) -> None:
+        whole = Attention(heads=low.heads, bias=low.bias, dropout=low.dropout)
+        super().__init__(whole, width, False, relative)
+        self.low = low
+        self.mix = Mixtures(low.rank, low.longest)
+
+    def prepare(self, x: Tensor, context: Context, state: Keys | None, tables: tuple[Tensor, ...]) -> Prepared:
+        """Queries as they are; keys and values mixed over time, each document by itself."""
+        length, rank = x.shape[1], self.low.rank
+        if length > self.low.longest:
+            raise UserError(f"{length} tokens meet a LowRank made for {self.low.longest}", where="LowRank.longest",
+                            fix=f"use longest={length} or cut the text")  # fmt: skip
+        q, k, v = self.project(x, context)
+        sizes, lines = self.sizes, Lines.of(context)
+        kv = torch.cat([k, v], -1).transpose(1, 2).flatten(2)  # (B,T,H*(C+C'))
+        if lines is not None:
+            kv = lines.apart(kv)  # (N,T,...): every text from its first place, 0 behind it
+        kv = kv.unflatten(2, (sizes.heads, -1))
+        k, v = kv.split([sizes.channels, sizes.value_channels], -1)
+        k, v = self.mix(k, v)  # (N,rank,H,C)
+        texts = k.shape[0] // x.shape[0]  # documents a row
+        k, v = (part.reshape(x.shape[0], texts * rank, *part.shape[2:]).transpose(1, 2) for part in (k, v))
+        if context.documents is None:
+            return Prepared(q, k, v, Scores(scale=self.scale, ordered=True))
+        mine = context.documents - context.documents[:, :1]
+        theirs = torch.arange(texts, device=x.device).repeat_interleave(rank)[None]
+        apart = Scores(scale=self.scale, query_documents=mine, key_documents=theirs)
+        return Prepared(q, k, v, apart)
+
+
+class Mixtures(Starting):
+    """How much of every place goes into each mixture."""
+
+    def __init__(self, rank: int, longest: int) -> None:
+        super().__init__()
+        self.keys = nn.Parameter(torch.empty(rank, longest))
+        self.values = nn.Parameter(torch.empty(rank, longest))
+        # So that a mixture of a text of full length is about as large as one token.
+        self.starts = {"keys": normal(longest**-0.5), "values": normal(longest**-0.5)}
+
+    def forward(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """(N,T,H,C) to (N,rank,H,C)."""
+        length = k.shape[1]
+        keys = torch.einsum("rt,nthc->nrhc", self.keys[:, :length].to(k.dtype), k)
+        return keys, torch.einsum("rt,nthc->nrhc", self.values[:, :length].to(v.dtype), v)

@@ -1,0 +1,111 @@
+"""Recurrence: each token is read with what is remembered of those before it, and of those after it where it may."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.about import About
+from anyformer.core.context import Context
+from anyformer.core.history import Running
+from anyformer.core.lines import Lines
+from anyformer.errors import UserError
+from anyformer.mixers.cells import Cell, Held, Kind, Uncompiled, Walk, pieces
+from anyformer.slots import Mixer, Relative
+from anyformer.spec import field
+
+
+class Recurrent(Mixer):
+    """h_t = cell(h_{t-1}, x_t) with torch's RNN (tanh), GRU or LSTM of `hidden` units, by default the width.
+
+    `directions` follows the stack: one where it is causal, else two, whose answers stand side by side; 1 reads forwards
+    only. What is not as wide as the stack is projected. `truncate` cuts the gradient every so many tokens of a text in
+    training; the answers stay the same.
+    """
+
+    cell: Kind = field(default="lstm", kw_only=False)  # Recurrent("gru")
+    hidden: int | None = None
+    directions: Literal[1, 2] | None = None
+    truncate: int | None = None
+
+    compiles: ClassVar[bool] = False
+    about: ClassVar[About | None] = About(
+        "h_t = f(U h_{t-1} + W x_t), f = tanh; GRU and LSTM add gates",
+        "Elman 1990; GRU 1406.1078; LSTM Hochreiter & Schmidhuber 1997",
+        "T D^2, T steps one after the other",
+    )
+
+    def check(self) -> None:
+        for name in ("hidden", "truncate"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"{name} {value} is below 1", where="Recurrent", fix="use 1 or more, or leave it out")
+
+    def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
+        if causal and self.directions == 2:
+            raise UserError("two directions read the future, a causal stack may not", where="Recurrent.directions",
+                            fix="use directions=1 or leave it out, or Stack(causal=False)")  # fmt: skip
+        return Recurrence(self, width, self.directions or (1 if causal else 2))
+
+
+class Recurrence(Uncompiled):
+    def __init__(self, spec: Recurrent, width: int, directions: int) -> None:
+        super().__init__()
+        hidden = width if spec.hidden is None else spec.hidden
+        self.spec = spec
+        self.forth = Cell(spec.cell, width, hidden)
+        self.back = Cell(spec.cell, width, hidden) if directions == 2 else None
+        self.out = None if directions * hidden == width else nn.Linear(directions * hidden, width)
+
+    def mix(self, x: Tensor, context: Context, state: Running | None) -> Tensor:
+        lines = Lines.of(context)
+        if state is None:
+            y = self.read(x, None) if lines is None else lines.together(self.read(lines.apart(x), lines.lengths))
+        elif lines is None and context.rolling:
+            y, end = self.forth(x, state.now if state.length else self.forth.nothing(x))
+            state.update(end, x.shape[1])
+        else:
+            y = self.step_by_step(x, context, state)
+        return y if self.out is None else self.out(y)
+
+    def read(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        """Whole lines (N,T,D), in one or both directions, to (N,T,directions x hidden)."""
+        y = self.along(self.forth, x)
+        if self.back is None:
+            return y
+        return torch.cat([y, turned(self.along(self.back, turned(x, lengths)), lengths)], -1)
+
+    def along(self, cell: Cell, x: Tensor) -> Tensor:
+        """One direction; in training the gradient goes back `truncate` tokens at most from where a piece ends."""
+        held, parts = cell.nothing(x), []
+        for piece in pieces(x.shape[1], self.spec.truncate if self.training else None):
+            y, held = cell(x[:, piece], tuple(part.detach() for part in held))
+            parts.append(y)
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+    def step_by_step(self, x: Tensor, context: Context, state: Running) -> Tensor:
+        """Decoding where rows differ in padding or documents, or where every token's state must be kept."""
+        fresh = self.forth.nothing(x)
+        walk, steps = Walk(context, fresh, state.now if state.length else fresh), list[Held]()
+        answers = []
+        for t in range(x.shape[1]):
+            now = self.forth.step(x[:, t], walk.before(t))
+            answers.append(now[0])
+            steps.append(walk.after(t, now))
+        state.update(walk.held, x.shape[1], None if context.rolling else steps)
+        return torch.stack(answers, 1).to(x.dtype)
+
+    def state(self, batch: int, limit: int | None) -> Running:
+        """What the cell remembers, whatever the length of the text."""
+        return Running()
+
+
+def turned(x: Tensor, lengths: Tensor | None) -> Tensor:
+    """Each line (N,T,D) from its last token to its first; what stands behind the last one stays."""
+    if lengths is None:
+        return x.flip(1)
+    t = torch.arange(x.shape[1], device=x.device)
+    at = (lengths[:, None] - 1 - t).where(t < lengths[:, None], t)  # (N,T)
+    return x.gather(1, at[..., None].expand_as(x))
