@@ -1,8 +1,12 @@
 """Embeds: how words, images, tables and several of them together become tokens."""
 
+from anyformer.embeds.frames import Frames
 from anyformer.embeds.joint import Joint
+from anyformer.embeds.maps import Maps
 from anyformer.embeds.patches import Patches
+from anyformer.embeds.queries import Queries
+from anyformer.embeds.series import Series
 from anyformer.embeds.table import Table
 from anyformer.embeds.tokens import Tokens
 
-__all__ = ["Joint", "Patches", "Table", "Tokens"]
+__all__ = ["Frames", "Joint", "Maps", "Patches", "Queries", "Series", "Table", "Tokens"]

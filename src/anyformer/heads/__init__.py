@@ -1,10 +1,14 @@
 """Heads: how tokens become an answer."""
 
+from anyformer.heads.boxes import Boxes
 from anyformer.heads.distilled import Distilled
+from anyformer.heads.forecast import Forecast
 from anyformer.heads.lm import LM
+from anyformer.heads.pair import Pair
 from anyformer.heads.pooled import Pooled
 from anyformer.heads.regress import Regress
+from anyformer.heads.replaced import Replaced
 from anyformer.heads.span import Span
 from anyformer.heads.tokens import TokenHead
 
-__all__ = ["LM", "Distilled", "Pooled", "Regress", "Span", "TokenHead"]
+__all__ = ["LM", "Boxes", "Distilled", "Forecast", "Pair", "Pooled", "Regress", "Replaced", "Span", "TokenHead"]

@@ -10,7 +10,7 @@ from torch import Tensor
 from anyformer.core.context import Context
 from anyformer.errors import UserError
 
-Pool = Literal["first", "mean", "max", "last", "concat", "token"]
+Pool = Literal["first", "mean", "max", "last", "concat", "token", "lead"]
 
 
 def pool(hidden: Tensor, context: Context, how: Pool, token: int | None = None) -> Tensor:
@@ -30,9 +30,19 @@ def pool(hidden: Tensor, context: Context, how: Pool, token: int | None = None) 
             return hidden.amax(1)
         highest = hidden.masked_fill(~mask[..., None], -torch.inf).amax(1)
         return highest.masked_fill(~mask.any(1, keepdim=True), 0.0)  # a row of padding only has no highest
+    if how == "lead":
+        return hidden[:, : leading(hidden, context)].mean(1)
     if how == "token":
         return take(hidden, place_of(token, context))
     return torch.cat([pool(hidden, context, part) for part in ("last", "max", "mean")], -1)
+
+
+def leading(hidden: Tensor, context: Context) -> int:
+    """How many learned tokens stand before the cells of a grid (AST reads the mean of its two)."""
+    found = 0 if context.grid is None else hidden.shape[1] - context.grid[0] * context.grid[1]
+    if found < 1:
+        raise UserError('pool="lead" reads class tokens before a grid, and here are none', fix='use pool="mean"')
+    return found
 
 
 def place_of(token: int | None, context: Context) -> Tensor:

@@ -1,0 +1,200 @@
+"""Sound into tokens: a waveform's log-mel spectrogram is cut into overlapping patches (AST, 2104.01778)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anyformer.about import About
+from anyformer.core.context import Context, Mask, lay_out
+from anyformer.core.state import State
+from anyformer.embeds.mel import log_mel
+from anyformer.errors import UserError
+from anyformer.positions.grid import Grid
+from anyformer.slots import Embed, Norm, Position
+from anyformer.spec import field
+
+
+class Frames(Embed):
+    """Patches of `patch` bands x spectra, `stride` apart, of clips at `rate` samples a second.
+
+    A spectrum of `mels` bands is taken every `hop` seconds over `window` seconds; `frames` of them are the longest
+    clip, and a shorter one is padding from where it ends. The logarithms are read as (x - mean) / (2 std), AST's own
+    figures. `cls` puts a learned class token first, `distill` DeiT's second one after it.
+
+    Call the model with waveforms (B, samples) between -1 and 1, and with the samples of each clip (B,) behind them
+    where clips differ: `model(waves, lengths)`. A tensor (B, mels, frames) is taken as spectra that are scaled already.
+    """
+
+    about: ClassVar[About | None] = About(
+        "x = patch(log(mel |FFT(hann * sharpen(wave))|^2)) W + p", "2104.01778",
+        "F (n log n + n mels) + T P^2 D for F spectra of n samples, patches of P x P",
+    )  # fmt: skip
+    gridded: ClassVar[bool] = True
+    rate: int
+    frames: int = 1024
+    mels: int = 128
+    window: float = 0.025
+    hop: float = 0.010
+    patch: int | tuple[int, int] = 16
+    stride: int | tuple[int, int] = 10
+    cls: bool = True
+    distill: bool = False
+    position: Position | None = field(default_factory=Grid)
+    norm: Norm | None = None
+    mean: float = -4.2677393
+    std: float = 4.5689974
+    dropout: float = 0.0
+
+    def check(self) -> None:
+        if self.rate < 1 or self.step < 1 or self.reach < 2:
+            raise UserError(f"rate {self.rate}, window {self.window} and hop {self.hop} leave no samples",
+                            where="Frames", fix="use rate 16000, window 0.025, hop 0.01")  # fmt: skip
+        if min(self.cell) < 1 or min(self.apart) < 1:
+            raise UserError(f"patch {self.patch} or stride {self.stride} is below 1", where="Frames", fix="use 16")
+        for name, least in (("mels", self.cell[0]), ("frames", self.cell[1])):
+            if getattr(self, name) < least:
+                raise UserError(f"{name} {getattr(self, name)} is less than a patch of {least}",
+                                where=f"Frames.{name}", fix=f"use {least} or more, or a smaller patch")  # fmt: skip
+        if self.std <= 0:
+            raise UserError(f"std {self.std} is not above 0", where="Frames.std", fix="leave it out")
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"dropout {self.dropout} is not a share below 1", where="Frames", fix="use 0.1")
+        if self.distill and not self.cls:
+            raise UserError("a distillation token comes with a class token", where="Frames.distill", fix="use cls=True")
+        limit = None if self.position is None else self.position.limit
+        if limit is not None and limit < self.tokens:
+            raise UserError(f"{self.tokens} tokens do not fit {limit} positions", where="Frames", fix="use Grid()")
+
+    @property
+    def reach(self) -> int:
+        """Samples that one spectrum is taken over."""
+        return round(self.window * self.rate)
+
+    @property
+    def step(self) -> int:
+        """Samples from one spectrum to the next."""
+        return round(self.hop * self.rate)
+
+    @property
+    def samples(self) -> int:
+        """Samples of the longest clip."""
+        return self.reach + (self.frames - 1) * self.step
+
+    @property
+    def cell(self) -> tuple[int, int]:
+        """Bands and spectra of one patch."""
+        return (self.patch, self.patch) if isinstance(self.patch, int) else self.patch
+
+    @property
+    def apart(self) -> tuple[int, int]:
+        """Bands and spectra from one patch to the next."""
+        return (self.stride, self.stride) if isinstance(self.stride, int) else self.stride
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows (bands) and columns (time) of patches."""
+        (high, wide), (down, along) = self.cell, self.apart
+        return (self.mels - high) // down + 1, (self.frames - wide) // along + 1
+
+    @property
+    def leading(self) -> int:
+        """Learned tokens before the patches."""
+        return int(self.cls) + int(self.distill)
+
+    @property
+    def tokens(self) -> int:
+        return self.leading + self.grid[0] * self.grid[1]
+
+    def build(self, width: int) -> nn.Module:
+        return FrameEmbedding(self, width)
+
+
+class FrameEmbedding(nn.Module):
+    def __init__(self, spec: Frames, width: int) -> None:
+        super().__init__()
+        self.spec = spec
+        self.patch = nn.Linear(spec.cell[0] * spec.cell[1], width)
+        self.lead = nn.Parameter(torch.zeros(spec.leading, width)) if spec.leading else None
+        position = spec.position
+        self.position = None if position is None else position.over(*spec.grid, spec.leading).build(width)
+        self.norm = None if spec.norm is None else spec.norm.build(width)
+
+    def layout(
+        self, sound: Tensor, lengths: Tensor | None = None, *, mask: Mask | None = None,
+        positions: Tensor | None = None, documents: Tensor | None = None, segments: Tensor | None = None,
+        state: State | None = None,
+    ) -> Context:  # fmt: skip
+        """What is known of these clips before any compute; `mask` is over tokens, beside what `lengths` hides."""
+        check_sound(self.spec, sound, lengths)
+        heard = self.heard(sound, lengths)
+        both: Mask | None = mask if heard is None else heard if mask is None else (heard, *as_tuple(mask))
+        if positions is None:  # time goes on where a shorter clip has ended: a rank among real tokens would not
+            positions = torch.arange(self.spec.tokens, device=sound.device)[None]
+        return lay_out(sound.shape[0], self.spec.tokens, sound.device, mask=both, positions=positions,
+                       documents=documents, segments=segments, grid=self.spec.grid, state=state)  # fmt: skip
+
+    def heard(self, sound: Tensor, lengths: Tensor | None) -> Tensor | None:
+        """(B,T) which tokens begin before their clip ends; the first patches always do."""
+        spec = self.spec
+        ready = sound.dim() == 3
+        whole = spec.frames if ready else spec.samples
+        if lengths is None and sound.shape[-1] == whole:
+            return None
+        ends = torch.full((sound.shape[0],), sound.shape[-1], device=sound.device) if lengths is None else lengths
+        rows, columns = spec.grid
+        starts = torch.arange(columns, device=sound.device) * (spec.apart[1] * (1 if ready else spec.step))
+        seen = starts < ends[:, None].clamp(min=1)  # (B,columns)
+        patches = seen[:, None].expand(-1, rows, -1).flatten(1)  # (B,rows * columns)
+        return torch.cat([torch.ones_like(patches[:, :1]).expand(-1, spec.leading), patches], 1)
+
+    def forward(self, sound: Tensor, lengths: Tensor | None = None, *, context: Context) -> Tensor:
+        """Clips to (B, T, D): leading tokens, then patches band by band, each band along the time."""
+        x = self.patch(self.patches(self.spectra(sound, lengths)).to(self.patch.weight.dtype))  # (B,N,D)
+        if self.lead is not None:
+            x = torch.cat([self.lead.to(x.dtype).expand(x.shape[0], -1, -1), x], 1)
+        if self.position is not None:
+            x = x + self.position(context, x.dtype).to(x.dtype)
+        x = x if self.norm is None else self.norm(x)
+        return F.dropout(x, self.spec.dropout, self.training)
+
+    def spectra(self, sound: Tensor, lengths: Tensor | None) -> Tensor:
+        """What patches are cut from, (B, mels, frames); beyond a clip's end there is silence."""
+        spec = self.spec
+        ready = sound.dim() == 3
+        if lengths is not None:
+            beyond = torch.arange(sound.shape[-1], device=sound.device) >= lengths[:, None]
+            sound = sound.masked_fill(beyond[:, None] if ready else beyond, 0.0)
+        sound = F.pad(sound, (0, (spec.frames if ready else spec.samples) - sound.shape[-1]))
+        if ready:
+            return sound
+        found = log_mel(sound, rate=spec.rate, mels=spec.mels, window=spec.reach, hop=spec.step)
+        return (found - spec.mean) / (2 * spec.std)
+
+    def patches(self, spectra: Tensor) -> Tensor:
+        """(B, mels, frames) to (B, rows * columns, bands * spectra of a patch)."""
+        (high, wide), (down, along) = self.spec.cell, self.spec.apart
+        return spectra.unfold(1, high, down).unfold(2, wide, along).flatten(3).flatten(1, 2)
+
+
+def check_sound(spec: Frames, sound: Tensor, lengths: Tensor | None) -> None:
+    """Refuse what is no batch of clips of at most the longest length."""
+    ready = isinstance(sound, Tensor) and sound.dim() == 3
+    most = spec.frames if ready else spec.samples
+    wanted = f"(B, {spec.mels}, frames)" if ready else "(B, samples)"
+    if not isinstance(sound, Tensor) or sound.dim() not in (2, 3) or not sound.is_floating_point():
+        kind = f"{tuple(sound.shape)} of {sound.dtype}" if isinstance(sound, Tensor) else type(sound).__name__
+        raise UserError(f"sound is {kind}", fix="expected waveforms (B, samples) in floating point")
+    if (ready and sound.shape[1] != spec.mels) or not 1 <= sound.shape[-1] <= most:
+        raise UserError(f"sound has shape {tuple(sound.shape)}",
+                        fix=f"expected {wanted} with 1 to {most} of the last")  # fmt: skip
+    if lengths is not None and (lengths.shape != sound.shape[:1] or lengths.is_floating_point()):
+        raise UserError(f"lengths have shape {tuple(lengths.shape)} and type {lengths.dtype}",
+                        fix=f"expected whole numbers ({sound.shape[0]},)")  # fmt: skip
+
+
+def as_tuple(mask: Mask) -> tuple[Tensor, ...]:
+    return mask if isinstance(mask, tuple) else (mask,)  # type: ignore[return-value]

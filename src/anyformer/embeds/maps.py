@@ -1,0 +1,136 @@
+"""Maps into tokens: whatever module turns an image into maps (B,C,H,W), each of their cells becomes a token."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anyformer.about import About
+from anyformer.core.context import Context, Mask, lay_out
+from anyformer.core.state import State
+from anyformer.errors import UserError
+from anyformer.slots import Backbone, Embed, Norm, Position
+
+
+class Maps(Embed):
+    """Cells of `backbone`'s maps of an image (H, W) = `size`, taken to the model's width by one matrix.
+
+    `project=False` leaves the matrix out where the backbone's channels are the width. `cls` puts a learned class token
+    first. `frozen` keeps the backbone as it is; trained, gradients reach the pixels. `every_layer` adds positions to
+    queries and keys in every layer instead of to the tokens once (DETR). A mask over pixels (B, H, W) becomes one over
+    cells: that of the pixel in a cell's corner.
+    """
+
+    about: ClassVar[About | None] = About("x_n = W backbone(pixels)[:, row n, column n] + P[n]", "2005.12872", "T C D")
+
+    gridded: ClassVar[bool] = True
+    backbone: Backbone
+    size: int | tuple[int, int]
+    project: bool = True
+    cls: bool = False
+    position: Position | None = None
+    norm: Norm | None = None
+    every_layer: bool = False
+    frozen: bool = False
+    dropout: float = 0.0
+
+    def check(self) -> None:
+        if min(self.pixels) < 1:
+            raise UserError(f"size {self.size} is below 1", where="Maps", fix="use 224")
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"dropout {self.dropout} is not a share below 1", where="Maps", fix="use 0.1")
+        if self.every_layer and self.position is None:
+            raise UserError("there is no position to add in every layer", where="Maps.every_layer",
+                            fix="use position=SinusoidGrid()")  # fmt: skip
+
+    @property
+    def pixels(self) -> tuple[int, int]:
+        return (self.size, self.size) if isinstance(self.size, int) else self.size
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of cells at the size trained on."""
+        return cells(self.pixels, self.backbone.stride)
+
+    def build(self, width: int) -> nn.Module:
+        if not self.project and self.backbone.channels != width:
+            raise UserError(f"maps of {self.backbone.channels} channels meet a model {width} wide",
+                            where="Maps.project", fix="use project=True")  # fmt: skip
+        return MapEmbedding(self, width)
+
+
+def cells(pixels: tuple[int, int], stride: int) -> tuple[int, int]:
+    """Rows and columns of maps, rounded up as padded convolutions do."""
+    return -(-pixels[0] // stride), -(-pixels[1] // stride)
+
+
+class MapEmbedding(nn.Module):
+    def __init__(self, spec: Maps, width: int) -> None:
+        super().__init__()
+        self.spec = spec
+        self.backbone = spec.backbone.build()
+        if spec.frozen:
+            self.backbone.requires_grad_(False)
+        self.project = nn.Linear(spec.backbone.channels, width) if spec.project else None
+        self.lead = nn.Parameter(torch.zeros(1, width)) if spec.cls else None
+        position = spec.position
+        self.position = None if position is None else position.over(*spec.grid, int(spec.cls)).build(width)
+        self.norm = None if spec.norm is None else spec.norm.build(width)
+
+    def layout(
+        self, pixels: Tensor, *, mask: Mask | None = None, positions: Tensor | None = None,
+        documents: Tensor | None = None, segments: Tensor | None = None, state: State | None = None,
+    ) -> Context:  # fmt: skip
+        """What is known of these images (B, channels, H, W) before any compute; `mask` is over tokens or pixels."""
+        inputs = self.spec.backbone.inputs
+        if not isinstance(pixels, Tensor) or pixels.dim() != 4 or pixels.shape[1] != inputs:
+            shape = tuple(pixels.shape) if isinstance(pixels, Tensor) else type(pixels).__name__
+            raise UserError(f"pixels are {shape}", fix=f"expected a tensor (B, {inputs}, H, W)")
+        if not pixels.is_floating_point():
+            raise UserError(f"pixels have type {pixels.dtype}", fix="expected floating point")
+        grid = cells((pixels.shape[2], pixels.shape[3]), self.spec.backbone.stride)
+        length = int(self.spec.cls) + grid[0] * grid[1]
+        limit = None if self.spec.position is None else self.spec.position.limit
+        if limit is not None and length > limit:
+            raise UserError(f"{length} tokens do not fit {limit} positions", fix="use a smaller image or Grid()")
+        mask = over_cells(mask, pixels, grid, int(self.spec.cls))
+        context = lay_out(pixels.shape[0], length, pixels.device, mask=mask, positions=positions, documents=documents,
+                          segments=segments, grid=grid, state=state)  # fmt: skip
+        if self.spec.every_layer and self.position is not None:
+            return replace(context, added=self.position(context, self.dtype))
+        return context
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of the tokens it makes."""
+        return next(self.backbone.parameters()).dtype if self.project is None else self.project.weight.dtype
+
+    def forward(self, pixels: Tensor, *, context: Context) -> Tensor:
+        """Images (B, channels, H, W) to (B, T, D), the class token first, cells row by row."""
+        maps = self.backbone(pixels.to(next(self.backbone.parameters()).dtype))  # (B,C,H,W)
+        x = maps.flatten(2).mT  # (B,HW,C)
+        x = x if self.project is None else self.project(x)
+        if self.lead is not None:
+            x = torch.cat([self.lead.expand(x.shape[0], -1, -1), x], 1)
+        if self.position is not None and not self.spec.every_layer:
+            x = x + self.position(context, x.dtype).to(x.dtype)
+        x = x if self.norm is None else self.norm(x)
+        return F.dropout(x, self.spec.dropout, self.training)
+
+
+def over_cells(mask: Mask | None, pixels: Tensor, grid: tuple[int, int], leading: int) -> Mask | None:
+    """Masks with those of the pixels' own shape (B, H, W) turned into padding of tokens (B, T), as DETR does.
+
+    A rule between tokens that happens to have that shape is told apart by a fourth axis: (B, 1, T, S).
+    """
+    if isinstance(mask, tuple):
+        return tuple(over_cells(part, pixels, grid, leading) for part in mask)  # type: ignore[misc]
+    shape = (pixels.shape[0], *pixels.shape[2:])
+    if not isinstance(mask, Tensor) or mask.shape != shape or mask.is_floating_point():
+        return mask
+    cells = F.interpolate((mask != 0)[None].float(), size=grid)[0].flatten(1) != 0  # (B,N), nearest
+    return torch.cat([cells.new_ones(len(cells), leading), cells], 1)

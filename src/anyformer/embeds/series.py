@@ -1,0 +1,150 @@
+"""Time series into tokens: each channel's window is cut into overlapping patches (PatchTST, 2211.14730)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anyformer.about import About
+from anyformer.core.context import Context, Mask, lay_out
+from anyformer.core.linear import Rows
+from anyformer.core.state import State
+from anyformer.errors import UserError
+from anyformer.positions.sinusoid import Sinusoid
+from anyformer.slots import Embed, Norm, Position
+from anyformer.spec import field
+
+EPS = 1e-5  # added to a window's variance, so that a constant one is 0 and nothing else
+
+
+class Series(Embed):
+    """Patches of `patch` steps, `stride` apart, of windows (B, length, channels).
+
+    With `channels=None`, the paper's way, each channel is a row of its own that sees no other: any number of channels
+    may be given, all share the weights, and tokens are (B * channels, patches, D). With a number, the tokens of all
+    channels are one sequence in which all see all, and a learned vector says which channel a token is of. `scaled`
+    takes each channel of a window less its mean over its deviation, which a `Forecast` head undoes. `repeat` goes on
+    with the last value for one more stride, as the paper does; without it the oldest steps that fill no patch are left
+    out. nan is a missing value: the window's mean stands for it, and a patch of nothing else is padding.
+    """
+
+    about: ClassVar[About | None] = About(
+        "z = (x - mean x) / sqrt(var x + eps); x_n = z[n S : n S + P] W + p_n, channel by channel", "2211.14730",
+        "V (L / S) P D for V channels of L steps",
+    )  # fmt: skip
+    length: int
+    channels: int | None = None
+    patch: int = 16
+    stride: int = 8
+    scaled: bool = True
+    repeat: bool = True
+    position: Position | None = field(default_factory=Sinusoid)
+    norm: Norm | None = None
+    dropout: float = 0.0
+
+    def check(self) -> None:
+        for name in ("length", "channels", "patch", "stride"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"{name} {value} is below 1", where="Series", fix="use 1 or more")
+        if self.patch > self.length:
+            raise UserError(f"a patch of {self.patch} does not fit {self.length} steps", where="Series.patch",
+                            fix=f"use {self.length} or less")  # fmt: skip
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"dropout {self.dropout} is not a share below 1", where="Series", fix="use 0.1")
+        if self.position is not None and self.position.over(1, 1, 0) != self.position:
+            raise UserError(f"a series has no rows and columns for {type(self.position).__name__}",
+                            where="Series.position", fix=f"use Learned({self.patches}) or Sinusoid()")  # fmt: skip
+        limit = None if self.position is None else self.position.limit
+        if limit is not None and limit < self.patches:
+            raise UserError(f"{self.patches} patches do not fit {limit} positions", where="Series.position",
+                            fix=f"use Learned({self.patches})")  # fmt: skip
+
+    @property
+    def patches(self) -> int:
+        """Patches of one channel."""
+        return (self.length + self.stride * self.repeat - self.patch) // self.stride + 1
+
+    def build(self, width: int) -> nn.Module:
+        return SeriesEmbedding(self, width)
+
+
+@dataclass(frozen=True)
+class SeriesContext(Context):
+    """What a pass over windows knows besides: where each channel lay, for a head that answers in the same units."""
+
+    channels: int = 1
+    patches: int = 1  # of each channel
+    centre: Tensor | None = None  # (B,1,V)
+    spread: Tensor | None = None  # (B,1,V)
+
+
+class SeriesEmbedding(nn.Module):
+    def __init__(self, spec: Series, width: int) -> None:
+        super().__init__()
+        self.spec = spec
+        self.patch = nn.Linear(spec.patch, width)
+        self.channel = None if spec.channels is None else Rows(spec.channels, width)
+        self.position = None if spec.position is None else spec.position.build(width)
+        self.norm = None if spec.norm is None else spec.norm.build(width)
+
+    def layout(
+        self, window: Tensor, *, mask: Mask | None = None, positions: Tensor | None = None,
+        documents: Tensor | None = None, segments: Tensor | None = None, state: State | None = None,
+    ) -> Context:  # fmt: skip
+        """What is known of these windows (B, length, channels) before any compute; `mask` is over tokens."""
+        spec = self.spec
+        wanted = f"(B, {spec.length}, {'channels' if spec.channels is None else spec.channels}) in floating point"
+        if not isinstance(window, Tensor):
+            raise UserError(f"a window is {type(window).__name__}", fix=f"expected a tensor {wanted}")
+        if window.dim() != 3 or window.shape[1] != spec.length or window.shape[2] != (spec.channels or window.shape[2]):
+            raise UserError(f"windows have shape {tuple(window.shape)}", fix=f"expected {wanted}")
+        if not window.is_floating_point() or not window.shape[2]:
+            raise UserError(f"windows are {tuple(window.shape)} of {window.dtype}", fix=f"expected {wanted}")
+        known = ~self.cut(window.isnan()).all(-1)  # (rows,T)
+        both: Mask = known if mask is None else (known, *(mask if isinstance(mask, tuple) else (mask,)))
+        if positions is None:  # time goes on through a hole
+            positions = torch.arange(spec.patches, device=window.device).repeat(spec.channels or 1)[None]
+        found = lay_out(known.shape[0], known.shape[1], window.device, mask=both, positions=positions,
+                        documents=documents, segments=segments, state=state)  # fmt: skip
+        centre, spread = statistics(window) if spec.scaled else (None, None)
+        return SeriesContext(
+            **vars(found), channels=window.shape[2], patches=spec.patches, centre=centre, spread=spread
+        )
+
+    def forward(self, window: Tensor, *, context: Context) -> Tensor:
+        """Windows (B, length, V) to (B * V, patches, D), or (B, V * patches, D), one channel after the other."""
+        assert isinstance(context, SeriesContext)
+        if context.centre is not None and context.spread is not None:
+            window = (window - context.centre) / context.spread
+        x = self.patch(self.cut(window.nan_to_num()).to(self.patch.weight.dtype))  # (rows,T,D)
+        if self.channel is not None:
+            x = x + self.channel.weight.repeat_interleave(self.spec.patches, 0)
+        if self.position is not None:
+            x = x + self.position(context, x.dtype).to(x.dtype)
+        x = x if self.norm is None else self.norm(x)
+        return F.dropout(x, self.spec.dropout, self.training)
+
+    def cut(self, window: Tensor) -> Tensor:
+        """(B, length, V) to patches (rows, T, patch), the newest steps in the last of each channel."""
+        spec = self.spec
+        if spec.repeat:
+            window = torch.cat([window, window[:, -1:].expand(-1, spec.stride, -1)], 1)
+        used = spec.patch + (spec.patches - 1) * spec.stride
+        pieces = window[:, window.shape[1] - used :].unfold(1, spec.patch, spec.stride)  # (B,N,V,patch)
+        pieces = pieces.transpose(1, 2)  # (B,V,N,patch)
+        return pieces.flatten(0, 1) if spec.channels is None else pieces.flatten(1, 2)
+
+
+def statistics(window: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and deviation (B,1,V) of each channel over the steps that are known; nothing known is 0 and small."""
+    window = window.to(torch.promote_types(window.dtype, torch.float32))
+    known = ~window.isnan()
+    count = known.sum(1, keepdim=True).clamp(min=1)
+    centre = window.nan_to_num().sum(1, keepdim=True) / count
+    off = torch.where(known, window - centre, 0.0)
+    return centre, (off.square().sum(1, keepdim=True) / count + EPS).sqrt()

@@ -1,0 +1,209 @@
+"""Mixture of experts: a router sends each token to a few of many point-wise networks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anyformer.about import About
+from anyformer.core.context import Context
+from anyformer.errors import UserError
+from anyformer.feeds.mlp import ACTS, MLP, Act
+from anyformer.slots import Feed, Losses
+
+
+class Experts(Feed):
+    """`count` networks like `MLP(width, act, gated, bias)`; each token goes through the `top` that its router prefers.
+
+    Their answers are weighed by the router's probabilities: over the chosen ones alone (`renormalise`, as Mixtral), or
+    as they are over all (Switch). Left out, `renormalise` is true for two or more, since a single renormalised weight
+    is always 1 and would teach the router nothing. No token is dropped, however many want the same expert; `balance`
+    is the weight of the loss that spreads them, count * sum_e (share of tokens of e) (mean probability of e), which is
+    1 when all get the same. The loss comes back as `balance`.
+    """
+
+    count: int
+    top: int = 2
+    width: int | None = None
+    act: Act = "gelu"
+    gated: bool = False
+    bias: bool = True
+    renormalise: bool | None = None
+    balance: float = 0.01
+    dropout: float = 0.0
+
+    about: ClassVar[About | None] = About(
+        "y = sum_{e in top(p)} p_e MLP_e(x) / sum_{e in top(p)} p_e, p = softmax(x W_r)",
+        "2101.03961, 2401.04088",
+        "T (count D + top 8 D^2)",
+    )
+
+    def check(self) -> None:
+        if self.count < 1:
+            raise UserError(f"count {self.count} is below 1", where="Experts", fix="use 8")
+        if not 1 <= self.top <= self.count:
+            raise UserError(f"top {self.top} is not between 1 and count {self.count}", where="Experts",
+                            fix=f"use top {min(2, self.count)}")  # fmt: skip
+        if self.balance < 0:
+            raise UserError(f"balance {self.balance} is below 0", where="Experts", fix="use 0.01, or 0 for none")
+        assert self.each  # its own settings are checked there
+
+    @property
+    def each(self) -> MLP:
+        """One expert by itself."""
+        return MLP(width=self.width, act=self.act, gated=self.gated, bias=self.bias, dropout=self.dropout)
+
+    @property
+    def renormalised(self) -> bool:
+        """Whether the weights of the chosen experts sum to 1."""
+        return self.top > 1 if self.renormalise is None else self.renormalise
+
+    def build(self, width: int) -> nn.Module:
+        return RoutedExperts(self, width)
+
+
+class RoutedExperts(nn.Module):
+    """Tokens are sorted by expert, go through all experts in two grouped products, and come back to their places."""
+
+    def __init__(self, spec: Experts, width: int) -> None:
+        super().__init__()
+        self.spec, self.act = spec, ACTS[spec.act]
+        self.router = nn.Linear(width, spec.count, bias=False)
+        self.experts = nn.ModuleList(spec.each.build(width) for _ in range(spec.count))
+
+    def forward(self, x: Tensor, context: Context | None = None) -> tuple[Tensor, Losses]:
+        shares, weights, chosen = self.route(x)
+        y = self.through(x.reshape(-1, x.shape[-1]), chosen.flatten()).view(*chosen.shape, -1)  # (B,T,top,D)
+        y = (y * weights[..., None].to(y.dtype)).sum(-2)
+        mask = None if context is None else context.mask
+        return y, {"balance": self.spec.balance * unevenness(shares, chosen, mask)} if self.spec.balance else {}
+
+    def tokens(self, x: Tensor, context: Context | None = None) -> Tensor:
+        """How many choices of real tokens fall on each expert, (count,)."""
+        chosen = self.route(x)[2]
+        if context is not None and context.mask is not None:
+            chosen = chosen[context.mask]
+        return F.one_hot(chosen, self.spec.count).flatten(0, -2).sum(0)
+
+    def route(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Probabilities (B,T,count) in float32 or better; weights and numbers (B,T,top) of the chosen experts."""
+        exact = torch.promote_types(x.dtype, torch.float32)
+        shares = self.router(x).to(exact).softmax(-1)
+        weights, chosen = shares.topk(self.spec.top, -1)
+        return shares, weights / weights.sum(-1, keepdim=True) if self.spec.renormalised else weights, chosen
+
+    def through(self, x: Tensor, chosen: Tensor) -> Tensor:
+        """Tokens (M,D), each through its chosen experts (M*top,): (M*top,D)."""
+        order = chosen.argsort(stable=True)
+        ends = F.one_hot(chosen, self.spec.count).sum(0).cumsum(0)  # (count,): where each expert's tokens end
+        top = self.spec.top
+        # Repeated, then permuted: the backward pass sums in a fixed order, which adding into rows would not.
+        h = x[:, None].expand(-1, top, -1).reshape(-1, x.shape[-1])[order]
+        h = self.layer("up", h, ends)
+        if self.spec.gated:
+            gate, value = h.unflatten(-1, (-1, 2)).unbind(-1)
+            h = self.act(gate) * value  # (M*top,inner)
+        else:
+            h = self.act(h)
+        h = self.layer("down", F.dropout(h, self.spec.dropout, self.training), ends)
+        back = torch.empty_like(order).scatter(0, order, torch.arange(order.shape[0], device=order.device))
+        return h[back]
+
+    def layer(self, name: str, x: Tensor, ends: Tensor) -> Tensor:
+        """One layer of every expert over its own tokens."""
+        kind = x.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+        layers = [getattr(expert, name) for expert in self.experts]
+        weights = [layer.weight.to(dtype) for layer in layers]
+        biases = [layer.bias.to(dtype) for layer in layers] if self.spec.bias else []
+        return grouped(x.to(dtype), weights, biases, ends)
+
+
+def unevenness(shares: Tensor, chosen: Tensor, mask: Tensor | None) -> Tensor:
+    """count * sum_e f_e P_e over real tokens (2101.03961, eq. 4): f_e of the choices go to e, its mean share is P_e."""
+    count = shares.shape[-1]
+    real = torch.ones_like(shares[..., :1]) if mask is None else mask[..., None].to(shares.dtype)
+    tokens = real.sum().clamp(min=1.0)
+    sent = (F.one_hot(chosen, count).sum(-2) * real).flatten(0, -2).sum(0) / (tokens * chosen.shape[-1])
+    return count * (sent * (shares * real).flatten(0, -2).sum(0) / tokens).sum()
+
+
+# ---------------------------------------------------------------- products of groups
+
+# Rows of a product. Below, kernels for few rows round otherwise, and the last bits of a token's answer would depend on
+# how many others chose its expert.
+FEWEST = 16
+
+
+def grouped(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], ends: Tensor) -> Tensor:
+    """Rows x (M,D) in groups that end at `ends` (E,), each times its own weight (O,D): (M,O)."""
+    return (grouped_whole if torch.compiler.is_compiling() else group_by_group)(x, weights, biases, ends)
+
+
+def group_by_group(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], ends: Tensor) -> Tensor:
+    parts = []
+    for e, rows in enumerate(groups(ends)):
+        count = rows.stop - rows.start
+        if count or torch.is_grad_enabled():  # an expert that nobody chose has a gradient too: 0
+            few = F.pad(x[rows], (0, 0, 0, max(0, FEWEST - count)))
+            parts.append(F.linear(few, weights[e], biases[e] if biases else None)[:count])
+    return torch.cat(parts)
+
+
+def groups(ends: Tensor) -> list[slice]:
+    """The rows of each group."""
+    return [slice(start, stop) for start, stop in pairwise([0, *ends.tolist()])]
+
+
+# How many rows a group has is known only when it runs: for the compiler it is an operator of its own, taken whole.
+# Calling it otherwise would load the compiler, which takes seconds.
+
+
+@torch.library.custom_op("anyformer::grouped", mutates_args=())
+def grouped_whole(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], ends: Tensor) -> Tensor:
+    return group_by_group(x, weights, biases, ends)
+
+
+@grouped_whole.register_fake
+def _(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], ends: Tensor) -> Tensor:
+    return x.new_empty(x.shape[0], weights[0].shape[0])
+
+
+@torch.library.custom_op("anyformer::grouped_backward", mutates_args=())
+def grouped_backward(grad: Tensor, x: Tensor, weights: Sequence[Tensor], biased: bool, ends: Tensor) -> list[Tensor]:
+    """Gradients at x, at every weight, and at every bias."""
+    at_x = torch.zeros_like(x)
+    at_weights = [torch.zeros_like(weight) for weight in weights]
+    at_biases = [weight.new_zeros(weight.shape[0]) for weight in weights] if biased else []
+    for e, rows in enumerate(groups(ends)):
+        at_x[rows] = grad[rows] @ weights[e]
+        at_weights[e] = grad[rows].T @ x[rows]
+        if biased:
+            at_biases[e] = grad[rows].sum(0)
+    return [at_x, *at_weights, *at_biases]
+
+
+@grouped_backward.register_fake
+def _(grad: Tensor, x: Tensor, weights: Sequence[Tensor], biased: bool, ends: Tensor) -> list[Tensor]:
+    biases = [weight.new_empty(weight.shape[0]) for weight in weights] if biased else []
+    return [torch.empty_like(x), *(torch.empty_like(weight) for weight in weights), *biases]
+
+
+def keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, weights, biases, ends = inputs
+    ctx.save_for_backward(x, ends, *weights)
+    ctx.biased = len(biases)
+
+
+def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor], None]:
+    x, ends, *weights = ctx.saved_tensors
+    at_x, *rest = grouped_backward(grad.contiguous(), x, weights, ctx.biased > 0, ends)
+    return at_x, rest[: len(weights)], rest[len(weights) :], None
+
+
+grouped_whole.register_autograd(backward, setup_context=keep)

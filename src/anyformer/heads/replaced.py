@@ -1,0 +1,29 @@
+"""Was this token replaced? One score for every token (ELECTRA's discriminator, 2003.10555)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import nn
+
+from anyformer.about import About
+from anyformer.errors import UserError
+from anyformer.feeds.mlp import Act
+from anyformer.heads.tokens import TokenClassifier, TokenHead
+from anyformer.slots import Head
+
+
+class Replaced(Head):
+    """A dense layer with activation `act`, then one logit a token, (B,T,1): above 0 means replaced."""
+
+    act: Act = "gelu"
+    dropout: float = 0.0
+
+    about: ClassVar[About | None] = About("p(replaced) = sigmoid(w . act(W h + b) + c)", "2003.10555", "T D^2")
+
+    def check(self) -> None:
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"dropout {self.dropout} is not a share below 1", where="Replaced", fix="use 0.1")
+
+    def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:
+        return TokenClassifier(TokenHead(classes=1, dense=True, act=self.act, dropout=self.dropout), width)
