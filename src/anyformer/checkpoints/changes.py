@@ -64,9 +64,9 @@ def weights_of(model: nn.Module) -> Weights:
 def stacks(spec: Network) -> dict[str, Stack]:
     """The stacks of a model by their path."""
     if isinstance(spec, Seq2Seq):
-        return {"encoder.stack": spec.encoder.stack, "decoder.stack": spec.decoder.stack}
+        return {"encoder.stack": spec.encoder.plain_stack, "decoder.stack": spec.decoder.plain_stack}
     if isinstance(spec, Model):
-        return {"stack": spec.stack}
+        return {"stack": spec.plain_stack}
     raise UserError(f"{type(spec).__name__} cannot be changed", fix="give a Model or Seq2Seq")
 
 

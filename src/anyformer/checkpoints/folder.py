@@ -201,7 +201,8 @@ def under_prefix(
     Files of models with a head keep the body under a prefix, files of bare models do not; both are opened as either.
     """
     renamed = {}
-    for name, entry in entries.items():
+    for spelled, entry in entries.items():
+        name = family.respelled(spelled)
         stem, _, last = name.rpartition(".")
         renamed[f"{stem}.{family.renamed[last]}" if family.renamed and last in family.renamed else name] = entry
     prefix = family.prefix

@@ -16,6 +16,7 @@ from anyformer.core.model import Model
 from anyformer.embeds.patches import Patches
 from anyformer.embeds.tokens import Tokens
 from anyformer.errors import UserError
+from anyformer.slots import compiles
 
 OPSET = 20
 
@@ -52,6 +53,9 @@ def export_onnx(folder: str | Path, predictor: Any) -> Path:
         raise UserError(
             "only encoders, classifiers and image models go to ONNX", where="--to onnx", fix="use --to hf for a decoder"
         )
+    if not compiles(spec):
+        raise UserError("a recurrence goes token by token, which is no graph of one length", where="--to onnx",
+                        fix="keep it as an anyformer folder")  # fmt: skip
     try:
         import onnxscript  # noqa: F401 - torch's exporter needs it and says so only deep inside
     except ModuleNotFoundError:

@@ -29,7 +29,7 @@ def row(name: str, what: str, parameters: int) -> Table:
 
 def boxes(spec: Model, net: nn.Module) -> RenderableType:
     """Tokens in at the top, scores out at the bottom."""
-    stack, block = spec.stack, net.get_submodule("stack.blocks.0")
+    stack, block = spec.plain_stack, net.get_submodule("stack.blocks.0")
     width, vocab = stack.width, (spec.embed.vocabulary or (0, None))[0]
     mixer, feed = block.get_submodule("mixer"), block.get_submodule("feed")
     sizes = stack.tiles[0].mixer.sizes(width)

@@ -9,19 +9,24 @@ from anyformer.families import (
     bloom,
     clip,
     deit,
+    detr,
     distilbert,
     electra,
     gpt2,
     gpt_neox,
     llama,
     marian,
+    mixtral,
     roberta,
     t5,
     vit,
 )
 from anyformer.families.family import Family
 
-MODULES = (albert, bart, bert, bloom, clip, deit, distilbert, electra, gpt2, gpt_neox, llama, marian, roberta, t5, vit)
+MODULES = (
+    albert, bart, bert, bloom, clip, deit, detr, distilbert, electra, gpt2, gpt_neox, llama, marian, mixtral, roberta,
+    t5, vit,
+)  # fmt: skip
 FAMILIES: dict[str, Family] = {family.model_type: family for module in MODULES for family in module.FAMILIES}
 
 __all__ = ["FAMILIES", "Family"]

@@ -73,7 +73,7 @@ def halves(spec: Seq2Seq) -> dict[str, Any]:
     """What both families write of the two halves."""
     made: dict[str, Any] = {"d_model": spec.encoder.stack.width}
     for side, model in zip(SIDES, (spec.encoder, spec.decoder), strict=True):
-        embed, stack, first = model.embed, model.stack, model.stack.tiles[0]
+        embed, stack, first = model.embed, model.plain_stack, model.plain_stack.tiles[0]
         assert isinstance(embed, Tokens) and isinstance(first.mixer, Attention) and isinstance(first.feed, MLP)
         made |= {
             f"{side}_layers": stack.depth, f"{side}_attention_heads": first.mixer.heads,

@@ -17,7 +17,7 @@ from anyformer.errors import UserError
 from anyformer.families.config import THEIR_ACTS, Config
 from anyformer.families.family import BARE, BODY, CLASSIFY, LM_HEAD, MASKED, REPLACED, SPAN, TAG, Family
 from anyformer.feeds.mlp import MLP, Act
-from anyformer.heads import LM, Pooled, Span, TokenHead
+from anyformer.heads import LM, Pooled, Replaced, Span, TokenHead
 from anyformer.mixers.attention import Attention
 from anyformer.norms.layer import LayerNorm
 from anyformer.positions.learned import Learned
@@ -161,14 +161,14 @@ def answer(c: Config, head: str, kind: Kind, norm: LayerNorm, act: Act, dropout:
         BARE: Pooled(dense=True, act="tanh") if kind.pooler else None, BODY: None, LM_HEAD: words, MASKED: words,
         CLASSIFY: whole.replace(input_dropout=whole.dropout) if kind.drops_twice else whole,
         TAG: TokenHead(classes=c.labels(), dropout=shares.get(TAG, dropout)), SPAN: Span(dropout=shares.get(SPAN, 0.0)),
-        REPLACED: TokenHead(classes=1, dense=True, act=act),
+        REPLACED: Replaced(act=act),
     }  # fmt: skip
     return heads[head]
 
 
 def config(spec: Model, head: str, kind: Kind) -> dict[str, Any]:
     """A spec as their config.json."""
-    embed, stack, first = spec.embed, spec.stack, spec.stack.tiles[0]
+    embed, stack, first = spec.embed, spec.plain_stack, spec.plain_stack.tiles[0]
     assert isinstance(embed, Tokens) and isinstance(first.mixer, Attention) and isinstance(first.feed, MLP)
     assert isinstance(embed.position, Learned) and isinstance(first.norm, LayerNorm)
     # Two of their classes may hold the same network; the one meant for its order is taken.

@@ -50,7 +50,7 @@ def answer(c: Config, head: str) -> Head | None:
 
 def config(spec: Model, head: str) -> dict[str, Any]:
     """A spec as BLOOM's config.json."""
-    embed, stack, first = spec.embed, spec.stack, spec.stack.tiles[0]
+    embed, stack, first = spec.embed, spec.plain_stack, spec.plain_stack.tiles[0]
     assert isinstance(embed, Tokens) and isinstance(first.mixer, Attention) and isinstance(first.norm, LayerNorm)
     return {
         "vocab_size": embed.vocab, "hidden_size": stack.width, "n_layer": stack.depth, "n_head": first.mixer.heads,

@@ -1,11 +1,12 @@
 """CLIP (2103.00020): a causal text tower read at its end-of-text token, and an image tower read at its class token.
 
-Each tower is a family of its own; of a folder with a whole CLIP either tower can be opened.
+Each tower is a family of its own; a folder with a whole CLIP opens as `Towers`, text first, or as either tower.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 from anyformer.checkpoints.names import Row, rows
@@ -13,6 +14,7 @@ from anyformer.checkpoints.operations import PATCH, QKV, Leading
 from anyformer.core.block import Block
 from anyformer.core.model import Model
 from anyformer.core.stack import Stack
+from anyformer.core.towers import Towers
 from anyformer.embeds.patches import Patches
 from anyformer.embeds.tokens import Tokens
 from anyformer.errors import UserError
@@ -71,7 +73,7 @@ def projected(pooled: Pooled, head: str, width: int) -> Pooled:
 
 def config(spec: Model, head: str) -> dict[str, Any]:
     """A spec as a tower's config.json."""
-    embed, stack, first, pooled = spec.embed, spec.stack, spec.stack.tiles[0], spec.head
+    embed, stack, first, pooled = spec.embed, spec.plain_stack, spec.plain_stack.tiles[0], spec.head
     assert isinstance(first.mixer, Attention) and isinstance(first.feed, MLP) and isinstance(first.norm, LayerNorm)
     assert isinstance(pooled, Pooled)
     made: dict[str, Any] = {
@@ -130,15 +132,22 @@ def vision_table(spec: Model, head: str) -> tuple[Row, ...]:
 # ---------------------------------------------------------------- a folder with both towers
 
 
-def tower(c: Config, head: str) -> Model:
-    """One tower of a whole CLIP, with its projection."""
-    if head == WHOLE:
-        raise UserError("a whole CLIP is two networks", where=c.where, fix="open it with head='text' or head='vision'")
-    c.skip("the other tower, or of both towers together", "text_config", "vision_config", "logit_scale_init_value")
+def whole(c: Config, head: str) -> Model | Towers:
+    """A whole CLIP's config.json as a spec, or one tower of it with its projection."""
     c.skip("older copies of text_config and vision_config", "text_config_dict", "vision_config_dict")
+    if head != WHOLE:
+        c.skip("the other tower, or of both towers together", "text_config", "vision_config", "logit_scale_init_value")
+        return tower(c, head)
+    start = c.get("logit_scale_init_value", 2.6592)
+    return Towers(first=tower(c, TEXT), second=tower(c, VISION), log_scale=start, init="bert")
+
+
+def tower(c: Config, head: str) -> Model:
+    """One tower, by its part of the whole config."""
     shared = c.size("projection_dim", 512)
     name = f"{head}_config"
     older = c.data.get(f"{name}_dict")
+    c.read.add(name)
     part = Config((c.data.get(name) if older is None else older) or {}, f"{c.where} {name}")
     part.skip("said by the whole", "projection_dim")
     spec = (text if head == TEXT else vision)(part, PROJECT, shared)
@@ -146,12 +155,22 @@ def tower(c: Config, head: str) -> Model:
     return spec
 
 
-def no_config(spec: Model, head: str) -> dict[str, Any]:
-    raise UserError("one tower is not a whole CLIP", fix="it is written as a tower of its own")
+def whole_config(spec: Towers, head: str) -> dict[str, Any]:
+    """Two towers as a whole CLIP's config.json."""
+    if head != WHOLE:
+        raise UserError("one tower is not a whole CLIP", fix="it is written as a tower of its own")
+    parts = {"text_config": config(spec.first, PROJECT), "vision_config": config(spec.second, PROJECT)}
+    shared = parts["text_config"]["projection_dim"]
+    assert isinstance(spec.first.embed, Tokens) and isinstance(spec.second.embed, Patches)
+    return {**parts, "projection_dim": shared, "logit_scale_init_value": spec.log_scale}
 
 
-def tower_table(spec: Model, head: str) -> tuple[Row, ...]:
-    return (text_table if head == TEXT else vision_table)(spec, PROJECT)
+def whole_table(spec: Any, head: str) -> tuple[Row, ...]:
+    if head != WHOLE:
+        return (text_table if head == TEXT else vision_table)(spec, PROJECT)
+    sides = (("first", text_table), ("second", vision_table))
+    both = [replace(row, ours=f"{side}.{row.ours}") for side, table in sides for row in table(spec, PROJECT)]
+    return (*both, Row("scale", "logit_scale"))
 
 
 def patterns(*tables: tuple[Row, ...]) -> tuple[str, ...]:
@@ -168,8 +187,10 @@ FAMILIES = (
     Family(
         model_type="clip",
         heads={"CLIPModel": WHOLE, "CLIPTextModelWithProjection": TEXT, "CLIPVisionModelWithProjection": VISION},
-        settings=tower, config=no_config, table=tower_table, buffers=(POSITION_IDS,),
-        spare=(*patterns(text_table(ANY, PROJECT), vision_table(ANY, PROJECT)), "logit_scale"),
+        settings=whole, config=whole_config, table=whole_table, buffers=(POSITION_IDS,),
+        spare=dict.fromkeys(
+            (TEXT, VISION), (*patterns(text_table(ANY, PROJECT), vision_table(ANY, PROJECT)), "logit_scale")
+        ),
     ),
     Family(
         model_type="clip_text_model", heads={"CLIPTextModel": BARE, "CLIPTextModelWithProjection": PROJECT},

@@ -44,6 +44,7 @@ class Family:
     pooled: bool = False
     static: Callable[[Any, str, Mapping[str, Any]], Mapping[str, Tensor]] = lambda spec, head, config: {}
     renamed: Mapping[str, str] | None = None  # older spellings of a tensor name's last word
+    respelled: Callable[[str], str] = lambda name: name  # a whole name that has several spellings, as the table has it
 
     def architecture(self, head: str) -> str:
         """Their class name for a kind of head."""

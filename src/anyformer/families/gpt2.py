@@ -62,7 +62,7 @@ def answer(c: Config, head: str) -> Head | None:
 
 def config(spec: Model, head: str) -> dict[str, Any]:
     """A spec as GPT-2's config.json."""
-    embed, stack, first = spec.embed, spec.stack, spec.stack.tiles[0]
+    embed, stack, first = spec.embed, spec.plain_stack, spec.plain_stack.tiles[0]
     assert isinstance(embed, Tokens) and isinstance(first.mixer, Attention) and isinstance(first.feed, MLP)
     assert isinstance(embed.position, Learned) and isinstance(first.norm, LayerNorm)
     scale = first.mixer.scale

@@ -59,7 +59,7 @@ def answer(c: Config, head: str) -> Head | None:
 
 def config(spec: Model, head: str) -> dict[str, Any]:
     """A spec as GPT-NeoX's config.json."""
-    embed, stack, first = spec.embed, spec.stack, spec.stack.tiles[0]
+    embed, stack, first = spec.embed, spec.plain_stack, spec.plain_stack.tiles[0]
     assert isinstance(embed, Tokens) and isinstance(first.mixer, Attention) and isinstance(first.feed, MLP)
     assert isinstance(first.norm, LayerNorm) and isinstance(first.relative, Rope)
     channels = first.mixer.sizes(stack.width).channels

@@ -89,7 +89,7 @@ def config(spec: Any, head: str) -> dict[str, Any]:
     """A spec as T5's config.json."""
     assert isinstance(spec, Model if head in ALONE else Seq2Seq)
     encoder = spec if isinstance(spec, Model) else spec.encoder
-    stack, first = encoder.stack, encoder.stack.tiles[0]
+    stack, first = encoder.plain_stack, encoder.plain_stack.tiles[0]
     assert isinstance(encoder.embed, Tokens) and isinstance(first.mixer, Attention) and isinstance(first.feed, MLP)
     assert isinstance(first.norm, RMSNorm) and isinstance(first.relative, Buckets)
     act, gated = THEIR_ACTS[first.feed.act], first.feed.gated
@@ -100,7 +100,7 @@ def config(spec: Any, head: str) -> dict[str, Any]:
     return {
         "vocab_size": encoder.embed.vocab, "d_model": stack.width, "d_kv": first.mixer.sizes(stack.width).channels,
         "d_ff": first.feed.width or 4 * stack.width, "num_layers": stack.depth, "num_heads": first.mixer.heads,
-        "num_decoder_layers": stack.depth if isinstance(spec, Model) else spec.decoder.stack.depth,
+        "num_decoder_layers": stack.depth if isinstance(spec, Model) else spec.decoder.plain_stack.depth,
         "relative_attention_num_buckets": first.relative.buckets, "dropout_rate": first.dropout,
         "relative_attention_max_distance": first.relative.distance, "layer_norm_epsilon": first.norm.eps,
         "feed_forward_proj": named, "dense_act_fn": act, "is_gated_act": gated,
@@ -152,7 +152,7 @@ def prefix_of(head: str) -> str:
 def table(spec: Any, head: str) -> tuple[Row, ...]:
     """One row a module."""
     encoder, prefix = spec if isinstance(spec, Model) else spec.encoder, prefix_of(head)
-    feed, ours = encoder.stack.tiles[0].feed, "" if head in ALONE else "encoder."
+    feed, ours = encoder.plain_stack.tiles[0].feed, "" if head in ALONE else "encoder."
     gated = isinstance(feed, MLP) and feed.gated
     made = [(f"{ours}embed.table", f"{prefix}shared"), *half(ours, f"{prefix}encoder", gated, decoder=False)]
     if head not in ALONE:

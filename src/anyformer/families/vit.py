@@ -70,7 +70,7 @@ def answer(c: Config, head: str) -> Head | None:
 
 def config(spec: Model, head: str) -> dict[str, Any]:
     """A spec as ViT's config.json."""
-    embed, stack, first = spec.embed, spec.stack, spec.stack.tiles[0]
+    embed, stack, first = spec.embed, spec.plain_stack, spec.plain_stack.tiles[0]
     assert isinstance(embed, Patches) and isinstance(first.mixer, Attention) and isinstance(first.feed, MLP)
     assert isinstance(first.norm, LayerNorm)
     made: dict[str, Any] = {

@@ -82,7 +82,7 @@ def check_model(model: Any) -> Model | Seq2Seq:
 def room(spec: Model) -> tuple[int | None, str]:
     """How many tokens a decoder can place, and why no more; None where it can go on for ever."""
     limit, why = spec.embed.limit, "learned positions"
-    for block in spec.stack.tiles:
+    for block in spec.stack.layers:
         scaling = block.relative.scaling if isinstance(block.relative, Rope) else None
         if scaling is not None and scaling.trained is not None and (limit is None or scaling.trained < limit):
             limit, why = scaling.trained, "tokens, after which Dynamic scaling would turn the keys in the cache"

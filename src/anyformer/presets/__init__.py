@@ -5,11 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from anyformer.errors import UserError, did_you_mean
-from anyformer.presets import decoders, encoders, pairs, small, tables, vision
+from anyformer.presets import (
+    adversarial,
+    decoders,
+    detection,
+    encoders,
+    experts,
+    hyena,
+    maps,
+    pairs,
+    pairs_of_kinds,
+    recurrent,
+    signals,
+    small,
+    tables,
+    vision,
+)
 from anyformer.slots import Network
 
 PRESETS: dict[str, Callable[[], Network]] = {
+    **adversarial.PRESETS,
+    **detection.PRESETS,
     **encoders.PRESETS, **decoders.PRESETS, **pairs.PRESETS, **vision.PRESETS, **tables.PRESETS, **small.PRESETS,
+    **experts.PRESETS,
+    **signals.PRESETS,
+    **maps.PRESETS,
+    **recurrent.PRESETS,
+    **hyena.PRESETS,
+    **pairs_of_kinds.PRESETS,
 }  # fmt: skip
 
 

@@ -1,0 +1,8 @@
+"""Convolutional and adversarial networks that use the parts; they stay outside the laws of token models."""
+
+from anyformer.nets.lr_net import LRNet
+from anyformer.nets.resnet import ResNet
+from anyformer.nets.sagan import SAGAN
+from anyformer.nets.visual_transformer import VisualTransformer
+
+__all__ = ["SAGAN", "LRNet", "ResNet", "VisualTransformer"]

@@ -1,0 +1,32 @@
+"""Batch normalisation of maps, whose running statistics are stored like every other number of the model."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anyformer.core.start import Starting, constant
+
+MOMENTUM = 0.1
+
+
+class BatchNorm(Starting):
+    """(x - mean) / sqrt(var + eps) * weight + bias for each channel of (B,C,H,W), over batch and places.
+
+    Statistics are the batch's in training and running ones otherwise; `frozen` always takes the running ones and learns
+    nothing (DETR's backbone). `gain` is where the weight starts: 0 lets a residual branch start as nothing.
+    """
+
+    def __init__(self, channels: int, *, eps: float = 1e-5, frozen: bool = False, gain: float = 1.0) -> None:
+        super().__init__()
+        self.eps, self.frozen = eps, frozen
+        self.weight = nn.Parameter(torch.ones(channels), requires_grad=not frozen)
+        self.bias = nn.Parameter(torch.zeros(channels), requires_grad=not frozen)
+        self.mean = nn.Parameter(torch.zeros(channels), requires_grad=False)
+        self.var = nn.Parameter(torch.ones(channels), requires_grad=False)
+        self.starts = {"weight": constant(gain), "bias": constant(0), "mean": constant(0), "var": constant(1)}
+
+    def forward(self, x: Tensor) -> Tensor:
+        training = self.training and not self.frozen
+        return F.batch_norm(x, self.mean, self.var, self.weight, self.bias, training, MOMENTUM, self.eps)

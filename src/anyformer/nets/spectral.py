@@ -1,0 +1,94 @@
+"""Spectral normalisation (1802.05957): layers whose weight is divided by its largest singular value."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anyformer.core.start import Starting, constant
+
+FIRST = 15  # power iterations at the start, so that a fresh layer is normalised before its first training pass
+EPS = 1e-12
+
+
+class Spectral(Starting):
+    """A weight W used as W / s, s = u'Wv, its first dimension against all others; weights start as Glorot's.
+
+    `u` estimates the first left singular vector and moves one power iteration with every pass in training. The right
+    one follows from it: v = W'u / |W'u|. Gradients take u and v as fixed.
+    """
+
+    def __init__(self, shape: tuple[int, ...], *, bias: bool = True) -> None:
+        super().__init__()
+        places = math.prod(shape[2:])
+        bound = math.sqrt(6 / ((shape[0] + shape[1]) * places))
+        self.weight = nn.Parameter(torch.empty(shape))
+        self.u = nn.Parameter(torch.empty(shape[0]), requires_grad=False)
+        self.bias = nn.Parameter(torch.zeros(shape[0])) if bias else None
+        self.starts["weight"] = lambda p, generator: p.uniform_(-bound, bound, generator=generator)
+        self.starts["u"] = self.first
+        self.starts["bias"] = constant(0)
+
+    def first(self, p: Tensor, generator: torch.Generator | None) -> None:
+        """A random direction, turned towards the first singular vector of the weight, which is filled before it."""
+        exact = torch.promote_types(p.dtype, torch.float32)
+        matrix, u = self.weight.flatten(1).to(exact), p.normal_(generator=generator).to(exact)
+        for _ in range(FIRST):
+            u = turned(matrix, u)
+        p.copy_(u)
+
+    def normed(self) -> Tensor:
+        """W / s, in the weight's type; the estimate is made in single precision at least."""
+        with torch.autocast(self.weight.device.type, enabled=False):
+            matrix = self.weight.flatten(1)  # (out, rest)
+            matrix = matrix.to(torch.promote_types(matrix.dtype, torch.float32))
+            with torch.no_grad():
+                u = unit(self.u.to(matrix.dtype))  # a mean over time, as a running mean of weights has it, is shorter
+                if self.training:
+                    u = turned(matrix, u)
+                    self.u.copy_(u)
+                v = unit(matrix.mT @ u)
+            return self.weight / (u @ matrix @ v).to(self.weight.dtype)
+
+
+def turned(matrix: Tensor, u: Tensor) -> Tensor:
+    """One power iteration."""
+    return unit(matrix @ unit(matrix.mT @ u))
+
+
+def unit(vector: Tensor) -> Tensor:
+    return F.normalize(vector, dim=0, eps=EPS)
+
+
+class SpectralConv(Spectral):
+    """A convolution of odd `kernel` that keeps the size of its maps (B,C,H,W)."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, *, bias: bool = True) -> None:
+        super().__init__((outputs, inputs, kernel, kernel), bias=bias)
+        self.padding = kernel // 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv2d(x, self.normed(), self.bias, padding=self.padding)
+
+
+class SpectralLinear(Spectral):
+    """y = x W' / s + b."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__((outputs, inputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.normed(), self.bias)
+
+
+class SpectralTable(Spectral):
+    """One vector a class."""
+
+    def __init__(self, classes: int, width: int) -> None:
+        super().__init__((classes, width), bias=False)
+
+    def forward(self, labels: Tensor) -> Tensor:
+        return F.embedding(labels, self.normed())
