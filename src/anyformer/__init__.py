@@ -17,8 +17,11 @@ if TYPE_CHECKING:
     from anyformer.core.block import Block
     from anyformer.core.loss import linear_cross_entropy
     from anyformer.core.model import Model, Output, Seq2Seq
+    from anyformer.core.pyramid import Pyramid, Stage
     from anyformer.core.stack import Stack
-    from anyformer.embeds import Joint, Patches, Table, Tokens
+    from anyformer.core.streams import Streams
+    from anyformer.core.towers import Towers
+    from anyformer.embeds import Frames, Joint, Maps, Patches, Queries, Series, Table, Tokens
     from anyformer.errors import UserError
     from anyformer.estimators import (
         ImageClassifier,
@@ -32,10 +35,27 @@ if TYPE_CHECKING:
         TokenTagger,
         Translator,
     )
-    from anyformer.feeds import MLP
-    from anyformer.heads import LM, Distilled, Pooled, Regress, Span, TokenHead
+    from anyformer.feeds import MLP, Experts
+    from anyformer.heads import LM, Boxes, Distilled, Forecast, Pair, Pooled, Regress, Replaced, Span, TokenHead
     from anyformer.inspection.maps import attention_maps, explain_attention
-    from anyformer.mixers import Attention, Cross
+    from anyformer.mixers import (
+        AttendingRecurrent,
+        Attention,
+        Axial,
+        BlockSparse,
+        CoAttention,
+        Convolution,
+        Cross,
+        Hyena,
+        LinearAttention,
+        Local,
+        LocalRelation,
+        LowRank,
+        Plain,
+        Recurrent,
+        Window2D,
+    )
+    from anyformer.nets import SAGAN, LRNet, ResNet, VisualTransformer
     from anyformer.norms import LayerNorm, NoNorm, RMSNorm
     from anyformer.positions import (
         NTK,
@@ -50,11 +70,12 @@ if TYPE_CHECKING:
         Rope,
         Shaw,
         Sinusoid,
+        SinusoidGrid,
         Yarn,
     )
     from anyformer.predictor import Predictor, load
     from anyformer.presets import preset, preset_names
-    from anyformer.slots import Embed, Feed, Head, Mixer, Network, Norm, Position, Relative
+    from anyformer.slots import Backbone, Body, Embed, Feed, Head, Mixer, Network, Norm, Position, Relative
     from anyformer.spec import Spec, replace_in
     from anyformer.training.job import Run, resume, train
 
@@ -63,39 +84,66 @@ WHERE = {
     "anyformer.core.block": ("Block",),
     "anyformer.core.loss": ("linear_cross_entropy",),
     "anyformer.core.model": ("Model", "Output", "Seq2Seq"),
+    "anyformer.core.pyramid": ("Pyramid", "Stage"),
     "anyformer.core.stack": ("Stack",),
-    "anyformer.embeds": ("Joint", "Patches", "Table", "Tokens"),
+    "anyformer.core.streams": ("Streams",),
+    "anyformer.core.towers": ("Towers",),
+    "anyformer.embeds": ("Frames", "Joint", "Maps", "Patches", "Queries", "Series", "Table", "Tokens"),
     "anyformer.errors": ("UserError",),
     "anyformer.estimators": (
         "ImageClassifier", "LanguageModel", "MixedClassifier", "MixedRegressor", "TabularClassifier",
         "TabularRegressor", "TextClassifier", "TextRegressor", "TokenTagger", "Translator",
     ),
-    "anyformer.feeds": ("MLP",),
-    "anyformer.heads": ("Distilled", "LM", "Pooled", "Regress", "Span", "TokenHead"),
+    "anyformer.feeds": ("Experts", "MLP"),
+    "anyformer.heads": (
+        "Boxes", "Distilled", "Forecast", "LM", "Pair", "Pooled", "Regress", "Replaced", "Span", "TokenHead",
+    ),
     "anyformer.inspection.maps": ("attention_maps", "explain_attention"),
-    "anyformer.mixers": ("Attention", "Cross"),
+    "anyformer.mixers": (
+        "AttendingRecurrent", "Attention", "Axial", "BlockSparse", "CoAttention", "Convolution", "Cross", "Hyena",
+        "LinearAttention", "Local", "LocalRelation", "LowRank", "Plain", "Recurrent", "Window2D",
+    ),
+    "anyformer.nets": ("LRNet", "ResNet", "SAGAN", "VisualTransformer"),
     "anyformer.norms": ("LayerNorm", "NoNorm", "RMSNorm"),
     "anyformer.positions": (
         "NTK", "Alibi", "Buckets", "Dynamic", "Grid", "Learned", "Linear", "Llama3", "NoRelative", "Rope", "Shaw",
-        "Sinusoid", "Yarn",
+        "Sinusoid", "SinusoidGrid", "Yarn",
     ),
     "anyformer.predictor": ("Predictor", "load"),
     "anyformer.presets": ("preset", "preset_names"),
-    "anyformer.slots": ("Embed", "Feed", "Head", "Mixer", "Network", "Norm", "Position", "Relative"),
+    "anyformer.slots": (
+        "Backbone", "Body", "Embed", "Feed", "Head", "Mixer", "Network", "Norm", "Position", "Relative",
+    ),
     "anyformer.spec": ("Spec", "replace_in"),
     "anyformer.training.job": ("Run", "resume", "train"),
 }  # fmt: skip
+# Where the classes are that a saved spec may name.
+PARTS = (
+    "norms",
+    "positions",
+    "feeds",
+    "mixers",
+    "embeds",
+    "heads",
+    "nets",
+    "core.pyramid",
+    "core.streams",
+    "core.towers",
+)
 HOME = {name: module for module, names in WHERE.items() for name in names}
 
 __all__ = [
-    "LM", "MLP", "NTK", "Alibi", "Attention", "Block", "Buckets", "Cross", "Distilled", "Dynamic", "Embed", "Feed",
-    "Grid", "Head", "ImageClassifier", "Joint", "LanguageModel", "LayerNorm", "Learned", "Linear", "Llama3",
-    "MixedClassifier", "MixedRegressor", "Mixer", "Model", "Network", "NoNorm", "NoRelative", "Norm", "Output",
-    "Patches", "Pooled", "Position", "Predictor", "RMSNorm", "Regress", "Relative", "Rope", "Run", "Seq2Seq", "Shaw",
-    "Sinusoid", "Span", "Spec", "Stack", "Table", "TabularClassifier", "TabularRegressor", "TextClassifier",
-    "TextRegressor", "TokenHead", "TokenTagger", "Tokens", "Translator", "UserError", "Yarn", "__version__", "attend",
-    "attention_maps", "checks", "explain_attention", "linear_cross_entropy", "load", "preset", "preset_names",
-    "replace_in", "resume", "train",
+    "LM", "MLP", "NTK", "SAGAN", "Alibi", "AttendingRecurrent", "Attention", "Axial", "Backbone", "Block",
+    "BlockSparse", "Body", "Boxes", "Buckets", "CoAttention", "Convolution", "Cross", "Distilled", "Dynamic", "Embed",
+    "Experts", "Feed", "Forecast", "Frames", "Grid", "Head", "Hyena", "ImageClassifier", "Joint", "LRNet",
+    "LanguageModel", "LayerNorm", "Learned", "Linear", "LinearAttention", "Llama3", "Local", "LocalRelation", "LowRank",
+    "Maps", "MixedClassifier", "MixedRegressor", "Mixer", "Model", "Network", "NoNorm", "NoRelative", "Norm", "Output",
+    "Pair", "Patches", "Plain", "Pooled", "Position", "Predictor", "Pyramid", "Queries", "RMSNorm", "Recurrent",
+    "Regress", "Relative", "Replaced", "ResNet", "Rope", "Run", "Seq2Seq", "Series", "Shaw", "Sinusoid", "SinusoidGrid",
+    "Span", "Spec", "Stack", "Stage", "Streams", "Table", "TabularClassifier", "TabularRegressor", "TextClassifier",
+    "TextRegressor", "TokenHead", "TokenTagger", "Tokens", "Towers", "Translator", "UserError", "VisualTransformer",
+    "Window2D", "Yarn", "__version__", "attend", "attention_maps", "checks", "explain_attention",
+    "linear_cross_entropy", "load", "preset", "preset_names", "replace_in", "resume", "train",
 ]  # fmt: skip
 
 logging.getLogger("anyformer").addHandler(logging.NullHandler())
@@ -107,8 +155,8 @@ def __getattr__(name: str) -> Any:
     if name not in HOME:
         raise AttributeError(f"anyformer has no name {name!r}")
     # A spec finds its parts by name among imported classes, so the first use of any name brings in every part.
-    for folder in ("norms", "positions", "feeds", "mixers", "embeds", "heads"):
-        importlib.import_module(f"anyformer.{folder}")
+    for module in PARTS:
+        importlib.import_module(f"anyformer.{module}")
     value = getattr(importlib.import_module(HOME[name]), name)
     globals()[name] = value
     return value

@@ -109,7 +109,9 @@ def presets(
         return
     # The meta device has shapes but no memory, so the largest preset is counted in milliseconds.
     networks = {name: anyformer.preset(name).build(device="meta") for name in names}
-    counts = {name: sum(p.numel() for p in network.parameters()) for name, network in networks.items()}
+    counts = {
+        name: sum(p.numel() for p in network.parameters() if p.requires_grad) for name, network in networks.items()
+    }
     if as_json:
         write(json.dumps([{"name": name, "parameters": count} for name, count in counts.items()], indent=2))
         return

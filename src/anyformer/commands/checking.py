@@ -178,7 +178,7 @@ def of_model(folder: Path) -> tuple[dict[str, Any], list[str]]:
     return {
         "folder": str(folder),
         "family": opened.family.model_type if opened.family else "anyformer",
-        "head": opened.head or type(predictor.spec.head).__name__,
+        "head": opened.head or type(getattr(predictor.spec, "head", predictor.spec)).__name__,
         "parameters": sum(p.numel() for p in predictor.model.parameters()),
         "dtype": str(opened.dtype).removeprefix("torch."),
         "tokenizer": None if words is None else f"{words.size} tokens",

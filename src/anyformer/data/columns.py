@@ -187,6 +187,15 @@ class Image(Column):
     channels: int | None = None
 
 
+class Sound(Column):
+    """A recording: the path of a file. The last two are the log-mel powers of the training clips."""
+
+    rate: int | None = None  # samples a second
+    samples: int | None = None  # of the longest clip
+    mean: float = 0.0
+    deviation: float = 1.0
+
+
 def fit_column(name: str, kind: str, cells: Any, settings: Columns, *, seed: int, form: str = "") -> Column:
     """The column of one kind, fitted on the cells (or, of numbers and dates, the values) given."""
     if kind == "number":
@@ -195,5 +204,5 @@ def fit_column(name: str, kind: str, cells: Any, settings: Columns, *, seed: int
         return Category.fit(name, cells, settings)
     if kind == "date":
         return Date.fit(name, cells, settings, seed=seed, form=form)
-    plain: dict[str, type[Column]] = {"text": Text, "sentence": Sentence, "image": Image}
+    plain: dict[str, type[Column]] = {"text": Text, "sentence": Sentence, "image": Image, "sound": Sound}
     return plain[kind](name=name)

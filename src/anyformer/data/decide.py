@@ -19,7 +19,7 @@ TARGET_NAMES = ("target", "label", "class", "y", "category", "output", "score")
 SPAN = re.compile(r"from (\S+) to ([^\s;]+)")
 SOURCE_NAMES = ("source", "src", "input", "question", "text", "document", "article")
 TASKS = ("classify", "tag", "regress", "translate")
-Origin = Literal["table", "sentences", "pairs", "pictures"]
+Origin = Literal["table", "sentences", "pairs", "pictures", "sounds"]
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ def decide(frame: Frame, settings: Data, *, task: str | None = None, origin: Ori
         raise UserError("no row can be used", where=name_of(frame), fix="give a file with rows")
     known(frame, settings)
     task = task or {"sentences": "tag", "pairs": "translate"}.get(origin)
-    pictures = {"image": "image"} if origin == "pictures" else {}
-    facts = look(frame, pictures | settings.kinds())
+    files = {"pictures": {"image": "image"}, "sounds": {"sound": "sound"}}.get(origin, {})
+    facts = look(frame, files | settings.kinds())
     target, why = targets_of(frame, facts, settings, task, origin)
     if not target:
         return text_to_text(frame, facts, settings, origin)
@@ -112,7 +112,7 @@ def targets_of(
         return settings.target, ""
     if origin == "sentences":
         return ("tags",), ""
-    if origin == "pictures":
+    if origin in ("pictures", "sounds"):
         return ("label",), ""
     if origin == "pairs":
         return ("target",), ""
@@ -166,7 +166,7 @@ def described(column: Input, frame: Frame) -> str:
         parts.append(f"{span[1]}..{span[2]}" if span else facts.reason)
     elif column.kind == "category":
         parts.append(f"{counted(facts)} values")
-    elif column.kind != "image":
+    elif column.kind not in ("image", "sound"):
         parts.append(facts.reason)
     if facts.missing:
         parts.append(f"{facts.missing:,} missing")

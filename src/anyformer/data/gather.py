@@ -38,7 +38,7 @@ def paths_of(source: Any) -> list[Path] | None:
 
 
 def origin_of(paths: Paths, task: str | None) -> str:
-    """What files hold: table, text (running), pairs, sentences or pictures."""
+    """What files hold: table, text (running), pairs, sentences, pictures, sounds or fasta."""
     from anyformer.data.path_kinds import kind_of_path
 
     if len(paths) == 2 and task in (None, "translate") and parallel(paths):
@@ -47,7 +47,9 @@ def origin_of(paths: Paths, task: str | None) -> str:
     if any(kind in ("images", "image", "idx") for kind in kinds):
         return "pictures"
     if "wav" in kinds:
-        raise UserError("sound is not learned from yet", where=Path(paths[0]).name, fix="give text, tables or images")
+        return "sounds"
+    if "fasta" in kinds:
+        return "fasta"
     if any(kind in ("conll", "folder-of-conll") for kind in kinds) or task == "tag":
         return "sentences" if all(kind != "table" for kind in kinds) else "table"
     if all(kind in ("text", "folder-of-text") for kind in kinds):
@@ -91,11 +93,22 @@ def read_all(paths: Paths, origin: str, settings: Data, cache: Path) -> Frame:
         from anyformer.data.pictures import read_pictures
 
         return read_pictures(found)
+    if origin == "sounds":
+        from anyformer.data.sound_folders import read_sounds
+
+        return read_sounds(found)
     if origin == "sentences":
         from anyformer.data.conll import read_conll
 
         column = settings.target[0] if settings.target else None
         return read_conll(files_of(found, "conll"), settings.format, column=column, bad=settings.bad)
+    if origin == "fasta":
+        from anyformer.data.fasta import read_labelled
+        from anyformer.data.path_kinds import kind_of_name
+
+        tables = [path for path in found if kind_of_name(path.name) == "table"]
+        records = files_of([path for path in found if path not in tables], "fasta")
+        return read_labelled(records, tables, settings, cache)
     if origin == "pairs":
         from anyformer.data.pairs import read_pairs
 
@@ -116,6 +129,8 @@ def gather(source: Any, origin: str, settings: Data, cache: Path) -> Gathered:
         frame, kind = read_all(paths, origin, settings, cache / "train"), origin
     if kind == "pictures" and (settings.split.valid_file or settings.split.test_file):
         frame = frame.of(["image", "label"])  # files say the split, so that names of folders do not
+    if kind == "sounds" and (settings.split.valid_file or settings.split.test_file):
+        frame = frame.of(["sound", "label"])
     frames, sides = [frame], [np.full(len(frame), FREE, np.int8)]
     for name, side, files in (
         ("--valid", VALID, settings.split.valid_file),
@@ -127,7 +142,7 @@ def gather(source: Any, origin: str, settings: Data, cache: Path) -> Gathered:
         frames.append(fitted(extra, frame, name))
         sides.append(np.full(len(extra), side, np.int8))
     whole = concatenated(frames)
-    origin_: Origin = kind if kind in ("sentences", "pairs", "pictures") else "table"  # type: ignore[assignment]
+    origin_: Origin = kind if kind in ("sentences", "pairs", "pictures", "sounds") else "table"  # type: ignore[assignment]
     fixed = np.concatenate(sides) if len(sides) > 1 else None
     column = settings.split.column or (None if fixed is not None else said(whole, settings))
     return Gathered(whole, origin_, fixed, column)

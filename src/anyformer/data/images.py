@@ -111,6 +111,8 @@ class ImageSteps:
             data = data["image_processor"]
         said = data.get("image_processor_type") or data.get("feature_extractor_type") or kind or ""
         named = str(said).replace("FeatureExtractor", "ImageProcessor").removesuffix("Fast").removesuffix("Pil")
+        if named == DETR:
+            return cls.of_detector(data, where)
         if named not in DEFAULTS:
             raise UserError(f"image processor {said!r} is not known", where=where, fix=did_you_mean(named, DEFAULTS))
         unknown = [name for name in data if name not in OPTIONS and name not in IRRELEVANT]
@@ -118,6 +120,15 @@ class ImageSteps:
             raise UserError(f"option {unknown[0]!r} is not known", where=where, fix=did_you_mean(unknown[0], OPTIONS))
         given = {name: value for name, value in data.items() if value is not None}
         return Reader(OPTIONS | DEFAULTS[named] | given, where).steps(named)
+
+    @classmethod
+    def of_detector(cls, data: Mapping[str, Any], where: str) -> ImageSteps:
+        """DETR's file: what it does to colours counts; sizes and padding are the batches' and kept aside."""
+        used = ("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std")
+        given = {name: data[name] for name in used if data.get(name) is not None}
+        kept = {name: value for name, value in data.items() if name not in used and name not in IRRELEVANT}
+        made = Reader(OPTIONS | IMAGENET | given, where).steps(DETR)
+        return replace(made, unused={"do_resize": True} | kept)
 
     def to_dict(self) -> dict[str, Any]:
         """The same as transformers writes it."""
@@ -177,6 +188,13 @@ CROPPED = {"do_center_crop": True, "crop_size": {"height": 224, "width": 224}, "
 PLAIN = STEPS | {"image_mean": list(HALF), "image_std": list(HALF)}
 OPENAI = STEPS | CROPPED | {"image_mean": list(CLIP_MEAN), "image_std": list(CLIP_STD), "do_convert_rgb": True,
                             "size": {"shortest_edge": 224}, "default_to_square": False}  # fmt: skip
+DETR = "DetrImageProcessor"
+IMAGENET = {
+    "do_rescale": True,
+    "do_normalize": True,
+    "image_mean": [0.485, 0.456, 0.406],
+    "image_std": [0.229, 0.224, 0.225],
+}
 DEFAULTS: dict[str, dict[str, Any]] = {
     "ViTImageProcessor": PLAIN | {"size": {"height": 224, "width": 224}},
     "DeiTImageProcessor": PLAIN | CROPPED | {"size": {"height": 256, "width": 256}},

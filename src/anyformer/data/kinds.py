@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["FORMS", "MISSING", "Facts", "date_form", "days", "look", "numbers", "strings"]
 
 MANY = 10_000  # different values that are counted
+SOUNDS = (".wav", ".flac", ".ogg", ".mp3")
 IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
 NAMED_ID = re.compile(r"(?:^|[\s_\-.#])(?i:id|ids|uuid|guid|index|idx|key|rowid|row|unnamed: ?0)$|[a-z](?:Id|ID)$")
 CODE = r"^(?:[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}|[0-9a-fA-F]{24}|[0-9a-fA-F]{32}|[0-9a-fA-F]{40,128})$"
@@ -46,7 +47,7 @@ ID = "a different value in every row: looks like an id"
 class Facts:
     """What one column is, and why; `reason` is a clause for people."""
 
-    kind: str  # text, number, category, date, image or skip
+    kind: str  # text, number, category, date, image, sound or skip
     missing: int
     unique: int | Literal["many"]  # exact up to 10,000
     rows: int
@@ -208,9 +209,9 @@ class Looked:
         form = date_form(self.column) if date_form(first) or self.slashes(first) else None
         if form:
             return self.dates(form)
-        image = self.images(few)
-        if image:
-            return image
+        named = self.files(few, IMAGES, "image") or self.files(few, SOUNDS, "sound")
+        if named:
+            return named
         coded = pc.all(pc.match_substring_regex(few, CODE)).as_py()
         if (coded or NAMED_ID.search(self.name.strip())) and self.known == self.rows > 1 and self.all_differ():
             return self.made("category", "", dropped=ID)
@@ -273,15 +274,15 @@ class Looked:
         reason = f"dates from {str(good.min())[:10]} to {str(good.max())[:10]}"
         return self.made("date", reason + (f"; {odd:,} cells are none" if odd else ""), odd=odd, form=form)
 
-    def images(self, few: Any) -> Facts | None:
-        """Names of pictures, where at least one of the first is there."""
+    def files(self, few: Any, endings: tuple[str, ...], kind: str) -> Facts | None:
+        """Names of pictures or recordings, where at least one of the first is there."""
         names = few.slice(0, 200).to_pylist()
-        if sum(name.lower().endswith(IMAGES) for name in names) < 0.9 * len(names):
+        if sum(name.lower().endswith(endings) for name in names) < 0.9 * len(names):
             return None
         places = [os.path.join(folder, name) for name in names[:20] for folder in (self.folders or [""])]
         if any(os.path.isfile(place) for place in places):
-            return self.made("image", "names of image files")
-        return self.category_or_text("; names of images, none of which is there")
+            return self.made(kind, f"names of {kind} files")
+        return self.category_or_text(f"; names of {kind}s, none of which is there")
 
     def lists(self) -> Facts:
         """Lists of words count as text; lists of numbers are left out."""

@@ -19,13 +19,14 @@ TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet", ".arrow", ".
 CONLL = (".conll", ".conllu", ".conll03", ".conll2003", ".conllx", ".iob", ".iob2", ".bio")
 IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 SOUNDS = (".wav", ".flac", ".ogg", ".mp3")
+FASTA = (".fasta", ".fa", ".faa", ".fna", ".ffn", ".frn")
 TEXTS = (".txt", ".md", ".rst", ".text", ".py", ".tex", ".html", ".htm", ".xml")
 PACKINGS = (".gz", ".xz", ".bz2", ".zst")
 TAG = re.compile(r"^(?:O|[BIESLU]-\S+)$")
 
 
 def kind_of_path(path: Path) -> str:
-    """One of table, text, conll, image, images, idx, wav, folder-of-text, folder-of-tables, folder-of-conll.
+    """One of table, text, conll, image, images, idx, wav, fasta, folder-of-text, folder-of-tables, folder-of-conll.
 
     The name's ending decides where it says enough; else the beginning of the file does.
     """
@@ -58,7 +59,8 @@ def kind_of_name(name: str) -> str:
     while suffixes and suffixes[-1] in PACKINGS:
         suffixes.pop()
     last = suffixes[-1] if suffixes else ""
-    for endings, kind in ((TABLES, "table"), (CONLL, "conll"), (IMAGES, "image"), (SOUNDS, "wav"), (TEXTS, "text")):
+    for endings, kind in ((TABLES, "table"), (CONLL, "conll"), (IMAGES, "image"), (SOUNDS, "wav"), (FASTA, "fasta"),
+                          (TEXTS, "text")):  # fmt: skip
         if last in endings:
             return kind
     return "idx" if re.search(r"idx[1-4]-u?byte", name) else ""
@@ -150,7 +152,7 @@ def kind_of_folder(folder: Path) -> str:
             break
     if not seen:
         raise UserError("the folder is empty", where=shown(folder), fix="give a folder with images, texts or tables")
-    for kind, answer in (("image", "images"), ("idx", "idx"), ("wav", "wav")):
+    for kind, answer in (("image", "images"), ("idx", "idx"), ("wav", "wav"), ("fasta", "fasta")):
         if counts[kind] and counts[kind] >= 0.5 * (seen - counts["other"] - counts["text"] - counts["table"]):
             if counts[kind] >= counts["text"] + counts["table"] or kind == "idx":
                 return answer

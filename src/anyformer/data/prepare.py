@@ -11,7 +11,7 @@ import numpy as np
 
 from anyformer.data.arrays import Arrays
 from anyformer.data.cells import texts
-from anyformer.data.columns import Image, Text
+from anyformer.data.columns import Image, Sound, Text
 from anyformer.data.conll import read_words
 from anyformer.data.counts import Counts
 from anyformer.data.encode_rows import encode, encode_target
@@ -25,7 +25,8 @@ from anyformer.data.prepare_rows import prepare_rows, put_targets
 from anyformer.data.prepared import Given, Prepared, Say
 from anyformer.data.preprocess import Preprocess, fitting
 from anyformer.data.rows import RowExamples
-from anyformer.data.settings import Data, Format, Pictures
+from anyformer.data.settings import Data, Format, Pictures, Sounds
+from anyformer.data.sound_rows import decode_sounds
 from anyformer.data.splits import FREE, SIDES, TRAIN
 from anyformer.data.store import opened, pad_of
 from anyformer.data.tokenizer import Tokenizer
@@ -45,7 +46,21 @@ def prepare(
     """Files (paths) or Python data, ready to train on; every decision is said, and kept in `notes` and `facts`."""
     settings, given = settings or Data(), given or Given()
     paths = paths_of(source)
+    if task == "detect":
+        from anyformer.data.detection_prepare import prepare_detection
+
+        return prepare_detection(paths, settings, seed=seed, cache=cache, given=given, say=say)
     origin = "table" if paths is None else origin_of(paths, task)
+    if task == "forecast":
+        from anyformer.data.series_prepare import prepare_series
+
+        return prepare_series(source, settings, cache=cache, say=say)
+    if origin == "fasta":
+        from anyformer.data.fasta import by_residue
+
+        alone = settings.target is None and all(kind_of_path(path) == "fasta" for path in paths or ())
+        task = task or ("lm" if alone else None)
+        settings = by_residue(settings, alone=task == "lm")
     if task == "lm" or (task is None and origin == "text"):
         from anyformer.data.text import prepare_text, prepare_texts
 
@@ -147,5 +162,8 @@ def examples_for(
     for column in preprocess.of(Image):
         found = decode_pictures(needed, column.name, Pictures(), arrays, steps=images, say=say, bad="skip")
         arrays.put("seen", found.there)
+    for column in preprocess.of(Sound):
+        heard = decode_sounds(needed, column.name, Sounds(), arrays, fitted=column, say=say, bad="skip")
+        arrays.put("seen", heard.there)
     rows = np.arange(len(frame))
     return RowExamples(arrays, frame, preprocess, rows, pad=pad_of(tokenizer), images=images), counts

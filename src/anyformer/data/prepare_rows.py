@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from anyformer.data.arrays import Arrays
-from anyformer.data.columns import Image, Sentence, Text
+from anyformer.data.columns import Image, Sentence, Sound, Text
 from anyformer.data.decide import Decision, decide, lines
 from anyformer.data.encode_rows import encode, encode_target
 from anyformer.data.gather import Gathered
@@ -17,6 +17,8 @@ from anyformer.data.picture_rows import Pictured, decode_pictures
 from anyformer.data.prepared import Given, Prepared, Say
 from anyformer.data.preprocess import Preprocess, fit_preprocess, sizes
 from anyformer.data.settings import Data
+from anyformer.data.sound_rows import UNREADABLE as UNHEARD
+from anyformer.data.sound_rows import Heard, decode_sounds, loudness
 from anyformer.data.splits import SIDES, TRAIN, Sides, split
 from anyformer.data.store import fingerprint, opened, seal
 from anyformer.data.targets import UNSEEN, Encoded, Tags
@@ -49,7 +51,8 @@ def prepare_rows(
         tell(line)
     work = Rows(gathered, decision, settings, Arrays.new(cache))
     pictured = work.pictures(given, tell)
-    same = None if pictured is None else pictured.same[work.kept]
+    heard = work.sounds(given, tell)
+    same = pictured.same[work.kept] if pictured else heard.same[work.kept] if heard else None
     sides = split(work.frame, decision, settings.split, seed, fixed=work.fixed, same=same, parsed=work.parsed)
     preprocess = fit_preprocess(work.frame, decision, sides.rows(TRAIN), settings, seed=seed, labels=given.labels,
                                 parsed=work.parsed)  # fmt: skip
@@ -59,6 +62,9 @@ def prepare_rows(
         preprocess = with_picture(preprocess, pictured)
         arrays.put("pictured", work.kept)
         arrays.put("seen", pictured.there[work.kept])
+    if heard is not None:
+        preprocess = with_sound(preprocess, heard, loudness(arrays, work.kept[train], heard.rate))
+        arrays.put("sounded", work.kept)
     tokenizer, about = None, ""
     if preprocess.of(Text, Sentence):
         tokenizer, about = tokenizer_for(frame, preprocess, train, settings.words, given, seed=seed)
@@ -82,7 +88,8 @@ def prepare_rows(
         "labels": label_counts(preprocess), "sizes": sizes(preprocess, tokenizer),
         "fingerprint": fingerprint(arrays, preprocess, tokenizer),
     }  # fmt: skip
-    seal(arrays, frame, preprocess, tokenizer, pictured.steps if pictured else None, facts, notes, settings.pictures)
+    seal(arrays, frame, preprocess, tokenizer, pictured.steps if pictured else None, facts, notes, settings.pictures,
+         settings.sounds)  # fmt: skip
     tell(f"disk     {arrays.bytes / 1e6:,.1f} MB")
     made = opened(arrays)
     assert made is not None
@@ -136,6 +143,25 @@ class Rows:
             self.keep(np.flatnonzero(~lost))
         return found
 
+    def sounds(self, given: Given, tell: Say) -> Heard | None:
+        """Decode the recordings, if there are any; rows whose recording cannot be read are left out."""
+        names = self.decision.of("sound")
+        if not names:
+            return None
+        if len(names) > 1 or self.decision.of("image"):
+            raise UserError("several columns of images or recordings", where="columns",
+                            fix=f"keep one: --types {names[-1]}=skip")  # fmt: skip
+        found = decode_sounds(
+            self.frame, names[0], self.settings.sounds, self.arrays, fitted=None, bad=self.settings.bad,
+            say=lambda line: tell(f"sound    {line}"),
+        )  # fmt: skip
+        lost = found.broken if len(self.decision.inputs) > 1 else ~found.there
+        if lost.any():
+            self.skipped[UNHEARD] = int(lost.sum())
+            self.places[UNHEARD] = found.first or self.frame.place(int(np.flatnonzero(lost)[0]))
+            self.keep(np.flatnonzero(~lost))
+        return found
+
     def known_labels(self, sides: Sides, preprocess: Preprocess) -> tuple[Sides, Encoded | None, list[str]]:
         """Leave out rows whose label training does not have, or refuse them; gives those labels."""
         targets = encode_target(self.frame, preprocess)
@@ -166,6 +192,13 @@ def with_picture(preprocess: Preprocess, pictured: Pictured) -> Preprocess:
         for column in preprocess.columns or ()
     )
     return preprocess.replace(columns=columns)
+
+
+def with_sound(preprocess: Preprocess, heard: Heard, loud: tuple[float, float]) -> Preprocess:
+    """The preprocessing with the rate, length and loudness of its recordings."""
+    changes = {"rate": heard.rate, "samples": heard.samples, "mean": loud[0], "deviation": loud[1]}
+    columns = (c.replace(**changes) if isinstance(c, Sound) else c for c in preprocess.columns or ())
+    return preprocess.replace(columns=tuple(columns))
 
 
 def worded(preprocess: Preprocess, tokenizer: Tokenizer, settings: Data, given: Given) -> Preprocess:

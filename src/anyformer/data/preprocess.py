@@ -7,10 +7,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from anyformer.data.columns import Category, Column, Date, Image, Number, Sentence, Text, fit_column
+from anyformer.data.columns import Category, Column, Date, Image, Number, Sentence, Sound, Text, fit_column
 from anyformer.data.decide import Decision, name_of
+from anyformer.data.detection_target import Things
 from anyformer.data.frame import Frame
 from anyformer.data.parsed import Parsed
+from anyformer.data.series_target import Future
 from anyformer.data.settings import Data
 from anyformer.data.targets import Answer, Classes, Tags, Target, Values
 from anyformer.data.tokenizer import Tokenizer
@@ -19,7 +21,7 @@ from anyformer.files import inside, read_text
 from anyformer.spec import Spec
 
 FILE = "preprocess.json"
-Part = Literal["text", "table", "image"]
+Part = Literal["text", "table", "image", "sound", "series"]
 
 
 class Preprocess(Spec):
@@ -46,7 +48,7 @@ class Preprocess(Spec):
     @property
     def labels(self) -> tuple[str, ...] | None:
         """The names of the classes or tags."""
-        return self.target.labels if isinstance(self.target, Classes | Tags) else None
+        return self.target.labels if isinstance(self.target, Classes | Tags | Things) else None
 
     @property
     def multi(self) -> bool:
@@ -59,10 +61,13 @@ class Preprocess(Spec):
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """What a row consists of: text, table, image, in this order."""
+        """What a row consists of: text, table, image, sound, in this order."""
+        if isinstance(self.target, Future):
+            return ("series",)
         found: list[Part] = ["text"] if self.of(Text, Sentence) else []
         found += ["table"] if self.of(Number, Category, Date) else []
-        return (*found, "image") if self.of(Image) else tuple(found)
+        found += ["image"] if self.of(Image) else []
+        return (*found, "sound") if self.of(Sound) else tuple(found)
 
     @property
     def pair(self) -> bool:
@@ -129,7 +134,7 @@ def fitting(frame: Frame, preprocess: Preprocess) -> tuple[Frame, list[str]]:
             details=[f"missing: {name}" for name in lost],
         )  # fmt: skip
     extra = [name for name in frame.names if name not in wanted]
-    there = [name for name in wanted if name in frame.names]
+    there = [name for name in dict.fromkeys(wanted) if name in frame.names]
     more = f" and {len(extra) - 6} more" if len(extra) > 6 else ""
     notes = [f"ignored {', '.join(extra[:6])}{more}: not among the columns trained on"] if extra else []
     return frame.of(there), notes
@@ -147,8 +152,14 @@ def sizes(preprocess: Preprocess, tokenizer: Tokenizer | None = None) -> dict[st
         found["categories"] = [column.count for column in preprocess.of(Category)]
     for image in preprocess.of(Image):
         found |= {"image": image.size, "channels": image.channels}
-    if isinstance(target, Classes | Tags):
+    for sound in preprocess.of(Sound):
+        found |= {"rate": sound.rate, "samples": sound.samples, "loudness": [sound.mean, sound.deviation]}
+    if isinstance(target, Classes | Tags | Things):
         found |= {"classes": len(target.labels), "multi": preprocess.multi}
+    if isinstance(target, Things):
+        found["objects"] = target.most
+    if isinstance(target, Future):
+        return found | {"length": preprocess.length, "numbers": len(target.names), "outputs": target.horizon}
     if isinstance(target, Values):
         found["outputs"] = len(target.names)
     if preprocess.start is not None:

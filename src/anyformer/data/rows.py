@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from anyformer.data.arrays import Arrays
+from anyformer.data.columns import Sound
 from anyformer.data.examples import Draw, Examples
 from anyformer.data.frame import Frame
 from anyformer.data.images import ImageSteps
@@ -20,7 +21,7 @@ from anyformer.objectives.batch import Batch
 from anyformer.objectives.objective import IGNORED
 
 if TYPE_CHECKING:
-    from anyformer.data.settings import Pictures
+    from anyformer.data.settings import Pictures, Sounds
 
 
 class RowExamples(Examples):
@@ -41,6 +42,7 @@ class RowExamples(Examples):
         self.known: Frame | None = frame
         self.rows, self.pad = np.asarray(rows, np.int64), pad
         self.images, self.pictures = images, pictures
+        self.sounds: Sounds | None = None  # how clips vary in training
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -93,6 +95,9 @@ class RowExamples(Examples):
             elif part == "table":
                 parts.append(self.table(at))
                 masks.append(None)
+            elif part == "sound":
+                parts.append(self.clips(at, chosen, draw))
+                masks.append(None)
             else:
                 pixels, seen = self.pixels(at, chosen, draw)
                 parts.append((pixels,))
@@ -133,6 +138,15 @@ class RowExamples(Examples):
         pixels = torch.from_numpy(normalised(stored, self.images or ImageSteps(scale=None, mean=None)))
         seen = self.arrays["seen"][at] if "seen" in self.arrays else np.ones(len(at), bool)
         return pixels, torch.from_numpy(np.array(seen, dtype=bool))
+
+    def clips(self, at: np.ndarray, chosen: np.ndarray, draw: Draw | None) -> tuple[Tensor, Tensor]:
+        """Recordings (B, samples) and the samples of each, varied with a draw."""
+        from anyformer.data.sound_rows import varied, waves
+
+        sound, lengths = waves(self.arrays, at, self.preprocess.of(Sound)[0].samples)
+        if draw is not None and self.sounds is not None:
+            sound = varied(sound, lengths, chosen, draw, self.sounds)
+        return sound, lengths
 
     def targets(self, at: np.ndarray) -> Tensor:
         """Class numbers, or numbers; rows without a target do not count."""
@@ -181,8 +195,9 @@ class RowExamples(Examples):
     def place(self, row: int) -> str:
         """Where a row stands in its file; of a folder of pictures, the picture's own path."""
         at = int(self.rows[row])
-        if self.frame.sources and self.frame.sources[0].unit == "image" and "image" in self.frame.names:
-            return str(self.frame.column("image")[at].as_py())
+        for unit, column in (("image", "image"), ("clip", "sound")):
+            if self.frame.sources and self.frame.sources[0].unit == unit and column in self.frame.names:
+                return str(self.frame.column(column)[at].as_py())
         return self.frame.place(at)
 
     def cells(self, row: int) -> dict[str, Any]:

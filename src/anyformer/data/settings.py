@@ -7,8 +7,8 @@ from typing import Literal
 from anyformer.errors import UserError, did_you_mean
 from anyformer.spec import Spec, field
 
-Kind = Literal["text", "number", "category", "date", "image", "skip"]
-KINDS: tuple[str, ...] = ("text", "number", "category", "date", "image", "skip")
+Kind = Literal["text", "number", "category", "date", "image", "sound", "skip"]
+KINDS: tuple[str, ...] = ("text", "number", "category", "date", "image", "sound", "skip")
 
 
 class Split(Spec):
@@ -88,6 +88,40 @@ class Pictures(Spec):
             raise UserError("too much augmentation", where="data.pictures", fix="use randaugment 2, magnitude 9")
 
 
+class Sounds(Spec):
+    """How recordings become clips, and how they vary while training. `rate` None takes that of most recordings.
+
+    A clip longer than `seconds` is cut; None takes the longest, unless few are that long, and 10.24 at most. `shift` is
+    the share of a clip by which it comes earlier or later, `gain` how many decibels louder or softer it gets at most.
+    """
+
+    rate: int | None = None
+    seconds: float | None = None
+    shift: float = 0.1
+    gain: float = 6.0
+
+    def check(self) -> None:
+        if self.rate is not None and not 100 <= self.rate <= 400_000:
+            raise UserError(f"rate {self.rate} is outside 100 to 400000", where="data.sounds.rate", fix="use 16000")
+        if self.seconds is not None and not 0.01 <= self.seconds <= 600:
+            raise UserError(f"{self.seconds} seconds are no clip", where="data.sounds.seconds", fix="use 1 to 10")
+        if not 0 <= self.shift < 1 or not 0 <= self.gain <= 60:
+            raise UserError("a clip would vary too much", where="data.sounds", fix="use shift 0.1 and gain 6")
+
+
+class Steps(Spec):
+    """How a time series is cut: steps to look back on, and steps to foresee; None takes what the rows allow."""
+
+    look_back: int | None = None
+    horizon: int | None = None
+
+    def check(self) -> None:
+        for name, least in (("look_back", 2), ("horizon", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise UserError(f"{name} {value} is below {least}", where=f"data.series.{name}", fix="use 96")
+
+
 class Format(Spec):
     """How files are read, where looking at them is not enough."""
 
@@ -107,6 +141,8 @@ class Data(Spec):
     words: Words = field(default_factory=Words)
     columns: Columns = field(default_factory=Columns)
     pictures: Pictures = field(default_factory=Pictures)
+    sounds: Sounds = field(default_factory=Sounds)
+    series: Steps = field(default_factory=Steps)
     format: Format = field(default_factory=Format)
 
     def check(self) -> None:

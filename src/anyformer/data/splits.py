@@ -100,7 +100,7 @@ def equal_rows(frame: Frame, inputs: Sequence[Input], parsed: Parsed, known: np.
         elif column.kind in ("number", "date"):
             codes = parsed.marks(column.name, column.kind, column.facts.form)
         else:
-            codes = None if column.kind == "image" else coded(frame.column(column.name))[0]
+            codes = None if column.kind in ("image", "sound") else coded(frame.column(column.name))[0]
         if codes is not None:
             odd = draw.integers(2**63, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
             mark = (mark ^ (codes.astype(np.uint64) + np.uint64(1))) * odd

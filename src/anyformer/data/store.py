@@ -15,7 +15,7 @@ from anyformer.data.images import ImageSteps
 from anyformer.data.prepared import Prepared
 from anyformer.data.preprocess import FILE, Preprocess
 from anyformer.data.rows import RowExamples
-from anyformer.data.settings import Pictures
+from anyformer.data.settings import Pictures, Sounds
 from anyformer.data.splits import SIDES
 from anyformer.data.tokenizer import Tokenizer, open_tokenizer
 from anyformer.errors import UserError
@@ -58,7 +58,7 @@ def fingerprint(arrays: Arrays, preprocess: Preprocess, tokenizer: Tokenizer | N
 
 def seal(
     arrays: Arrays, frame: Frame, preprocess: Preprocess, tokenizer: Tokenizer | None, images: ImageSteps | None,
-    facts: dict[str, Any], notes: list[str], pictures: Pictures,
+    facts: dict[str, Any], notes: list[str], pictures: Pictures, sounds: Sounds,
 ) -> None:  # fmt: skip
     """Write what stands beside the arrays and close the folder."""
     folder = arrays.folder
@@ -68,12 +68,20 @@ def seal(
     if images is not None:
         images.save(folder)
     kept = {"kind": KIND, "frame": save_frame(frame, folder), "facts": facts, "notes": notes}
-    arrays.close(kept | {"pictures": pictures.to_dict()})
+    arrays.close(kept | {"pictures": pictures.to_dict(), "sounds": sounds.to_dict()})
 
 
 def opened(arrays: Arrays) -> Prepared | None:
     """What a sealed folder holds, None where it holds something else."""
     folder, facts = arrays.folder, arrays.facts
+    if facts.get("kind") == "detection":
+        from anyformer.data.detection_prepare import opened_detection
+
+        return opened_detection(arrays)
+    if facts.get("kind") == "series":
+        from anyformer.data.series_prepare import opened_series
+
+        return opened_series(arrays)
     if facts.get("kind") != KIND:
         return None
     try:
@@ -82,7 +90,11 @@ def opened(arrays: Arrays) -> Prepared | None:
         images = ImageSteps.read(folder / IMAGES) if (folder / IMAGES).is_file() else None
         frame = open_frame(arrays)
         pictures = Pictures.from_dict(facts["pictures"])
-        return assembled(arrays, frame, preprocess, tokenizer, images, pictures, facts["facts"], facts["notes"])
+        made = assembled(arrays, frame, preprocess, tokenizer, images, pictures, facts["facts"], facts["notes"])
+        for side in (made.train, made.valid, made.test):
+            if isinstance(side, RowExamples) and "sounds" in facts:
+                side.sounds = Sounds.from_dict(facts["sounds"])
+        return made
     except (UserError, KeyError, TypeError, ValueError, OSError):
         return None
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-Task = Literal["lm", "classify", "tag", "regress", "translate"]
+Task = Literal["lm", "classify", "tag", "regress", "translate", "detect"]
 
 
 @dataclass
@@ -20,6 +20,7 @@ class Answers:
     tag       truth and predicted are lists of lists of tag names, one inner list a sentence
     translate truth and predicted are lists of texts (truth: lists of texts where there are several references)
     lm        nats is the summed loss, tokens and bytes what it was summed over
+    detect    truth and predicted are lists of Objects (average_precision.py), one an image, in its pixels
     """
 
     task: Task

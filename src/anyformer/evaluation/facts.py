@@ -32,6 +32,8 @@ def evaluation_facts(answers: Answers) -> dict[str, Any]:
         facts |= tags(answers)
     elif answers.task == "regress":
         facts |= numbers(answers)
+    elif answers.task == "detect":
+        facts |= {"rows": len(answers.truth), "objects": sum(len(image.boxes) for image in answers.truth)}
     elif answers.task == "translate":
         facts["rows"] = len(answers.predicted)
         if len(answers.predicted) and bleu_available():
@@ -237,6 +239,11 @@ def answered(answers: Answers, row: int) -> dict[str, Any]:
 
     if answers.task == "lm":
         return {}
+    if answers.task == "detect":
+        sure = [kind for kind, score in zip(answers.predicted[row].classes, answers.predicted[row].scores, strict=True)
+                if score >= 0.5]  # fmt: skip
+        sides = [", ".join(name(int(c)) for c in part) or "(nothing)" for part in (answers.truth[row].classes, sure)]
+        return {"truth": short(sides[0], 120), "predicted": short(sides[1], 120)}
     if answers.task == "translate":
         references = several(answers.truth[row : row + 1])[0]
         return {"truth": short(" | ".join(references)), "predicted": short(answers.predicted[row])}

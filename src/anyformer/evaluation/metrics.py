@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from anyformer.evaluation.answers import Answers
+from anyformer.evaluation.average_precision import average_precision
 from anyformer.evaluation.spans import are_spans, precision_recall_f1, span_counts
 from anyformer.evaluation.text_scores import NO_BLEU, bleu_available, bleu_chrf, exact_match, rouge
 
@@ -26,6 +27,8 @@ def metrics(answers: Answers) -> dict[str, float]:
     found = {"lm": of_language, "classify": of_classes, "regress": of_numbers, "tag": of_tags, "translate": of_texts}
     if answers.task == "classify" and answers.multi:
         return of_label_sets(answers) | answers.extra
+    if answers.task == "detect":
+        return of_objects(answers) | answers.extra
     return found[answers.task](answers) | answers.extra
 
 
@@ -55,6 +58,8 @@ def main_metric(task: str, multi: bool = False, tags: Iterable[str] = ()) -> str
         return "span_f1" if are_spans(tags) else "accuracy"
     if task == "translate":
         return "bleu" if bleu_available() else "rouge_l"
+    if task == "detect":
+        return "ap"
     return {"lm": "loss", "classify": "micro_f1" if multi else "accuracy", "regress": "rmse"}[task]
 
 
@@ -165,6 +170,17 @@ def of_label_sets(answers: Answers) -> dict[str, float]:
         if score is not None:
             found["auc"] = score
     return {name: float(value) for name, value in found.items()}
+
+
+# ---------------------------------------------------------------- objects
+
+
+def of_objects(answers: Answers) -> dict[str, float]:
+    """Average precision over overlaps .5 to .95, and at .5 and .75, as COCO counts them; none without objects."""
+    found = average_precision(answers.predicted, answers.truth)
+    if math.isnan(found.ap):
+        return {}
+    return {"ap": found.ap, "ap50": found.ap50, "ap75": found.ap75}
 
 
 # ---------------------------------------------------------------- numbers

@@ -3,11 +3,30 @@
 from anyformer.objectives.batch import Batch
 from anyformer.objectives.causal import Causal
 from anyformer.objectives.classify import Classify
+from anyformer.objectives.contrast import Contrast
+from anyformer.objectives.detect import Detect
+from anyformer.objectives.forecast import Forecasting
 from anyformer.objectives.objective import Objective
 from anyformer.objectives.regress import Regression
+from anyformer.objectives.replaced import Detection
 from anyformer.objectives.tag import Tag
 from anyformer.objectives.translate import Translate
 
-OBJECTIVES: dict[str, type[Objective]] = {part.task: part for part in (Causal, Classify, Regression, Tag, Translate)}
+OBJECTIVES: dict[str, type[Objective]] = {
+    part.task: part for part in (Causal, Classify, Detect, Forecasting, Regression, Tag, Translate)
+}
 
-__all__ = ["OBJECTIVES", "Batch", "Causal", "Classify", "Objective", "Regression", "Tag", "Translate"]
+__all__ = [
+    "OBJECTIVES",
+    "Batch",
+    "Causal",
+    "Classify",
+    "Contrast",
+    "Detect",
+    "Detection",
+    "Forecasting",
+    "Objective",
+    "Regression",
+    "Tag",
+    "Translate",
+]

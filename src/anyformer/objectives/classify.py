@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from anyformer.errors import UserError
 from anyformer.objectives.batch import Batch
 from anyformer.objectives.mixing import cut_and_paste, mix
-from anyformer.objectives.objective import IGNORED, Objective, full
+from anyformer.objectives.objective import IGNORED, Objective, full, with_extra
 
 
 class Classify(Objective):
@@ -50,13 +50,14 @@ class Classify(Objective):
         return len(batch) if self.multi else super().weight(batch)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        logits = full(model(*batch.inputs, **batch.named).logits)  # (B,C)
+        out = model(*batch.inputs, **batch.named)
+        logits = full(out.logits)  # (B,C)
         measure = self.labels_loss if self.multi else self.class_loss
         own = measure(logits, batch.targets)
-        if batch.blend is None:
-            return own.sum()
-        partner, share = batch.blend
-        return (share * own + (1 - share) * measure(logits, batch.targets[partner])).sum()
+        if batch.blend is not None:
+            partner, share = batch.blend
+            own = share * own + (1 - share) * measure(logits, batch.targets[partner])
+        return with_extra(own.sum(), out.losses, len(batch) if self.multi else (batch.targets != IGNORED).sum())
 
     def class_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         factors = None if self.weights is None else logits.new_tensor(self.weights)

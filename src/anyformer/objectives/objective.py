@@ -8,9 +8,17 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.objectives.batch import Batch
+from anyformer.slots import Losses
 from anyformer.spec import Spec
 
 IGNORED = -100  # a class or token target that does not count
+
+
+def with_extra(total: Tensor, losses: Losses | None, counted: Tensor | int) -> Tensor:
+    """The sum over `counted` targets with the model's own losses (of experts), each as if every target had it."""
+    for loss in (losses or {}).values():
+        total = total + loss.to(total.dtype) * counted
+    return total
 
 
 def full(values: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.objectives.batch import Batch
-from anyformer.objectives.objective import Objective, full
+from anyformer.objectives.objective import Objective, full, with_extra
 
 LOSSES: dict[str, Callable[..., Tensor]] = {"squared": F.mse_loss, "absolute": F.l1_loss, "huber": F.huber_loss}
 
@@ -25,7 +25,8 @@ class Regression(Objective):
         return int((~torch.isnan(batch.targets)).sum())
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        return self.each(model(*batch.inputs, **batch.named).logits, batch.targets).sum()
+        out = model(*batch.inputs, **batch.named)
+        return with_extra(self.each(out.logits, batch.targets).sum(), out.losses, (~torch.isnan(batch.targets)).sum())
 
     def each(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The loss of every number, 0 where there is none."""

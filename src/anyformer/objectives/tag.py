@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from anyformer.errors import UserError
 from anyformer.objectives.batch import Batch
-from anyformer.objectives.objective import IGNORED, Objective, full
+from anyformer.objectives.objective import IGNORED, Objective, full, with_extra
 from anyformer.objectives.words import row_means
 
 
@@ -24,11 +24,12 @@ class Tag(Objective):
             raise UserError(f"smoothing {self.smoothing} is not a share below 1", where="Tag", fix="use 0")
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        logits = model(*batch.inputs, **batch.named).logits  # (B,T,C)
-        return F.cross_entropy(
-            full(logits.flatten(0, 1)), batch.targets.flatten(), ignore_index=IGNORED, reduction="sum",
+        out = model(*batch.inputs, **batch.named)
+        summed = F.cross_entropy(
+            full(out.logits.flatten(0, 1)), batch.targets.flatten(), ignore_index=IGNORED, reduction="sum",
             label_smoothing=self.smoothing,
         )  # fmt: skip
+        return with_extra(summed, out.losses, (batch.targets != IGNORED).sum())
 
     def row_losses(self, output: Any, batch: Batch) -> Tensor:
         return row_means(output.logits, batch.targets)

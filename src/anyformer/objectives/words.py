@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyformer.objectives.batch import Batch
-from anyformer.objectives.objective import IGNORED, full
+from anyformer.objectives.objective import IGNORED, full, with_extra
 
 # Logits that may be held at once; beyond it the loss works through the tokens a chunk at a time. On a CPU, memory of
 # more than 32 MB is given back and fetched anew at every step, which costs more than the chunks.
@@ -19,17 +19,19 @@ HELD, HELD_CPU = 2**27, 2**22
 def word_loss(model: Any, batch: Batch, smoothing: float = 0.0) -> Tensor:
     """Summed cross-entropy of the targets (B,T) that are not -100."""
     out = model.before_head(*batch.inputs, **batch.named)
+    counted = (batch.targets != IGNORED).sum()
     table = model.table()
     rows = model.head.rows(table)
     eager_cpu = rows.device.type == "cpu" and not torch.compiler.is_compiling()
     if batch.targets.numel() * rows.shape[0] > (HELD_CPU if eager_cpu else HELD):
-        counted = (batch.targets != IGNORED).sum()
-        return model.head.loss(out.hidden, batch.targets, table, smoothing) * counted
+        summed = model.head.loss(out.hidden, batch.targets, table, smoothing) * counted
+        return with_extra(summed, out.losses, counted)
     logits = model.head(out.hidden, out.context, table).logits  # (B,T,V)
-    return F.cross_entropy(
+    summed = F.cross_entropy(
         full(logits.flatten(0, -2)), batch.targets.flatten(), ignore_index=IGNORED, reduction="sum",
         label_smoothing=smoothing,
     )  # fmt: skip
+    return with_extra(summed, out.losses, counted)
 
 
 def row_means(logits: Tensor, targets: Tensor) -> Tensor:

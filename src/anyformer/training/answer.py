@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from anyformer.data.cells import some
-from anyformer.data.columns import Image
+from anyformer.data.columns import Image, Sound
 from anyformer.data.counts import Counts
 from anyformer.data.frame import Frame
 from anyformer.data.prepare import examples_for, frame_for
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.reading import frame_of
+from anyformer.data.series_target import Future
 from anyformer.data.settings import Data
+from anyformer.data.sound_folders import unlabelled as unlabelled_sounds
 from anyformer.errors import UserError, did_you_mean
 from anyformer.evaluation.answers import Answers
 from anyformer.objectives import OBJECTIVES, Objective
@@ -60,6 +62,14 @@ def asked(
             raise UserError("there are no rows", fix="give at least one")
         if judged:
             check_target(frame, preprocess)
+        if isinstance(preprocess.target, Future):
+            from anyformer.training.forecasting import windows_of
+
+            windows = windows_of(frame, preprocess, cache, say or (lambda line: None))
+            judge = Judge(objective_of(preprocess), preprocess, None, batch=batch)
+            steps = judge(predictor.model, windows)
+            nothing = np.zeros(len(steps.truth), bool)
+            return Asked(steps, nothing, nothing, dict(frame.skipped))
         examples, counts = examples_for(frame, preprocess, predictor.tokenizer, cache, images=predictor.images)
         skipped = [f"skipped  {count:,} rows: {reason}" for reason, count in frame.skipped.items()]
         for line in [*notes, *skipped, *counts_in_words(counts, preprocess)]:
@@ -97,6 +107,9 @@ def as_rows(source: Any, preprocess: Preprocess, *, judged: bool = False) -> Any
     if isinstance(source[0], Path) and isinstance(columns[0], Image) and not judged:
         names = unlabelled(source)
         return source if names is None else frame_of({columns[0].name: names})
+    if isinstance(source[0], Path) and isinstance(columns[0], Sound) and not judged:
+        clips = unlabelled_sounds(source)
+        return source if clips is None else frame_of({columns[0].name: clips})
     return source if isinstance(source[0], dict | Path) else frame_of({columns[0].name: list(source)})
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from anyformer.core.model import Model, Seq2Seq
-from anyformer.embeds import Joint, Patches, Table, Tokens
+from anyformer.core.streams import Streams
+from anyformer.embeds import Frames, Joint, Maps, Patches, Queries, Series, Table, Tokens
 from anyformer.errors import UserError
-from anyformer.heads import LM, Distilled, Pooled, Regress, TokenHead
+from anyformer.heads import LM, Boxes, Distilled, Pair, Pooled, Regress, TokenHead
 from anyformer.positions import Grid, Learned
 from anyformer.presets import preset
-from anyformer.slots import Embed, Head, Network
-from anyformer.spec import replace_in
+from anyformer.slots import Backbone, Embed, Head, Network
+from anyformer.spec import fields_of, replace_in
+from anyformer.training.choose_signals import forecaster, sounds
 
 LARGE = 200_000  # tokens, rows or images from which a GPU is worth the larger default
 NAMES = {"lm": "decoder", "classify": "encoder", "regress": "encoder", "tag": "encoder", "translate": "translator"}
@@ -31,17 +33,24 @@ class Sizes:
     categories: list[int] | None = None
     image: int | tuple[int, int] | None = None
     channels: int = 3
+    rate: int = 16000
+    samples: int = 16000
+    loudness: list[float] | None = None
     classes: int = 0
     outputs: int = 0
     multi: bool = False
     start: int | None = None
+    objects: int = 0
 
 
 def default_preset(task: str, sizes: Sizes, *, gpu: bool) -> str:
     """The preset for a task and kind of data when none is named."""
-    if sizes.parts == ["table"]:
-        return "ft-transformer"
-    kind = "vit" if sizes.parts == ["image"] else NAMES[task]
+    if task == "detect":
+        return "detr-r50-tiny"
+    if sizes.parts in (["table"], ["series"]):
+        return "ft-transformer" if sizes.parts == ["table"] else "patchtst-small"
+    kind = {"image": "vit", "sound": "sound"}.get(sizes.parts[0], "") if len(sizes.parts) == 1 else ""
+    kind = kind or NAMES[task]
     return f"{kind}-{'small' if gpu else 'mini'}"
 
 
@@ -56,10 +65,19 @@ def fitted(spec: Network, name: str, task: str, sizes: Sizes) -> Network:
         if not isinstance(spec, Seq2Seq):
             raise unfit(name, "has no encoder and decoder, which translation needs", "translator-mini")
         return pair_of(spec, sizes)
+    if isinstance(spec, Streams):
+        return two_streams(spec, name, task, sizes)
+    if task == "detect":
+        return detector(spec, name, sizes)
     if not isinstance(spec, Model):
-        raise unfit(name, f"is an encoder-decoder, which does not {task}", default_preset(task, sizes, gpu=False))
+        kind = "an encoder-decoder" if isinstance(spec, Seq2Seq) else f"a {type(spec).__name__}"
+        raise unfit(name, f"is {kind}, which does not {task}", default_preset(task, sizes, gpu=False))
     if task == "lm":
         return language(spec, name, sizes)
+    if task == "forecast":
+        if not isinstance(spec.embed, Series):
+            raise unfit(name, "does not read time series", "patchtst-small")
+        return forecaster(spec, sizes)
     embed = embedding(spec, name, sizes)
     return spec.replace(embed=embed, head=head_for(spec, embed, task, sizes))
 
@@ -86,6 +104,36 @@ def pair_of(spec: Seq2Seq, sizes: Sizes) -> Seq2Seq:
     )
 
 
+def two_streams(spec: Streams, name: str, task: str, sizes: Sizes) -> Streams:
+    """Each part of the data in its own stream, the answer from both."""
+    kinds = {Tokens: "text", Table: "table", Patches: "image"}
+    reads = [kinds.get(type(side.embed), "nothing known") for side in (spec.first, spec.second)]
+    if task not in ("classify", "regress") or sizes.parts != reads:
+        raise unfit(name, f"reads {reads[0]} beside {reads[1]}, for a class or numbers", "encoder-mini")
+    one, two = (
+        side.replace(embed=embedding(side, name, replace(sizes, parts=[part])))
+        for side, part in zip((spec.first, spec.second), sizes.parts, strict=True)
+    )
+    own = spec.head if isinstance(spec.head, Pair) else Pair()
+    return spec.replace(first=one, second=two, head=own.replace(classes=sizes.classes or sizes.outputs))
+
+
+def detector(spec: Network, name: str, sizes: Sizes) -> Seq2Seq:
+    """An encoder of images and a decoder of queries, with the data's classes and queries enough for its objects."""
+    if not isinstance(spec, Seq2Seq) or not isinstance(spec.encoder.embed, Maps):
+        raise unfit(name, "has no decoder that asks an image for its objects", "detr-r50-tiny")
+    cells, asked = spec.encoder.embed, spec.decoder.embed
+    if not isinstance(asked, Queries):
+        raise unfit(name, "has no decoder that asks an image for its objects", "detr-r50-tiny")
+    colours = {"colours": sizes.channels} if "colours" in fields_of(type(cells.backbone)) else {}
+    cells = cells.replace(size=sizes.image or cells.size, backbone=cells.backbone.replace(**colours))
+    count = asked.count if sizes.objects <= asked.count else 2 * sizes.objects
+    return spec.replace(
+        encoder=spec.encoder.replace(embed=cells), decoder=spec.decoder.replace(embed=asked.replace(count=count)),
+        head=Boxes(classes=sizes.classes),
+    )  # fmt: skip
+
+
 def words(embed: Tokens, sizes: Sizes) -> Tokens:
     """An embedding of text for this vocabulary and length."""
     changes: dict[str, Any] = {"vocab": sizes.vocab}
@@ -109,6 +157,13 @@ def embedding(spec: Model, name: str, sizes: Sizes) -> Embed:
             if not isinstance(spec.embed, Tokens) and len(sizes.parts) == 1:
                 raise unfit(name, "does not read text", "encoder-mini")
             made.append(words(own, sizes))
+        elif part == "sound":
+            own_frames = spec.embed if isinstance(spec.embed, Frames) else Frames(rate=16000, cls=False)
+            if not isinstance(spec.embed, Frames) and len(sizes.parts) == 1:
+                raise unfit(name, "does not read sound", "sound-mini")
+            made.append(sounds(own_frames, sizes))
+        elif isinstance(spec.embed, Maps):
+            made.append(maps(spec.embed, sizes))
         else:
             own_patches = spec.embed if isinstance(spec.embed, Patches) else Patches(size=32, patch=4, cls=False)
             if not isinstance(spec.embed, Patches) and len(sizes.parts) == 1:
@@ -131,14 +186,33 @@ def patches(embed: Patches, sizes: Sizes) -> Patches:
     return embed.replace(size=size, patch=cell, channels=sizes.channels, position=position)
 
 
+def maps(embed: Maps, sizes: Sizes) -> Maps:
+    """Maps of these images: the preset's backbone for the data's colours."""
+    size = sizes.image or embed.size
+    position = Grid() if isinstance(embed.position, Grid) else embed.position
+    return embed.replace(size=size, backbone=coloured(embed.backbone, size, sizes.channels), position=position)
+
+
+def coloured(backbone: Backbone, size: int | tuple[int, int], colours: int) -> Backbone:
+    """The backbone for images of that many colours; fewer than 4 x 4 cells ask for the stem of small images."""
+    names, changes = fields_of(type(backbone)), dict[str, Any]()
+    if "backbone" in names:  # one around another, such as visual tokens over a ResNet
+        changes["backbone"] = coloured(backbone.backbone, size, colours)  # type: ignore[attr-defined]
+    if "colours" in names:
+        changes["colours"] = colours
+    if "stem" in names and (size if isinstance(size, int) else min(size)) < 4 * backbone.stride:
+        changes["stem"] = "small"
+    return backbone.replace(**changes)
+
+
 def head_for(spec: Model, embed: Embed, task: str, sizes: Sizes) -> Head:
     """The head of the task, in the style of the preset's own where it has one."""
     own = spec.head
     if task == "tag":
         return TokenHead(classes=sizes.classes, dropout=getattr(own, "dropout", 0.0))
-    led = isinstance(embed, Table | Patches) and embed.cls
+    led = isinstance(embed, Table | Patches | Maps | Frames) and embed.cls
     how = own.pool if isinstance(own, Pooled | Regress) else "first" if led else "last" if spec.stack.causal else "mean"
-    if isinstance(embed, Joint) and how == "first":
+    if isinstance(embed, Joint) and how in ("first", "lead"):
         how = "mean"
     style: dict[str, Any] = {"pool": how}
     if isinstance(own, Pooled | Regress):
@@ -152,6 +226,8 @@ def head_for(spec: Model, embed: Embed, task: str, sizes: Sizes) -> Head:
 
 def longest(spec: Network) -> int | None:
     """The longest text a network can place, or None for any."""
+    if isinstance(spec, Streams):
+        return spec.first.embed.limit
     embed = spec.encoder.embed if isinstance(spec, Seq2Seq) else spec.embed if isinstance(spec, Model) else None
     return None if embed is None else embed.limit
 

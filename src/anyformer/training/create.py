@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from anyformer.core.model import Seq2Seq
+from anyformer.core.streams import Streams
 from anyformer.data.prepare import prepare
 from anyformer.data.prepared import Given, Prepared
 from anyformer.data.preprocess import sizes as sizes_of
@@ -121,7 +122,7 @@ def decide(request: Request, folder: RunFolder, say: Say, device: torch.device) 
         start=str(request.start or ""),
     )  # fmt: skip
     network = spec.build(device="meta")
-    count = sum(p.numel() for p in network.parameters())
+    count = sum(p.numel() for p in network.parameters() if p.requires_grad)
     how = f"from {request.start}" if start is not None else name
     say(f"model    {how}: {count / 1e6:.2f} M parameters, {described(spec)}")
     say(
@@ -162,6 +163,8 @@ def chosen_network(
 
 def adapted(spec: Network, task: str, sizes: Sizes, name: str) -> Network:
     """A trained network's spec with the head of the task; its vocabulary and positions stay as they are."""
+    if task == "detect":
+        return fitted(spec, name, task, sizes)
     if isinstance(spec, Seq2Seq) or task == "lm":
         made = fitted(spec, name, task, sizes)
         if isinstance(spec, Seq2Seq) and isinstance(made, Seq2Seq):
@@ -188,8 +191,11 @@ def described(spec: Any) -> str:
     """A network in a few words."""
     if isinstance(spec, Seq2Seq):
         a, b = spec.encoder.stack, spec.decoder.stack
-        return f"{a.depth} + {b.depth} layers, {a.width} wide"
-    return f"{spec.stack.depth} layers, {spec.stack.width} wide"
+        return f"{len(a.layers)} + {len(b.layers)} layers, {a.width} wide"
+    if isinstance(spec, Streams):
+        a, b = spec.first.stack, spec.second.stack
+        return f"{len(a.layers)} layers, {a.width} wide, beside {len(b.layers)}, {b.width} wide"
+    return f"{len(spec.stack.layers)} layers, {spec.stack.width} wide"
 
 
 def optimizer_words(training: Training) -> str:

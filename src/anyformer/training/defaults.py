@@ -35,14 +35,20 @@ HABITS = {
     "tag": Habit(epochs=20, batch=16, rate=1e-3, decay=0.1, gpu_batch=64, gpu_rate=1e-3),
     "table": Habit(epochs=100, batch=256, rate=5e-4, decay=1e-5, gpu_batch=256, gpu_rate=3e-4, patience=8),
     "image": Habit(epochs=40, batch=64, rate=1e-3, decay=0.05, gpu_batch=128, gpu_rate=1e-3),
+    "sound": Habit(epochs=40, batch=32, rate=1e-3, decay=0.05, gpu_batch=128, gpu_rate=1e-3),
     "mixed": Habit(epochs=40, batch=32, rate=1e-3, decay=0.05, gpu_batch=128, gpu_rate=5e-4),
+    "forecast": Habit(epochs=20, batch=64, rate=1e-3, decay=0.0, gpu_batch=128, gpu_rate=1e-3, patience=6),
+    "detect": Habit(epochs=300, batch=16, rate=5e-4, decay=1e-4, gpu_batch=32, gpu_rate=5e-4),
+    "fine-tune-detect": Habit(epochs=50, batch=4, rate=1e-4, decay=1e-4, gpu_batch=16, gpu_rate=1e-4),
     "translate": Habit(epochs=40, batch=64, rate=2e-3, decay=0.01, gpu_batch=128, gpu_rate=2e-3),
     "fine-tune": Habit(epochs=5, batch=16, rate=5e-5, decay=0.01, gpu_batch=32, gpu_rate=5e-5),
 }
 
 
-def kind_of(task: str, sizes: Sizes) -> str:
-    """The row of HABITS for this data."""
+def kind_of(task: str, sizes: Sizes, *, start: bool = False) -> str:
+    """The row of HABITS for this data; `start` is a model to start from."""
+    if start:
+        return "fine-tune-detect" if task == "detect" else "fine-tune"
     if task in HABITS:
         return task
     return sizes.parts[0] if len(sizes.parts) == 1 else "mixed"
@@ -50,7 +56,7 @@ def kind_of(task: str, sizes: Sizes) -> str:
 
 def default_training(task: str, sizes: Sizes, rows: int, *, gpu: bool, start: bool, seed: int) -> Training:
     """The settings of a training on `rows` training rows (windows, for a language model)."""
-    habit = HABITS["fine-tune" if start else kind_of(task, sizes)]
+    habit = HABITS[kind_of(task, sizes, start=start)]
     wanted = habit.gpu_batch if gpu else habit.batch
     # A small data set still wants some tens of steps an epoch.
     batch = max(4, min(wanted, rows // 8)) if rows > 4 else rows
@@ -65,7 +71,7 @@ def default_training(task: str, sizes: Sizes, rows: int, *, gpu: bool, start: bo
 
 def default_steps(task: str, sizes: Sizes, rows: int, batch: int, *, start: bool) -> int:
     """Steps of a run that nobody limited, before its time is looked at."""
-    habit = HABITS["fine-tune" if start else kind_of(task, sizes)]
+    habit = HABITS[kind_of(task, sizes, start=start)]
     return max(LEAST_STEPS, habit.epochs * -(-rows // batch))
 
 
@@ -74,7 +80,7 @@ def default_objective(task: str, sizes: Sizes, counts: tuple[int, ...] | None, b
     settings: dict[str, Any] = {}
     if task == "classify":
         settings["multi"] = sizes.multi
-        if sizes.parts == ["image"] and not sizes.multi:
+        if sizes.parts in (["image"], ["sound"]) and not sizes.multi:
             settings |= {"smoothing": 0.1}
         if balanced and counts:
             settings["weights"] = balanced_weights(counts, sizes.multi)

@@ -34,6 +34,12 @@ def evaluate_run(
         return {"split": name, "rows": len(side)} | scored(judge(predictor.model, side))
     if preprocess.task == "lm":
         return of_text(predictor, files, batch, say)
+    if preprocess.task == "detect":
+        from anyformer.training.detecting import judged_file
+
+        judge = Judge(objective_of(preprocess), preprocess, predictor.tokenizer, batch=batch)
+        answers = judged_file(predictor, files[0], judge)
+        return {"rows": len(answers.truth)} | scored(answers)
     found = asked(predictor, files, batch=batch, say=say, settings=settings_of(folder), judged=True).answers
     known = known_rows(found)
     if not known.any():
@@ -105,6 +111,8 @@ def of_text(predictor: Predictor, files: list[Path], batch: int, say: Callable[[
     """Perplexity and bits a byte of running text, all of it."""
     import tempfile
 
+    from anyformer.data.gather import origin_of
+    from anyformer.data.prepare import prepare
     from anyformer.data.settings import Split, Words
     from anyformer.data.text import prepare_text
 
@@ -113,6 +121,9 @@ def of_text(predictor: Predictor, files: list[Path], batch: int, say: Callable[[
     settings = Data(split=Split(valid=0.0, test=0.0), words=Words(length=preprocess.length))
     with tempfile.TemporaryDirectory(prefix="anyformer-") as cache:
         given = Given(tokenizer=predictor.tokenizer, length=preprocess.length)
-        opened = prepare_text(files, settings, seed=0, cache=Path(cache), given=given, say=say)
+        if origin_of(files, None) == "fasta":
+            opened = prepare(files, task="lm", settings=settings, cache=Path(cache), given=given, say=say)
+        else:
+            opened = prepare_text(files, settings, seed=0, cache=Path(cache), given=given, say=say)
         judge = Judge(objective_of(preprocess), preprocess, predictor.tokenizer, batch=batch)
         return scored(judge(predictor.model, opened.train))

@@ -82,7 +82,8 @@ class Run:
 
     def next_commands(self) -> list[str]:
         """What can be done with the run now."""
-        use = {"lm": f'anyformer generate {self.path} "..."', "tag": f"anyformer predict {self.path} new.conll"}
+        use = {"lm": f'anyformer generate {self.path} "..."', "tag": f"anyformer predict {self.path} new.conll",
+               "detect": f"anyformer predict {self.path} images/ -o out.csv"}  # fmt: skip
         return [
             f"report   {self.report}",
             f"use it   {use.get(self.facts['task'], f'anyformer predict {self.path} new.csv -o out.csv')}",

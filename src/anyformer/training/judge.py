@@ -11,9 +11,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from anyformer.data.detection_rows import DetectionExamples
 from anyformer.data.examples import Examples
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.rows import RowExamples
+from anyformer.data.series import SeriesExamples
 from anyformer.data.targets import Values
 from anyformer.data.tokenizer import Tokenizer
 from anyformer.data.windows import Windows
@@ -49,6 +51,15 @@ class Judge:
         if task == "lm":
             assert isinstance(examples, Windows)
             return self.language(model, examples, rows)
+        if isinstance(examples, SeriesExamples):
+            from anyformer.training.forecasting import judged
+
+            return judged(model, examples, rows, self.passes(model, examples, rows))
+        if isinstance(examples, DetectionExamples):
+            from anyformer.training import detecting
+
+            found = self.passes(model, examples, rows)
+            return detecting.judged(examples, found, self.objective, self.preprocess.labels or ())
         assert isinstance(examples, RowExamples)
         if task == "tag":
             return self.tags(model, examples, rows)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from anyformer.data.order import Order
 from anyformer.data.prepared import Prepared
+from anyformer.slots import compiles
 from anyformer.training.defaults import EVALUATIONS, MINUTES, default_steps
 from anyformer.training.engine import Engine, put
 from anyformer.training.judge import Judge
@@ -51,8 +52,8 @@ def measure(
         sizes = sizes_for(data)
         count = settings.steps or default_steps(config.task, sizes, rows, settings.batch or 1, start=bool(config.start))
         planned = count * seconds if settings.minutes is None else settings.minutes * 60
-        fixed = config.task == "lm" or sizes.parts in (["table"], ["image"])  # one shape, so one compilation
-        if planned > LONG and fixed and compiler(device):
+        fixed = config.task == "lm" or sizes.parts in (["table"], ["image"], ["sound"])  # one shape, so one compilation
+        if planned > LONG and fixed and compiles(config.model) and compiler(device):
             why = f"about {planned / 60:.0f} minutes without"
     compiled = settings.compile is True or bool(why)
     if compiled and settings.minutes is not None:

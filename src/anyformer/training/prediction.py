@@ -36,6 +36,13 @@ def predict_files(
     if out is not None and out.suffix not in SUFFIXES and not writes:
         raise UserError(f"no format ends in {out.suffix!r}", where=str(out), fix=did_you_mean(out.suffix, SUFFIXES))
     check_place(out)
+    if predictor.preprocess.task == "detect":
+        from anyformer.training.detecting import object_table
+
+        suffix = ".jsonl" if as_json else out.suffix if out is not None else ".csv"
+        return handed(tabled(object_table(predictor, files, batch=batch), suffix), out)
+    if predictor.preprocess.task == "forecast":
+        return forecast(predictor, run, files, out, as_json=as_json, say=say)
     # Every row of the file must have its answer beside it, so a row that cannot be read is not passed over.
     try:
         found = asked(predictor, files, batch=batch, say=say, settings=settings_of(run, bad="error"))
@@ -47,13 +54,30 @@ def predict_files(
     if blank:
         say(f"unread   {blank:,} image{'s' * (blank > 1)}; no prediction is given where nothing else was there to see")
     suffix = ".jsonl" if as_json else out.suffix if out is not None else shape_of(found.answers)
-    data = rendered(found, suffix if suffix in SUFFIXES else ".txt")
+    return handed(rendered(found, suffix if suffix in SUFFIXES else ".txt"), out)
+
+
+def handed(data: bytes, out: Path | None) -> str | None:
+    """Text where there is no file to write; a file is there whole or not at all."""
     if out is None:
         return data.decode("utf-8")
     part = out.with_name(f".{out.name}.part")
     part.write_bytes(data)
     os.replace(part, out)
     return None
+
+
+def forecast(
+    predictor: Any, run: Path, files: list[Path], out: Path | None, *, as_json: bool, say: Callable[[str], None]
+) -> str | None:
+    """The steps that come after the last row of a series."""
+    import tempfile
+
+    from anyformer.training.forecasting import foreseen
+
+    with tempfile.TemporaryDirectory(prefix="anyformer-") as cache:
+        table = foreseen(predictor, files, settings=settings_of(run, bad="error"), cache=Path(cache), say=say)
+    return handed(tabled(table, ".jsonl" if as_json else out.suffix if out is not None else ".csv"), out)
 
 
 def shape_of(found: Answers) -> str:
@@ -73,7 +97,11 @@ def rendered(found: Asked, suffix: str) -> bytes:
         return "".join(f"{one_line(value)}\n" for value in predictions(found.answers)).encode("utf-8")
     if suffix == ".conll":
         return conll(found.answers, examples)
-    table = with_answers(found, examples)
+    return tabled(with_answers(found, examples), suffix)
+
+
+def tabled(table: Any, suffix: str) -> bytes:
+    """A table as a file of some kind."""
     if suffix == ".parquet":
         import pyarrow.parquet as pq
 

@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 
 from anyformer.data.cells import texts
-from anyformer.data.columns import Category, Date, Image, Number, Sentence, Text
+from anyformer.data.columns import Category, Date, Image, Number, Sentence, Sound, Text
+from anyformer.data.detection_rows import DetectionExamples
 from anyformer.data.examples import Examples
 from anyformer.data.kinds import days, numbers
 from anyformer.data.rows import RowExamples
+from anyformer.data.series import SeriesExamples, StepRows
+from anyformer.data.sound_rows import summaries
 from anyformer.data.windows import Windows
 from anyformer.evaluation.rows import Rows
 
@@ -21,6 +24,10 @@ def raw_rows(examples: Examples) -> Rows:
     """What a simple learner would be given for the same rows."""
     if isinstance(examples, Windows):
         return Rows(tokens=np.asarray(examples.ids), texts=whole_text(examples))
+    if isinstance(examples, SeriesExamples | StepRows):
+        return Rows()
+    if isinstance(examples, DetectionExamples):
+        return Rows()
     assert isinstance(examples, RowExamples)
     preprocess, frame = examples.preprocess, examples.frame.take(examples.rows)
     found: dict[str, Any] = {}
@@ -36,6 +43,8 @@ def raw_rows(examples: Examples) -> Rows:
         moments = days(frame.column(date.name))
         seconds = moments.astype("datetime64[s]").astype(np.float64)
         columns.append(np.where(np.isnat(moments), np.nan, seconds))
+    for sound in preprocess.of(Sound):
+        columns += list(summaries(examples.arrays, examples.rows, sound.rate).T)
     if columns:
         found["numbers"] = np.stack(columns, 1).astype(np.float64)
     if preprocess.of(Category):
@@ -55,6 +64,9 @@ def whole_text(examples: Windows) -> list[str] | None:
 
 def truth_of(examples: Examples) -> Any:
     """The targets of the rows, in the form that Answers hold them."""
+    if isinstance(examples, SeriesExamples):
+        known = np.asarray(examples.values[: examples.stop])
+        return examples.target.undo(known if known.shape[1] > 1 else known[:, 0])
     if not isinstance(examples, RowExamples):
         return []
     preprocess = examples.preprocess

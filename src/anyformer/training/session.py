@@ -20,6 +20,7 @@ from anyformer.data.order import Order
 from anyformer.data.reopen import reopen
 from anyformer.errors import INTERRUPTED, Diverged, NoRoom, Stopped, UserError
 from anyformer.evaluation.metrics import direction
+from anyformer.inspection.routing import routed
 from anyformer.training.checkpoint import check_same, read_checkpoint, save_checkpoint
 from anyformer.training.create import start_weights
 from anyformer.training.display import display
@@ -248,12 +249,14 @@ class Session:
         if self.data.valid is not None:
             self.progress.doing("evaluating")
             with self.enough_memory(lambda: self.steps[self.done - 1]), self.engine.judged() as model:
-                answers = self.judge(model, self.data.valid, most=self.config.training.eval_rows, decode=False)
+                with routed(model) as experts:
+                    answers = self.judge(model, self.data.valid, most=self.config.training.eval_rows, decode=False)
                 write_sample(self, model, last=last)
             scores = scored(answers)
             if self.standing.take(scores[self.standing.metric], self.done):
                 self.fresh_best = True
-            self.folder.append(METRICS_FILE, [{"step": self.done, "eval": {"split": "valid", **scores}}])
+            line: dict[str, Any] = {"step": self.done, "eval": {"split": "valid", **scores}}
+            self.folder.append(METRICS_FILE, [line | experts.facts()])
             self.progress.judged(self.done, scores)
             faults.point("evaluated")
         self.paused += time.perf_counter() - began

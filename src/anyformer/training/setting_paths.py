@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from anyformer.core.model import Model, Seq2Seq
+from anyformer.core.streams import Streams
 from anyformer.data.settings import Data
 from anyformer.errors import nearest, one_edit
 from anyformer.objectives import OBJECTIVES
@@ -32,7 +33,7 @@ ELSEWHERE = {
 def roots(section: str) -> list[type[Spec]]:
     """The parts a section may hold."""
     if section == "model":
-        return [Model, Seq2Seq]
+        return [Model, Seq2Seq, Streams]
     if section == "objective":
         return list(OBJECTIVES.values())
     known: dict[str, list[type[Spec]]] = {"data": [Data], "training": [Training]}

@@ -34,7 +34,7 @@ class Standing:
 
 def chosen_by(task: str, multi: bool, labels: Any) -> str:
     """The metric that chooses the best checkpoint; a translator would take too long to write at every evaluation."""
-    return "loss" if task == "translate" else main_metric(task, multi, labels)
+    return "loss" if task in ("translate", "forecast") else main_metric(task, multi, labels)
 
 
 def scored(answers: Answers) -> dict[str, float]:

@@ -1,0 +1,171 @@
+"""Recordings: WAV files read without help, other kinds through soundfile; one channel, at the rate asked for."""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from anyformer.errors import UserError
+
+PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE
+ZEROS = 6  # crossings of the sinc on each side
+MOST_PHASES = 2000  # of a resampling filter; rates that share no larger divisor are joined by straight lines
+WHOLE = 0xFFFFFFFF  # the size that programs write who do not know it yet
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a recording says of itself."""
+
+    rate: int
+    channels: int
+    samples: int  # of each channel
+    kind: int = PCM
+    bits: int = 16
+    start: int = 0  # byte of the first sample
+
+
+def look_at(path: Path) -> Head:
+    """Rate, channels and samples of a file, without reading its sound."""
+    if path.suffix.lower() not in (".wav", ".wave", ""):
+        return with_soundfile(path)[1]
+    try:
+        with path.open("rb") as file:
+            return wav_head(file, path)
+    except OSError as error:
+        raise UserError(f"cannot be opened: {error.strerror or error}", where=path.name, fix="check the path") from None
+
+
+def read_sound(path: Path, head: Head | None = None) -> tuple[np.ndarray, int]:
+    """Samples (N,) between -1 and 1, the mean of all channels, and how many there are a second."""
+    head = look_at(path) if head is None else head
+    if path.suffix.lower() not in (".wav", ".wave", ""):
+        found = with_soundfile(path)[0]
+    else:
+        with path.open("rb") as file:
+            file.seek(head.start)
+            raw = file.read(head.samples * head.channels * head.bits // 8)
+        found = decoded(raw, head).reshape(-1, head.channels)
+    wave = found.mean(1, dtype=np.float32) if found.shape[1] > 1 else found[:, 0]
+    if not np.isfinite(wave).all():
+        raise UserError("holds samples that are no numbers", where=path.name, fix="record or convert it again")
+    return wave, head.rate
+
+
+# ---------------------------------------------------------------- WAV
+
+
+def wav_head(file: BinaryIO, path: Path) -> Head:
+    """Walk the pieces of a RIFF file up to its samples."""
+
+    def bad(what: str, fix: str = "record or convert it again") -> UserError:
+        return UserError(what, where=path.name, fix=fix)
+
+    size = path.stat().st_size
+    start = file.read(12)
+    if not size:
+        raise bad("the file is empty")
+    if len(start) < 12 or start[:4] != b"RIFF" or start[8:] != b"WAVE":
+        raise bad("is no WAV recording", "give WAV files, or name it by what it is")
+    form: tuple[int, int, int, int] | None = None
+    while len(piece := file.read(8)) == 8:
+        name, length = piece[:4], struct.unpack("<I", piece[4:])[0]
+        if name == b"fmt ":
+            form = wav_format(file.read(length), bad)
+        elif name == b"data":
+            if form is None:
+                raise bad("its samples come before their format")
+            kind, channels, rate, bits = form
+            there = size - file.tell()
+            if length not in (0, WHOLE) and length > there:
+                raise bad(f"is cut off: {there:,} of {length:,} bytes of sound are there")
+            samples = (there if length in (0, WHOLE) else length) // (channels * bits // 8)
+            if not samples:
+                raise bad("holds no samples")
+            return Head(rate, channels, samples, kind, bits, file.tell())
+        else:
+            file.seek(length + length % 2, 1)
+    raise bad("holds no samples")
+
+
+def wav_format(raw: bytes, bad: object) -> tuple[int, int, int, int]:
+    """Kind, channels, rate and bits; what is compressed or makes no sense is refused."""
+    assert callable(bad)
+    if len(raw) < 16:
+        raise bad("its format is cut off")
+    kind, channels, rate, _, block, bits = struct.unpack("<HHIIHH", raw[:16])
+    if kind == EXTENSIBLE and len(raw) >= 26:
+        kind = struct.unpack("<H", raw[24:26])[0]
+    known = {PCM: (8, 16, 24, 32), FLOAT: (32, 64)}
+    if kind not in known or bits not in known[kind]:
+        raise bad(f"is stored in form {kind} with {bits} bits", "convert it to PCM of 16 bits")
+    if not 1 <= channels <= 64 or not 1 <= rate <= 1_000_000 or block != channels * bits // 8:
+        raise bad(f"says {channels} channels, {rate} samples a second, {block} bytes a sample")
+    return kind, channels, rate, bits
+
+
+def decoded(raw: bytes, head: Head) -> np.ndarray:
+    """Stored samples as float32; whole numbers become shares of the largest there is."""
+    if head.kind == FLOAT:
+        return np.frombuffer(raw, "<f4" if head.bits == 32 else "<f8").astype(np.float32)
+    if head.bits == 8:
+        return (np.frombuffer(raw, np.uint8).astype(np.float32) - 128) / 128
+    if head.bits == 24:
+        bytes_ = np.frombuffer(raw, np.uint8).reshape(-1, 3)
+        whole = np.zeros((len(bytes_), 4), np.uint8)
+        whole[:, 1:] = bytes_  # the low byte stays 0, so that the sign is in its place
+        return whole.view("<i4")[:, 0].astype(np.float32) / 2.0**31
+    return np.frombuffer(raw, f"<i{head.bits // 8}").astype(np.float32) / 2.0 ** (head.bits - 1)
+
+
+def with_soundfile(path: Path) -> tuple[np.ndarray, Head]:
+    """FLAC, Ogg and MP3, which need another package."""
+    try:
+        import soundfile
+    except (ImportError, OSError):
+        raise UserError("only WAV can be read without the package soundfile", where=path.name,
+                        fix="pip install soundfile, or convert it to WAV") from None  # fmt: skip
+    try:
+        found, rate = soundfile.read(str(path), dtype="float32", always_2d=True)
+    except (soundfile.SoundFileError, OSError, RuntimeError) as error:
+        raise UserError(f"cannot be read: {str(error)[:100]}", where=path.name, fix="convert it to WAV") from None
+    if not len(found):
+        raise UserError("holds no samples", where=path.name, fix="record or convert it again")
+    return found, Head(int(rate), found.shape[1], len(found))
+
+
+# ---------------------------------------------------------------- another rate
+
+
+def resampled_length(samples: int, old: int, new: int) -> int:
+    """How many samples a clip has at another rate."""
+    return -(-samples * new // old)
+
+
+def resample(wave: np.ndarray, old: int, new: int) -> np.ndarray:
+    """The same sound at another rate: a sinc under a squared cosine, one filter for each phase of the ratio."""
+    if old == new or not len(wave):
+        return wave
+    count = resampled_length(len(wave), old, new)
+    shared = math.gcd(old, new)
+    down, up = old // shared, new // shared
+    if up > MOST_PHASES:
+        return np.interp(np.arange(count) * (old / new), np.arange(len(wave)), wave).astype(np.float32)
+    cut = 0.99 * min(down, up)  # of the lower rate's own limit, in units of both
+    reach = math.ceil(ZEROS * down / cut)
+    at = (
+        torch.arange(-reach, reach + down, dtype=torch.float64) / down
+        - torch.arange(up, dtype=torch.float64)[:, None] / up
+    )
+    turns = (at * cut).clamp(-ZEROS, ZEROS)
+    kernel = torch.special.sinc(turns) * (turns * (math.pi / 2 / ZEROS)).cos().square() * (cut / down)  # (up,width)
+    padded = F.pad(torch.from_numpy(wave)[None], (reach, reach + down))
+    found = F.conv1d(padded[None], kernel.float()[:, None], stride=down)  # (1,up,steps)
+    return found[0].T.reshape(-1)[:count].numpy()

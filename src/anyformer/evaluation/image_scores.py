@@ -1,0 +1,172 @@
+"""How good made images are: Fréchet distance of features (FID, 1706.08500) and Inception score (IS, 1606.03498).
+
+The papers take both from one Inception network. No weights are downloaded here: features and classes are those of any
+image classifier, which the scores name. Scores of different classifiers cannot be compared, nor with published ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from anyformer.errors import UserError
+
+if TYPE_CHECKING:
+    from anyformer.predictor import Predictor
+
+
+class InceptionScore(NamedTuple):
+    """Mean and standard deviation over the splits."""
+
+    mean: float
+    deviation: float
+
+
+class ImageScores(NamedTuple):
+    """FID of made against real images, IS of both, and whose features were used."""
+
+    fid: float
+    inception: InceptionScore
+    inception_of_real: InceptionScore
+    real: int
+    fake: int
+    features: str
+
+
+# ---------------------------------------------------------------- the formulas
+
+
+def frechet_distance(features_a: Any, features_b: Any) -> float:
+    """Between the normal distributions with the means and covariances of two sets of features (N, F).
+
+    >>> a = torch.tensor([[-1.0], [1.0], [0.0]])
+    >>> frechet_distance(a, a + 3)
+    9.0
+    """
+    a, b = rows_of(features_a, "features_a"), rows_of(features_b, "features_b")
+    if a.shape[1] != b.shape[1]:
+        raise UserError(f"features of {a.shape[1]} and {b.shape[1]} numbers", fix="take both from one network")
+    return frechet_of_normals(a.mean(0), covariance(a), b.mean(0), covariance(b))
+
+
+def frechet_of_normals(mean_a: Tensor, cov_a: Tensor, mean_b: Tensor, cov_b: Tensor) -> float:
+    """|m_a - m_b|^2 + tr(A + B - 2 (A B)^1/2), in float64.
+
+    The trace of (A B)^1/2 is the sum of the singular values of A^1/2 B^1/2: unlike the roots of eigenvalues of A B,
+    these lose no digits where a direction has next to no spread.
+    """
+    cross = torch.linalg.svdvals(root(cov_a) @ root(cov_b)).sum()
+    squared = (mean_a - mean_b).double().square().sum()
+    return max(0.0, float(squared + cov_a.double().trace() + cov_b.double().trace() - 2 * cross))
+
+
+def root(matrix: Tensor) -> Tensor:
+    """The symmetric square root of a covariance; rounding may have left eigenvalues just below 0."""
+    values, vectors = torch.linalg.eigh(matrix.double())
+    return vectors * values.clamp(min=0).sqrt() @ vectors.mT
+
+
+def covariance(features: Tensor) -> Tensor:
+    """(F, F) of rows (N, F), by N - 1."""
+    centred = features - features.mean(0)
+    return centred.mT @ centred / (len(features) - 1)
+
+
+def inception_score(probabilities: Any, splits: int = 10) -> InceptionScore:
+    """exp(mean KL(p(class | image) || p(class))) of class probabilities (N, classes), over `splits` parts of the rows.
+
+    1 where all images look alike or unsure, the number of classes where each is sure and all are equally frequent.
+    Parts are neighbouring rows, as in the paper: rows must not be sorted by class.
+
+    >>> inception_score(torch.eye(4).repeat(6, 1), splits=2)
+    InceptionScore(mean=4.0, deviation=0.0)
+    """
+    rows = rows_of(probabilities, "probabilities")
+    if not 1 <= splits <= len(rows):
+        raise UserError(f"{len(rows)} rows cannot be split into {splits}", where="splits", fix=f"use 1 to {len(rows)}")
+    if bool((rows < 0).any()) or float((rows.sum(1) - 1).abs().max()) > 1e-3:
+        raise UserError("rows are no probabilities: they do not sum to 1", where="probabilities", fix="use softmax(-1)")
+    scores = []
+    for part in rows.tensor_split(splits):
+        mean = part.mean(0, keepdim=True)
+        scores.append((torch.xlogy(part, part) - torch.xlogy(part, mean)).sum(1).mean().exp())
+    found = torch.stack(scores)
+    return InceptionScore(float(found.mean()), float(found.std(correction=0)))
+
+
+def rows_of(values: Any, where: str) -> Tensor:
+    """A matrix in float64, finite, of at least two rows."""
+    rows = torch.as_tensor(values).detach().to("cpu", torch.float64)
+    if rows.dim() != 2 or len(rows) < 2:
+        raise UserError(f"shape {tuple(rows.shape)}", where=where, fix="expected (N, F) with N of 2 or more")
+    if not bool(rows.isfinite().all()):
+        raise UserError("a number is not finite", where=where, fix="remove the images that give nan")
+    return rows
+
+
+# ---------------------------------------------------------------- images
+
+
+def image_scores(real: Any, fake: Any, predictor: Predictor, *, batch: int = 100) -> ImageScores:
+    """Scores of made images against real ones, by the features and classes of an image classifier.
+
+    Images are (N, C, H, W): whole numbers 0 to 255, or fractions from -1 to 1 as a generator gives them, which are
+    rounded to what a picture file would hold.
+    """
+    (a, shares_a), (b, shares_b) = (features_of(images, predictor, batch=batch) for images in (real, fake))
+    splits = min(10, len(a), len(b))
+    real_score, fake_score = (inception_score(shuffled(shares), splits) for shares in (shares_a, shares_b))
+    return ImageScores(
+        frechet_distance(a, b), fake_score, real_score, len(a), len(b),
+        f"{a.shape[1]} numbers before the {shares_a.shape[1]} classes of {name_of(predictor)}",
+    )  # fmt: skip
+
+
+@torch.inference_mode()
+def features_of(images: Any, predictor: Predictor, *, batch: int = 100) -> tuple[Tensor, Tensor]:
+    """What the classifier's last layer reads (N, F), and its probabilities (N, classes)."""
+    if predictor.images is None:
+        raise UserError("the model takes no images", where="predictor", fix="load an image classifier")
+    vectors, shares = [], []
+    for part in batches(whole_numbers(images), batch):
+        out = predictor.run(part)
+        if out.pooled is None or out.logits is None or out.logits.dim() != 2 or out.logits.shape[1] < 2:
+            raise UserError("the model gives no classes", where="predictor", fix="load an image classifier")
+        vectors.append(out.pooled.double().cpu())
+        shares.append(out.logits.double().softmax(-1).cpu())
+    return torch.cat(vectors), torch.cat(shares)
+
+
+def whole_numbers(images: Any) -> np.ndarray:
+    """(N, C, H, W) in 0 to 255."""
+    pixels = images.detach().cpu().numpy() if isinstance(images, Tensor) else np.asarray(images)
+    if pixels.ndim != 4 or len(pixels) < 2:
+        raise UserError(f"images have shape {pixels.shape}", where="images", fix="expected (N, C, H, W), N 2 or more")
+    if pixels.dtype == np.uint8:
+        return pixels
+    if not np.issubdtype(pixels.dtype, np.floating) or not np.abs(pixels).max() <= 1:
+        raise UserError(f"images of type {pixels.dtype} beyond -1 to 1", where="images", fix="give uint8 from 0 to 255")
+    return np.rint((pixels + 1) * 127.5).astype(np.uint8)
+
+
+def shuffled(rows: Tensor) -> Tensor:
+    """Always in the same way: images of a folder come class by class."""
+    return rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))]
+
+
+def batches(pixels: np.ndarray, size: int) -> Iterator[list[np.ndarray]]:
+    for start in range(0, len(pixels), size):
+        yield list(pixels[start : start + size])
+
+
+def name_of(predictor: Predictor) -> str:
+    """A classifier by the kind of its spec and the first digits of its weights' hash."""
+    mark = hashlib.sha256()
+    for name, value in predictor.model.named_parameters():
+        mark.update(name.encode() + value.detach().float().cpu().numpy().tobytes())
+    return f"{type(predictor.spec).__name__} {mark.hexdigest()[:8]}"

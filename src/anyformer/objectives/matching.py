@@ -1,0 +1,39 @@
+"""Matching: which answer is held to which target, so that the whole costs least (the Hungarian method)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from anyformer.errors import UserError
+
+DEAR = 1e9  # instead of what is no number: matched only where nothing else is left, so that training can say so
+
+
+@torch.compiler.disable
+@torch.no_grad()
+def assign(costs: Tensor, counts: Sequence[int]) -> Tensor:
+    """The target of every answer (...,B,Q), -1 for none, from costs (...,B,Q,M); row b has `counts[b]` targets.
+
+    Every target has one answer and no answer has two, as far as there are answers enough; the sum of the costs of the
+    pairs is the least there is.
+
+    >>> assign(torch.tensor([[[1.0, 5.0], [2.0, 1.0], [9.0, 9.0]]]), [2]).tolist()
+    [[0, 1, -1]]
+    """
+    try:
+        from scipy.optimize import linear_sum_assignment
+    except ImportError:
+        what = "matching needs scipy, which is not installed"
+        raise UserError(what, where="Detect", fix="pip install 'anyformer[train]'") from None
+    known = costs.cpu().double().nan_to_num(DEAR, DEAR, -DEAR)
+    table = (known[None] if known.dim() == 3 else known.flatten(0, -4)).numpy()  # (L,B,Q,M)
+    found = torch.full(table.shape[:3], -1)
+    for layer, rows in enumerate(table):
+        for row, (cost, count) in enumerate(zip(rows, counts, strict=True)):
+            if count:
+                answers, targets = linear_sum_assignment(cost[:, :count])
+                found[layer, row, torch.from_numpy(answers)] = torch.from_numpy(targets)
+    return found.reshape(costs.shape[:-1]).to(costs.device)
