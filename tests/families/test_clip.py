@@ -147,12 +147,6 @@ def test_either_tower_of_a_whole_clip_opens(tmp_path: Path) -> None:
     assert (again.eval().double()(pixels).image_embeds - wanted).abs().max() <= 1e-10
 
 
-def test_a_whole_clip_says_that_it_is_two(tmp_path: Path) -> None:
-    whole(tmp_path / "x")
-    with pytest.raises(anyformer.UserError, match="head='text' or head='vision'"):
-        open_folder(tmp_path / "x")
-
-
 def test_options_inside_a_tower_are_not_overlooked(tmp_path: Path) -> None:
     whole(tmp_path / "x")
     path = tmp_path / "x" / "config.json"

@@ -27,6 +27,7 @@ from anyformer import (
 )  # fmt: skip
 from anyformer.checks import answer_of
 from anyformer.core.init import initialise
+from tests.laws.examples import gathered
 from tests.laws.parts import HEADS, MEMORY_WIDTH, VOCAB, WIDTH
 
 EXACT = 1e-9  # what float64 leaves of two ways to compute the same
@@ -52,8 +53,20 @@ def language(**settings: Any) -> Model:
     return model(head=LM(), **settings)
 
 
-def with_mixer(mixer: Mixer, **settings: Any) -> Model:
-    return model(mixer=mixer, **settings)
+def around(mixer: Mixer, *, causal: bool | None = None, **settings: Any) -> Model:
+    """A model with this mixer, as causal as it can be, over what it can read."""
+    embed = {"embed": Patches(size=8, patch=2, channels=2)} if mixer.needs_grid else {"head": LM()}
+    return model(mixer=mixer, causal=mixer.causal_form if causal is None else causal, **(embed | settings))
+
+
+def looking(mixer: Mixer, batch: int = 2, dtype: torch.dtype = torch.float64) -> dict[str, Any]:
+    """What a mixer that reads a memory is given besides."""
+    return {"memory": memory(batch, width=WIDTH).to(dtype)} if mixer.looks_at_memory else {}
+
+
+def rounding(mixer: Mixer, dtype: torch.dtype = torch.float64) -> float:
+    """How much of the future may reach the past: nothing, or what a Fourier transform rounds."""
+    return 0.0 if mixer.exact else 1e-12 if dtype == torch.float64 else 1e-5
 
 
 def pair(*, relative: Relative | None = None, position: Position | None = None, cross: Mixer | None = None,
@@ -114,7 +127,10 @@ def inputs(embed: Embed, batch: int = 2, length: int = 8, *, seed: int = 0, dtyp
     if isinstance(embed, Joint):
         parts = [inputs(part, batch, length, seed=seed + i, dtype=dtype) for i, part in enumerate(embed.parts)]
         return tuple(part if len(part) > 1 else part[0] for part in parts)
-    raise NotImplementedError(f"say in tests/laws/nets.py what a model with {type(embed).__name__} is called with")
+    others = gathered("INPUTS")
+    if type(embed) in others:
+        return others[type(embed)](embed, batch, length, seed, dtype)
+    raise NotImplementedError(f"say in tests/laws/examples what a model with {type(embed).__name__} is called with")
 
 
 def memory(batch: int = 2, length: int = 5, *, seed: int = 0, width: int = MEMORY_WIDTH) -> Tensor:

@@ -55,6 +55,7 @@ from anyformer import (
 )  # fmt: skip
 from anyformer.positions import Scaling
 from anyformer.spec import subclasses
+from tests.laws.examples import gathered
 
 FOLDERS = ("norms", "positions", "feeds", "mixers", "embeds", "heads")
 for _folder in FOLDERS:  # a part left out of its folder's __init__ is a part all the same
@@ -151,6 +152,7 @@ EXAMPLES: dict[type[Spec], dict[str, Spec]] = {
     Span: {"span": Span()},
     Distilled: {"distilled": Distilled(classes=3)},
     Regress: {"regress": Regress(outputs=2, pool="mean"), "regress-dense": Regress(dense=True, act="relu")},
+    **gathered("EXAMPLES"),
 }  # fmt: skip
 
 
@@ -175,5 +177,26 @@ def named(slot: type[Spec]) -> dict[str, Any]:
 
 
 def every(*slots: type[Spec]) -> list[Any]:
-    """The same as parameters of a test."""
-    return [pytest.param(spec, id=name) for slot in slots for name, spec in named(slot).items()]
+    """The same as parameters of a test; without those that a theme holds to the laws in a place of their own."""
+    found = ((name, spec) for slot in slots for name, spec in named(slot).items())
+    return [pytest.param(spec, id=name) for name, spec in found if name not in gathered("APART")]
+
+
+def of_images(part: Any) -> bool:
+    """Whether it is a position that has nothing to say about text."""
+    if not isinstance(part, Position):
+        return False
+    try:
+        part.build(WIDTH)
+    except UserError as error:
+        return "for images" in str(error)
+    return False
+
+
+def mixers(*, causal: bool | None = None, text: bool = True) -> list[Any]:
+    """Mixers as parameters of a test: those that can be causal, those that read text."""
+    return [
+        pytest.param(spec, id=name)
+        for name, spec in named(Mixer).items()
+        if not (causal and not spec.causal_form) and not (text and spec.needs_grid)
+    ]

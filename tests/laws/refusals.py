@@ -10,6 +10,8 @@ import torch
 
 from anyformer import LM, NTK, Dynamic, Grid, NoRelative, Patches, Rope
 from anyformer.spec import fields_of
+from tests.laws.examples import gathered
+from tests.laws.nets import around, build, gap, inputs, looking
 
 Parts = dict[str, Any]  # what the cell was made of: embed, mixer, relative, head, ... and width
 
@@ -66,6 +68,24 @@ def registers_without_a_grid(parts: Parts) -> bool:
     return isinstance(embed, Patches) and embed.registers > 0 and not isinstance(parts["position"], Grid)
 
 
+def no_rows_and_columns(parts: Parts) -> bool:
+    """The layout of the embedding knows no grid."""
+    embed = parts["embed"].build(parts["width"]).double()
+    return parts["mixer"].needs_grid and embed.layout(*inputs(parts["embed"])).grid is None
+
+
+@torch.no_grad()
+def sees_the_future(parts: Parts) -> bool:
+    """Built without causal order, the first token's answer moves with the last one's input."""
+    mixer = parts["mixer"]
+    net = build(around(mixer, causal=False))
+    given = inputs(net.spec.embed)
+    changed = (given[0].clone(),)
+    changed[0][:, -1] = changed[0].flip(-1)[:, -1]
+    moved = gap(net(*given, **looking(mixer)).hidden[:, 0], net(*changed, **looking(mixer)).hidden[:, 0])
+    return parts["causal"] and moved > 1e-6
+
+
 REASONS: dict[str, Callable[[Parts], bool]] = {
     r"\w+ has no setting 'position'": no_position_setting,
     r"Grid positions are for images": text_has_no_grid,
@@ -78,6 +98,9 @@ REASONS: dict[str, Callable[[Parts], bool]] = {
     r"a parallel block has no place for cross-attention": no_place_for_cross,
     r"\w+ does not look at an encoder's output": own_sequence_only,
     r"register tokens have no place among other positions than Grid": registers_without_a_grid,
+    r"\w+ needs rows and columns, \w+ gives none": no_rows_and_columns,
+    r"\w+ has no causal form": sees_the_future,
+    **gathered("REASONS"),
 }
 
 

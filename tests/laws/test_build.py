@@ -32,16 +32,22 @@ from anyformer import (
 )  # fmt: skip
 from anyformer.core.context import lay_out
 from anyformer.positions.sinusoid import sinusoid
-from tests.laws.nets import gap, inputs, language, memory, model, pair, tokens
+from tests.laws import nets
+from tests.laws.nets import gap, inputs, language, looking, model, pair, tokens
 from tests.laws.parts import every, named
 
 PATHS = Path(__file__).with_name("paths.txt")
 TINY = ["gpt2-tiny", "bert-base-tiny", "t5-small-tiny", "bart-base-tiny", "vit-b16-tiny", "ft-transformer-tiny",
-        "llama3-8b-tiny", "albert-base-tiny", "bloom-560m-tiny"]  # fmt: skip
+        "llama3-8b-tiny", "albert-base-tiny", "bloom-560m-tiny", "clip-b32-tiny", "vilbert-base-tiny", "detr-r50-tiny",
+        "hyena-small-tiny", "lstm-lm-tiny", "bahdanau-seq2seq-tiny", "cnn-classifier-tiny", "switch-small-tiny",
+        "pyramid-small-tiny", "lr-net-50-tiny", "vt-resnet-tiny", "sagan-32-tiny", "ast-small-tiny",
+        "patchtst-tiny"]  # fmt: skip
 
 
 def around(part: Spec, **settings: Any) -> Model:
     """A model with this part in its slot."""
+    if isinstance(part, Mixer):
+        return nets.around(part, **({} if part.needs_grid else {"head": None}), **settings)
     slot = next(slot for slot in (Norm, Relative, Mixer, Feed, Embed, Head) if isinstance(part, slot))
     return model(**{slot.__name__.lower(): part}, **settings)
 
@@ -50,9 +56,7 @@ PARTS = every(Norm, Relative, Mixer, Feed, Embed, Head)
 
 
 def run(net: Any, spec: Model, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    mixer = spec.stack.tiles[0].mixer
-    options = {} if mixer.takes_relative else {"memory": memory(2, width=16).to(dtype)}
-    return net(*inputs(spec.embed, dtype=dtype), **options).hidden
+    return net(*inputs(spec.embed, dtype=dtype), **looking(spec.stack.mixers[0], dtype=dtype)).hidden
 
 
 @pytest.mark.quick

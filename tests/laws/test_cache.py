@@ -11,8 +11,8 @@ import torch
 from anyformer import Alibi, Attention, Learned, Mixer, Norm, Position, Relative, RMSNorm, Rope, Shaw, Sinusoid, checks
 from anyformer.checks import answer_of
 from tests.laws.broken import Forgetful
-from tests.laws.nets import EXACT, build, gap, language, memory, model, pair, stepwise, tokens
-from tests.laws.parts import every, named
+from tests.laws.nets import EXACT, around, build, gap, language, looking, model, pair, stepwise, tokens
+from tests.laws.parts import every, mixers, named, of_images
 
 LENGTH = 9
 GIVEN = tokens(3, LENGTH)
@@ -29,10 +29,6 @@ MASKED = torch.ones(3, LENGTH, dtype=torch.bool)
 MASKED[0, :3] = MASKED[1, :1] = False  # left padding, as batched generation has it
 
 
-def looking(mixer: Mixer) -> dict[str, Any]:
-    return {} if mixer.takes_relative else {"memory": memory(3, width=16)}
-
-
 @torch.no_grad()
 def error(spec: Any, cuts: list[int], *, limit: int | None = None, rolling: bool = True, **options: Any) -> float:
     net = build(spec)
@@ -42,16 +38,16 @@ def error(spec: Any, cuts: list[int], *, limit: int | None = None, rolling: bool
 
 @pytest.mark.parametrize("limit", [None, LENGTH], ids=["growing", "static"])
 @pytest.mark.parametrize("cuts", CUTS.values(), ids=CUTS)
-@pytest.mark.parametrize("mixer", every(Mixer))
+@pytest.mark.parametrize("mixer", mixers(causal=True))
 def test_pieces_equal_the_full_pass(mixer: Mixer, cuts: list[int], limit: int | None) -> None:
-    assert error(language(mixer=mixer, position=Sinusoid()), cuts, limit=limit, **looking(mixer)) < EXACT
+    assert error(language(mixer=mixer, position=Sinusoid()), cuts, limit=limit, **looking(mixer, 3)) < EXACT
 
 
 @pytest.mark.quick
 def test_a_cache_that_forgets_is_noticed() -> None:
     """The control of every law in this file."""
     for mixer in named(Mixer).values():
-        if mixer.takes_relative and mixer.window != 2:
+        if isinstance(mixer, Attention) and mixer.window != 2:
             assert error(language(mixer=Forgetful(inner=mixer)), CUTS["prefill-5"]) > 1e-3
 
 
@@ -65,7 +61,7 @@ def test_relative_positions_go_on_where_they_were(relative: Relative, mixer: Mix
 @pytest.mark.parametrize("position", [*every(Position), pytest.param(None, id="none")])
 @pytest.mark.parametrize("norm", every(Norm))
 def test_absolute_positions_go_on_where_they_were(position: Position | None, norm: Norm) -> None:
-    if type(position).__name__ == "Grid":
+    if of_images(position):
         position = None  # an image is there from the beginning; the grid refuses text (test_grid)
     assert error(language(position=position, norm=norm), CUTS["prefill-5"]) < EXACT
 
@@ -76,6 +72,51 @@ def test_places_orders_and_shared_layers_decode(place: str, order: str) -> None:
     assert error(language(place=place, order=order), CUTS["prefill-5"]) < EXACT
     shared = language(place=place, order=order, depth=4, stack={"groups": 2})
     assert error(shared, CUTS["chunks"]) < EXACT  # layers that share weights remember apart
+
+
+@pytest.mark.parametrize("mixer", mixers(causal=True))
+@torch.no_grad()
+def test_every_mixer_decodes_padded_prompts_and_documents(mixer: Mixer) -> None:
+    """Padding left and right of a prompt, and packed texts: each row goes on as if it were alone."""
+    net, extra = build(around(mixer)), looking(mixer, 3)
+    right = torch.ones(3, 6, dtype=torch.bool)
+    right[0, 4:] = right[2, 5:] = False
+    for mask in (MASKED[:, :6], right):
+        state = net.state(3)
+        net(GIVEN[:, :6], mask=mask, state=state, **extra)
+        steps = [net(GIVEN[:, 6:8], state=state, **extra).logits, net(GIVEN[:, 8:], state=state, **extra).logits]
+        for row in range(3):
+            real = torch.cat([GIVEN[row, :6][mask[row]], GIVEN[row, 6:]])[None]
+            alone = net(real, **{name: given[row : row + 1] for name, given in extra.items()}).logits
+            assert gap(torch.cat(steps, 1)[row : row + 1], alone[:, -3:]) < EXACT
+    documents = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 2, 2]]).expand(3, -1)
+    full, state = net(GIVEN, documents=documents, **extra).logits, net.state(3)
+    for a, b in itertools.pairwise([0, 2, 5, 6, 7, 8, 9]):
+        got = net(GIVEN[:, a:b], documents=documents[:, a:b], state=state, **extra).logits
+        assert gap(got, full[:, a:b]) < EXACT
+    if not mixer.looks_at_memory or mixer.exact:
+        assert gap(full[:, :3], net(GIVEN[:, :3], **extra).logits) < EXACT
+
+
+@pytest.mark.parametrize("mixer", mixers(causal=True))
+@torch.no_grad()
+def test_every_mixer_reorders_its_rows_and_takes_tokens_back(mixer: Mixer) -> None:
+    """Beams repeat and drop rows; speculation takes back what was refused, where the state was made for it."""
+    net, extra = build(around(mixer)), looking(mixer, 3)
+    full = net(GIVEN, **extra).logits
+    rows = torch.tensor([2, 0, 0])
+    state = net.state(3)
+    net(GIVEN[:, :5], state=state, **extra)
+    state.select(rows)
+    picked = {name: given[rows] for name, given in extra.items()}
+    assert gap(net(GIVEN[rows, 5:], state=state, **picked).logits, full[rows, 5:]) < EXACT
+    state = net.state(3, rolling=False)
+    net(GIVEN[:, :4], state=state, **extra)
+    net((GIVEN[:, 4:7] + 1) % 17, state=state, **extra)  # refused, and taken back
+    assert gap(net(GIVEN[:, 4:], state=state.keep(4), **extra).logits, full[:, 4:]) < EXACT
+    wrong = net.state(3)  # control: rows left where they were
+    net(GIVEN[:, :5], state=wrong, **extra)
+    assert mixer.looks_at_memory or gap(net(GIVEN[rows, 5:], state=wrong, **picked).logits, full[rows, 5:]) > 1e-6
 
 
 @torch.no_grad()

@@ -147,7 +147,8 @@ SETTINGS: dict[str, tuple[Callable[[], Any], str]] = {
     "classes": (lambda: Pooled(classes=0), "classes 0 is below 1; give 2 or more"),
     "token-classes": (lambda: TokenHead(classes=0), "classes 0 is below 1; give the number of labels"),
     "outputs": (lambda: Regress(outputs=0), "outputs 0 is below 1; use 1"),
-    "depth": (lambda: language(depth=0), "must both be 1 or more; use 1"),
+    "depth": (lambda: language(depth=-1), "depth -1 0 or more; use 1"),
+    "no-block": (lambda: Stack(width=16, depth=2), "a stack of depth 2 has no block; give block=Block(...)"),
     "too-many-groups": (
         lambda: language(depth=2, stack={"groups": 4}),
         "groups 4 is not between 1 and depth 2; use groups 1",

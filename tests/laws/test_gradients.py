@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from anyformer import Attention, Embed, Feed, Head, Learned, Mixer, Norm, Position, Relative, Rope, Stack, preset
-from tests.laws.nets import EXACT, build, gap, inputs, language, memory, model, pair, tokens
-from tests.laws.parts import every, named
+from tests.laws.nets import EXACT, around, build, gap, inputs, language, looking, model, pair, tokens
+from tests.laws.parts import every, named, of_images
 
 GIVEN = tokens(2, 8)
 IMAGE = named(Embed)["patches"]
@@ -20,7 +20,7 @@ def untouched(net: nn.Module, *given: Any, **options: Any) -> list[str]:
     """Names of the parameters whose gradient is missing or zero after one backward pass; asserts finite ones."""
     net.train()
     out = net(*given, **options)
-    answers = [x for x in (out.logits, out.pooled, out.hidden) if x is not None]
+    answers = [x for x in (out.logits, out.pooled, out.boxes, out.hidden) if x is not None]
     weights = [torch.randn(x.shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64) for x in answers]
     sum((x * w).sum() for x, w in zip(answers, weights, strict=True)).backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in net.parameters())
@@ -30,13 +30,17 @@ def untouched(net: nn.Module, *given: Any, **options: Any) -> list[str]:
 
 @pytest.mark.parametrize("part", every(Norm, Position, Relative, Mixer, Feed))
 def test_a_gradient_reaches_every_parameter_of_a_block(part: Any) -> None:
-    if type(part).__name__ == "Grid":
-        assert untouched(build(model(embed=IMAGE, causal=False)), *inputs(IMAGE)) == []
+    if of_images(part):
+        assert untouched(build(model(embed=IMAGE.replace(position=part), causal=False)), *inputs(IMAGE)) == []
         return
     slot = next(s for s in (Norm, Position, Relative, Mixer, Feed) if isinstance(part, s))
     settings = {slot.__name__.lower(): part}
-    options = {"memory": memory(2, width=16)} if isinstance(part, Mixer) and not part.takes_relative else {}
-    for causal in (True, False):
+    if isinstance(part, Mixer) and part.needs_grid:
+        net = build(around(part))
+        assert untouched(net, *inputs(net.spec.embed)) == []
+        return
+    options = looking(part) if isinstance(part, Mixer) else {}
+    for causal in (True, False) if not isinstance(part, Mixer) or part.causal_form else (False,):
         for place in ("pre", "post", "sandwich"):
             net = build(language(causal=causal, place=place, layer_scale=0.3, **settings))
             assert untouched(net, GIVEN, **options) == []

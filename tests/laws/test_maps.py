@@ -5,23 +5,24 @@ from __future__ import annotations
 import pytest
 import torch
 
-from anyformer import Attention, Mixer, Relative, Rope, attention_maps, explain_attention
+from anyformer import Attention, Cross, Mixer, Relative, Rope, attention_maps, explain_attention
 from anyformer.core.attend import spread
 from anyformer.inspection.maps import prepared
 from tests.laws.nets import EXACT, build, gap, language, memory, pair, tokens
 from tests.laws.parts import every
 
 GIVEN = tokens(2, 7)
+ATTENTION = [case for case in every(Mixer) if isinstance(case.values[0], Attention | Cross)]
 MASK = torch.ones(2, 7, dtype=torch.bool)
 MASK[0, :2] = False
 
 
 @pytest.mark.quick
-@pytest.mark.parametrize("mixer", every(Mixer))
+@pytest.mark.parametrize("mixer", ATTENTION)
 @torch.no_grad()
 def test_maps_equal_a_naive_softmax_and_rows_sum_to_one(mixer: Mixer) -> None:
     net = build(language(mixer=mixer))
-    options = {} if mixer.takes_relative else {"memory": memory(2, width=16)}
+    options = {"memory": memory(2, width=16)} if mixer.looks_at_memory else {}
     before = net(GIVEN, mask=MASK, **options).logits
     maps = attention_maps(net, GIVEN, mask=MASK, **options)
     given = prepared(net, GIVEN, options={"mask": MASK, **options})
@@ -42,7 +43,7 @@ def test_maps_equal_a_naive_softmax_and_rows_sum_to_one(mixer: Mixer) -> None:
 
 
 def naive_rule(mixer: Mixer, keys: int) -> torch.Tensor:
-    if not mixer.takes_relative:
+    if mixer.looks_at_memory:
         return torch.ones(1, 1, 7, keys, dtype=torch.bool)
     i, j = torch.arange(7)[:, None], torch.arange(7)[None]
     allowed = (i >= j) & (i - j < (mixer.window or 99))

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from anyformer import Attention, Embed, Head, Joint, Learned, Mixer, Patches, Pooled, Position, Relative, Table, Tokens
 from anyformer.checks import padding
-from tests.laws.nets import EXACT, build, gap, inputs, language, memory, model, pair, tokens
-from tests.laws.parts import every
+from tests.laws.nets import EXACT, around, build, gap, inputs, language, looking, model, pair, tokens
+from tests.laws.parts import every, mixers, of_images
 
 LENGTHS = (8, 5, 3)
 GIVEN = tokens(3, 8)
@@ -54,10 +54,11 @@ both_orders = pytest.mark.parametrize("causal", [True, False], ids=["causal", "b
 @pytest.mark.quick
 @both_sides
 @both_orders
-@pytest.mark.parametrize("mixer", every(Mixer))
+@pytest.mark.parametrize("mixer", mixers())
 def test_padding_changes_nothing(mixer: Mixer, causal: bool, side: str) -> None:
+    causal = causal and mixer.causal_form
     net = build(language(mixer=mixer, position=Learned(24), causal=causal))
-    options = {} if mixer.takes_relative else {"memory": memory(3, width=16)}
+    options = looking(mixer, 3)
     assert worst(net, side, **options) < EXACT
     if side == "left" or not (causal or options):  # a causal model does not see what stands right of it
         assert worst(net, side, blind=True, **options) > 1e-3
@@ -77,7 +78,7 @@ def test_padding_moves_no_relative_position(relative: Relative, causal: bool, si
 @both_sides
 @pytest.mark.parametrize("position", every(Position))
 def test_padding_moves_no_absolute_position(position: Position, side: str) -> None:
-    if type(position).__name__ == "Grid":
+    if of_images(position):
         return  # an image has no padding; test_grid shows that the grid refuses text
     for causal in (True, False):
         assert worst(build(language(position=position, causal=causal)), side) < EXACT
@@ -162,6 +163,21 @@ def test_packed_documents_equal_separate_passes(relative: Relative) -> None:
             assert gap(packed[:, a:b], net(GIVEN[:, a:b]).logits) < EXACT
         assert gap(net(GIVEN).logits, packed) > 1e-3  # control: read as one text
         assert gap(net(GIVEN, documents=DOCUMENTS).logits, packed) < EXACT  # one row of documents serves all
+
+
+@both_orders
+@pytest.mark.parametrize("mixer", mixers())
+@torch.no_grad()
+def test_every_mixer_keeps_documents_apart(mixer: Mixer, causal: bool) -> None:
+    net, extra = build(around(mixer, causal=causal and mixer.causal_form)), looking(mixer, 3)
+    packed = net(GIVEN, documents=DOCUMENTS.expand(3, -1), **extra).logits
+    for a, b in CUTS:
+        assert gap(packed[:, a:b], net(GIVEN[:, a:b], **extra).logits) < EXACT
+    mask = torch.tensor([[True, True, False, True, True, True, False, False]])
+    single = {name: given[:1] for name, given in extra.items()}
+    holed = net(GIVEN[:1], mask=mask, documents=torch.tensor([[4, 4, 4, 9, 9, 9, 9, 0]]), **single).logits
+    assert gap(holed[:, :2], net(GIVEN[:1, :2], **single).logits) < EXACT
+    assert gap(holed[:, 3:6], net(GIVEN[:1, 3:6], **single).logits) < EXACT
 
 
 @torch.no_grad()
