@@ -155,6 +155,11 @@ class Embed(Spec, slot=True):
         raise NotImplementedError
 
     @property
+    def adds(self) -> bool:
+        """Whether it has positions for every layer, added to queries and keys there (`context.added`)."""
+        return False
+
+    @property
     def vocabulary(self) -> tuple[int, int | None] | None:
         """(V, inner width or None) where the embedding is a table that a language-model head can borrow."""
         return None

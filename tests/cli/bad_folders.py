@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ class Bad:
     name: str
     make: Callable[[Path], list[Path]]
     said: str
+    task: str | None = None  # where it cannot be guessed from the files
 
 
 def idx(shape: tuple[int, ...], *, kind: int = 8, cut: int = 0) -> bytes:
@@ -54,7 +56,29 @@ def below(*names: str, content: bytes = WHOLE) -> Callable[[Path], list[Path]]:
     return make
 
 
+def coco(*, image: str = "x.png", seen: int = 1, box: tuple[float, ...] = (0, 0, 1, 1)) -> Callable[[Path], list[Path]]:
+    """A maker of COCO's json beside one image of 6 x 6, with one annotation."""
+
+    def make(folder: Path) -> list[Path]:
+        (folder / "x.png").write_bytes(WHOLE)
+        whole = {"images": [{"id": 1, "file_name": image, "width": 6, "height": 6}],
+                 "annotations": [{"id": 7, "image_id": seen, "category_id": 1, "bbox": list(box)}],
+                 "categories": [{"id": 1, "name": "square"}]}  # fmt: skip
+        (folder / "coco.json").write_text(json.dumps(whole))
+        return [folder / "coco.json"]
+
+    return make
+
+
+SOUNDS = [f"{name}/{number}.wav" for name in ("high", "low") for number in range(4)]
 BAD = [
+    Bad("proteins without residues", files(**{"p.fasta": b">a\n\n>b\n"}), "p.fasta"),
+    Bad("residues before a header", files(**{"p.fasta": b"MKV\n>b\nMKV\n"}), "p.fasta line 1"),
+    Bad("recordings that are none", below(*SOUNDS, content=b"RIFF\0\0"), "0.wav"),
+    Bad("recordings of one class", below("high/0.wav", "high/1.wav", content=b"RIFF"), "only one class"),
+    Bad("an image that is not there", coco(image="y.png"), "y.png", "detect"),
+    Bad("a box of another image", coco(seen=2), "coco.json", "detect"),
+    Bad("a box of three numbers", coco(box=(0, 0, 1)), "coco.json", "detect"),
     Bad("IDX without labels", files(train__images__idx3__ubyte=idx((4, 6, 6))), "labels"),
     Bad("IDX of other lengths", files(a__images__idx3__ubyte=idx((4, 6, 6)), a__labels__idx1__ubyte=idx((3,))), "4"),
     Bad("cut IDX", files(a__images__idx3__ubyte=idx((4, 6, 6), cut=9), a__labels__idx1__ubyte=idx((4,))), "144"),

@@ -93,7 +93,8 @@ def test_a_bad_folder_is_refused(case: bad_folders.Bad, tmp_path: Path) -> None:
     paths = case.make(tmp_path)
     before = tree(tmp_path)
     with standing_in(tmp_path):
-        said = run("train", *(path.relative_to(tmp_path) for path in paths), "--out", "run")
+        words = [] if case.task is None else ["--task", case.task]
+        said = run("train", *(path.relative_to(tmp_path) for path in paths), *words, "--out", "run")
     line = refused(said, before, tmp_path)
     assert case.said in line, line
 
@@ -188,9 +189,13 @@ def modules_of(case: Any, folder: Path) -> set[str]:
     read = getattr(case, "read", None)
     settings = Data(bad="error", format=getattr(case, "format", Format()), target=named(case))
     try:
-        prepare(case.make(folder), task=TASKS.get(read) if read else None, settings=settings, cache=folder / "cache")
+        task = TASKS.get(read) if read else getattr(case, "task", None)
+        prepare(case.make(folder), task=task, settings=settings, cache=folder / "cache")
     except (UserError, OSError) as error:
-        frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+        frames, cause = [], error
+        while cause is not None:  # an error of one file is told again as one of its row
+            frames += [frame.filename for frame in traceback.extract_tb(cause.__traceback__)]
+            cause = cause.__context__
         return {Path(name).stem for name in frames if Path(name).parent.name == "data"}
     return set()
 

@@ -74,6 +74,12 @@ def no_rows_and_columns(parts: Parts) -> bool:
     return parts["mixer"].needs_grid and embed.layout(*inputs(parts["embed"])).grid is None
 
 
+def nothing_to_add_to(parts: Parts) -> bool:
+    """The layout of the embedding has positions for every layer, and the mixer is not one that takes them."""
+    embed = parts["embed"].build(parts["width"]).double()
+    return embed.layout(*inputs(parts["embed"])).added is not None and not parts["mixer"].takes_added
+
+
 @torch.no_grad()
 def sees_the_future(parts: Parts) -> bool:
     """Built without causal order, the first token's answer moves with the last one's input."""
@@ -100,6 +106,7 @@ REASONS: dict[str, Callable[[Parts], bool]] = {
     r"register tokens have no place among other positions than Grid": registers_without_a_grid,
     r"\w+ needs rows and columns, \w+ gives none": no_rows_and_columns,
     r"\w+ has no causal form": sees_the_future,
+    r"\w+ has no queries and keys to add positions to": nothing_to_add_to,
     **gathered("REASONS"),
 }
 

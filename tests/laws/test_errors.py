@@ -182,7 +182,7 @@ SETTINGS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: pair().replace(encoder=model(embed=Tokens(vocab=5), causal=False)),
         'one table cannot serve two vocabularies; use share="none"',
     ),
-    "slot": (lambda: Mixer(), "Mixer is a slot, not a part; use one of Attention, Cross"),
+    "slot": (lambda: Mixer(), "Mixer is a slot, not a part; use one of AttendingRecurrent, Attention"),
     "wrong-slot": (lambda: Block(mixer=LayerNorm()), "LayerNorm() does not fit; expected a Mixer"),
     "wrong-type": (lambda: Attention(heads="4"), "'4' does not fit; expected a whole number"),
     "bool-for-number": (lambda: Attention(heads=True), "True does not fit; expected a whole number"),

@@ -522,7 +522,8 @@ def test_markup_in_a_sample_is_text_in_the_cell():
 # ---------------------------------------------------------------------------------------------------- a real terminal
 
 PROGRAM = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background passes on that it is ignored
 from anyformer.training.display import display
 from anyformer.training.progress import Progress
 progress = Progress(200, 64, metric="loss", baseline=3.0)

@@ -57,6 +57,9 @@ class Model(Network):
                 names = type(mixer).__name__, type(self.embed).__name__
                 raise UserError("{} needs rows and columns, {} gives none".format(*names), where="Model.stack",
                                 fix="use embed=Patches(...) or mixer=Attention(...)")  # fmt: skip
+            if self.embed.adds and not mixer.takes_added:
+                raise UserError(f"{type(mixer).__name__} has no queries and keys to add positions to in every layer",
+                                where="Model.stack", fix="use mixer=Attention(...), or positions once")  # fmt: skip
         try_out(self.embed, self.head, self.stack.width, self.stack.out_width)
 
     @property
@@ -289,13 +292,11 @@ class Seq2SeqModule(nn.Module):
 
 
 def check_rules(spec: Model, context: Context) -> None:
-    """A mask between tokens, or positions for every layer, are obeyed by every layer or refused."""
-    ruled = context.allowed is not None or context.bias is not None
+    """A mask between tokens is obeyed by every layer or refused: one that ignored it would answer wrongly."""
+    if context.allowed is None and context.bias is None:
+        return
     for mixer in spec.stack.mixers:
-        if context.added is not None and not mixer.takes_added:
-            raise UserError(f"{type(mixer).__name__} has no queries and keys to add positions to in every layer",
-                            where="Model.stack", fix="use mixer=Attention(...), or positions added once")  # fmt: skip
-        if ruled and not mixer.takes_rules:
+        if not mixer.takes_rules:
             raise UserError(f"{type(mixer).__name__} knows padding and documents, but no mask between tokens",
                             where="mask", fix="give padding (B, T), or use mixer=Attention(...)")  # fmt: skip
 

@@ -52,6 +52,10 @@ class Maps(Embed):
         return (self.size, self.size) if isinstance(self.size, int) else self.size
 
     @property
+    def adds(self) -> bool:
+        return self.every_layer
+
+    @property
     def grid(self) -> tuple[int, int]:
         """Rows and columns of cells at the size trained on."""
         return cells(self.pixels, self.backbone.stride)

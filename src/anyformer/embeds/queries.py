@@ -33,6 +33,10 @@ class Queries(Embed):
         if self.count < 1:
             raise UserError(f"count {self.count} is below 1", where="Queries", fix="use 100")
 
+    @property
+    def adds(self) -> bool:
+        return True
+
     def build(self, width: int) -> nn.Module:
         return QueryEmbedding(self, width)
 
