@@ -20,7 +20,8 @@ from anyformer.feeds.mlp import MLP
 from anyformer.heads.boxes import Boxes
 from anyformer.mixers.attention import Attention
 from anyformer.mixers.cross import Cross
-from anyformer.nets.resnet import GROWTH, ResNet
+from anyformer.nets.resnet import ResNet
+from anyformer.nets.stages import GROWTH
 from anyformer.norms.layer import LayerNorm
 from anyformer.positions.sinusoid_grid import SinusoidGrid
 

@@ -1,0 +1,71 @@
+"""What residual networks share: a stem, then stages of blocks, each of which but the first halves the maps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anyformer.errors import UserError
+from anyformer.slots import Backbone
+
+GROWTH = 4  # channels of a bottleneck's end over those of its middle
+
+
+class Staged(Backbone, slot=True):
+    """`depths` are blocks a stage, `width` the channels of the first stage over `GROWTH` (doubled by each).
+
+    The `imagenet` stem divides by 4 (stride 2, then pooling), that of `small` images by nothing.
+    """
+
+    depths: tuple[int, ...] = (3, 4, 6, 3)
+    width: int = 64
+    stem: Literal["imagenet", "small"] = "imagenet"
+    colours: int = 3
+
+    def check(self) -> None:
+        if not self.depths or min(*self.depths, self.width, self.colours) < 1:
+            raise UserError(f"depths {self.depths}, width {self.width} and colours {self.colours} must be 1 or more",
+                            where=type(self).__name__, fix="use depths (3, 4, 6, 3), width 64, colours 3")  # fmt: skip
+
+    @property
+    def inputs(self) -> int:
+        return self.colours
+
+    @property
+    def channels(self) -> int:
+        return self.width * 2 ** (len(self.depths) - 1) * GROWTH
+
+    @property
+    def stride(self) -> int:
+        return (4 if self.stem == "imagenet" else 1) * 2 ** (len(self.depths) - 1)
+
+
+class Stages(nn.Module):
+    """`block(inputs, outputs, stage, stride)` makes each block; paths of parameters are `stem.…` and `stages.0.1.…`."""
+
+    def __init__(self, spec: Staged, stem: nn.Module, block: Callable[[int, int, int, int], nn.Module]) -> None:
+        super().__init__()
+        self.spec, self.stem = spec, stem
+        self.stages = nn.ModuleList()
+        inputs = spec.width
+        for stage, depth in enumerate(spec.depths):
+            outputs = spec.width * 2**stage * GROWTH
+            blocks = nn.ModuleList()
+            for i in range(depth):
+                blocks.append(block(inputs, outputs, stage, 2 if i == 0 and stage > 0 else 1))
+                inputs = outputs
+            self.stages.append(blocks)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """(B, colours, H, W) to (B, channels, H / stride, W / stride)."""
+        x = self.stem(pixels)
+        if self.spec.stem == "imagenet":
+            x = F.max_pool2d(x, 3, 2, padding=1)
+        for stage in self.stages:
+            assert isinstance(stage, nn.ModuleList)
+            for block in stage:
+                x = block(x)
+        return x
