@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     )
     from anyformer.feeds import MLP, Experts
     from anyformer.heads import LM, Boxes, Distilled, Forecast, Pair, Pooled, Regress, Replaced, Span, TokenHead
+    from anyformer.inspection.convolution import attention_from_convolution
     from anyformer.inspection.maps import attention_maps, explain_attention
+    from anyformer.inspection.routing import tokens_per_expert
     from anyformer.mixers import (
         AttendingRecurrent,
         Attention,
@@ -98,7 +100,9 @@ WHERE = {
     "anyformer.heads": (
         "Boxes", "Distilled", "Forecast", "LM", "Pair", "Pooled", "Regress", "Replaced", "Span", "TokenHead",
     ),
+    "anyformer.inspection.convolution": ("attention_from_convolution",),
     "anyformer.inspection.maps": ("attention_maps", "explain_attention"),
+    "anyformer.inspection.routing": ("tokens_per_expert",),
     "anyformer.mixers": (
         "AttendingRecurrent", "Attention", "Axial", "BlockSparse", "CoAttention", "Convolution", "Cross", "Hyena",
         "LinearAttention", "Local", "LocalRelation", "LowRank", "Plain", "Recurrent", "Window2D",
@@ -142,8 +146,9 @@ __all__ = [
     "Regress", "Relative", "Replaced", "ResNet", "Rope", "Run", "Seq2Seq", "Series", "Shaw", "Sinusoid", "SinusoidGrid",
     "Span", "Spec", "Stack", "Stage", "Streams", "Table", "TabularClassifier", "TabularRegressor", "TextClassifier",
     "TextRegressor", "TokenHead", "TokenTagger", "Tokens", "Towers", "Translator", "UserError", "VisualTransformer",
-    "Window2D", "Yarn", "__version__", "attend", "attention_maps", "checks", "explain_attention",
-    "linear_cross_entropy", "load", "preset", "preset_names", "replace_in", "resume", "train",
+    "Window2D", "Yarn", "__version__", "attend", "attention_from_convolution", "attention_maps", "checks",
+    "explain_attention", "linear_cross_entropy", "load", "preset", "preset_names", "replace_in", "resume",
+    "tokens_per_expert", "train",
 ]  # fmt: skip
 
 logging.getLogger("anyformer").addHandler(logging.NullHandler())
