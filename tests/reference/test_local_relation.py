@@ -176,7 +176,7 @@ def test_statistics_learn_in_training_and_rest_in_evaluation() -> None:
 def test_what_does_not_fit_is_refused() -> None:
     for make, words in (
         (lambda: LRNet(window=4), "window 4 has no middle; use 5"),
-        (lambda: LRNet(middle=0), "must be 1 or more"),
+        (lambda: LRNet(middle=0), "middle 0 is below 1; use 100"),
         (lambda: LRNet(share=0), "share 0 is below 1; use 8"),
     ):
         with pytest.raises(UserError) as caught:
