@@ -10,8 +10,7 @@
 
 T5's queries are smaller by sqrt(C) besides. Biases start at 0 (table: as its weights), norms at 1 and 0, layer-scale at
 its setting, class tokens and registers as tables. Under every scheme alike: convolutions normal by fan-out
-(1502.01852), torch's recurrent cells uniform +-hidden^-1/2 as torch fills them, and whatever a part says itself
-(`core/start.py`).
+(1502.01852), and whatever a part says itself (`core/start.py`).
 """
 
 from __future__ import annotations
@@ -82,9 +81,6 @@ def fill(
     elif isinstance(owner, nn.Conv1d | nn.Conv2d) and name == "weight":
         fan_out = owner.out_channels // owner.groups * math.prod(owner.kernel_size)
         p.normal_(0.0, math.sqrt(2 / fan_out), generator=generator)
-    elif isinstance(owner, nn.RNNBase):
-        bound = owner.hidden_size**-0.5
-        p.uniform_(-bound, bound, generator=generator)
     elif isinstance(owner, Residual):
         p.fill_(owner.scale_start or 0.0)
     elif isinstance(owner, nn.Linear):
