@@ -17,6 +17,7 @@ LAYERS = [
             "core.attend",
             "core.context",
             "core.state",
+            "core.places",
             "core.history",
             "core.lines",
             "core.weighing",

@@ -49,6 +49,7 @@ class Scores:
     allowed: Tensor | None = None  # (B or 1, H or 1, T, S)
     added: Tensor | None = None  # (B or 1, H or 1, T, S)
     ordered: bool = field(default=False)  # Python fact: keys are the queries in order, nothing hidden
+    gaps: bool = False  # Python fact: keys stand in fixed places, and those behind a query's own hold nothing
 
     @classmethod
     def among(
@@ -72,6 +73,7 @@ class Scores:
             key_mask=mask, query_documents=context.documents, key_documents=documents,
             allowed=None if context.allowed is None else context.allowed[..., cut],
             added=None if context.bias is None else context.bias[..., cut], ordered=context.ordered,
+            gaps=context.gaps,
         )  # fmt: skip
 
     @property
@@ -90,7 +92,7 @@ class Scores:
         if self.window is not None and keys > self.window:
             return True
         # One newest query sees every key that is held; more need the staircase unless the kernel draws it itself.
-        return self.causal and not self.ordered and queries > 1
+        return self.causal and not self.ordered and (queries > 1 or self.gaps)
 
     def copies(self, q: Tensor) -> int:
         """How many masks of T x S there are: one a head where a bias has heads, one a row where rows differ."""

@@ -47,6 +47,7 @@ class Context:
     ordered: bool = True  # a Python fact: the keys are the queries, in order, and nothing hides any of them
     rolling: bool = True  # a Python fact: a windowed layer's state may drop what no later query can see
     past: int = 0  # a Python fact: tokens of earlier passes, whether or not some layer still holds them
+    gaps: bool = False  # a Python fact: keys stand in fixed places; those behind a query's own are not yet filled
 
     def latest(self, keys: int) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         """Positions, index, mask and documents of the newest `keys` keys: a rolling cache holds no others."""
@@ -84,7 +85,8 @@ def lay_out(
         keys = (index if positions is None else positions, index, padding, documents)
     else:
         keys = state.extend(batch, length, device, padding, documents, positions)
-        index = keys[1][:, -length:]
+        index = state.newest(length)
+        ordered = ordered and not state.gaps
     placed = index if positions is None else positions
     runs = None if keys[3] is None else number_runs(keys[3])
     allowed = None
@@ -98,6 +100,7 @@ def lay_out(
         documents=None if runs is None else runs[:, -length:], key_documents=runs, allowed=allowed, bias=bias,
         segments=segments, grid=grid,
         ordered=ordered, rolling=state is None or state.rolling, past=past,
+        gaps=state is not None and state.gaps,
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ and once for all layers the positions, ranks and padding of the keys so far.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol, Self
+from typing import ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -180,6 +180,8 @@ class State:
     counts: Tensor | None = field(default=None, repr=False)  # (B, 1) real tokens so far, once there is padding
     holed: Tensor | None = field(default=None, repr=False)  # whether some row has padding behind a real token
 
+    gaps: ClassVar[bool] = False  # keys are held in the order they came, without room between them
+
     def extend(
         self,
         batch: int,
@@ -226,6 +228,11 @@ class State:
         self.length += length
         assert self.positions is not None
         return self.positions, self.index, self.mask, self.documents
+
+    def newest(self, length: int) -> Tensor:
+        """The index of the tokens recorded last, (B or 1, T)."""
+        assert self.index is not None
+        return self.index[:, -length:]
 
     def counted(self, batch: int, known: int, length: int, device: torch.device, mask: Tensor | None) -> Tensor:
         """The index of the `known` tokens on record and of the new ones, which only go on counting."""

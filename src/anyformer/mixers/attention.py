@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import ClassVar, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.attend import Scores, attend
 from anyformer.core.context import Context
+from anyformer.core.places import Places
 from anyformer.core.state import Keys
 from anyformer.errors import UserError
 from anyformer.mixers.heads import Scale, check_heads, head_sizes, scale_of
@@ -41,6 +43,7 @@ class Attention(Mixer):
     soft_cap: float | None = None
     dropout: float = 0.0
 
+    placed: ClassVar[bool] = True
     takes_added: ClassVar[bool] = True
     takes_relative: ClassVar[bool] = True
     takes_rules: ClassVar[bool] = True
@@ -127,3 +130,11 @@ class SelfAttention(nn.Module):
     def state(self, batch: int, limit: int | None) -> Keys:
         """An empty cache of keys and values."""
         return Keys(limit=limit)
+
+    def places(self, rows: int, columns: int, device: torch.device, dtype: torch.dtype) -> Places:
+        """Room for keys and values of rows that differ in length."""
+        sizes = self.sizes
+        return Places(
+            keys=torch.zeros(rows, sizes.groups, columns, sizes.channels, device=device, dtype=dtype),
+            values=torch.zeros(rows, sizes.groups, columns, sizes.value_channels, device=device, dtype=dtype),
+        )

@@ -1,0 +1,93 @@
+"""Decoding state in fixed places, for rows of different length: token p of a row stands in column p of its buffers.
+
+All shapes are constant and all that changes is held in tensors, so a step can be compiled once, or recorded as a CUDA
+graph, and rows may come, go and be taken back without anything being moved. Columns behind a row's own length hold
+what earlier rows left there: causal order hides them (`Context.gaps`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from anyformer.core.state import Keys, State
+from anyformer.errors import UserError
+
+
+@dataclass
+class Places(Keys):
+    """Keys and values of one layer, (B,G,L,C) and (B,G,L,C'), each in the column of its position."""
+
+    at: Tensor | None = None  # (B,T) the columns that the next tokens take
+
+    @property
+    def buffers(self) -> tuple[Tensor, Tensor]:
+        """Keys and values, which are there from the start."""
+        assert self.keys is not None and self.values is not None
+        return self.keys, self.values
+
+    def update(self, k: Tensor, v: Tensor, window: int | None = None) -> tuple[Tensor, Tensor]:
+        """Put new keys and values (B,G,T,C) in their columns; return all columns. A window is for masks to know."""
+        assert self.at is not None
+        keys, values = self.buffers
+        rows = torch.arange(k.shape[0], device=k.device)[:, None]
+        keys[rows, :, self.at] = k.transpose(1, 2)
+        values[rows, :, self.at] = v.transpose(1, 2)
+        return keys, values
+
+    def part(self, rows: slice, columns: int, at: Tensor) -> Places:
+        """Some rows and the first columns as views: what is written there is written here."""
+        keys, values = self.buffers
+        return Places(keys=keys[rows, :, :columns], values=values[rows, :, :columns], at=at)
+
+    def copy_row(self, source: int, target: int, columns: int) -> None:
+        """The first columns of one row over those of another."""
+        for buffer in self.buffers:
+            buffer[target, :, :columns] = buffer[source, :, :columns]
+
+    def select(self, rows: Tensor) -> None:
+        self.keys, self.values = (buffer[rows] for buffer in self.buffers)
+
+    def keep(self, length: int) -> None:
+        """What is taken back stays where it is; the next tokens are written over it."""
+
+    @property
+    def span(self) -> int:
+        return self.buffers[0].shape[2]
+
+    @property
+    def bytes(self) -> int:
+        return sum(buffer.numel() * buffer.element_size() for buffer in self.buffers)
+
+
+@dataclass
+class PlacedState(State):
+    """One pass over rows in fixed places. Where tokens stand is given anew for each pass; nothing is counted."""
+
+    gaps: ClassVar[bool] = True
+
+    places: Tensor | None = None  # (B,T) the position of each new token in its row
+    columns: Tensor | None = None  # (1,L) 0, 1, 2, ...: the position of what stands in each column
+
+    def extend(
+        self,
+        batch: int,
+        length: int,
+        device: torch.device,
+        mask: Tensor | None,
+        documents: Tensor | None,
+        positions: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """Positions and index of all columns."""
+        if mask is not None or documents is not None or positions is not None:
+            raise UserError("rows in fixed places have no padding, documents or positions of their own",
+                            fix="use model.state(batch)")  # fmt: skip
+        assert self.columns is not None
+        return self.columns, self.columns, None, None
+
+    def newest(self, length: int) -> Tensor:
+        assert self.places is not None
+        return self.places

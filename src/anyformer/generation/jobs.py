@@ -1,0 +1,107 @@
+"""What an engine is asked for, and what it tells while it works."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from torch import Tensor
+
+from anyformer.generation.settings import Generation
+
+Phase = Literal["queued", "prefill", "decode", "over"]
+Finish = Literal["eos", "stop", "length", "cancelled", "deadline"]
+
+
+class Guide(Protocol):
+    """What a text may be, token by token: a grammar in the middle of its work. One object a text."""
+
+    def mask(self) -> Tensor:
+        """Which tokens may come next, bool (V,) on the CPU; where the text may end, those that end it too."""
+
+    def accept(self, token: int) -> None:
+        """That token came."""
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing but the end may follow."""
+
+
+@dataclass(frozen=True)
+class PromptRead:
+    """The prompt has been read; its log-probabilities where `echo` asked for them (None for the first token)."""
+
+    logprobs: list[float | None] | None = None
+    top: list[dict[int, float] | None] | None = None
+
+
+@dataclass(frozen=True)
+class NewToken:
+    """One more token."""
+
+    token: int
+    logprob: float
+    top: dict[int, float] | None = None  # the most probable ones, best first, where asked for
+
+
+@dataclass(frozen=True)
+class Ended:
+    """Nothing more will come."""
+
+    reason: Finish
+
+
+@dataclass(frozen=True)
+class Failed:
+    """An error of this job alone; nothing more will come."""
+
+    error: Exception
+
+
+Event = PromptRead | NewToken | Ended | Failed
+
+
+@dataclass(eq=False)
+class Job:
+    """One text to be written. `tell` is called on the engine's thread and must not block."""
+
+    tokens: Sequence[int]  # the prompt; for an encoder-decoder what its text begins with
+    settings: Generation
+    tell: Callable[[Event], None]
+    source: Sequence[int] | None = None
+    guide: Guide | None = None
+    echo: bool = False  # also tell the log-probabilities of the prompt
+    deadline: float | None = None  # of time.monotonic()
+    client: str = ""  # jobs of one client wait for each other before they wait for anybody else's
+    scope: str = ""  # prompts are reused within it only
+    made: float = field(default_factory=time.monotonic)
+    phase: Phase = "queued"
+    cancelled: bool = False
+    new: int = 0  # tokens written
+
+
+@dataclass(eq=False)
+class Call:
+    """Rows to be answered by one function that takes many at once (labels, vectors); others' rows may join them."""
+
+    what: Callable[[list[Any]], Sequence[Any]]
+    rows: list[Any]
+    tell: Callable[[Sequence[Any] | Exception], None]
+    deadline: float | None = None
+    client: str = ""
+    made: float = field(default_factory=time.monotonic)
+    cancelled: bool = False
+
+
+class Busy(Exception):
+    """There is no room in the queue; `after` seconds from now there may be."""
+
+    def __init__(self, after: float) -> None:
+        super().__init__(f"the queue is full; try again in {after:.0f} s")
+        self.after = after
+
+
+class Closed(Exception):
+    """The engine takes no more work: it is being shut down, or has broken."""
