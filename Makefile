@@ -14,7 +14,7 @@ SHELL  := /bin/bash
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo-setup demo test quick lint format bench prove-resume weights clean
+.PHONY: help setup demo-setup demo test quick lint format bench prove-resume prove-serve weights clean
 
 help:            ## list the targets
 	@echo "anyformer: one Transformer, every kind of sequence"
@@ -79,6 +79,9 @@ bench: $(DEV)    ## run the benchmarks one after another
 
 prove-resume: $(DEV) ## kill trainings 50 times, resume them and count the bits that differ (some minutes)
 	$(BIN)/python tests/training/prove_resume.py $(ARGS)
+
+prove-serve: $(DEV) ## fuzz, drop, slow down, overload and stop real servers, and write the figures (20 minutes)
+	$(BIN)/python tests/serving/prove_serve.py $(ARGS)
 
 weights: $(DEV)  ## fetch trained weights that some tests open when they are there (160 MB, into .cache/weights)
 	@mkdir -p .cache/weights

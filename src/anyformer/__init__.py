@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from anyformer.core.loss import linear_cross_entropy
     from anyformer.core.model import Model, Output, Seq2Seq
     from anyformer.core.pyramid import Pyramid, Stage
+    from anyformer.core.quantise import quantise
     from anyformer.core.stack import Stack
     from anyformer.core.streams import Streams
     from anyformer.core.towers import Towers
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         Translator,
     )
     from anyformer.feeds import MLP, Experts
+    from anyformer.generation.compiled import compiled
     from anyformer.heads import LM, Boxes, Distilled, Forecast, Pair, Pooled, Regress, Replaced, Span, TokenHead
     from anyformer.inspection.convolution import attention_from_convolution
     from anyformer.inspection.maps import attention_maps, explain_attention
@@ -87,6 +89,7 @@ WHERE = {
     "anyformer.core.loss": ("linear_cross_entropy",),
     "anyformer.core.model": ("Model", "Output", "Seq2Seq"),
     "anyformer.core.pyramid": ("Pyramid", "Stage"),
+    "anyformer.core.quantise": ("quantise",),
     "anyformer.core.stack": ("Stack",),
     "anyformer.core.streams": ("Streams",),
     "anyformer.core.towers": ("Towers",),
@@ -97,6 +100,7 @@ WHERE = {
         "TabularRegressor", "TextClassifier", "TextRegressor", "TokenTagger", "Translator",
     ),
     "anyformer.feeds": ("Experts", "MLP"),
+    "anyformer.generation.compiled": ("compiled",),
     "anyformer.heads": (
         "Boxes", "Distilled", "Forecast", "LM", "Pair", "Pooled", "Regress", "Replaced", "Span", "TokenHead",
     ),
@@ -146,8 +150,8 @@ __all__ = [
     "Regress", "Relative", "Replaced", "ResNet", "Rope", "Run", "Seq2Seq", "Series", "Shaw", "Sinusoid", "SinusoidGrid",
     "Span", "Spec", "Stack", "Stage", "Streams", "Table", "TabularClassifier", "TabularRegressor", "TextClassifier",
     "TextRegressor", "TokenHead", "TokenTagger", "Tokens", "Towers", "Translator", "UserError", "VisualTransformer",
-    "Window2D", "Yarn", "__version__", "attend", "attention_from_convolution", "attention_maps", "checks",
-    "explain_attention", "linear_cross_entropy", "load", "preset", "preset_names", "replace_in", "resume",
+    "Window2D", "Yarn", "__version__", "attend", "attention_from_convolution", "attention_maps", "checks", "compiled",
+    "explain_attention", "linear_cross_entropy", "load", "preset", "preset_names", "quantise", "replace_in", "resume",
     "tokens_per_expert", "train",
 ]  # fmt: skip
 

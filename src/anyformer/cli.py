@@ -21,9 +21,11 @@ except ModuleNotFoundError as missing:
     sys.stderr.write(f"error: the command line needs {missing.name}; run: pip install 'anyformer[cli]'\n")
     raise SystemExit(2) from None
 
+from anyformer.commands.chatting import chat
 from anyformer.commands.checking import check
 from anyformer.commands.folders import convert, generate
 from anyformer.commands.runs import runs
+from anyformer.commands.serving import serve
 from anyformer.commands.training import evaluate, predict, resume, train
 from anyformer.commands.words import configure_messages, short, write
 from anyformer.errors import DONE, INTERRUPTED, OUR_BUG, RESOURCES, Stopped, UserError, did_you_mean
@@ -61,7 +63,7 @@ def top(
         write(context.get_help())
 
 
-for verb in (train, resume, evaluate, predict, generate, runs, convert, check):
+for verb in (train, resume, evaluate, predict, generate, chat, serve, runs, convert, check):
     app.command()(verb)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -20,7 +21,8 @@ from anyformer.errors import UserError, did_you_mean
 SAVING = ("weights", "optimizer", "state", "before-manifest", "manifest", "before-rename", "renamed", "before-delete",
           "deleted")  # fmt: skip
 POINTS = ("settled", "step", "gradients", *SAVING, "saved", "evaluated", "judged", "finished")
-ACTIONS = ("kill", "term", "int", "enospc", "eio", "nan-loss", "nan-weight", "nan-gradient", "oom")
+SERVING = ("turn", "prompt", "together")  # in the engine: its loop, reading one prompt, a step of all rows
+ACTIONS = ("sleep", "kill", "term", "int", "enospc", "eio", "nan-loss", "nan-weight", "nan-gradient", "oom")
 
 armed: dict[str, tuple[str, int]] = {}
 reached: dict[str, int] = {}
@@ -33,8 +35,8 @@ def arm(words: str) -> None:
     for word in filter(None, words.split(",")):
         action, _, place = word.partition("@")
         point, _, count = place.partition(":")
-        if action not in ACTIONS or point not in POINTS or not (count or "1").isdigit():
-            known = [f"{action}@{point}" for action in ACTIONS for point in POINTS]
+        if action not in ACTIONS or point not in (*POINTS, *SERVING) or not (count or "1").isdigit():
+            known = [f"{action}@{point}" for action in ACTIONS for point in (*POINTS, *SERVING)]
             raise UserError(f"no fault {word!r}", where="ANYFORMER_FAULT", fix=did_you_mean(word, known))
         armed[point] = (action, int(count or 1))
 
@@ -60,6 +62,8 @@ def point(name: str) -> str:
         return ""
     if action in ("kill", "term", "int"):
         os.kill(os.getpid(), {"kill": signal.SIGKILL, "term": signal.SIGTERM, "int": signal.SIGINT}[action])
+    if action == "sleep":
+        time.sleep(3600)  # for ever, as far as anybody waits
     if action == "enospc":
         raise OSError(errno.ENOSPC, "No space left on device")
     if action == "eio":

@@ -18,6 +18,8 @@ from anyformer.data.tokenizer import Tokenizer, open_tokenizer
 from anyformer.errors import UserError
 from anyformer.files import inside, read_json
 from anyformer.generation import Generated, Generation, Scored, Step, generate, score
+from anyformer.generation.grammar import json_guide, regex_guide
+from anyformer.generation.jobs import Guide
 from anyformer.heads import LM, Pooled, Regress, TokenHead
 
 if TYPE_CHECKING:
@@ -118,16 +120,25 @@ class Predictor:
     # ------------------------------------------------------------ decoding
 
     def generate(
-        self, prompt: str | Sequence[str] | Tensor, *, on_token: Callable[[Step], object] | None = None, **settings: Any
+        self,
+        prompt: str | Sequence[str] | Tensor,
+        *,
+        on_token: Callable[[Step], object] | None = None,
+        draft: Any = None,
+        json_schema: Any = None,
+        regex: str | None = None,
+        **settings: Any,
     ) -> Any:
         """Continue (or, for an encoder-decoder, answer) a text, several texts, or a tensor of ids (B,T).
 
         Settings have Hugging Face's names (max_new_tokens, num_beams, temperature, ...). A text gives a text, a list a
         list, ids give ids with the prompt included, as transformers does. `predictor.decode(...)` gives everything.
+        `draft`, a smaller model of the same vocabulary, makes it faster and changes nothing. `json_schema` or `regex`
+        is what every text must obey.
         """
+        result = self.decode(prompt, settings, on_token=on_token, draft=draft, json_schema=json_schema, regex=regex)
         if isinstance(prompt, Tensor):
-            return self.decode(prompt, settings, on_token=on_token).ids
-        result = self.decode(prompt, settings, on_token=on_token)
+            return result.ids
         texts = self.texts(result)
         count = settings.get("num_return_sequences", self.defaults.num_return_sequences)
         if isinstance(prompt, str):
@@ -140,6 +151,9 @@ class Predictor:
         settings: dict[str, Any],
         *,
         on_token: Callable[[Step], object] | None = None,
+        draft: Any = None,
+        json_schema: Any = None,
+        regex: str | None = None,
     ) -> Generated:
         """Everything decoding knows: ids, log-probabilities, why each row stopped."""
         if self.head_kind() is not LM:
@@ -161,7 +175,33 @@ class Predictor:
             mask = None if mask.all() else mask
         text_of = None if self.tokenizer is None else self.tokenizer.decode
         chosen = with_settings(self.defaults, settings)
-        return generate(self.model, ids.to(self.device), mask, settings=chosen, text_of=text_of, on_token=on_token)
+        return generate(
+            self.model, ids.to(self.device), mask, settings=chosen, text_of=text_of, on_token=on_token,
+            draft=self.drafting(draft), guide=self.guides(chosen, len(ids), json_schema, regex),
+        )  # fmt: skip
+
+    def drafting(self, draft: Any) -> Any:
+        """The network of a draft, which must read the same tokens."""
+        if not isinstance(draft, Predictor):
+            return draft
+        if self.tokenizer is not None and draft.tokenizer is not None:
+            if self.tokenizer.sha256 != draft.tokenizer.sha256:
+                raise UserError("the draft has another tokenizer", where="draft",
+                                fix="use a draft that was trained with this one")  # fmt: skip
+        return draft.model
+
+    def guides(
+        self, settings: Generation, prompts: int, json_schema: Any = None, regex: str | None = None
+    ) -> list[Guide | None] | None:
+        """One guide for each text to be written; None where nothing is asked of them."""
+        if json_schema is None and regex is None:
+            return None
+        if json_schema is not None and regex is not None:
+            raise UserError("a text obeys a JSON schema or a pattern", fix="give one of json_schema and regex")
+        count, words = prompts * settings.num_return_sequences, self.words().target
+        if json_schema is not None:
+            return [json_guide(words, json_schema, settings.ends) for _ in range(count)]
+        return [regex_guide(words, regex or "", settings.ends) for _ in range(count)]
 
     def texts(self, result: Generated) -> list[str]:
         """What was written, as text, without special tokens."""
@@ -211,7 +251,7 @@ class Predictor:
         return [self.label(i) for i in best]
 
     def tags(self, rows: Sequence[Any]) -> Iterator[list[str]]:
-        ids, mask = self.words().batch(list(rows), side="right", device=self.device)
+        ids, mask = self.tokens(rows)
         best = self.model(ids, mask=mask).logits.argmax(-1)
         for row, real in zip(best, mask, strict=True):
             yield [self.label(i) for i in row[real].tolist()]
@@ -221,14 +261,17 @@ class Predictor:
 
     @torch.inference_mode()
     def embed(self, rows: Sequence[Any], *, pool: str = "mean", normalise: bool = True, batch: int = 32) -> Tensor:
-        """One vector a row: the masked mean (or first token) of the last layer, of length 1 unless told otherwise."""
+        """One vector a row: the masked mean (or first token) of the last layer, of length 1 unless told otherwise.
+
+        A row is a text, a list of token ids, or what the model sees as an image.
+        """
         vectors = []
         for part in self.parts(rows, batch):
             if self.images is not None:
                 hidden = self.run(part).hidden
                 mask = torch.ones(hidden.shape[:2], dtype=torch.bool, device=hidden.device)
             else:
-                ids, mask = self.words().batch(list(part), side="right", device=self.device)
+                ids, mask = self.tokens(part)
                 hidden = (self.model.encoder if isinstance(self.spec, Seq2Seq) else self.model)(ids, mask=mask).hidden
             share = mask[..., None].to(hidden.dtype)
             vector = hidden[:, 0] if pool == "first" else (hidden * share).sum(1) / share.sum(1).clamp(min=1)
@@ -240,8 +283,14 @@ class Predictor:
         if self.images is not None:
             pixels = self.images(list(rows)).to(self.device, next(self.model.parameters()).dtype)
             return self.model(pixels)
-        ids, mask = self.words().batch(list(rows), side="right", device=self.device)
+        ids, mask = self.tokens(rows)
         return self.model(ids, mask=mask)
+
+    def tokens(self, rows: Sequence[Any]) -> tuple[Tensor, Tensor]:
+        """Texts, pairs of texts, or lists of token ids, as ids (B,T) and mask (B,T)."""
+        words = self.words()
+        ids = list(rows) if isinstance(rows[0], list) else words.encode_batch(list(rows))
+        return words.padded(ids, side="right", device=self.device)
 
     def parts(self, rows: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
         if isinstance(rows, str) or not rows:
@@ -286,9 +335,21 @@ class Predictor:
             "id2label": {str(i): name for i, name in enumerate(self.labels)},
             "label2id": {name: i for i, name in enumerate(self.labels)},
         }  # fmt: skip
-        path, _, _ = save_foreign(folder, self.spec, self.model, config=dict(self.opened.config) | named)
+        path, _, _ = save_foreign(
+            folder, self.spec, self.model, config=self.around_config() | dict(self.opened.config) | named
+        )
         self.save_around(path)
         return path
+
+    def around_config(self) -> dict[str, Any]:
+        """What a config.json should say of a model trained here; left out, their classes would take their own ids."""
+        if self.opened.family is not None or self.tokenizer is None:
+            return {}
+        words = self.tokenizer
+        found: dict[str, Any] = {"bos_token_id": words.bos, "eos_token_id": words.eos, "pad_token_id": words.pad}
+        if self.preprocess is not None and self.preprocess.length is not None:
+            found["max_position_embeddings"] = self.preprocess.length
+        return found
 
     def save_around(self, folder: Path) -> None:
         """Tokenizer, image preprocessing and decoding settings."""
@@ -312,6 +373,8 @@ def with_settings(defaults: Generation, settings: dict[str, Any]) -> Generation:
     kept = changed(defaults)
     if settings.get("num_beams", 1) > 1 and "do_sample" not in settings:
         kept.pop("do_sample", None)
+    if settings.get("num_beams", 1) > 1:
+        kept.pop("prompt_lookup_num_tokens", None)
     if "max_new_tokens" in settings:
         kept.pop("max_length", None)
     return Generation.from_settings(kept | settings)

@@ -84,6 +84,10 @@ class Relative(Spec, slot=True):
         """`bias` for one head and one pair of positions, as kernels that make no T x S tensor ask for it."""
         raise UserError(f"{type(self).__name__} adds no bias")
 
+    def slopes(self, tables: tuple[Tensor, ...]) -> Tensor | None:
+        """What a unit of distance takes off each head's scores, (H,), where `bias` is that and nothing else."""
+        return None
+
     def scores(self, q: Tensor, tables: tuple[Tensor, ...], query: Tensor, key: Tensor) -> Tensor | None:
         """What is added to the unscaled products q.k, depending on the queries themselves (B,H,T,C)."""
         return None

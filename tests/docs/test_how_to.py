@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import re
 import shlex
 import subprocess
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.cli.trying import run, standing_in
 from tests.families.parity import quietly, save
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -53,3 +56,33 @@ def test_the_commands_of_open_checkpoints_run(folder: Path, tmp_path: Path) -> N
         ]
         done = subprocess.run([sys.executable, "-m", "anyformer.cli", *words[1:]], capture_output=True, text=True)
         assert done.returncode == 0, (line, done.stderr)
+
+
+def test_the_python_of_generate_runs(folder: Path, tmp_path: Path) -> None:
+    code = "\n".join(blocks(DOCS / "how-to" / "generate.md", "python"))
+    for name in ("path/to/folder", "path/to/smaller"):
+        code = code.replace(f'"{name}"', repr(str(folder)))
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"(19|20)\d\d", done.stdout.splitlines()[-1])
+
+
+def test_the_commands_of_generate_run(folder: Path, tmp_path: Path) -> None:
+    page = DOCS / "how-to" / "generate.md"
+    (tmp_path / "book.json").write_text(schema_of(page))
+    (commands,) = blocks(page, "sh")
+    for line in commands.strip().splitlines():
+        words = [str(folder) if word in ("FOLDER", "SMALLER") else word for word in shlex.split(line, comments=True)]
+        with standing_in(tmp_path):
+            said = run(*words[1:])
+        assert said.code == 0, (line, said.err)
+        if "book.json" in line:
+            assert 1900 <= json.loads(said.out)["year"] <= 2030
+        assert ("a pass" in said.err) == ("--lookup" in line or "--draft" in line)
+
+
+def schema_of(page: Path) -> str:
+    """The schema that the page writes in Python, as JSON."""
+    written = re.search(r"^schema = (\{.*?^\})", "\n".join(blocks(page, "python")), re.DOTALL | re.MULTILINE)
+    assert written is not None
+    return json.dumps(ast.literal_eval(written[1]))

@@ -1,10 +1,13 @@
-"""Llama, Mistral, Qwen2 and Qwen3 against transformers."""
+"""Llama, Mistral, Qwen2, Qwen3 and Arcee against transformers."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 from transformers import (
+    ArceeConfig,
+    ArceeForCausalLM,
+    ArceeForSequenceClassification,
     LlamaConfig,
     LlamaForCausalLM,
     LlamaForQuestionAnswering,
@@ -27,7 +30,8 @@ SMALL = {
     "intermediate_size": 44,
     "vocab_size": 50,
 }  # fmt: skip
-KINDS = {LlamaConfig: "Llama", MistralConfig: "Mistral", Qwen2Config: "Qwen2", Qwen3Config: "Qwen3"}
+KINDS = {LlamaConfig: "Llama", MistralConfig: "Mistral", Qwen2Config: "Qwen2", Qwen3Config: "Qwen3",
+         ArceeConfig: "Arcee"}  # fmt: skip
 
 
 def case(name: str, kind: type, config: type = LlamaConfig, pad: str = "left", **settings: Any) -> Case:
@@ -68,6 +72,10 @@ CASES = [
     case("lm", Qwen3ForCausalLM, Qwen3Config, head_dim=16),
     case("biases, tied, windows", Qwen3ForCausalLM, Qwen3Config, head_dim=8, attention_bias=True,
          tie_word_embeddings=True, use_sliding_window=True, sliding_window=4, max_window_layers=1),
+    case("lm", ArceeForCausalLM, ArceeConfig),
+    case("biases, tied, gelu", ArceeForCausalLM, ArceeConfig, attention_bias=True, mlp_bias=True,
+         tie_word_embeddings=True, hidden_act="gelu_new", num_key_value_heads=4),
+    case("classify", ArceeForSequenceClassification, ArceeConfig, num_labels=3, pad_token_id=0),
 ]  # fmt: skip
 
 
@@ -81,7 +89,7 @@ def test_the_folder_goes_there_and_back(case: Case, tmp_path: Path) -> None:
     check_round_trip(case, tmp_path)
 
 
-@pytest.mark.parametrize("case", [CASES[1], CASES[3], CASES[15], CASES[18], CASES[20]], ids=str)
+@pytest.mark.parametrize("case", [CASES[1], CASES[3], CASES[15], CASES[18], CASES[20], CASES[22]], ids=str)
 def test_every_map_equals_their_eager_map(case: Case, tmp_path: Path) -> None:
     check_maps(case, tmp_path)
 
@@ -91,13 +99,18 @@ def test_every_option_of_the_config_is_read(config: type) -> None:
     check_config(config.model_type, config)
 
 
-@pytest.mark.parametrize("case", [CASES[i] for i in (0, 1, 3, 8, 15, 18, 20)], ids=str)
+STEPPED = [CASES[i] for i in (0, 1, 3, 8, 15, 18, 20, 21, 22)]
+
+
+@pytest.mark.parametrize("case", STEPPED, ids=str)
 def test_hidden_states_of_every_layer_equal_transformers(case: Case, tmp_path: Path) -> None:
     check_hidden(case, tmp_path)
 
 
 @pytest.mark.parametrize(
-    "case", [c for c in [CASES[i] for i in (0, 1, 3, 8, 15, 18, 20)] if "lm" in c.name or "window" in c.name], ids=str
+    "case",
+    [c for c in [CASES[i] for i in (0, 1, 3, 8, 15, 18, 20, 21, 22)] if "lm" in c.name or "window" in c.name],
+    ids=str,
 )
 def test_step_by_step_equals_transformers_with_its_cache(case: Case, tmp_path: Path) -> None:
     check_steps(case, tmp_path)

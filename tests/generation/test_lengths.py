@@ -9,7 +9,7 @@ import torch
 
 from anyformer import Alibi, Dynamic, Learned, Rope, UserError
 from anyformer.generation import Generation, generate, stream
-from anyformer.generation.decode import begin
+from anyformer.generation.decode import begin, prepare
 from tests.generation.nets import POSITIONS, PROMPTS, build, decoder, ids, padded, pair, rows
 
 WINDOW = 16
@@ -96,7 +96,7 @@ def test_a_static_cache_is_as_large_as_the_text() -> None:
     net = build(decoder(None, Rope()))
     fixed = Generation(max_new_tokens=6, cache_implementation="static")
     with torch.no_grad():
-        begun = begin(net, ids(2, 5), None, fixed, None)
+        begun = begin(net, prepare(net, ids(2, 5), None, fixed, None), fixed)
     assert begun.running.state.limit == 11
     assert begun.running.state.layers[0].mixer.keys.shape[2] == 11  # type: ignore[union-attr]
 

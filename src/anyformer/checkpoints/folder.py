@@ -25,6 +25,7 @@ from anyformer.spec import Spec
 
 log = logging.getLogger("anyformer")
 SPEC_FILE, CONFIG_FILE = "anyformer.json", "config.json"
+WAYS = "use --to anyformer, or train with a preset of a family, such as gpt2 or bert-base"
 SHARD_BYTES = 5 * 10**9  # as other libraries cut
 
 
@@ -311,7 +312,7 @@ def as_family(spec: Network, hints: Mapping[str, Any]) -> tuple[Family, str, dic
             }
             made = made if head == REPLACED else with_labels(made, spec)
             again = family.settings(Config(made), head)
-        except (AssertionError, AttributeError, KeyError, UserError, TypeError, ValueError):
+        except (AssertionError, AttributeError, LookupError, UserError, TypeError, ValueError):
             continue  # of another build altogether
         if neutral(again) == neutral(spec):
             return family, head, made
@@ -319,7 +320,7 @@ def as_family(spec: Network, hints: Mapping[str, Any]) -> tuple[Family, str, dic
             continue
         reasons[kind] = difference(neutral(spec), neutral(again))
     nearest = next((f"; the nearest, {kind}, does not fit: {why}" for kind, why in reasons.items()), "")
-    raise UserError(f"no family there has this network{nearest}", where="export", fix="use --to anyformer",
+    raise UserError(f"no family there has this network{nearest}"[:200], where="export", fix=WAYS,
                     details=[f"{kind}: {why}" for kind, why in reasons.items()])  # fmt: skip
 
 
@@ -346,6 +347,8 @@ def neutral(spec: Network) -> dict[str, Any]:
             }
             if made.get("type") == "MLP" and made["width"] is None:
                 made["width"] = 4 * width
+            if made.get("type") == "Attention" and made["kv_heads"] == made["heads"]:
+                made["kv_heads"] = None
             return made
         return [strip(item, width) for item in value] if isinstance(value, list) else value
 

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from anyformer.commands.words import configure_messages, note, short, write
+from anyformer.commands.rates import Rates
+from anyformer.commands.words import configure_messages, note, short, write, write_piece
 from anyformer.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
+    from anyformer.generation import Generated, Step
     from anyformer.predictor import Predictor
 
 Folder = Annotated[Path, typer.Argument(help="A folder of anyformer or Hugging Face.")]
@@ -34,7 +36,15 @@ def generate(
     top_p: Annotated[float | None, typer.Option(min=0, max=1, help="Sample among the likeliest that reach p.")] = None,
     num_beams: Annotated[int | None, typer.Option(min=1, help="Beam search.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="The same seed gives the same text.")] = None,
+    json_schema: Annotated[Path | None, typer.Option(help="A file with the JSON schema the text must obey.")] = None,
+    regex: Annotated[str | None, typer.Option(help="A pattern that the whole text must match.")] = None,
+    lookup: Annotated[int | None, typer.Option(min=1, help="Try so many tokens of an earlier passage at once.")] = None,
+    draft: Annotated[
+        Path | None, typer.Option(help="A smaller model that writes ahead; the text stays the same.")
+    ] = None,
+    draft_tokens: Annotated[int | None, typer.Option(min=1, help="So many tokens ahead.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16, float16; as on disk if not given.")] = None,
+    quantise: Annotated[str | None, typer.Option(help="int8: weights in a quarter of the memory.")] = None,
     device: Device = "auto",
     as_json: Json = False,
     quiet: Quiet = False,
@@ -45,34 +55,84 @@ def generate(
     Example:
       anyformer generate FOLDER "Once upon a time" --max-new-tokens 50
       anyformer generate FOLDER "def " --temperature 0.8 --seed 1
+      anyformer generate FOLDER "The year: " --regex "(19|20)[0-9]{2}"
     """
     import anyformer
+    from anyformer.predictor import with_settings
 
     configure_messages(quiet)
     text = sys.stdin.read() if prompt in (None, "-") else str(prompt)
     started = time.perf_counter()
     predictor = anyformer.load(folder, device=device, dtype=torch_dtype(dtype))
     check_writes(predictor, folder)
+    if quantise is not None:
+        anyformer.quantise(predictor.model, quantise)
+    writer = None if draft is None else anyformer.load(draft, device=device, dtype=torch_dtype(dtype))
+    schema = None if json_schema is None else read_text(json_schema, "--json-schema")
     opened = time.perf_counter()
     sampled = temperature not in (None, 0.0) or top_k is not None or top_p is not None
     settings: dict[str, Any] = {
         "max_new_tokens": max_new_tokens, "temperature": temperature or None, "top_k": top_k, "top_p": top_p,
         "num_beams": num_beams, "seed": seed, "do_sample": True if sampled else (False if temperature == 0 else None),
+        "prompt_lookup_num_tokens": lookup, "num_assistant_tokens": draft_tokens,
     }  # fmt: skip
-    result = predictor.decode(text, {name: value for name, value in settings.items() if value is not None})
-    seconds = time.perf_counter() - opened
-    answer = predictor.texts(result)
-    new = int(result.lengths.sum())
+    given = {name: value for name, value in settings.items() if value is not None}
+    chosen = with_settings(predictor.defaults, given)
+    alone = chosen.num_beams == 1 and chosen.num_return_sequences == 1
+    watch = Watch(predictor, text, shown=alone and sys.stdout.isatty() and not as_json)
+    hear = watch.hear if chosen.num_beams == 1 else None
+    result = predictor.decode(text, given, on_token=hear, draft=writer, json_schema=schema, regex=regex)
+    rates, answer = watch.end(result), predictor.texts(result)
     if as_json:
-        rate = {"load_seconds": round(opened - started, 3), "seconds": round(seconds, 3), "new_tokens": new}
+        rate = {"load_seconds": round(opened - started, 3), **rates.facts()}
+        if result.passes is not None:
+            rate["passes"] = int(result.passes.sum())
         write(json.dumps({"prompt": text, "texts": answer, "finish_reasons": result.reasons, **rate}))
         return
-    write("\n".join(answer))
+    if not watch.shown:
+        write("\n".join(answer))
     if not quiet:
-        note(
-            f"{new} tokens in {seconds:.2f} s, {new / max(seconds, 1e-9):.1f} a second; "
-            f"opened in {opened - started:.2f} s"
-        )
+        note(f"{rates.line()}{each_pass(result)}; opened in {opened - started:.2f} s")
+
+
+class Watch:
+    """Times a text while it is written, and shows it on a terminal as it comes."""
+
+    def __init__(self, predictor: Predictor, prompt: str, *, shown: bool) -> None:
+        from anyformer.serving.pieces import Pieces, Reader
+
+        words = predictor.words()
+        self.pieces, self.shown, self.rates = Pieces(Reader(words.target)), shown, Rates(len(words.encode(prompt)))
+
+    def hear(self, step: Step) -> None:
+        """One more token of every text."""
+        if self.shown:
+            write_piece(self.pieces.add([int(step.tokens[0])]))
+        elif self.rates.first is None:
+            step.tokens.tolist()  # waits for a device that works on its own
+        self.rates.token()
+
+    def end(self, result: Generated) -> Rates:
+        """All of it is there."""
+        if self.shown:
+            write_piece(self.pieces.end() + "\n")
+        self.rates.end().new = int(result.lengths.sum())
+        return self.rates
+
+
+def each_pass(result: Generated) -> str:
+    """How well proposals did."""
+    if result.passes is None:
+        return ""
+    return f", {int(result.lengths.sum()) / max(int(result.passes.sum()), 1):.1f} a pass"
+
+
+def read_text(path: Path, where: str) -> str:
+    """A small file of text."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read ({type(error).__name__})", where=where, fix="give a file") from None
 
 
 def convert(

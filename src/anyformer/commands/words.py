@@ -13,8 +13,20 @@ from anyformer.errors import DONE
 
 def write(text: str) -> None:
     """One piece of data to stdout. A reader that has gone (`| head`) ends the command quietly."""
+    put(text.rstrip("\n") + "\n")
+
+
+def write_piece(text: str) -> None:
+    """A piece of what a model writes, at once; a terminal gets nothing that could move its cursor."""
+    if sys.stdout.isatty():
+        text = "".join(c if c.isprintable() or c in "\n\t" else "·" for c in text)
+    put(text)
+
+
+def put(text: str) -> None:
+    """Text to stdout as it is."""
     try:
-        sys.stdout.write(text.rstrip("\n") + "\n")
+        sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
         # Python flushes stdout once more at exit; give it a place that still takes the bytes.

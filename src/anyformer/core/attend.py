@@ -6,10 +6,12 @@ rules, relative positions, soft cap, grouped heads. Every engine and the inspect
     reference   plain maths in float32 (float64 stays), the definition of right
     sdpa        torch's fused attention; a mask or bias is built a block of rows at a time, so memory is linear in T
     flex        FlexAttention on CUDA, for a bias or a sparse mask without any T x S tensor
+    rows        our own kernel on CUDA, for a few new tokens over keys in fixed places: a row costs what it holds
 """
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from anyformer.slots import Relative
 
 ALIGNED = 8  # channels: 16 bytes in half precision
+TRITON = importlib.util.find_spec("triton") is not None  # comes with torch where there is a GPU it can serve
 ROWS = 2**22  # entries of a mask or bias built at once; more is done in blocks of rows
 
 
@@ -103,8 +106,11 @@ class Scores:
                 rows = max(rows, part.shape[0])
         return heads * rows
 
-    def visible(self, rows: slice = slice(None)) -> Tensor | None:
+    # No rows named are all rows; a slice as the default is more than the compiler of torch 2.11 can read.
+
+    def visible(self, rows: slice | None = None) -> Tensor | None:
         """Which keys those queries may see: bool (B or 1, H or 1, t, S), or None for all."""
+        rows = slice(None) if rows is None else rows
         rules: list[Tensor] = []
         if self.causal or self.window is not None:
             assert self.query_index is not None and self.key_index is not None
@@ -127,8 +133,9 @@ class Scores:
             seen = seen & rule
         return seen
 
-    def bias(self, rows: slice = slice(None)) -> Tensor | None:
+    def bias(self, rows: slice | None = None) -> Tensor | None:
         """What is added to those queries' scaled scores: (B or 1, H or 1, t, S), or None."""
+        rows = slice(None) if rows is None else rows
         total = None if self.added is None else self.added[:, :, rows]
         if self.relative is not None and self.relative.biased:
             assert self.query_positions is not None and self.key_positions is not None
@@ -159,6 +166,11 @@ class Choice(NamedTuple):
 
 def choose(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0) -> Choice:
     """The engine for these inputs; everything it looks at is known before any compute."""
+    if q.is_cuda and TRITON and scores.gaps and dropout == 0.0:
+        from anyformer.core.decode_kernel import refusal
+
+        if refusal(q, k, v, scores) is None:
+            return Choice("rows", "a few new tokens over fixed places: each row reads its own columns and no further")
     if scores.needs_weights:
         what = "the logit soft cap" if scores.soft_cap is not None else f"{type(scores.relative).__name__} positions"
         return Choice("reference", f"fused kernels do not offer {what}")
@@ -173,8 +185,9 @@ def choose(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0
 # ---------------------------------------------------------------- reference
 
 
-def weights_of(q: Tensor, k: Tensor, scores: Scores, rows: slice = slice(None)) -> Tensor:
+def weights_of(q: Tensor, k: Tensor, scores: Scores, rows: slice | None = None) -> Tensor:
     """Attention weights (B,H,t,S) of the chosen queries, in float32 or better: the definition all engines must meet."""
+    rows = slice(None) if rows is None else rows
     exact = torch.promote_types(q.dtype, torch.float32)
     q, k = q[:, :, rows].to(exact), spread(k, q.shape[1]).to(exact)
     logits = q @ k.mT  # (B,H,t,S)
@@ -303,4 +316,11 @@ def flex(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0) 
     return flex_attend(q, k, v, scores)
 
 
-ENGINES = {"reference": reference, "sdpa": sdpa, "flex": flex}
+def rows(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0) -> Tensor:
+    """Our own kernel; imported where used, as it needs Triton."""
+    from anyformer.core.decode_kernel import attend_in_places
+
+    return attend_in_places(q, k, v, scores)
+
+
+ENGINES = {"reference": reference, "sdpa": sdpa, "flex": flex, "rows": rows}

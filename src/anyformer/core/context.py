@@ -67,6 +67,7 @@ def lay_out(
     positions: Tensor | None = None,
     documents: Tensor | None = None,
     segments: Tensor | None = None,
+    tokens: Tensor | None = None,
     grid: tuple[int, int] | None = None,
     state: State | None = None,
 ) -> Context:
@@ -98,7 +99,7 @@ def lay_out(
     return Context(
         positions=placed, index=index, key_positions=keys[0], key_index=keys[1], mask=padding, key_mask=keys[2],
         documents=None if runs is None else runs[:, -length:], key_documents=runs, allowed=allowed, bias=bias,
-        segments=segments, grid=grid,
+        segments=segments, tokens=tokens, grid=grid,
         ordered=ordered, rolling=state is None or state.rolling, past=past,
         gaps=state is not None and state.gaps,
     )  # fmt: skip

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -27,6 +29,12 @@ class Inputs:
     def keep(self, length: int) -> None:
         self.held.keep(length)
 
+    def join(self, others: Sequence[Inputs]) -> None:
+        self.held.join([other.held for other in others])
+
+    def trim(self, columns: int) -> None:
+        self.held.trim(columns)
+
     @property
     def span(self) -> int:
         return self.held.span
@@ -40,7 +48,7 @@ class Inputs:
 class Running:
     """A state that each token replaces, as tensors (B,...) of any number: a recurrence, a running sum.
 
-    `steps` holds the states after each token where going back must be possible (`rolling=False`).
+    `steps` holds the states after each of the newest tokens where going back must be possible (`rolling=False`).
     """
 
     now: tuple[Tensor, ...] = ()
@@ -60,12 +68,27 @@ class Running:
     def keep(self, length: int) -> None:
         if length >= self.length:
             return
-        if len(self.steps) != self.length:
+        gone = self.length - length
+        if len(self.steps) < gone + (length > 0):
             raise UserError("a running state has replaced what going back would need",
                             fix="make the state with rolling=False")  # fmt: skip
-        self.steps = self.steps[:length]
+        self.steps = self.steps[: len(self.steps) - gone]
         self.now = self.steps[-1] if self.steps else tuple(torch.zeros_like(part) for part in self.now)
         self.length = length
+
+    def settle(self) -> None:
+        """Nobody will go back behind the newest token any more."""
+        self.steps = self.steps[-1:]
+
+    def join(self, others: Sequence[Self]) -> None:
+        parts = [self, *others]
+        if any(part.steps for part in parts):
+            raise UserError("texts that may be taken back cannot be joined", fix="make the states with rolling=True")
+        self.now = tuple(torch.cat(held) for held in zip(*(part.now for part in parts), strict=True))
+        self.length = max(part.length for part in parts)
+
+    def trim(self, columns: int) -> None:
+        """Padding has left nothing behind."""
 
     @property
     def span(self) -> int:

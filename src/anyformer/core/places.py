@@ -8,7 +8,6 @@ what earlier rows left there: causal order hides them (`Context.gaps`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -21,7 +20,22 @@ from anyformer.errors import UserError
 class Places(Keys):
     """Keys and values of one layer, (B,G,L,C) and (B,G,L,C'), each in the column of its position."""
 
-    at: Tensor | None = None  # (B,T) the columns that the next tokens take
+    at: Tensor | slice | None = (
+        None  # (B,T) the columns that the next tokens take; a slice where all rows take the same
+    )
+    live: Tensor | None = None  # (M,) the rows that write, and `at` is theirs alone; None for all
+    rows: Tensor | None = None  # (M,1) the same for the buffers, made once for all layers and many steps
+
+    @classmethod
+    def empty(
+        cls, rows: int, columns: int, sizes: tuple[int, int, int], device: torch.device, dtype: torch.dtype
+    ) -> Places:
+        """Zeros for so many rows and columns; `sizes` are groups, channels of keys and channels of values."""
+        groups, channels, value_channels = sizes
+        return cls(
+            keys=torch.zeros(rows, groups, columns, channels, device=device, dtype=dtype),
+            values=torch.zeros(rows, groups, columns, value_channels, device=device, dtype=dtype),
+        )
 
     @property
     def buffers(self) -> tuple[Tensor, Tensor]:
@@ -31,22 +45,43 @@ class Places(Keys):
 
     def update(self, k: Tensor, v: Tensor, window: int | None = None) -> tuple[Tensor, Tensor]:
         """Put new keys and values (B,G,T,C) in their columns; return all columns. A window is for masks to know."""
-        assert self.at is not None
         keys, values = self.buffers
-        rows = torch.arange(k.shape[0], device=k.device)[:, None]
+        if isinstance(self.at, slice):
+            keys[:, :, self.at], values[:, :, self.at] = k, v
+            return keys, values
+        assert self.at is not None
+        rows = torch.arange(k.shape[0], device=k.device)[:, None] if self.rows is None else self.rows
+        if self.live is not None:
+            k, v = k[self.live], v[self.live]
         keys[rows, :, self.at] = k.transpose(1, 2)
         values[rows, :, self.at] = v.transpose(1, 2)
         return keys, values
 
-    def part(self, rows: slice, columns: int, at: Tensor) -> Places:
+    def part(self, rows: slice, columns: int, at: Tensor | slice | None = None) -> Places:
         """Some rows and the first columns as views: what is written there is written here."""
         keys, values = self.buffers
         return Places(keys=keys[rows, :, :columns], values=values[rows, :, :columns], at=at)
+
+    def put(self, row: int, k: Tensor, v: Tensor) -> None:
+        """The first columns of one row, (1,G,S,C)."""
+        for buffer, new in zip(self.buffers, (k, v), strict=True):
+            buffer[row, :, : new.shape[2]] = new[0]
 
     def copy_row(self, source: int, target: int, columns: int) -> None:
         """The first columns of one row over those of another."""
         for buffer in self.buffers:
             buffer[target, :, :columns] = buffer[source, :, :columns]
+
+    def swap_rows(self, one: int, other: int, columns: int) -> None:
+        """The first columns of two rows change places."""
+        for buffer in self.buffers:
+            held = buffer[one, :, :columns].clone()
+            buffer[one, :, :columns] = buffer[other, :, :columns]
+            buffer[other, :, :columns] = held
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Room for at least so many rows and columns."""
+        self.keys, self.values = (larger(buffer, rows, columns) for buffer in self.buffers)
 
     def select(self, rows: Tensor) -> None:
         self.keys, self.values = (buffer[rows] for buffer in self.buffers)
@@ -63,12 +98,21 @@ class Places(Keys):
         return sum(buffer.numel() * buffer.element_size() for buffer in self.buffers)
 
 
+def larger(buffer: Tensor, rows: int, columns: int) -> Tensor:
+    """The same in zeros of at least (rows, G, columns, C): what is hidden must still be a number."""
+    had = buffer.shape
+    if rows <= had[0] and columns <= had[2]:
+        return buffer
+    fresh = buffer.new_zeros(max(rows, had[0]), had[1], max(columns, had[2]), had[3])
+    fresh[: had[0], :, : had[2]] = buffer
+    return fresh
+
+
 @dataclass
 class PlacedState(State):
     """One pass over rows in fixed places. Where tokens stand is given anew for each pass; nothing is counted."""
 
-    gaps: ClassVar[bool] = True
-
+    gaps: bool = True  # whether columns behind a row's own length are part of the pass
     places: Tensor | None = None  # (B,T) the position of each new token in its row
     columns: Tensor | None = None  # (1,L) 0, 1, 2, ...: the position of what stands in each column
 

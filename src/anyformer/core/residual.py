@@ -38,7 +38,8 @@ class Residual(nn.Module):
         return self.before(x)
 
     def leave(self, y: Tensor) -> Tensor:
-        y = F.dropout(self.inside(y), self.dropout, self.training)
+        y = self.inside(y)
+        y = F.dropout(y, self.dropout) if self.dropout and self.training else y
         y = y if self.scale is None else y * self.scale
         return y if self.drop_path == 0.0 or not self.training else self.drop_rows(y)
 

@@ -6,13 +6,15 @@ and once for all layers the positions, ranks and padding of the keys so far.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol, Self
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
 
 from anyformer.core.context import count
+from anyformer.core.joining import flush, joined_memories, joined_records, level, tensors_in
 from anyformer.errors import UserError
 
 
@@ -24,6 +26,12 @@ class PartState(Protocol):
 
     def keep(self, length: int) -> None:
         """Forget everything after the first `length` tokens (speculation takes back what was refused)."""
+
+    def join(self, others: Sequence[Self]) -> None:
+        """Take the rows of others behind these, as if all texts had been padded on the left to one length."""
+
+    def trim(self, columns: int) -> None:
+        """Forget all but the newest `columns` tokens, where what is older is padding in every row."""
 
     @property
     def span(self) -> int:
@@ -98,6 +106,20 @@ class Keys:
             )
         self.held = self.length = length
 
+    def join(self, others: Sequence[Self]) -> None:
+        parts = [self, *others]
+        most = max(part.span for part in parts)
+        size = max(most + BLOCK, self.limit or 0)
+        keys = [part.keys[:, :, part.stale : part.held] for part in parts if part.keys is not None]
+        values = [part.values[:, :, part.stale : part.held] for part in parts if part.values is not None]
+        if keys and values:
+            self.keys, self.values = flush(keys, most, size), flush(values, most, size)
+        self.held, self.stale, self.length = most, 0, max(part.length for part in parts)
+
+    def trim(self, columns: int) -> None:
+        self.stale = max(self.stale, self.held - columns)
+        self.length = min(self.length, columns)
+
     @property
     def span(self) -> int:
         return self.held - self.stale
@@ -143,6 +165,16 @@ class Memory:
     def keep(self, length: int) -> None:
         """The encoder's output does not depend on how much has been decoded."""
 
+    def join(self, others: Sequence[Self]) -> None:
+        parts = [self, *others]
+        keys = [part.keys for part in parts if part.keys is not None]
+        values = [part.values for part in parts if part.values is not None]
+        if keys and values:
+            self.keys, self.values = level(keys, 2), level(values, 2)
+
+    def trim(self, columns: int) -> None:
+        """Nor on padding in what has been decoded."""
+
     @property
     def span(self) -> int:
         return 1
@@ -180,7 +212,7 @@ class State:
     counts: Tensor | None = field(default=None, repr=False)  # (B, 1) real tokens so far, once there is padding
     holed: Tensor | None = field(default=None, repr=False)  # whether some row has padding behind a real token
 
-    gaps: ClassVar[bool] = False  # keys are held in the order they came, without room between them
+    gaps: bool = False  # keys are held in the order they came, without room between them
 
     def extend(
         self,
@@ -296,6 +328,43 @@ class State:
                 layer.mixer.select(rows)
         return self
 
+    def join(self, others: Sequence[State]) -> Self:
+        """Take the rows of other states behind these, as if all texts had been padded on the left to one length."""
+        states: list[State] = [self, *others]
+        for state in states:
+            if state.documents is not None or state.sources is not None or state.index is None:
+                raise UserError("only texts that have begun and are not packed or joint sequences can be joined",
+                                fix="decode them apart")  # fmt: skip
+            self.rolling = self.rolling and state.rolling and not (state.holed is not None and bool(state.holed))
+        for layer, *rest in zip(*(state.layers for state in states), strict=True):
+            if layer.mixer is not None:
+                layer.mixer.join([other.mixer for other in rest if other.mixer is not None])
+            if layer.cross is not None:
+                layer.cross.join([other.cross for other in rest if other.cross is not None])
+        self.index, self.positions, self.mask, self.counts = joined_records(states)
+        self.memory, self.memory_mask = joined_memories(states)
+        self.length, self.holed = max(state.length for state in states), None
+        self.batch = sum(state.batch for state in states)
+        return self
+
+    def trim(self, columns: int) -> Self:
+        """Forget all but the newest `columns` tokens, where what is older is padding in every row."""
+        for layer in self.layers:
+            if layer.mixer is not None:
+                layer.mixer.trim(columns)
+        self.length = min(self.length, columns)
+        own = self.positions is self.index
+        for name in ("index", "positions", "mask"):
+            value = getattr(self, name)
+            if value is not None:
+                setattr(self, name, value[:, -columns:])
+        self.positions = self.index if own else self.positions
+        if self.mask is not None and self.counts is not None and self.index is not None and own:
+            if bool(self.mask.all()) and bool((self.counts == self.length).all()):  # nothing is padding any more
+                self.mask = self.counts = None
+                self.index = self.positions = self.index[:1]
+        return self
+
     def keep(self, length: int) -> Self:
         """Forget everything after the first `length` tokens."""
         if not 0 <= length <= self.length:
@@ -318,6 +387,12 @@ class State:
         import copy
 
         return copy.deepcopy(self)
+
+    def taken(self, rows: Tensor) -> State:
+        """An independent copy of these rows alone."""
+        import copy
+
+        return copy.deepcopy(self, {id(part): part for part in tensors_in(self)}).select(rows)  # which copies
 
     @property
     def bytes(self) -> int:

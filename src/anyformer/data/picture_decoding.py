@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +67,7 @@ def pixels(value: Any, folder: Path, shape: Shape) -> np.ndarray:
 
 
 @contextmanager
-def opened(value: Any, folder: Path) -> Iterator[Image]:
+def opened(value: Any, folder: Path, formats: Sequence[str] = FORMATS) -> Iterator[Image]:
     """A picture, its head read; whatever goes wrong inside is told as `Unreadable`."""
     module = pillow()
     try:
@@ -81,7 +81,7 @@ def opened(value: Any, folder: Path) -> Iterator[Image]:
                 return
             source = io.BytesIO(value) if isinstance(value, bytes) else present(located(value, folder))
             module.init()  # loads all formats: unlike a plain open, one of chosen formats does not do so itself
-            with module.open(source, formats=[name for name in FORMATS if name in module.OPEN]) as image:
+            with module.open(source, formats=[name for name in formats if name in module.OPEN]) as image:
                 yield checked(image)
     except Unreadable:
         raise

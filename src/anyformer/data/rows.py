@@ -17,6 +17,7 @@ from anyformer.data.examples import Draw, Examples
 from anyformer.data.frame import Frame
 from anyformer.data.images import ImageSteps
 from anyformer.data.preprocess import Preprocess
+from anyformer.data.targets import Values
 from anyformer.objectives.batch import Batch
 from anyformer.objectives.objective import IGNORED
 
@@ -150,7 +151,12 @@ class RowExamples(Examples):
 
     def targets(self, at: np.ndarray) -> Tensor:
         """Class numbers, or numbers; rows without a target do not count."""
-        if "targets" not in self.arrays:
+        if "targets" not in self.arrays:  # new rows: nothing to compare with, in the shape of what is answered
+            if self.preprocess.multi:
+                return torch.zeros(len(at), len(self.preprocess.labels or ()))
+            if isinstance(self.preprocess.target, Values):
+                count = len(self.preprocess.target.names)
+                return torch.full((len(at), count) if count > 1 else (len(at),), torch.nan)
             return torch.full((len(at),), IGNORED)
         return torch.from_numpy(np.array(self.arrays["targets"][at]))
 

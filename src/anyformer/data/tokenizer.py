@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +28,7 @@ from anyformer.data.tokenizer_settings import (
     named_tokens,
     roles_of,
 )
+from anyformer.data.tokenizer_spelling import Spelling, spelling_of
 from anyformer.data.tokenizer_training import Kind, checked, default_special, framed, train
 from anyformer.errors import UserError
 
@@ -82,12 +84,17 @@ class Tokenizer:
             return self.engine.core
         raise UserError(f"a {self.form} is two sentencepiece models", fix="use encode and decode")
 
-    @property
+    @cached_property
     def target(self) -> Tokenizer:
         """The tokenizer of the text to write; another than that of the text to read only for Marian."""
         if self.target_engine is None:
             return self
         return Tokenizer(self.target_engine, self.roles, self.settings, form=self.form)
+
+    @cached_property
+    def spelling(self) -> Spelling:
+        """What each token writes, in bytes."""
+        return spelling_of(self.engine, (self.bos, self.eos, self.unk, self.sep, self.pad, self.cls, self.mask))
 
     def encode(
         self, text: str, pair: str | None = None, *, special: bool = True, safe: bool | None = None
@@ -127,7 +134,12 @@ class Tokenizer:
         special: bool = True,
     ) -> tuple[Tensor, Tensor]:
         """Ids (B,T) and mask (B,T), True where there is text, padded on one side to the longest text."""
-        rows = self.encode_batch(texts, special=special)
+        return self.padded(self.encode_batch(texts, special=special), side=side, device=device)
+
+    def padded(
+        self, rows: Sequence[Sequence[int]], *, side: Side | None = None, device: torch.device | str = "cpu"
+    ) -> tuple[Tensor, Tensor]:
+        """Lists of ids as one (B,T), with a mask that is True where there is text."""
         side = side_of(side or self.padding_side)
         length = max(map(len, rows), default=0)
         # A padded place is never read, so that any id may stand there; the model's own end is the most usual one.
@@ -136,7 +148,7 @@ class Tokenizer:
         mask = torch.zeros((len(rows), length), dtype=torch.bool)  # (B,T)
         for i, row in enumerate(rows):
             place = slice(length - len(row), length) if side == "left" else slice(0, len(row))
-            ids[i, place] = torch.tensor(row, dtype=torch.long)
+            ids[i, place] = torch.tensor(list(row), dtype=torch.long)
             mask[i, place] = True
         return ids.to(device), mask.to(device)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context, Mask, lay_out
+from anyformer.core.int8 import Int8, Int8Table, look_up
 from anyformer.core.linear import Rows
 from anyformer.core.state import State
 from anyformer.errors import UserError
@@ -63,8 +63,8 @@ class TokenEmbedding(nn.Module):
         super().__init__()
         inner = width if spec.inner is None else spec.inner
         self.spec, self.gain = spec, inner**0.5 if spec.scale else 1.0
-        self.table = Rows(spec.vocab, inner) if own_table else None
-        if self.table is not None and spec.frozen:
+        self.table: Rows | Int8Table | None = Rows(spec.vocab, inner) if own_table else None
+        if isinstance(self.table, Rows) and spec.frozen:
             self.table.weight.requires_grad_(False)
         self.position = None if spec.position is None else spec.position.build(inner)
         self.segment = Rows(spec.segments, inner) if spec.segments else None
@@ -94,20 +94,20 @@ class TokenEmbedding(nn.Module):
             )
         if segments is not None and self.segment is None:
             raise UserError("segments are given but the embedding has none", fix="use Tokens(segments=2)")
-        context = lay_out(tokens.shape[0], length, tokens.device, mask=mask, positions=positions, documents=documents,
-                          segments=segments, state=state)  # fmt: skip
-        return replace(context, tokens=tokens)
+        return lay_out(tokens.shape[0], length, tokens.device, mask=mask, positions=positions, documents=documents,
+                       segments=segments, tokens=tokens, state=state)  # fmt: skip
 
-    def forward(self, tokens: Tensor, *, context: Context, table: Tensor | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, *, context: Context, table: Tensor | Int8 | None = None) -> Tensor:
         """Ids (B,T) to (B,T,D)."""
         rows = table if self.table is None else self.table.weight
         if rows is None:
             raise UserError("this embedding borrows its table and was given none", fix="call it through its Seq2Seq")
-        x = F.embedding(tokens, rows) * self.gain if self.gain != 1.0 else F.embedding(tokens, rows)
+        x = look_up(tokens, rows)
+        x = x if self.gain == 1.0 else x * self.gain
         if self.position is not None:
             x = x + self.position(context, x.dtype)
         if self.segment is not None:
             x = x + (self.segment.weight[0] if context.segments is None else self.segment(context.segments))
         x = x if self.norm is None else self.norm(x)
-        x = F.dropout(x, self.spec.dropout, self.training)
+        x = F.dropout(x, self.spec.dropout) if self.spec.dropout and self.training else x
         return x if self.project is None else self.project(x)

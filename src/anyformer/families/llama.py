@@ -1,4 +1,4 @@
-"""Llama (2302.13971) and its nearest relatives: Mistral, Qwen2, Qwen3."""
+"""Llama (2302.13971) and its nearest relatives: Mistral, Qwen2, Qwen3, and Arcee, whose feed-forward has no gate."""
 
 from __future__ import annotations
 
@@ -21,21 +21,23 @@ from anyformer.norms.rms import RMSNorm
 from anyformer.positions.rope import Dynamic, Rope
 from anyformer.slots import Head
 
-DEFAULTS: dict[str, dict[str, Any]] = {  # where the config classes of the four differ
+DEFAULTS: dict[str, dict[str, Any]] = {  # where the config classes of the five differ
     "llama": {"intermediate": 11008, "kv": None, "length": 2048, "vocab": 32000, "eps": 1e-6, "window": None},
     "mistral": {"intermediate": 14336, "kv": 8, "length": 131072, "vocab": 32000, "eps": 1e-6, "window": 4096},
     "qwen2": {"intermediate": 22016, "kv": 32, "length": 32768, "vocab": 151936, "eps": 1e-6, "window": 4096},
     "qwen3": {"intermediate": 22016, "kv": 32, "length": 32768, "vocab": 151936, "eps": 1e-6, "window": 4096},
+    "arcee": {"intermediate": 18432, "kv": None, "length": 4096, "vocab": 32000, "eps": 1e-5, "window": None},
 }
+BIASED = ("llama", "qwen3", "arcee")  # whose projections of attention have a bias where the config says so
 
 
 def settings(c: Config, head: str, kind: str) -> Model:
-    """A config.json of one of the four as a spec."""
+    """A config.json of one of the five as a spec."""
     default = DEFAULTS[kind]
     c.only("pretraining_tp", 1)
     c.skip("a limit of training; rotary positions have none", "max_position_embeddings")
     width, depth, heads = (
-        c.size("hidden_size", 4096),
+        c.size("hidden_size", 2560 if kind == "arcee" else 4096),
         c.size("num_hidden_layers", 32),
         c.size("num_attention_heads", 32),
     )
@@ -43,8 +45,7 @@ def settings(c: Config, head: str, kind: str) -> Model:
     channels = c.size("head_dim", 128 if kind == "qwen3" else None) or width // heads
     theta, share, scaling = c.rope()
     norm = RMSNorm(eps=c.get("rms_norm_eps", default["eps"]))
-    bias = {"llama": lambda: c.get("attention_bias", False), "qwen3": lambda: c.get("attention_bias", False),
-            "mistral": lambda: False, "qwen2": lambda: True}[kind]()  # fmt: skip
+    bias = c.get("attention_bias", False) if kind in BIASED else kind == "qwen2"
     attention = Attention(
         heads=heads,
         kv_heads=None if kv_heads == heads else kv_heads,
@@ -53,12 +54,11 @@ def settings(c: Config, head: str, kind: str) -> Model:
         dropout=c.get("attention_dropout", 0.0),
     )  # fmt: skip
     relative = Rope(theta=theta, width=None if share == 1.0 else int(channels * share), scaling=scaling)
-    feed_bias = c.get("mlp_bias", False) if kind == "llama" else False
     feed = MLP(
         width=c.size("intermediate_size", default["intermediate"]),
-        act=c.act("hidden_act", "silu"),
-        gated=True,
-        bias=feed_bias,
+        act=c.act("hidden_act", "relu2" if kind == "arcee" else "silu"),
+        gated=kind != "arcee",
+        bias=c.get("mlp_bias", False) if kind in ("llama", "arcee") else False,
     )
     block = Block(mixer=attention, feed=feed, norm=norm, relative=relative)
     stack = Stack(width=width, depth=depth, causal=True, block=windowed(c, kind, block, depth))
@@ -67,7 +67,7 @@ def settings(c: Config, head: str, kind: str) -> Model:
 
 def windowed(c: Config, kind: str, block: Block, depth: int) -> Any:
     """The block, or one for each layer where only some have a window."""
-    if kind == "llama":
+    if kind in ("llama", "arcee"):
         return block
     width = c.get("sliding_window", None) if "sliding_window" in c.data else DEFAULTS[kind]["window"]
     near = block.replace(mixer=block.mixer.replace(window=width))
@@ -113,9 +113,9 @@ def config(spec: Model, head: str, kind: str) -> dict[str, Any]:
     }  # fmt: skip
     if isinstance(first.relative.scaling, Dynamic):
         made["max_position_embeddings"] = first.relative.scaling.original
-    if kind in ("llama", "qwen3"):
+    if kind in BIASED:
         made["attention_bias"] = first.mixer.bias
-    if kind == "llama":
+    if kind in ("llama", "arcee"):
         made["mlp_bias"] = first.feed.bias
     if kind == "mistral":
         made["sliding_window"] = windows[0]
@@ -133,10 +133,11 @@ BODY = (
     ("stack.blocks.{i}.mixer.q_norm", "layers.{i}.self_attn.q_norm"),
     ("stack.blocks.{i}.mixer.k_norm", "layers.{i}.self_attn.k_norm"),
     ("stack.blocks.{i}.around_feed.before", "layers.{i}.post_attention_layernorm"),
-    ("stack.blocks.{i}.feed.up", ("layers.{i}.mlp.gate_proj", "layers.{i}.mlp.up_proj"), GATE),
     ("stack.blocks.{i}.feed.down", "layers.{i}.mlp.down_proj"),
     ("stack.final", "norm"),
 )
+GATED = (("stack.blocks.{i}.feed.up", ("layers.{i}.mlp.gate_proj", "layers.{i}.mlp.up_proj"), GATE),)
+UNGATED = (("stack.blocks.{i}.feed.up", "layers.{i}.mlp.up_proj"),)
 HEADS: dict[str, tuple[tuple[Any, ...], ...]] = {
     BARE: (),
     LM_HEAD: (("head.weight", "lm_head.weight"),),
@@ -146,11 +147,11 @@ HEADS: dict[str, tuple[tuple[Any, ...], ...]] = {
 }
 
 
-def table(spec: Model, head: str) -> tuple[Row, ...]:
+def table(spec: Model, head: str, kind: str) -> tuple[Row, ...]:
     """One row a module; the body lies under a prefix in a model with a head."""
     # Question answering keeps the body under another name than every other head.
     prefix = {BARE: "", SPAN: "transformer."}.get(head, "model.")
-    return rows(*under(prefix, BODY), *HEADS[head])
+    return rows(*under(prefix, (*BODY, *(UNGATED if kind == "arcee" else GATED))), *HEADS[head])
 
 
 def family(kind: str, name: str) -> Family:
@@ -161,10 +162,10 @@ def family(kind: str, name: str) -> Family:
             f"{name}Model": BARE, f"{name}ForCausalLM": LM_HEAD, f"{name}ForSequenceClassification": CLASSIFY,
             f"{name}ForTokenClassification": TAG, f"{name}ForQuestionAnswering": SPAN,
         },
-        settings=read, config=partial(config, kind=kind), table=table, prefix="model.",
+        settings=read, config=partial(config, kind=kind), table=partial(table, kind=kind), prefix="model.",
         buffers=(r".*rotary_emb\.inv_freq",),
         tied=lambda spec, head: {"lm_head.weight": "model.embed_tokens.weight"},
     )  # fmt: skip
 
 
-FAMILIES = (family("llama", "Llama"), family("mistral", "Mistral"), family("qwen2", "Qwen2"), family("qwen3", "Qwen3"))
+FAMILIES = tuple(family(name.lower(), name) for name in ("Llama", "Mistral", "Qwen2", "Qwen3", "Arcee"))

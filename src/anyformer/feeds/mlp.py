@@ -68,4 +68,4 @@ class PointwiseMLP(nn.Module):
             h = self.act(gate) * value  # (B,T,inner)
         else:
             h = self.act(h)
-        return self.down(F.dropout(h, self.spec.dropout, self.training))
+        return self.down(F.dropout(h, self.spec.dropout) if self.spec.dropout and self.training else h)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,9 +13,11 @@ from torch import Tensor
 from anyformer.core.model import Model, Seq2Seq
 from anyformer.errors import UserError
 from anyformer.generation.beam import beam_search
-from anyformer.generation.filters import Written, narrowing, rules
-from anyformer.generation.noise import draw, row_seeds
+from anyformer.generation.choice import Choice, Guides
+from anyformer.generation.compiled import Compiled
+from anyformer.generation.jobs import Guide
 from anyformer.generation.prompts import (
+    Asked,
     check_ids,
     check_mask,
     check_model,
@@ -25,9 +27,11 @@ from anyformer.generation.prompts import (
     room,
     vocabulary_of,
 )
-from anyformer.generation.result import Generated, Step, is_one_of, reasons_of
-from anyformer.generation.running import RunningModel, RunningPair, at_rest, device_of
+from anyformer.generation.result import Generated, Step, generated, is_one_of, reasons_of
+from anyformer.generation.running import Running, RunningModel, RunningPair, at_rest, device_of
 from anyformer.generation.settings import DEFAULT_NEW_TOKENS, Generation
+from anyformer.generation.sheet import RunningSheet
+from anyformer.generation.speculate import Speculation
 from anyformer.generation.stops import Stops, TextOf
 
 log = logging.getLogger("anyformer")
@@ -41,11 +45,15 @@ def generate(
     settings: Generation | None = None,
     text_of: TextOf | None = None,
     on_token: Callable[[Step], object] | None = None,
+    draft: Any = None,
+    guide: Guide | Guides | None = None,
 ) -> Generated:
     """Texts that go on from prompts (B,T), or, for an encoder-decoder, that answer sources (B,S).
 
     `mask` is padding, on either side. `text_of` turns a list of ids into text and is needed for `stop_strings`.
     `on_token` is called with every `Step` as it comes, except under beam search, which decides at the end.
+    `draft` is a smaller model with the same vocabulary that proposes tokens (see speculate.py): the text stays the
+    same. `guide` says what may be written (see grammar.py): one for one text, or a list with one for each.
 
     >>> from anyformer import preset
     >>> spec = preset("gpt2-tiny")
@@ -54,15 +62,18 @@ def generate(
     """
     settings = Generation() if settings is None else settings
     if settings.num_beams == 1:
-        decoding = stream(model, tokens, mask, settings=settings, text_of=text_of)
+        decoding = stream(model, tokens, mask, settings=settings, text_of=text_of, draft=draft, guide=guide)
         for step in decoding:
             if on_token is not None:
                 on_token(step)
         return decoding.result()
     if on_token is not None:
         raise UserError("beam search has no token before it has them all", where="on_token", fix="use num_beams=1")
+    if draft is not None or guide is not None:
+        where = "guide" if draft is None else "draft"
+        raise UserError(f"beam search takes no {where}", where=where, fix="use num_beams=1")
     with torch.no_grad(), at_rest(model):
-        begun = begin(model, tokens, mask, settings, text_of)
+        begun = begin(model, prepare(model, tokens, mask, settings, text_of), settings)
         return beam_search(begun.running, begun.logits, begun.ids, begun.real, begun.new, settings, begun.stops)
 
 
@@ -73,20 +84,26 @@ def stream(
     *,
     settings: Generation | None = None,
     text_of: TextOf | None = None,
-) -> Decoding:
+    draft: Any = None,
+    guide: Guide | Guides | None = None,
+) -> Decoding | Speculation:
     """As `generate`, a `Step` at a time: iterate over what comes back, then ask it for `result()`."""
     settings = Generation() if settings is None else settings
     if settings.num_beams > 1:
         raise UserError("beam search has no token before it has them all", where="stream", fix="use num_beams=1")
+    guides = None if guide is None else guide if isinstance(guide, Sequence) else [guide]
     with torch.no_grad(), at_rest(model):
-        return Decoding(model, begin(model, tokens, mask, settings, text_of), settings)
+        asked = prepare(model, tokens, mask, settings, text_of)
+        if draft is None and settings.prompt_lookup_num_tokens is None:
+            return Decoding(model, begin(model, asked, settings), settings, guides)
+        return Speculation(model, asked, settings, draft, guides)
 
 
 @dataclass
 class Begun:
     """Prompts that have been read."""
 
-    running: RunningModel
+    running: Running
     ids: Tensor  # (B,P) as they will stand in the result, padding on the left
     real: Tensor | None  # (B,P)
     new: int  # tokens to write at most
@@ -94,8 +111,8 @@ class Begun:
     stops: Stops | None
 
 
-def begin(model: Any, tokens: Any, mask: Any, settings: Generation, text_of: TextOf | None) -> Begun:
-    """Check everything that can be wrong, then read the prompts."""
+def prepare(model: Any, tokens: Any, mask: Any, settings: Generation, text_of: TextOf | None) -> Asked:
+    """Check everything that can be wrong before any compute."""
     spec = check_model(model)
     decoder, device = decoder_of(spec), device_of(model)
     vocab = vocabulary_of(decoder.embed, "the decoder" if isinstance(spec, Seq2Seq) else "the model")
@@ -118,15 +135,27 @@ def begin(model: Any, tokens: Any, mask: Any, settings: Generation, text_of: Tex
     longest = ids.shape[1] if real is None else int(real.sum(1).max())
     new = tokens_to_write(settings, decoder, ids.shape[1], longest)
     check_room(decoder, longest, new)
-    limit = longest + new if settings.cache_implementation == "static" else None
-    state = model.state(ids.shape[0], limit)
-    running = RunningModel(model, state, settings.prefill_chunk_size)
-    if isinstance(spec, Seq2Seq):
-        running = RunningPair(model, state, settings.prefill_chunk_size)
-        state.memory, state.memory_mask = model.encode(source, source_real), source_real
+    pair = isinstance(spec, Seq2Seq)
+    return Asked(ids, real, longest, new, stops, source if pair else None, source_real if pair else None)
+
+
+def begin(model: Any, asked: Asked, settings: Generation) -> Begun:
+    """Read the prompts."""
+    ids, real, longest = asked.ids, asked.real, asked.longest
+    running: Running
+    if isinstance(model, Compiled):
+        rows = ids.shape[0] * max(settings.num_return_sequences, settings.num_beams)
+        running = RunningSheet(model, rows, longest + asked.new, settings.prefill_chunk_size)
+    else:
+        limit = longest + asked.new if settings.cache_implementation == "static" else None
+        state, kind = model.state(ids.shape[0], limit), RunningModel
+        if isinstance(model.spec, Seq2Seq):
+            kind = RunningPair
+            state.memory, state.memory_mask = model.encode(asked.source, asked.source_real), asked.source_real
+        running = kind(model, state, settings.prefill_chunk_size)
     columns = slice(ids.shape[1] - longest, None)  # columns that are padding in every row cost nothing
     logits = running.start(ids[:, columns], None if real is None else real[:, columns])
-    return Begun(running, ids, real, new, logits, stops)
+    return Begun(running, ids, real, asked.new, logits, asked.stops)
 
 
 def check_settings(settings: Generation, vocab: int) -> None:
@@ -179,30 +208,18 @@ def tokens_to_write(settings: Generation, decoder: Model, columns: int, longest:
 class Decoding:
     """One call of `generate` in progress: iterate for a `Step` a token, then ask for the `result()`."""
 
-    def __init__(self, model: Any, begun: Begun, settings: Generation) -> None:
+    def __init__(self, model: Any, begun: Begun, settings: Generation, guides: Guides | None = None) -> None:
         self.model, self.settings, self.running, self.stops = model, settings, begun.running, begun.stops
-        copies = settings.num_return_sequences
-        prompts, device = begun.ids.shape[0], begun.ids.device
-        self.running.repeat(copies)
-        self.logits = begun.logits.repeat_interleave(copies, 0)
-        self.prompt, self.limit, self.count = begun.ids.shape[1], begun.new, 0
-        rows = prompts * copies
-        self.ids = torch.full((rows, self.prompt + self.limit), settings.padding, device=device)
-        self.ids[:, : self.prompt] = begun.ids.repeat_interleave(copies, 0)
-        self.real = None
-        if begun.real is not None:
-            self.real = torch.ones_like(self.ids, dtype=torch.bool)
-            self.real[:, : self.prompt] = begun.real.repeat_interleave(copies, 0)
-        self.filters = rules(settings, self.logits.shape[1], device)
-        self.seeds = None
-        if settings.sampled:
-            self.filters += narrowing(settings)
-            self.seeds = row_seeds(settings.seed, prompts, copies, device)
+        self.running.repeat(settings.num_return_sequences)
+        self.logits = begun.logits.repeat_interleave(settings.num_return_sequences, 0)
+        self.choice = Choice(settings, begun.ids, begun.real, begun.new, self.logits.shape[1], guides)
+        self.ids, self.prompt, self.limit, self.count = self.choice.ids, self.choice.prompt, self.choice.limit, 0
+        device = self.ids.device
         self.ends = torch.tensor(settings.ends, dtype=torch.long, device=device)
-        self.by_eos = torch.zeros(rows, dtype=torch.bool, device=device)
+        self.by_eos = torch.zeros(len(self.ids), dtype=torch.bool, device=device)
         self.by_stop = torch.zeros_like(self.by_eos)
         self.steps: list[Step] = []
-        self.last = self.ids[:, -1]  # what was chosen last, to be read before the next choice
+        self.last = self.ids[:, self.prompt - 1]  # what was chosen last, to be read before the next choice
         self.over = False
 
     def __iter__(self) -> Iterator[Step]:
@@ -216,9 +233,10 @@ class Decoding:
             with at_rest(self.model):
                 self.logits = self.running.step(self.last)
         raw = self.logits.to(torch.promote_types(self.logits.dtype, torch.float32))
-        chosen = self.choose(raw)
-        norm = raw.logsumexp(-1)
         live = ~(self.by_eos | self.by_stop)
+        guides = self.guides(live)
+        chosen = self.choice.choose(raw, slice(None), self.count, guides)
+        norm = raw.logsumexp(-1)
         step = Step(
             tokens=chosen.where(live, self.settings.padding),
             logprobs=(raw.gather(1, chosen[:, None])[:, 0] - norm).where(live, 0.0),
@@ -239,32 +257,28 @@ class Decoding:
             self.by_stop |= (
                 live & ~self.by_eos & self.stops.end(self.ids[:, self.prompt : self.prompt + self.count], live)
             )
-        if len(self.ends) or self.stops is not None:
+        if guides is not None:
+            self.by_stop |= live & ~self.by_eos & follow(guides, chosen)
+        if len(self.ends) or self.stops is not None or guides is not None:
             self.over = self.over or bool((self.by_eos | self.by_stop).all())
         return step
 
-    def choose(self, raw: Tensor) -> Tensor:
-        """The token of every row; ties go to the lowest id."""
-        scores = raw
-        if self.filters:
-            upto = self.prompt + self.count
-            real = None if self.real is None else self.real[:, :upto]
-            text = Written(self.ids[:, :upto], real, self.count, self.count == self.limit - 1)
-            for apply in self.filters:
-                scores = apply(scores, text)
-        return scores.argmax(-1) if self.seeds is None else draw(scores, self.seeds, self.count)
+    def guides(self, live: Tensor) -> list[Guide | None] | None:
+        """Those of rows that have not ended."""
+        if self.choice.guides is None:
+            return None
+        return [guide if on else None for guide, on in zip(self.choice.guides, live.tolist(), strict=True)]
 
     def result(self) -> Generated:
         """The texts as far as they have come."""
-        if not self.steps:
-            raise UserError("nothing has been written yet", fix="iterate first, or call generate")
-        live = torch.stack([step.live for step in self.steps], 1)
-        logprobs = torch.stack([step.logprobs for step in self.steps], 1)
-        top_tokens = [step.top_tokens for step in self.steps if step.top_tokens is not None]
-        top_logprobs = [step.top_logprobs for step in self.steps if step.top_logprobs is not None]
-        return Generated(
-            ids=self.ids[:, : self.prompt + self.count].clone(), prompt=self.prompt, lengths=live.sum(1),
-            logprobs=logprobs, scores=logprobs.sum(1), reasons=reasons_of(self.by_eos, self.by_stop),
-            top_tokens=torch.stack(top_tokens, 1) if top_tokens else None,
-            top_logprobs=torch.stack(top_logprobs, 1) if top_logprobs else None,
-        )  # fmt: skip
+        return generated(self.ids, self.prompt, self.steps, reasons_of(self.by_eos, self.by_stop))
+
+
+def follow(guides: Guides, chosen: Tensor) -> Tensor:
+    """Tell the guides what was chosen (R,); which texts may not go on."""
+    over = []
+    for guide, token in zip(guides, chosen.tolist(), strict=True):
+        if guide is not None:
+            guide.accept(token)
+        over.append(guide is not None and guide.over)
+    return torch.tensor(over, dtype=torch.bool, device=chosen.device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,6 +23,7 @@ class Written:
     last: bool  # whether the next token is the last that fits
 
 
+LIKELY = 1024  # tokens that nearly always hold what top_p asks for
 Filter = Callable[[Tensor, Written], Tensor]
 
 
@@ -51,20 +53,39 @@ def rules(settings: Generation, vocab: int, device: torch.device) -> list[Filter
     return found
 
 
-def narrowing(settings: Generation) -> list[Filter]:
-    """What only sampling asks for, in transformers' order."""
-    temperature, k, p, least = settings.temperature, settings.top_k, settings.top_p, settings.min_p
+def narrowing(*rows: Generation, device: torch.device | None = None) -> list[Filter]:
+    """What only sampling asks for, in transformers' order: one settings for all rows, or one for each.
+
+    Those of different rows ask for the same things, as `narrows` says, with numbers of their own.
+    """
+
+    def numbers(values: list[float]) -> float | Tensor:
+        if len(values) == 1:
+            return values[0]
+        return torch.tensor(values, dtype=finest(device or torch.device("cpu")), device=device)[:, None]
+
+    heat, by_k, by_p, by_least = narrows(rows[0])
     found: list[Filter] = []
-    if temperature != 1.0:
-        # Below its maximum, so that a tiny temperature gives -inf to the others and never inf to two.
-        found.append(lambda scores, text: (scores - scores.amax(-1, keepdim=True)) / temperature)
-    if k:
-        found.append(lambda scores, text: top_k(scores, k))
-    if p is not None and p < 1.0:
+    if heat:
+        temperature = numbers([row.temperature for row in rows])
+        found.append(lambda scores, text: heated(scores, temperature))
+    if by_k:
+        ks = [row.top_k or 0 for row in rows]
+        k, most = ks[0] if len(ks) == 1 else torch.tensor(ks, device=device)[:, None], max(ks)
+        found.append(lambda scores, text: top_k(scores, k, most))
+    if by_p:
+        p = numbers([row.top_p or 0.0 for row in rows])
         found.append(lambda scores, text: top_p(scores, p))
-    if least:
+    if by_least:
+        least = numbers([row.min_p or 0.0 for row in rows])
         found.append(lambda scores, text: min_p(scores, least))
     return found
+
+
+def narrows(settings: Generation) -> tuple[bool, bool, bool, bool]:
+    """Which of temperature, top_k, top_p and min_p change anything."""
+    p = settings.top_p
+    return settings.temperature != 1.0, bool(settings.top_k), p is not None and p < 1.0, bool(settings.min_p)
 
 
 def repetition(scores: Tensor, text: Written, penalty: float) -> Tensor:
@@ -101,22 +122,70 @@ def only(scores: Tensor, ids: Tensor) -> Tensor:
     return torch.full_like(scores, -torch.inf).index_fill_(1, ids, 0.0)
 
 
-def top_k(scores: Tensor, k: int) -> Tensor:
-    """The k most probable tokens, and any that tie with the last of them."""
-    edge = scores.topk(min(k, scores.shape[1])).values[:, -1:]
-    return scores.masked_fill(scores < edge, -torch.inf)
+# One number for all rows, or one a row (N,1): the same arithmetic either way, to the last bit and on every device.
 
 
-def top_p(scores: Tensor, p: float) -> Tensor:
+def heated(scores: Tensor, temperature: float | Tensor) -> Tensor:
+    """Over a temperature, below their maximum: a tiny one gives -inf to the others and never inf to two."""
+    by = as_tensor(temperature, scores).clamp(min=torch.finfo(scores.dtype).tiny)  # 0 over 0 would be no number
+    return (scores - scores.amax(-1, keepdim=True)) / by
+
+
+def top_k(scores: Tensor, k: int | Tensor, most: int | None = None) -> Tensor:
+    """The k most probable tokens, and any that tie with the last of them; `most` is the largest k of all rows."""
+    vocab = scores.shape[1]
+    if scores.device.type == "cpu" and vocab > 2 * LIKELY:
+        each = [k] * len(scores) if isinstance(k, int) else k.expand(len(scores), 1).flatten().tolist()
+        rows = zip(scores.numpy(), each, strict=True)
+        edge = torch.tensor([[np.partition(row, max(0, vocab - one))[max(0, vocab - one)]] for row, one in rows])
+    elif isinstance(k, int):
+        edge = scores.topk(min(k, vocab)).values[:, -1:]
+    else:
+        assert most is not None
+        best = scores.topk(min(most, vocab)).values
+        edge = best.gather(1, k.clamp(max=best.shape[1]) - 1)
+    return torch.where(scores < edge, torch.full_like(edge, -torch.inf), scores)
+
+
+def top_p(scores: Tensor, p: float | Tensor) -> Tensor:
     """The smallest set of most probable tokens whose probabilities reach p; among equals the lower id goes first."""
+    if scores.device.type == "cpu" and scores.shape[1] > 2 * LIKELY:
+        each = [p] * len(scores) if isinstance(p, float) else p.expand(len(scores), 1).flatten().tolist()
+        return torch.stack([top_p_of_many(row, one) for row, one in zip(scores, each, strict=True)])
+    return top_p_sorted(scores, p)
+
+
+def top_p_sorted(scores: Tensor, p: float | Tensor) -> Tensor:
+    """The same, all tokens sorted."""
     ordered, order = scores.to(finest(scores.device)).sort(descending=True, stable=True)
     shares = ordered.softmax(-1)
     before = shares.cumsum(-1) - shares  # what the more probable ones have reached without it
-    drop = torch.zeros_like(scores, dtype=torch.bool).scatter_(1, order, before >= p)
+    drop = torch.zeros_like(scores, dtype=torch.bool).scatter_(1, order, before >= as_tensor(p, before))
     return scores.masked_fill(drop, -torch.inf)
 
 
-def min_p(scores: Tensor, p: float) -> Tensor:
+def top_p_of_many(scores: Tensor, p: float) -> Tensor:
+    """The same for one row (V,) of many tokens on a processor, most of which need no sorting."""
+    row = scores.numpy()
+    best = np.sort(np.partition(row, len(row) - LIKELY)[len(row) - LIKELY :])[::-1].astype(np.float64)
+    if best[0] == -np.inf:
+        return scores
+    shares = np.exp(best - best[0]) / np.exp(row.astype(np.float64) - best[0]).sum()
+    kept = int((shares.cumsum() - shares < p).sum())
+    if kept == LIKELY:  # all of them are not enough
+        return top_p_sorted(scores[None], p)[0]
+    edge = best[kept - 1]
+    found = np.where(row < edge, row.dtype.type(-np.inf), row)
+    found[np.flatnonzero(row == edge)[int((best[:kept] == edge).sum()) :]] = -np.inf  # among equals the lower id
+    return torch.from_numpy(found)
+
+
+def min_p(scores: Tensor, p: float | Tensor) -> Tensor:
     """Tokens at least p times as probable as the most probable one."""
     shares = scores.softmax(-1)
-    return scores.masked_fill(shares < p * shares.amax(-1, keepdim=True), -torch.inf)
+    return scores.masked_fill(shares < as_tensor(p, shares) * shares.amax(-1, keepdim=True), -torch.inf)
+
+
+def as_tensor(value: float | Tensor, like: Tensor) -> Tensor:
+    """A number where `like` is and in its precision; a GPU divides by a plain number in another way than by these."""
+    return value.to(like.dtype) if isinstance(value, Tensor) else torch.full_like(like[:1, :1], value)

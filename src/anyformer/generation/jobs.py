@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
+from anyformer.errors import UserError
 from anyformer.generation.settings import Generation
 
 Phase = Literal["queued", "prefill", "decode", "over"]
@@ -105,3 +106,23 @@ class Busy(Exception):
 
 class Closed(Exception):
     """The engine takes no more work: it is being shut down, or has broken."""
+
+
+class Cancelled(Exception):
+    """What a call that was cancelled is told."""
+
+
+class TooLong(UserError):
+    """A job that no row can hold; a prompt is never cut."""
+
+    def __init__(self, tokens: int, limit: int, *, prompt: int) -> None:
+        if tokens == prompt:
+            what, fix = (
+                f"the prompt's {prompt} tokens leave no room in a context of {limit}",
+                f"use {limit - 1} or fewer",
+            )
+        else:
+            what = f"{prompt} tokens of the prompt and {tokens - prompt} new ones do not fit a context of {limit}"
+            fix = f"use max_new_tokens={limit - prompt}"
+        super().__init__(what, fix=fix)
+        self.tokens, self.limit = tokens, limit

@@ -7,13 +7,17 @@ operations that are exact on every device and for every batch shape.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from anyformer.errors import UserError
 
+MANY = 4096  # tokens from which a processor looks for the winner before it computes noise
 GOLDEN, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # Steele, Lea, Flood 2014
 
 
@@ -35,12 +39,21 @@ def mixed(x: Tensor) -> Tensor:
     return x ^ shifted(x, 31)
 
 
-def uniform(seeds: Tensor, step: int, vocab: int) -> Tensor:
-    """Numbers strictly between 0 and 1, (B,V), from seeds (B,), the step and the token."""
-    row = mixed(mixed(seeds + signed(GOLDEN)) + signed((step + 1) * GOLDEN))[:, None]  # (B,1)
+def uniform(seeds: Tensor, step: int | Tensor, vocab: int) -> Tensor:
+    """Numbers strictly between 0 and 1, (B,V), from seeds (B,), the step (one, or (B,)) and the token."""
     counter = torch.arange(1, vocab + 1, device=seeds.device) * signed(GOLDEN)
-    bits = shifted(mixed(row + counter), 12)  # 52 bits: half a unit more is still exact in float64
-    return (bits.to(finest(seeds.device)) + 0.5) * 2.0**-52
+    return between(shifted(mixed(row_keys(seeds, step)[:, None] + counter), 12))
+
+
+def row_keys(seeds: Tensor, step: int | Tensor) -> Tensor:
+    """What the noise of a row starts from at that step, (B,)."""
+    at = signed((step + 1) * GOLDEN) if isinstance(step, int) else (step + 1) * signed(GOLDEN)
+    return mixed(mixed(seeds + signed(GOLDEN)) + at)
+
+
+def between(bits: Tensor) -> Tensor:
+    """52 bits as numbers strictly between 0 and 1: half a unit more is still exact in float64."""
+    return (bits.to(finest(bits.device)) + 0.5) * 2.0**-52
 
 
 def finest(device: torch.device) -> torch.dtype:
@@ -48,15 +61,56 @@ def finest(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-def gumbel(seeds: Tensor, step: int, vocab: int) -> Tensor:
+def gumbel(seeds: Tensor, step: int | Tensor, vocab: int) -> Tensor:
     """Noise (B,V) whose addition to logits makes their argmax a draw from their softmax."""
     return -torch.log(-torch.log(uniform(seeds, step, vocab)))
 
 
-def draw(logits: Tensor, seeds: Tensor, step: int) -> Tensor:
-    """One token a row, (B,), from logits (B,V) by each row's own seed."""
-    noise = gumbel(seeds, step, logits.shape[-1])
+def draw(logits: Tensor, seeds: Tensor, step: int | Tensor) -> Tensor:
+    """One token a row, (B,), from logits (B,V) by each row's own seed and step."""
+    vocab = logits.shape[-1]
+    if logits.device.type == "cpu" and vocab >= MANY:
+        keys = row_keys(seeds, step).expand(len(logits))
+        return torch.tensor([winner(row.numpy(), key) for row, key in zip(logits, keys.tolist(), strict=True)])
+    noise = gumbel(seeds, step, vocab)
     return (logits.to(noise.dtype) + noise).argmax(-1)
+
+
+def winner(logits: np.ndarray, key: int) -> int:
+    """The same for one row (V,) of many tokens on a processor, in far fewer logarithms than there are tokens.
+
+    The largest logit + noise is also the winner of a race: with E = -log u, the smallest E / exp(logit). 1 - u is never
+    above E and costs no logarithm; it leaves a handful of tokens that may win, and only those are compared exactly.
+    """
+    bits = random_bits(key, len(logits))
+    least = (2**53 - 1 - 2 * bits.view(np.int64)).astype(np.float32) * np.float32(2.0**-53)  # 1 - u
+    with np.errstate(all="ignore"):
+        weights = np.exp(logits - logits.max()).astype(np.float32, copy=False)
+        times = least / weights
+        first = int(times.argmin())
+        reached = -math.log1p(-float(least[first])) / (float(weights[first]) or math.inf)
+        able = np.flatnonzero(times <= reached * (1 + 1e-4))  # far more than rounding
+    if len(able) < 2:
+        return first
+    noise = -torch.log(-torch.log(between(torch.from_numpy(bits[able].view(np.int64)))))
+    return int(able[int((torch.from_numpy(logits[able]).to(noise.dtype) + noise).argmax())])
+
+
+def random_bits(key: int, vocab: int) -> np.ndarray:
+    """52 bits a token, (V,), as `uniform` has them; unsigned numbers take half the operations."""
+    x = counters(vocab) + np.uint64(key & (2**64 - 1))
+    for bits, factor in ((30, FIRST), (27, SECOND)):
+        x ^= x >> np.uint64(bits)
+        x *= np.uint64(factor)
+    x ^= x >> np.uint64(31)
+    x >>= np.uint64(12)
+    return x
+
+
+@lru_cache(maxsize=2)
+def counters(vocab: int) -> np.ndarray:
+    """Where each token stands in the noise of a row."""
+    return np.arange(1, vocab + 1, dtype=np.uint64) * np.uint64(GOLDEN)
 
 
 def row_seeds(seed: int | Sequence[int] | None, prompts: int, copies: int, device: torch.device) -> Tensor:

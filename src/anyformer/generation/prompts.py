@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,9 +10,23 @@ from torch import Tensor
 
 from anyformer.core.model import Model, Seq2Seq
 from anyformer.errors import UserError
+from anyformer.generation.stops import Stops
 from anyformer.heads.lm import LM
 from anyformer.positions.rope import Rope
 from anyformer.slots import Embed
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a call gives to read, checked: prompts, or sources and what their texts begin with."""
+
+    ids: Tensor  # (B,P) as they will stand in the result, padding on the left
+    real: Tensor | None  # (B,P) False for padding; None where there is none
+    longest: int  # tokens of the longest prompt
+    new: int  # tokens to write at most
+    stops: Stops | None = None
+    source: Any = None  # what the encoder of an encoder-decoder reads
+    source_real: Tensor | None = None
 
 
 def check_ids(tokens: Any, vocab: int, name: str = "tokens") -> Tensor:

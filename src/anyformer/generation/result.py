@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
+
+from anyformer.errors import UserError
 
 Reason = Literal["eos", "stop", "length"]
 
@@ -35,6 +37,7 @@ class Generated:
     reasons: list[Reason]  # why each row ended
     top_tokens: Tensor | None = None  # (R,N,n)
     top_logprobs: Tensor | None = None  # (R,N,n)
+    passes: Tensor | None = None  # (R,) where tokens were proposed: in how many passes of the model a text was written
 
     @property
     def new(self) -> Tensor:
@@ -53,6 +56,23 @@ def reasons_of(by_eos: Tensor, by_stop: Tensor) -> list[Reason]:
         "eos" if eos else "stop" if stop else "length"
         for eos, stop in zip(by_eos.tolist(), by_stop.tolist(), strict=True)
     ]
+
+
+def generated(
+    ids: Tensor, prompt: int, steps: Sequence[Step], reasons: list[Reason], passes: Tensor | None = None
+) -> Generated:
+    """The texts as far as they have come, from their steps; `ids` (R,L) is copied."""
+    if not steps:
+        raise UserError("nothing has been written yet", fix="iterate first, or call generate")
+    logprobs = torch.stack([step.logprobs for step in steps], 1)
+    top_tokens = [step.top_tokens for step in steps if step.top_tokens is not None]
+    top_logprobs = [step.top_logprobs for step in steps if step.top_logprobs is not None]
+    return Generated(
+        ids=ids[:, : prompt + len(steps)].clone(), prompt=prompt, logprobs=logprobs, scores=logprobs.sum(1),
+        lengths=torch.stack([step.live for step in steps], 1).sum(1), reasons=reasons, passes=passes,
+        top_tokens=torch.stack(top_tokens, 1) if top_tokens else None,
+        top_logprobs=torch.stack(top_logprobs, 1) if top_logprobs else None,
+    )  # fmt: skip
 
 
 def is_one_of(tokens: Tensor, ids: Tensor) -> Tensor:

@@ -32,6 +32,7 @@ class Row(NamedTuple):
 class Rows(Protocol):
     """What continuous batching needs from a model. One thread uses it."""
 
+    model: Any
     capacity: int  # rows open at once
     limit: int  # tokens a row may hold, prompt and text together
 
@@ -103,12 +104,13 @@ class LoneRows:
 
 
 def running(model: Any, state: State, source: Sequence[int] | None) -> RunningModel:
-    """A model about to write; an encoder-decoder reads its source here."""
+    """A model about to write; an encoder-decoder reads its source here, unless the state knows it."""
     if not isinstance(model.spec, Seq2Seq):
         return RunningModel(model, state)
     if source is None:
         raise UserError("an encoder-decoder needs a source", fix="pass source=")
-    state.memory = encoded(model, source)
+    if state.memory is None:
+        state.memory = encoded(model, source)
     return RunningPair(model, state)
 
 
@@ -132,3 +134,19 @@ def row_limit(model: Any, asked: int | None) -> int:
     if asked is not None and most is not None and asked > most:
         raise UserError(f"a context of {asked} tokens is more than {most} {why}", fix=f"use {most}")
     return asked if asked is not None else UNBOUNDED if most is None else most
+
+
+def rows_for(model: Any, *, capacity: int = 8, limit: int | None = None, strict: bool = False) -> Rows:
+    """The store that serves a model best: fixed places where every layer has them, else rows joined into one batch.
+
+    In fixed places (`SlotRows`) nothing is copied when rows come and go, and a prompt goes on from whatever an earlier
+    one had in common with it; but only attention can forget by hiding. A recurrence or a long filter has no columns to
+    hide, so their rows are joined and padded (`JoinedRows`), which every causal part obeys. `strict`, results that do
+    not depend on the neighbours to the last bit, is then each row by itself (`LoneRows`).
+    """
+    from anyformer.generation.joined_rows import JoinedRows
+    from anyformer.generation.slot_rows import SlotRows, can_be_placed
+
+    if can_be_placed(model):
+        return SlotRows(model, capacity=capacity, limit=limit, strict=strict)
+    return (LoneRows if strict else JoinedRows)(model, capacity=capacity, limit=limit)

@@ -22,7 +22,7 @@ UNKNOWN_HERE: dict[str, Any] = {
 }  # fmt: skip
 # Not implemented either, but the text stays the same without them.
 HARMLESS = {
-    "prompt_lookup_num_tokens": None, "speculation_type": None, "use_mtp": None, "low_memory": False,
+    "speculation_type": None, "use_mtp": None, "low_memory": False,
     "remove_invalid_values": False, "assistant_early_exit": None,
 }  # fmt: skip
 DEFAULT_NEW_TOKENS = 20  # theirs too
@@ -36,7 +36,8 @@ class Generation:
     encoder-decoder, the start token); the first wins. Choice: greedy unless `do_sample` or `num_beams` above 1;
     `temperature` 0 is greedy. Unlike in transformers, `top_k` is off unless given (there it is 50).
     `seed` is one number for every prompt, or one for each; left out, it is drawn from torch's own generator.
-    `logprobs` n also returns the n most probable tokens of every step.
+    `logprobs` n also returns the n most probable tokens of every step. Speed alone: `prompt_lookup_num_tokens` of a
+    passage that came before are proposed where the text seems to repeat it, `num_assistant_tokens` by a draft model.
 
     >>> Generation(max_new_tokens=5, do_sample=True, top_p=0.9, seed=1).top_p
     0.9
@@ -70,10 +71,14 @@ class Generation:
     logprobs: int = 0
     cache_implementation: Literal["dynamic", "static"] = "dynamic"
     prefill_chunk_size: int | None = None
+    prompt_lookup_num_tokens: int | None = None
+    num_assistant_tokens: int = 5
 
     def __post_init__(self) -> None:
-        for name in ("max_new_tokens", "max_length", "num_beams", "num_return_sequences", "prefill_chunk_size"):
-            self.whole(name, least=1, optional=name not in ("num_beams", "num_return_sequences"))
+        for name in ("max_new_tokens", "max_length", "num_beams", "num_return_sequences", "prefill_chunk_size",
+                     "prompt_lookup_num_tokens", "num_assistant_tokens"):  # fmt: skip
+            always = ("num_beams", "num_return_sequences", "num_assistant_tokens")
+            self.whole(name, least=1, optional=name not in always)
         for name in ("min_new_tokens", "min_length", "top_k"):
             self.whole(name, least=0, optional=True)
         self.whole("no_repeat_ngram_size", least=0)
@@ -114,6 +119,9 @@ class Generation:
         """What two settings mean for each other."""
         if self.num_beams > 1 and self.do_sample:
             raise UserError("num_beams above 1 and do_sample exclude each other", where="Generation", fix="use one")
+        if self.num_beams > 1 and self.prompt_lookup_num_tokens:
+            raise UserError("beam search takes no proposals", where="Generation.prompt_lookup_num_tokens",
+                            fix="leave it out, or use num_beams=1")  # fmt: skip
         if self.num_beams > 1 and self.logprobs:
             raise UserError("logprobs lists no other tokens under beam search", where="Generation",
                             fix="use num_beams=1, or score the texts afterwards")  # fmt: skip
@@ -191,6 +199,8 @@ class Generation:
                             where="generation_config.json", fix="give your own settings")  # fmt: skip
         if given.get("num_beams", 1) == 1 and not given.get("do_sample"):
             given.pop("num_return_sequences", None)
+        if given.get("num_beams", 1) > 1:
+            given.pop("prompt_lookup_num_tokens", None)  # speed, not text
         try:
             return cls(**given)
         except UserError as error:

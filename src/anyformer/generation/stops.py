@@ -32,8 +32,11 @@ class Stops:
 
     def end(self, written: Tensor, asked: Tensor) -> Tensor:
         """Which rows (B,) of those asked for have a stop string in what was written, (B,N), prompts left out."""
-        found = []
-        for row, ask in zip(written[:, -self.tail :].tolist(), asked.tolist(), strict=True):
-            text = self.text_of(row) if ask else ""
-            found.append(any(stop in text for stop in self.texts))
+        rows = zip(written[:, -self.tail :].tolist(), asked.tolist(), strict=True)
+        found = [ask and self.ends(row) for row, ask in rows]
         return torch.tensor(found, dtype=torch.bool, device=written.device)
+
+    def ends(self, written: list[int]) -> bool:
+        """Whether a stop string stands in the newest of these tokens."""
+        text = self.text_of(written[-self.tail :])
+        return any(stop in text for stop in self.texts)

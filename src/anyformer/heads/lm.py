@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context
+from anyformer.core.int8 import Int8, Int8Table, product
 from anyformer.core.loss import linear_cross_entropy
 from anyformer.errors import UserError
 from anyformer.feeds.mlp import ACTS, Act
@@ -63,11 +63,11 @@ class LanguageHead(nn.Module):
         narrow = width if inner is None or spec.transform is None else inner
         self.dense = nn.Linear(width, narrow) if spec.transform is not None else None
         self.norm = None if spec.norm is None else spec.norm.build(narrow)
-        self.weight = None if spec.tied else nn.Parameter(torch.zeros(vocab, narrow))
+        self.weight: nn.Parameter | Int8Table | None = None if spec.tied else nn.Parameter(torch.zeros(vocab, narrow))
         self.bias = nn.Parameter(torch.zeros(vocab)) if spec.bias else None
 
-    def forward(self, hidden: Tensor, context: Context, table: Tensor | None) -> Answer:
-        logits = F.linear(self.before(hidden), self.rows(table), self.bias)  # (B,T,V)
+    def forward(self, hidden: Tensor, context: Context, table: Tensor | Int8 | None) -> Answer:
+        logits = product(self.before(hidden), self.stored(table), self.bias)  # (B,T,V)
         cap = self.spec.soft_cap
         return Answer(logits=logits if cap is None else cap * torch.tanh(logits / cap))
 
@@ -78,11 +78,17 @@ class LanguageHead(nn.Module):
         hidden = hidden if self.norm is None else self.norm(hidden)
         return hidden if self.spec.scale is None else hidden * self.spec.scale
 
-    def rows(self, table: Tensor | None) -> Tensor:
+    def stored(self, table: Tensor | Int8 | None) -> Tensor | Int8:
+        """The rows it scores with, its own or the embedding's, as they are held."""
         rows = table if self.weight is None else self.weight
         if rows is None:
             raise UserError("a tied head was given no table", fix="call it through its Model")
-        return rows
+        return rows.weight if isinstance(rows, Int8Table) else rows
+
+    def rows(self, table: Tensor | Int8 | None) -> Tensor:
+        """The same as numbers that a loss can take."""
+        rows = self.stored(table)
+        return rows.wide(rows.scales.dtype) if isinstance(rows, Int8) else rows
 
     def loss(self, hidden: Tensor, targets: Tensor, table: Tensor | None, smoothing: float = 0.0) -> Tensor:
         """Mean cross-entropy over targets (B,T) that are not -100, without ever holding the (B,T,V) logits."""

@@ -6,7 +6,8 @@ and the mean of those tokens, weighted by how well they fit, enters the cell wit
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Sequence
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from anyformer.about import About
 from anyformer.core.context import Context
 from anyformer.core.history import Running
+from anyformer.core.joining import level
 from anyformer.core.weighing import Weighing
 from anyformer.errors import UserError
 from anyformer.mixers.alignment import Alignment, Score, check_product
@@ -69,6 +71,12 @@ class Decoding(Running):
     def select(self, rows: Tensor) -> None:
         super().select(rows)
         self.source = None if self.source is None else self.source[rows]
+
+    def join(self, others: Sequence[Self]) -> None:
+        super().join(others)
+        sources = [part.source for part in (self, *others) if part.source is not None]
+        if sources:
+            self.source = level(sources, 1)
 
     @property
     def bytes(self) -> int:

@@ -133,8 +133,4 @@ class SelfAttention(nn.Module):
 
     def places(self, rows: int, columns: int, device: torch.device, dtype: torch.dtype) -> Places:
         """Room for keys and values of rows that differ in length."""
-        sizes = self.sizes
-        return Places(
-            keys=torch.zeros(rows, sizes.groups, columns, sizes.channels, device=device, dtype=dtype),
-            values=torch.zeros(rows, sizes.groups, columns, sizes.value_channels, device=device, dtype=dtype),
-        )
+        return Places.empty(rows, columns, self.sizes[1:], device, dtype)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.attend import Scores, attend
 from anyformer.core.context import Context
+from anyformer.core.places import Places
 from anyformer.core.state import Memory
 from anyformer.errors import UserError
 from anyformer.mixers.attention import Prepared
@@ -33,6 +35,7 @@ class Cross(Mixer):
     scale: Scale = "sqrt"
     dropout: float = 0.0
 
+    placed: ClassVar[bool] = True
     takes_added: ClassVar[bool] = True
     looks_at_memory: ClassVar[bool] = True
 
@@ -94,3 +97,7 @@ class CrossAttention(nn.Module):
     def state(self, batch: int, limit: int | None) -> Memory:
         """Room for the keys and values of the memory, filled by the first pass."""
         return Memory()
+
+    def places(self, rows: int, columns: int, device: torch.device, dtype: torch.dtype) -> Places:
+        """Room for the keys and values of memories that differ in length."""
+        return Places.empty(rows, columns, self.sizes[1:], device, dtype)

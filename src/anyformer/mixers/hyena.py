@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import torch
@@ -74,6 +74,17 @@ class Past:
     def keep(self, length: int) -> None:
         for part in (self.streams, *self.inputs):
             part.keep(length)
+
+    def join(self, others: Sequence[Past]) -> None:
+        self.streams.join([other.streams for other in others])
+        for n, part in enumerate(self.inputs):
+            part.join([other.inputs[n] for other in others])
+        known = [past.taps for past in (self, *others) if past.taps is not None]
+        self.taps = max(known, key=lambda taps: taps.shape[1], default=None)
+
+    def trim(self, columns: int) -> None:
+        for part in (self.streams, *self.inputs):
+            part.trim(columns)
 
     @property
     def span(self) -> int:

@@ -30,6 +30,9 @@ class Alibi(Relative):
         distance = (query[:, :, None] - key[:, None, :]).abs()  # (B or 1, T, S)
         return -slopes[:, None, None] * distance[:, None]  # (B or 1, H, T, S)
 
+    def slopes(self, tables: tuple[Tensor, ...]) -> Tensor | None:
+        return tables[0]
+
     def bias_at(self, tables: tuple[Tensor, ...], head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return -tables[0][head] * (query - key).abs()
 

@@ -145,6 +145,32 @@ def predictions(answers: Answers) -> list[Any]:
     return list(answers.predicted)
 
 
+def spoken(answers: Answers) -> list[dict[str, Any]]:
+    """One answer a row in plain words and numbers, all probabilities included: what a server says."""
+    found, labels = predictions(answers), answers.labels or []
+    if answers.task == "classify":
+        shares = np.asarray(answers.probability)
+        return [named(one, share, labels, answers.multi) for one, share in zip(found, shares, strict=True)]
+    if answers.task == "regress":
+        if len(labels) > 1:
+            return [{"values": dict(zip(labels, map(finite, row), strict=True))} for row in found]
+        return [{"value": finite(value)} for value in found]
+    return [{"tags" if answers.task == "tag" else "text": value} for value in found]
+
+
+def named(label: Any, shares: np.ndarray, labels: Sequence[str], multi: bool = False) -> dict[str, Any]:
+    """A class with its probability, or all labels that hold, and the probability of every one."""
+    scores = dict(zip(labels, digits(shares), strict=True))
+    if multi:
+        return {"labels": label, "scores": scores}
+    return {"label": label, "probability": scores[label], "scores": scores}
+
+
+def finite(value: float) -> float | None:
+    """A number that JSON can write."""
+    return value if np.isfinite(value) else None
+
+
 def cells(answers: Answers) -> dict[str, list[Any]]:
     """The columns that a prediction file gets: `prediction`, and `probability` where there is one."""
     found = predictions(answers)

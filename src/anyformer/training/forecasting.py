@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,19 @@ def judged(model: nn.Module, examples: SeriesExamples, rows: np.ndarray, passes:
 
 
 @torch.no_grad()
+def ahead(predictor: Predictor, histories: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The steps after the end of each history (T, V) of scaled values, in the units of the file: (horizon, V) each."""
+    preprocess = predictor.preprocess
+    assert preprocess is not None and isinstance(preprocess.target, Future) and preprocess.length is not None
+    target, model = preprocess.target, predictor.model.eval()
+    given = np.concatenate([window(past, np.array([len(past)]), preprocess.length) for past in histories])  # (B,T,V)
+    said = model(torch.from_numpy(given).to(predictor.device, next(model.parameters()).dtype)).logits.float().cpu()
+    steps = said.view(-1, len(target.names)).numpy()  # (B * horizon, V)
+    found = target.undo(steps if len(target.names) > 1 else steps[:, 0])
+    return list(found.reshape(len(histories), target.horizon, -1))
+
+
+@torch.no_grad()
 def foreseen(predictor: Predictor, source: Any, *, settings: Data, cache: Path, say: Say) -> Any:
     """The steps after the last row of a file, as a table: the time where there is one, and every channel."""
     import pyarrow as pa
@@ -86,11 +99,7 @@ def foreseen(predictor: Predictor, source: Any, *, settings: Data, cache: Path, 
     order, values = in_time(frame, preprocess, say)
     if len(order) < preprocess.length:
         say(f"note     {len(order):,} rows, and the model looks back on {preprocess.length}: the rest is missing to it")
-    given = torch.from_numpy(window(values, np.array([len(order)]), preprocess.length)).to(predictor.device)
-    model = predictor.model.eval()
-    said = model(given.to(next(model.parameters()).dtype)).logits.float().cpu()
-    steps = said.view(target.horizon, len(target.names)).numpy()
-    found = target.undo(steps if len(target.names) > 1 else steps[:, 0]).reshape(target.horizon, -1)
+    (found,) = ahead(predictor, [values])
     columns: dict[str, Any] = {}
     if target.time is not None and target.time in frame.names:
         columns[target.time] = next_times(frame.column(target.time), order, target.horizon)

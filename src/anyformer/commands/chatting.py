@@ -1,0 +1,264 @@
+"""The verb chat: a conversation with a model in this process or behind a URL."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from anyformer.commands.conversation import SETTINGS, Conversation
+from anyformer.commands.folders import Device, check_writes, torch_dtype
+from anyformer.commands.talking import Answer, LocalTalker, Talker
+from anyformer.commands.words import configure_messages, note, write, write_piece
+from anyformer.errors import UserError, did_you_mean
+
+PROMPT = "> "
+HELP = """/set NAME VALUE   a setting of answers; /set alone lists them
+/system TEXT      what the model is told to be; alone: nothing
+/clear            forget what was said
+/save FILE        write the conversation to a file
+/load FILE        go on with one
+/stats            figures of the last answer and of all
+/probs            the last answer, coloured by how probable each piece was
+/quit             end; so do Ctrl-D, and Ctrl-C twice
+//TEXT            say something that begins with a stroke"""
+
+
+def chat(
+    folder: Annotated[Path | None, typer.Argument(help="A run, or a folder of anyformer or Hugging Face.")] = None,
+    url: Annotated[str | None, typer.Option(help="A server that speaks like OpenAI's, in place of a folder.")] = None,
+    model: Annotated[str | None, typer.Option(help="The model of the server; its first if not given.")] = None,
+    key: Annotated[str | None, typer.Option(envvar="ANYFORMER_API_KEY", help="The key of the server.")] = None,
+    system: Annotated[str | None, typer.Option(help="What the model is told to be.")] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="At most this many tokens an answer.")] = None,
+    temperature: Annotated[float | None, typer.Option(min=0, max=2, help="Sample; 0 is greedy.")] = None,
+    top_p: Annotated[float | None, typer.Option(min=0, max=1, help="Sample among the likeliest that reach p.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="The same seed gives the same answers.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16, float16; as on disk if not given.")] = None,
+    device: Device = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a turn on stdout.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="The answers only, no messages.")] = False,
+) -> None:
+    """Talk with a model; one that was not trained to chat goes on with the text.
+
+    \b
+    Example:
+      anyformer chat FOLDER
+      anyformer chat --url http://127.0.0.1:8000
+      echo "Once upon a time" | anyformer chat FOLDER --quiet
+    """
+    configure_messages(quiet)
+    if (folder is None) == (url is None):
+        raise UserError("chat takes a folder or --url, one of them", where="chat", fix="write anyformer chat FOLDER")
+    conversation = Conversation()
+    given = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
+    conversation.settings.update({name: value for name, value in given.items() if value is not None})
+    conversation.tell(system or "")
+    talker = remote(str(url), model, key) if folder is None else local(folder, device, dtype)
+    try:
+        Chat(talker, conversation, as_json=as_json, quiet=quiet).run()
+    finally:
+        talker.close()
+
+
+def remote(url: str, model: str | None, key: str | None) -> Talker:
+    from anyformer.commands.remote_talking import RemoteTalker
+
+    return RemoteTalker(url, model=model, key=key)
+
+
+def local(folder: Path, device: str, dtype: str | None) -> Talker:
+    import anyformer
+
+    predictor = anyformer.load(folder, device=device, dtype=torch_dtype(dtype))
+    check_writes(predictor, folder)
+    return LocalTalker(predictor, folder)
+
+
+class Chat:
+    """The loop: a line in, an answer out. stdout is the answers and nothing else."""
+
+    def __init__(
+        self, talker: Talker, conversation: Conversation, *, as_json: bool = False, quiet: bool = False
+    ) -> None:
+        self.talker, self.conversation, self.as_json, self.quiet = talker, conversation, as_json, quiet
+        self.terminal = sys.stdin.isatty()
+        self.last: Answer | None = None
+        self.answers = self.tokens = 0
+        self.seconds = 0.0
+        self.stops = 0  # Ctrl-C since the last line
+        self.commands: dict[str, Callable[[str], None]] = {
+            "help": lambda _: note(HELP), "set": self.set, "system": self.conversation.tell, "clear": self.clear,
+            "save": self.save, "load": self.load, "stats": self.stats, "probs": self.probs,
+        }  # fmt: skip
+
+    def run(self) -> None:
+        """Until the end of the input, /quit, or Ctrl-C twice."""
+        if self.talker.plain and not self.quiet:
+            note(f"{self.talker.name} was not trained to chat: {self.talker.does}")
+        elif self.terminal and not self.quiet:
+            note(f"{self.talker.name}; /help lists what else can be done here")
+        for line in self.lines():
+            try:
+                if line.startswith("/") and not line.startswith("//"):
+                    if not self.command(line):
+                        return
+                elif line.strip():
+                    self.turn(line.removeprefix("/") if line.startswith("//") else line)
+            except UserError as error:
+                if not self.terminal:  # a script must learn of it
+                    raise
+                note(f"error: {error.line}")
+
+    # ------------------------------------------------------------ in
+
+    def lines(self) -> Iterator[str]:
+        """What is typed or piped, a line at a time."""
+        if not self.terminal:
+            while line := self.read_line():
+                yield line.rstrip("\n")
+            return
+        if sys.stdout.isatty():
+            import readline  # noqa: F401 - arrows and history come with it
+        while True:
+            try:
+                line = self.ask()
+            except EOFError:
+                sys.stderr.write("\n")
+                return
+            except KeyboardInterrupt:
+                self.stops += 1
+                if self.stops > 1:
+                    raise
+                note("\nCtrl-C again ends; so does /quit")
+                continue
+            self.stops = 0
+            yield line
+
+    def ask(self) -> str:
+        """One typed line; the prompt stays off a stdout that goes to a file."""
+        if sys.stdout.isatty():
+            return input(PROMPT)
+        sys.stderr.write(PROMPT)
+        sys.stderr.flush()
+        line = self.read_line()
+        if not line:
+            raise EOFError
+        return line.rstrip("\n")
+
+    def read_line(self) -> str:
+        try:
+            return sys.stdin.readline()
+        except UnicodeDecodeError as error:
+            raise UserError(f"the input is no UTF-8 ({error.reason})", where="stdin", fix="convert it") from None
+
+    # ------------------------------------------------------------ out
+
+    def turn(self, text: str) -> None:
+        """One question and its answer, streamed; what was written before Ctrl-C stays said."""
+        before = list(self.conversation.turns)
+        self.conversation.say("user", text)
+        answer = self.last = Answer()
+        stream = self.talker.answer(self.conversation, answer, self.say)
+        try:
+            for piece in stream:
+                if not self.as_json:
+                    write_piece(piece)
+        except KeyboardInterrupt:
+            if not self.terminal:
+                raise
+            self.stops += 1
+            answer.finish = "cancelled"
+        except UserError:
+            self.conversation.turns = before
+            raise
+        finally:
+            stream.close()  # frees the row, or hangs up
+            answer.rates.end()
+        self.conversation.say("assistant", answer.text)
+        self.answers, self.tokens = self.answers + 1, self.tokens + answer.rates.new
+        self.seconds += answer.rates.total
+        if self.as_json:
+            write(json.dumps({"text": answer.text, "finish_reason": answer.finish, **answer.rates.facts()}))
+        else:
+            write_piece("\n")
+        if not self.quiet:
+            note(answer.rates.line() + ("; stopped" if answer.finish == "cancelled" else ""))
+
+    def say(self, line: str) -> None:
+        if not self.quiet:
+            note(line)
+
+    # ------------------------------------------------------------ commands
+
+    def command(self, line: str) -> bool:
+        """Do what a line that begins with a stroke asks; False where it asks for the end."""
+        name, _, rest = line[1:].partition(" ")
+        if name in ("quit", "exit"):
+            return False
+        if name not in self.commands:
+            fix = did_you_mean(name[:40], [*self.commands, "quit"])
+            raise UserError(f"there is no /{name[:40]}", where="chat", fix=fix)
+        self.commands[name](rest.strip())
+        return True
+
+    def set(self, rest: str) -> None:
+        name, _, value = rest.replace("=", " ", 1).partition(" ")
+        if not name:
+            for known, (_, _, _, said) in SETTINGS.items():
+                note(f"{known:<20}{self.conversation.settings.get(known, '-'):<10}{said}")
+            return
+        self.conversation.set(name, value.strip())
+
+    def clear(self, rest: str) -> None:
+        self.conversation.clear()
+
+    def save(self, rest: str) -> None:
+        self.conversation.save(named(rest, "/save"))
+        self.say(f"{len(self.conversation.turns)} turns written to {rest}")
+
+    def load(self, rest: str) -> None:
+        found = Conversation.load(named(rest, "/load"))
+        self.conversation.turns, self.conversation.settings = found.turns, found.settings
+        self.say(f"{len(found.turns)} turns read from {rest}")
+
+    def stats(self, rest: str) -> None:
+        if self.last is None:
+            note("there is no answer yet")
+            return
+        note(self.last.rates.line())
+        note(f"{self.answers} answers, {self.tokens:,} tokens, {self.seconds:.1f} s in all; "
+             f"{len(self.conversation.turns)} turns")  # fmt: skip
+
+    def probs(self, rest: str) -> None:
+        if self.last is None or not self.last.words:
+            note("there is no answer yet")
+        elif all(share is None for _, share in self.last.words):
+            note("the server gives no probabilities")
+        else:
+            show_probabilities(self.last.words)
+
+
+def named(rest: str, command: str) -> Path:
+    """The file that a command names."""
+    if not rest:
+        raise UserError("which file is not said", where=command, fix=f"write {command} talk.json")
+    return Path(rest).expanduser()
+
+
+def show_probabilities(words: list[tuple[str, float | None]]) -> None:
+    """Pieces of text on the colour of their probability, or with the number behind each."""
+    from rich.console import Console
+
+    from anyformer.terminal import clean, shaded
+
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    if console.color_system is not None and not console.no_color and not console.is_dumb_terminal:
+        console.print(shaded(words))
+        return
+    said = " ".join(f"{clean(word)!r} {'-' if share is None else f'{share:.2f}'}" for word, share in words)
+    note(said)

@@ -1,0 +1,139 @@
+"""The verb `serve`: a model over HTTP."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from anyformer.commands.folders import Device, Folder, Quiet, torch_dtype
+from anyformer.commands.words import configure_messages, note, short, write
+from anyformer.errors import UserError
+
+if TYPE_CHECKING:
+    from anyformer.serving.run import Standing
+
+
+def serve(
+    folder: Folder,
+    host: Annotated[
+        str, typer.Option(help="The address to listen at; beyond this machine a key is needed.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free one.")] = 8000,
+    device: Device = "auto",
+    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16, float16; as on disk if not given.")] = None,
+    quantise: Annotated[str | None, typer.Option(help="int8: weights in a quarter of the memory.")] = None,
+    rows: Annotated[int, typer.Option(min=1, max=4096, help="Texts written at once.")] = 16,
+    context: Annotated[int | None, typer.Option(min=2, help="Tokens of a text with its prompt, at most.")] = None,
+    key: Annotated[
+        str | None, typer.Option(envvar="ANYFORMER_API_KEY", help="The key clients must send.", show_envvar=True)
+    ] = None,
+    key_file: Annotated[Path | None, typer.Option(help="A file whose first line is the key.")] = None,
+    insecure_no_auth: Annotated[
+        bool, typer.Option("--insecure-no-auth", help="Let anybody in who can reach it.")
+    ] = False,
+    name: Annotated[
+        str | None, typer.Option(help="What clients call the model; the folder's name if not given.")
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="A further name under which clients reach the server.")
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="The same bits for a text alone and in company; slower.")
+    ] = False,
+    grace: Annotated[
+        float, typer.Option(min=0, max=3600, help="Seconds that running texts have after SIGTERM.")
+    ] = 30.0,
+    queue_tokens: Annotated[int, typer.Option(min=1, help="Tokens that may wait before clients are refused.")] = 65_536,
+    deadline: Annotated[float | None, typer.Option(min=0.001, help="Seconds a request may take.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON line on stdout when ready.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Serve a model over HTTP, as OpenAI's clients expect it.
+
+    \b
+    Example:
+      anyformer serve FOLDER
+      anyformer serve runs/demo --port 0 --rows 32 --key-file key.txt --host 0.0.0.0
+    """
+    needs_serve()
+    from anyformer.serving.run import Request
+    from anyformer.serving.run import serve as run
+
+    configure_messages(quiet)
+    if quantise not in (None, "int8"):
+        raise UserError(f"weights cannot be quantised to {quantise!r}", where="--quantise", fix="use int8")
+    request = Request(
+        folder, host=host, port=port, device=device, dtype=torch_dtype(dtype), quantise=quantise, rows=rows,
+        context=context, key=the_key(key, key_file), no_auth=insecure_no_auth, name=name, strict=strict, grace=grace,
+        queue_tokens=queue_tokens, deadline=deadline, known_as=tuple(allow_host or ()),
+    )  # fmt: skip
+
+    def on_ready(standing: Standing) -> None:
+        if not quiet:
+            note(block(standing, secret=request.key is not None))
+        if as_json:
+            write(json.dumps(facts(standing)))
+
+    run(request, on_ready)
+
+
+def needs_serve() -> None:
+    """Say what to install, before anything is loaded."""
+    from importlib.util import find_spec
+
+    for name in ("starlette", "uvicorn", "httptools", "pydantic", "jinja2", "prometheus_client"):
+        if find_spec(name) is None:
+            raise UserError(f"serving needs the package {name}", fix="pip install 'anyformer[serve]'")
+
+
+def the_key(given: str | None, file: Path | None) -> str | None:
+    """The key from where it was given."""
+    if file is None:
+        return given or None
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        raise UserError(
+            "the key cannot be read", where=str(file), fix="give a text file whose first line is the key"
+        ) from None
+    if not lines or not lines[0].strip():
+        raise UserError("the file is empty", where=str(file), fix="write the key into its first line")
+    return lines[0].strip()
+
+
+def facts(standing: Standing) -> dict[str, Any]:
+    """What a program wants to know when the server is ready."""
+    served = standing.served
+    return {"url": standing.url, "model": served.name, "context": served.limit, "pid": os.getpid(),
+            "rows": None if standing.engine.rows is None else standing.engine.rows.capacity,
+            "bytes": standing.bytes, "chat_template": served.chat.name if served.writes else None}  # fmt: skip
+
+
+def block(standing: Standing, secret: bool) -> str:
+    """What a person wants to know, with a line to try."""
+    served, url = standing.served, standing.url
+    count = sum(p.numel() for p in served.predictor.model.parameters())
+    lines = [
+        f"url      {url}/v1",
+        f"model    {served.name}, {short(count)} parameters, {standing.bytes / 2**20:,.0f} MiB",
+    ]
+    sent = "-H 'Authorization: Bearer KEY' " if secret else ""
+    if served.writes:
+        assert standing.engine.rows is not None
+        lines.append(f"context  {served.limit:,} tokens, {standing.engine.rows.capacity} texts at once")
+        form = "the folder's own template" if served.chat.name == "folder" else "plain turns, for want of a template"
+        lines.append(f"chat     {form}")
+        path, body = "completions", {"model": served.name, "prompt": "Once upon a time", "max_tokens": 32}
+    else:
+        from anyformer.serving.predicting import example
+
+        path, body = "predict", {"model": served.name, "rows": [example(served.predictor)]}
+    lines.append(
+        f"try      curl {url}/v1/{path} {sent}-H 'Content-Type: application/json' -d {shlex.quote(json.dumps(body))}"
+    )
+    return "\n".join(f"  {line}" for line in lines)

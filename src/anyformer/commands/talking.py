@@ -1,0 +1,171 @@
+"""Who answers in a chat: a model in this process."""
+
+from __future__ import annotations
+
+import math
+import queue
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from anyformer.commands.conversation import Conversation
+from anyformer.commands.rates import Rates
+from anyformer.errors import UserError
+
+if TYPE_CHECKING:
+    from anyformer.generation.jobs import Event
+    from anyformer.predictor import Predictor
+
+Say = Callable[[str], None]
+PLAIN_TOKENS = 256  # of an answer, where the model only goes on with a text
+CONTINUES = "it goes on with your text"
+LEAST = 64  # tokens that an answer should have room for
+FORGOTTEN = "the conversation no longer fits the context: the oldest turns are left out"
+
+
+@dataclass
+class Answer:
+    """One answer and what is known of it."""
+
+    rates: Rates = field(default_factory=Rates)
+    text: str = ""
+    finish: str = ""
+    words: list[tuple[str, float | None]] = field(default_factory=list)  # pieces of text with their probability
+
+    def add(self, piece: str, logprob: float | None) -> str:
+        """A piece of text has come."""
+        self.text += piece
+        self.words.append((piece, None if logprob is None else math.exp(min(0.0, logprob))))
+        return piece
+
+
+class Talker(Protocol):
+    """Something that answers."""
+
+    name: str
+    plain: bool  # it was not trained to chat
+    does: str  # what it does then
+
+    def answer(self, conversation: Conversation, answer: Answer, say: Say) -> Generator[str, None, None]:
+        """Pieces of the answer as they come; those who stop listening have stopped it."""
+
+    def close(self) -> None:
+        """No more questions."""
+
+
+class LocalTalker:
+    """A model opened here. What one turn has read, the next one need not read again."""
+
+    def __init__(self, predictor: Predictor, folder: Path) -> None:
+        from anyformer.core.model import Seq2Seq
+        from anyformer.generation.engine import Engine
+        from anyformer.generation.rows import rows_for
+        from anyformer.heads import LM
+        from anyformer.predictor import best_of
+        from anyformer.serving.chat_template import PlainForm, chat_form
+        from anyformer.serving.pieces import Reader
+
+        if predictor.head_kind() is not LM:
+            raise UserError(
+                "this model writes no text", where=str(folder), fix="give a causal or encoder-decoder model"
+            )
+        self.predictor, self.name = predictor, folder.name or str(folder)
+        self.words = predictor.words()
+        self.reader = Reader(self.words.target)
+        self.form = chat_form(best_of(folder), self.words)
+        self.plain = isinstance(self.form, PlainForm)
+        self.pair = isinstance(predictor.spec, Seq2Seq)
+        self.does = "it answers each line by itself" if self.pair else CONTINUES
+        self.rows = rows_for(predictor.model, capacity=1)
+        self.engine = Engine(self.rows, text_of=self.words.target.decode, queue_tokens=2 * self.rows.limit + 1)
+        self.engine.start()
+
+    def answer(self, conversation: Conversation, answer: Answer, say: Say) -> Generator[str, None, None]:
+        """Pieces of the answer, whole characters each."""
+        from anyformer.generation.jobs import Ended, Failed, Job, NewToken
+        from anyformer.serving.pieces import Pieces
+
+        settings = self.settings(conversation)
+        tokens, source = self.prompt(conversation, settings.max_new_tokens, say)
+        answer.rates = Rates(len(tokens if source is None else source))
+        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        job = Job(tokens, settings, events.put, source=source)
+        self.engine.submit(job)
+        pieces = Pieces(self.reader, () if self.pair else tokens)
+        waiting = 0.0  # log-probability of tokens whose characters are not whole yet
+        try:
+            while True:
+                event = events.get()
+                if isinstance(event, NewToken):
+                    answer.rates.token()
+                    waiting += event.logprob
+                    piece = pieces.add([event.token])
+                    if piece:
+                        yield answer.add(piece, waiting)
+                        waiting = 0.0
+                elif isinstance(event, Failed):
+                    raise event.error
+                elif isinstance(event, Ended):
+                    answer.finish = event.reason
+                    rest = pieces.end()
+                    if rest:
+                        yield answer.add(rest, waiting)
+                    return
+        finally:
+            if job.phase != "over":
+                answer.finish = "cancelled"
+                self.engine.cancel(job)
+
+    def settings(self, conversation: Conversation) -> Any:
+        """The folder's settings with those of the conversation."""
+        from anyformer.predictor import with_settings
+
+        asked: dict[str, Any] = dict(conversation.settings)
+        if "temperature" in asked or "top_p" in asked or "top_k" in asked or "min_p" in asked:
+            asked["do_sample"] = asked.get("temperature", 1.0) > 0
+        chosen = with_settings(self.predictor.defaults, asked)
+        changes: dict[str, Any] = {"num_beams": 1, "num_return_sequences": 1, "early_stopping": False}
+        if self.plain and chosen.max_new_tokens is None and not self.pair:
+            changes["max_new_tokens"] = PLAIN_TOKENS  # a text without an end would fill the context
+        if not chosen.ends and self.words.eos is not None:
+            changes["eos_token_id"] = self.words.eos
+        return replace(chosen, **changes)
+
+    def prompt(self, conversation: Conversation, new: int | None, say: Say) -> tuple[list[int], list[int] | None]:
+        """The tokens to read, after leaving out what no longer fits."""
+        if self.pair:  # an encoder-decoder answers each question by itself
+            chosen = self.predictor.defaults
+            start = chosen.decoder_start_token_id if chosen.decoder_start_token_id is not None else chosen.bos_token_id
+            if start is None and self.predictor.preprocess is not None:
+                start = self.predictor.preprocess.start
+            if start is None:
+                raise UserError("nothing says which token a text begins with", where=self.name,
+                                fix="add decoder_start_token_id to its generation_config.json")  # fmt: skip
+            return [start], self.words.encode(conversation.turns[-1]["content"])
+        room = self.rows.limit - min(new or LEAST, max(1, self.rows.limit // 4))
+        told = False
+        while True:
+            ids = self.ids(conversation)
+            if len(ids) <= room:
+                return ids, None
+            if not conversation.forget_oldest():
+                what = f"{len(ids):,} tokens do not fit a context of {self.rows.limit:,}"
+                raise UserError(what, fix="say it shorter")
+            if not told:
+                say(FORGOTTEN)
+                told = True
+
+    def ids(self, conversation: Conversation) -> list[int]:
+        """Tokens of the conversation as the model reads it; without a template it is one text."""
+        if not self.plain:
+            return self.form.ids(self.words, self.form.text(conversation.turns))
+        ids = self.words.encode(conversation.as_text())
+        if not ids:
+            raise UserError("there is nothing to go on from", fix="write at least one character")
+        return ids
+
+    def close(self) -> None:
+        """Let go of the model."""
+        self.engine.stop()
+        self.form.close()

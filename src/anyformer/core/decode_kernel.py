@@ -1,0 +1,142 @@
+"""Attention of a few new tokens a row over keys in fixed places: each row reads its own columns and no further.
+
+Token p of a row stands in column p of its buffers (core/places.py), so how far a row reaches is its query's index, a
+tensor on the device: nothing waits for the host, all shapes are fixed, and a CUDA graph may hold the whole of it. The
+heads of a group read their keys and values once. Long buffers are cut into chunks that are worked on side by side and
+then joined; where the cuts are depends on the buffer alone, so no neighbour changes a row's rounding.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from anyformer.core.attend import Scores
+
+QUERIES = 8  # new tokens a row at most: one when writing, a few when a guess is checked
+CHANNELS = 256
+LANES = 128  # queries times heads of a group
+HELD = 32768  # bytes of the queries of a group: more does not fit a program's registers
+TYPES = (torch.bfloat16, torch.float16, torch.float32)
+WHOLE = 512  # columns up to which one program reads all of a row: joining chunks would cost a second launch
+CHUNK = 256  # columns of a program beyond that
+TOGETHER = 16  # chunks joined at a time
+
+
+class Plan(NamedTuple):
+    """How the work is cut: columns of a block and of a chunk, warps of a program, blocks on their way at once."""
+
+    block: int
+    chunk: int
+    warps: int
+    stages: int
+
+
+def plan_for(lanes: int, channels: int, columns: int, size: int) -> Plan:
+    """The cut for so many queries of a group, padded channels of a head, columns of the buffers, bytes of a number."""
+    chunk = WHOLE if columns <= WHOLE else CHUNK
+    if lanes == 1:
+        return Plan(max(16, min(128, 8192 // channels)), chunk, 4, 2)
+    wide = channels * size  # bytes of a column
+    warps = 4 if max(16, power(lanes)) * wide <= 8192 else 8
+    return Plan(64 if wide <= 256 else 32 if wide <= 512 else 16, chunk, warps, 3 if wide <= 256 else 2)
+
+
+def refusal(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> str | None:
+    """Why these inputs are not for this kernel, in words, or None; only shapes, types and Python facts are asked."""
+    if not scores.gaps or not scores.causal:
+        return "keys are not in fixed places"
+    if scores.key_mask is not None or scores.key_documents is not None:
+        return "padding or documents hide keys"
+    if scores.allowed is not None or scores.added is not None:
+        return "a mask of the caller's own"
+    relative = scores.relative
+    if relative is not None and relative.needs_weights:
+        return f"{type(relative).__name__} positions need the weights"
+    if relative is not None and relative.biased and relative.slopes(scores.tables) is None:
+        return f"the bias of {type(relative).__name__} is no slope"
+    if q.dtype not in TYPES or k.dtype != q.dtype or v.dtype != q.dtype:
+        return f"{q.dtype} queries and {k.dtype} keys"
+    channels, lanes = power(max(q.shape[3], v.shape[3])), q.shape[1] // k.shape[1] * q.shape[2]
+    held = power(lanes) * channels * q.dtype.itemsize
+    if q.shape[2] > QUERIES or lanes > LANES or channels > CHANNELS or held > HELD:
+        return f"{q.shape[2]} new tokens in {q.shape[1] // k.shape[1]} heads a group of {q.shape[3]} channels"
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        return "it has no backward pass"
+    return None
+
+
+def attend_in_places(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
+    """As `reference`, for descriptions without a `refusal`. q (B,H,T,C); k (B,G,L,C); v (B,G,L,C')."""
+    assert scores.query_index is not None
+    slopes = None if scores.relative is None else scores.relative.slopes(scores.tables)
+    return rows_attention(
+        q, k, v, scores.query_index.expand(q.shape[0], -1), slopes, scores.scale, scores.window or 0,
+        scores.soft_cap or 0.0,
+    )  # fmt: skip
+
+
+# One node for the compiler, which neither looks inside nor takes it apart.
+@torch.library.custom_op("anyformer::rows_attention", mutates_args=())
+def rows_attention(
+    q: Tensor, k: Tensor, v: Tensor, index: Tensor, slopes: Tensor | None, scale: float, window: int, cap: float
+) -> Tensor:
+    """Query t of row b sees the columns up to `index` (B,T); window and cap 0 mean none."""
+    lanes = q.shape[1] // k.shape[1] * q.shape[2]
+    plan = plan_for(lanes, power(max(q.shape[3], v.shape[3])), k.shape[2], q.element_size())
+    return launch(q, k, v, index, slopes, scale, window, cap, plan)
+
+
+@rows_attention.register_fake
+def shape_of(
+    q: Tensor, k: Tensor, v: Tensor, index: Tensor, slopes: Tensor | None, scale: float, window: int, cap: float
+) -> Tensor:
+    """An empty result (B,H,T,C') that lies as (B,T,H,C') in memory, where the next layer wants it."""
+    return q.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[3]).transpose(1, 2)
+
+
+def launch(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    index: Tensor,
+    slopes: Tensor | None,
+    scale: float,
+    window: int,
+    cap: float,
+    plan: Plan,
+) -> Tensor:
+    """Both kernels, or the first alone where a row is one chunk."""
+    from anyformer.core.decode_triton import attend_rows, join_splits
+
+    (batch, heads, queries, channels), (_, groups, columns, value_channels) = q.shape, v.shape
+    q = q if q.stride(3) == 1 else q.contiguous()
+    assert k.stride(3) == 1 and v.stride(3) == 1
+    per_group = heads // groups
+    lanes, splits = per_group * queries, -(-columns // plan.chunk)
+    out = shape_of(q, k, v, index, slopes, scale, window, cap)
+    held = (batch * groups * splits * lanes,) if splits > 1 else (1,)
+    peaks, sums = (torch.empty(held, device=q.device, dtype=torch.float32) for _ in range(2))
+    means = torch.empty(held[0] * value_channels, device=q.device, dtype=torch.float32)
+    padded = 1 if lanes == 1 else max(16, power(lanes))  # matrix units work on 16 rows at least
+    facts = {"HEADS": per_group, "QUERIES": queries, "VALUE": value_channels, "CHUNK": plan.chunk, "WINDOW": window > 0}
+    values = max(16, power(value_channels))
+    attend_rows[batch * groups, splits](
+        q, k, v, index, slopes, out, means, peaks, sums, scale, cap, window, columns, groups, splits,
+        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3], *index.stride(),
+        LANES=padded, KEY=channels, KEYS=max(16, power(channels)), VALUES=values, BLOCK=plan.block, CAP=cap > 0,
+        SLOPED=slopes is not None, SPLIT=splits > 1, num_warps=plan.warps, num_stages=plan.stages, **facts,
+    )  # fmt: skip
+    if splits > 1:
+        join_splits[batch * groups, lanes](
+            index, out, means, peaks, sums, window, groups, splits, *out.stride()[:3], *index.stride(),
+            VALUES=values, TOGETHER=TOGETHER, num_warps=4 if value_channels > 64 else 2, **facts,
+        )  # fmt: skip
+    return out
+
+
+def power(size: int) -> int:
+    """The next power of two."""
+    return 1 << (size - 1).bit_length()

@@ -1,0 +1,247 @@
+"""Text that must have a form: a JSON schema, a regular expression or one of a few texts, obeyed token by token.
+
+The grammar is held by the library llguidance, which works on bytes and on what each token of the vocabulary writes. A
+guide says before every token which ones may follow, so that whatever the model and the settings, a text that ended by
+itself has the form, and one that was cut is the beginning of such a text. Nothing is fetched: a schema that points
+elsewhere is refused. Sizes are bounded, and so is the work for one token.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import threading
+import time
+import warnings
+import weakref
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from anyformer.errors import UserError
+from anyformer.generation.grammar_checks import as_list, check_length, check_parts, short
+
+LONGEST_SCHEMA, LONGEST_PATTERN, MOST_CHOICES = 65_536, 4_096, 1_024  # characters, characters, texts
+PATIENCE = 0.25  # seconds to find out where in a schema the trouble is
+KEPT = 32  # compiled grammars a vocabulary
+BLANK = " ?"  # between the parts of JSON: one space or none, where any number would let a model go on for ever
+
+
+class Spelled(Protocol):
+    """What a guide asks of a tokenizer."""
+
+    @property
+    def spelling(self) -> tuple[list[bytes | None], bool]:
+        """The bytes of each token (None for special ones), and whether a text's first blank is left out."""
+
+
+def json_guide(tokenizer: Spelled, schema: Mapping[str, Any] | bool | str, ends: Sequence[int]) -> Grammar:
+    """A guide for JSON that a schema allows, given as a dictionary or as JSON; `ends` are the ids that end a text."""
+    if isinstance(schema, str):
+        check_length(schema, LONGEST_SCHEMA, "the schema", "JSON schema")
+        try:
+            schema = json.loads(schema)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"the schema is no JSON ({short(error)})", where="JSON schema") from None
+    if not isinstance(schema, Mapping | bool):
+        raise UserError(f"a schema is an object, not {type(schema).__name__}", where="JSON schema",
+                        fix='such as {"type": "object"}')  # fmt: skip
+    if schema is False:
+        raise UserError("nothing obeys the schema false", where="JSON schema", fix="use true for any JSON")
+    check_parts(schema)
+    rules = dict(schema) if isinstance(schema, Mapping) else {}
+    # Last, so that a schema cannot choose for itself.
+    rules["x-guidance"] = {"whitespace_flexible": False, "whitespace_pattern": BLANK, "lenient": False,
+                           "coerce_one_of": False, "item_separator": ",", "key_separator": ":"}  # fmt: skip
+    try:
+        written = json.dumps(rules, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"the schema is no JSON ({short(error)})", where="JSON schema") from None
+    check_length(written, LONGEST_SCHEMA, "the schema", "JSON schema")
+    vocabulary = vocabulary_of(tokenizer)
+    try:
+        return Grammar(vocabulary, f"%json {written}", "JSON schema", ends)
+    except UserError as error:
+        place = place_of(rules, error.what, vocabulary)
+        raise UserError(error.what, where=f"JSON schema {place}".strip()[:120]) from None
+
+
+def regex_guide(tokenizer: Spelled, pattern: str, ends: Sequence[int]) -> Grammar:
+    """A guide for texts that a regular expression matches as a whole, with \\d, \\w and \\s of ASCII letters alone.
+
+    Look-around and back-references are not known.
+    """
+    if not isinstance(pattern, str) or not pattern:
+        raise UserError("there is no pattern", where="regex", fix="give one, such as [0-9]+")
+    check_length(pattern, LONGEST_PATTERN, "the pattern", "regex")
+    vocabulary = vocabulary_of(tokenizer)
+    from llguidance import regex_to_lark
+
+    try:
+        with warnings.catch_warnings(record=True) as doubts:
+            warnings.simplefilter("always", FutureWarning)
+            re.compile(pattern)  # it names the place of a mistake
+        written = regex_to_lark(pattern, "dws")
+    except (re.error, RecursionError, OverflowError, ValueError) as error:
+        raise UserError(f"the pattern is not valid: {short(error)}", where="regex") from None
+    for doubt in doubts:  # sets inside sets mean one thing there and another here
+        if "ossible" in str(doubt.message):
+            raise UserError(f"the pattern is not clear: {short(doubt.message)}", where="regex", fix="write \\[ for [")
+    return Grammar(vocabulary, f"/{written}/", "regex", ends)
+
+
+def choice_guide(tokenizer: Spelled, texts: Sequence[str], ends: Sequence[int]) -> Grammar:
+    """A guide for one of a few texts, word for word."""
+    if isinstance(texts, str) or not texts or not all(isinstance(text, str) and text for text in texts):
+        raise UserError(
+            "the texts to choose from are missing", where="choices", fix='give a list, such as ["yes", "no"]'
+        )
+    if len(texts) > MOST_CHOICES:
+        raise UserError(f"{len(texts)} texts to choose from", where="choices", fix=f"give at most {MOST_CHOICES}")
+    written = " | ".join(json.dumps(text) for text in dict.fromkeys(texts))
+    check_length(written, LONGEST_SCHEMA, "the list", "choices")
+    return Grammar(vocabulary_of(tokenizer), f"({written})", "choices", ends)
+
+
+def place_of(schema: Mapping[str, Any], message: str, vocabulary: Vocabulary) -> str:
+    """Where in a schema the message comes from, as a path: the deepest part that gives it by itself."""
+    shared = {name: schema[name] for name in ("$defs", "definitions", "x-guidance") if name in schema}
+    place, part, until = "", schema, time.monotonic() + PATIENCE
+    while True:
+        inner = {f"/{name}": value for name, value in part.items()} | {
+            f"/{name}/{key}": one
+            for name, value in part.items()
+            for key, one in (value.items() if isinstance(value, Mapping) else enumerate(as_list(value)))
+        }
+        for path, one in inner.items():
+            if time.monotonic() > until:
+                return place
+            if isinstance(one, Mapping) and path not in ("/x-guidance", "/$defs", "/definitions"):
+                if vocabulary.trouble(f"%json {json.dumps(dict(one) | shared)}") == message:
+                    place, part = place + path, one
+                    break
+        else:
+            return place
+
+
+class Grammar:
+    """A grammar in the middle of its work on one text: a `Guide`."""
+
+    def __init__(self, vocabulary: Vocabulary, body: str, where: str, ends: Sequence[int]) -> None:
+        self.vocabulary, self.where = vocabulary, where
+        self.ends = [one for one in ends if one < vocabulary.size]
+        self.matcher = vocabulary.compiled(body, where)
+
+    def mask(self) -> Tensor:
+        """Which tokens may come next, bool (V,) on the CPU; where the text may end, those that end it too."""
+        bits = np.frombuffer(self.matcher.compute_bitmask(), dtype=np.uint8)
+        if self.matcher.is_error():
+            raise UserError(short(self.matcher.get_error()), where=self.where)
+        allowed = np.unpackbits(bits, count=self.vocabulary.size, bitorder="little").view(bool)
+        allowed[self.ends] = self.matcher.is_accepting()
+        return torch.from_numpy(allowed)
+
+    def accept(self, token: int) -> None:
+        """That token came."""
+        if token in self.ends:
+            return
+        if not self.matcher.consume_token(token):
+            raise UserError(f"token {token} does not fit ({short(self.matcher.get_error())})", where=self.where)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing but the end may follow."""
+        return self.matcher.is_stopped() and not self.matcher.is_error()
+
+    def fork(self) -> Grammar:
+        """An independent copy: what is tried with one does not change the other."""
+        twin = copy.copy(self)
+        twin.matcher = self.matcher.deep_copy()
+        return twin
+
+
+class Vocabulary:
+    """What llguidance knows of one tokenizer, and the grammars compiled for it, of which the latest are kept."""
+
+    def __init__(self, tokenizer: Spelled) -> None:
+        from llguidance import LLTokenizer, TokenizerWrapper
+
+        spelled, self.drops_blank = tokenizer.spelling
+        self.size = len(spelled)
+        self.known = LLTokenizer(TokenizerWrapper(Words(spelled)))
+        self.grammars: OrderedDict[str, Any] = OrderedDict()
+        self.lock = threading.Lock()
+
+    def compiled(self, body: str, where: str) -> Any:
+        """A matcher at the beginning of its text."""
+        with self.lock:
+            found = self.grammars.pop(body, None)
+            if found is None:
+                found = self.matcher(body)
+                found.compute_bitmask()  # a text that cannot even begin should be refused here
+                if found.is_error():
+                    raise UserError(short(found.get_error()), where=where)
+                if len(self.grammars) >= KEPT:
+                    self.grammars.popitem(last=False)
+            self.grammars[body] = found
+            return found.deep_copy()
+
+    def matcher(self, body: str) -> Any:
+        """A new matcher, in an error state where the grammar is wrong."""
+        from llguidance import LLMatcher
+
+        # Not forced: the model cuts even a prescribed text into the tokens it likes best.
+        blank = '" " ' if self.drops_blank else ""
+        grammar = LLMatcher.grammar_from_lark(f'%llguidance {{"no_forcing": true}}\nstart: {blank}{body}')
+        return LLMatcher(self.known, grammar, log_level=0, limits=limits())
+
+    def trouble(self, body: str) -> str:
+        """What is wrong with a grammar; nothing where it is right."""
+        found = self.matcher(body)
+        found.compute_bitmask()
+        return short(found.get_error()) if found.is_error() else ""
+
+
+class Words:
+    """A vocabulary as llguidance asks for it. One id more than there are ends its texts: which ones end ours we say."""
+
+    def __init__(self, spelled: Sequence[bytes | None]) -> None:
+        self.tokens = [*(one or b"" for one in spelled), b"<end>"]
+        self.eos_token_id, self.bos_token_id = len(spelled), None
+        self.special_token_ids = [len(spelled)]
+
+    def __call__(self, text: object) -> list[int]:
+        """Texts are cut by the library only where a grammar forces tokens, which ours do not."""
+        return []
+
+
+VOCABULARIES: weakref.WeakKeyDictionary[Any, Vocabulary] = weakref.WeakKeyDictionary()
+MAKING = threading.Lock()
+
+
+def vocabulary_of(tokenizer: Spelled) -> Vocabulary:
+    """Made once a tokenizer: all its tokens are sorted into a tree."""
+    try:
+        import llguidance  # noqa: F401 - asked for here, where a sentence can say what is missing
+    except ImportError:
+        raise UserError("constrained output needs the package llguidance",
+                        fix='pip install "anyformer[serve]"') from None  # fmt: skip
+    with MAKING:
+        if tokenizer not in VOCABULARIES:
+            VOCABULARIES[tokenizer] = Vocabulary(tokenizer)
+        return VOCABULARIES[tokenizer]
+
+
+def limits() -> Any:
+    """Work for one grammar and for one token, in llguidance's units: about 20 ms each."""
+    from llguidance import LLParserLimits
+
+    return LLParserLimits(
+        initial_lexer_fuel=200_000, step_lexer_fuel=100_000, step_max_items=20_000, max_lexer_states=50_000,
+        max_grammar_size=100_000, verbose_errors=False,
+    )  # fmt: skip

@@ -1,0 +1,69 @@
+"""Work that waits: taken from one client after another, in order within a client, and never more than fits."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+Work = TypeVar("Work")
+
+
+class Waiting(Generic[Work]):
+    """A line for each client. The last eighth of the room is for clients that have nothing in it.
+
+    So a client that sends without end fills seven eighths, and the next one is still let in.
+    """
+
+    def __init__(self, cost: int, length: int) -> None:
+        self.most_cost, self.most_length = cost, length
+        self.cost = self.length = 0
+        self.lines: OrderedDict[str, deque[tuple[Work, int]]] = OrderedDict()  # the first is the next to be served
+
+    def excess(self, client: str, cost: int) -> int:
+        """By how much the room would be passed, 0 where there is room. Alone, any size of work is let in."""
+        if not self.length:
+            return 0
+        share = 8 if client not in self.lines else 7
+        return max(
+            self.cost + cost - self.most_cost * share // 8,
+            cost if self.length >= max(1, self.most_length * share // 8) else 0,
+            0,
+        )
+
+    def put(self, client: str, work: Work, cost: int) -> None:
+        """At the end of its client's line."""
+        self.lines.setdefault(client, deque()).append((work, cost))
+        self.cost += cost
+        self.length += 1
+
+    def take(self, fits: Callable[[Work], bool] | None = None) -> Work | None:
+        """The first of the next client's line; with `fits`, of the next client whose first fits."""
+        for client, line in self.lines.items():
+            work, cost = line[0]
+            if fits is None or fits(work):
+                line.popleft()
+                self.cost -= cost
+                self.length -= 1
+                if line:
+                    self.lines.move_to_end(client)
+                else:
+                    del self.lines[client]
+                return work
+        return None
+
+    def remove(self, wanted: Callable[[Work], bool]) -> list[Work]:
+        """Take out all that is `wanted`, wherever it stands."""
+        found: list[Work] = []
+        for client, line in list(self.lines.items()):
+            kept = deque(entry for entry in line if not wanted(entry[0]))
+            if len(kept) == len(line):
+                continue
+            found += [work for work, _ in line if wanted(work)]
+            self.cost -= sum(cost for _, cost in line) - sum(cost for _, cost in kept)
+            self.length -= len(line) - len(kept)
+            if kept:
+                self.lines[client] = kept
+            else:
+                del self.lines[client]
+        return found

@@ -1,0 +1,240 @@
+"""The application: routes, and what each does with a request."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from anyformer.errors import UserError
+from anyformer.generation.engine import Engine
+from anyformer.serving.answers import (
+    ChatCompletion,
+    Completion,
+    EmbeddingList,
+    Health,
+    ModelCard,
+    ModelList,
+    Predictions,
+)
+from anyformer.serving.calls import Abilities, What, called, checked, packed
+from anyformer.serving.edge import body_of
+from anyformer.serving.limits import Limits
+from anyformer.serving.mailbox import Mailbox
+from anyformer.serving.metrics import Metrics
+from anyformer.serving.openapi import Path, describe
+from anyformer.serving.orders import Order, chat_order, completion_order, prompts_of
+from anyformer.serving.refusals import Refusal, as_json, from_error, unavailable
+from anyformer.serving.schemas import ChatRequest, CompletionRequest, EmbeddingRequest, PredictRequest, Writing, read
+from anyformer.serving.served import Served
+from anyformer.serving.shapes import ChatShape, CompletionShape
+from anyformer.serving.streaming import Answer
+
+log = logging.getLogger("anyformer")
+SAID = {404: "there is nothing at this path", 405: "this path does not know that method"}
+
+
+@dataclass
+class State:
+    """What the routes share."""
+
+    served: Served
+    engine: Engine
+    limits: Limits
+    metrics: Metrics
+    abilities: Abilities
+    draining: bool = False
+    mail: Mailbox | None = None
+
+    @property
+    def mailbox(self) -> Mailbox:
+        """The mailbox of the running loop."""
+        if self.mail is None:
+            self.mail = Mailbox(asyncio.get_running_loop())
+        return self.mail
+
+    def check_open(self) -> None:
+        """Whether new work is taken."""
+        if self.draining:
+            raise unavailable("the server is shutting down", "shutting_down", 5)
+
+    async def call(self, request: Request, what: What | UserError, rows: list[Any]) -> list[Any]:
+        """Answers of the engine to rows."""
+        return await called(request, self.engine, self.mailbox, self.limits, what, rows)
+
+
+def make_app(served: Served, engine: Engine, limits: Limits) -> Starlette:
+    """All routes over one model; the engine has been started."""
+    state = State(served, engine, limits, Metrics(engine), Abilities(served.predictor))
+    app = Starlette(
+        routes=[
+            # A model's name may hold a slash.
+            Route(path.path.replace("{model}", "{model:path}"), guarded(path.answer, state), methods=[path.method])
+            for path in PATHS
+        ],
+        exception_handlers={HTTPException: http_error, Refusal: refused, Exception: broken},
+    )
+    app.router.redirect_slashes = False
+    app.state.shared = state
+    return app
+
+
+Handler = Callable[[Request, Any], Awaitable[Response]]
+
+
+def guarded(function: Handler, state: State) -> Callable[[Request], Awaitable[Response]]:
+    """A route that answers with a refusal whatever error a request brings about."""
+
+    async def endpoint(request: Request) -> Response:
+        try:
+            return await function(request, state)
+        except Exception as error:
+            refusal = from_error(error)
+            if refusal.status == 500:
+                log.exception("a request failed")
+            return refusal.response()
+
+    return endpoint
+
+
+async def http_error(request: Request, error: Exception) -> Response:
+    """What starlette itself refuses: unknown paths and methods."""
+    assert isinstance(error, HTTPException)
+    return Refusal(error.status_code, SAID.get(error.status_code, str(error.detail)), headers=error.headers).response()
+
+
+async def refused(request: Request, error: Exception) -> Response:
+    """A refusal raised outside a route."""
+    return from_error(error).response()
+
+
+async def broken(request: Request, error: Exception) -> Response:
+    """Our bug; its words stay in the log."""
+    return from_error(error).response()
+
+
+# ---------------------------------------------------------------- routes
+
+
+async def models(request: Request, state: State) -> Response:
+    """The one model there is."""
+    return as_json({"object": "list", "data": [state.served.card()]})
+
+
+async def model(request: Request, state: State) -> Response:
+    """A model by its name."""
+    state.served.check_name(request.path_params["model"])
+    return as_json(state.served.card())
+
+
+async def completions(request: Request, state: State) -> Response:
+    """Texts that go on from prompts."""
+    state.check_open()
+    asked = read(CompletionRequest, await body_of(request, state.limits))
+    order = await completion_order(state.served, state.limits, asked, client_of(request))
+    shape = CompletionShape(state.served.name, state.served.reader, asked.logprobs is not None, wants_usage(asked))
+    return answer(state, order, shape, asked)
+
+
+async def chat(request: Request, state: State) -> Response:
+    """Answers to a conversation."""
+    state.check_open()
+    asked = read(ChatRequest, await body_of(request, state.limits))
+    order = await chat_order(state.served, state.limits, asked, client_of(request))
+    shape = ChatShape(state.served.name, state.served.reader, bool(asked.logprobs), wants_usage(asked))
+    return answer(state, order, shape, asked)
+
+
+def answer(state: State, order: Order, shape: Any, asked: Writing) -> Answer:
+    """The response that submits the order and tells what comes of it."""
+    return Answer(order, shape, bool(asked.stream), state.engine, state.mailbox, state.limits)
+
+
+def wants_usage(asked: Writing) -> bool:
+    """Whether a stream ends with its usage."""
+    if asked.stream_options is not None and not asked.stream:
+        raise Refusal(400, "stream_options needs stream true", param="stream_options")
+    return asked.stream_options is not None and asked.stream_options.include_usage
+
+
+def client_of(request: Request) -> str:
+    """Whose work waits for whose: the address."""
+    return request.client.host if request.client is not None else ""
+
+
+async def embeddings(request: Request, state: State) -> Response:
+    """Vectors of texts."""
+    state.check_open()
+    asked = read(EmbeddingRequest, await body_of(request, state.limits))
+    state.served.check_name(asked.model)
+    rows = prompts_of(asked.input)
+    found = checked(await state.call(request, state.abilities.embed, rows), "input")
+    as_text = asked.encoding_format == "base64"
+    data = [{"object": "embedding", "index": at, "embedding": packed(one["embedding"]) if as_text else one["embedding"]}
+            for at, one in enumerate(found)]  # fmt: skip
+    tokens = sum(one["tokens"] for one in found)
+    return as_json({"object": "list", "data": data, "model": state.served.name,
+                    "usage": {"prompt_tokens": tokens, "total_tokens": tokens}})  # fmt: skip
+
+
+async def predict(request: Request, state: State) -> Response:
+    """Labels, numbers, tags or objects of rows."""
+    state.check_open()
+    asked = read(PredictRequest, await body_of(request, state.limits))
+    state.served.check_name(asked.model)
+    found = checked(await state.call(request, state.abilities.predict, asked.rows), "rows")
+    return as_json({"object": "list", "data": found, "model": state.served.name})
+
+
+async def live(request: Request, state: State) -> Response:
+    """The process answers."""
+    return as_json({"status": "live"})
+
+
+async def ready(request: Request, state: State) -> Response:
+    """Whether work sent now would be done."""
+    if state.draining:
+        raise unavailable("the server is shutting down", "shutting_down", 5)
+    if state.engine.stuck_for > state.limits.stuck:
+        raise unavailable(f"no progress for {state.limits.stuck:.0f} s", "stuck", 10)
+    return as_json({"status": "ready"})
+
+
+async def metrics(request: Request, state: State) -> Response:
+    """Counts for Prometheus."""
+    return Response(state.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+async def described(request: Request, state: State) -> Response:
+    """This description."""
+    return as_json(describe(PATHS, state.served.name))
+
+
+WRONG = (400, 401, 421)  # for every path but the one that is open to all
+READ = (408, 413, 415)  # for every path that has a body
+NOT_NOW = (429, 503)
+STREAM = "text/event-stream"
+PATHS = (
+    Path("/v1/models", "GET", models, gives=ModelList, refuses=WRONG),
+    Path("/v1/models/{model}", "GET", model, gives=ModelCard, refuses=(*WRONG, 404)),
+    Path("/v1/completions", "POST", completions, takes=CompletionRequest, gives=Completion, also=STREAM,
+         refuses=(*WRONG, 404, *READ, *NOT_NOW)),
+    Path("/v1/chat/completions", "POST", chat, takes=ChatRequest, gives=ChatCompletion, also=STREAM,
+         refuses=(*WRONG, 404, *READ, *NOT_NOW)),
+    Path("/v1/embeddings", "POST", embeddings, takes=EmbeddingRequest, gives=EmbeddingList,
+         refuses=(*WRONG, 404, *READ, *NOT_NOW)),
+    Path("/v1/predict", "POST", predict, takes=PredictRequest, gives=Predictions,
+         refuses=(*WRONG, 404, *READ, *NOT_NOW)),
+    Path("/health/live", "GET", live, gives=Health, refuses=(400, 421), open=True),
+    Path("/health/ready", "GET", ready, gives=Health, refuses=(*WRONG, 503)),
+    Path("/metrics", "GET", metrics, also="text/plain", refuses=WRONG),
+    Path("/openapi.json", "GET", described, refuses=WRONG),
+)  # fmt: skip

@@ -1,0 +1,89 @@
+"""Rows in, answers out: /v1/embeddings and /v1/predict by way of the engine, which joins rows of many clients."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import struct
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from starlette.requests import Request
+
+from anyformer.errors import UserError
+from anyformer.generation.engine import Engine
+from anyformer.generation.jobs import Call
+from anyformer.predictor import Predictor
+from anyformer.serving.limits import Limits
+from anyformer.serving.mailbox import Box, Mailbox
+from anyformer.serving.predicting import embed_what, first_wrong, predict_what
+from anyformer.serving.refusals import Refusal, from_error, unavailable
+
+What = Callable[[list[Any]], Sequence[Any]]
+
+
+class Abilities:
+    """What a model can do with rows; made once, so that rows of several clients meet in one function."""
+
+    def __init__(self, predictor: Predictor) -> None:
+        self.predict = attempt(predict_what, predictor)
+        self.embed = attempt(embed_what, predictor)
+
+
+def attempt(make: Callable[[Predictor], What], predictor: Predictor) -> What | UserError:
+    """The function, or why there is none."""
+    try:
+        return make(predictor)
+    except UserError as error:
+        return error
+
+
+async def called(
+    request: Request, engine: Engine, mailbox: Mailbox, limits: Limits, what: What | UserError, rows: list[Any]
+) -> list[Any]:
+    """Answers to rows; a client that leaves has cancelled them."""
+    if isinstance(what, UserError):
+        raise Refusal(400, what.line, code="unsupported")
+    box = Box(mailbox)
+    client = request.client.host if request.client is not None else ""
+    deadline = None if limits.deadline is None else time.monotonic() + limits.deadline
+    call = Call(what, rows, box.post, deadline=deadline, client=client)
+    engine.call(call)
+
+    async def watch() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        engine.cancel(call)
+        box.leave()
+
+    watching = asyncio.create_task(watch())
+    try:
+        found = await box.take()
+    finally:
+        watching.cancel()
+        with suppress(asyncio.CancelledError):
+            await watching
+    if not found:
+        raise Refusal(400, "the client left", code="disconnected")
+    (answers,) = found
+    if isinstance(answers, TimeoutError):
+        raise unavailable("the time of this request was over", "timeout")
+    if isinstance(answers, Exception):
+        raise from_error(answers)
+    return list(answers)
+
+
+def checked(answers: list[Any], field: str) -> list[Any]:
+    """The answers; the first row that could not be answered is a refusal that names it."""
+    wrong = first_wrong(answers)
+    if wrong is not None:
+        told = wrong.inside(field)
+        raise Refusal(400, told.line, param=told.where, code="invalid_row")
+    return answers
+
+
+def packed(vector: Sequence[float]) -> str:
+    """A vector as the openai package asks for it."""
+    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()

@@ -1,0 +1,107 @@
+"""Pictures and recordings that come inside a request, as data URLs; nothing is ever fetched.
+
+Every bound is checked before anything is decoded: bytes by their number, pixels and samples by the file's head.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import wave
+from pathlib import Path
+from typing import Any
+
+from anyformer.data.picture_decoding import Unreadable, opened
+from anyformer.errors import UserError
+
+MOST_BYTES = 3 * 2**20  # of one file, as it is without base64
+MOST_PIXELS = 2**24  # 4096 x 4096
+MOST_SAMPLES = 2**25  # of all channels together: six minutes of two channels at 44,100 a second
+FORMATS = {"image/png": "PNG", "image/jpeg": "JPEG", "image/webp": "WEBP", "image/gif": "GIF", "image/bmp": "BMP"}
+SOUNDS = {"audio/wav": ".wav", "audio/x-wav": ".wav", "audio/wave": ".wav", "audio/flac": ".flac"}
+PICTURES_SAID = "data:image/png;base64,... (png, jpeg, webp, gif or bmp)"
+SOUNDS_SAID = "data:audio/wav;base64,... (wav or flac)"
+
+
+def picture_bytes(value: Any, where: str) -> bytes:
+    """The file inside a picture's data URL: of a known format, whole, and not too large."""
+    kind, data = unpacked(value, where, FORMATS, PICTURES_SAID)
+    try:
+        with opened(data, Path(), [FORMATS[kind]]) as image:
+            if image.size[0] * image.size[1] > MOST_PIXELS:
+                raise Unreadable(f"{image.size[0]:,} x {image.size[1]:,} pixels are more than {MOST_PIXELS:,}")
+            image.load()  # of several frames the first
+    except Unreadable as error:
+        raise UserError(f"the image cannot be read ({error})", where=where, fix=f"send {PICTURES_SAID}") from None
+    return data
+
+
+def picture(data: bytes) -> Any:
+    """The picture of a file that `picture_bytes` has let through, as pillow holds it."""
+    with opened(data, Path()) as image:
+        image.load()
+        return image.copy()
+
+
+def sound_bytes(value: Any, where: str) -> tuple[bytes, str]:
+    """The file inside a recording's data URL and the suffix it should have."""
+    kind, data = unpacked(value, where, SOUNDS, SOUNDS_SAID)
+    if SOUNDS[kind] != ".wav":  # a WAV file holds no more samples than it has bytes
+        check_samples(data, where)
+    return data, SOUNDS[kind]
+
+
+def check_samples(data: bytes, where: str) -> None:
+    """A packed recording says how long it is; silence of any length would fit a small file."""
+    try:
+        import soundfile
+    except (ImportError, OSError):
+        raise UserError("only WAV can be read without the package soundfile", where=where, fix="send a WAV") from None
+    try:
+        head = soundfile.info(io.BytesIO(data))
+    except (soundfile.SoundFileError, OSError, RuntimeError, ValueError):
+        raise UserError("the recording cannot be read", where=where, fix=f"send {SOUNDS_SAID}") from None
+    if head.frames * head.channels > MOST_SAMPLES:
+        raise UserError(f"the recording holds {head.frames * head.channels:,} samples", where=where,
+                        fix=f"send at most {MOST_SAMPLES:,}")  # fmt: skip
+
+
+def example_picture() -> str:
+    """A gray square."""
+    from anyformer.data.picture_decoding import pillow
+
+    sink = io.BytesIO()
+    pillow().new("L", (8, 8), 128).save(sink, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(sink.getvalue()).decode()}"
+
+
+def example_sound(rate: int) -> str:
+    """A moment of silence."""
+    sink = io.BytesIO()
+    with wave.open(sink, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        file.writeframes(bytes(64))
+    return f"data:audio/wav;base64,{base64.b64encode(sink.getvalue()).decode()}"
+
+
+def unpacked(value: Any, where: str, kinds: dict[str, str], said: str) -> tuple[str, bytes]:
+    """Kind and bytes of a data URL."""
+    if not isinstance(value, str) or not value.startswith("data:"):
+        what = "an address is not followed" if isinstance(value, str) and "://" in value[:20] else "is no data URL"
+        raise UserError(what, where=where, fix=f"send {said}")
+    head, comma, packed = value.partition(",")
+    kind, _, how = head.removeprefix("data:").partition(";")
+    if not comma or how != "base64" or kind.lower() not in kinds:
+        raise UserError(f"the data URL begins with {head[:40]!r}", where=where, fix=f"send {said}")
+    if len(packed) > (MOST_BYTES + 2) // 3 * 4:
+        raise UserError(f"{len(packed) * 3 // 4:,} bytes are too many", where=where, fix=f"send at most {MOST_BYTES:,}")
+    try:
+        data = base64.b64decode(packed, validate=True)
+    except (binascii.Error, ValueError):
+        raise UserError("what follows the comma is no base64", where=where, fix=f"send {said}") from None
+    if not data:
+        raise UserError("the data URL is empty", where=where, fix=f"send {said}")
+    return kind.lower(), data

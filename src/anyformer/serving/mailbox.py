@@ -1,0 +1,77 @@
+"""From the engine's thread to the event loop: the engine never waits, the loop is woken once for all that came."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Any
+
+
+class Mailbox:
+    """Where the engine's thread leaves its news."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop, self.lock = loop, threading.Lock()
+        self.full: list[Box] = []
+        self.woken = False
+
+    def post(self, box: Box, item: Any) -> None:
+        """Leave something in a box; called on the engine's thread."""
+        with self.lock:
+            box.items.append(item)
+            if box.marked:
+                return
+            box.marked = True
+            self.full.append(box)
+            wake, self.woken = not self.woken, True
+        if wake:
+            with contextlib.suppress(RuntimeError):  # the loop has ended: nobody is there to be told
+                self.loop.call_soon_threadsafe(self.deliver)
+
+    def deliver(self) -> None:
+        """Wake everybody whose box is not empty."""
+        with self.lock:
+            full, self.full, self.woken = self.full, [], False
+            for box in full:
+                box.marked = False
+        for box in full:
+            box.wake()
+
+
+class Box:
+    """What came for one request. `too_much` is called once when more waits than is kept for a client."""
+
+    def __init__(self, mailbox: Mailbox, most: int | None = None, too_much: Callable[[], None] | None = None) -> None:
+        self.mailbox, self.items = mailbox, list[Any]()
+        self.most, self.too_much = most, too_much
+        self.marked = self.gone = False
+        self.waiter: asyncio.Future[None] | None = None
+
+    def post(self, item: Any) -> None:
+        """Leave something, from any thread."""
+        self.mailbox.post(self, item)
+
+    def wake(self) -> None:
+        """Let the one who waits go on."""
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
+        if self.most is not None and self.too_much is not None and len(self.items) > self.most:
+            told, self.too_much = self.too_much, None
+            told()
+
+    def leave(self) -> None:
+        """Nobody reads any more."""
+        self.gone = True
+        self.wake()
+
+    async def take(self) -> list[Any]:
+        """All that has come, at least one item; empty where the reader has gone."""
+        while not self.items and not self.gone:
+            self.waiter = self.mailbox.loop.create_future()
+            await self.waiter
+            self.waiter = None
+        with self.mailbox.lock:
+            items, self.items = self.items, []
+        return items

@@ -1,0 +1,78 @@
+"""The engine's counts as Prometheus reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import accumulate
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from anyformer.generation.counts import Histogram
+from anyformer.generation.engine import Engine
+
+COUNTERS = {
+    "requests_accepted": ("accepted", "texts and calls taken on"),
+    "requests_refused": ("refused", "turned away because the queue was full"),
+    "requests_done": ("done", "ended as they should"),
+    "requests_cancelled": ("cancelled", "ended because the client left"),
+    "requests_failed": ("failed", "ended by an error"),
+    "requests_late": ("deadline", "ended because their time was over"),
+    "prompt_tokens": ("prompt_tokens", "tokens of prompts, reused ones included"),
+    "reused_tokens": ("reused_tokens", "tokens of prompts that were known from earlier ones"),
+    "generated_tokens": ("new_tokens", "tokens written"),
+    "answered_rows": ("answered_rows", "rows of predictions and embeddings"),
+}
+GAUGES = {
+    "queue_length": ("queue_length", "texts that wait"),
+    "queue_tokens": ("queue_tokens", "tokens of the texts that wait"),
+    "queue_rows": ("queue_rows", "rows of predictions and embeddings that wait"),
+    "active_rows": ("active_rows", "texts being read or written"),
+    "requests_in_flight": ("in_flight", "taken on and not over"),
+}
+HISTOGRAMS = {
+    "time_to_first_token_seconds": ("first_token", "from the request to its first token"),
+    "inter_token_seconds": ("between_tokens", "from one token of a text to the next"),
+    "queue_seconds": ("queued", "from the request to the first work on it"),
+}
+
+
+class EngineCollector(Collector):
+    """Reads the counts whenever somebody asks."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def collect(self) -> Iterator[Metric]:
+        """All of them, under the name anyformer."""
+        counts = self.engine.counts
+        for name, (field, text) in COUNTERS.items():
+            yield CounterMetricFamily(f"anyformer_{name}", text, value=getattr(counts, field))
+        for name, (field, text) in GAUGES.items():
+            yield GaugeMetricFamily(f"anyformer_{name}", text, value=getattr(counts, field))
+        for name, (field, text) in HISTOGRAMS.items():
+            found: Histogram = getattr(counts, field)
+            sums = list(accumulate(found.counts))
+            edges = [*(str(edge) for edge in found.edges), "+Inf"]
+            buckets = list(zip(edges, sums, strict=True))
+            yield HistogramMetricFamily(f"anyformer_{name}", text, buckets=buckets, sum_value=found.sum)
+        rows = self.engine.rows
+        if rows is not None:
+            yield GaugeMetricFamily("anyformer_rows", "texts that can be written at once", value=rows.capacity)
+            yield GaugeMetricFamily("anyformer_rows_free", "of those, how many are free", value=rows.free)
+        stuck = min(self.engine.stuck_for, 1e9)
+        yield GaugeMetricFamily("anyformer_stuck_seconds", "time without progress while work waits", value=stuck)
+
+
+class Metrics:
+    """A registry of its own: nothing of the process, nothing of other servers."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.registry = CollectorRegistry(auto_describe=False)
+        self.registry.register(EngineCollector(engine))
+
+    def text(self) -> bytes:
+        """What /metrics answers."""
+        return generate_latest(self.registry)

@@ -1,0 +1,226 @@
+"""From a request to jobs for the engine: prompts become tokens, settings are filled in, lengths are checked."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from anyformer.generation import Generation
+from anyformer.generation.jobs import Guide, Job
+from anyformer.generation.noise import row_seeds
+from anyformer.serving.limits import Limits
+from anyformer.serving.refusals import Refusal
+from anyformer.serving.schemas import ChatRequest, CompletionRequest, Message, Writing
+from anyformer.serving.served import Served, with_choices
+from anyformer.serving.written import Written
+
+LONG = 4096  # characters from which on a text is cut into tokens beside the event loop
+COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions
+
+
+@dataclass
+class Order:
+    """All texts of one request."""
+
+    texts: list[Written]
+    jobs: list[Job]
+    prompt_tokens: int
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """Tokens read and written."""
+        new = sum(text.count for text in self.texts)
+        return {"prompt_tokens": self.prompt_tokens, "completion_tokens": new,
+                "total_tokens": self.prompt_tokens + new}  # fmt: skip
+
+
+async def completion_order(served: Served, limits: Limits, request: CompletionRequest, client: str) -> Order:
+    """The texts that /v1/completions was asked for."""
+    served.check_name(request.model)
+    served.check_writes()
+    echo = bool(request.echo)
+    if echo and served.pair:
+        raise Refusal(400, "an encoder-decoder's text does not begin with its prompt; leave echo out", param="echo")
+    if request.regex is not None and request.json_schema is not None:
+        raise Refusal(400, "regex and json_schema exclude each other; send one", param="regex")
+    if request.max_tokens == 0 and not echo:
+        raise Refusal(400, "max_tokens 0 leaves nothing to answer; send echo too, or at least 1", param="max_tokens")
+    given = prompts_of(request.prompt)
+    ids = [await tokens_of(served, one) for one in given]
+    asked = COMPLETION_TOKENS if request.max_tokens is None else request.max_tokens
+    rule = ("regex", request.regex) if request.regex is not None else (
+        ("json_schema", request.json_schema) if request.json_schema is not None else None)  # fmt: skip
+    plan = Plan(served, limits, request, client, new=max(1, asked), fixed=request.max_tokens is not None, rule=rule,
+                top=request.logprobs, stops=stops_of(request.stop))  # fmt: skip
+    shown = [(one if isinstance(one, str) else served.reader.text(one)) if echo else None for one in given]
+    return await plan.order(ids, shown, silent=request.max_tokens == 0)
+
+
+async def chat_order(served: Served, limits: Limits, request: ChatRequest, client: str) -> Order:
+    """The answers that /v1/chat/completions was asked for."""
+    served.check_name(request.model)
+    served.check_writes()
+    if request.top_logprobs and not request.logprobs:
+        raise Refusal(400, "top_logprobs needs logprobs true", param="top_logprobs")
+    turns = [{"role": one.role, "content": content_of(one)} for one in request.messages]
+    text = await asyncio.to_thread(served.chat.text, turns) if served.chat.name == "folder" else served.chat.text(turns)
+    ids = await tokens_of(served, text, lambda one: served.chat.ids(served.predictor.words(), one))
+    asked = request.max_completion_tokens if request.max_completion_tokens is not None else request.max_tokens
+    form = request.response_format
+    rule: tuple[str, Any] | None = None
+    if form is not None and form.type == "json_object":
+        rule = ("json_schema", {"type": "object"})
+    elif form is not None and form.type == "json_schema":
+        rule = ("json_schema", form.json_schema.schema_)
+    elif form is not None and form.type == "regex":
+        rule = ("regex", form.regex)
+    plan = Plan(
+        served, limits, request, client, new=asked or limits.new_tokens, fixed=asked is not None, rule=rule,
+        top=(request.top_logprobs or 0) if request.logprobs else None,
+        stops=(*stops_of(request.stop), *served.chat.stops), goes_on=False,
+    )  # fmt: skip
+    return await plan.order([ids], [None])
+
+
+@dataclass
+class Plan:
+    """What all texts of a request have in common."""
+
+    served: Served
+    limits: Limits
+    request: Writing
+    client: str
+    new: int  # tokens to write at most
+    fixed: bool  # whether the client said so; else what room there is is enough
+    rule: tuple[str, Any] | None
+    top: int | None  # how many other tokens to tell at each place; None for no log-probabilities
+    stops: tuple[str, ...]
+    goes_on: bool = True  # whether the text is the prompt's own next words
+
+    async def order(self, prompts: Sequence[list[int]], shown: Sequence[str | None], silent: bool = False) -> Order:
+        """One job for each prompt and each copy of it."""
+        copies = self.request.n or 1
+        if len(prompts) * copies > self.limits.choices:
+            raise Refusal(400, f"{len(prompts)} prompts times n {copies} are more than {self.limits.choices} texts",
+                          param="n", code="too_many_texts", facts={"limit": self.limits.choices})  # fmt: skip
+        rooms = [self.room(ids) for ids in prompts]
+        guides = await self.guides(len(prompts) * copies)
+        settings = self.settings()
+        seeds = self.seeds(copies)
+        now = time.monotonic()
+        least = min((one for one in (self.request.timeout, self.limits.deadline) if one is not None), default=None)
+        texts: list[Written] = []
+        jobs: list[Job] = []
+        reader = self.served.reader
+        for ids, room, prompt in zip(prompts, rooms, shown, strict=True):
+            for copy in range(copies):
+                text = Written(
+                    len(texts), reader, stops=self.stops, ends=settings.ends, prompt=prompt, prompt_ids=ids,
+                    before=ids if self.goes_on and not self.served.pair else (), logprobs=self.top is not None,
+                    silent=silent,
+                )  # fmt: skip
+                text.job = Job(
+                    self.served.start() if self.served.pair else ids,
+                    replace(settings, max_new_tokens=room, seed=seeds[copy]),
+                    tell=nobody,
+                    source=ids if self.served.pair else None,
+                    guide=guides[len(texts)],
+                    echo=prompt is not None and self.top is not None,
+                    deadline=None if least is None else now + least,
+                    client=self.client,
+                    scope=self.request.user or "",
+                )
+                texts.append(text)
+                jobs.append(text.job)
+        return Order(texts, jobs, sum(map(len, prompts)))
+
+    def settings(self) -> Generation:
+        """The folder's settings under the request's."""
+        request = self.request
+        vocabulary = self.served.vocabulary
+        return with_choices(self.served.settings, {
+            "temperature": request.temperature, "top_p": request.top_p, "min_p": request.min_p,
+            "top_k": None if request.top_k is None else min(request.top_k, vocabulary),
+            "repetition_penalty": request.repetition_penalty, "stop_strings": self.stops,
+            "logprobs": min(self.top or 0, vocabulary),
+        })  # fmt: skip
+
+    def seeds(self, copies: int) -> list[int]:
+        """One a copy, the same as `generate` gives to several texts of one prompt."""
+        return row_seeds(self.request.seed, 1, copies, torch.device("cpu")).tolist()
+
+    async def guides(self, count: int) -> list[Guide | None]:
+        """A guide of its own for each text; compiling may take a moment."""
+        if self.rule is None:
+            return [None] * count
+        kind, rule = self.rule
+        return await asyncio.to_thread(lambda: [self.served.guide(kind, rule) for _ in range(count)])
+
+    def room(self, ids: list[int]) -> int:
+        """How many tokens may be written after a prompt; nothing is ever cut."""
+        served = self.served
+        assert served.limit is not None
+        most = served.source_limit
+        if served.pair:
+            if most is not None and len(ids) > most:
+                raise too_long(len(ids), most, 0)
+            room = served.limit - 1
+        else:
+            room = served.limit - len(ids)
+        if room < 1 or (self.fixed and self.new > room):
+            raise too_long(len(ids), served.limit, self.new if room >= 1 else 0)
+        return min(self.new, room)
+
+
+def too_long(tokens: int, limit: int, new: int) -> Refusal:
+    """400, with the figures in the sentence and beside it."""
+    asked = f" and max_tokens is {new}" if new else ""
+    return Refusal(400, f"the prompt has {tokens} tokens{asked}; the context holds {limit}", param="prompt",
+                   code="context_length_exceeded", facts={"tokens": tokens + new, "limit": limit})  # fmt: skip
+
+
+def nobody(event: object) -> None:
+    """A job that nobody listens to yet."""
+
+
+def prompts_of(prompt: Any) -> list[Any]:
+    """One prompt or several, as a list."""
+    if isinstance(prompt, str):
+        return [prompt]
+    return [prompt] if isinstance(prompt[0], int) else list(prompt)
+
+
+async def tokens_of(served: Served, prompt: Any, encode: Callable[[str], list[int]] | None = None) -> list[int]:
+    """The ids of a prompt; those given are checked, a text is cut into tokens."""
+    if not isinstance(prompt, str):
+        if max(prompt) >= served.vocabulary:
+            raise Refusal(400, f"the prompt holds the id {max(prompt)}; ids go from 0 to {served.vocabulary - 1}",
+                          param="prompt", code="unknown_token")  # fmt: skip
+        return list(prompt)
+    words = served.predictor.words()
+    most = served.source_limit
+    if most is not None and len(prompt) > most * served.longest_token:
+        raise too_long(-(-len(prompt) // served.longest_token), most, 0)  # at least so many
+    cut = words.encode if encode is None else encode
+    ids = cut(prompt) if len(prompt) < LONG else await asyncio.to_thread(cut, prompt)
+    if ids:
+        return ids
+    first = words.bos if words.bos is not None else words.eos
+    if first is None:
+        raise Refusal(400, "the prompt is empty; send at least one character", param="prompt", code="empty_prompt")
+    return [first]
+
+
+def content_of(message: Message) -> str:
+    """A message's text; parts stand one after the other."""
+    return message.content if isinstance(message.content, str) else "".join(part.text for part in message.content)
+
+
+def stops_of(stop: str | list[str] | None) -> tuple[str, ...]:
+    """Stop strings as a tuple."""
+    return () if stop is None else (stop,) if isinstance(stop, str) else tuple(stop)

@@ -1,0 +1,113 @@
+"""A process of its own that renders a model folder's chat template; run as a script, it imports no model code.
+
+A template is a program from a stranger. Here it has little memory, no names of ours, and can be ended at any moment.
+The first line of stdin is the template with its limits, every further one a conversation; each is answered by a line.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+
+class Generation(Extension):
+    """`{% generation %}...{% endgeneration %}` marks what an assistant wrote; for the text it means nothing."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        """What stands inside, as it is."""
+        next(parser.stream)
+        return list(parser.parse_statements(("name:endgeneration",), drop_needle=True))
+
+
+class Raised(Exception):
+    """What the template itself says is wrong."""
+
+
+def raise_exception(message: object) -> None:
+    """Templates call this to refuse a conversation."""
+    raise Raised(str(message))
+
+
+def as_json(value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None,
+            sort_keys: bool = False) -> str:  # fmt: skip
+    """JSON with letters as they are, not made safe for a web page."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def compiled(source: str, most: int) -> Callable[[dict[str, Any]], str]:
+    """A function from a conversation to its text, which may not be longer than `most` characters."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols], optimized=False
+    )
+    environment.filters["tojson"] = as_json
+    environment.globals["raise_exception"] = raise_exception
+    template = environment.from_string(source)
+
+    def render(given: dict[str, Any]) -> str:
+        parts: list[str] = []
+        size = 0
+        for part in template.generate(given):
+            parts.append(part)
+            size += len(part)
+            if size > most:
+                raise Raised(f"the template writes more than {most} characters")
+        return "".join(parts)
+
+    return render
+
+
+def answer(render: Callable[[dict[str, Any]], str], line: str) -> dict[str, str]:
+    """The text of a conversation, or a sentence saying why there is none."""
+    try:
+        return {"text": render(json.loads(line))}
+    except Raised as error:
+        return {"error": str(error)}
+    except TemplateError as error:
+        return {"error": str(error.message)}
+    except MemoryError:
+        return {"error": "the template needs too much memory"}
+    except RecursionError:
+        return {"error": "the template calls itself without end"}
+    except Exception as error:
+        return {"error": f"{type(error).__name__} in the template"}
+
+
+def main() -> None:
+    """Render until nobody asks any more."""
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, signal.SIG_IGN)  # the end of stdin is the end
+    say({})  # started; from here on time counts
+    first = json.loads(sys.stdin.readline() or "null")
+    if first is None:
+        return
+    resource.setrlimit(resource.RLIMIT_AS, (first["memory"], first["memory"]))
+    try:
+        render = compiled(first["template"], first["most"])
+        told: dict[str, str] = {}
+    except TemplateError as error:
+        told = {"error": f"{error.message}"}
+    except Exception as error:
+        told = {"error": type(error).__name__}
+    say(told)
+    for line in sys.stdin if not told else ():
+        say(answer(render, line))
+
+
+def say(told: dict[str, str]) -> None:
+    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

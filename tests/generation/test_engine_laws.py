@@ -1,0 +1,364 @@
+"""Laws of the engine: neighbours, cancels and faults change nobody else's text, and everything that began ends once."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from anyformer.core.model import Seq2Seq
+from anyformer.core.places import Places
+from anyformer.generation import Generation
+from anyformer.generation.choosing import Choosing
+from anyformer.generation.engine import Engine
+from anyformer.generation.jobs import Job
+from anyformer.generation.rows import LoneRows, rows_for
+from anyformer.generation.writers import Writers
+from tests.generation.engines import Faulty, alone, at_rest, job, net, running, told, turns, until
+from tests.generation.nets import doubt, same
+
+PRESETS = [
+    "gpt2-tiny", "llama3-8b-tiny", "bloom-560m-tiny", "hyena-small-tiny", "lstm-lm-tiny", "t5-small-tiny",
+    "translator-mini",
+]  # fmt: skip
+START = 0  # what the text of an encoder-decoder begins with
+
+
+def mixed_jobs(model: Any, count: int, seed: int = 0) -> list[Job]:
+    """Jobs of many lengths and settings, greedy and drawn."""
+    chance = random.Random(seed)
+    pair = isinstance(model.spec, Seq2Seq)
+    decoder = model.spec.decoder if pair else model.spec
+    vocab = decoder.embed.vocabulary[0]
+    jobs = []
+    for number in range(count):
+        settings: dict[str, Any] = {"max_new_tokens": chance.randint(1, 9)}
+        if number % 4:
+            settings |= {
+                "do_sample": True,
+                "seed": chance.randrange(2**40),
+                "temperature": chance.choice([0.7, 1, 1.3]),
+            }
+            settings |= chance.choice([{}, {"top_k": 9}, {"top_p": 0.8}, {"min_p": 0.05}])
+        settings |= chance.choice([{}, {}, {"repetition_penalty": 1.3}, {"no_repeat_ngram_size": 2}, {"logprobs": 3}])
+        if number % 5 == 0:
+            settings |= {"eos_token_id": chance.sample(range(vocab), vocab // 8)}
+        if pair:
+            settings["decoder_start_token_id"] = START
+        text = [chance.randrange(vocab) for _ in range(chance.choice([1, 2, 5, 12, 30]))]
+        given: dict[str, Any] = {"source": text} if pair else {}
+        jobs.append(job([START] if pair else text, Generation(**settings), client=str(number % 3), **given))
+    return jobs
+
+
+def differ(model: Any, works: Sequence[Job]) -> list[int]:
+    """Jobs whose text is not the one `generate` writes for them alone, and the doubt is not in the numbers."""
+    wrong = []
+    for number, work in enumerate(works):
+        source = None if work.source is None else torch.tensor([list(work.source)])
+        gap = doubt(model, torch.tensor([list(work.tokens)]), work.settings, source)
+        if not same(told(work).tokens, alone(model, work), gap):
+            wrong.append(number)
+    return wrong
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_thirty_two_jobs_together_write_what_each_writes_alone(name: str) -> None:
+    model = net(name)
+    works = mixed_jobs(model, 32)
+    with running(rows_for(model, capacity=12, limit=64), chunk=24) as engine:
+        for work in works:
+            engine.submit(work)
+        until(lambda: not engine.working, 60)
+        assert engine.counts.done == 32 and engine.counts.new_tokens == sum(work.new for work in works)
+    assert differ(model, works) == []
+
+
+class BySlot(Choosing):
+    """A chooser whose noise depends on where a row stands among the others."""
+
+    def choose(self, keys: Sequence[int], scores: Tensor) -> Any:
+        for place, key in enumerate(keys):
+            self.writers[key].seed += place
+        self.batch = None
+        return super().choose(keys, scores)
+
+
+def test_noise_that_depends_on_the_neighbours_is_noticed() -> None:
+    model = net("gpt2-tiny")
+    works = mixed_jobs(model, 32)
+    engine = Engine(rows_for(model, capacity=12, limit=64), chunk=24)
+    assert engine.writers is not None
+    engine.writers.choosing = BySlot(512, "cpu")
+    for work in works:
+        engine.submit(work)
+    turns(engine)
+    assert len(differ(model, works)) > 8
+
+
+def test_prompts_that_begin_alike_are_reused_within_a_scope_and_change_no_text() -> None:
+    model, begin = net("gpt2-tiny"), list(range(100, 140))
+    works = [
+        job(
+            [*begin, n], Generation(max_new_tokens=6, do_sample=True, seed=n), scope="b" if n == 3 else "a", echo=n == 5
+        )
+        for n in range(6)
+    ]
+    engine = Engine(rows_for(model, capacity=4))
+    for work in works:
+        before = engine.counts.reused_tokens
+        engine.submit(work)
+        turns(engine)
+        reused = engine.counts.reused_tokens - before
+        assert reused == (0 if work.scope == "b" or work.echo or work is works[0] else 40)
+    assert differ(model, works) == []
+    at_rest(engine)
+
+
+# ---------------------------------------------------------------- whatever begins ends once
+
+
+def storm(engine: Engine, count: int, seed: int) -> list[Job]:
+    """Jobs that come, are cancelled or run out of time at random moments, while the engine runs."""
+    chance, works = random.Random(seed), []
+    for number in range(count):
+        deadline = time.monotonic() + chance.uniform(0.0, 0.05) if number % 5 == 0 else None
+        work = job([1 + number % 100] * chance.choice([1, 3, 90]), new=chance.choice([1, 4, 16]), deadline=deadline)
+        works.append(work)
+        engine.submit(work)
+        if number % 3 == 0:
+            time.sleep(chance.uniform(0, 0.004))
+        if chance.random() < 0.5:
+            engine.cancel(chance.choice(works))
+        with engine.lock:
+            counts = engine.counts
+            assert counts.accepted == counts.over + len(engine.working) == counts.over + counts.in_flight == number + 1
+            assert counts.queue_length == engine.jobs.length <= len(engine.working)
+    return works
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_every_job_ends_exactly_once_under_random_cancels(seed: int) -> None:
+    with running(rows_for(net("gpt2-tiny"), capacity=3, limit=128), chunk=32) as engine:
+        works = storm(engine, 60, seed)
+        until(lambda: not engine.working, 60)
+        counts = engine.counts
+        ends = [told(work).reason for work in works]  # each asserts that its last event is the only one of its kind
+        assert (counts.cancelled, counts.deadline) == (ends.count("cancelled"), ends.count("deadline"))
+        assert counts.done == ends.count("length") and counts.failed == 0
+        assert counts.cancelled > 5 and counts.done > 5
+    done = [work for work, end in zip(works, ends, strict=True) if end == "length"][:12]
+    assert differ(net("gpt2-tiny"), done) == []
+
+
+def test_a_row_that_is_not_given_back_is_noticed() -> None:
+    class Forgetful(Writers):
+        """Gives back the row of a job that was cancelled only if it had begun to write."""
+
+        def release(self, writing: Any, *, keep: bool) -> None:
+            if writing.job.cancelled and not writing.job.new:
+                writing.row = None
+            super().release(writing, keep=keep)
+
+    engine = Engine(rows_for(net("gpt2-tiny"), capacity=3, limit=128), chunk=32)
+    assert engine.rows is not None
+    engine.writers = Forgetful(engine.rows, engine.counts, 32, engine.job_over)
+    work = job([1] * 90, new=3)
+    engine.submit(work)
+    turns(engine, lambda: work.phase == "prefill")
+    engine.cancel(work)
+    turns(engine)
+    with pytest.raises(AssertionError):
+        at_rest(engine)
+
+
+# ---------------------------------------------------------------- faults
+
+
+MARK = 511  # prompts that begin with it fail
+
+
+@pytest.mark.parametrize(
+    ("name", "when", "error"),
+    [
+        ("gpt2-tiny", "open", MemoryError),
+        ("gpt2-tiny", "read", torch.OutOfMemoryError),
+        ("gpt2-tiny", "step", RuntimeError),
+        ("lstm-lm-tiny", "read", RuntimeError),
+        ("lstm-lm-tiny", "step", torch.OutOfMemoryError),
+    ],
+)
+def test_a_fault_of_one_row_leaves_all_others_unharmed(name: str, when: str, error: type[Exception]) -> None:
+    model = net(name)
+    works = mixed_jobs(model, 24)
+    bad = [job([MARK, 2, 3], new=5) for _ in range(3)]
+    order = [*works[:5], bad[0], *works[5:12], *bad[1:], *works[12:]]
+    faulty = Faulty(model, 6, when=when, mark=MARK, error=error)
+    with running(faulty, chunk=24) as engine:
+        for work in order:
+            engine.submit(work)
+        until(lambda: not engine.working, 60)
+        assert engine.counts.failed == 3 and engine.counts.done == 24
+        after = job([4, 5, 6])  # the engine lives
+        engine.submit(after)
+        until(lambda: after.phase == "over")
+    assert faulty.raised >= 3 and [told(work).reason for work in bad] == [error.__name__] * 3
+    assert len(told(bad[0]).tokens) <= 1 + (when == "step")
+    assert differ(model, [*works, after]) == []
+
+
+def test_a_step_repeated_on_rows_that_it_has_changed_is_noticed() -> None:
+    class Careless(Writers):
+        """Repeats a failed step row by row, as if nothing had happened to the rows."""
+
+        def doubt(self, group: list[Any], error: Exception) -> None:
+            if len(group) == 1:
+                return super().doubt(group, error)
+            self.tokens = None
+            for writing in group:
+                writing.alone = True
+
+    model = net("lstm-lm-tiny")
+    works = mixed_jobs(model, 12)
+    engine = Engine(Faulty(model, 6, when="step", mark=MARK))
+    assert engine.rows is not None
+    engine.writers = Careless(engine.rows, engine.counts, 24, engine.job_over)
+    for work in [*works[:4], job([MARK, 2, 3], new=5), *works[4:]]:
+        engine.submit(work)
+    turns(engine)
+    assert differ(model, works) != []
+
+
+@pytest.mark.parametrize("name", ["gpt2-tiny", "lstm-lm-tiny"])
+def test_faults_at_any_moment_end_no_job_twice_and_change_no_text(name: str) -> None:
+    model, chance = net(name), random.Random(1)
+
+    class Flaky(Faulty):
+        """Fails now and then, after the row has been changed."""
+
+        def check(self, when: str, rows: Sequence[int]) -> None:
+            if chance.random() < 0.06:
+                self.raised += 1
+                raise torch.OutOfMemoryError("injected")
+
+    works = mixed_jobs(model, 24)
+    flaky = Flaky(model, 5, when="", mark=MARK)
+    with running(flaky, chunk=24) as engine:
+        for work in works:
+            engine.submit(work)
+        until(lambda: not engine.working, 60)
+        assert engine.counts.failed + engine.counts.done == 24 and engine.counts.done > 8
+    assert flaky.raised > 3
+    assert differ(model, [work for work in works if told(work).reason != "OutOfMemoryError"]) == []
+
+
+@pytest.mark.parametrize("call", [1, 4, 7, 10])
+def test_memory_that_runs_out_while_buffers_grow_is_one_jobs_loss(call: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, resize = [0], Places.resize
+
+    def short(self: Places, rows: int, columns: int) -> None:
+        calls[0] += 1
+        if calls[0] == call:
+            raise torch.OutOfMemoryError("injected")
+        resize(self, rows, columns)
+
+    monkeypatch.setattr(Places, "resize", short)
+    model = net("llama3-8b-tiny")
+    works = [job([1 + n] * (5 if n % 2 else 300), new=6) for n in range(6)]
+    engine = Engine(rows_for(model, capacity=4, limit=1024))
+    for work in works:
+        engine.submit(work)
+    turns(engine)
+    fine = [work for work in works if told(work).reason == "length"]
+    assert len(fine) == 5 and differ(model, fine) == []
+    at_rest(engine)
+
+
+def test_a_step_that_fails_only_with_many_rows_is_taken_by_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = net("gpt2-tiny")
+    monkeypatch.setattr("anyformer.generation.writers.CALM", 64)
+
+    class Small(LoneRows):
+        """Room for three rows in a step."""
+
+        def step(self, rows: Sequence[int], tokens: Tensor) -> Tensor:
+            if len(rows) > 3:
+                raise torch.OutOfMemoryError("too many")
+            return super().step(rows, tokens)
+
+    works = mixed_jobs(model, 12)
+    engine = Engine(Small(model, capacity=8), chunk=64)
+    for work in works:
+        engine.submit(work)
+    turns(engine)
+    assert engine.counts.failed == 0 and engine.writers is not None and engine.writers.together <= 3
+    assert differ(model, works) == []
+    engine.submit(job([1], new=150))  # without faults they come together again
+    turns(engine)
+    assert engine.writers.together >= 4
+    at_rest(engine)
+
+
+class Broken:
+    """A guide that fails after a few tokens, in one of the ways a guide can."""
+
+    def __init__(self, how: str, after: int = 2) -> None:
+        self.how, self.after, self.count = how, after, 0
+
+    def mask(self) -> Tensor:
+        if self.how == "mask" and self.count == self.after:
+            raise ValueError("no mask")
+        return torch.full((512,), self.how != "nothing" or self.count < self.after)
+
+    def accept(self, token: int) -> None:
+        self.count += 1
+        if self.how == "accept" and self.count == self.after:
+            raise ValueError("not accepted")
+
+    @property
+    def over(self) -> bool:
+        if self.how == "over" and self.count == self.after:
+            raise ValueError("over?")
+        return False
+
+
+@pytest.mark.parametrize("how", ["mask", "accept", "over", "nothing"])
+@pytest.mark.parametrize("after", [0, 2])
+def test_a_guide_that_fails_fails_its_own_job(how: str, after: int) -> None:
+    model = net("gpt2-tiny")
+    works = mixed_jobs(model, 6)
+    bad = job([1, 2], new=9, guide=Broken(how, max(after, how in ("accept", "over"))))
+    engine = Engine(rows_for(model, capacity=7))
+    for work in [*works[:3], bad, *works[3:]]:
+        engine.submit(work)
+    turns(engine)
+    assert told(bad).reason == ("UserError" if how == "nothing" else "ValueError") and bad.new <= 2
+    assert differ(model, works) == []
+    at_rest(engine)
+
+
+def test_scores_that_are_not_numbers_fail_their_own_job() -> None:
+    model = net("gpt2-tiny")
+
+    class Poisoned(LoneRows):
+        """The first row's scores are no numbers from some step on."""
+
+        def step(self, rows: Sequence[int], tokens: Tensor) -> Tensor:
+            scores = super().step(rows, tokens)
+            if 0 in rows and len(rows) > 2:
+                scores[list(rows).index(0)] = torch.nan
+            return scores
+
+    works = [job([9, n], new=8) for n in range(4)]
+    engine = Engine(Poisoned(model, capacity=4))
+    for work in works:
+        engine.submit(work)
+    turns(engine)
+    assert [told(work).reason for work in works] == ["ArithmeticError"] + ["length"] * 3
+    assert differ(model, works[1:]) == []
+    at_rest(engine)

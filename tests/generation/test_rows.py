@@ -1,0 +1,407 @@
+"""Rows side by side give what each gives alone: every causal part, every position, whatever comes and goes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from anyformer import (
+    LM,
+    Attention,
+    Convolution,
+    Cross,
+    Hyena,
+    Local,
+    Mixer,
+    Model,
+    NoRelative,
+    Recurrent,
+    Rope,
+    Seq2Seq,
+    Sinusoid,
+    UserError,
+    preset,
+)
+from anyformer.core.joining import Records, joined_records
+from anyformer.core.places import PlacedState, Places
+from anyformer.core.state import State
+from anyformer.generation import Generation, generate
+from anyformer.generation.choosing import Choosing
+from anyformer.generation.joined_rows import JoinedRows
+from anyformer.generation.lanes import common
+from anyformer.generation.rows import LoneRows, Rows, rows_for
+from anyformer.generation.slot_rows import PATIENCE, SlotRows, can_be_placed
+from tests.generation.nets import POSITIONS, build, decoder, pair
+from tests.generation.schedules import run, worst
+from tests.laws.nets import EXACT, block, language, model
+from tests.laws.nets import build as fill
+from tests.laws.parts import mixers, named
+
+PLACED = [one for one in mixers(causal=True) if one.values[0].placed and not one.values[0].looks_at_memory]
+every_position = pytest.mark.parametrize("position", POSITIONS)
+
+
+def around(mixer: Mixer, position: str = "none") -> Model | Seq2Seq:
+    """A language model of this part; one that looks at a memory gets an encoder to look at."""
+    absolute, relative = POSITIONS[position]
+    settings: dict[str, Any] = {"mixer": mixer, "position": absolute}
+    if mixer.takes_relative:
+        settings["relative"] = relative
+    if not mixer.looks_at_memory:
+        return language(**settings)
+    encoder = model(causal=False, position=absolute)
+    return Seq2Seq(encoder=encoder, decoder=model(**settings), head=LM(), share="table")
+
+
+def fits(mixer: Mixer, position: str) -> bool:
+    """Whether this part takes these positions: rope wants pairs of channels, and some parts have none to turn."""
+    relative = POSITIONS[position][1]
+    if isinstance(relative, NoRelative):
+        return True
+    return mixer.takes_relative and not (isinstance(relative, Rope) and mixer.sizes(16).channels % 2)
+
+
+def check(rows: Rows, net: Any, seed: int, **how: Any) -> None:
+    texts = run(rows, net, seed, **how)
+    assert len(texts) > 2 and worst(net, texts) < EXACT
+
+
+# ---------------------------------------------------------------- every part
+
+
+@pytest.mark.parametrize("mixer", mixers(causal=True))
+def test_joined_rows_give_what_each_gives_alone(mixer: Mixer) -> None:
+    for seed, position in enumerate(POSITIONS):
+        if fits(mixer, position):
+            net = fill(around(mixer, position))
+            check(JoinedRows(net, capacity=4, limit=40), net, seed, moves=20)
+
+
+@every_position
+@pytest.mark.parametrize("mixer", PLACED)
+def test_rows_in_fixed_places_give_what_each_gives_alone(mixer: Mixer, position: str) -> None:
+    if fits(mixer, position):
+        net, seed = fill(around(mixer, position)), list(POSITIONS).index(position)
+        check(SlotRows(net, capacity=4, limit=40), net, seed, moves=20)
+
+
+@every_position
+@pytest.mark.parametrize("strict", [False, True], ids=["loose", "strict"])
+@pytest.mark.parametrize("window", [None, 4], ids=["whole", "window"])
+def test_encoder_decoders_in_fixed_places(position: str, strict: bool, window: int | None) -> None:
+    net = build(pair(*POSITIONS[position], window=window, kv_heads=2), dtype=torch.float64)
+    rows = rows_for(net, capacity=5, limit=40, strict=strict)
+    assert isinstance(rows, SlotRows)
+    check(rows, net, list(POSITIONS).index(position), moves=40)
+
+
+HYBRIDS = {
+    "lstm-attention": language(stack={}, mixer=Attention(heads=4)).replace(
+        stack=language().stack.replace(block=(block(mixer=Recurrent("lstm")), block()))
+    ),
+    "hyena-local": language(position=Sinusoid()).replace(
+        stack=language().stack.replace(block=(block(mixer=Hyena(longest=8)), block(mixer=Local(heads=4, window=3))))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_hybrids_are_joined(name: str) -> None:
+    net = fill(HYBRIDS[name])
+    rows = rows_for(net, capacity=4, limit=40)
+    assert isinstance(rows, JoinedRows)
+    check(rows, net, 3, moves=60)
+
+
+def test_an_encoder_decoder_of_convolutions_is_joined() -> None:
+    part = model(mixer=Convolution(3))
+    looking = part.stack.replace(block=block(mixer=Convolution(3), cross=Cross(heads=4)))
+    spec = Seq2Seq(encoder=model(causal=False), decoder=part.replace(stack=looking), head=LM(), share="table")
+    net = fill(spec)
+    rows = rows_for(net, capacity=4, limit=40)
+    assert isinstance(rows, JoinedRows)
+    check(rows, net, 1, moves=60)
+
+
+ROLLING = [Attention(heads=4, window=5), Local(heads=4, window=5), Convolution(3), Hyena(longest=16), Recurrent("gru")]
+
+
+@pytest.mark.parametrize("mixer", ROLLING, ids=lambda mixer: type(mixer).__name__)
+def test_long_texts_roll_through_their_windows(mixer: Mixer) -> None:
+    """Longer than the blocks in which records are dropped and buffers grow."""
+    net = fill(language(mixer=mixer, position=Sinusoid()))
+    check(JoinedRows(net, capacity=3, limit=400), net, 2, moves=30, longest=150)
+    if mixer.placed:
+        check(SlotRows(net, capacity=3, limit=400), net, 2, moves=30, longest=150)
+
+
+# ---------------------------------------------------------------- tokens, and the settings of each row
+
+
+WAYS = [
+    Generation(max_new_tokens=6),
+    Generation(max_new_tokens=6, do_sample=True, temperature=1.3, seed=5),
+    Generation(max_new_tokens=6, do_sample=True, top_k=5, top_p=0.9, seed=6, repetition_penalty=1.4),
+]
+
+
+@pytest.mark.parametrize("kind", ["slots", "joined"])
+def test_greedy_and_seeded_tokens_are_those_of_generate(kind: str) -> None:
+    spec = decoder(*POSITIONS["rope"]) if kind == "slots" else language(mixer=Recurrent("gru"))
+    net = build(spec)
+    rows = rows_for(net, capacity=3)
+    prompts = [[1, 2, 3, 4, 5, 6], [7], [1, 2, 9]]
+    choosing, numbers, last = Choosing(spec.embed.vocabulary[0]), [], []
+    for key, (prompt, way) in enumerate(zip(prompts, WAYS, strict=True)):
+        row, known = rows.open(prompt)
+        hidden = rows.read(row, prompt[known:])
+        seed = way.seed if isinstance(way.seed, int) else 0
+        choosing.add(key, way, prompt, seed)
+        numbers.append(row)
+        last.append(rows.scores(hidden[-1:])[0])
+    scores, found = torch.stack(last), []
+    for _ in range(6):
+        found.append(choosing.choose([0, 1, 2], scores).tokens)
+        scores = rows.step(numbers, found[-1])
+    for key, (prompt, way) in enumerate(zip(prompts, WAYS, strict=True)):
+        alone = generate(net, torch.tensor([prompt]), settings=way).new[0].tolist()
+        assert [int(tokens[key]) for tokens in found] == alone
+
+
+# ---------------------------------------------------------------- controls
+
+
+def test_a_wrong_column_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = fill(language(mixer=Attention(heads=4)))
+    plain = Places.update
+
+    def one_too_far(self: Places, k: Tensor, v: Tensor, window: int | None = None) -> tuple[Tensor, Tensor]:
+        if isinstance(self.at, Tensor):
+            self.at = self.at + 1
+        return plain(self, k, v, window)
+
+    monkeypatch.setattr(Places, "update", one_too_far)
+    assert worst(net, run(SlotRows(net, capacity=4, limit=40), net, 0)) > 1e-3
+
+
+def test_a_forgotten_mask_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = fill(language(mixer=Attention(heads=4)))
+    with monkeypatch.context() as patch:  # columns behind a row's own taken for text
+        plain = PlacedState.__init__
+        patch.setattr(PlacedState, "__init__", lambda self, *a, **k: plain(self, *a, **{**k, "gaps": False}))
+        assert worst(net, run(SlotRows(net, capacity=4, limit=40), net, 0)) > 1e-3
+
+    def blind(states: list[State]) -> Records:  # padding taken for text
+        return joined_records(states)._replace(mask=None)
+
+    monkeypatch.setattr("anyformer.core.state.joined_records", blind)
+    assert worst(net, run(JoinedRows(net, capacity=4, limit=40), net, 0)) > 1e-3
+
+
+# ---------------------------------------------------------------- strict
+
+
+def decoded(rows: Rows, prompts: list[list[int]], cuts: list[int], new: int = 3) -> list[Tensor]:
+    """Scores of every text, its prompt read in pieces."""
+    numbers, found = [], []
+    for i, prompt in enumerate(prompts):
+        row, at = rows.open(prompt, scope=str(i % 3))
+        size = cuts[i % len(cuts)]
+        while at < len(prompt):
+            hidden = rows.read(row, prompt[at : at + size])
+            at += size
+        numbers.append(row)
+        found.append([rows.scores(hidden[-1:])[0]])
+    for _ in range(new):
+        scores = rows.step(numbers, torch.stack([text[-1].argmax() for text in found]))
+        for text, one in zip(found, scores, strict=True):
+            text.append(one)
+    return [torch.stack(text) for text in found]
+
+
+@pytest.mark.parametrize("name", ["gpt2-tiny", "llama3-8b-tiny"])
+def test_strict_rows_are_equal_to_the_last_bit_alone_and_among_31_others(name: str) -> None:
+    net = preset(name).build(seed=0).eval()
+    generator = torch.Generator().manual_seed(0)
+    prompts = [torch.randint(300, (3 + 2 * i,), generator=generator).tolist() for i in range(32)]
+    prompts[9] = prompts[6] + prompts[9]  # of one scope: it goes on from where the other began
+    many = decoded(rows_for(net, capacity=32, limit=96, strict=True), prompts, [100, 5, 17])
+    for i in (0, 9, 17, 31):
+        rows = rows_for(net, capacity=32, limit=96, strict=True)
+        assert torch.equal(decoded(rows, [prompts[i]], [9])[0], many[i])
+    loose = decoded(rows_for(net, capacity=32, limit=96), prompts, [100, 5, 17])  # control: rounding shows elsewhere
+    assert any(not torch.equal(one, other) for one, other in zip(loose, many, strict=True))
+
+
+@pytest.mark.quick
+def test_strict_without_fixed_places_is_each_row_by_itself() -> None:
+    assert isinstance(rows_for(build(language(mixer=Recurrent("gru"))), strict=True), LoneRows)
+
+
+# ---------------------------------------------------------------- prefixes
+
+
+def kinds() -> dict[str, Any]:
+    attention, recurrence = build(decoder(*POSITIONS["rope"])), build(language(mixer=Recurrent("gru")))
+    return {"slots": SlotRows(attention, capacity=2, limit=40), "joined": JoinedRows(recurrence, capacity=2, limit=40)}
+
+
+@pytest.mark.parametrize("kind", ["slots", "joined"])
+def test_a_prefix_is_reused_in_its_own_scope_only(kind: str) -> None:
+    rows = kinds()[kind]
+    row, known = rows.open([1, 2, 3, 4], scope="mine")
+    assert known == 0
+    rows.read(row, [1, 2])
+    rows.read(row, [3, 4])
+    rows.step([row], torch.tensor([5]))
+    rows.close(row)
+    for scope, expected in (("yours", 0), ("", 0), ("mine", 5)):
+        again = rows.open([1, 2, 3, 4, 5, 6], scope=scope)
+        assert again.known == expected
+        rows.close(again.number, keep=False)
+    row, known = rows.open([1, 2, 3, 4], scope="mine")  # the last token is always read: its scores are asked for
+    assert known < 4
+    rows.close(row, keep=False)
+
+
+def test_what_must_not_be_kept_is_not() -> None:
+    for rows in kinds().values():
+        row = rows.open([1, 2, 3]).number
+        rows.read(row, [1, 2, 3])
+        rows.close(row, keep=False)
+        assert rows.open([1, 2, 3, 4]).known == 0
+
+
+def test_a_row_in_use_lends_its_beginning() -> None:
+    rows = kinds()["slots"]
+    first = rows.open([1, 2, 3, 4]).number
+    rows.read(first, [1, 2, 3, 4])
+    second, known = rows.open([1, 2, 3, 9])
+    assert known == 3
+    scores = rows.scores(rows.read(second, [9])[-1:])
+    right = LoneRows(rows.model)
+    assert torch.allclose(scores, right.scores(right.read(right.open([1]).number, [1, 2, 3, 9])[-1:]), atol=1e-5)
+
+
+def test_what_was_not_used_for_longest_gives_way() -> None:
+    net = build(decoder())
+    rows = SlotRows(net, capacity=2, limit=40)
+    for prompt in ([1, 2, 3], [4, 5, 6]):
+        row = rows.open(prompt).number
+        rows.read(row, prompt)
+        rows.close(row)
+    rows.close(rows.open([1, 2, 3, 7]).number)  # used again
+    row = rows.open([8, 9]).number
+    rows.read(row, [8, 9])
+    assert rows.open([1, 2, 3, 8]).known == 3  # the other one gave way
+    rows.close(row)
+    assert rows.open([4, 5, 6, 7]).known == 0
+
+
+@pytest.mark.parametrize("kind", ["slots", "joined"])
+def test_a_source_that_is_known_is_not_read_again(kind: str) -> None:
+    net = build(pair(*POSITIONS["sinusoid"]))
+    rows = {"slots": SlotRows, "joined": JoinedRows}[kind](net, capacity=2, limit=20)
+    calls: list[int] = []
+    net.encoder.register_forward_hook(lambda *_: calls.append(1))
+    for _ in range(2):
+        row, known = rows.open([1, 2], source=[3, 4, 5], scope="a")
+        rows.read(row, [1, 2][known:])
+        rows.step([row], torch.tensor([2]))
+        rows.close(row)
+    if kind == "slots":
+        assert len(calls) == 1
+    row, known = rows.open([1, 2, 2, 3], source=[3, 4, 5], scope="a")
+    assert known == 3
+    before = len(calls)
+    rows.close(row)
+    row, known = rows.open([1, 2, 2, 3], source=[3, 4], scope="a")  # another source: nothing of it is the same
+    assert known == 0 and len(calls) == before + 1
+
+
+@pytest.mark.quick
+def test_common_beginnings_are_counted() -> None:
+    for one, other, expected in (([], [1], 0), ([1], [1, 2], 1), ([1, 2, 3, 4], [1, 2, 9, 4], 2), ([1], [2], 0)):
+        assert common(one, other) == common(other, one) == expected
+    long = list(range(1000))
+    assert [common(long, [*long[:n], -1, *long[n:]]) for n in (0, 1, 500, 999, 1000)] == [0, 1, 500, 999, 1000]
+
+
+# ---------------------------------------------------------------- what a step and an idle store cost
+
+
+def passes(rows: SlotRows, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Rows and columns of every pass from now on."""
+    seen: list[tuple[int, int]] = []
+    plain = rows.hidden
+
+    def noted(ids: Tensor, state: PlacedState, slots: slice, lanes: Any) -> Tensor:
+        assert state.columns is not None
+        seen.append((ids.shape[0], state.columns.shape[1]))
+        return plain(ids, state, slots, lanes)
+
+    monkeypatch.setattr(rows, "hidden", noted)
+    return seen
+
+
+def test_a_lone_row_in_a_high_slot_does_not_pay_for_those_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = SlotRows(build(decoder()), capacity=8, limit=300)
+    numbers = [rows.open([i]).number for i in range(8)]
+    for i, row in enumerate(numbers):
+        rows.read(row, [i])
+    seen = passes(rows, monkeypatch)
+    rows.step(numbers[7:], torch.tensor([1]))
+    assert seen == [(1, 2)]
+
+
+def test_rows_that_stand_apart_are_moved_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = build(decoder(*POSITIONS["rope"]), dtype=torch.float64)
+    rows = SlotRows(net, capacity=6, limit=40)
+    numbers = []
+    for i in range(6):
+        numbers.append(rows.open([i, i + 1, i + 2]).number)
+        rows.read(numbers[-1], [i, i + 1, i + 2])
+    for row in numbers[1:5]:
+        rows.close(row)
+    seen, ends = passes(rows, monkeypatch), [numbers[0], numbers[5]]
+    last = [rows.step(ends, torch.tensor([7, 8])) for _ in range(PATIENCE + 3)][-1]
+    assert [count for count, _ in seen] == [6] * PATIENCE + [2] * 3
+    for at, (first, token) in enumerate(((0, 7), (5, 8))):
+        right = LoneRows(net)
+        row = right.open([0]).number
+        text = [first, first + 1, first + 2, *[token] * (PATIENCE + 3)]
+        assert torch.allclose(last[at], right.scores(right.read(row, text)[-1:])[0], atol=1e-9)
+    assert rows.open([1, 2, 3, 9]).known == 3  # what stood between them is still there
+
+
+def test_memory_grows_with_what_is_held() -> None:
+    rows = SlotRows(build(decoder()), capacity=16, limit=4096)
+    idle = rows.bytes
+    assert idle * 16 * 8 < SlotRows(rows.model, capacity=16, limit=4096, strict=True).bytes
+    row = rows.open([1] * 600).number
+    rows.read(row, [1] * 600)
+    assert idle < rows.bytes <= 4 * idle
+
+
+def test_rows_end_at_their_limit() -> None:
+    for rows in kinds().values():
+        row = rows.open([1]).number
+        rows.read(row, [1] * 40)
+        with pytest.raises(UserError, match="41 tokens do not fit a row of 40"):
+            rows.step([row], torch.tensor([1]))
+        with pytest.raises(UserError, match="do not fit"):
+            rows.read(row, [1])
+        rows.open([1])
+        with pytest.raises(UserError, match="all 2 rows are open"):
+            rows.open([2])
+
+
+@pytest.mark.quick
+def test_parts_that_have_no_places_are_refused_by_name() -> None:
+    net = build(language(mixer=named(Mixer)["lstm"]))
+    assert not can_be_placed(net)
+    with pytest.raises(UserError, match="no fixed places"):
+        SlotRows(net)

@@ -1,0 +1,166 @@
+"""Conversations as text: the same as transformers writes, and a template from a stranger can do no harm."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from anyformer.data.tokenizer import Tokenizer, open_tokenizer, train_tokenizer
+from anyformer.errors import UserError
+from anyformer.serving import chat_template
+from anyformer.serving.chat_template import FolderForm, PlainForm, chat_form
+
+TEMPLATES = {
+    "chatml": "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] "
+    "+ '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
+    "bracketed": "{{ bos_token }}{% for message in messages %}"
+    "{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}"
+    "{% if message['role'] == 'user' %}{{ '[INST] ' + message['content'] + ' [/INST]' }}"
+    "{% elif message['role'] == 'assistant' %}{{ message['content'] + eos_token }}{% endif %}{% endfor %}",
+    "headed": "{%- if messages[0]['role'] == 'system' %}\n    {%- set system = messages[0]['content']|trim %}\n"
+    "    {%- set messages = messages[1:] %}\n{%- else %}\n    {%- set system = '' %}\n{%- endif %}\n"
+    "{{- bos_token + '<|system|>' + system + '<|end|>' }}\n{%- for message in messages %}\n"
+    "    {{- '<|' + message.role + '|>\\n' + message.content | trim + '<|end|>' }}\n{%- endfor %}\n"
+    "{%- if add_generation_prompt %}\n    {{- '<|assistant|>\\n' }}\n{%- endif %}\n",
+    "marked": "{% for m in messages %}\n  {% if m.role == 'assistant' %}\n    {% generation %}{{ m.content }}"
+    "{% endgeneration %}\n"
+    "  {% else %}\n  {{ m | tojson }}\n  {% endif %}\n{% endfor %}",
+    "broken off": "{% for m in messages %}{% if loop.index0 > 1 %}{% break %}{% endif %}{{ m.content }}\n{% endfor %}"
+    "{{ tools is none }} {{ documents }} {{ strftime_now is defined }} {{ namespace(a=1).a }}",
+    "macros": "{% macro turn(m) -%}{{ m.role | upper }}={{ m.content | replace('a', 'ä') }};{%- endmacro %}"
+    "{%- for m in messages -%}{{ turn(m) }}{%- endfor -%}",
+}
+CONVERSATIONS = [
+    [{"role": "user", "content": "Hello"}],
+    [{"role": "user", "content": " a <b> & 'c' \"d\"\n"}, {"role": "assistant", "content": "Grüße, 日本 🙂"},
+     {"role": "user", "content": "And?"}],
+    [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}],
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def words() -> Tokenizer:
+    return train_tokenizer(["Hello there, be brief. Why?"] * 3, "bpe", 280, special={"bos": "<s>", "eos": "</s>"})
+
+
+def theirs(words: Tokenizer, template: str, folder: Path):
+    from transformers import AutoTokenizer
+
+    words.save(folder)
+    (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+    return AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_the_text_is_that_of_transformers(name: str, words: Tokenizer, tmp_path: Path) -> None:
+    other = theirs(words, TEMPLATES[name], tmp_path)
+    form = chat_form(tmp_path, open_tokenizer(tmp_path))
+    assert isinstance(form, FolderForm)
+    try:
+        for turns in CONVERSATIONS:
+            try:
+                expected = other.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+            except Exception as error:
+                with pytest.raises(UserError, match="must alternate"):
+                    form.text(turns)
+                assert "must alternate" in str(error)
+                continue
+            if name == "broken off":
+                expected = expected.replace("True 1", "False 1")  # the one thing left out: a text depends on no clock
+            assert form.text(turns) == expected
+            closed = other.apply_chat_template(turns, tokenize=False, add_generation_prompt=False)
+            if name != "broken off":
+                assert form.text(turns, add_generation_prompt=False) == closed
+    finally:
+        form.close()
+
+
+@pytest.mark.quick
+def test_a_form_is_found_in_every_place_transformers_writes_it(words: Tokenizer, tmp_path: Path) -> None:
+    assert chat_form(tmp_path, words).name == "plain" and chat_form(tmp_path, None).name == "plain"
+    template = "{{ messages[0].content }}!"
+    said = {}
+    for place in ("chat_template.jinja", "chat_template.json", "tokenizer_config.json"):
+        folder = tmp_path / place
+        words.save(folder)
+        if place == "chat_template.jinja":
+            (folder / place).write_text(template)
+        else:
+            text = (folder / place).read_text() if place == "tokenizer_config.json" else "{}"
+            (folder / place).write_text(text.rstrip()[:-1].rstrip() + (", " if len(text) > 2 else "") +
+                                        f'"chat_template": "{template}"}}')  # fmt: skip
+        form = chat_form(folder, open_tokenizer(folder))
+        said[place] = form.text([{"role": "user", "content": "Hi"}])
+        form.close()
+    assert set(said.values()) == {"Hi!"}
+
+
+HOSTILE = {
+    "endless": "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+    "endless power": "{{ 9 ** (9 ** 9) }}",
+    "long": "{% for i in range(99999) %}aaaaaaaaaaaaaaaaaaaa{% endfor %}",
+    "large": "{{ 'a' * 9999999999 }}",
+    "wide": "{{ '%9999999999d' % 1 }}",
+    "classes": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "globals": "{{ raise_exception.__globals__ }}",
+    "changing": "{{ messages.append(1) }}",
+    "recursion": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    "import": "{% import 'os' as os %}{{ os }}",
+    "include": "{% include '/etc/passwd' %}",
+    "undefined": "{{ messages[0].nothing.at.all }}",
+    "refusal": "{{ raise_exception('not like\nthis') }}",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_template_ends_in_one_sentence(name: str, tmp_path: Path, words: Tokenizer) -> None:
+    (tmp_path / "chat_template.jinja").write_text(HOSTILE[name])
+    began, said = time.monotonic(), list[str]()
+    try:
+        form = chat_form(tmp_path, words)
+    except UserError as error:  # what is constant is worked out at the start already
+        said = [str(error)]
+    else:
+        for _ in range(2):  # it is there again for the next conversation
+            try:
+                assert form.text([{"role": "user", "content": "Hello"}]) == ""
+            except UserError as error:
+                said.append(str(error))
+        form.close()
+    assert said or name == "globals"  # there the name is simply not known
+    assert all("\n" not in one and len(one) <= 300 for one in said)
+    assert time.monotonic() - began < 5
+
+
+def test_control_an_endless_template_is_stopped_by_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = [{"role": "user", "content": "Hello"}]
+    slow = "{% for i in range(1500) %}{% for j in range(1500) %}{% endfor %}{% endfor %}done"
+    patient = FolderForm(slow, {}, seconds=30)
+    hasty = FolderForm(slow, {}, seconds=0.02)
+    try:
+        assert patient.text(turns) == "done"
+        with pytest.raises(UserError, match="took longer"):
+            hasty.text(turns)
+    finally:
+        patient.close()
+        hasty.close()
+
+
+def test_a_template_that_is_none_is_an_error_at_the_start(tmp_path: Path, words: Tokenizer) -> None:
+    for bad in ("{% for", "{{ 1 +", "{% nothing %}"):
+        (tmp_path / "chat_template.jinja").write_text(bad)
+        with pytest.raises(UserError, match="mend or remove"):
+            chat_form(tmp_path, words)
+    (tmp_path / "chat_template.jinja").write_text("a" * (chat_template.LONGEST + 1))
+    with pytest.raises(UserError, match="characters"):
+        chat_form(tmp_path, words)
+
+
+@pytest.mark.quick
+def test_the_plain_form_ends_where_the_user_would_speak() -> None:
+    form = PlainForm()
+    turns = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Why?"}]
+    assert form.text(turns) == "system: Be brief.\nuser: Why?\nassistant:" and "\nuser:" in form.stops

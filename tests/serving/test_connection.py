@@ -1,0 +1,154 @@
+"""The line itself, over a real socket: slow senders, large headers, stalled readers and bytes that are no HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from anyformer.serving.connection import connection_class, look_at
+from anyformer.serving.limits import Limits
+from anyformer.serving.run import QuietServer
+
+LIMITS = Limits(receive=0.4, stall=0.6, headers=2000)
+HEAD = b"GET /large HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+
+
+async def app(scope: Any, receive: Any, send: Any) -> None:
+    """Answers with a little, or with more than a line holds."""
+    size = 64 * 1024 * 1024 if scope["path"] == "/large" else 2
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", str(size).encode())]})
+    for at in range(0, size, 65_536):
+        await send({"type": "http.response.body", "body": b"x" * min(65_536, size), "more_body": at + 65_536 < size})
+
+
+@contextlib.contextmanager
+def running(protocol: type[HttpToolsProtocol], looking: bool = True) -> Iterator[tuple[int, QuietServer]]:
+    """A server in a thread; its port."""
+    config = uvicorn.Config(app, http=protocol, ws="none", lifespan="off", log_config=None, timeout_graceful_shutdown=1,
+                            access_log=False)  # fmt: skip
+    server = QuietServer(config)
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    async def work() -> None:
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        while not serving.done():
+            await asyncio.sleep(0.05)
+            if looking:
+                look_at(server.server_state.connections)
+        for connection in list(server.server_state.connections):
+            connection.transport.abort()
+        await asyncio.sleep(0)
+
+    thread = threading.Thread(target=lambda: asyncio.run(work()))
+    thread.start()
+    try:
+        yield listening.getsockname()[1], server
+    finally:
+        server.should_exit = True
+        thread.join(10)
+        listening.close()
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    with running(connection_class(LIMITS)) as (port, _):
+        yield port
+
+
+def told(port: int, *parts: bytes, pause: float = 0.0, patience: float = 3.0) -> tuple[bytes, float]:
+    """What comes back until the line is closed, and when that was."""
+    began, got = time.monotonic(), b""
+    with socket.create_connection(("127.0.0.1", port), timeout=patience) as line, contextlib.suppress(OSError):
+        for part in parts:
+            line.sendall(part)
+            time.sleep(pause)
+        while part := line.recv(65_536):
+            got += part
+    return got, time.monotonic() - began
+
+
+def refusal(got: bytes) -> tuple[int, dict[str, Any]]:
+    head, _, body = got.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)["error"]
+
+
+@pytest.mark.parametrize("parts", [(), (b"GET",), (b"GET / HTTP/1.1\r\n", b"Host: a\r\n", b"X: y\r\n", b"Y: z\r\n")])
+def test_who_does_not_finish_a_request_is_told_so(port: int, parts: tuple[bytes, ...]) -> None:
+    got, seconds = told(port, *parts, pause=0.15)
+    status, error = refusal(got)
+    assert status == 408 and error["code"] == "slow_request" and seconds < 1.5
+
+
+def test_the_second_request_of_a_line_has_no_more_time(port: int) -> None:
+    got, seconds = told(port, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", b"GET / HT", pause=0.1)
+    assert got.startswith(b"HTTP/1.1 200") and b"HTTP/1.1 408" in got and seconds < 1.5
+
+
+@pytest.mark.parametrize("parts", [
+    (b"GET / HTTP/1.1\r\nX: " + b"a" * 3000 + b"\r\n\r\n",),
+    (b"GET / HTTP/1.1\r\n", *[b"X: " + b"a" * 400 + b"\r\n"] * 5),
+    (b"GET /" + b"a" * 3000 + b" HTTP/1.1\r\nHost: a\r\n\r\n",), (b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 900 + b"\r\n",),
+])  # fmt: skip
+def test_large_headers(port: int, parts: tuple[bytes, ...]) -> None:
+    status, error = refusal(told(port, *parts)[0])
+    assert status == 431 and error["code"] == "headers_too_large"
+
+
+@pytest.mark.parametrize(
+    "raw", [b"\x16\x03\x01\x00\x01", b"HELLO\r\n\r\n", b"GET / HTTP/1.1\r\nContent-Length: -1\r\n\r\n"]
+)
+def test_no_http(port: int, raw: bytes) -> None:
+    status, error = refusal(told(port, raw)[0])
+    assert status == 400 and error["code"] == "invalid_http"
+
+
+def stalled(port: int, seconds: float) -> bool:
+    """Whether the server hangs up on a client that reads nothing of a large answer."""
+    with socket.socket() as line:
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        line.connect(("127.0.0.1", port))
+        line.sendall(HEAD + b"\r\n")
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            time.sleep(0.05)
+            if line.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 8)[0] != 1:  # no longer ESTABLISHED
+                return True
+    return False
+
+
+def test_a_reader_that_stalls_is_let_go(port: int) -> None:
+    assert stalled(port, 3.0)
+
+
+def test_one_that_reads_slowly_is_not(port: int) -> None:
+    got = 0
+    with socket.socket() as line:
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)  # small, so that it is filled again and again
+        line.settimeout(5)
+        line.connect(("127.0.0.1", port))
+        line.sendall(HEAD + b"\r\n")
+        until = time.monotonic() + 1.5
+        while time.monotonic() < until:
+            got += len(line.recv(65_536))
+            time.sleep(0.02)
+        while got < 64 * 1024 * 1024 and (part := line.recv(1 << 20)):
+            got += len(part)
+    assert got > 64 * 1024 * 1024
+
+
+def test_control_without_the_deadlines_nobody_is_let_go() -> None:
+    with running(HttpToolsProtocol, looking=False) as (port, _):
+        with pytest.raises(json.JSONDecodeError):
+            refusal(told(port, b"GET / HTTP/1.1\r\nHost: a\r\n", patience=1.2)[0] or b"HTTP/1.1 000\r\n\r\n")
+        assert not stalled(port, 1.2)
+        assert b"HTTP/1.1 200" in told(port, b"GET / HTTP/1.1\r\nX: " + b"a" * 3000 + b"\r\n\r\n", patience=1.0)[0]
