@@ -12,8 +12,6 @@ from anyformer.errors import UserError
 DEAR = 1e9  # instead of what is no number: matched only where nothing else is left, so that training can say so
 
 
-@torch.compiler.disable
-@torch.no_grad()
 def assign(costs: Tensor, counts: Sequence[int]) -> Tensor:
     """The target of every answer (...,B,Q), -1 for none, from costs (...,B,Q,M); row b has `counts[b]` targets.
 
@@ -23,6 +21,14 @@ def assign(costs: Tensor, counts: Sequence[int]) -> Tensor:
     >>> assign(torch.tensor([[[1.0, 5.0], [2.0, 1.0], [9.0, 9.0]]]), [2]).tolist()
     [[0, 1, -1]]
     """
+    if torch.compiler.is_compiling():  # a loop over whole numbers, for the processor; asked here, not at the import
+        return torch.compiler.disable(matched)(costs, counts)
+    return matched(costs, counts)
+
+
+@torch.no_grad()
+def matched(costs: Tensor, counts: Sequence[int]) -> Tensor:
+    """As `assign`, out of any compiler's sight."""
     try:
         from scipy.optimize import linear_sum_assignment
     except ImportError:
