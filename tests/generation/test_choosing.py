@@ -84,6 +84,7 @@ def a_way(pick: Any) -> Generation:
         temperature=pick(st.sampled_from([0.0, 1e-46, 0.3, 1.0, 1.0, 1.7])), top_k=maybe(1, 3, 5, 40),
         top_p=maybe(0.1, 0.5, 0.9, 1.0), min_p=maybe(0.0, 0.05, 0.5), seed=pick(st.integers(-(2**63), 2**64)),
         repetition_penalty=pick(st.sampled_from([1.0, 1.0, 1.5])), logprobs=pick(st.sampled_from([0, 0, 3])),
+        presence_penalty=pick(st.sampled_from([0.0, 0.0, 1.5])), frequency_penalty=pick(st.sampled_from([0.0, -0.5])),
         no_repeat_ngram_size=pick(st.sampled_from([0, 0, 1, 2])), suppress_tokens=pick(st.lists(ids, max_size=2)),
         eos_token_id=maybe(2, 5), min_new_tokens=maybe(1, 3), min_length=maybe(2, 6),
         forced_bos_token_id=maybe(4), forced_eos_token_id=maybe(2, [2, 5]),

@@ -8,7 +8,18 @@ from scipy.stats import chisquare, kstest
 from torch import Tensor
 
 from anyformer.generation import Generation, generate
-from anyformer.generation.filters import Written, min_p, narrowing, no_repeat, only, repetition, top_k, top_p, without
+from anyformer.generation.filters import (
+    Written,
+    min_p,
+    narrowing,
+    no_repeat,
+    only,
+    repetition,
+    top_k,
+    top_p,
+    without,
+    worn,
+)
 from anyformer.generation.noise import draw, gumbel, mixed, row_seeds, uniform
 from tests.generation.nets import POSITIONS, build, decoder, ids, padded, rows
 
@@ -202,3 +213,16 @@ def test_padding_was_not_said() -> None:
     assert repetition(scores, text, 2.0).tolist() == [[1.0, 0.5, 1.0, 1.0]]
     assert no_repeat(scores, text, 1).tolist() == [[1.0, float("-inf"), 1.0, 1.0]]
     assert repetition(scores, Written(text.ids, None, 0, False), 2.0)[0, 2] == 0.5  # control
+
+
+def test_words_that_came_lose_by_presence_and_frequency() -> None:
+    """Against the formula, written out token by token: c(t) is how often t was written, the prompt left out."""
+    scores = torch.randn(2, 6, dtype=torch.float64)
+    text = Written(torch.tensor([[0, 1, 1, 3, 3, 3], [5, 5, 2, 2, 4, 2]]), None, 4, False)
+    found = worn(scores, text, 0.7, 0.2)
+    for row in range(2):
+        said = text.ids[row, 2:].tolist()
+        for token in range(6):
+            times = said.count(token)
+            assert abs(float(found[row, token] - (scores[row, token] - 0.7 * (times > 0) - 0.2 * times))) < 1e-12
+    assert torch.equal(worn(scores, Written(text.ids, None, 0, False), 0.7, 0.2), scores)  # nothing written yet

@@ -37,6 +37,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"length_penalty": float("inf")}, "length_penalty is inf"),
     ({"early_stopping": "always"}, "early_stopping is 'always'; use True, False or \"never\""),
     ({"repetition_penalty": 0.0}, "repetition_penalty is 0.0"),
+    ({"presence_penalty": float("nan")}, "presence_penalty is nan"),
+    ({"frequency_penalty": "much"}, "frequency_penalty is 'much'"),
     ({"no_repeat_ngram_size": -1}, "no_repeat_ngram_size is -1"),
     ({"eos_token_id": -1}, "eos_token_id is -1; give a token id"),
     ({"eos_token_id": [1, "a"]}, "eos_token_id is"),

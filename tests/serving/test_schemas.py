@@ -46,8 +46,8 @@ def test_what_is_right_is_read_as_it_is(at: int) -> None:
 
 WRONG: list[tuple[type[BaseModel], str, str | None, str]] = [
     (CompletionRequest, '{"prompt": "a", "temprature": 1}', "temprature", "did you mean 'temperature'?"),
-    (CompletionRequest, '{"prompt": "a", "best_of": 2}', "best_of", "there is no field"),
-    (CompletionRequest, '{"prompt": "a", "presence_penalty": 0.5}', "presence_penalty", "there is no field"),
+    (CompletionRequest, '{"prompt": "a", "logit_bias": {}}', "logit_bias", "there is no field"),
+    (CompletionRequest, '{"prompt": "a", "presence_penalty": 2.5}', "presence_penalty", "less than or equal to 2"),
     (CompletionRequest, '{"prompt": "a", "max_tokens": "5"}', "max_tokens", "integer"),
     (CompletionRequest, '{"prompt": "a", "max_tokens": 5.5}', "max_tokens", "integer"),
     (CompletionRequest, '{"prompt": "a", "max_tokens": true}', "max_tokens", "integer"),

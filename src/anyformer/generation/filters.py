@@ -33,6 +33,8 @@ def rules(settings: Generation, vocab: int, device: torch.device) -> list[Filter
     found: list[Filter] = []
     if settings.repetition_penalty != 1.0:
         found.append(lambda scores, text: repetition(scores, text, settings.repetition_penalty))
+    if settings.presence_penalty or settings.frequency_penalty:
+        found.append(lambda scores, text: worn(scores, text, settings.presence_penalty, settings.frequency_penalty))
     if settings.no_repeat_ngram_size:
         found.append(lambda scores, text: no_repeat(scores, text, settings.no_repeat_ngram_size))
     if settings.suppress_tokens:
@@ -96,6 +98,16 @@ def repetition(scores: Tensor, text: Written, penalty: float) -> Tensor:
     )  # padding goes to a spare column
     seen = seen.scatter_(1, ids.clamp(max=scores.shape[1]), True)[:, :-1]
     return scores.where(~seen, torch.where(scores < 0, scores * penalty, scores / penalty))
+
+
+def worn(scores: Tensor, text: Written, presence: float, frequency: float) -> Tensor:
+    """Tokens of the text, not the prompt, lose `presence` once and `frequency` each time they came (OpenAI's rule)."""
+    if not text.new:
+        return scores
+    written = text.ids[:, text.ids.shape[1] - text.new :].clamp(max=scores.shape[1])
+    times = scores.new_zeros(scores.shape[0], scores.shape[1] + 1)  # a padding id beyond the vocabulary: spare column
+    times = times.scatter_add_(1, written, torch.ones_like(written, dtype=scores.dtype))[:, :-1]
+    return scores - presence * times.clamp(max=1) - frequency * times
 
 
 def no_repeat(scores: Tensor, text: Written, size: int) -> Tensor:

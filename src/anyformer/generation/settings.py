@@ -57,6 +57,8 @@ class Generation:
     length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False
     repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
     no_repeat_ngram_size: int = 0
     suppress_tokens: Sequence[int] = ()
     renormalize_logits: bool = False
@@ -90,6 +92,8 @@ class Generation:
                 raise self.wrong(name, "use True or False")
         self.real("temperature", 0.0, math.inf, "use 0 for greedy, 0.7 for fewer surprises, 1 for the model's own")
         self.real("repetition_penalty", 0.0, math.inf, "use 1.0 for none, 1.2 for some", above=True)
+        for name in ("presence_penalty", "frequency_penalty"):
+            self.real(name, -math.inf, math.inf, "use 0 for none, 0.5 for fewer words said twice")
         self.real("length_penalty", -math.inf, math.inf, "use 0 for none, 1 to divide by the length")
         if self.top_p is not None:
             self.real("top_p", 0.0, 1.0, "use 0.9, or 1 for no limit", above=True)

@@ -48,6 +48,8 @@ async def completion_order(served: Served, limits: Limits, request: CompletionRe
         raise Refusal(400, "an encoder-decoder's text does not begin with its prompt; leave echo out", param="echo")
     if request.regex is not None and request.json_schema is not None:
         raise Refusal(400, "regex and json_schema exclude each other; send one", param="regex")
+    if request.best_of not in (None, request.n or 1):
+        raise Refusal(400, "best_of must be n: no text is written that is not sent", param="best_of")
     if request.max_tokens == 0 and not echo:
         raise Refusal(400, "max_tokens 0 leaves nothing to answer; send echo too, or at least 1", param="max_tokens")
     given = prompts_of(request.prompt)
@@ -146,7 +148,8 @@ class Plan:
         return with_choices(self.served.settings, {
             "temperature": request.temperature, "top_p": request.top_p, "min_p": request.min_p,
             "top_k": None if request.top_k is None else min(request.top_k, vocabulary),
-            "repetition_penalty": request.repetition_penalty, "stop_strings": self.stops,
+            "repetition_penalty": request.repetition_penalty, "presence_penalty": request.presence_penalty,
+            "frequency_penalty": request.frequency_penalty, "stop_strings": self.stops,
             "logprobs": min(self.top or 0, vocabulary),
         })  # fmt: skip
 

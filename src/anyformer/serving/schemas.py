@@ -27,6 +27,7 @@ TopP = Annotated[float, Field(gt=0.0, le=1.0)]
 TopK = Annotated[int, Field(ge=0, le=1_000_000)]
 MinP = Annotated[float, Field(ge=0.0, le=1.0)]
 Penalty = Annotated[float, Field(gt=0.0, le=10.0)]
+Wear = Annotated[float, Field(ge=-2.0, le=2.0)]
 NewTokens = Annotated[int, Field(ge=1, le=1_000_000)]
 Count = Annotated[int, Field(ge=1, le=PROMPTS)]
 Top = Annotated[int, Field(ge=0, le=20)]
@@ -71,6 +72,8 @@ class Writing(Strict):
     temperature: Temperature | None = None
     top_p: TopP | None = None
     n: Count | None = None
+    presence_penalty: Wear | None = None
+    frequency_penalty: Wear | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     stop: Stops | None = None
@@ -90,6 +93,7 @@ class CompletionRequest(Writing):
     max_tokens: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
     logprobs: Top | None = None
     echo: bool | None = None
+    best_of: Count | None = None  # some clients always send it; only n texts are written, so it must be n
     regex: Pattern | None = None
     json_schema: JsonObject | None = None
 

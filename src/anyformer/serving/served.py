@@ -20,9 +20,9 @@ from anyformer.serving.refusals import Refusal
 
 # Of a folder's decoding settings those that make sense for one text, token by token.
 KEPT = (
-    "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "no_repeat_ngram_size", "suppress_tokens",
-    "renormalize_logits", "pad_token_id", "bos_token_id", "decoder_start_token_id", "forced_bos_token_id",
-    "forced_eos_token_id",
+    "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
+    "no_repeat_ngram_size", "suppress_tokens", "renormalize_logits", "pad_token_id", "bos_token_id",
+    "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id",
 )  # fmt: skip
 
 
