@@ -116,6 +116,8 @@ def facts(standing: Standing) -> dict[str, Any]:
 
 def block(standing: Standing, secret: bool) -> str:
     """What a person wants to know, with a line to try."""
+    from anyformer.generation.slot_rows import SlotRows
+
     served, url = standing.served, standing.url
     count = sum(p.numel() for p in served.predictor.model.parameters())
     lines = [
@@ -125,7 +127,9 @@ def block(standing: Standing, secret: bool) -> str:
     sent = "-H 'Authorization: Bearer KEY' " if secret else ""
     if served.writes:
         assert standing.engine.rows is not None
-        lines.append(f"context  {served.limit:,} tokens, {standing.engine.rows.capacity} texts at once")
+        rows = standing.engine.rows
+        room = f", at most {rows.most_bytes / 2**20:,.0f} MiB for them" if isinstance(rows, SlotRows) else ""
+        lines.append(f"context  {served.limit:,} tokens, {rows.capacity} texts at once{room}")
         form = "the folder's own template" if served.chat.name == "folder" else "plain turns, for want of a template"
         lines.append(f"chat     {form}")
         path, body = "completions", {"model": served.name, "prompt": "Once upon a time", "max_tokens": 32}

@@ -100,6 +100,11 @@ class SlotRows:
     def bytes(self) -> int:
         return sum(layer.bytes for layer in self.layers) + (0 if self.memory is None else self.memory.bytes)
 
+    @property
+    def most_bytes(self) -> int:
+        """What the buffers come to when every row is as long as may be; sources of encoder-decoders not counted."""
+        return sum(layer.bytes for layer in self.layers) // (self.slots * self.width) * self.capacity * self.limit
+
     # ---------------------------------------------------------------- rows come and go
 
     @torch.no_grad()

@@ -70,7 +70,7 @@ class Written:
         if self.over:
             return
         if isinstance(event, NewToken):
-            self.count += 1
+            self.count += not self.silent
             if event.token not in self.ends and not self.silent:
                 self.tokens.append(event.token)
                 if self.logprobs:
