@@ -131,6 +131,9 @@ def test_neighbours_change_no_bit() -> None:
 
 
 def test_it_is_chosen_for_what_it_can_do_and_for_nothing_else() -> None:
+    from anyformer.core.decode_kernel import try_out
+
+    assert try_out(torch.device("cuda", 0)), "the kernel is not chosen before it was tried"
     q, k, v, index = inputs(4, 2, 1, 64, 64, 300, torch.float32, (10, 200))
     for case in ("plain", "window", "cap", "alibi", "all"):
         assert choose(q, k, v, described(case, index, 300, 64, 4)).engine == "rows"

@@ -8,12 +8,17 @@ then joined; where the cuts are depends on the buffer alone, so no neighbour cha
 
 from __future__ import annotations
 
+import logging
+from functools import cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from anyformer.core import attend
 from anyformer.core.attend import Scores
+
+log = logging.getLogger("anyformer")
 
 QUERIES = 8  # new tokens a row at most: one when writing, a few when a guess is checked
 CHANNELS = 256
@@ -76,6 +81,41 @@ def attend_in_places(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
         q, k, v, scores.query_index.expand(q.shape[0], -1), slopes, scores.scale, scores.window or 0,
         scores.soft_cap or 0.0,
     )  # fmt: skip
+
+
+@cache
+def try_out(device: torch.device) -> bool:
+    """Let the kernel be chosen once it has given the reference's answers on this device; whether it has.
+
+    Cards, drivers and versions of Triton differ, and a wrong answer would go unnoticed. It takes a second or two, where
+    rows are made, and costs nothing afterwards.
+    """
+    if device.type != "cuda":
+        return False
+    try:
+        gap = max(gap_to_reference(device, kind) / torch.finfo(kind).eps for kind in TYPES)
+    except Exception as error:  # no Triton, or a card it does not know
+        log.warning("torch's own attention is used for decoding: our kernel does not run here (%s)", error)
+        return False
+    if gap > 64:
+        log.warning("torch's own attention is used for decoding: our kernel is off by %.0f units here", gap)
+        return False
+    attend.rows_tried = True
+    return True
+
+
+def gap_to_reference(device: torch.device, kind: torch.dtype) -> float:
+    """The largest difference on a small example with grouped heads, and rows that have one token, some and all."""
+    draw = torch.Generator().manual_seed(0)
+    q, k, v = (
+        torch.randn(3, heads, length, 64, generator=draw).to(device, kind)
+        for heads, length in ((8, 1), (2, 600), (2, 600))
+    )
+    index, columns = torch.tensor([[0], [250], [599]], device=device), torch.arange(600, device=device)[None]
+    scores = attend.Scores(scale=0.125, causal=True, gaps=True, query_index=index, key_index=columns)
+    with torch.no_grad():
+        found, right = attend_in_places(q, k, v, scores), attend.reference(q.float(), k.float(), v.float(), scores)
+    return float((found.float() - right).abs().max())
 
 
 # One node for the compiler, which neither looks inside nor takes it apart.

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch._dynamo import maybe_mark_dynamic
 
+from anyformer.core.decode_kernel import try_out
 from anyformer.core.model import Seq2Seq
 from anyformer.core.places import PlacedState, Places
 from anyformer.core.state import LayerState
@@ -98,6 +99,7 @@ class DeviceLoop:
             raise UserError("a layer of this model has no fixed places", fix="use generate")
         self.model, self.batch, self.limit, self.form = model, batch, row_limit(model, limit), form
         self.device = device_of(model)
+        try_out(self.device)
         dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
         stack = model.stack
         places = [stack.blocks[which].mixer.places(batch, self.limit, self.device, dtype) for which in stack.order]

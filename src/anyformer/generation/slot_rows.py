@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anyformer.core.decode_kernel import try_out
 from anyformer.core.model import Seq2Seq
 from anyformer.core.places import PlacedState, Places
 from anyformer.core.stack import Stack
@@ -77,6 +78,7 @@ class SlotRows:
         self.model, self.capacity, self.limit, self.strict = model, capacity, row_limit(model, limit), strict
         self.pair = isinstance(model.spec, Seq2Seq)
         self.device = device_of(model)
+        try_out(self.device)
         self.dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
         self.decoder = model.decoder if self.pair else model
         stack = self.decoder.stack
