@@ -1,6 +1,6 @@
 """Tokens a second on a CPU: transformers' `generate` and ours, eager, compiled and in 8 bits, for GPT-2 124M.
 
-    python benchmarks/decode_speed.py [--rounds 3] [--new 64] [--batches 1 8] [--csv FILE]
+    python benchmarks/decode_speed.py [--rounds 3] [--new 64] [--batches 1 8] [--threads 2] [--csv FILE]
 
 Weights are random and the same for all; every one writes `--new` tokens greedily behind a prompt of 64. Rounds go
 through all of them in turn, so that a neighbour on the machine slows each alike; ratios are of medians. The first call
@@ -63,10 +63,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--new", type=int, default=64)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8])
-    parser.add_argument("--only", nargs="+")
+    parser.add_argument("--only", nargs="+", help="these beside transformers")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--csv", type=Path)
     asked = parser.parse_args()
-    torch.set_num_threads(os.cpu_count() or 1)
+    torch.set_num_threads(asked.threads)
     plain = anyformer.preset("gpt2").build(seed=0).eval()
     small = anyformer.quantise(copy.deepcopy(plain))
     fast, fast_small = anyformer.compiled(plain), anyformer.compiled(small)

@@ -41,7 +41,9 @@ class Attempt:
             return function(*given)
 
         code.__code__ = code.__code__.replace()  # one of its own: versions are counted for each piece of source
-        self.code: Function = torch.compile(code, fullgraph=True, dynamic=dynamic, options={"realize_opcount_threshold": 0})
+        self.code: Function = torch.compile(
+            code, fullgraph=True, dynamic=dynamic, options={"realize_opcount_threshold": 0}
+        )
         self.plain, self.what, self.lost = plain, what, False
 
     def __call__(self, *given: Any) -> Tensor:

@@ -13,6 +13,7 @@ from anyformer.core.compiling import Attempt
 
 LARGEST = 127  # of 8 bits with sign; -128 is left out, so that both sides are alike
 TOGETHER = 4  # rows of the input that share one reading of the weights
+STREAMS = 4  # rows of weights read side by side for one row of the input
 FEW = 16  # rows of the input up to which weights are widened as they are read, where the compiler makes the code
 PIECE = 4096  # rows of weights widened at once where a copy has to be made
 
@@ -52,11 +53,22 @@ class Int8(NamedTuple):
 
 def by_reading(x: Tensor, values: Tensor, scales: Tensor) -> Tensor:
     """Products (M,N) as sums: compiled, every weight is read once, in 8 bits, for each few rows of x (M,K)."""
+    x = x.float()
+    if x.shape[0] == 1:
+        return (one_row(x[0], values) * scales)[None]
     found = []
-    for some in x.float().split(TOGETHER):
+    for some in x.split(TOGETHER):
         wide = values.float()
         found += [(wide * row).sum(-1) * scales for row in some.unbind()]
     return torch.stack(found)
+
+
+def one_row(x: Tensor, values: Tensor) -> Tensor:
+    """Sums (N,) of several rows of weights side by side: one alone would wait for each of its additions."""
+    even = values.shape[0] // STREAMS * STREAMS
+    parts = values[:even].unflatten(0, (STREAMS, -1)).unbind()
+    rest = [values[even:]] if even < values.shape[0] else []
+    return torch.cat([(part.float() * x).sum(-1) for part in (*parts, *rest)])
 
 
 def by_widening(x: Tensor, values: Tensor, scales: Tensor) -> Tensor:

@@ -31,9 +31,9 @@ FEW = 32  # tokens a row up to which compiled code reads them; prompts are longe
 def compiled(model: Any) -> Compiled:
     """The model with a compiled decoding step; give it to `generate` or `stream` in the model's place.
 
-    The compiler takes 10 to 20 s for GPT-2 on two cores before the first token of each number of rows, and less in a
-    later process, which finds machine code on disk. Nothing is compiled before it is needed, and prompts never are.
-    Without a C++ compiler the step runs as it is, with one line in the log. It pays from some hundred tokens on.
+    Before the first token of one row, and once more of several, the compiler takes up to a minute on two cores (GPT-2),
+    and about ten seconds in a later process, which finds machine code on disk. Nothing is compiled before it is needed,
+    and prompts never are. Without a C++ compiler the step runs as it is, with one line in the log.
 
     >>> from anyformer import preset
     >>> compiled(preset("gpt2-tiny").build(seed=0)).spec.head.tied
