@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.torch[.]jit:DeprecationWarning"),
 ]
 
-RATIO = 0.95  # of the plain eager loop's time, at most
+RATIO = 1.0  # of the plain eager loop of the same model, at most; the benchmark says how much less
 FIRST = 5.0  # seconds from the command to the first step for 1 MB of text, on two quiet cores
 SHARED = 2.0  # times as long where neighbours use the machine
 
