@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 import struct
@@ -106,7 +107,8 @@ class Wire:
         """Hang up; rudely with a reset, as when a machine goes away."""
         sock = self.writer.get_extra_info("socket")
         if rudely and sock is not None:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            with contextlib.suppress(OSError):  # the server may have cut it first
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.writer.transport.abort() if rudely else self.writer.close()
 
 
