@@ -147,7 +147,7 @@ def main() -> int:
             if out is not None:
                 write(out, figures)  # after each: a proof that breaks off leaves the others' figures
     missed = [figure for figure in figures if not figure.ok]
-    print(f"{len(figures)} figures, {len(missed)} missed" + (f"; {out.relative_to(ROOT)}" if out else ""))
+    print(f"{len(figures)} figures, {len(missed)} missed" + (f"; {out}" if out else ""))
     return 1 if missed else 0
 
 
