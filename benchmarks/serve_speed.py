@@ -34,9 +34,9 @@ import torch
 import anyformer
 from anyformer.checkpoints.folder import Opened
 from anyformer.data.tokenizer import train_tokenizer
-from anyformer.generation.engine import Engine
-from anyformer.generation.jobs import Ended, Event, Failed, Job
-from anyformer.generation.rows import rows_for
+from anyformer.engine.engine import Engine
+from anyformer.engine.jobs import Ended, Event, Failed, Job
+from anyformer.generation.rows.base import rows_for
 from anyformer.generation.settings import Generation
 from anyformer.predictor import Predictor, load
 from tests.serving.server import Server

@@ -19,7 +19,7 @@ from anyformer.errors import UserError
 from anyformer.files import inside, read_json
 from anyformer.generation import Generated, Generation, Scored, Step, generate, score
 from anyformer.generation.grammar import json_guide, regex_guide
-from anyformer.generation.jobs import Guide
+from anyformer.generation.guide import Guide
 from anyformer.heads import LM, Pooled, Regress, TokenHead
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from anyformer import preset
+from anyformer.engine.engine import Engine
+from anyformer.engine.jobs import Ended, Event, Failed, Job, NewToken
 from anyformer.generation import Generation, generate
-from anyformer.generation.engine import Engine
-from anyformer.generation.jobs import Ended, Event, Failed, Job, NewToken
-from anyformer.generation.rows import Row, Rows, rows_for
+from anyformer.generation.rows.base import Row, Rows, rows_for
 from tests.generation.nets import build
 
 

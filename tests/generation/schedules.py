@@ -11,7 +11,7 @@ from torch import Tensor
 
 from anyformer.core.model import Seq2Seq
 from anyformer.generation.prompts import decoder_of
-from anyformer.generation.rows import LoneRows, Rows
+from anyformer.generation.rows.base import LoneRows, Rows
 
 
 @dataclass

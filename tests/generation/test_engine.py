@@ -13,12 +13,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from anyformer.engine.engine import Engine, written
+from anyformer.engine.jobs import Busy, Call, Cancelled, Closed, Job, PromptRead, TooLong
+from anyformer.engine.queue import Waiting
 from anyformer.errors import UserError
 from anyformer.generation import Generation, score
-from anyformer.generation.engine import Engine, written
-from anyformer.generation.jobs import Busy, Call, Cancelled, Closed, Job, PromptRead, TooLong
-from anyformer.generation.queue import Waiting
-from anyformer.generation.rows import LoneRows, rows_for
+from anyformer.generation.rows.base import LoneRows, rows_for
 from tests.generation.engines import alone, at_rest, job, net, running, told, turns, until
 
 GPT, PAIR = "gpt2-tiny", "t5-small-tiny"
@@ -518,7 +518,7 @@ def test_a_broken_engine_says_so_and_leaves_nobody_waiting() -> None:
 
 
 def test_a_hanging_engine_is_seen_and_its_jobs_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anyformer.generation.engine.PATIENCE", 0.2)
+    monkeypatch.setattr("anyformer.engine.engine.PATIENCE", 0.2)
     store, hold, entered = rows(capacity=2), threading.Event(), threading.Event()
     step = store.step
 

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from anyformer.core.model import Seq2Seq
 from anyformer.core.places import Places
+from anyformer.engine.engine import Engine
+from anyformer.engine.jobs import Job
+from anyformer.engine.writers import Writers
 from anyformer.generation import Generation
 from anyformer.generation.choosing import Choosing
-from anyformer.generation.engine import Engine
-from anyformer.generation.jobs import Job
-from anyformer.generation.rows import LoneRows, rows_for
-from anyformer.generation.writers import Writers
+from anyformer.generation.rows.base import LoneRows, rows_for
 from tests.generation.engines import Faulty, alone, at_rest, job, net, running, told, turns, until
 from tests.generation.nets import doubt, same
 
@@ -281,7 +281,7 @@ def test_memory_that_runs_out_while_buffers_grow_is_one_jobs_loss(call: int, mon
 
 def test_a_step_that_fails_only_with_many_rows_is_taken_by_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     model = net("gpt2-tiny")
-    monkeypatch.setattr("anyformer.generation.writers.CALM", 64)
+    monkeypatch.setattr("anyformer.engine.writers.CALM", 64)
 
     class Small(LoneRows):
         """Room for three rows in a step."""

@@ -235,8 +235,8 @@ def test_proposals_change_nothing() -> None:
 
 
 def test_an_engine_obeys_guides() -> None:
-    from anyformer.generation.engine import Engine, written
-    from anyformer.generation.rows import rows_for
+    from anyformer.engine.engine import Engine, written
+    from anyformer.generation.rows.base import rows_for
 
     tokenizer = words("bpe")
     engine = Engine(rows_for(net(tokenizer.size), capacity=4), text_of=tokenizer.decode)

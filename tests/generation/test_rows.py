@@ -30,10 +30,10 @@ from anyformer.core.places import PlacedState, Places
 from anyformer.core.state import State
 from anyformer.generation import Generation, generate
 from anyformer.generation.choosing import Choosing
-from anyformer.generation.joined_rows import JoinedRows
-from anyformer.generation.lanes import common
-from anyformer.generation.rows import LoneRows, Rows, rows_for
-from anyformer.generation.slot_rows import PATIENCE, SlotRows, can_be_placed
+from anyformer.generation.rows.base import LoneRows, Rows, rows_for
+from anyformer.generation.rows.joined import JoinedRows
+from anyformer.generation.rows.lanes import common
+from anyformer.generation.rows.slots import PATIENCE, SlotRows, can_be_placed
 from tests.generation.nets import POSITIONS, build, decoder, pair
 from tests.generation.schedules import run, worst
 from tests.laws.nets import EXACT, block, language, model

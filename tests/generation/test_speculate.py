@@ -16,10 +16,10 @@ from anyformer.checkpoints.folder import save_own
 from anyformer.core.history import Running
 from anyformer.data.tokenizer import train_tokenizer
 from anyformer.generation import Generated, Generation, generate, stream
-from anyformer.generation.jobs import NewToken
 from anyformer.generation.noise import row_seeds
 from anyformer.generation.proposers import Draft, Lookup
 from anyformer.generation.ragged import LoneTexts, PlacedTexts
+from anyformer.generation.result import NewToken
 from anyformer.generation.speculate import Speculation
 from anyformer.predictor import Predictor, load
 from tests.generation.nets import LIMIT, POSITIONS, PROMPTS, build, decoder, ids, padded, pair, rows

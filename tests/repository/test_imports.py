@@ -39,6 +39,7 @@ LAYERS = [
         ["nets", "presets", "families", "checkpoints", "objectives", "generation", "inspection", "planning"],
     ),
     ("data", ["data"]),
+    ("engine", ["engine"]),
     ("work", ["training", "evaluation", "serving", "lab", "estimators", "checks", "predictor"]),
     ("package", [""]),
     ("front", ["cli", "commands", "demo", "recipes", "__main__"]),

@@ -16,8 +16,8 @@ import torch
 from pydantic import BaseModel
 
 import anyformer
-from anyformer.generation.engine import Engine
-from anyformer.generation.rows import LoneRows, rows_for
+from anyformer.engine.engine import Engine
+from anyformer.generation.rows.base import LoneRows, rows_for
 from anyformer.predictor import Predictor
 from anyformer.serving.answers import (
     ChatChunk,

@@ -12,7 +12,7 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from anyformer.data.tokenizer import Tokenizer, train_tokenizer
 from anyformer.data.tokenizer_engines import LibraryEngine
-from anyformer.generation.jobs import Ended, Failed, NewToken, PromptRead
+from anyformer.engine.jobs import Ended, Failed, NewToken, PromptRead
 from anyformer.serving.mailbox import Box, Mailbox
 from anyformer.serving.pieces import HALF, Pieces, Reader, UntilStop, possible_beginning
 from anyformer.serving.written import Written, chat_logprobs, completion_logprobs

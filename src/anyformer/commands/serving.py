@@ -116,7 +116,7 @@ def facts(standing: Standing) -> dict[str, Any]:
 
 def block(standing: Standing, secret: bool) -> str:
     """What a person wants to know, with a line to try."""
-    from anyformer.generation.slot_rows import SlotRows
+    from anyformer.generation.rows.slots import SlotRows
 
     served, url = standing.served, standing.url
     count = sum(p.numel() for p in served.predictor.model.parameters())

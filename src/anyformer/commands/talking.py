@@ -14,7 +14,7 @@ from anyformer.commands.rates import Rates
 from anyformer.errors import UserError
 
 if TYPE_CHECKING:
-    from anyformer.generation.jobs import Event
+    from anyformer.engine.jobs import Event
     from anyformer.predictor import Predictor
 
 Say = Callable[[str], None]
@@ -59,8 +59,8 @@ class LocalTalker:
 
     def __init__(self, predictor: Predictor, folder: Path) -> None:
         from anyformer.core.model import Seq2Seq
-        from anyformer.generation.engine import Engine
-        from anyformer.generation.rows import rows_for
+        from anyformer.engine.engine import Engine
+        from anyformer.generation.rows.base import rows_for
         from anyformer.heads import LM
         from anyformer.predictor import best_of
         from anyformer.serving.chat_template import PlainForm, chat_form
@@ -83,7 +83,7 @@ class LocalTalker:
 
     def answer(self, conversation: Conversation, answer: Answer, say: Say) -> Generator[str, None, None]:
         """Pieces of the answer, whole characters each."""
-        from anyformer.generation.jobs import Ended, Failed, Job, NewToken
+        from anyformer.engine.jobs import Ended, Failed, Job, NewToken
         from anyformer.serving.pieces import Pieces
 
         settings = self.settings(conversation)

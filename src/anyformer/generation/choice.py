@@ -9,7 +9,7 @@ from torch import Tensor
 
 from anyformer.errors import UserError
 from anyformer.generation.filters import Written, narrowing, rules
-from anyformer.generation.jobs import Guide
+from anyformer.generation.guide import Guide
 from anyformer.generation.noise import draw, row_seeds
 from anyformer.generation.settings import Generation
 

@@ -12,8 +12,9 @@ from torch import Tensor
 from anyformer.errors import UserError
 from anyformer.generation.choice import guided
 from anyformer.generation.filters import Filter, Written, narrowing, narrows, rules
-from anyformer.generation.jobs import Guide, NewToken
+from anyformer.generation.guide import Guide
 from anyformer.generation.noise import draw, finest, signed
+from anyformer.generation.result import NewToken
 from anyformer.generation.settings import DEFAULT_NEW_TOKENS, Generation
 
 

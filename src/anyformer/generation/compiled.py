@@ -22,8 +22,8 @@ from anyformer.core.places import PlacedState, Places
 from anyformer.core.state import LayerState
 from anyformer.errors import UserError
 from anyformer.generation.prompts import check_model
+from anyformer.generation.rows.slots import can_be_placed
 from anyformer.generation.running import device_of, hidden_states, logits_of
-from anyformer.generation.slot_rows import can_be_placed
 
 FEW = 32  # tokens a row up to which compiled code reads them; prompts are longer and read as ever
 

@@ -15,7 +15,7 @@ from anyformer.errors import UserError
 from anyformer.generation.beam import beam_search
 from anyformer.generation.choice import Choice, Guides
 from anyformer.generation.compiled import Compiled
-from anyformer.generation.jobs import Guide
+from anyformer.generation.guide import Guide
 from anyformer.generation.prompts import (
     Asked,
     check_ids,

@@ -27,10 +27,10 @@ from anyformer.generation.filters import Filter, narrowing, rules
 from anyformer.generation.graphs import Texts, captured, first_largest, repeat
 from anyformer.generation.noise import gumbel, row_seeds
 from anyformer.generation.row_fusion import fuse_rows, split_biases
-from anyformer.generation.rows import row_limit
+from anyformer.generation.rows.base import row_limit
+from anyformer.generation.rows.slots import can_be_placed
 from anyformer.generation.running import at_rest, device_of, hidden_states, logits_of
 from anyformer.generation.settings import Generation
-from anyformer.generation.slot_rows import can_be_placed
 
 log = logging.getLogger("anyformer")
 

@@ -14,10 +14,10 @@ from anyformer.core.places import PlacedState
 from anyformer.core.state import LayerState
 from anyformer.generation.compiled import Compiled
 from anyformer.generation.prompts import Asked
-from anyformer.generation.rows import scores_of
+from anyformer.generation.rows.base import scores_of
+from anyformer.generation.rows.slots import can_be_placed
 from anyformer.generation.running import RunningModel, RunningPair, device_of, hidden_states
 from anyformer.generation.sheet import SheetTexts
-from anyformer.generation.slot_rows import can_be_placed
 
 CHUNK = 512  # tokens of prompts read at once unless told otherwise: texts of different length are filled up
 

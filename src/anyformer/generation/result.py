@@ -78,3 +78,12 @@ def generated(
 def is_one_of(tokens: Tensor, ids: Tensor) -> Tensor:
     """Whether each token is among a few ids."""
     return (tokens[..., None] == ids).any(-1) if len(ids) else torch.zeros_like(tokens, dtype=torch.bool)
+
+
+@dataclass(frozen=True)
+class NewToken:
+    """One more token."""
+
+    token: int
+    logprob: float
+    top: dict[int, float] | None = None  # the most probable ones, best first, where asked for

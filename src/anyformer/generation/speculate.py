@@ -23,11 +23,10 @@ import torch
 from torch import Tensor
 
 from anyformer.generation.choice import Choice, Guides
-from anyformer.generation.jobs import NewToken
 from anyformer.generation.prompts import Asked, decoder_of, vocabulary_of
 from anyformer.generation.proposers import proposer_of
 from anyformer.generation.ragged import CHUNK, opened, read_on
-from anyformer.generation.result import Generated, Reason, Step, generated
+from anyformer.generation.result import Generated, NewToken, Reason, Step, generated
 from anyformer.generation.running import at_rest
 from anyformer.generation.settings import Generation
 

@@ -14,8 +14,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from anyformer.engine.engine import Engine
 from anyformer.errors import UserError
-from anyformer.generation.engine import Engine
 from anyformer.serving.answers import (
     ChatCompletion,
     Completion,

@@ -12,9 +12,9 @@ from typing import Any
 
 from starlette.requests import Request
 
+from anyformer.engine.engine import Engine
+from anyformer.engine.jobs import Call
 from anyformer.errors import UserError
-from anyformer.generation.engine import Engine
-from anyformer.generation.jobs import Call
 from anyformer.predictor import Predictor
 from anyformer.serving.limits import Limits
 from anyformer.serving.mailbox import Box, Mailbox

@@ -10,8 +10,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from anyformer.generation.counts import Histogram
-from anyformer.generation.engine import Engine
+from anyformer.engine.counts import Histogram
+from anyformer.engine.engine import Engine
 
 COUNTERS = {
     "requests_accepted": ("accepted", "texts and calls taken on"),

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
+from anyformer.engine.jobs import Job
 from anyformer.generation import Generation
-from anyformer.generation.jobs import Guide, Job
+from anyformer.generation.guide import Guide
 from anyformer.generation.noise import row_seeds
 from anyformer.serving.limits import Limits
 from anyformer.serving.refusals import Refusal

@@ -11,8 +11,8 @@ import torch
 from pydantic import BaseModel, ValidationError
 from starlette.responses import Response
 
+from anyformer.engine.jobs import Busy, Closed
 from anyformer.errors import UserError, did_you_mean
-from anyformer.generation.jobs import Busy, Closed
 from anyformer.serving.limits import BUSY_AGAIN
 
 TYPES = {

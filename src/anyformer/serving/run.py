@@ -19,9 +19,9 @@ import torch
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from anyformer.engine.engine import Engine
 from anyformer.errors import UserError
-from anyformer.generation.engine import Engine
-from anyformer.generation.rows import rows_for
+from anyformer.generation.rows.base import rows_for
 from anyformer.predictor import best_of, load
 from anyformer.serving.app import State, make_app
 from anyformer.serving.chat_template import chat_form

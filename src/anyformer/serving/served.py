@@ -10,7 +10,7 @@ from typing import Any
 from anyformer.core.model import Model, Seq2Seq
 from anyformer.errors import UserError
 from anyformer.generation import Generation
-from anyformer.generation.jobs import Guide
+from anyformer.generation.guide import Guide
 from anyformer.heads import LM
 from anyformer.predictor import Predictor, changed
 from anyformer.serving.chat_template import ChatForm, PlainForm

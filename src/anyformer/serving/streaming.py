@@ -15,8 +15,8 @@ from typing import Any, Protocol
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from anyformer.generation.engine import Engine
-from anyformer.generation.jobs import Event
+from anyformer.engine.engine import Engine
+from anyformer.engine.jobs import Event
 from anyformer.serving.limits import Limits
 from anyformer.serving.mailbox import Box, Mailbox
 from anyformer.serving.orders import Order

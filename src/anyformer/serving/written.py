@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from anyformer.generation.jobs import Ended, Event, Failed, Job, NewToken, PromptRead
+from anyformer.engine.jobs import Ended, Event, Failed, Job, NewToken, PromptRead
 from anyformer.serving.pieces import Reader, UntilStop
 from anyformer.serving.refusals import Refusal, from_error, unavailable
 

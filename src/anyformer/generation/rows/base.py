@@ -144,8 +144,8 @@ def rows_for(model: Any, *, capacity: int = 8, limit: int | None = None, strict:
     hide, so their rows are joined and padded (`JoinedRows`), which every causal part obeys. `strict`, results that do
     not depend on the neighbours to the last bit, is then each row by itself (`LoneRows`).
     """
-    from anyformer.generation.joined_rows import JoinedRows
-    from anyformer.generation.slot_rows import SlotRows, can_be_placed
+    from anyformer.generation.rows.joined import JoinedRows
+    from anyformer.generation.rows.slots import SlotRows, can_be_placed
 
     if can_be_placed(model):
         return SlotRows(model, capacity=capacity, limit=limit, strict=strict)

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from anyformer.core.places import Places
 from anyformer.errors import UserError
-from anyformer.generation.lanes import Lane
-from anyformer.generation.rows import encoded
+from anyformer.generation.rows.base import encoded
+from anyformer.generation.rows.lanes import Lane
 
 if TYPE_CHECKING:
-    from anyformer.generation.slot_rows import SlotRows
+    from anyformer.generation.rows.slots import SlotRows
 
 
 class Memories:

@@ -5,29 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
-
-from torch import Tensor
+from typing import Any, Literal
 
 from anyformer.errors import UserError
+from anyformer.generation.guide import Guide
+from anyformer.generation.result import NewToken
 from anyformer.generation.settings import Generation
 
 Phase = Literal["queued", "prefill", "decode", "over"]
 Finish = Literal["eos", "stop", "length", "cancelled", "deadline"]
-
-
-class Guide(Protocol):
-    """What a text may be, token by token: a grammar in the middle of its work. One object a text."""
-
-    def mask(self) -> Tensor:
-        """Which tokens may come next, bool (V,) on the CPU; where the text may end, those that end it too."""
-
-    def accept(self, token: int) -> None:
-        """That token came."""
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing but the end may follow."""
 
 
 @dataclass(frozen=True)
@@ -36,15 +22,6 @@ class PromptRead:
 
     logprobs: list[float | None] | None = None
     top: list[dict[int, float] | None] | None = None
-
-
-@dataclass(frozen=True)
-class NewToken:
-    """One more token."""
-
-    token: int
-    logprob: float
-    top: dict[int, float] | None = None  # the most probable ones, best first, where asked for
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from anyformer import faults
+from anyformer.engine.counts import Counts
+from anyformer.engine.jobs import Ended, Event, Failed, NewToken, PromptRead
+from anyformer.engine.writing import Writing
 from anyformer.errors import UserError
 from anyformer.generation.choosing import Choosing
-from anyformer.generation.counts import Counts
-from anyformer.generation.jobs import Ended, Event, Failed, NewToken, PromptRead
 from anyformer.generation.prompts import decoder_of, vocabulary_of
-from anyformer.generation.rows import Rows
+from anyformer.generation.rows.base import Rows
 from anyformer.generation.running import device_of
-from anyformer.generation.writing import Writing
 
 log = logging.getLogger("anyformer")
 CALM = 256  # steps without a fault after which twice as many rows may step together

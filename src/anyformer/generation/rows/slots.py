@@ -15,10 +15,10 @@ from anyformer.core.places import PlacedState, Places
 from anyformer.core.stack import Stack
 from anyformer.core.state import LayerState
 from anyformer.errors import UserError
-from anyformer.generation.lanes import Lane, Lanes
-from anyformer.generation.memories import Memories
 from anyformer.generation.prompts import decoder_of
-from anyformer.generation.rows import Row, row_limit
+from anyformer.generation.rows.base import Row, row_limit
+from anyformer.generation.rows.lanes import Lane, Lanes
+from anyformer.generation.rows.memories import Memories
 from anyformer.generation.running import (
     device_of,
     hidden_states,

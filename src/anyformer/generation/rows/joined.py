@@ -11,8 +11,8 @@ from torch import Tensor
 
 from anyformer.core.state import State
 from anyformer.errors import UserError
-from anyformer.generation.lanes import Held, Source
-from anyformer.generation.rows import Row, row_limit, running, scores_of
+from anyformer.generation.rows.base import Row, row_limit, running, scores_of
+from anyformer.generation.rows.lanes import Held, Source
 from anyformer.generation.running import RunningModel, device_of
 
 

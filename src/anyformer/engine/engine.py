@@ -20,10 +20,9 @@ from typing import Any
 import torch
 
 from anyformer import faults
-from anyformer.errors import UserError
-from anyformer.generation.calls import BATCH, Asked, Piece, answer, pieces
-from anyformer.generation.counts import Counts, Rate
-from anyformer.generation.jobs import (
+from anyformer.engine.calls import BATCH, Asked, Piece, answer, pieces
+from anyformer.engine.counts import Counts, Rate
+from anyformer.engine.jobs import (
     Busy,
     Call,
     Cancelled,
@@ -35,13 +34,14 @@ from anyformer.generation.jobs import (
     Job,
     NewToken,
 )
-from anyformer.generation.queue import Waiting
-from anyformer.generation.rows import Rows
+from anyformer.engine.queue import Waiting
+from anyformer.engine.writers import Writers
+from anyformer.engine.writing import Writing, accepted
+from anyformer.errors import UserError
+from anyformer.generation.rows.base import Rows
 from anyformer.generation.running import at_rest
 from anyformer.generation.settings import Generation
 from anyformer.generation.stops import TextOf
-from anyformer.generation.writers import Writers
-from anyformer.generation.writing import Writing, accepted
 
 log = logging.getLogger("anyformer")
 IDLE = 0.005  # seconds between two looks at work that cannot move

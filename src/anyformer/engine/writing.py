@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from anyformer.core.model import Seq2Seq
+from anyformer.engine.jobs import Finish, Job, PromptRead, TooLong
 from anyformer.errors import UserError
 from anyformer.generation.decode import check_settings
-from anyformer.generation.jobs import Finish, Guide, Job, PromptRead, TooLong
+from anyformer.generation.guide import Guide
 from anyformer.generation.prompts import check_model, decoder_of, vocabulary_of
-from anyformer.generation.rows import Rows
+from anyformer.generation.rows.base import Rows
 from anyformer.generation.score import PIECE
 from anyformer.generation.settings import Generation
 from anyformer.generation.stops import Stops, TextOf

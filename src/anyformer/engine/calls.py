@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from anyformer.generation.jobs import Call
+from anyformer.engine.jobs import Call
 
 log = logging.getLogger("anyformer")
 BATCH = 32  # rows answered at once
