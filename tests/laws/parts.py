@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import sys
 from typing import Any
 
 import pytest
@@ -157,8 +158,13 @@ EXAMPLES: dict[type[Spec], dict[str, Spec]] = {
 
 
 def ours(slot: type[Spec]) -> list[type[Spec]]:
-    """The concrete parts of a slot that the package itself defines; tests define parts of their own."""
-    return [part for part in subclasses(slot) if part.__module__.startswith(f"{anyformer.__name__}.")]
+    """The concrete parts of a slot that the package itself defines; tests and examples in docstrings define others."""
+    home = f"{anyformer.__name__}."
+    return [
+        part
+        for part in subclasses(slot)
+        if part.__module__.startswith(home) and vars(sys.modules[part.__module__]).get(part.__name__) is part
+    ]
 
 
 def examples(part: type[Spec]) -> dict[str, Any]:
