@@ -16,6 +16,7 @@ import gc
 import signal
 import statistics
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -28,10 +29,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import anyformer
+from anyformer.core import compiling
 from anyformer.core.attend import ENGINES, Scores
 from anyformer.core.context import Context
+from anyformer.generation.compiled import compiled
 from anyformer.generation.decode import generate
 from anyformer.generation.device_loop import DeviceLoop
+from anyformer.generation.noise import row_seeds, token_counter
 from anyformer.generation.settings import Generation
 
 PROMPT, NEW, CALLS = 64, 256, 3
@@ -152,6 +156,13 @@ def lengths(tokens: Tensor) -> Tensor:
     return torch.full((tokens.shape[0],), tokens.shape[1], device=tokens.device)
 
 
+def written(loop: DeviceLoop, tokens: Tensor, wanted: Generation) -> Tensor:
+    """What a loop writes behind prompts (B,T) of one length."""
+    loop.begin(tokens, lengths(tokens))
+    seeds = row_seeds(wanted.seed, len(tokens), 1, loop.device) if wanted.sampled else None
+    return loop.write(wanted, wanted.max_new_tokens or 0, seeds).written
+
+
 GREEDY, TOP_K = {}, {"do_sample": True, "top_k": 200, "temperature": 0.8, "seed": 1}
 
 
@@ -230,15 +241,15 @@ def loop_right(bench: Bench) -> None:
         if model is None:
             continue
         vocab = model.spec.embed.vocabulary[0]
-        for form in ("eager", "compiled", "recorded", *(("fused",) if bench.cuda else ())):
+        for form in ("recorded", "fused" if bench.cuda else "compiled"):
             same = []
             for choice in (GREEDY, TOP_K):
                 for batch in (1, 4):
                     tokens = prompts(bench, batch, vocab)
                     wanted = generate(model, tokens, settings=settings(bench, choice, 32 // (1 + 3 * bench.tiny)))
                     loop = DeviceLoop(model, batch, 128, form=form)
-                    found = loop.write(tokens, lengths(tokens), settings(bench, choice, wanted.new.shape[1]))
-                    same.append((found.written == wanted.new).double().mean().item())
+                    found = written(loop, tokens, settings(bench, choice, wanted.new.shape[1]))
+                    same.append((found == wanted.new).double().mean().item())
             # float64 noise and sums in another order: a draw may differ where two tokens are equal to seven digits.
             bench.line(
                 f"{name}, float32, {form}: equal tokens", min(same), "share", "1, 4", "greedy and top-k; 1 is right"
@@ -248,31 +259,37 @@ def loop_right(bench: Bench) -> None:
             for length in (1, 5, 64):
                 tokens = prompts(bench, batch, vocab, length)
                 for limit in (100, 128):
-                    DeviceLoop(model, batch, limit).write(tokens, lengths(tokens), settings(bench, GREEDY, 4))
+                    written(DeviceLoop(model, batch, limit, form=form), tokens, settings(bench, GREEDY, 4))
         anew = counters["stats"]["unique_graphs"] - before
         bench.line(f"{name}: compiled anew over 30 sizes", anew, "graphs", "1-32", "after warm-up; 0 is right")
 
 
 def ours(bench: Bench, name: str, model: Any, batch: int, choice: dict[str, Any], forms: tuple[str, ...]) -> Tensor:
-    vocab = model.spec.embed.vocabulary[0]
-    tokens, wanted = prompts(bench, batch, vocab), settings(bench, choice)
+    """Tokens a second of `generate` with the model as it is, compiled, and of loops in other forms."""
+    tokens, wanted = prompts(bench, batch, model.spec.embed.vocabulary[0]), settings(bench, choice)
     kind = "top-k 200" if choice else "greedy"
     found: list[Tensor] = []
     for form in forms:
-        if form == "eager":
-            few = settings(bench, choice, bench.new // 8 or 1)
-            loop = DeviceLoop(model, batch, bench.prompt + bench.new, form="eager")
-            took = bench.seconds(lambda loop=loop, few=few: loop.write(tokens, lengths(tokens), few), calls=1, warm=1)
-            bench.line(f"{name}, ours, eager, {kind}", batch * few.max_new_tokens / took, "tok/s", batch)
-            continue
 
         def whole(form: str = form) -> None:
-            loop = DeviceLoop(model, batch, bench.prompt + bench.new, form=form)
+            if form == "plain":  # far too slow to wait for all of it
+                few, loop = settings(bench, choice, bench.new // 8 or 1), DeviceLoop(model, batch, form="plain")
+                took = bench.seconds(lambda: written(loop, tokens, few), calls=1, warm=1)
+                bench.line(f"{name}, loop, plain, {kind}", batch * (few.max_new_tokens or 0) / took, "tok/s", batch)
+                return
+            if form in ("generate", "compiled"):
+                net = compiled(model) if form == "compiled" else model
+                what = f"generate({'compiled(model)' if form == 'compiled' else 'model'})"
 
-            def write() -> None:
-                found[:] = [loop.write(tokens, lengths(tokens), wanted).written.clone()]
+                def write() -> None:
+                    found[:] = [generate(net, tokens, settings=wanted).new]
+            else:
+                loop, what = DeviceLoop(model, batch, form="compiled"), "loop without kernels for one row"
 
-            bench.speed(f"{name}, ours, {form}, {kind}", batch, write)
+                def write() -> None:
+                    found[:] = [written(loop, tokens, wanted).clone()]
+
+            bench.speed(f"{name}, {what}, {kind}", batch, write)
 
         tried(bench, f"{name}, ours, {form}, {kind}", whole)
     return found[0]
@@ -324,43 +341,17 @@ def their_llama(bench: Bench) -> Any:
 
 def gpt2_one(bench: Bench) -> None:
     model = gpt2(bench)
-    forms = ("recorded", "fused") if bench.cuda else ("recorded",)
-    ours(bench, "gpt2 124M", model, 1, GREEDY, ("eager", "compiled", *forms))
-    tried(bench, "sampled", lambda: ours(bench, "gpt2 124M", model, 1, TOP_K, forms))
-    if bench.cuda:
-        tried(bench, "early", lambda: early(bench, model))
-
-
-def early(bench: Bench, model: Any) -> None:
-    """The same kernels, each starting while the one before ends."""
-    from anyformer.core import row_kernel
-
-    tokens = prompts(bench, 1, model.spec.embed.vocabulary[0])
-    usual = DeviceLoop(model, 1, bench.prompt + bench.new, form="fused").write(
-        tokens, lengths(tokens), settings(bench, GREEDY)
-    )
-    row_kernel.EARLY = True
-    try:
-        loop = DeviceLoop(model, 1, bench.prompt + bench.new, form="fused")
-        bench.speed("gpt2 124M, ours, fused and early, greedy", 1,
-                    lambda: loop.write(tokens, lengths(tokens), settings(bench, GREEDY)))  # fmt: skip
-        found = loop.write(tokens, lengths(tokens), settings(bench, GREEDY))
-        bench.line(
-            "early: equal tokens", (found.written == usual.written).double().mean().item(), "share", 1, "1 is right"
-        )
-    finally:
-        row_kernel.EARLY = False
+    ours(bench, "gpt2 124M", model, 1, GREEDY, ("plain", "generate", "compiled", "loop"))
+    tried(bench, "sampled", lambda: ours(bench, "gpt2 124M", model, 1, TOP_K, ("compiled",)))
 
 
 def gpt2_many(bench: Bench) -> None:
     model, batch = gpt2(bench), 4 if bench.tiny else 32
-    together = ours(bench, "gpt2 124M", model, batch, GREEDY, ("eager", "recorded"))
-    tried(bench, "sampled", lambda: ours(bench, "gpt2 124M", model, batch, TOP_K, ("recorded",)))
-    vocab = model.spec.embed.vocabulary[0]
-    tokens = prompts(bench, batch, vocab)
-    loop, shares, firsts = DeviceLoop(model, 1, bench.prompt + bench.new), [], []
+    together = ours(bench, "gpt2 124M", model, batch, GREEDY, ("plain", "generate", "compiled"))
+    tried(bench, "sampled", lambda: ours(bench, "gpt2 124M", model, batch, TOP_K, ("compiled",)))
+    tokens, fast, shares, firsts = prompts(bench, batch, model.spec.embed.vocabulary[0]), compiled(model), [], []
     for row in range(0, batch, max(1, batch // 8)):
-        alone = loop.write(tokens[row : row + 1], lengths(tokens[:1]), settings(bench, GREEDY)).written[0]
+        alone = generate(fast, tokens[row : row + 1], settings=settings(bench, GREEDY)).new[0]
         same = alone == together[row]
         shares.append(same.double().mean().item())
         firsts.append(bench.new if bool(same.all()) else int((~same).nonzero()[0]))
@@ -380,9 +371,8 @@ def llama_ours(bench: Bench) -> None:
     model = llama(bench)
     bytes_read = sum(p.numel() * p.element_size() for name, p in model.named_parameters() if "embed" not in name)
     bench.line("llama 1.1B, bytes of weights a step", bytes_read / 1e9, "GB")
-    forms = ("fused", "recorded") if bench.cuda else ("recorded",)
-    ours(bench, "llama 1.1B", model, 1, TOP_K, forms)
-    tried(bench, "greedy", lambda: ours(bench, "llama 1.1B", model, 1, GREEDY, forms))
+    ours(bench, "llama 1.1B", model, 1, TOP_K, ("compiled", "generate"))
+    tried(bench, "greedy", lambda: ours(bench, "llama 1.1B", model, 1, GREEDY, ("compiled",)))
 
 
 def llama_theirs(bench: Bench) -> None:
@@ -575,7 +565,8 @@ def tuning(bench: Bench) -> None:
         usual = plan_for(lanes, 64, columns, 2)
         cuts = {usual, usual._replace(chunk=128), usual._replace(chunk=256), usual._replace(block=64, warps=4),
                 usual._replace(block=64, warps=8), usual._replace(block=128, warps=8),
-                usual._replace(block=32)}  # fmt: skip
+                usual._replace(block=32), usual._replace(block=256, warps=8), usual._replace(block=256, warps=16),
+                usual._replace(chunk=64, block=64), usual._replace(chunk=128, block=128, warps=8)}  # fmt: skip
 
         def call(plan: Plan, data: Any = data, index: Tensor = index) -> None:
             for q, k, v in data:
@@ -587,13 +578,42 @@ def tuning(bench: Bench) -> None:
                        "the one it takes" if plan == usual else "block, chunk, warps, stages")  # fmt: skip
 
 
+def engine(bench: Bench) -> None:
+    """Requests that come and go: 96 prompts of different length in 32 rows, all of them told token by token."""
+    from anyformer.engine.engine import Engine
+    from anyformer.engine.jobs import Ended, Event, Failed, Job, NewToken
+    from anyformer.generation.rows.base import rows_for
+
+    model, count, capacity = gpt2(bench), *((6, 4) if bench.tiny else (96, 32))
+    rows = rows_for(model, capacity=capacity)
+    for turn in ("recording", "recorded"):
+        engine_ = Engine(rows)
+        engine_.start()
+        over, tokens = threading.Semaphore(0), [0]
+
+        def tell(event: Event, over: threading.Semaphore = over, tokens: list[int] = tokens) -> None:
+            tokens[0] += isinstance(event, NewToken)
+            if isinstance(event, Ended | Failed):
+                over.release()
+
+        start = time.perf_counter()
+        for number in range(count):
+            prompt = [1 + (7 * number + place) % 500 for place in range(4 + number % bench.prompt)]
+            engine_.submit(Job(prompt, settings(bench, GREEDY, bench.new // 2 + number % 32), tell))
+        for _ in range(count):
+            over.acquire()
+        took = time.perf_counter() - start
+        engine_.stop()
+        bench.line(f"engine, gpt2 124M, {count} requests, {turn}", tokens[0] / took, "tok/s", capacity)
+
+
 def int8(bench: Bench) -> None:
     """Weights in eight bits."""
     from anyformer.core.quantise import quantise
 
     for name, make in (("gpt2 124M", gpt2), ("llama 1.1B", llama)):
         model = quantise(make(bench), "int8")
-        ours(bench, f"{name} int8", model, 1, GREEDY, ("recorded",))
+        ours(bench, f"{name} int8", model, 1, GREEDY, ("compiled", "generate"))
 
 
 def cost_of_choice(bench: Bench) -> None:
@@ -607,15 +627,16 @@ def cost_of_choice(bench: Bench) -> None:
         raw = torch.randn(batch, vocab, device=bench.device, dtype=bench.dtype)
         for kind, choice in (("greedy", {}), ("drawn", {"do_sample": True, "seed": 1}), ("top-k 200", TOP_K)):
             wanted = Generation(max_new_tokens=256, **choice)
-            seeds = torch.arange(batch, device=bench.device) if choice else None
+            seeds = torch.arange(batch, device=bench.device)
+            noise = (seeds, token_counter(vocab, bench.device)) if choice else None
             narrow = narrowing(wanted, device=bench.device) if choice else []
             first = torch.zeros(batch, dtype=torch.long, device=bench.device)
             texts = Texts.start(first, first, 10_000, 0)
 
-            def call(raw: Tensor = raw, texts: Texts = texts, seeds: Any = seeds, narrow: Any = narrow) -> None:
-                compiled_choice(raw.shape[0] == 1)(raw, texts, ends, seeds, narrow, 0)
+            def call(raw: Tensor = raw, texts: Texts = texts, noise: Any = noise, narrow: Any = narrow) -> None:
+                compiled_choice(raw.shape[0] == 1)(raw, texts, ends, noise, narrow, 0)
 
-            with torch.no_grad():
+            with torch.no_grad(), compiling.load().patch(recompile_limit=compiling.SHAPES):
                 bench.line(f"choice, {vocab} words, {kind}", graph_seconds(call) * 1e6, "us", batch)
 
 
@@ -627,6 +648,7 @@ SECTIONS: dict[str, tuple[Callable[[Bench], None], int, bool]] = {  # function, 
     "llama": (llama_ours, 150, False),
     "gpt2-32": (gpt2_many, 120, False),
     "gpt2-hf": (gpt2_theirs, 120, False),
+    "engine": (engine, 60, False),
     "plain": (plain_compiled, 120, False),
     "attention": (attention, 60, False),
     "choice": (cost_of_choice, 60, True),

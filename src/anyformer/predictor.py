@@ -133,8 +133,8 @@ class Predictor:
 
         Settings have Hugging Face's names (max_new_tokens, num_beams, temperature, ...). A text gives a text, a list a
         list, ids give ids with the prompt included, as transformers does. `predictor.decode(...)` gives everything.
-        `draft`, a smaller model of the same vocabulary, makes it faster and changes nothing. `json_schema` or `regex`
-        is what every text must obey.
+        `draft`, a smaller model of the same vocabulary or "int8" for this one in 8 bits, makes it faster and changes
+        nothing. `json_schema` or `regex` is what every text must obey.
         """
         result = self.decode(prompt, settings, on_token=on_token, draft=draft, json_schema=json_schema, regex=regex)
         if isinstance(prompt, Tensor):

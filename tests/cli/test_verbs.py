@@ -192,6 +192,8 @@ def test_generate_on_a_run(home: Path, tmp_path: Path) -> None:
     with standing_in(tmp_path):
         done("train", "book.txt", "--out", "run", "--steps", "2", "--set", "data.words.length=32", *TINY, *STILL)
         said = done("generate", "run", "The good", "--max-new-tokens", "5", "--json")
+        drafted = done("generate", "run", "The good", "--max-new-tokens", "5", "--json", "--draft", "int8")
+        assert drafted.json["texts"] == said.json["texts"] and drafted.json["passes"] <= said.json["new_tokens"]
         assert done("evaluate", "run", "book.txt", "--json").json["perplexity"] > 1
         assert "anyformer generate" in run("predict", "run", "book.txt").errors[0]
     assert said.json["new_tokens"] <= 5 and len(said.json["texts"]) == 1

@@ -6,7 +6,9 @@ Without pytest on the machine: `PYTHONPATH=src:. python tests/device/test_decode
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -110,6 +112,39 @@ def test_every_row_equals_the_definition() -> None:
     print("largest gaps", check())
 
 
+def test_the_newest_column_is_put_and_seen() -> None:
+    check_put(((4, 4), (8, 2), (6, 1)), (100, 600, 1100), ("plain", "all"), (torch.float32, torch.float16))
+
+
+def check_put(
+    heads_and_groups: tuple[tuple[int, int], ...], widths: tuple[int, ...], rules: tuple[str, ...],
+    dtypes: tuple[torch.dtype, ...],
+) -> None:  # fmt: skip
+    """One kernel for putting and attending: the answers of two, and the buffers as they would be."""
+    from anyformer.core.decode_kernel import rows_attention_put
+
+    cases = itertools.product(heads_and_groups, widths, rules, dtypes)
+    for number, ((heads, groups), columns, rule, dtype) in enumerate(cases):
+        reach = (columns - 1, 0, 64, 256 % columns, 255 % columns)
+        q, k, v, index = inputs(heads, groups, 1, 24, 16, columns, dtype, reach, seed=number)
+        batch, rows = len(reach), torch.arange(len(reach), device=DEVICE)[:, None]
+        new_k = torch.randn(batch, groups, 1, 24, device=DEVICE).to(dtype)
+        new_v = torch.randn(batch, groups, 1, 16, device=DEVICE).to(dtype)
+        keys, values = k.clone(), v.clone()
+        keys[rows, :, index], values[rows, :, index] = new_k.transpose(1, 2), new_v.transpose(1, 2)
+        scores = described(rule, index, columns, 24, heads)
+        slopes = None if scores.relative is None else scores.relative.slopes(scores.tables)
+        k[rows, :, index] = torch.nan  # what stood there is not looked at
+        ours = rows_attention_put(
+            q, new_k, new_v, k, v, index, slopes, scores.scale, scores.window or 0, scores.soft_cap or 0.0
+        )
+        wanted = right(q, keys, values, scores)
+        gap = ((ours.double() - wanted).abs().max() / wanted.abs().max()).item()
+        assert gap <= BOUNDS[dtype], (heads, groups, columns, rule, dtype, gap)
+        assert torch.equal(k.nan_to_num(7.0), keys.nan_to_num(7.0)), "the keys"
+        assert torch.equal(v.nan_to_num(7.0), values.nan_to_num(7.0)), "the values"
+
+
 def test_control_a_row_that_reaches_too_far_is_seen() -> None:
     from anyformer.core.decode_kernel import attend_in_places
 
@@ -146,13 +181,16 @@ def test_it_is_chosen_for_what_it_can_do_and_for_nothing_else() -> None:
 
 def test_a_graph_holds_it_and_follows_the_rows() -> None:
     from anyformer.core.attend import attend
-    from anyformer.core.decode_kernel import attend_in_places
+    from anyformer.core.decode_kernel import attend_in_places, try_out
 
+    assert try_out(torch.device("cuda", 0))
     q, k, v, index = inputs(8, 2, 1, 64, 64, 700, torch.float32, (699, 699))
-    step = torch.compile(lambda q, k, v, index: attend(q, k, v, described("plain", index, 700, 64, 8)), fullgraph=True)
+    scores = described("plain", index, 700, 64, 8)
+    step = torch.compile(lambda q, k, v, index: attend(q, k, v, replace(scores, query_index=index)), fullgraph=True)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
-    with torch.no_grad(), torch.cuda.stream(side):
+    with torch.no_grad(), torch.cuda.stream(side), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the compiler's, about itself
         for _ in range(2):
             step(q, k, v, index)
     torch.cuda.current_stream().wait_stream(side)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -80,7 +80,7 @@ def at_rest(engine: Engine) -> None:
     assert counts.accepted == counts.over
     if engine.writers is not None and engine.rows is not None:
         assert engine.rows.free == engine.rows.capacity
-        assert engine.writers.active == 0 and not engine.writers.choosing.writers
+        assert engine.writers.active == 0 and not engine.writers.held and not engine.writers.choosing.writers
 
 
 @contextmanager
@@ -115,6 +115,7 @@ class Faulty:
     ) -> None:
         self.inner = rows_for(model, capacity=capacity)
         self.model, self.capacity, self.limit = model, capacity, self.inner.limit
+        self.resumes, self.side_by_side = self.inner.resumes, self.inner.side_by_side
         self.when, self.mark, self.error = when, mark, error
         self.bad: set[int] = set()
         self.raised = 0
@@ -134,9 +135,9 @@ class Faulty:
             self.bad.add(row.number)
         return row
 
-    def read(self, row: int, tokens: Sequence[int]) -> Tensor:
-        hidden = self.inner.read(row, tokens)
-        self.check("read", [row])  # after the fact: the row has been changed
+    def read(self, pieces: Mapping[int, Sequence[int]]) -> list[Tensor]:
+        hidden = self.inner.read(pieces)
+        self.check("read", list(pieces))  # after the fact: the rows have been changed
         return hidden
 
     def scores(self, hidden: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor
 from anyformer.core.model import Seq2Seq
 from anyformer.generation.prompts import decoder_of
 from anyformer.generation.rows.base import LoneRows, Rows
+from anyformer.generation.running import device_of
 
 
 @dataclass
@@ -56,18 +57,21 @@ def run(rows: Rows, model: Any, seed: int, *, moves: int = 40, longest: int = 9)
             text.read = text.known
             open_.append(text)
         elif move == "read":
-            text = random_.choice(reading)
-            left = len(text.prompt) - text.known  # cut where the prompt says, wherever this row came in
-            stop = min(len(text.prompt), text.read + random_.randrange(left // 2 + 1, left + 1))
-            hidden = rows.read(text.row, text.prompt[text.read : stop])
-            assert hidden.shape[0] == stop - text.read
-            text.read = stop
-            if stop == len(text.prompt):
-                text.scores.append(rows.scores(hidden[-1:])[0])
+            some = random_.sample(reading, random_.randrange(1, len(reading) + 1))
+            pieces = {}
+            for text in some:
+                left = len(text.prompt) - text.known  # cut where the prompt says, wherever this row came in
+                stop = min(len(text.prompt), text.read + random_.randrange(left // 2 + 1, left + 1))
+                pieces[text.row] = text.prompt[text.read : stop]
+            for text, hidden in zip(some, rows.read(pieces), strict=True):
+                assert hidden.shape[0] == len(pieces[text.row])
+                text.read += len(pieces[text.row])
+                if text.read == len(text.prompt):
+                    text.scores.append(rows.scores(hidden[-1:])[0])
         elif move == "step":
             some = random_.sample(writing, random_.randrange(1, len(writing) + 1))
             some = writing if random_.random() < 0.6 else some
-            tokens = torch.tensor([int(text.scores[-1].argmax()) for text in some])
+            tokens = torch.tensor([int(text.scores[-1].argmax()) for text in some], device=device_of(model))
             found = rows.step([text.row for text in some], tokens)
             for text, token, scores in zip(some, tokens.tolist(), found, strict=True):
                 text.written.append(token)
@@ -85,9 +89,9 @@ def alone(model: Any, text: Text) -> list[Tensor]:
     """The scores of one text by itself, from the store that defines what is right."""
     rows = LoneRows(model, capacity=1)
     row = rows.open(text.prompt, source=text.source).number
-    found = [rows.scores(rows.read(row, text.prompt)[-1:])[0]]
+    found = [rows.scores(rows.read({row: text.prompt})[0][-1:])[0]]
     for token in text.written:
-        found.append(rows.step([row], torch.tensor([token]))[0])
+        found.append(rows.step([row], torch.tensor([token], device=device_of(model)))[0])
     return found
 
 

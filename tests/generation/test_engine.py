@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -248,8 +248,9 @@ class Noting:
     """Rows that note how many tokens were read between two steps."""
 
     def __init__(self, inner: Any) -> None:
-        self.inner, self.log = inner, [0]
+        self.inner, self.log, self.together = inner, [0], list[int]()
         self.model, self.capacity, self.limit = inner.model, inner.capacity, inner.limit
+        self.resumes, self.side_by_side = inner.resumes, inner.side_by_side
         self.open, self.scores, self.close = inner.open, inner.scores, inner.close
 
     @property
@@ -260,9 +261,10 @@ class Noting:
     def bytes(self) -> int:
         return self.inner.bytes  # type: ignore[no-any-return]
 
-    def read(self, row: int, tokens: Sequence[int]) -> Tensor:
-        self.log[-1] += len(tokens)
-        return self.inner.read(row, tokens)  # type: ignore[no-any-return]
+    def read(self, pieces: Mapping[int, Sequence[int]]) -> list[Tensor]:
+        self.log[-1] += sum(map(len, pieces.values()))
+        self.together.append(len(pieces))
+        return self.inner.read(pieces)  # type: ignore[no-any-return]
 
     def step(self, rows: Sequence[int], tokens: Tensor) -> Tensor:
         self.log.append(0)
@@ -302,14 +304,31 @@ def test_several_short_prompts_are_read_between_two_steps() -> None:
     assert [work.phase for work in works] == ["decode"] * 6
     turns(engine)
     at_rest(engine)
-    engine = Engine(rows(capacity=32), chunk=32)  # a pass costs something however few tokens it reads
-    works = [job([1], new=4) for n in range(32)]
+
+
+def begun_in_a_turn(rows: Any, prompts: Sequence[Sequence[int]], chunk: int = 32) -> tuple[int, list[int]]:
+    """How many texts begin in the first turn, and the rows of each reading until all are over."""
+    noting = Noting(rows)
+    engine, works = Engine(noting, chunk=chunk), [job(prompt, new=4) for prompt in prompts]
     for work in works:
         engine.submit(work)
     with torch.no_grad():
         engine.turn()
-    assert [work.phase for work in works].count("decode") == 8
+    begun = [work.phase for work in works].count("decode")
     turns(engine)
+    at_rest(engine)
+    assert [told(work).tokens for work in works] == [alone(net(GPT), work) for work in works]
+    return begun, noting.together
+
+
+def test_prompts_are_read_side_by_side_as_far_as_the_longest_leaves_room() -> None:
+    assert begun_in_a_turn(rows(capacity=32), [[1]] * 32) == (32, [32])
+    # A store that reads one after the other pays for every pass, however few tokens it reads.
+    assert begun_in_a_turn(LoneRows(net(GPT), capacity=32), [[1]] * 32) == (8, [1] * 32)
+    mixed = [[1] * 4, [2] * 7, [3] * 8, [4] * 12, [5] * 3, [6] * 40, [7] * 2]
+    begun, together = begun_in_a_turn(rows(capacity=8), mixed)
+    assert together[0] == 3 and begun < 7  # 3 of up to 8 tokens; a fourth would make all of them 12 wide
+    assert begun_in_a_turn(rows(capacity=8), mixed, chunk=10_000) == (7, [7])
 
 
 @pytest.mark.alone

@@ -30,6 +30,7 @@ from anyformer.core.places import PlacedState, Places
 from anyformer.core.state import State
 from anyformer.generation import Generation, generate
 from anyformer.generation.choosing import Choosing
+from anyformer.generation.rows import together
 from anyformer.generation.rows.base import LoneRows, Rows, rows_for
 from anyformer.generation.rows.joined import JoinedRows
 from anyformer.generation.rows.lanes import common
@@ -86,6 +87,7 @@ def test_rows_in_fixed_places_give_what_each_gives_alone(mixer: Mixer, position:
     if fits(mixer, position):
         net, seed = fill(around(mixer, position)), list(POSITIONS).index(position)
         check(SlotRows(net, capacity=4, limit=40), net, seed, moves=20)
+        check(SlotRows(net, capacity=4, limit=40, recorded=True), net, seed, moves=20)
 
 
 @every_position
@@ -136,6 +138,7 @@ def test_long_texts_roll_through_their_windows(mixer: Mixer) -> None:
     check(JoinedRows(net, capacity=3, limit=400), net, 2, moves=30, longest=150)
     if mixer.placed:
         check(SlotRows(net, capacity=3, limit=400), net, 2, moves=30, longest=150)
+        check(SlotRows(net, capacity=3, limit=400, recorded=True), net, 2, moves=30, longest=150)
 
 
 # ---------------------------------------------------------------- tokens, and the settings of each row
@@ -157,7 +160,7 @@ def test_greedy_and_seeded_tokens_are_those_of_generate(kind: str) -> None:
     choosing, numbers, last = Choosing(spec.embed.vocabulary[0]), [], []
     for key, (prompt, way) in enumerate(zip(prompts, WAYS, strict=True)):
         row, known = rows.open(prompt)
-        hidden = rows.read(row, prompt[known:])
+        hidden = rows.read({row: prompt[known:]})[0]
         seed = way.seed if isinstance(way.seed, int) else 0
         choosing.add(key, way, prompt, seed)
         numbers.append(row)
@@ -180,10 +183,17 @@ def test_a_wrong_column_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def one_too_far(self: Places, k: Tensor, v: Tensor, window: int | None = None) -> tuple[Tensor, Tensor]:
         if isinstance(self.at, Tensor):
-            self.at = self.at + 1
+            self.at = (self.at + 1).clamp(max=self.span - 1)
         return plain(self, k, v, window)
 
     monkeypatch.setattr(Places, "update", one_too_far)
+    assert worst(net, run(SlotRows(net, capacity=4, limit=40), net, 0)) > 1e-3
+
+
+def test_a_joint_reading_that_forgets_what_stood_before_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = fill(language(mixer=Attention(heads=4)))
+    plain = together.copied
+    monkeypatch.setattr(together, "copied", lambda layer, slots, have, *more: plain(layer, slots, 0, *more))
     assert worst(net, run(SlotRows(net, capacity=4, limit=40), net, 0)) > 1e-3
 
 
@@ -211,7 +221,7 @@ def decoded(rows: Rows, prompts: list[list[int]], cuts: list[int], new: int = 3)
         row, at = rows.open(prompt, scope=str(i % 3))
         size = cuts[i % len(cuts)]
         while at < len(prompt):
-            hidden = rows.read(row, prompt[at : at + size])
+            hidden = rows.read({row: prompt[at : at + size]})[0]
             at += size
         numbers.append(row)
         found.append([rows.scores(hidden[-1:])[0]])
@@ -232,6 +242,9 @@ def test_strict_rows_are_equal_to_the_last_bit_alone_and_among_31_others(name: s
     for i in (0, 9, 17, 31):
         rows = rows_for(net, capacity=32, limit=96, strict=True)
         assert torch.equal(decoded(rows, [prompts[i]], [9])[0], many[i])
+    rows = rows_for(net, capacity=32, limit=96, strict=True)  # read at one call, they are read one by one
+    joint = rows.read({rows.open(prompts[i], scope=str(i)).number: prompts[i] for i in (0, 17, 31)})
+    assert all(torch.equal(rows.scores(one[-1:])[0], many[i][0]) for i, one in zip((0, 17, 31), joint, strict=True))
     loose = decoded(rows_for(net, capacity=32, limit=96), prompts, [100, 5, 17])  # control: rounding shows elsewhere
     assert any(not torch.equal(one, other) for one, other in zip(loose, many, strict=True))
 
@@ -254,8 +267,8 @@ def test_a_prefix_is_reused_in_its_own_scope_only(kind: str) -> None:
     rows = kinds()[kind]
     row, known = rows.open([1, 2, 3, 4], scope="mine")
     assert known == 0
-    rows.read(row, [1, 2])
-    rows.read(row, [3, 4])
+    rows.read({row: [1, 2]})
+    rows.read({row: [3, 4]})
     rows.step([row], torch.tensor([5]))
     rows.close(row)
     for scope, expected in (("yours", 0), ("", 0), ("mine", 5)):
@@ -270,7 +283,7 @@ def test_a_prefix_is_reused_in_its_own_scope_only(kind: str) -> None:
 def test_what_must_not_be_kept_is_not() -> None:
     for rows in kinds().values():
         row = rows.open([1, 2, 3]).number
-        rows.read(row, [1, 2, 3])
+        rows.read({row: [1, 2, 3]})
         rows.close(row, keep=False)
         assert rows.open([1, 2, 3, 4]).known == 0
 
@@ -278,12 +291,12 @@ def test_what_must_not_be_kept_is_not() -> None:
 def test_a_row_in_use_lends_its_beginning() -> None:
     rows = kinds()["slots"]
     first = rows.open([1, 2, 3, 4]).number
-    rows.read(first, [1, 2, 3, 4])
+    rows.read({first: [1, 2, 3, 4]})
     second, known = rows.open([1, 2, 3, 9])
     assert known == 3
-    scores = rows.scores(rows.read(second, [9])[-1:])
+    scores = rows.scores(rows.read({second: [9]})[0][-1:])
     right = LoneRows(rows.model)
-    assert torch.allclose(scores, right.scores(right.read(right.open([1]).number, [1, 2, 3, 9])[-1:]), atol=1e-5)
+    assert torch.allclose(scores, right.scores(right.read({right.open([1]).number: [1, 2, 3, 9]})[0][-1:]), atol=1e-5)
 
 
 def test_what_was_not_used_for_longest_gives_way() -> None:
@@ -291,11 +304,11 @@ def test_what_was_not_used_for_longest_gives_way() -> None:
     rows = SlotRows(net, capacity=2, limit=40)
     for prompt in ([1, 2, 3], [4, 5, 6]):
         row = rows.open(prompt).number
-        rows.read(row, prompt)
+        rows.read({row: prompt})
         rows.close(row)
     rows.close(rows.open([1, 2, 3, 7]).number)  # used again
     row = rows.open([8, 9]).number
-    rows.read(row, [8, 9])
+    rows.read({row: [8, 9]})
     assert rows.open([1, 2, 3, 8]).known == 3  # the other one gave way
     rows.close(row)
     assert rows.open([4, 5, 6, 7]).known == 0
@@ -309,7 +322,7 @@ def test_a_source_that_is_known_is_not_read_again(kind: str) -> None:
     net.encoder.register_forward_hook(lambda *_: calls.append(1))
     for _ in range(2):
         row, known = rows.open([1, 2], source=[3, 4, 5], scope="a")
-        rows.read(row, [1, 2][known:])
+        rows.read({row: [1, 2][known:]})
         rows.step([row], torch.tensor([2]))
         rows.close(row)
     if kind == "slots":
@@ -351,7 +364,7 @@ def test_a_lone_row_in_a_high_slot_does_not_pay_for_those_below(monkeypatch: pyt
     rows = SlotRows(build(decoder()), capacity=8, limit=300)
     numbers = [rows.open([i]).number for i in range(8)]
     for i, row in enumerate(numbers):
-        rows.read(row, [i])
+        rows.read({row: [i]})
     seen = passes(rows, monkeypatch)
     rows.step(numbers[7:], torch.tensor([1]))
     assert seen == [(1, 2)]
@@ -363,7 +376,7 @@ def test_rows_that_stand_apart_are_moved_together(monkeypatch: pytest.MonkeyPatc
     numbers = []
     for i in range(6):
         numbers.append(rows.open([i, i + 1, i + 2]).number)
-        rows.read(numbers[-1], [i, i + 1, i + 2])
+        rows.read({numbers[-1]: [i, i + 1, i + 2]})
     for row in numbers[1:5]:
         rows.close(row)
     seen, ends = passes(rows, monkeypatch), [numbers[0], numbers[5]]
@@ -373,7 +386,7 @@ def test_rows_that_stand_apart_are_moved_together(monkeypatch: pytest.MonkeyPatc
         right = LoneRows(net)
         row = right.open([0]).number
         text = [first, first + 1, first + 2, *[token] * (PATIENCE + 3)]
-        assert torch.allclose(last[at], right.scores(right.read(row, text)[-1:])[0], atol=1e-9)
+        assert torch.allclose(last[at], right.scores(right.read({row: text})[0][-1:])[0], atol=1e-9)
     assert rows.open([1, 2, 3, 9]).known == 3  # what stood between them is still there
 
 
@@ -382,18 +395,18 @@ def test_memory_grows_with_what_is_held() -> None:
     idle = rows.bytes
     assert idle * 16 * 8 < SlotRows(rows.model, capacity=16, limit=4096, strict=True).bytes
     row = rows.open([1] * 600).number
-    rows.read(row, [1] * 600)
+    rows.read({row: [1] * 600})
     assert idle < rows.bytes <= 4 * idle
 
 
 def test_rows_end_at_their_limit() -> None:
     for rows in kinds().values():
         row = rows.open([1]).number
-        rows.read(row, [1] * 40)
+        rows.read({row: [1] * 40})
         with pytest.raises(UserError, match="41 tokens do not fit a row of 40"):
             rows.step([row], torch.tensor([1]))
         with pytest.raises(UserError, match="do not fit"):
-            rows.read(row, [1])
+            rows.read({row: [1]})
         rows.open([1])
         with pytest.raises(UserError, match="all 2 rows are open"):
             rows.open([2])

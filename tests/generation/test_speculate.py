@@ -326,6 +326,7 @@ def test_folders_with_a_draft(tmp_path: Path) -> None:
     plain = model.generate(["to be", "or"], **how)
     assert model.generate(["to be", "or"], draft=draft, **how) == plain
     assert model.generate(["to be", "or"], draft=draft.model, num_assistant_tokens=2, **how) == plain
+    assert model.generate(["to be", "or"], draft="int8", **how) == plain
     assert model.generate(["to be", "or"], prompt_lookup_num_tokens=3, **how) == plain
     with pytest.raises(UserError, match="draft: the draft has another tokenizer"):
         model.generate("to be", draft=other)

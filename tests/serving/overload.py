@@ -15,7 +15,7 @@ from tests.serving.figures import Figures, percentile
 from tests.serving.server import Server
 from tests.serving.wire import Answer, Wire, ask
 
-TOKENS = 64
+TOKENS = 64  # of a text in the mean; of one length they would begin and end together
 
 
 @dataclass
@@ -38,8 +38,8 @@ class Seen:
 
 def body(server: Server, chance: random.Random) -> dict[str, Any]:
     prompt = [chance.randrange(5, 300) for _ in range(16)]
-    return {"model": server.line["model"], "prompt": prompt, "max_tokens": TOKENS, "temperature": 1.0, "stream": True,
-            "seed": chance.randrange(10_000)}  # fmt: skip
+    return {"model": server.line["model"], "prompt": prompt, "max_tokens": chance.randint(TOKENS // 2, TOKENS * 3 // 2),
+            "temperature": 1.0, "stream": True, "seed": chance.randrange(10_000)}  # fmt: skip
 
 
 async def one(server: Server, seen: Seen, chance: random.Random, wire: Wire | None = None) -> Wire | None:
@@ -47,7 +47,8 @@ async def one(server: Server, seen: Seen, chance: random.Random, wire: Wire | No
     seen.sent += 1
     began = time.monotonic()
     try:
-        wire = wire or await Wire.open(server.port)
+        if wire is None or wire.reader.at_eof():  # a line that nobody used for long is closed
+            wire = await Wire.open(server.port)
         answer = await asyncio.wait_for(wire.ask("/v1/completions", body(server, chance)), 60)
         seen.answers.append((began, answer))
         if answer.headers.get("connection", "").lower() == "close":
@@ -83,6 +84,8 @@ async def closed(server: Server, clients: int, seconds: float, seed: int) -> See
         chance, wire = random.Random(seed * 1000 + number), None
         while time.monotonic() - began < seconds:
             wire = await one(server, seen, chance, wire)
+            if wire is not None and seen.answers[-1][1].status != 200:  # its own: nothing came in between
+                await asyncio.sleep(0.02)
         if wire is not None:
             wire.cut()
 
@@ -140,8 +143,8 @@ async def measure(server: Server, rows: int, clients: int, seconds: float) -> di
 
 
 def prove(server: Server, *, rows: int, clients: int, seconds: float, goodput: float = 0.9, first: float = 2.0,
-          refusal: float = 0.1, share: float = 0.99) -> Figures:  # fmt: skip
-    """Four times the capacity, beside 0.8 of it."""
+          refusal: float = 0.1, share: float = 0.99, least: float = 0.0) -> Figures:  # fmt: skip
+    """Four times the capacity, beside 0.8 of it. First tokens within `least` seconds are all as good."""
     found = Figures("overload")
     seen = asyncio.run(measure(server, rows, clients, seconds))
     full, below, over = seen["full"], seen["below"], seen["over"]
@@ -155,7 +158,7 @@ def prove(server: Server, *, rows: int, clients: int, seconds: float, goodput: f
     found.at_most(f"seconds to a refusal, {name}", percentile([answer.over_at for answer in refused], share), refusal)
     found.note(f"seconds to the first token at 0.8 C, {name}", percentile(below.first, share))
     found.note(f"seconds to the first token at 4 C, {name}", percentile(over.first, share))
-    found.at_most("their ratio", percentile(over.first, share) / percentile(below.first, share), first)
+    found.at_most("their ratio", percentile(over.first, share) / max(least, percentile(below.first, share)), first)
     others = [answer.status for _, answer in over.answers if answer.status not in (200, 429, 503)]
     found.equal("other answers and broken lines", len(others) + len(over.broken), 0)
     found.at_most("memory grown, MB", seen["grown"], 50)

@@ -63,7 +63,7 @@ def hung_up(given: Setting) -> Figures:
 
 
 def slow_lines(given: Setting) -> Figures:
-    with Server(given.folders["patient"], "--rows", "64") as server:
+    with Server(given.folders["patient"], "--rows", "64", "--queue-tokens", "200000") as server:
         return slow.prove(server, senders=given.size(200, 20), readers=given.size(50, 4), asked=given.size(200, 30),
                           ratio=1.2, reading=True)  # fmt: skip
 

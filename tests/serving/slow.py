@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import socket
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -40,8 +43,8 @@ async def send_slowly(server: Server, part: str, every: float, patience: float) 
     return time.monotonic() - began, status
 
 
-async def read_slowly(server: Server, tokens: int, patience: float) -> float:
-    """Ask for a long stream with small buffers and read nothing; seconds until the server hangs up."""
+async def read_slowly(server: Server, tokens: int, patience: float) -> tuple[float, bool]:
+    """Ask for a long stream with small buffers and read nothing; seconds until the server hangs up; did it write?"""
     wire, began = await Wire.open(server.port, receive_buffer=2048), time.monotonic()
     body = {"model": server.line["model"], "prompt": "The", "max_tokens": tokens, "stream": True, "logprobs": 5,
             "temperature": 1.0}  # fmt: skip
@@ -49,13 +52,16 @@ async def read_slowly(server: Server, tokens: int, patience: float) -> float:
     try:
         await wire.send(request("/v1/completions", body))
         transport.pause_reading()
-        sock = wire.writer.get_extra_info("socket")
-        while time.monotonic() - began < patience:
-            await asyncio.sleep(0.2)
-            # What the kernel knows of the line: a state other than ESTABLISHED (1) means the server has left.
-            if sock.getsockopt(6, 11, 8)[0] != 1:  # TCP_INFO
-                return time.monotonic() - began
-        return float("inf")
+        sock, wrote = wire.writer.get_extra_info("socket"), False
+        with socket.socket(fileno=os.dup(sock.fileno())) as line:
+            while time.monotonic() - began < patience:
+                await asyncio.sleep(0.2)
+                # What the kernel knows of the line: a state other than ESTABLISHED (1) means the server has left.
+                if line.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 8)[0] != 1:
+                    return time.monotonic() - began, wrote
+                with contextlib.suppress(BlockingIOError):
+                    wrote = wrote or b"data: " in line.recv(2048, socket.MSG_PEEK)
+        return float("inf"), wrote
     finally:
         wire.cut(rudely=True)
 
@@ -80,7 +86,7 @@ async def beside(server: Server, *, senders: int, readers: int, asked: int, pati
     await asyncio.sleep(2.0)
     busy = await others(server, asked)
     ended = await asyncio.gather(*slow) if senders else []
-    left: Sequence[float] = []
+    left: Sequence[tuple[float, bool]] = []
     if reading:
         left = await asyncio.gather(*stalled)
     for task in stalled:
@@ -104,5 +110,8 @@ def prove(server: Server, *, senders: int, readers: int, asked: int, ratio: floa
     found.at_most("seconds until a slow sender is dropped, the longest", max(s for s, _ in seen["senders"]), 12.0)
     found.equal("slow senders answered 5xx", sum(status >= 500 for _, status in seen["senders"]), 0)
     if reading:
-        found.at_most("seconds until a stalled reader is dropped, the longest", max(seen["readers"]), 38.0)
+        found.equal("stalled readers for whom nothing was written", sum(not wrote for _, wrote in seen["readers"]), 0)
+        times = [seconds for seconds, _ in seen["readers"]]
+        found.at_most("seconds until a stalled reader is dropped, the longest", max(times), 38.0)
+        found.at_least("seconds until a stalled reader is dropped, the shortest", min(times), 25.0)
     return found

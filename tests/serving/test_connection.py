@@ -15,7 +15,7 @@ import pytest
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from anyformer.serving.connection import connection_class, look_at
+from anyformer.serving.connection import bytes_in_kernel, connection_class, look_at
 from anyformer.serving.limits import Limits
 from anyformer.serving.run import QuietServer
 
@@ -24,18 +24,20 @@ HEAD = b"GET /large HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
-    """Answers with a little, or with more than a line holds."""
-    size = 64 * 1024 * 1024 if scope["path"] == "/large" else 2
+    """Answers with a little, with what the kernel takes at once, or with more than a line holds."""
+    size = {"/large": 64 * 1024 * 1024, "/some": 12_000}.get(scope["path"], 2)
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", str(size).encode())]})
     for at in range(0, size, 65_536):
         await send({"type": "http.response.body", "body": b"x" * min(65_536, size), "more_body": at + 65_536 < size})
 
 
 @contextlib.contextmanager
-def running(protocol: type[HttpToolsProtocol], looking: bool = True) -> Iterator[tuple[int, QuietServer]]:
-    """A server in a thread; its port."""
+def running(
+    protocol: type[HttpToolsProtocol], looking: bool = True, kept: int = 5
+) -> Iterator[tuple[int, QuietServer]]:
+    """A server in a thread; its port. An idle line is `kept` so many seconds."""
     config = uvicorn.Config(app, http=protocol, ws="none", lifespan="off", log_config=None, timeout_graceful_shutdown=1,
-                            access_log=False)  # fmt: skip
+                            access_log=False, timeout_keep_alive=kept)  # fmt: skip
     server = QuietServer(config)
     listening = socket.create_server(("127.0.0.1", 0))
 
@@ -47,7 +49,7 @@ def running(protocol: type[HttpToolsProtocol], looking: bool = True) -> Iterator
                 look_at(server.server_state.connections)
         for connection in list(server.server_state.connections):
             connection.transport.abort()
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.02)  # closed lines are taken down by the loop
 
     thread = threading.Thread(target=lambda: asyncio.run(work()))
     thread.start()
@@ -112,12 +114,12 @@ def test_no_http(port: int, raw: bytes) -> None:
     assert status == 400 and error["code"] == "invalid_http"
 
 
-def stalled(port: int, seconds: float) -> bool:
-    """Whether the server hangs up on a client that reads nothing of a large answer."""
+def stalled(port: int, seconds: float, path: bytes = b"/large") -> bool:
+    """Whether the server hangs up on a client that reads nothing of an answer."""
     with socket.socket() as line:
-        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         line.connect(("127.0.0.1", port))
-        line.sendall(HEAD + b"\r\n")
+        line.sendall(HEAD.replace(b"/large", path) + b"\r\n")
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             time.sleep(0.05)
@@ -126,8 +128,31 @@ def stalled(port: int, seconds: float) -> bool:
     return False
 
 
-def test_a_reader_that_stalls_is_let_go(port: int) -> None:
-    assert stalled(port, 3.0)
+@pytest.mark.parametrize("path", [b"/large", b"/some"])
+def test_a_reader_that_stalls_is_let_go(port: int, path: bytes) -> None:
+    assert stalled(port, 3.0, path)
+
+
+def test_one_that_left_the_last_answer_unread_is_let_go_by_us_not_by_the_kernel() -> None:
+    with running(connection_class(LIMITS), kept=0) as (port, _):
+        assert stalled(port, 3.0, b"/some")
+    with running(HttpToolsProtocol, looking=False, kept=0) as (port, _):  # control: closed, and kept by the kernel
+        assert not stalled(port, 1.2, b"/some")
+
+
+def test_the_kernel_takes_little_that_is_not_read() -> None:
+    """What has left the application's hands, while the client reads nothing."""
+    taken = {}
+    for name, protocol in (("ours", connection_class(LIMITS)), ("uvicorn's", HttpToolsProtocol)):
+        with running(protocol, looking=False) as (port, server), socket.socket() as line:
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            line.connect(("127.0.0.1", port))
+            line.sendall(HEAD + b"\r\n")
+            time.sleep(0.3)
+            (connection,) = server.server_state.connections
+            left = bytes_in_kernel(connection.transport.get_extra_info("socket"))  # type: ignore[union-attr]
+            taken[name] = left + connection.transport.get_write_buffer_size()  # type: ignore[union-attr]
+    assert taken["ours"] <= 2 * LIMITS.output + 65_536 + 4096 < taken["uvicorn's"], taken
 
 
 def test_one_that_reads_slowly_is_not(port: int) -> None:
@@ -144,6 +169,27 @@ def test_one_that_reads_slowly_is_not(port: int) -> None:
         while got < 64 * 1024 * 1024 and (part := line.recv(1 << 20)):
             got += len(part)
     assert got > 64 * 1024 * 1024
+
+
+def wait_for_a_body(protocol: type[HttpToolsProtocol]) -> float:
+    """Seconds of the second answer on a line, in the median of a few: a head and a body, sent apart."""
+    took = []
+    with (
+        running(protocol, looking=False) as (port, _),
+        socket.create_connection(("127.0.0.1", port), timeout=3) as line,
+    ):
+        for _ in range(9):
+            began, got = time.monotonic(), b""
+            line.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            while not got.endswith(b"\r\n\r\nxx"):
+                got += line.recv(4096)
+            took.append(time.monotonic() - began)
+    return sorted(took)[len(took) // 2]
+
+
+@pytest.mark.alone
+def test_a_body_does_not_wait_for_its_head_to_be_acknowledged() -> None:
+    assert wait_for_a_body(connection_class(LIMITS)) < 0.02 < wait_for_a_body(HttpToolsProtocol)  # and a control
 
 
 def test_control_without_the_deadlines_nobody_is_let_go() -> None:

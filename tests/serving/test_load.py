@@ -28,18 +28,18 @@ def test_who_hangs_up_leaves_nothing_behind(folders: Folders) -> None:
 
 
 @pytest.mark.alone
-def test_slow_senders_hold_nobody_up(folders: Folders) -> None:
-    """The stalled readers' 30 seconds are waited for in prove_serve.py."""
+def test_slow_senders_and_readers_hold_nobody_up(folders: Folders) -> None:
+    """As many readers as there are rows; their 30 seconds are waited for in prove_serve.py."""
     with serving(folders["patient"], "--rows", "8") as server:
-        slow.prove(server, senders=40, readers=4, asked=40, ratio=2.0, share=0.5, reading=False, patience=14,
-                   tokens=200).check()  # fmt: skip
+        slow.prove(server, senders=40, readers=8, asked=40, ratio=1.5, share=0.5, reading=False, patience=14).check()
 
 
 @pytest.mark.alone
 def test_four_times_too_much(folders: Folders) -> None:
     with serving(folders["writer"], "--rows", "8", "--queue-tokens", "160") as server:
         # Eight seconds beside the clients' own work on the same cores: wider bars than the minute of prove_serve.py.
-        overload.prove(server, rows=8, clients=128, seconds=6, goodput=0.6, first=8.0, refusal=0.3, share=0.9).check()
+        overload.prove(server, rows=8, clients=128, seconds=6, goodput=0.6, first=4.0, refusal=0.1,
+                       least=0.1).check()  # fmt: skip
 
 
 def test_told_to_end_with_many_in_flight(folders: Folders) -> None:

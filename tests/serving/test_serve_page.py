@@ -109,11 +109,12 @@ def test_bounds_of_the_page_are_those_of_the_requests() -> None:
 
 def test_limits_of_the_page_are_those_of_the_server() -> None:
     limits = Limits()
-    named = "its body|its first line.*?|time until.*?|bytes that wait.*?|time without.*?|texts of.*?|tokens of a .*?"
+    named = "its body|its first line.*?|time until.*?|bytes that wait.*?|tokens that wait behind.*?|time without.*?"
+    named += "|texts of.*?|tokens of a .*?"
     shown = dict(re.findall(rf"^\| ({named}) \| ([\d,]+)", TEXT, re.M))
     found = [float(number.replace(",", "")) for number in shown.values()]
-    assert found == [limits.body, limits.headers, limits.receive, limits.output, limits.stall, limits.choices,
-                     limits.new_tokens]  # fmt: skip
+    assert found == [limits.body, limits.headers, limits.receive, limits.output, limits.ahead, limits.stall,
+                     limits.choices, limits.new_tokens]  # fmt: skip
     assert f"{data_urls.MOST_PIXELS:,} pixels" in TEXT and f"{data_urls.MOST_BYTES:,} bytes" in TEXT
     assert f"nothing moved for {limits.stuck:.0f} s" in TEXT
 

@@ -15,6 +15,7 @@ from torch import nn
 
 from anyformer.checkpoints import names, tensors
 from anyformer.core.init import allocate
+from anyformer.core.quantise import check_whole
 from anyformer.errors import UserError, did_you_mean
 from anyformer.families import FAMILIES
 from anyformer.families.config import ACTS, IRRELEVANT, Config
@@ -248,6 +249,7 @@ def empty(
 
 def save_own(folder: str | Path, spec: Network, model: nn.Module, *, shard_bytes: int = SHARD_BYTES) -> Path:
     """Write anyformer.json and the weights; the folder must not hold another model."""
+    check_whole(model, folder)
     folder = fresh(folder)
     spec.save(folder / SPEC_FILE)
     tensors.write_shards(folder, dict(model.named_parameters()), shard_bytes=shard_bytes)
@@ -266,6 +268,7 @@ def save_foreign(
 
     `config` holds further fields to keep: labels, token ids, what the folder it came from said.
     """
+    check_whole(model, folder)
     family, head, made = as_family(spec, config or {})
     folder = fresh(folder)
     reader = Config(config or {})

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from anyformer.checkpoints.folder import fresh
 from anyformer.core.model import Model
+from anyformer.core.quantise import check_whole
 from anyformer.embeds.patches import Patches
 from anyformer.embeds.tokens import Tokens
 from anyformer.errors import UserError
@@ -49,6 +50,7 @@ def answer(out: Any) -> Tensor:
 def export_onnx(folder: str | Path, predictor: Any) -> Path:
     """Write model.onnx and what stands around it; decoders with a cache are refused."""
     spec, model = predictor.spec, predictor.model
+    check_whole(model, "--to onnx")
     if not isinstance(spec, Model) or spec.stack.causal:
         raise UserError(
             "only encoders, classifiers and image models go to ONNX", where="--to onnx", fix="use --to hf for a decoder"

@@ -40,7 +40,7 @@ def generate(
     regex: Annotated[str | None, typer.Option(help="A pattern that the whole text must match.")] = None,
     lookup: Annotated[int | None, typer.Option(min=1, help="Try so many tokens of an earlier passage at once.")] = None,
     draft: Annotated[
-        Path | None, typer.Option(help="A smaller model that writes ahead; the text stays the same.")
+        str | None, typer.Option(help="A smaller model, or int8 for this one rounded, writes ahead; same text.")
     ] = None,
     draft_tokens: Annotated[int | None, typer.Option(min=1, help="So many tokens ahead.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16, float16; as on disk if not given.")] = None,
@@ -54,7 +54,7 @@ def generate(
     \b
     Example:
       anyformer generate FOLDER "Once upon a time" --max-new-tokens 50
-      anyformer generate FOLDER "def " --temperature 0.8 --seed 1
+      anyformer generate FOLDER "def " --temperature 0.8 --seed 1 --draft int8
       anyformer generate FOLDER "The year: " --regex "(19|20)[0-9]{2}"
     """
     import anyformer
@@ -67,7 +67,7 @@ def generate(
     check_writes(predictor, folder)
     if quantise is not None:
         anyformer.quantise(predictor.model, quantise)
-    writer = None if draft is None else anyformer.load(draft, device=device, dtype=torch_dtype(dtype))
+    writer = draft if draft in (None, "int8") else anyformer.load(draft, device=device, dtype=torch_dtype(dtype))
     schema = None if json_schema is None else read_text(json_schema, "--json-schema")
     opened = time.perf_counter()
     sampled = temperature not in (None, 0.0) or top_k is not None or top_p is not None

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from anyformer.core.compiling import Attempt
+from anyformer.core.few_rows import available
 
 LARGEST = 127  # of 8 bits with sign; -128 is left out, so that both sides are alike
 TOGETHER = 4  # rows of the input that share one reading of the weights
-STREAMS = 4  # rows of weights read side by side for one row of the input
 FEW = 16  # rows of the input up to which weights are widened as they are read, where the compiler makes the code
 PIECE = 4096  # rows of weights widened at once where a copy has to be made
 
@@ -23,6 +21,7 @@ class Int8(NamedTuple):
 
     values: Tensor
     scales: Tensor
+    dtype: torch.dtype = torch.float32  # of the weights as they were
 
     @classmethod
     def of(cls, weight: Tensor) -> Int8:
@@ -30,7 +29,7 @@ class Int8(NamedTuple):
         exact = weight.detach().to(torch.promote_types(weight.dtype, torch.float32))
         scales = exact.abs().amax(1) / LARGEST
         scales = scales.where(scales > 0, 1.0)  # a row of zeros
-        return cls((exact / scales[:, None]).round().to(torch.int8), scales)
+        return cls((exact / scales[:, None]).round().to(torch.int8), scales, weight.dtype)
 
     def wide(self, dtype: torch.dtype) -> Tensor:
         """The weights themselves, (N,K)."""
@@ -38,50 +37,40 @@ class Int8(NamedTuple):
 
     def look_up(self, ids: Tensor) -> Tensor:
         """The rows of some ids, (...,K)."""
-        return self.values[ids].to(self.scales.dtype) * self.scales[ids][..., None]
+        return (self.values[ids].to(self.scales.dtype) * self.scales[ids][..., None]).to(self.dtype)
 
     def product(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """(...,K) to (...,N), in the precision of x; sums of a few rows are made in float32."""
-        rows = x.reshape(-1, x.shape[-1])
-        if torch.compiler.is_compiling():
-            y = by_reading(rows, *self) if rows.shape[0] <= FEW else by_widening(rows, *self)
+        """(...,K) to (...,N), in the precision of x; on a CPU sums are made in float32."""
+        if self.ours(x):
+            within = bias if bias is not None and bias.dtype == torch.float32 else None
+            y = torch.ops.anyformer.few_rows(x.float(), self.values, self.scales, within)
+            bias = None if within is bias else bias
+        elif torch.compiler.is_compiling() and x.numel() <= FEW * x.shape[-1]:
+            y = by_reading(x, self.values, self.scales)
         else:
-            y = (code_for_one() if rows.shape[0] == 1 and x.device.type == "cpu" else by_widening)(rows, *self)
-        y = y if bias is None else y + bias
-        return y.to(x.dtype).reshape(*x.shape[:-1], -1)
+            y = by_widening(x, self.values, self.scales)
+        return (y if bias is None else y + bias).to(x.dtype)
+
+    def ours(self, x: Tensor) -> bool:
+        """Whether machine code of our own makes products with x: it knows float32, and nothing of gradients."""
+        fits = x.device.type == "cpu" and self.scales.dtype == torch.float32
+        return fits and not (x.requires_grad and torch.is_grad_enabled()) and available()
 
 
 def by_reading(x: Tensor, values: Tensor, scales: Tensor) -> Tensor:
-    """Products (M,N) as sums: compiled, every weight is read once, in 8 bits, for each few rows of x (M,K)."""
-    x = x.float()
-    if x.shape[0] == 1:
-        return (one_row(x[0], values) * scales)[None]
+    """Products (...,N) as sums: compiled, every weight is read once, in 8 bits, for each few rows of x (...,K)."""
     found = []
-    for some in x.split(TOGETHER):
+    for some in x.float().reshape(-1, x.shape[-1]).split(TOGETHER):
         wide = values.float()
         found += [(wide * row).sum(-1) * scales for row in some.unbind()]
-    return torch.stack(found)
-
-
-def one_row(x: Tensor, values: Tensor) -> Tensor:
-    """Sums (N,) of several rows of weights side by side: one alone would wait for each of its additions."""
-    even = values.shape[0] // STREAMS * STREAMS
-    parts = values[:even].unflatten(0, (STREAMS, -1)).unbind()
-    rest = [values[even:]] if even < values.shape[0] else []
-    return torch.cat([(part.float() * x).sum(-1) for part in (*parts, *rest)])
+    return torch.stack(found).reshape(*x.shape[:-1], -1)
 
 
 def by_widening(x: Tensor, values: Tensor, scales: Tensor) -> Tensor:
-    """Products (M,N) with a wide copy of the weights: plain, and right everywhere."""
+    """Products (...,N) with a wide copy of the weights: plain, and right everywhere."""
     if torch.compiler.is_compiling():
         return F.linear(x, values.to(x.dtype)) * scales.to(x.dtype)
     return torch.cat([F.linear(x, piece.to(x.dtype)) for piece in values.split(PIECE)], -1) * scales.to(x.dtype)
-
-
-@cache
-def code_for_one() -> Attempt:
-    """`by_reading` for one row of x, compiled for all sizes of weights."""
-    return Attempt(by_reading, by_widening, "products in 8 bits are slow,", dynamic=True)
 
 
 class Int8Linear(nn.Module):
@@ -112,17 +101,19 @@ class Int8Table(nn.Module):
 
     values: Tensor
     scales: Tensor
+    like: Tensor
 
     def __init__(self, weight: Tensor) -> None:
         super().__init__()
         rounded = Int8.of(weight)
         self.register_buffer("values", rounded.values)
         self.register_buffer("scales", rounded.scales)
+        self.register_buffer("like", weight.new_empty(0), persistent=False)  # what `to(dtype)` would make of them
 
     @property
     def weight(self) -> Int8:
         """The rows."""
-        return Int8(self.values, self.scales)
+        return Int8(self.values, self.scales, self.like.dtype)
 
 
 def look_up(ids: Tensor, rows: Tensor | Int8) -> Tensor:

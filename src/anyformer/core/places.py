@@ -135,3 +135,8 @@ class PlacedState(State):
     def newest(self, length: int) -> Tensor:
         assert self.places is not None
         return self.places
+
+
+def rounded(count: int) -> int:
+    """The next power of two: few sizes, so that little is made anew."""
+    return 1 << (count - 1).bit_length()

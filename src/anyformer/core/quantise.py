@@ -15,8 +15,8 @@ def quantise(model: nn.Module, to: str = "int8") -> nn.Module:
 
     Every linear layer and the table of words, which a tied head shares: weight = scale * n, n from -127 to 127, with a
     scale for each row (an output channel, a word); biases, norms and positions stay as they are, and activations are
-    not rounded. On a CPU it is fast where it is compiled, `generate(compiled(quantise(model)), ...)`; alone, single
-    tokens are fast once one small function is compiled, and larger batches slower than before.
+    not rounded. On a CPU products with them run through machine code of our own, made once in a few seconds; without a
+    C++ compiler weights are widened first, and slow. `compiled(quantise(model))` also does the rest of a step there.
 
     >>> from anyformer import preset
     >>> model = quantise(preset("gpt2-tiny").build(seed=0))
@@ -42,3 +42,15 @@ def quantise(model: nn.Module, to: str = "int8") -> nn.Module:
     if not found:
         raise UserError("there are no weights to round", where="quantise", fix="give a built model, not yet rounded")
     return model.eval()
+
+
+def is_rounded(model: nn.Module) -> bool:
+    """Whether some weights are in 8 bits."""
+    return any(isinstance(part, Int8Linear | Int8Table) for part in model.modules())
+
+
+def check_whole(model: nn.Module, where: object) -> None:
+    """Refuse to write a model whose weights were rounded: formats on disk hold them as they were trained."""
+    if is_rounded(model):
+        raise UserError("a model in 8 bits cannot be saved", where=str(where),
+                        fix="save it before quantise, and quantise what is loaded")  # fmt: skip

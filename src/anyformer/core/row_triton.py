@@ -2,23 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-triton: Any = None
-tl: Any = None
-cuda: Any = None
-try:
-    import triton  # type: ignore[no-redef, import-not-found, unused-ignore]
-    import triton.language as tl  # type: ignore[no-redef, import-not-found, unused-ignore]
-    from triton.language.extra import cuda  # type: ignore[no-redef, import-not-found, unused-ignore]
-except ModuleNotFoundError:  # there is nothing to run them on; they can still be read
-    pass
-
-
-def jit(kernel: Callable[..., Any]) -> Any:
-    """As Triton's own, where it is."""
-    return kernel if triton is None else triton.jit(kernel)
+from anyformer.core.triton_parts import cuda, jit, tl
 
 
 @jit
@@ -42,57 +26,52 @@ def map_row(
     WIDTH: tl.constexpr, TURNS: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
     NORM: tl.constexpr, ACT: tl.constexpr, GATED: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """ROWS rows of the weights times one normalised row of WIDTH channels, BLOCK of them in each of TURNS turns."""
+    """ROWS rows of the weights times one row of WIDTH channels, BLOCK of them in each of TURNS turns; normed in one."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     there = row < outs
     block = tl.arange(0, BLOCK)
+    inside = block < WIDTH
     weights = W + row.to(tl.int64)[:, None] * w_row + block[None, :]
-    # The weights depend on nothing that runs before: their first block is on its way while that ends.
-    ahead = tl.load(weights, mask=there[:, None] & (block < WIDTH)[None, :], other=0.0)
+    # What depends on nothing that runs before is on its way while that ends: it comes from far.
+    w = tl.load(weights, mask=there[:, None] & inside[None, :], other=0.0)
+    if BIAS is not None:
+        bias = tl.load(BIAS + row, mask=there, other=0.0).to(tl.float32)
+    if GAIN is not None:
+        gain = tl.load(GAIN + block, mask=inside, other=0.0).to(tl.float32)
+    if SHIFT is not None:
+        shift = tl.load(SHIFT + block, mask=inside, other=0.0).to(tl.float32)
     if EARLY:
         cuda.gdc_wait()
         cuda.gdc_launch_dependents()
-    mean = 0.0
-    factor = 1.0
+    out = row
+    if GATED:  # rows 2i and 2i + 1 are the gate and the value of one channel
+        out = tl.program_id(0) * (ROWS // 2) + tl.arange(0, ROWS // 2)
+    kept = out < (outs // 2 if GATED else outs)
+    x = tl.load(X + block, mask=inside, other=0.0).to(tl.float32)
+    if ADDED is not None:
+        added = tl.load(ADDED + out, mask=kept, other=0.0).to(tl.float32)
     if NORM > 0:
-        total = tl.zeros((BLOCK,), tl.float32)
-        for turn in tl.static_range(TURNS):
-            channel = turn * BLOCK + block
-            total += tl.load(X + channel, mask=channel < WIDTH, other=0.0).to(tl.float32)
         if NORM == 2:
-            mean = tl.sum(total, 0) / WIDTH
-        squares = tl.zeros((BLOCK,), tl.float32)
-        for turn in tl.static_range(TURNS):
-            channel = turn * BLOCK + block
-            x = tl.load(X + channel, mask=channel < WIDTH, other=0.0).to(tl.float32)
-            x = tl.where(channel < WIDTH, x - mean, 0.0)
-            squares += x * x
-        factor = 1.0 / tl.sqrt(tl.sum(squares, 0) / WIDTH + eps)
-    sums = tl.zeros((ROWS, BLOCK), tl.float32)
-    for turn in tl.static_range(TURNS):
+            x = tl.where(inside, x - tl.sum(x, 0) / WIDTH, 0.0)
+        x = x * (1.0 / tl.sqrt(tl.sum(x * x, 0) / WIDTH + eps))
+        if GAIN is not None:
+            x = x * gain
+        if SHIFT is not None:
+            x = x + shift
+    sums = w.to(tl.float32) * x[None, :]
+    for turn in tl.static_range(1, TURNS):
         channel = turn * BLOCK + block
-        inside = channel < WIDTH
-        x = tl.load(X + channel, mask=inside, other=0.0).to(tl.float32)
-        if NORM > 0:
-            x = (x - mean) * factor
-            if GAIN is not None:
-                x = x * tl.load(GAIN + channel, mask=inside, other=0.0).to(tl.float32)
-            if SHIFT is not None:
-                x = x + tl.load(SHIFT + channel, mask=inside, other=0.0).to(tl.float32)
-        w = ahead
-        if turn > 0:
-            w = tl.load(weights + turn * BLOCK, mask=there[:, None] & inside[None, :], other=0.0)
+        w = tl.load(weights + turn * BLOCK, mask=there[:, None] & (channel < WIDTH)[None, :], other=0.0)
+        x = tl.load(X + channel, mask=channel < WIDTH, other=0.0).to(tl.float32)
         sums += w.to(tl.float32) * x[None, :]
     y = tl.sum(sums, 1)  # (ROWS,)
     if BIAS is not None:
-        y = y + tl.load(BIAS + row, mask=there, other=0.0).to(tl.float32)
-    if GATED:  # rows 2i and 2i + 1 are the gate and the value of one channel
+        y = y + bias
+    if GATED:
         gate, value = tl.split(tl.reshape(y, (ROWS // 2, 2)))
         y = activated(gate, ACT) * value
-        row = tl.program_id(0) * (ROWS // 2) + tl.arange(0, ROWS // 2)
-        there = row < outs // 2
     else:
         y = activated(y, ACT)
     if ADDED is not None:
-        y = y + tl.load(ADDED + row, mask=there, other=0.0).to(tl.float32)
-    tl.store(OUT + row, y.to(OUT.dtype.element_ty), mask=there)
+        y = y + added
+    tl.store(OUT + out, y.to(OUT.dtype.element_ty), mask=kept)

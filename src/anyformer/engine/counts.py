@@ -71,6 +71,7 @@ class Counts:
     queue_tokens: int = 0  # their prompts and what they may write
     queue_rows: int = 0  # rows of calls that wait
     active_rows: int = 0  # jobs that have a row
+    held_texts: int = 0  # jobs that have none, or do nothing with it, because their readers are behind
 
     first_token: Histogram = field(default_factory=Histogram)  # from the making of a job
     between_tokens: Histogram = field(default_factory=Histogram)

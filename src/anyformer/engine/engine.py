@@ -102,6 +102,13 @@ class Engine:
             self.touched = True
             self.lock.notify_all()
 
+    def resume(self, jobs: Sequence[Job]) -> None:
+        """Their readers, who were behind (`Job.held`), have caught up; they are written on with the next step."""
+        for job in jobs:
+            job.held = False
+        with self.lock:
+            self.lock.notify_all()
+
     def drain(self, seconds: float) -> bool:
         """Take no more work and wait until all is over; whether it is."""
         with self.lock:
@@ -128,19 +135,28 @@ class Engine:
             return math.inf
         return time.monotonic() - self.moved if self.working else 0.0
 
+    def check_room(self, client: str, tokens: int) -> None:
+        """Busy or Closed where a job of so many tokens, prompt and text, would not be taken on; cheap to ask first."""
+        with self.lock:
+            self.check(client, tokens, self.jobs, self.counts.rate)
+
+    def check(self, client: str, cost: int, line: Waiting[Any], rate: Rate) -> None:
+        """Raises what work of this cost would be told now; under the lock."""
+        if self.closing or self.broken is not None:
+            raise Closed("the engine takes no more work")
+        excess = line.excess(client, cost)
+        if excess:
+            self.counts.refused += 1
+            raise Busy(min(LONGEST, max(1.0, excess / rate.per_second)) if rate.per_second else 1.0)
+
     def admit(
         self, work: Job | Call, held: Writing | Asked, line: Waiting[Any], parts: list[tuple[Any, int]], rate: Rate
     ) -> None:
         """Put work in line, or say why not."""
         with self.lock:
-            if self.closing or self.broken is not None:
-                raise Closed("the engine takes no more work")
             if work in self.working:
                 raise UserError("this work was handed over before", fix="make a new Job or Call for each")
-            excess = line.excess(work.client, sum(cost for _, cost in parts))
-            if excess:
-                self.counts.refused += 1
-                raise Busy(min(LONGEST, max(1.0, excess / rate.per_second)) if rate.per_second else 1.0)
+            self.check(work.client, sum(cost for _, cost in parts), line, rate)
             for part, cost in parts:
                 line.put(work.client, part, cost)
             if not self.working:
@@ -162,7 +178,7 @@ class Engine:
                             self.lock.wait()
                     if not self.stopping and not self.turn():
                         with self.lock:
-                            self.lock.wait(IDLE)  # work that cannot move now
+                            self.lock.wait(SWEEP if self.all_held else IDLE)  # work that cannot move now
         except BaseException as error:
             self.broken = error
             log.exception("the engine has broken")
@@ -186,9 +202,14 @@ class Engine:
             self.counts.call_rate.add(rows, time.monotonic() - before)
         with self.lock:
             self.measure()
-        if tokens or rows:
+        if tokens or rows or self.all_held:
             self.moved = time.monotonic()
         return bool(tokens or rows)
+
+    @property
+    def all_held(self) -> bool:
+        """Whether all that is left waits for those who read it: that is nobody's fault here."""
+        return self.writers is not None and len(self.writers.held) == len(self.working) > 0
 
     def sweep(self, now: float) -> None:
         """End what was cancelled or has run out of time, wherever it is."""
@@ -283,7 +304,8 @@ class Engine:
         counts = self.counts
         counts.in_flight, counts.queue_rows = len(self.working), self.calls.cost
         counts.queue_length, counts.queue_tokens = self.jobs.length, self.jobs.cost
-        counts.active_rows = 0 if self.writers is None else self.writers.active
+        if self.writers is not None:
+            counts.active_rows, counts.held_texts = self.writers.active, len(self.writers.held)
 
 
 def is_late(work: Job | Call, now: float) -> bool:

@@ -57,6 +57,7 @@ class Job:
     made: float = field(default_factory=time.monotonic)
     phase: Phase = "queued"
     cancelled: bool = False
+    held: bool = False  # whoever reads it is behind: nothing more is written until that is over (`Engine.resume`)
     new: int = 0  # tokens written
 
 

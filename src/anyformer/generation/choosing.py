@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import UserError
-from anyformer.generation.choice import guided
+from anyformer.generation.choice import guided, most_probable
 from anyformer.generation.filters import Filter, Written, narrowing, narrows, rules
 from anyformer.generation.guide import Guide
 from anyformer.generation.noise import draw, finest, signed
@@ -118,13 +118,6 @@ class Batch:
     ruled: list[int]  # rows with rules or a guide
     drawings: list[Drawing]
     asked: list[int]  # how many of the most probable tokens each row wants to know
-
-
-def most_probable(scores: Tensor) -> Tensor:
-    """The best token of each row, (N,); ties go to the lowest id."""
-    if scores.device.type != "cpu":
-        return scores.argmax(-1)
-    return torch.from_numpy(scores.numpy().argmax(-1))  # ten times as fast as torch's own
 
 
 class Choosing:

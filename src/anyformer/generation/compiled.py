@@ -1,15 +1,17 @@
 """A decoder whose step is compiled: one pass over fixed places, made into machine code once and used for every length.
 
-Rows stand in fixed places (core/places.py), and all that changes from step to step is held in tensors. Rows and new
-tokens are rounded up to powers of two, and each such shape is compiled once; how far texts reach is a size the code
-takes as it comes, so prompts and texts of any length run through the same code. Equal blocks are compiled as one.
+Rows stand in fixed places (core/places.py), and all that changes from step to step is held in tensors. On a CPU a plain
+decoder runs through code of our own, which takes rows and tokens as they come (plain_step.py). All else is compiled by
+torch: rows and new tokens are rounded up to powers of two, and each such shape is compiled once; how far texts reach is
+a size the code takes as it comes, so prompts and texts of any length run through the same code. Equal blocks are
+compiled as one.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -17,10 +19,13 @@ from torch import Tensor
 
 from anyformer.core.compiling import Attempt, Function
 from anyformer.core.context import Context
+from anyformer.core.few_rows import FewRows, available
 from anyformer.core.model import Model
-from anyformer.core.places import PlacedState, Places
+from anyformer.core.places import PlacedState, Places, rounded
+from anyformer.core.quantise import is_rounded
 from anyformer.core.state import LayerState
 from anyformer.errors import UserError
+from anyformer.generation.plain_step import PlainStep, is_plain
 from anyformer.generation.prompts import check_model
 from anyformer.generation.rows.slots import can_be_placed
 from anyformer.generation.running import device_of, hidden_states, logits_of
@@ -31,9 +36,11 @@ FEW = 32  # tokens a row up to which compiled code reads them; prompts are longe
 def compiled(model: Any) -> Compiled:
     """The model with a compiled decoding step; give it to `generate` or `stream` in the model's place.
 
-    Before the first token of one row, and once more of several, the compiler takes up to a minute on two cores (GPT-2),
-    and about ten seconds in a later process, which finds machine code on disk. Nothing is compiled before it is needed,
-    and prompts never are. Without a C++ compiler the step runs as it is, with one line in the log.
+    For GPT-2, Llama and their like on a CPU, in float32 or 8 bits, that takes a few seconds on the first call, and one
+    or two in a later process, which finds machine code on disk; a row then gets the same scores, to the bit, whatever
+    rows or proposals it is read with. For other decoders the compiler takes up to a minute before the first token of
+    one row, and once more of several. Nothing is compiled before it is needed, and prompts never are. Without a C++
+    compiler the step runs as it is, with one line in the log.
 
     >>> from anyformer import preset
     >>> compiled(preset("gpt2-tiny").build(seed=0)).spec.head.tied
@@ -51,14 +58,25 @@ class Compiled:
             raise UserError("only a decoder whose layers all have fixed places has a step to compile",
                             where="compiled", fix="use the model as it is")  # fmt: skip
         self.model, self.spec, self.device = model, spec, device_of(model)
-        twin, what = in_regions(model), "the decoding step runs as it is,"
-        self.reading = Attempt(partial(read_in_places, twin), partial(read_plainly, model), what)
-        self.scoring = Attempt(partial(scores_of, twin), partial(scores_of, model), what)
+        self.idle: list[Any] = []  # loops on a GPU that wait for the next call (on_device.py)
+        self.ours = self.unmade = False  # whether the newest step is machine code of our own; whether that failed
+
+    @cached_property
+    def attempts(self) -> tuple[Attempt, Attempt]:
+        """Torch's compiler for what is not ours: reading, and scoring what was read."""
+        if self.device.type == "cpu" and is_rounded(self.model):
+            available()  # products in 8 bits, which the compiler will find made or do without
+        twin, what = in_regions(self.model), "the decoding step runs as it is,"
+        reading = Attempt(partial(read_in_places, twin), partial(read_plainly, self.model), what)
+        scoring = Attempt(partial(scores_of, twin), partial(scores_of, self.model), what)
+        if self.unmade:  # nor could torch compile anything, and one line about it is enough
+            reading.lost = scoring.lost = True
+        return reading, scoring
 
     @property
     def lost(self) -> bool:
         """Whether some of it could not be compiled."""
-        return self.reading.lost or self.scoring.lost
+        return self.unmade or ("attempts" in vars(self) and any(attempt.lost for attempt in self.attempts))
 
     @property
     def training(self) -> bool:
@@ -78,23 +96,30 @@ class Compiled:
         """Those of the model."""
         return iter(self.model.parameters())
 
-    def hidden(self, *given: Any) -> Tensor:
-        """As `read_in_places`, of which columns beyond those named take no part; the buffers must have more of them."""
-        return self.reading(*given)
+    def is_ours(self) -> bool:
+        """Whether machine code of our own stands for the layers; the first to ask waits for it to be made."""
+        plain = is_plain(self.model)
+        self.ours = plain and available()
+        self.unmade = plain and not self.ours
+        return self.ours
+
+    def step(self, keys: list[Tensor], values: list[Tensor]) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+        """`read_in_places` over these buffers; they must have more columns than are ever named."""
+        if self.is_ours():
+            return PlainStep(self.model, keys, values).hidden
+        return lambda tokens, places, at, columns: self.attempts[0](tokens, places, at, columns, keys, values)
 
     def scores(self, hidden: Tensor) -> Tensor:
         """Scores of the next token (N,V) from hidden states (N,D)."""
+        if self.ours:
+            with FewRows():
+                return scores_of(self.model, hidden)
         rows, filled = hidden.shape[0], rounded(hidden.shape[0])
         if filled > FEW:
             return scores_of(self.model, hidden)
         if filled > rows:
             hidden = torch.cat([hidden, hidden.new_zeros(filled - rows, hidden.shape[1])])
-        return self.scoring(hidden)[:rows]
-
-
-def rounded(count: int) -> int:
-    """The next power of two."""
-    return 1 << (count - 1).bit_length()
+        return self.attempts[1](hidden)[:rows]
 
 
 # ---------------------------------------------------------------- what is compiled

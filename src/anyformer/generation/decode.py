@@ -16,6 +16,7 @@ from anyformer.generation.beam import beam_search
 from anyformer.generation.choice import Choice, Guides
 from anyformer.generation.compiled import Compiled
 from anyformer.generation.guide import Guide
+from anyformer.generation.on_device import RunningLoop, needs_host, records, write_texts
 from anyformer.generation.prompts import (
     Asked,
     check_ids,
@@ -62,7 +63,12 @@ def generate(
     """
     settings = Generation() if settings is None else settings
     if settings.num_beams == 1:
-        decoding = stream(model, tokens, mask, settings=settings, text_of=text_of, draft=draft, guide=guide)
+        with torch.no_grad(), at_rest(model):
+            asked = prepare(model, tokens, mask, settings, text_of)
+            watched = on_token is not None or draft is not None or guide is not None
+            if not watched and needs_host(settings, asked) is None and records(model, asked.new):
+                return write_texts(model, asked, settings)
+            decoding = begun_decoding(model, asked, settings, draft, guide)
         for step in decoding:
             if on_token is not None:
                 on_token(step)
@@ -91,12 +97,18 @@ def stream(
     settings = Generation() if settings is None else settings
     if settings.num_beams > 1:
         raise UserError("beam search has no token before it has them all", where="stream", fix="use num_beams=1")
-    guides = None if guide is None else guide if isinstance(guide, Sequence) else [guide]
     with torch.no_grad(), at_rest(model):
-        asked = prepare(model, tokens, mask, settings, text_of)
-        if draft is None and settings.prompt_lookup_num_tokens is None:
-            return Decoding(model, begin(model, asked, settings), settings, guides)
-        return Speculation(model, asked, settings, draft, guides)
+        return begun_decoding(model, prepare(model, tokens, mask, settings, text_of), settings, draft, guide)
+
+
+def begun_decoding(
+    model: Any, asked: Asked, settings: Generation, draft: Any, guide: Guide | Guides | None
+) -> Decoding | Speculation:
+    """Texts about to be written, a token at a time or by proposals."""
+    guides = None if guide is None else guide if isinstance(guide, Sequence) else [guide]
+    if draft is None and settings.prompt_lookup_num_tokens is None:
+        return Decoding(model, begin(model, asked, settings), settings, guides)
+    return Speculation(model, asked, settings, draft, guides)
 
 
 @dataclass
@@ -143,7 +155,9 @@ def begin(model: Any, asked: Asked, settings: Generation) -> Begun:
     """Read the prompts."""
     ids, real, longest = asked.ids, asked.real, asked.longest
     running: Running
-    if isinstance(model, Compiled):
+    if records(model, asked.new):
+        running = RunningLoop(model, asked, settings)
+    elif isinstance(model, Compiled):
         rows = ids.shape[0] * max(settings.num_return_sequences, settings.num_beams)
         running = RunningSheet(model, rows, longest + asked.new, settings.prefill_chunk_size)
     else:

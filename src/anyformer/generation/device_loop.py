@@ -1,9 +1,10 @@
-"""Writing on a GPU: reading a token, choosing the next and noting it are one compiled step, recorded as a graph.
+"""Writing on a GPU: reading a token, choosing the next and noting it are one step, recorded as a graph.
 
 Rows stand in fixed places (core/places.py), so a step's shapes depend on the batch alone, and its cost on how far the
-rows have come. One row has a compiled form of its own, since its matrix products are sums over rows of weights that
-the compiler fuses with what surrounds them; all larger batches share another. Prompts are read but for their last
-token, which is read by the first step: every token comes about in the same way.
+rows have come. Prompts are read but for their last token, which is read by the first step: every token comes about in
+the same way. A step is recorded as it is, or compiled first: one row then has a form of its own, since its matrix
+products are sums over rows of weights, which kernels of ours read with all that surrounds them (row_fusion.py); all
+larger batches share another.
 """
 
 from __future__ import annotations
@@ -15,40 +16,37 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch._dynamo import maybe_mark_dynamic
 
+from anyformer.core import compiling
 from anyformer.core.decode_kernel import try_out
 from anyformer.core.model import Seq2Seq
-from anyformer.core.places import PlacedState, Places
-from anyformer.core.state import LayerState
+from anyformer.core.places import PlacedState, Places, rounded
+from anyformer.core.state import LayerState, PartState
 from anyformer.errors import UserError
 from anyformer.generation.choosing import NOTHING
-from anyformer.generation.filters import Filter, narrowing, rules
+from anyformer.generation.filters import Filter, narrowing
 from anyformer.generation.graphs import Texts, captured, first_largest, repeat
-from anyformer.generation.noise import gumbel, row_seeds
-from anyformer.generation.row_fusion import fuse_rows, split_biases
+from anyformer.generation.noise import gumbel, token_counter
+from anyformer.generation.prompts import decoder_of, vocabulary_of
+from anyformer.generation.row_fusion import Pass, fuse_rows, split_biases, turn_heads
 from anyformer.generation.rows.base import row_limit
 from anyformer.generation.rows.slots import can_be_placed
-from anyformer.generation.running import at_rest, device_of, hidden_states, logits_of
+from anyformer.generation.running import (
+    at_rest,
+    device_of,
+    hidden_states,
+    logits_of,
+    pair_hidden_states,
+    pair_logits_of,
+)
 from anyformer.generation.settings import Generation
 
 log = logging.getLogger("anyformer")
 
-Form = Literal["fused", "recorded", "compiled", "eager"]  # fused: recorded, one row through kernels of our own
+Form = Literal["plain", "recorded", "compiled", "fused"]  # each with what the one before it has
+LEAST, PIECE, SHORT = 16, 256, 1024  # tokens of a recorded piece, and of prompts that are read in such
+FEW = 512  # tokens of all rows together up to which recording pays
 Layers = list[tuple[Tensor, Tensor]]  # keys (B,G,L,C) and values (B,G,L,C') of each layer
-
-
-def refusal(model: Any, settings: Generation) -> str | None:
-    """Why a text cannot be written wholly on the device, in words, or None."""
-    if isinstance(model.spec, Seq2Seq) or not can_be_placed(model):
-        return "a layer has no fixed places"
-    if settings.num_beams > 1:
-        return "beam search moves rows"
-    if settings.stops or settings.logprobs:
-        return "stop strings and lists of log-probabilities are looked at token by token"
-    if rules(settings, 1 << 30, torch.device("cpu")):
-        return "a rule looks back at the text"
-    return None
 
 
 def read_on(model: Any, tokens: Tensor, places: Tensor, layers: Layers, columns: Tensor) -> Tensor:
@@ -59,16 +57,20 @@ def read_on(model: Any, tokens: Tensor, places: Tensor, layers: Layers, columns:
 
 
 def choose_on(
-    raw: Tensor, texts: Texts, ends: Tensor, seeds: Tensor | None, narrow: list[Filter], padding: int
+    raw: Tensor, texts: Texts, ends: Tensor, noise: tuple[Tensor, Tensor] | None, narrow: list[Filter], padding: int
 ) -> None:
-    """Choose the next token of every row from the model's scores (B,V), and note it."""
+    """Choose the next token of every row from the model's scores (B,V), and note it.
+
+    `noise` is what draws start from: seeds (B,) and `token_counter` (V,).
+    """
     raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
     scores = raw
-    if seeds is not None:
+    if noise is not None:
         for apply in narrow:
             scores = apply(scores, NOTHING)
-        noise = gumbel(seeds, texts.number, raw.shape[1])
-        scores = scores.to(noise.dtype) + noise
+        seeds, counter = noise
+        drawn = gumbel(seeds, texts.number, raw.shape[1], counter)
+        scores = scores.to(drawn.dtype) + drawn
     chosen = first_largest(scores)
     texts.note(chosen, raw.gather(1, chosen[:, None])[:, 0] - raw.logsumexp(-1), ends, padding)
 
@@ -79,9 +81,13 @@ def choose_on(
 @cache
 def compiled_reading(alone: bool, fused: bool = False) -> Callable[..., Tensor]:
     """`read_on` compiled for one row, or for any larger number of them."""
-    options: dict[str, Any] = {"coordinate_descent_tuning": True}
-    if alone:
-        options["pre_grad_custom_pass"] = fuse_rows if fused else split_biases
+    from torch._inductor.custom_graph_pass import CustomGraphPass  # it brings the whole compiler along
+
+    CustomGraphPass.register(Pass)
+    told = turn_heads if not alone else fuse_rows if fused else split_biases
+    options: dict[str, Any] = {"coordinate_descent_tuning": True, "pre_grad_custom_pass": Pass(told)}
+    if fused:
+        options["combo_kernels"] = True  # what turns queries and keys is one kernel
     return torch.compile(read_on, fullgraph=True, dynamic=None if alone else True, options=options)
 
 
@@ -91,86 +97,201 @@ def compiled_choice(alone: bool) -> Callable[..., None]:
     return torch.compile(choose_on, fullgraph=True, dynamic=None if alone else True)
 
 
+def any_size(*axes: tuple[Tensor, int]) -> None:
+    """Tell the compiler that these axes may have any size."""
+    from torch._dynamo import maybe_mark_dynamic  # it brings the whole compiler along
+
+    for tensor, axis in axes:
+        maybe_mark_dynamic(tensor, axis)
+
+
 class DeviceLoop:
-    """Buffers for `batch` rows of up to `limit` tokens, and the step over them in its form."""
+    """Buffers for `batch` rows of up to `limit` tokens, and the steps over them in their form.
+
+    An encoder-decoder is told what to look at (`look_at`) and is never compiled.
+    """
 
     def __init__(self, model: Any, batch: int, limit: int | None = None, *, form: Form = "recorded") -> None:
-        if isinstance(model.spec, Seq2Seq) or not can_be_placed(model):
+        if not can_be_placed(model):
             raise UserError("a layer of this model has no fixed places", fix="use generate")
         self.model, self.batch, self.limit, self.form = model, batch, row_limit(model, limit), form
-        self.device = device_of(model)
+        self.device, self.vocab = device_of(model), vocabulary_of(decoder_of(model.spec).embed, "the model")
         try_out(self.device)
         dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
-        stack = model.stack
-        places = [stack.blocks[which].mixer.places(batch, self.limit, self.device, dtype) for which in stack.order]
+        stack = model.decoder.stack if isinstance(model.spec, Seq2Seq) else model.stack
+        self.blocks = [stack.blocks[which] for which in stack.order]
+        places = [block.mixer.places(batch, self.limit, self.device, dtype) for block in self.blocks]
         self.layers: Layers = [layer.buffers for layer in places]
         self.columns = torch.arange(self.limit, device=self.device)[None]
-        for keys, values in self.layers:  # one compiled step for every number of columns
-            maybe_mark_dynamic(keys, 2)
-            maybe_mark_dynamic(values, 2)
-        maybe_mark_dynamic(self.columns, 1)
-        self.texts: Texts | None = None
-        self.seeds: Tensor | None = None
-        self.replay: Callable[[], object] | None = None
-        self.made_for: tuple[object, ...] = ()
+        zeros = torch.zeros(batch, dtype=torch.long, device=self.device)
+        exact = torch.promote_types(dtype, torch.float32)
+        self.texts, self.seeds = Texts.start(zeros, zeros, self.limit, 0, exact), zeros.clone()
+        self.steps: dict[object, Callable[[], object]] = {}
+        self.scores = zeros  # (B,V) of the tokens read last, where the choice is the caller's
+        self.weights = addresses(model)
+        self.pieces: dict[int, tuple[Tensor, ...]] = {}  # tokens and places (B,size) of recorded prompts
+        self.memory: tuple[Tensor, Tensor | None, list[PartState | None]] | None = None
 
-    @torch.no_grad()
-    def write(self, prompts: Tensor, lengths: Tensor, settings: Generation) -> Texts:
-        """Texts behind prompts (B,T), which begin in column 0 and have `lengths` (B,) tokens."""
-        most = settings.max_new_tokens
-        if most is None or prompts.shape[1] + most > self.limit:
-            raise UserError(f"{prompts.shape[1]} tokens and {most} new ones do not fit {self.limit}",
-                            where="DeviceLoop", fix="give max_new_tokens, and a limit with room for both")  # fmt: skip
-        with at_rest(self.model):
-            return self.written(prompts, lengths, settings, most)
+    # ---------------------------------------------------------------- prompts
 
-    def written(self, prompts: Tensor, lengths: Tensor, settings: Generation, most: int) -> Texts:
-        self.read(prompts[:, :-1])
-        first = prompts.gather(1, lengths[:, None] - 1)[:, 0]
-        fresh = Texts.start(first, lengths - 1, most, settings.padding)
-        again = self.prepare(fresh, settings)
-        assert self.texts is not None
-        made = repeat(again, most, self.texts.over) if settings.ends else most
-        for _ in range(0 if settings.ends else most):
-            again()
-        return self.texts._replace(written=self.texts.written[:, :made], logprobs=self.texts.logprobs[:, :made])
+    def look_at(self, memory: Tensor, mask: Tensor | None) -> None:
+        """The encoder's output (B,S,D) that the rows answer."""
+        crosses = [None if block.cross is None else block.cross.state(self.batch, None) for block in self.blocks]
+        self.memory = memory, mask, crosses
+        self.steps.clear()
 
-    def read(self, prompts: Tensor) -> None:
+    def read(self, prompts: Tensor, chunk: int | None = None) -> None:
         """Tokens (B,T) into columns 0 to T - 1; what padding leaves behind a short row is hidden until written over."""
-        if not prompts.shape[1]:
-            return
-        at = torch.arange(prompts.shape[1], device=self.device)[None]  # (1,T): all rows begin alike
-        held = [
-            LayerState(Places(keys=keys[:, :, : at.shape[1]], values=values[:, :, : at.shape[1]], at=at))
+        start, length = 0, prompts.shape[1]
+        while start < length:
+            size = chunk or length
+            if chunk is None and self.form in ("compiled", "fused") and self.memory is None and length <= SHORT:
+                size = PIECE if length - start > PIECE else max(LEAST, rounded(length - start))
+                if self.batch * size <= FEW and start + size <= self.limit:
+                    self.read_piece(prompts[:, start : start + size], start, size)
+                    start += size
+                    continue
+                size = length
+            self.read_plainly(prompts[:, start : start + size], start)
+            start += size
+
+    def read_plainly(self, piece: Tensor, start: int) -> None:
+        """Tokens (B,T) into the columns from `start` on."""
+        stop = start + piece.shape[1]
+        parts = [
+            Places(keys=keys[:, :, :stop], values=values[:, :, :stop], at=slice(start, stop))
             for keys, values in self.layers
         ]
-        hidden_states(self.model, prompts, None, PlacedState(held, self.batch, places=at, columns=at))
+        crosses = [None] * len(parts) if self.memory is None else self.memory[2]
+        state = PlacedState(
+            [LayerState(part, cross) for part, cross in zip(parts, crosses, strict=True)], self.batch,
+            length=start, gaps=False, places=self.columns[:, start:stop], columns=self.columns[:, :stop],
+        )  # fmt: skip
+        if self.memory is None:
+            hidden_states(self.model, piece, None, state)
+        else:
+            pair_hidden_states(self.model, piece, None, *self.memory[:2], state)
 
-    def prepare(self, fresh: Texts, settings: Generation) -> Callable[[], object]:
-        """The step over these texts; what was recorded for the same settings is used again."""
-        ends = torch.tensor(settings.ends, dtype=torch.long, device=self.device)
-        seeds = row_seeds(settings.seed, self.batch, 1, self.device) if settings.sampled else None
-        narrow = narrowing(settings, device=self.device) if settings.sampled else []
-        wanted = (settings.ends, settings.padding, settings.sampled, settings.temperature, settings.top_k,
-                  settings.top_p, settings.min_p, fresh.written.shape[1])  # fmt: skip
-        if self.replay is not None and self.texts is not None and self.made_for == wanted:
-            for old, new in zip(self.texts, fresh, strict=True):
-                old.copy_(new)
-            if self.seeds is not None and seeds is not None:
-                self.seeds.copy_(seeds)
-            return self.replay
-        self.texts, self.seeds, self.made_for = fresh, seeds, wanted
-        maybe_mark_dynamic(fresh.written, 1)  # and one for every number of tokens
-        maybe_mark_dynamic(fresh.logprobs, 1)
-        alone, read, choose = self.batch == 1, read_on, choose_on
-        if self.form != "eager":
-            read = compiled_reading(alone, alone and self.form == "fused")
-            # Seen with torch 2.13 on a CPU: the compiled `draw` reads past its scores and takes the process along.
-            choose = compiled_choice(alone) if self.device.type == "cuda" else choose_on
+    def read_piece(self, piece: Tensor, start: int, size: int) -> None:
+        """The same recorded, filled up to a size: a short prompt takes the host longer to order than a GPU to read."""
+        if size not in self.pieces:
+            self.pieces[size] = tuple(
+                torch.zeros(self.batch, size, dtype=torch.long, device=self.device) for _ in range(2)
+            )
+        tokens, places = self.pieces[size]
+        tokens[:, : piece.shape[1]] = piece
+        places.copy_(self.columns[:, start : start + size])
 
-        def call() -> None:
-            raw = read(self.model, fresh.tokens, fresh.places, self.layers, self.columns)
-            choose(raw, fresh, ends, seeds, narrow, settings.padding)
+        def make() -> Callable[[], None]:
+            held = [LayerState(Places(keys=keys, values=values, at=places)) for keys, values in self.layers]
+            state = PlacedState(held, self.batch, places=places, columns=self.columns)
+            return lambda: discard(hidden_states(self.model, tokens, None, state))
 
-        self.replay = captured(call, *fresh) if self.form in ("fused", "recorded") else call
-        return self.replay
+        self.made(size, make)()
+
+    def begin(self, prompts: Tensor, lengths: Tensor, padding: int = 0, chunk: int | None = None) -> None:
+        """Read prompts (B,T), which begin in column 0 and have `lengths` (B,) tokens, but for their last tokens."""
+        with torch.no_grad(), at_rest(self.model):
+            self.read(prompts[:, :-1], chunk)
+        self.texts.restart(prompts.gather(1, lengths[:, None] - 1)[:, 0], lengths - 1, padding)
+
+    # ---------------------------------------------------------------- steps
+
+    def write(self, settings: Generation, new: int, seeds: Tensor | None = None) -> Texts:
+        """Up to `new` tokens behind what was begun; seeds (B,) where tokens are drawn."""
+        if seeds is not None:
+            self.seeds.copy_(seeds)
+        with torch.no_grad(), at_rest(self.model):
+            made = repeat(self.writing(settings), new, self.texts.over if settings.ends else None)
+        texts = self.texts
+        return texts._replace(written=texts.written[:, :made], logprobs=texts.logprobs[:, :made])
+
+    def read_next(self) -> Tensor:
+        """Read `texts.tokens` where they stand, and move on; scores of the next tokens, (B,V), until the next call."""
+        with torch.no_grad(), at_rest(self.model):
+            self.made("read", self.reading_alone)()
+        return self.scores
+
+    def made(self, name: object, make: Callable[[], Callable[[], None]]) -> Callable[[], object]:
+        """A step in this loop's form, made when first asked for; what fails to be compiled or recorded is done without.
+
+        Compiling and recording both happen here, in the calls before a step is recorded.
+        """
+        while name not in self.steps:
+            step = make()
+            if self.form == "plain":
+                self.steps[name] = step
+                break
+            try:
+                with compiling.load().patch(recompile_limit=compiling.SHAPES):
+                    self.steps[name] = captured(step, *self.texts)
+            except Exception as error:  # whatever a compiler may raise: without it things are only slower
+                why = " ".join(str(error).split())[:200] or type(error).__name__
+                lost = "compiled" if self.form in ("compiled", "fused") else "recorded"
+                log.warning("decoding steps are not %s: %s", lost, why)
+                self.form = "recorded" if lost == "compiled" else "plain"
+        return self.steps[name]
+
+    def writing(self, settings: Generation) -> Callable[[], object]:
+        """The step that reads, chooses and notes; one for all calls that choose alike."""
+        alike = (settings.ends, settings.padding, settings.sampled, settings.temperature, settings.top_k,
+                 settings.top_p, settings.min_p)  # fmt: skip
+
+        def make() -> Callable[[], None]:
+            texts, read, choose = self.texts, self.reading(), choose_on
+            ends = torch.tensor(settings.ends, dtype=torch.long, device=self.device)
+            noise = (self.seeds, token_counter(self.vocab, self.device)) if settings.sampled else None
+            narrow = narrowing(settings, device=self.device) if settings.sampled else []
+            # Seen with torch 2.13 on a CPU: the compiled draw reads past its scores and takes the process along.
+            if self.form in ("compiled", "fused") and self.device.type == "cuda":
+                any_size((texts.written, 1), (texts.logprobs, 1))
+                choose = compiled_choice(self.batch == 1)
+            return lambda: choose(read(), texts, ends, noise, narrow, settings.padding)
+
+        return self.made(alike, make)
+
+    def reading_alone(self) -> Callable[[], None]:
+        """The step of `read_next`."""
+        read, texts = self.reading(), self.texts
+
+        def step() -> None:
+            self.scores = read()
+            texts.places.add_(1)
+
+        return step
+
+    def reading(self) -> Callable[[], Tensor]:
+        """What reads the newest tokens, in this loop's form."""
+        texts, memory = self.texts, self.memory
+        if memory is not None:
+            return lambda: self.read_pair(*memory)
+        read = read_on
+        if self.form in ("compiled", "fused"):
+            any_size(*((buffer, 2) for layer in self.layers for buffer in layer), (self.columns, 1))
+            read = compiled_reading(self.batch == 1, self.batch == 1 and self.form == "fused")
+        return lambda: read(self.model, texts.tokens, texts.places, self.layers, self.columns)
+
+    def read_pair(self, memory: Tensor, mask: Tensor | None, crosses: list[PartState | None]) -> Tensor:
+        """As `read_on`, for an encoder-decoder."""
+        tokens, places = self.texts.tokens, self.texts.places
+        held = [
+            LayerState(Places(keys=keys, values=values, at=places), cross)
+            for (keys, values), cross in zip(self.layers, crosses, strict=True)
+        ]
+        state = PlacedState(held, self.batch, places=places, columns=self.columns)
+        hidden = pair_hidden_states(self.model, tokens[:, None], None, memory, mask, state)
+        return pair_logits_of(self.model, hidden)[:, 0]
+
+    def reorder(self, rows: Tensor) -> None:
+        """Rows change places with rows of the same prompt."""
+        for buffer in (buffer for layer in self.layers for buffer in layer):
+            buffer.copy_(buffer[rows])
+
+
+def discard(hidden: Tensor) -> None:
+    """What was read is in the layers' keys and values."""
+
+
+def addresses(model: Any) -> tuple[int, ...]:
+    """Where the weights lie: a graph reads them there, whatever the model has become since."""
+    return tuple(weight.data_ptr() for weight in model.parameters())

@@ -151,7 +151,7 @@ def top_k(scores: Tensor, k: int | Tensor, most: int | None = None) -> Tensor:
         rows = zip(scores.numpy(), each, strict=True)
         edge = torch.tensor([[np.partition(row, max(0, vocab - one))[max(0, vocab - one)]] for row, one in rows])
     elif isinstance(k, int):
-        edge = scores.topk(min(k, vocab)).values[:, -1:]
+        edge = scores.topk(min(k, vocab), sorted=False).values.amin(-1, keepdim=True)
     else:
         assert most is not None
         best = scores.topk(min(most, vocab)).values

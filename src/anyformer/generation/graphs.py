@@ -8,8 +8,8 @@ devices the same code calls the step plainly.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,17 +18,22 @@ WARM = 3  # calls before recording: kernels are compiled, tuned and given their 
 EVERY = 16  # steps between two looks
 
 
-@cache
-def pool_of(device: torch.device) -> Any:
-    """One pool for the graphs of a device: they run one after another and may use the same memory."""
-    with torch.cuda.device(device):
-        return torch.cuda.graph_pool_handle()
+@dataclass(frozen=True)
+class Replay:
+    """A recorded step, which reads and writes memory of its own."""
+
+    graph: torch.cuda.CUDAGraph
+    step: Callable[[], object]  # what was recorded holds the tensors: without it their memory would be given away
+
+    def __call__(self) -> None:
+        """Do it again."""
+        self.graph.replay()
 
 
 def captured(step: Callable[[], object], *changed: Tensor, warm: int = WARM) -> Callable[[], object]:
     """`step` as one graph; what it changes and somebody counts on afterwards is `changed`, and is put back.
 
-    The step must not ask the host for anything (no sizes from values, no `.item()`), and its tensors must outlive it.
+    The step must not ask the host for anything (no sizes from values, no `.item()`).
     """
     if not changed or not changed[0].is_cuda:
         return step
@@ -48,10 +53,10 @@ def captured(step: Callable[[], object], *changed: Tensor, warm: int = WARM) -> 
     torch.cuda.current_stream(device).wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     # Other threads may go on using the device while this one records.
-    with torch.cuda.graph(graph, pool=pool_of(device), capture_error_mode="thread_local"):
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         step()
     put_back()
-    return graph.replay
+    return Replay(graph, step)
 
 
 class Glance:
@@ -76,12 +81,16 @@ class Glance:
         return self.host
 
 
-def repeat(step: Callable[[], object], most: int, over: Tensor, every: int = EVERY) -> int:
+def repeat(step: Callable[[], object], most: int, over: Tensor | None, every: int = EVERY) -> int:
     """Call `step` up to `most` times, and soon after `over` (a bool tensor) is all true no more; how often it was.
 
     On a GPU the look at `over` is one of `every` steps ago, so that the device always has steps ahead of it; steps
     after the end must do no harm.
     """
+    if over is None:
+        for _ in range(most):
+            step()
+        return most
     glance, every = Glance(over), every if over.is_cuda else 1
     made = 0
     while made < most:
@@ -107,15 +116,24 @@ class Texts(NamedTuple):
     over: Tensor  # (B,) whether a text has ended
 
     @classmethod
-    def start(cls, first: Tensor, places: Tensor, most: int, padding: int) -> Texts:
+    def start(cls, first: Tensor, places: Tensor, most: int, padding: int, dtype: torch.dtype = torch.float32) -> Texts:
         """Nothing written yet; `first` (B,) are the last tokens of the prompts and `places` (B,) where they stand."""
         batch, device = first.shape[0], first.device
         return cls(
             tokens=first.clone(), places=places[:, None].clone(),
             number=torch.zeros((), dtype=torch.long, device=device),
             written=torch.full((batch, most), padding, device=device),
-            logprobs=torch.zeros(batch, most, device=device), over=torch.zeros(batch, dtype=torch.bool, device=device),
+            logprobs=torch.zeros(batch, most, device=device, dtype=dtype),
+            over=torch.zeros(batch, dtype=torch.bool, device=device),
         )  # fmt: skip
+
+    def restart(self, first: Tensor, places: Tensor, padding: int) -> None:
+        """The same tensors, for other texts."""
+        for held, new in ((self.tokens, first), (self.places, places[:, None])):
+            held.copy_(new)
+        self.written.fill_(padding)
+        for held in (self.number, self.logprobs, self.over):
+            held.zero_()
 
     def note(self, chosen: Tensor, logprobs: Tensor, ends: Tensor, padding: int) -> None:
         """One token more of every row; a row that has ended stays where it is and reads token 0, unseen by anybody."""

@@ -39,10 +39,18 @@ def mixed(x: Tensor) -> Tensor:
     return x ^ shifted(x, 31)
 
 
-def uniform(seeds: Tensor, step: int | Tensor, vocab: int) -> Tensor:
+def uniform(seeds: Tensor, step: int | Tensor, vocab: int, counter: Tensor | None = None) -> Tensor:
     """Numbers strictly between 0 and 1, (B,V), from seeds (B,), the step (one, or (B,)) and the token."""
-    counter = torch.arange(1, vocab + 1, device=seeds.device) * signed(GOLDEN)
+    counter = token_counter(vocab, seeds.device) if counter is None else counter
     return between(shifted(mixed(row_keys(seeds, step)[:, None] + counter), 12))
+
+
+def token_counter(vocab: int, device: torch.device) -> Tensor:
+    """Where each token stands in the noise of a row, (V,).
+
+    Compiled code is given it: its compiler would multiply in whole numbers without end, which no device has.
+    """
+    return torch.arange(1, vocab + 1, device=device) * signed(GOLDEN)
 
 
 def row_keys(seeds: Tensor, step: int | Tensor) -> Tensor:
@@ -61,9 +69,9 @@ def finest(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-def gumbel(seeds: Tensor, step: int | Tensor, vocab: int) -> Tensor:
+def gumbel(seeds: Tensor, step: int | Tensor, vocab: int, counter: Tensor | None = None) -> Tensor:
     """Noise (B,V) whose addition to logits makes their argmax a draw from their softmax."""
-    return -torch.log(-torch.log(uniform(seeds, step, vocab)))
+    return -torch.log(-torch.log(uniform(seeds, step, vocab, counter)))
 
 
 def draw(logits: Tensor, seeds: Tensor, step: int | Tensor) -> Tensor:

@@ -11,11 +11,13 @@ from torch import Tensor
 from anyformer.core.model import Seq2Seq
 from anyformer.errors import UserError
 from anyformer.generation.choice import Choice
+from anyformer.generation.compiled import Compiled
 from anyformer.generation.grammar import Grammar
 from anyformer.generation.prompts import Asked, check_model, check_room, decoder_of, vocabulary_of
-from anyformer.generation.ragged import CHUNK, opened, read_on
+from anyformer.generation.ragged import CHUNK, Texts, opened, read_on
 from anyformer.generation.running import at_rest, device_of
 from anyformer.generation.settings import Generation
+from anyformer.generation.sheet import SheetTexts
 
 LONGEST_MATCH = 3  # newest tokens that are looked for, then fewer of them
 
@@ -27,14 +29,19 @@ class Proposer(Protocol):
         """At most `room` tokens for each of these texts, prompts included."""
 
 
-def proposer_of(model: Any, draft: Any, asked: Asked, choice: Choice, settings: Generation) -> Proposer:
-    """The one that a call asks for."""
+def proposer_of(
+    model: Any, draft: Any, asked: Asked, choice: Choice, settings: Generation, texts: Texts | None = None
+) -> Proposer:
+    """The one that a call asks for; given the model's own `texts`, a draft of its shape goes on from them."""
     if draft is None:
         return Lookup(sources(model, asked, settings.num_return_sequences), settings.prompt_lookup_num_tokens or 1)
     if settings.prompt_lookup_num_tokens:
         raise UserError("proposals come from a draft or from the prompt", where="draft",
                         fix="leave out one of draft and prompt_lookup_num_tokens")  # fmt: skip
-    return Draft(model, draft, asked, choice, settings)
+    if isinstance(draft, str):
+        raise UserError(f"there is no draft {draft!r}", where="draft",
+                        fix='give a model, or "int8" for the model itself in 8 bits')  # fmt: skip
+    return Draft(model, draft, asked, choice, settings, texts)
 
 
 class Lookup:
@@ -74,7 +81,9 @@ class Lookup:
 class Draft:
     """A smaller model writes a few tokens ahead, by the same rules and the same noise."""
 
-    def __init__(self, model: Any, draft: Any, asked: Asked, choice: Choice, settings: Generation) -> None:
+    def __init__(
+        self, model: Any, draft: Any, asked: Asked, choice: Choice, settings: Generation, texts: Texts | None = None
+    ) -> None:
         spec, target = check_model(draft), model.spec
         if isinstance(spec, Seq2Seq) != isinstance(target, Seq2Seq):
             raise UserError("one of model and draft is an encoder-decoder", where="draft", fix="use two of one kind")
@@ -87,8 +96,12 @@ class Draft:
                             fix="move one of them")  # fmt: skip
         check_room(decoder_of(spec), asked.longest, asked.new)
         self.model, self.choice, self.settings = draft, choice, settings
+        self.shared = isinstance(texts, SheetTexts) and isinstance(draft, Compiled)
         with at_rest(draft):
-            self.texts = opened(draft, asked, settings.num_return_sequences)
+            if isinstance(texts, SheetTexts) and isinstance(draft, Compiled):
+                self.texts: Texts = texts.shared_with(draft)
+            else:
+                self.texts = opened(draft, asked, settings.num_return_sequences)
 
     @torch.no_grad()
     def propose(self, texts: Mapping[int, list[int]], room: Mapping[int, int]) -> dict[int, list[int]]:
@@ -100,11 +113,10 @@ class Draft:
         found: dict[int, list[int]] = {row: [] for row in texts}
         most = {row: min(self.settings.num_assistant_tokens, room[row]) for row in texts}
         guides = {row: self.guide(row) for row in texts}
-        pieces = {}
-        for row in (row for row in texts if most[row] > 0):
-            # All but the newest token, which it has not seen, stand there as it wrote them; or they were refused.
-            self.texts.keep(row, min(self.texts.lengths[row], len(texts[row]) - 1))
-            pieces[row] = texts[row][self.texts.lengths[row] :]
+        for row, text in texts.items():
+            # All but the newest token stand there as it wrote them, or as the model did; or they were refused.
+            self.texts.keep(row, len(text) - 1 if self.shared else min(self.texts.lengths[row], len(text) - 1))
+        pieces = {row: text[self.texts.lengths[row] :] for row, text in texts.items() if most[row] > 0}
         while pieces:
             last = read_on(self.texts, pieces, self.settings.prefill_chunk_size or CHUNK)
             pieces = {}

@@ -1,11 +1,15 @@
-"""What the compiler is told about the step of one row: linear maps take norm, activation and sum along in one kernel.
+"""What the compiler is told about a step. In that of one row, linear maps take norm, activation and sum along.
 
-Both passes work on the graph of torch's own functions, before anything is taken apart, so they know layers by name.
+The passes work on the graph of torch's own functions, before anything is taken apart, so they know layers by name.
 """
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +19,23 @@ from torch.nn import functional as F
 LINEAR = F.linear
 NORMS: dict[Any, str] = {torch.rms_norm: "rms", F.rms_norm: "rms", F.layer_norm: "layer"}
 ACTS: dict[Any, str] = {F.relu: "relu", torch.relu: "relu", F.gelu: "gelu", torch._C._nn.gelu: "gelu", F.silu: "silu"}
+WORDS = 8192  # rows of weights that are a vocabulary
 TYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A change whose results the compiler may keep on disk: they hold as long as this file is what it is."""
+
+    change: Callable[[fx.Graph], None]
+
+    def __call__(self, graph: fx.Graph) -> None:
+        """Make it."""
+        self.change(graph)
+
+    def uuid(self) -> str:
+        """What results are known by."""
+        return f"{self.change.__name__} {sha256(Path(__file__).read_bytes()).hexdigest()}"
 
 
 def split_biases(graph: fx.Graph) -> None:
@@ -36,6 +56,26 @@ def split_biases(graph: fx.Graph) -> None:
         graph.erase_node(node)
 
 
+def turn_heads(graph: fx.Graph) -> None:
+    """Scores of words (B,1,V) the other way round where V is odd, as GPT-2's 50,257: as rows of B they lie even.
+
+    Libraries read and write eight numbers at a time, and have only slow products for rows that do not fit.
+    """
+    for node in list(graph.nodes):
+        x, weight, bias = given(node, "input", "weight", "bias") if node.target is LINEAR else (None, None, None)
+        held, rows = value(weight), value(x)
+        if held is None or rows is None or bias is not None or held.shape[0] < WORDS or held.shape[0] % 8 == 0:
+            continue
+        if rows.dim() != 3 or rows.shape[1] != 1:
+            continue
+        with graph.inserting_before(node):
+            across = graph.call_method("t", (graph.call_method("flatten", (x, 0, 1)),))
+            product = graph.call_function(torch.mm, (weight, across))  # (V,B)
+            turned = graph.call_method("unsqueeze", (graph.call_method("t", (product,)), 1))
+        node.replace_all_uses_with(turned)
+        graph.erase_node(node)
+
+
 def fuse_rows(graph: fx.Graph) -> None:
     """Put `row_linear` (core/row_kernel.py) in the place of every linear map of one row and of what surrounds it."""
     from anyformer.core import row_kernel  # noqa: F401  the operation must be known before it is named
@@ -44,6 +84,38 @@ def fuse_rows(graph: fx.Graph) -> None:
     for node in list(graph.nodes):
         if node.target is LINEAR:
             fuse(graph, node)
+        if node.target is torch.ops.anyformer.rows_attention.default:
+            put_within(graph, node)
+
+
+def put_within(graph: fx.Graph, node: fx.Node) -> None:
+    """Let attention over fixed places put the newest key and value in their column itself, as `Places.update` would."""
+    q, keys, values, index, *rest = node.args
+    example = value(q)
+    if example is None or example.shape[2] != 1:
+        return
+    puts = [put for buffer in (keys, values) if (put := written(buffer, index)) is not None]
+    if len(puts) < 2:
+        return
+    new = [turned.args[0] for put in puts if isinstance(turned := put.args[2], fx.Node)]
+    operation = torch.ops.anyformer.rows_attention_put.default
+    with graph.inserting_before(node):
+        fused = graph.call_function(operation, (q, *new, keys, values, index, *rest))
+    fused.meta = dict(node.meta)
+    node.replace_all_uses_with(fused)
+    for old in (node, *puts):
+        graph.erase_node(old)
+
+
+def written(buffer: Any, index: Any) -> fx.Node | None:
+    """The one place where a buffer is written: `buffer[rows, :, at] = new.transpose(1, 2)`, `at` being what is read."""
+    puts = [user for user in buffer.users if user.target is operator.setitem and user.args[0] is buffer]
+    if len(puts) != 1 or not isinstance(puts[0].args[1], tuple) or len(puts[0].args[1]) != 3:
+        return None
+    new, at = puts[0].args[2], puts[0].args[1][2]
+    seen = index.args[0] if index.target == "expand" else index
+    turned = isinstance(new, fx.Node) and new.target == "transpose" and tuple(new.args[1:]) == (1, 2)
+    return puts[0] if turned and at is seen else None
 
 
 def without_dropout(graph: fx.Graph) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from anyformer.core.places import PlacedState, Places
+from anyformer.core.places import PlacedState, Places, rounded
 from anyformer.core.state import LayerState
-from anyformer.generation.compiled import FEW, Compiled, rounded
+from anyformer.generation.compiled import FEW, Compiled
 from anyformer.generation.running import hidden_states
 
 SIZES = (1, 2, 8, FEW)  # tokens of a row read at once: one, one behind a guess that held, a guess to be checked
@@ -21,7 +22,8 @@ class Sheet:
 
     def __init__(self, model: Compiled, rows: int, limit: int) -> None:
         self.model, self.device, self.rows, self.limit = model, model.device, rows, limit
-        self.held = rounded(rows)
+        self.ours = model.is_ours()  # then any shape is as good as another
+        self.held = rows if self.ours else rounded(rows)
         # One column more than a pass ever takes part in: a view that is all of a buffer would be compiled apart.
         width = upward(limit + 1) + 1
         stack = model.model.stack
@@ -29,10 +31,17 @@ class Sheet:
         blocks = [stack.blocks[which] for which in stack.order]
         layers = [block.mixer.places(self.held, width, self.device, dtype).buffers for block in blocks]
         self.keys, self.values = [keys for keys, _ in layers], [values for _, values in layers]
-        for buffer in (*self.keys, *self.values):
+        for buffer in () if self.ours else (*self.keys, *self.values):
             any_size(buffer, 2)
+        self.step = model.step(self.keys, self.values)
         self.columns = torch.arange(width, device=self.device)[None]
         self.reaches: dict[int, Tensor] = {}
+
+    def shared_with(self, model: Compiled) -> Sheet:
+        """The same rows for a model of the same shape: each reads what the other wrote, and writes over it."""
+        twin = copy.copy(self)
+        twin.model, twin.step = model, model.step(self.keys, self.values)
+        return twin
 
     def prompt(self, tokens: Tensor, start: int, first: int = 0) -> Tensor:
         """Hidden states (B,T,D) of more tokens of B rows from the `first` on, all from the same column on."""
@@ -50,8 +59,9 @@ class Sheet:
         reach = upward(reach)
         if reach not in self.reaches:
             self.reaches[reach] = self.columns[:, :reach]
-            any_size(self.reaches[reach], 1)
-        return self.model.hidden(tokens, places, at, self.reaches[reach], self.keys, self.values)
+            if not self.ours:
+                any_size(self.reaches[reach], 1)
+        return self.step(tokens, places, at, self.reaches[reach])
 
     def select(self, rows: Tensor) -> None:
         """These rows in this order are the first ones."""
@@ -136,9 +146,11 @@ class SheetTexts:
         longest = max(map(len, pieces.values()))
         if longest > FEW:
             return [self.prompt(text, piece) for text, piece in pieces.items()]
-        held, width = self.sheet.held, next(size for size in SIZES if size >= longest)
+        held, width = self.sheet.held, longest
+        if not self.sheet.ours:
+            width = next(size for size in SIZES if size >= longest)
         # What fills a row up stands behind everything that is real, where no real token looks.
-        aside = max(self.lengths[text] + len(piece) for text, piece in pieces.items())
+        aside = max(*self.lengths, *(self.lengths[text] + len(piece) for text, piece in pieces.items()))
         ids, places, at = ([[fill] * width for _ in range(held)] for fill in (0, 0, aside))
         for text, piece in pieces.items():
             start, stop = self.lengths[text], self.lengths[text] + len(piece)
@@ -148,6 +160,12 @@ class SheetTexts:
         given = [torch.tensor(one, device=self.model.device) for one in (ids, places, at)]
         hidden = self.sheet.read(given[0], given[1], given[2], aside + 1)
         return [hidden[text, : len(piece)] for text, piece in pieces.items()]
+
+    def shared_with(self, model: Compiled) -> SheetTexts:
+        """The same texts for a draft of the same shape, which goes on from what the model has read."""
+        twin = copy.copy(self)
+        twin.model, twin.sheet, twin.lengths = model, self.sheet.shared_with(model), list(self.lengths)
+        return twin
 
     def prompt(self, text: int, piece: Sequence[int]) -> Tensor:
         """A long piece of one text, by itself."""

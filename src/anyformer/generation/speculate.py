@@ -10,7 +10,8 @@ so where two tokens all but tie the other one may win, as between any two batch 
 
 Proposals come from the text itself, where its newest tokens came before (`Lookup`), or from a smaller model (`Draft`),
 which chooses with the same filters and the same noise: where its scores are near the model's own, the noise that
-made one token win there makes it win here too, far more often than if both drew independently.
+made one token win there makes it win here too, far more often than if both drew independently. The draft "int8" is the
+model itself with its weights in 8 bits (own_draft.py).
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anyformer.core.few_rows import FEW
 from anyformer.generation.choice import Choice, Guides
+from anyformer.generation.compiled import Compiled
+from anyformer.generation.own_draft import drafted_by_itself
 from anyformer.generation.prompts import Asked, decoder_of, vocabulary_of
 from anyformer.generation.proposers import proposer_of
 from anyformer.generation.ragged import CHUNK, opened, read_on
@@ -35,6 +39,9 @@ class Speculation:
     """As `Decoding`: iterate for a `Step` a token, then ask for the `result()`. Rows advance each at its own pace."""
 
     def __init__(self, model: Any, asked: Asked, settings: Generation, draft: Any, guides: Guides | None) -> None:
+        itself = draft == "int8"
+        if itself:
+            model, draft = drafted_by_itself(model)
         self.model, self.settings, self.stops = model, settings, asked.stops
         vocab = vocabulary_of(decoder_of(model.spec).embed, "the model")
         self.choice = Choice(settings, asked.ids, asked.real, asked.new, vocab, guides)
@@ -43,8 +50,8 @@ class Speculation:
         prompts = [row[keep].tolist() for row, keep in zip(asked.ids, real, strict=True)]
         copies = settings.num_return_sequences
         self.tokens = [list(prompt) for prompt in prompts for _ in range(copies)]  # prompt and text, no padding
-        self.proposer = proposer_of(model, draft, asked, self.choice, settings)
         self.texts = opened(model, asked, copies)
+        self.proposer = proposer_of(model, draft, asked, self.choice, settings, self.texts if itself else None)
         chunk = settings.prefill_chunk_size or CHUNK
         read_on(self.texts, {row: tokens[:-1] for row, tokens in enumerate(self.tokens)}, chunk)
         self.written: list[list[NewToken]] = [[] for _ in range(rows)]
@@ -52,8 +59,10 @@ class Speculation:
         self.passes = [0] * rows
         self.steps: list[Step] = []
         self.count, self.over, self.dtype = 0, False, torch.float32
-        # Scores of a large vocabulary cost a CPU as much as some layers: not all are made where few may be asked for.
-        self.block = 3 if self.choice.ids.device.type == "cpu" else asked.new + 1
+        # Scores of a large vocabulary cost a CPU as much as some layers: not all are made where few may be asked for,
+        # unless it is code of our own that makes them, for which some are hardly more than one.
+        few = FEW if isinstance(model, Compiled) and model.ours else 3
+        self.block = few if self.choice.ids.device.type == "cpu" else asked.new + 1
 
     def __iter__(self) -> Iterator[Step]:
         while not self.over:
@@ -92,17 +101,16 @@ class Speculation:
             if first == 0:
                 scores = self.texts.scores(hidden[at : at + self.block])  # (block,V)
                 raw = scores.to(torch.promote_types(scores.dtype, torch.float32))
-                norm = raw.logsumexp(-1).tolist()
                 self.dtype = raw.dtype
             one, count = raw[first : first + 1], len(self.written[row])
             mine = None if self.choice.guides is None else [self.choice.guides[row]]
             token = int(self.choice.choose(one, slice(row, row + 1), count, mine))
-            top = None
+            norm, top = float(one.logsumexp(-1)), None
             if self.settings.logprobs:
                 best = one[0].topk(self.settings.logprobs)
                 pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-                top = {number: value - norm[first] for number, value in pairs}
-            self.write(row, NewToken(token, float(one[0, token]) - norm[first], top))
+                top = {number: value - norm for number, value in pairs}
+            self.write(row, NewToken(token, float(one[0, token]) - norm, top))
             if token != guess or self.reasons[row] is not None:
                 return
 

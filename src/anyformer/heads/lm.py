@@ -88,7 +88,7 @@ class LanguageHead(nn.Module):
     def rows(self, table: Tensor | Int8 | None) -> Tensor:
         """The same as numbers that a loss can take."""
         rows = self.stored(table)
-        return rows.wide(rows.scales.dtype) if isinstance(rows, Int8) else rows
+        return rows.wide(rows.dtype) if isinstance(rows, Int8) else rows
 
     def loss(self, hidden: Tensor, targets: Tensor, table: Tensor | None, smoothing: float = 0.0) -> Tensor:
         """Mean cross-entropy over targets (B,T) that are not -100, without ever holding the (B,T,V) logits."""

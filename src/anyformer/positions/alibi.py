@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context
+from anyformer.core.kept import Known, kept
 from anyformer.slots import Relative
 
 
@@ -41,10 +42,12 @@ class Slopes(nn.Module):
     def __init__(self, heads: int) -> None:
         super().__init__()
         self.heads = heads
+        self.known: Known = {}
 
     def forward(self, context: Context, dtype: torch.dtype) -> tuple[Tensor, ...]:
         exact = torch.promote_types(dtype, torch.float32)
-        return (torch.tensor(slopes(self.heads), device=context.positions.device, dtype=exact),)
+        made = kept(self.known, exact, context.positions.device, lambda: torch.tensor(slopes(self.heads), dtype=exact))
+        return (made,)
 
 
 def slopes(heads: int) -> list[float]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context
+from anyformer.core.kept import Known, kept
 from anyformer.errors import UserError
 from anyformer.slots import Relative
 from anyformer.spec import Spec
@@ -193,10 +194,15 @@ class Turns(nn.Module):
     def __init__(self, spec: Rope, width: int) -> None:
         super().__init__()
         self.spec, self.width = spec, width
+        self.known: Known = {}
 
     def forward(self, context: Context, dtype: torch.dtype) -> tuple[Tensor, ...]:
         exact = torch.promote_types(dtype, torch.float32)
-        frequencies = self.frequencies(context, exact).to(context.positions.device)
+        device = context.positions.device
+        if isinstance(self.spec.scaling, Dynamic):
+            frequencies = self.frequencies(context, exact).to(device)
+        else:
+            frequencies = kept(self.known, exact, device, lambda: self.frequencies(context, exact))
         angles = context.positions.to(exact)[..., None] * frequencies  # (B or 1, T, width/2)
         gain = 1.0 if self.spec.scaling is None else self.spec.scaling.gain
         return angles.cos() * gain, angles.sin() * gain

@@ -139,7 +139,7 @@ async def completions(request: Request, state: State) -> Response:
     """Texts that go on from prompts."""
     state.check_open()
     asked = read(CompletionRequest, await body_of(request, state.limits))
-    order = await completion_order(state.served, state.limits, asked, client_of(request))
+    order = await completion_order(state.served, state.limits, asked, client_of(request), state.engine.check_room)
     shape = CompletionShape(state.served.name, state.served.reader, asked.logprobs is not None, wants_usage(asked))
     return answer(state, order, shape, asked)
 
@@ -148,7 +148,7 @@ async def chat(request: Request, state: State) -> Response:
     """Answers to a conversation."""
     state.check_open()
     asked = read(ChatRequest, await body_of(request, state.limits))
-    order = await chat_order(state.served, state.limits, asked, client_of(request))
+    order = await chat_order(state.served, state.limits, asked, client_of(request), state.engine.check_room)
     shape = ChatShape(state.served.name, state.served.reader, bool(asked.logprobs), wants_usage(asked))
     return answer(state, order, shape, asked)
 

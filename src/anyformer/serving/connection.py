@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import socket
 import struct
 import sys
+import termios
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -16,7 +18,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from anyformer.serving.limits import Limits
 from anyformer.serving.refusals import Refusal
 
-TCP_INFO, BYTES_ACKED = 11, 120  # of linux/tcp.h: the option, and where in its struct the count stands
+# Of linux/tcp.h: bytes the kernel takes and does not send yet; facts of a line, and where the count of bytes stands.
+NOT_SENT, TCP_INFO, BYTES_ACKED = 25, 11, 120
 
 
 class TooLarge(Exception):
@@ -44,6 +47,13 @@ def connection_class(limits: Limits) -> type[HttpToolsProtocol]:
             """A client has come; from now on its request is awaited."""
             super().connection_made(transport)
             self.reading_since = time.monotonic()
+            # The kernel would take megabytes for a client that reads nothing, and nobody would notice.
+            transport.set_write_buffer_limits(high=limits.output)
+            line = transport.get_extra_info("socket")
+            with contextlib.suppress(OSError):
+                line.setsockopt(socket.IPPROTO_TCP, NOT_SENT, limits.output)
+                # A head and its body are two packets; the second would wait 40 ms for the first to be acknowledged.
+                line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
         def data_received(self, data: bytes) -> None:
             """More bytes of a request."""
@@ -89,12 +99,23 @@ def connection_class(limits: Limits) -> type[HttpToolsProtocol]:
                     self.refuse(Refusal(408, f"no request came within {limits.receive:.0f} s", code="slow_request"))
                 elif now - self.reading_since > limits.receive + 2:  # the application has had its time to say so
                     self.cut()
-            left = self.transport.get_write_buffer_size()
-            taken = bytes_taken(self.transport.get_extra_info("socket"), left) if left else 0
+            line = self.transport.get_extra_info("socket")
+            left = self.transport.get_write_buffer_size() + bytes_in_kernel(line)
+            taken = bytes_taken(line, left) if left else 0
             if not left or taken != self.taken:
                 self.taken, self.taken_at = taken, now
             elif now - self.taken_at > limits.stall:
                 self.cut()
+
+        def timeout_keep_alive_handler(self) -> None:
+            """Nothing more was asked for a while. A last answer that is still being taken is left to `look`.
+
+            Closed now it would be left to the kernel, which keeps it for minutes where nobody reads.
+            """
+            if self.transport.is_closing() or not bytes_in_kernel(self.transport.get_extra_info("socket")):
+                super().timeout_keep_alive_handler()
+            else:
+                self.timeout_keep_alive_task = self.loop.call_later(1.0, self.timeout_keep_alive_handler)
 
         def cut(self) -> None:
             """Hang up at once; what the client has not taken is thrown away, by the kernel too."""
@@ -104,6 +125,14 @@ def connection_class(limits: Limits) -> type[HttpToolsProtocol]:
             self.transport.abort()
 
     return Connection
+
+
+def bytes_in_kernel(line: socket.socket) -> int:
+    """How much was handed to the kernel that the other side has not acknowledged; 0 where the kernel does not say."""
+    try:
+        return int(struct.unpack("i", fcntl.ioctl(line.fileno(), termios.TIOCOUTQ, bytes(4)))[0])
+    except OSError:
+        return 0
 
 
 def bytes_taken(line: socket.socket, left: int) -> int:

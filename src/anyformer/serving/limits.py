@@ -12,7 +12,8 @@ class Limits:
     body: int = 4 * 1024 * 1024  # bytes of a request's body
     headers: int = 32 * 1024  # bytes of its first line and headers
     receive: float = 10.0  # seconds until a request has come in whole
-    output: int = 1024 * 1024  # bytes waiting for one client
+    output: int = 16 * 1024  # bytes waiting for one client here, and as many in the kernel; what comes then waits
+    ahead: int = 32  # tokens of a stream that wait behind those bytes, before no more are written
     stall: float = 30.0  # seconds a client may read nothing of what waits for it
     stuck: float = 30.0  # seconds without progress after which the server says it is not ready
     new_tokens: int = 1024  # of a chat answer whose request names no number

@@ -21,6 +21,9 @@ class Mailbox:
         """Leave something in a box; called on the engine's thread."""
         with self.lock:
             box.items.append(item)
+            if box.most is not None and len(box.items) >= box.most and not box.behind:
+                box.behind = True
+                box.tell_behind(True)
             if box.marked:
                 return
             box.marked = True
@@ -41,12 +44,18 @@ class Mailbox:
 
 
 class Box:
-    """What came for one request. `too_much` is called once when more waits than is kept for a client."""
+    """What came for one request.
 
-    def __init__(self, mailbox: Mailbox, most: int | None = None, too_much: Callable[[], None] | None = None) -> None:
+    `tell_behind` is called with True when `most` items wait, on the thread that left the last of them, and with False
+    when they were taken; it must not block.
+    """
+
+    def __init__(
+        self, mailbox: Mailbox, most: int | None = None, tell_behind: Callable[[bool], None] = lambda behind: None
+    ) -> None:
         self.mailbox, self.items = mailbox, list[Any]()
-        self.most, self.too_much = most, too_much
-        self.marked = self.gone = False
+        self.most, self.tell_behind = most, tell_behind
+        self.marked = self.gone = self.behind = False
         self.waiter: asyncio.Future[None] | None = None
 
     def post(self, item: Any) -> None:
@@ -57,9 +66,6 @@ class Box:
         """Let the one who waits go on."""
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)
-        if self.most is not None and self.too_much is not None and len(self.items) > self.most:
-            told, self.too_much = self.too_much, None
-            told()
 
     def leave(self) -> None:
         """Nobody reads any more."""
@@ -74,4 +80,7 @@ class Box:
             self.waiter = None
         with self.mailbox.lock:
             items, self.items = self.items, []
+            behind, self.behind = self.behind, False
+        if behind:
+            self.tell_behind(False)
         return items

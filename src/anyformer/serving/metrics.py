@@ -30,6 +30,7 @@ GAUGES = {
     "queue_tokens": ("queue_tokens", "tokens of the texts that wait"),
     "queue_rows": ("queue_rows", "rows of predictions and embeddings that wait"),
     "active_rows": ("active_rows", "texts being read or written"),
+    "held_texts": ("held_texts", "texts that wait for their readers"),
     "requests_in_flight": ("in_flight", "taken on and not over"),
 }
 HISTOGRAMS = {

@@ -13,7 +13,7 @@ import torch
 from anyformer.engine.jobs import Job
 from anyformer.generation import Generation
 from anyformer.generation.guide import Guide
-from anyformer.generation.noise import row_seeds
+from anyformer.generation.noise import row_seeds, signed
 from anyformer.serving.limits import Limits
 from anyformer.serving.refusals import Refusal
 from anyformer.serving.schemas import ChatRequest, CompletionRequest, Message, Writing
@@ -22,6 +22,7 @@ from anyformer.serving.written import Written
 
 LONG = 4096  # characters from which on a text is cut into tokens beside the event loop
 COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions
+CheckRoom = Callable[[str, int], None]  # `Engine.check_room`
 
 
 @dataclass
@@ -40,7 +41,9 @@ class Order:
                 "total_tokens": self.prompt_tokens + new}  # fmt: skip
 
 
-async def completion_order(served: Served, limits: Limits, request: CompletionRequest, client: str) -> Order:
+async def completion_order(
+    served: Served, limits: Limits, request: CompletionRequest, client: str, check_room: CheckRoom
+) -> Order:
     """The texts that /v1/completions was asked for."""
     served.check_name(request.model)
     served.check_writes()
@@ -58,13 +61,13 @@ async def completion_order(served: Served, limits: Limits, request: CompletionRe
     asked = COMPLETION_TOKENS if request.max_tokens is None else request.max_tokens
     rule = ("regex", request.regex) if request.regex is not None else (
         ("json_schema", request.json_schema) if request.json_schema is not None else None)  # fmt: skip
-    plan = Plan(served, limits, request, client, new=max(1, asked), fixed=request.max_tokens is not None, rule=rule,
-                top=request.logprobs, stops=stops_of(request.stop))  # fmt: skip
+    plan = Plan(served, limits, request, client, check_room, new=max(1, asked), fixed=request.max_tokens is not None,
+                rule=rule, top=request.logprobs, stops=stops_of(request.stop))  # fmt: skip
     shown = [(one if isinstance(one, str) else served.reader.text(one)) if echo else None for one in given]
     return await plan.order(ids, shown, silent=request.max_tokens == 0)
 
 
-async def chat_order(served: Served, limits: Limits, request: ChatRequest, client: str) -> Order:
+async def chat_order(served: Served, limits: Limits, request: ChatRequest, client: str, check_room: CheckRoom) -> Order:
     """The answers that /v1/chat/completions was asked for."""
     served.check_name(request.model)
     served.check_writes()
@@ -83,7 +86,7 @@ async def chat_order(served: Served, limits: Limits, request: ChatRequest, clien
     elif form is not None and form.type == "regex":
         rule = ("regex", form.regex)
     plan = Plan(
-        served, limits, request, client, new=asked or limits.new_tokens, fixed=asked is not None, rule=rule,
+        served, limits, request, client, check_room, new=asked or limits.new_tokens, fixed=asked is not None, rule=rule,
         top=(request.top_logprobs or 0) if request.logprobs else None,
         stops=(*stops_of(request.stop), *served.chat.stops), goes_on=False,
     )  # fmt: skip
@@ -98,6 +101,7 @@ class Plan:
     limits: Limits
     request: Writing
     client: str
+    check_room: CheckRoom
     new: int  # tokens to write at most
     fixed: bool  # whether the client said so; else what room there is is enough
     rule: tuple[str, Any] | None
@@ -112,6 +116,8 @@ class Plan:
             raise Refusal(400, f"{len(prompts)} prompts times n {copies} are more than {self.limits.choices} texts",
                           param="n", code="too_many_texts", facts={"limit": self.limits.choices})  # fmt: skip
         rooms = [self.room(ids) for ids in prompts]
+        # Those who must be refused are refused before anything is made for them.
+        self.check_room(self.client, len(prompts[0]) + rooms[0] + (len(self.served.start()) if self.served.pair else 0))
         guides = await self.guides(len(prompts) * copies)
         settings = self.settings()
         seeds = self.seeds(copies)
@@ -156,6 +162,8 @@ class Plan:
 
     def seeds(self, copies: int) -> list[int]:
         """One a copy, the same as `generate` gives to several texts of one prompt."""
+        if copies == 1 and self.request.seed is not None:
+            return [signed(self.request.seed)]
         return row_seeds(self.request.seed, 1, copies, torch.device("cpu")).tolist()
 
     async def guides(self, count: int) -> list[Guide | None]:

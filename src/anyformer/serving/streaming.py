@@ -1,7 +1,8 @@
 """Answers that are written while somebody waits: as a stream of events, or whole at the end.
 
 A client that goes is noticed at once, in the queue as in the middle of a text, and its jobs are cancelled. One that
-reads too slowly holds up nobody: what waits for it is bounded, and after a while it is let go.
+reads too slowly holds up nobody: what waits for it is bounded, its texts are not written on until it has read that,
+and if it reads nothing for long it is let go.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from anyformer.serving.written import Entry, Written
 
 MANY = 512  # tokens with log-probabilities, from which on they are written beside the event loop
 PART = 65_536  # bytes of an answer handed to the network at once
-PER_EVENT = 256  # bytes one waiting event stands for
 SSE = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 DONE = b"data: [DONE]\n\n"
 
@@ -57,8 +57,7 @@ class Answer(Response):
         self, order: Order, shape: Shape, stream: bool, engine: Engine, mailbox: Mailbox, limits: Limits
     ) -> None:
         self.order, self.shape, self.stream, self.engine, self.limits = order, shape, stream, engine, limits
-        most = limits.output // PER_EVENT if stream else None
-        self.box = Box(mailbox, most, self.cancel)
+        self.box = Box(mailbox, limits.ahead * len(order.jobs) if stream else None, self.behind)
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -93,6 +92,14 @@ class Answer(Response):
         for job in self.order.jobs:
             if job.phase != "over" and not job.cancelled:
                 self.engine.cancel(job)
+
+    def behind(self, behind: bool) -> None:
+        """The client does not take what was written, or has taken it."""
+        if not behind:
+            self.engine.resume(self.order.jobs)
+            return
+        for job in self.order.jobs:
+            job.held = True
 
     async def watch(self, receive: Receive) -> None:
         """Wait for the client to go."""

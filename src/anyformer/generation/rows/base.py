@@ -7,7 +7,7 @@ buffers (`SlotRows`, for attention), or joined into one padded batch (`JoinedRow
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -35,6 +35,8 @@ class Rows(Protocol):
     model: Any
     capacity: int  # rows open at once
     limit: int  # tokens a row may hold, prompt and text together
+    resumes: bool  # whether a text goes on from a row that was closed as if it had stayed open
+    side_by_side: bool  # whether the pieces of several rows are read in one pass
 
     def open(self, tokens: Sequence[int], *, source: Sequence[int] | None = None, scope: str = "") -> Row:
         """A row for a prompt; `known` tokens of it, never all, need not be read. `source` is for an encoder-decoder.
@@ -42,8 +44,8 @@ class Rows(Protocol):
         Only rows of the same `scope` are reused: what one user's prompts cost must not be felt by another.
         """
 
-    def read(self, row: int, tokens: Sequence[int]) -> Tensor:
-        """More tokens of one row; hidden states (T,D)."""
+    def read(self, pieces: Mapping[int, Sequence[int]]) -> list[Tensor]:
+        """More tokens of some rows; hidden states (T,D) of each."""
 
     def scores(self, hidden: Tensor) -> Tensor:
         """Scores of the next token (N,V) from hidden states (N,D)."""
@@ -66,6 +68,9 @@ class Rows(Protocol):
 class LoneRows:
     """Every row by itself: no neighbour can matter. Slow with many rows, and the same for every part."""
 
+    resumes = False  # nothing is kept of a row that was closed
+    side_by_side = False
+
     def __init__(self, model: Any, *, capacity: int = 8, limit: int | None = None) -> None:
         self.model, self.capacity, self.limit = model, capacity, row_limit(model, limit)
         self.open_rows: dict[int, RunningModel] = {}
@@ -87,9 +92,12 @@ class LoneRows:
         return Row(number, 0)
 
     @torch.no_grad()
-    def read(self, row: int, tokens: Sequence[int]) -> Tensor:
-        ids = torch.tensor([list(tokens)], device=device_of(self.model))
-        return self.open_rows[row].read(ids, None)[0]
+    def read(self, pieces: Mapping[int, Sequence[int]]) -> list[Tensor]:
+        device = device_of(self.model)
+        return [
+            self.open_rows[row].read(torch.tensor([list(tokens)], device=device), None)[0]
+            for row, tokens in pieces.items()
+        ]
 
     @torch.no_grad()
     def scores(self, hidden: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,9 @@ class JoinedRows:
     the last piece of a prompt, and at the end of a row, is kept for prompts of the same `scope` that begin with it, as
     many as there are rows.
     """
+
+    resumes = True
+    side_by_side = False
 
     def __init__(self, model: Any, *, capacity: int = 8, limit: int | None = None) -> None:
         self.model, self.capacity, self.limit = model, capacity, row_limit(model, limit)
@@ -102,7 +105,10 @@ class JoinedRows:
     # ---------------------------------------------------------------- reading and steps
 
     @torch.no_grad()
-    def read(self, row: int, tokens: Sequence[int]) -> Tensor:
+    def read(self, pieces: Mapping[int, Sequence[int]]) -> list[Tensor]:
+        return [self.read_one(row, tokens) for row, tokens in pieces.items()]
+
+    def read_one(self, row: int, tokens: Sequence[int]) -> Tensor:
         held = self.open_rows[row]
         self.check(held.length + len(tokens))
         if held.own is None:

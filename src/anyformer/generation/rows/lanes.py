@@ -108,6 +108,12 @@ class Lanes:
         hole = max(between, key=lambda lane: lane.slot) if from_first else min(between, key=lambda lane: lane.slot)
         return (first if from_first else last), hole
 
+    def lower(self, rows: Sequence[Lane]) -> tuple[Lane, Lane] | None:
+        """Two lanes that should change slots so that these rows stand in the lowest ones, or None."""
+        last = max(rows, key=lambda lane: lane.slot)
+        hole = next((lane for lane in self.all[: last.slot] if not lane.open), None)
+        return None if hole is None else (last, hole)
+
     def swap(self, one: Lane, other: Lane) -> None:
         """Two lanes change slots."""
         one.slot, other.slot = other.slot, one.slot

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from anyformer.core.decode_kernel import try_out
 from anyformer.core.model import Seq2Seq
-from anyformer.core.places import PlacedState, Places
+from anyformer.core.places import PlacedState, Places, rounded
 from anyformer.core.stack import Stack
 from anyformer.core.state import LayerState
 from anyformer.errors import UserError
@@ -19,6 +19,8 @@ from anyformer.generation.prompts import decoder_of
 from anyformer.generation.rows.base import Row, row_limit
 from anyformer.generation.rows.lanes import Lane, Lanes
 from anyformer.generation.rows.memories import Memories
+from anyformer.generation.rows.recorded import RecordedStep
+from anyformer.generation.rows.together import read_together
 from anyformer.generation.running import (
     device_of,
     hidden_states,
@@ -56,9 +58,17 @@ class Plan:
     more: Tensor | int  # what a step adds to those
     longest: int  # tokens of the longest row
     even: bool  # whether all are as long, with nothing between them
+    loose: bool  # whether a pass would be smaller with the rows moved together
     texts: list[Tensor] = field(default_factory=list)  # (N,) what was written, step by step
     layers: list[LayerState] | None = None  # views of the buffers, for the columns below
     columns: int = 0
+    graph: RecordedStep | None = None
+
+    def record(self, graph: RecordedStep) -> None:
+        """Steps of this plan are those of a graph, which reads its own tensors."""
+        for held, now in ((graph.places, self.places), (graph.at, self.at)):
+            held.copy_(now)
+        self.graph, self.places, self.at = graph, graph.places, graph.at
 
 
 class SlotRows:
@@ -69,14 +79,22 @@ class SlotRows:
 
     `strict` fixes every shape: all slots, all columns and a spare one for what idle slots write, pieces of one length
     in which token p has cell p mod that length, no moving. Whatever the neighbours do, a row's results are the same to
-    the last bit. It is also the form to compile or record.
+    the last bit.
+
+    `recorded`, which a GPU has unasked, fixes the shapes of steps alone: the first 1, 2, 4, ... slots, all columns and
+    a spare one. Each number of slots is recorded once (recorded.py).
     """
 
-    def __init__(self, model: Any, *, capacity: int = 8, limit: int | None = None, strict: bool = False) -> None:
+    def __init__(
+        self, model: Any, *, capacity: int = 8, limit: int | None = None, strict: bool = False,
+        recorded: bool | None = None,
+    ) -> None:  # fmt: skip
         if not can_be_placed(model):
             raise UserError("a layer of this model has no fixed places", fix="use rows_for(model)")
         self.model, self.capacity, self.limit, self.strict = model, capacity, row_limit(model, limit), strict
+        self.resumes = not strict  # what was written step by step would be read, and differ in its last bits
         self.pair = isinstance(model.spec, Seq2Seq)
+        self.side_by_side = not strict and not self.pair  # a pass over several rows has another shape than over one
         self.device = device_of(model)
         try_out(self.device)
         self.dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
@@ -85,14 +103,23 @@ class SlotRows:
         self.blocks = [stack.blocks[which] for which in stack.order]
         self.lanes, self.open_rows = Lanes(capacity), dict[int, Lane]()
         self.slots, self.chunk = capacity if strict else 1, min(CHUNK, self.limit)
-        self.width = self.limit + 1 if strict else min(FIRST, self.limit)
+        self.recorded = self.device.type == "cuda" if recorded is None else recorded
+        self.recorded = self.recorded and not self.pair  # what an encoder gave has a width of its own in every step
+        self.fixed = strict or self.recorded  # steps have columns for all, and idle slots write to the spare one
+        self.width = self.limit if strict else min(FIRST, self.limit)
+        self.graphs: dict[int, RecordedStep] = {}
         self.layers: list[Places] = [
-            block.mixer.places(self.slots, self.width, self.device, self.dtype) for block in self.blocks
+            block.mixer.places(self.slots, self.held, self.device, self.dtype) for block in self.blocks
         ]
-        self.columns = torch.arange(self.width, device=self.device)[None]
+        self.columns = torch.arange(self.held, device=self.device)[None]
         self.memory = Memories(self) if self.pair else None
         self.plan: Plan | None = None
         self.next = self.apart = 0
+
+    @property
+    def held(self) -> int:
+        """Columns of the buffers."""
+        return self.width + self.fixed
 
     @property
     def free(self) -> int:
@@ -105,7 +132,7 @@ class SlotRows:
     @property
     def most_bytes(self) -> int:
         """What the buffers come to when every row is as long as may be; sources of encoder-decoders not counted."""
-        return sum(layer.bytes for layer in self.layers) // (self.slots * self.width) * self.capacity * self.limit
+        return sum(layer.bytes for layer in self.layers) // (self.slots * self.held) * self.capacity * self.limit
 
     # ---------------------------------------------------------------- rows come and go
 
@@ -143,9 +170,10 @@ class SlotRows:
         while wider < columns:
             wider = min(self.limit, 2 * wider)
         self.plan = None  # it looks at the buffers as they were
+        self.graphs.clear()
         for layer in self.layers:
-            layer.resize(more, wider)
-        self.columns = torch.arange(wider, device=self.device)[None]
+            layer.resize(more, wider + self.fixed)
+        self.columns = torch.arange(wider + self.fixed, device=self.device)[None]
         if self.memory is not None:
             self.memory.reserve(more, 0)
         self.slots, self.width = more, wider  # last: where memory runs out on the way, what there was still serves
@@ -153,17 +181,24 @@ class SlotRows:
     # ---------------------------------------------------------------- reading
 
     @torch.no_grad()
-    def read(self, row: int, tokens: Sequence[int]) -> Tensor:
-        lane = self.open_rows[row]
-        stop = lane.length + len(tokens)
+    def read(self, pieces: Mapping[int, Sequence[int]]) -> list[Tensor]:
+        lanes = [self.open_rows[row] for row in pieces]
+        stop = max(lane.length + len(tokens) for lane, tokens in zip(lanes, pieces.values(), strict=True))
         self.check(stop)
         self.reserve(0, stop)
-        ids = torch.tensor([list(tokens)], device=self.device)
-        hidden = self.read_in_cells(lane, ids) if self.strict else self.read_on(lane, ids)
-        lane.took(tokens)
-        if self.plan is not None and row in self.plan.rows:
+        if self.side_by_side and len(pieces) > 1:
+            found = read_together(self, lanes, list(pieces.values()))
+        else:
+            read = self.read_in_cells if self.strict else self.read_on
+            found = [
+                read(lane, torch.tensor([list(tokens)], device=self.device))[0]
+                for lane, tokens in zip(lanes, pieces.values(), strict=True)
+            ]
+        for lane, tokens in zip(lanes, pieces.values(), strict=True):
+            lane.took(tokens)
+        if self.plan is not None and not pieces.keys().isdisjoint(self.plan.rows):
             self.plan = None
-        return hidden[0]
+        return found
 
     def read_on(self, lane: Lane, ids: Tensor) -> Tensor:
         """The next tokens (1,T) of one row, as if it were alone: no column behind it takes part."""
@@ -183,10 +218,10 @@ class SlotRows:
             stop = min(start - first + self.chunk, lane.length + ids.shape[1])
             cells = slice(first, first + stop - start)
             piece = torch.zeros(1, self.chunk, dtype=torch.long, device=self.device)
-            places, at = torch.zeros_like(piece), torch.full_like(piece, self.limit)
+            places, at = torch.zeros_like(piece), torch.full_like(piece, self.width)
             piece[:, cells] = ids[:, start - lane.length : stop - lane.length]
             places[:, cells] = at[:, cells] = self.columns[:, start:stop]
-            state = PlacedState(self.views(slots, self.width, [lane], at), 1, places=places, columns=self.columns)
+            state = PlacedState(self.views(slots, self.held, [lane], at), 1, places=places, columns=self.columns)
             found.append(self.hidden(piece, state, slots, [lane])[:, cells])
             start = stop
         return torch.cat(found, 1)
@@ -202,7 +237,7 @@ class SlotRows:
         plan = self.plan
         if plan is None or plan.rows != list(rows):
             plan = self.plan_for(rows)
-        elif plan.live is not None and not self.strict:
+        elif plan.loose:
             self.apart += 1
             if self.apart >= PATIENCE:
                 self.bring_together(plan.lanes)
@@ -215,7 +250,10 @@ class SlotRows:
         if plan.order is not None:
             ids = torch.zeros(slots.stop - slots.start, dtype=torch.long, device=self.device)
             ids[plan.order] = tokens
-        hidden = self.hidden(ids[:, None], self.stepping(plan), slots, plan.lanes)[:, 0]
+        if plan.graph is not None:
+            found = plan.graph(ids)
+        else:
+            hidden = self.hidden(ids[:, None], self.stepping(plan), slots, plan.lanes)[:, 0]
         plan.places += plan.more
         if plan.at is not plan.places:
             plan.at += 1 if plan.live is not None else plan.more
@@ -224,6 +262,8 @@ class SlotRows:
             plan.texts.append(tokens.clone())
         for lane in plan.lanes:
             lane.length += 1
+        if plan.graph is not None:
+            return found.clone() if plan.order is None else found[plan.order]
         if self.strict:  # the product with the vocabulary is of one shape too
             scores = self.scores(hidden)
             return scores if plan.order is None else scores[plan.order]
@@ -231,14 +271,14 @@ class SlotRows:
 
     def stepping(self, plan: Plan) -> PlacedState:
         """The pass of a step; its views are made again only when texts have outgrown their columns."""
-        columns, count = self.width, plan.slots.stop - plan.slots.start
+        columns, count = self.held, plan.slots.stop - plan.slots.start
         if plan.even:  # as one text: no column behind the rows' own, so nothing to hide
             at = slice(plan.longest, plan.longest + 1)
             return PlacedState(
                 self.views(plan.slots, at.stop, plan.lanes, at), count, length=plan.longest, gaps=False,
                 places=plan.places, columns=self.columns[:, : at.stop],
             )  # fmt: skip
-        if not self.strict and self.device.type == "cpu":  # a GPU's kernel reads no column behind a row's own
+        if not self.fixed and self.device.type == "cpu":  # a GPU's kernel reads no column behind a row's own
             columns = min(columns, -(-(plan.longest + 1) // BLOCK) * BLOCK)
         if plan.layers is None or plan.columns != columns:
             plan.layers, plan.columns = self.views(plan.slots, columns, plan.lanes, plan.at, plan.live), columns
@@ -248,7 +288,9 @@ class SlotRows:
         """What the next steps of these rows have in common."""
         lanes = [self.open_rows[row] for row in rows]
         used = [lane.slot for lane in lanes]
-        slots = slice(0, self.capacity) if self.strict else slice(min(used), max(used) + 1)
+        slots = slice(min(used), max(used) + 1)
+        if self.fixed:
+            slots = slice(0, self.capacity if self.strict else min(self.slots, rounded(max(used) + 1)))
         count, which = slots.stop - slots.start, [slot - slots.start for slot in used]
         lengths = torch.tensor([lane.length for lane in lanes], device=self.device)[:, None]
         order = None if which == list(range(count)) else torch.tensor(which, device=self.device)
@@ -260,15 +302,20 @@ class SlotRows:
             more = torch.zeros_like(more)
             more[order] = 1
             at = places
-            if self.strict:
-                at = torch.full_like(places, self.limit)
+            if self.fixed:
+                at = torch.full_like(places, self.width)
                 at[order] = lengths
             elif count > len(rows):
                 live, at = order, lengths
         longest = max(lane.length for lane in lanes)
-        even = self.device.type == "cpu" and not self.strict and live is None
+        even = self.device.type == "cpu" and not self.fixed and live is None
         even = even and all(lane.length == longest for lane in lanes)
-        self.plan = Plan(list(rows), lanes, slots, order, live, at, places, more, longest, even)
+        loose = live is not None or (self.recorded and not self.strict and rounded(len(rows)) < count)
+        self.plan = Plan(list(rows), lanes, slots, order, live, at, places, more, longest, even, loose)
+        if self.recorded:
+            if count not in self.graphs:
+                self.graphs[count] = RecordedStep(self, count)
+            self.plan.record(self.graphs[count])
         for which_one, lane in enumerate(lanes):
             lane.steps.append((self.plan.texts, which_one))
         return self.plan
@@ -276,7 +323,8 @@ class SlotRows:
     def bring_together(self, rows: Sequence[Lane]) -> None:
         """Move rows into idle slots between them; what was held there for later is kept."""
         self.apart = 0
-        while (found := self.lanes.move(rows)) is not None:
+        move = self.lanes.lower if self.recorded else self.lanes.move
+        while (found := move(rows)) is not None:
             row, idle = found
             for layer in self.layers:
                 layer.swap_rows(row.slot, idle.slot, max(row.length, idle.length))

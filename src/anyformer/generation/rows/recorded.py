@@ -1,0 +1,48 @@
+"""Steps of rows in fixed places as graphs, one for each number of slots: a GPU is told "again" and asked for scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from anyformer.core.places import PlacedState
+from anyformer.core.state import LayerState
+from anyformer.generation.graphs import captured
+from anyformer.generation.running import hidden_states, logits_of
+
+if TYPE_CHECKING:
+    from anyformer.generation.rows.slots import SlotRows
+
+
+class RecordedStep:
+    """One more token in each of the first `count` slots; what a step reads stands in tensors that stay."""
+
+    def __init__(self, rows: SlotRows, count: int) -> None:
+        whole = slice(0, count)
+        self.tokens, self.places, self.at = (
+            torch.zeros(count, 1, dtype=torch.long, device=rows.device) for _ in range(3)
+        )
+        self.scores = torch.empty(0)  # (count,V), until the next step
+        layers = rows.views(whole, rows.held, [], self.at)
+        columns, model = rows.columns, rows.model
+
+        def step() -> None:
+            # The layers' states are made anew: a pass may note things in them.
+            state = PlacedState(
+                [LayerState(layer.mixer) for layer in layers], count, places=self.places, columns=columns
+            )
+            self.scores = logits_of(model, hidden_states(model, self.tokens, None, state))[:, 0]
+
+        self.step: Callable[[], object] = step
+        self.made = False
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """Scores (count,V) after tokens (count,); `places` and `at` say where these stand."""
+        self.tokens[:, 0] = ids
+        if not self.made:
+            self.step, self.made = captured(self.step, self.tokens), True
+        self.step()
+        return self.scores
