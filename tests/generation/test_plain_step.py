@@ -118,10 +118,11 @@ def test_the_tokens_of_the_model(name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["float", "int8"])
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
 @torch.no_grad()
-def test_a_row_gets_the_same_bits_in_any_company(kind: str) -> None:
+def test_a_row_gets_the_same_bits_in_any_company(name: str, kind: str) -> None:
     """One token at a time, all at once, beside other rows: what makes proposals and batches change nothing at all."""
-    code, text, other = compiled(build("llama", kind)), prompts(1, 8)[0].tolist(), prompts(1, 5, seed=3)[0].tolist()
+    code, text, other = compiled(build(name, kind)), prompts(1, 8)[0].tolist(), prompts(1, 5, seed=3)[0].tolist()
     lone, together, beside = (SheetTexts(code, rows, 20) for rows in (1, 1, 3))
     single = torch.cat([lone.read({0: [token]})[0] for token in text])
     assert torch.equal(together.read({0: text})[0], single)

@@ -37,10 +37,11 @@ def compiled(model: Any) -> Compiled:
     """The model with a compiled decoding step; give it to `generate` or `stream` in the model's place.
 
     For GPT-2, Llama and their like on a CPU, in float32 or 8 bits, that takes a few seconds on the first call, and one
-    or two in a later process, which finds machine code on disk; a row then gets the same scores, to the bit, whatever
-    rows or proposals it is read with. For other decoders the compiler takes up to a minute before the first token of
-    one row, and once more of several. Nothing is compiled before it is needed, and prompts never are. Without a C++
-    compiler the step runs as it is, with one line in the log.
+    or two in a later process, which finds machine code on disk; a new token then gets the same scores, to the bit,
+    whatever rows or proposals it is read with (in float32, where no more than 24 tokens are scored together). For other
+    decoders the compiler takes up to a minute before the first token of one row, and once more of several; on a GPU
+    half a minute, and steps are recorded as graphs (on_device.py). Nothing is compiled before it is needed, and prompts
+    never are. Without a C++ compiler the step runs as it is, with one line in the log.
 
     >>> from anyformer import preset
     >>> compiled(preset("gpt2-tiny").build(seed=0)).spec.head.tied
