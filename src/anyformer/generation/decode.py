@@ -54,7 +54,7 @@ def generate(
     `mask` is padding, on either side. `text_of` turns a list of ids into text and is needed for `stop_strings`.
     `on_token` is called with every `Step` as it comes, except under beam search, which decides at the end.
     `draft` is a smaller model with the same vocabulary, or "int8" for this one in 8 bits, that proposes tokens: the
-    text stays the same. `guide` says what may be written (see grammar.py): one for one text, or a list with one for each.
+    text stays the same. `guide` says what may be written (see grammar.py): one for one text, or a list of one for each.
 
     >>> from anyformer import preset
     >>> spec = preset("gpt2-tiny")
