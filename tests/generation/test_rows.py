@@ -30,7 +30,7 @@ from anyformer.core.places import PlacedState, Places
 from anyformer.core.state import State
 from anyformer.generation import Generation, generate
 from anyformer.generation.choosing import Choosing
-from anyformer.generation.rows import together
+from anyformer.generation.rows import recorded, together
 from anyformer.generation.rows.base import LoneRows, Rows, rows_for
 from anyformer.generation.rows.joined import JoinedRows
 from anyformer.generation.rows.lanes import common
@@ -98,6 +98,21 @@ def test_encoder_decoders_in_fixed_places(position: str, strict: bool, window: i
     rows = rows_for(net, capacity=5, limit=40, strict=strict)
     assert isinstance(rows, SlotRows)
     check(rows, net, list(POSITIONS).index(position), moves=40)
+
+
+def test_a_step_that_cannot_be_recorded_is_called_with_one_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*given: object) -> None:
+        raise RuntimeError("operation not permitted\nwhen stream is capturing")
+
+    monkeypatch.setattr(recorded, "captured", fails)
+    net = fill(around(Attention(heads=4), "rope"))
+    with caplog.at_level("WARNING"):
+        check(SlotRows(net, capacity=1, limit=40, recorded=True), net, 3, moves=20)
+    assert [record.message for record in caplog.records] == [
+        "decoding steps are not recorded: operation not permitted when stream is capturing"
+    ]
 
 
 HYBRIDS = {

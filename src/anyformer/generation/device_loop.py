@@ -225,6 +225,8 @@ class DeviceLoop:
             try:
                 with compiling.load().patch(recompile_limit=compiling.SHAPES):
                     self.steps[name] = captured(step, *self.texts)
+            except torch.OutOfMemoryError:
+                raise
             except Exception as error:  # whatever a compiler may raise: without it things are only slower
                 why = " ".join(str(error).split())[:200] or type(error).__name__
                 lost = "compiled" if self.form in ("compiled", "fused") else "recorded"

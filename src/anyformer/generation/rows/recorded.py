@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ from anyformer.generation.running import hidden_states, logits_of
 
 if TYPE_CHECKING:
     from anyformer.generation.rows.slots import SlotRows
+
+log = logging.getLogger("anyformer")
 
 
 class RecordedStep:
@@ -43,6 +46,12 @@ class RecordedStep:
         """Scores (count,V) after tokens (count,); `places` and `at` say where these stand."""
         self.tokens[:, 0] = ids
         if not self.made:
-            self.step, self.made = captured(self.step, self.tokens), True
+            self.made = True
+            try:
+                self.step = captured(self.step, self.tokens)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:  # it asks the host for something
+                log.warning("decoding steps are not recorded: %s", " ".join(str(error).split())[:200])
         self.step()
         return self.scores
