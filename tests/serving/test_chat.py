@@ -203,10 +203,11 @@ class Terminal:
 
 
 def take_terminal() -> None:
-    """The terminal on stdin becomes the one whose Ctrl-C is meant."""
+    """The terminal on stdin becomes the one whose Ctrl-C is meant, and is obeyed though a shell's job ignores it."""
     import fcntl
     import termios
 
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
