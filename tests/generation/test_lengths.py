@@ -47,15 +47,20 @@ def test_a_window_gives_the_text_of_full_passes_far_beyond_it() -> None:
     assert sure.sum() > 150 and (logits.argmax(-1) == torch.tensor(got))[sure].all()
 
 
-@pytest.mark.alone
-def test_time_a_token_is_flat_under_a_window() -> None:
-    net = build(decoder(None, Alibi(), window=WINDOW))
-    decoding, times = stream(net, ids(1, 8), settings=Generation(max_new_tokens=20 * WINDOW)), []
+def growth(window: int) -> float:
+    """Time a token late in a text over that early in it."""
+    net, new = build(decoder(None, Alibi(), window=window)), 20 * WINDOW
+    decoding, times = stream(net, ids(1, 8), settings=Generation(max_new_tokens=new)), []
     last = time.perf_counter()
     for _ in decoding:
         times.append(-last + (last := time.perf_counter()))
     early, late = (sorted(part)[len(part) // 2] for part in (times[2 * WINDOW : 6 * WINDOW], times[-4 * WINDOW :]))
-    assert late < 1.5 * early
+    return late / early
+
+
+@pytest.mark.alone
+def test_time_a_token_is_flat_under_a_window() -> None:
+    assert min(growth(WINDOW) for _ in range(3)) < 1.5  # of a third of a second each: a machine may slow down in one
 
 
 @pytest.mark.quick
