@@ -192,6 +192,11 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self.main, text.encode())
 
+    def interrupt(self) -> None:
+        """Ctrl-C at a prompt, as late as a hand would be: between its prompt and its wait, readline sees none."""
+        time.sleep(1.0)
+        self.type("\x03")
+
     def __enter__(self) -> Terminal:
         return self
 
@@ -234,10 +239,10 @@ def test_on_a_terminal_answers_stream_and_ctrl_c_stops_them(folders: Folders) ->
         talk.type("/nothing\r")
         talk.until("error: chat: there is no /nothing")
         talk.until("> ")
-        talk.type("\x03")
+        talk.interrupt()
         talk.until("Ctrl-C again ends")
         talk.until("> ")
-        talk.type("\x03")
+        talk.interrupt()
         assert talk.process.wait(20) == 130
 
 
