@@ -66,7 +66,7 @@ def test_flex_and_sdpa_equal_the_reference_forward_and_backward() -> None:
             out = ENGINES[engine](*leaves, scores)
             out.backward(grad)
             results[engine] = [out.detach(), *(x.grad for x in leaves)]
-        bound = 2e-3 if dtype == torch.float32 else 4e-2  # Triton's float32 products are tf32
+        bound = 1e-4 if dtype == torch.float32 else 2e-2  # FlexAttention, whose float32 is tf32, takes half precision only
         for engine in engines:
             for ours, right in zip(results[engine], results["reference"], strict=True):
                 assert torch.isfinite(ours).all(), (case, dtype, engine)
@@ -103,7 +103,7 @@ def test_the_laws_hold_on_the_device() -> None:
             spec = replace_in(small, {"stack.block": Block(mixer=mixer, relative=relative)})
             model = spec.build(seed=0, device=DEVICE)
             tokens = torch.randint(0, 512, (2, 16), device=DEVICE)
-            assert checks.causal(model, tokens, bound=1e-5), checks.causal(model, tokens)
+            assert checks.causal(model, tokens), checks.causal(model, tokens)  # exactly 0
             assert checks.cache(model, tokens), checks.cache(model, tokens)
             for side in ("left", "right"):
                 assert checks.padding(model, tokens, side=side)

@@ -33,6 +33,17 @@ def there(value: Any, dtype: torch.dtype) -> Any:
     return tuple(there(piece, dtype) for piece in value) if isinstance(value, tuple) else value
 
 
+def distance(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    """|found - wanted| / |wanted|: one outlier of many half-precision roundings does not decide."""
+    return ((found.double().cpu() - wanted).norm() / wanted.norm()).item()
+
+
+@pytest.fixture(autouse=True)
+def full_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """cuDNN's convolutions would take tf32, which has ten bits."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
 @pytest.mark.parametrize("part", every(Norm, Relative, Mixer, Feed, Embed, Head))
 def test_a_part_answers_as_on_the_cpu_and_learns(part: Any) -> None:
     spec = with_part(part)
@@ -40,13 +51,13 @@ def test_a_part_answers_as_on_the_cpu_and_learns(part: Any) -> None:
     given = inputs(spec.embed, batch=2, length=8)
     extra = looking(part) if isinstance(part, Mixer) else {}
     wanted = answer_of(net(*given, **extra))
-    for dtype, bound in ((torch.float64, 1e-9), (torch.float32, 2e-3), (torch.bfloat16, 0.3)):
+    for dtype, bound in ((torch.float64, 1e-9), (torch.float32, 1e-4), (torch.bfloat16, 2e-2)):
         moved = build(spec).to(CUDA, dtype)
         moved.load_state_dict({name: value.to(dtype) for name, value in net.state_dict().items()})
         options = {name: there(value, dtype) for name, value in extra.items()}
         got = answer_of(moved(*(there(piece, dtype) for piece in given), **options))
         assert got.isfinite().all()
-        assert gap(got.detach().double().cpu(), wanted.detach()) < bound * max(1.0, wanted.abs().max().item())
+        assert distance(got.detach(), wanted.detach()) < bound, dtype
         got.float().square().mean().backward()
         assert all(p.grad is None or p.grad.isfinite().all() for p in moved.parameters())
 

@@ -108,12 +108,17 @@ def device_of(model: nn.Module) -> torch.device:
 
 @contextlib.contextmanager
 def at_rest(model: nn.Module) -> Iterator[None]:
-    """Without dropout while it lasts."""
+    """Without dropout and without autocast while it lasts: text is decoded in the precision of the weights.
+
+    Buffers for keys are made once, in that precision, and a recorded step would keep the weights as autocast had cast
+    them when it was recorded. For decoding in half precision, cast the model: `model.to(torch.bfloat16)`.
+    """
     was_training = model.training
     if was_training:
         model.eval()
     try:
-        yield
+        with torch.autocast(device_of(model).type, enabled=False):
+            yield
     finally:
         if was_training:
             model.train()

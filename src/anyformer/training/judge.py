@@ -167,8 +167,7 @@ class Judge:
             batch = examples.batch(order[start : start + self.batch]).to(device)
             source, mask = batch.inputs[0], batch.named["source_mask"]
             room = min(settings.max_new_tokens or 256, 2 * source.shape[1] + 16)
-            with self.autocast:
-                result = generate(model, source, mask, settings=replace(settings, max_new_tokens=room))
+            result = generate(model, source, mask, settings=replace(settings, max_new_tokens=room))
             for row, ids in zip(batch.rows.tolist(), result.rows(), strict=True):
                 found[row] = self.tokenizer.decode(ids)
         return [found[row] for row in rows.tolist()]

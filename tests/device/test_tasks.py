@@ -1,0 +1,69 @@
+"""Every task on a GPU by the command line: train, evaluate, predict. A translator once died there after training.
+
+Needs a GPU; `make test-gpu`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.cli import made
+from tests.cli.test_every_kind import KINDS
+from tests.cli.trying import done, standing_in
+from tests.data.test_series import columns
+from tests.data.test_sound import classes
+from tests.training.test_detection import annotated
+
+pytestmark = [pytest.mark.device, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+
+
+def series(folder: Path) -> Path:
+    table = columns(160)
+    return made.table(folder / "hours.csv", list(table), [list(row) for row in zip(*table.values(), strict=True)])
+
+
+def recordings(folder: Path) -> Path:
+    return classes(folder / "clips", clips=20)
+
+
+def shapes(folder: Path) -> Path:
+    return annotated(folder / "shapes", count=24)
+
+
+# The data and words of each task; those of the CPU's tests, and the kinds that have tests of their own there.
+TASKS: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
+    name: (make, [word for word in words if not word.isdigit() and word != "--steps"])
+    for name, (make, words, _, _) in KINDS.items()
+} | {
+    "recordings": (recordings, []),
+    "series": (series, ["--task", "forecast"]),
+    "boxes": (shapes, ["--task", "detect"]),
+    "translate t5": (made.pairs, ["--preset", "t5-small-tiny"]),
+    "translate bahdanau": (made.pairs, ["--preset", "bahdanau-seq2seq-tiny"]),
+    "text hyena": (made.book, ["--preset", "hyena-small-tiny"]),
+    "text lstm": (made.book, ["--preset", "lstm-lm-tiny"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("precision", ["auto", "fp32"])
+@pytest.mark.parametrize("task", TASKS)
+def test_a_task_trains_evaluates_and_predicts_on_the_card(task: str, precision: str, tmp_path: Path) -> None:
+    make, words = TASKS[task]
+    data = make(tmp_path)
+    paths = [str(path) for path in (data if isinstance(data, list) else [data])]
+    settings = [] if precision == "auto" else ["--set", f"training.precision={precision}"]
+    with standing_in(tmp_path):
+        said = done("train", *paths, *words, "--out", "run", "--json", "--progress", "none", "--device", "cuda",
+                    "--steps", "3", *settings)  # fmt: skip
+        assert said.json["status"] == "done"
+        assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "done"
+        done("evaluate", "run", *paths, "--json", "--device", "cuda")
+        if said.json["task"] != "lm":
+            done("predict", "run", paths[0], "-o", "found.csv", "--device", "cuda")
+            assert (tmp_path / "found.csv").read_text()  # a detector of three steps may find nothing; its header stands
