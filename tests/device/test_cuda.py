@@ -66,7 +66,9 @@ def test_flex_and_sdpa_equal_the_reference_forward_and_backward() -> None:
             out = ENGINES[engine](*leaves, scores)
             out.backward(grad)
             results[engine] = [out.detach(), *(x.grad for x in leaves)]
-        bound = 1e-4 if dtype == torch.float32 else 2e-2  # FlexAttention, whose float32 is tf32, takes half precision only
+        bound = (
+            1e-4 if dtype == torch.float32 else 2e-2
+        )  # FlexAttention, whose float32 is tf32, takes half precision only
         for engine in engines:
             for ours, right in zip(results[engine], results["reference"], strict=True):
                 assert torch.isfinite(ours).all(), (case, dtype, engine)

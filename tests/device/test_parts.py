@@ -47,13 +47,13 @@ def full_float32(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("part", every(Norm, Relative, Mixer, Feed, Embed, Head))
 def test_a_part_answers_as_on_the_cpu_and_learns(part: Any) -> None:
     spec = with_part(part)
-    net = build(spec)
     given = inputs(spec.embed, batch=2, length=8)
     extra = looking(part) if isinstance(part, Mixer) else {}
-    wanted = answer_of(net(*given, **extra))
     for dtype, bound in ((torch.float64, 1e-9), (torch.float32, 1e-4), (torch.bfloat16, 2e-2)):
         moved = build(spec).to(CUDA, dtype)
-        moved.load_state_dict({name: value.to(dtype) for name, value in net.state_dict().items()})
+        net = build(spec)  # float64 on the CPU, of the same weights: rounding them is not what is measured
+        net.load_state_dict({name: value.cpu().double() for name, value in moved.state_dict().items()})
+        wanted = answer_of(net(*given, **extra))
         options = {name: there(value, dtype) for name, value in extra.items()}
         got = answer_of(moved(*(there(piece, dtype) for piece in given), **options))
         assert got.isfinite().all()
