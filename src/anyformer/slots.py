@@ -143,6 +143,8 @@ class Feed(Spec, slot=True):
     A token's answer depends on that token alone; the context tells losses which tokens are real.
     """
 
+    exact: ClassVar[bool] = True  # whether other tokens change nothing at all; products of varying shape leave rounding
+
     def build(self, width: int) -> nn.Module:
         raise NotImplementedError
 

@@ -13,6 +13,7 @@ from anyformer import (
     Block,
     Cross,
     Embed,
+    Feed,
     Head,
     Joint,
     Mixer,
@@ -64,9 +65,9 @@ def looking(mixer: Mixer, batch: int = 2, dtype: torch.dtype = torch.float64) ->
     return {"memory": memory(batch, width=WIDTH).to(dtype)} if mixer.looks_at_memory else {}
 
 
-def rounding(mixer: Mixer, dtype: torch.dtype = torch.float64) -> float:
-    """How much of the future may reach the past: nothing, or what a Fourier transform rounds."""
-    return 0.0 if mixer.exact else 1e-12 if dtype == torch.float64 else 1e-5
+def rounding(part: Mixer | Feed, dtype: torch.dtype = torch.float64) -> float:
+    """How much of the future may reach the past: nothing, or what a Fourier transform or grouped products round."""
+    return 0.0 if part.exact else 1e-12 if dtype == torch.float64 else 1e-5
 
 
 def pair(*, relative: Relative | None = None, position: Position | None = None, cross: Mixer | None = None,
