@@ -76,7 +76,7 @@ def entered(model: nn.Module, inputs: Inputs, options: dict[str, Any]) -> dict[s
     """What entered every attention in one pass over `inputs`."""
     if not isinstance(model, nn.Module):
         raise UserError(f"{type(model).__name__} is no network", where="attention maps",
-                        fix="give what spec.build() returns, or predictor.model and ids from predictor.tokenizer")  # fmt: skip
+                        fix="give a built model, such as predictor.model, and ids from its tokenizer")  # fmt: skip
     with noted(model) as seen:
         model(*inputs, **options)
     return seen
