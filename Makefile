@@ -61,10 +61,16 @@ lint: $(DEV)     ## style, format and types, changing nothing
 
 # Tests that measure time run afterwards, alone: a neighbour on the other core would falsify them.
 # One thread a worker: most tests are tiny and two workers share two cores.
+# A failure in one phase does not keep the other from running; pytest's 5 means that ARGS chose nothing of it.
+outcome = case $(1) in 0) echo "$(2): passed";; 5) echo "$(2): none chosen";; *) echo "$(2): FAILED (pytest exit $(1))";; esac
 test: lint       ## everything: lint, types, the whole suite, seconds by folder at the end
 	@rm -f $(BUDGET)
-	OMP_NUM_THREADS=1 $(PYTEST) -n $(WORKERS) --dist worksteal -m "not alone" --durations=20 --budget-file=$(BUDGET) $(ARGS)
-	$(PYTEST) -m alone --durations=20 --budget-file=$(BUDGET) $(ARGS)
+	@trap 'exit 130' INT; side_by_side=0; alone=0; \
+	OMP_NUM_THREADS=1 $(PYTEST) -n $(WORKERS) --dist worksteal -m "not alone" --durations=20 --budget-file=$(BUDGET) $(ARGS) || side_by_side=$$?; \
+	$(PYTEST) -m alone --durations=20 --budget-file=$(BUDGET) $(ARGS) || alone=$$?; \
+	$(call outcome,$$side_by_side,tests side by side); \
+	$(call outcome,$$alone,tests alone); \
+	test $$side_by_side -eq 0 -o $$side_by_side -eq 5 && test $$alone -eq 0 -o $$alone -eq 5 && test $$side_by_side -eq 0 -o $$alone -eq 0
 
 quick: $(DEV)    ## the tier for each commit, under a minute
 	$(BIN)/ruff check .

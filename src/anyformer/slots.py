@@ -110,7 +110,8 @@ class Relative(Spec, slot=True):
 class Mixer(Spec, slot=True):
     """Mixing between tokens: `build(width, causal, relative, memory_width) -> Module`.
 
-    The module answers `forward(x, context, state, tables) -> (B,T,D)` and `state(batch, limit) -> State or None`.
+    The module answers `forward(x, context, state, tables) -> (B,T,D)` and `state(batch, limit) -> PartState or None`.
+    With None it is never given a state: decoding runs it over all inputs so far at each step, as slow as it is right.
     What the rest of the library must know of a variant are the facts below, so that nothing asks for its class.
     """
 
@@ -142,6 +143,8 @@ class Feed(Spec, slot=True):
 
     A token's answer depends on that token alone; the context tells losses which tokens are real.
     """
+
+    exact: ClassVar[bool] = True  # whether other tokens change nothing at all; products of varying shape leave rounding
 
     def build(self, width: int) -> nn.Module:
         raise NotImplementedError

@@ -12,6 +12,7 @@ import json
 import math
 import types
 import typing
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field
 from functools import wraps
@@ -37,6 +38,8 @@ class Spec:
         cls.abstract = slot
         dataclass(frozen=True, kw_only=True, repr=False)(cls)
         cls.__init__ = guarded(cls, cls.__init__)  # type: ignore[method-assign]
+        if "build" in vars(cls) and comes_from_outside(cls):
+            cls.build = recording(cls.build)  # type: ignore[attr-defined]
 
     def __post_init__(self) -> None:
         for name, kind in fields_of(type(self)).items():
@@ -155,6 +158,32 @@ def guarded(kind: type[Spec], make: Callable[..., None]) -> Callable[..., None]:
         make(self, *values, **settings)
 
     return initialise
+
+
+MADE_OUTSIDE: weakref.WeakSet[Any] = weakref.WeakSet()  # modules that parts from outside the library built
+
+
+def comes_from_outside(kind: type) -> bool:
+    """Whether a class is not the library's own."""
+    return kind.__module__.partition(".")[0] != __name__.partition(".")[0]
+
+
+def built_outside(module: Any) -> bool:
+    """Whether a part from outside the library built this module."""
+    return module in MADE_OUTSIDE
+
+
+def recording(build: Callable[..., Any]) -> Callable[..., Any]:
+    """The `build` of a part from outside, which may be a plain torch layer that nothing else tells from our own."""
+
+    @wraps(build)
+    def built(self: Any, *values: Any, **settings: Any) -> Any:
+        module = build(self, *values, **settings)
+        if module is not None:
+            MADE_OUTSIDE.add(module)
+        return module
+
+    return built
 
 
 RESOLVED: dict[type[Spec], dict[str, Any]] = {}  # resolving annotations is slow, and a spec is made often

@@ -13,6 +13,7 @@ from anyformer import (
     Attention,
     Convolution,
     Cross,
+    Experts,
     Hyena,
     Local,
     Mixer,
@@ -265,8 +266,11 @@ def test_strict_rows_are_equal_to_the_last_bit_alone_and_among_31_others(name: s
 
 
 @pytest.mark.quick
-def test_strict_without_fixed_places_is_each_row_by_itself() -> None:
+def test_strict_without_fixed_places_or_shapes_is_each_row_by_itself() -> None:
     assert isinstance(rows_for(build(language(mixer=Recurrent("gru"))), strict=True), LoneRows)
+    # How many tokens choose an expert decides the shape of its product, and so its rounding.
+    routed = build(language(feed=Experts(count=4)))
+    assert isinstance(rows_for(routed, strict=True), LoneRows) and isinstance(rows_for(routed), SlotRows)
 
 
 # ---------------------------------------------------------------- prefixes

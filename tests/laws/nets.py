@@ -13,6 +13,7 @@ from anyformer import (
     Block,
     Cross,
     Embed,
+    Feed,
     Head,
     Joint,
     Mixer,
@@ -64,9 +65,9 @@ def looking(mixer: Mixer, batch: int = 2, dtype: torch.dtype = torch.float64) ->
     return {"memory": memory(batch, width=WIDTH).to(dtype)} if mixer.looks_at_memory else {}
 
 
-def rounding(mixer: Mixer, dtype: torch.dtype = torch.float64) -> float:
-    """How much of the future may reach the past: nothing, or what a Fourier transform rounds."""
-    return 0.0 if mixer.exact else 1e-12 if dtype == torch.float64 else 1e-5
+def rounding(part: Mixer | Feed, dtype: torch.dtype = torch.float64) -> float:
+    """How much of the future may reach the past, relative to the answers: nothing, or what the part rounds."""
+    return 0.0 if part.exact else 1e-12 if dtype == torch.float64 else 1e-6
 
 
 def pair(*, relative: Relative | None = None, position: Position | None = None, cross: Mixer | None = None,
@@ -143,7 +144,8 @@ def gap(a: Tensor, b: Tensor) -> float:
 
 
 def leak(run: Any, given: Tensor, vocab: int = VOCAB) -> float:
-    """Replace all tokens after t by other random ones; the largest change at or before t, over all t.
+    """Replace all tokens after t by other random ones; the largest change at or before t, over all t, relative to the
+    largest answer.
 
     Random tokens, not a constant shift: LayerNorm removes constants, and a leak would pass unseen.
     """
@@ -154,7 +156,7 @@ def leak(run: Any, given: Tensor, vocab: int = VOCAB) -> float:
         after = changed[:, t + 1 :]
         changed[:, t + 1 :] = (after + torch.randint(1, vocab, after.shape, generator=generator)) % vocab
         worst = max(worst, gap(answer_of(run(changed))[:, : t + 1], base[:, : t + 1]))
-    return worst
+    return worst / base.abs().max().item()
 
 
 def stepwise(net: Any, given: Tensor, cuts: list[int], state: Any, **options: Any) -> Tensor:

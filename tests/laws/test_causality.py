@@ -68,7 +68,8 @@ def test_no_place_or_order_lets_the_future_in(place: str, order: str) -> None:
 @pytest.mark.parametrize("part", every(Norm, Feed))
 def test_norms_and_feeds_stay_within_a_token(part: Any) -> None:
     spec = language(norm=part) if isinstance(part, Norm) else language(feed=part)
-    assert leak(run(spec), GIVEN) == 0.0
+    long = tokens(2, 40)  # enough that many tokens choose one expert
+    assert leak(run(spec), long) <= (rounding(part) if isinstance(part, Feed) else 0.0)
     # Control: the same part over time instead of channels mixes tokens.
     module = filled(part.build(GIVEN.shape[1]).double())
     x = torch.randn(1, 16, GIVEN.shape[1], dtype=torch.float64)

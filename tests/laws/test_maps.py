@@ -5,7 +5,18 @@ from __future__ import annotations
 import pytest
 import torch
 
-from anyformer import Attention, Cross, Mixer, Relative, Rope, attention_maps, explain_attention
+from anyformer import (
+    Attention,
+    Cross,
+    Mixer,
+    NoRelative,
+    Plain,
+    Relative,
+    Rope,
+    UserError,
+    attention_maps,
+    explain_attention,
+)
 from anyformer.core.attend import spread
 from anyformer.inspection.maps import prepared
 from tests.laws.nets import EXACT, build, gap, language, memory, pair, tokens
@@ -66,6 +77,55 @@ def test_maps_times_values_are_what_the_layer_gives(relative: Relative) -> None:
     net(GIVEN)
     handle.remove()
     assert gap(net.stack.blocks[0].mixer.out(mixed.transpose(1, 2).flatten(2)), outs[0]) < EXACT
+
+
+@pytest.mark.parametrize(
+    ("mixer", "relative"),
+    [
+        *(pytest.param(case.values[0], NoRelative(), id=case.id) for case in ATTENTION),
+        *(pytest.param(Attention(heads=4), case.values[0], id=case.id) for case in every(Relative)),
+        pytest.param(Plain(), NoRelative(), id="plain"),
+    ],
+)
+@torch.no_grad()
+def test_maps_over_a_state_are_the_last_rows_of_the_whole_map(mixer: Mixer, relative: Relative) -> None:
+    net = build(language(mixer=mixer, relative=relative))
+    options = {"memory": memory(2, width=16)} if mixer.looks_at_memory else {}
+    whole, state = attention_maps(net, GIVEN, **options), net.state(2)
+    for start, stop in ((0, 4), (4, 6), (6, 7)):
+        maps = attention_maps(net, GIVEN[:, start:stop], state=state, **options)
+        for path, (weights,) in maps.items():
+            wanted = whole[path][0][:, :, start:stop]
+            keys = weights.shape[-1]  # a window keeps the newest only, and the others have no weight
+            seen = wanted.shape[-1] if mixer.looks_at_memory else stop
+            assert gap(weights, wanted[..., seen - keys : seen]) < EXACT
+            assert gap(wanted[..., : seen - keys], torch.zeros(1, dtype=torch.float64)) == 0.0 or keys == seen
+    assert state.length == 7  # the pass was a pass: the state has read the tokens
+
+
+@torch.no_grad()
+def test_what_is_prepared_over_a_state_holds_the_keys_of_the_cache() -> None:
+    net, state = build(language(depth=1)), None
+    whole = prepared(net, GIVEN)["stack.blocks.0.mixer"][0]
+    state = net.state(2)
+    net(GIVEN[:, :5], state=state)
+    (seen,) = prepared(net, GIVEN[:, 5:], options={"state": state})["stack.blocks.0.mixer"]
+    assert gap(seen.k, whole.k) < EXACT and seen.q.shape[2] == 2
+    state = net.state(2)
+    net(GIVEN[:, :5], state=state)
+    assert explain_attention(net, GIVEN[:, 5:], state=state)["stack.blocks.0.mixer"].engine == "sdpa"
+
+
+def test_a_predictor_is_told_what_to_give() -> None:
+    for look in (attention_maps, explain_attention):
+        with pytest.raises(UserError, match="predictor.model"):
+            look(Unready(), GIVEN)
+
+
+class Unready:
+    """Something with a model inside, as a predictor is."""
+
+    model = None
 
 
 @torch.no_grad()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from anyformer import Embed, Learned, Linear, NoRelative, Position, Relative, Rope, Sinusoid, Tokens, checks
+from anyformer import Embed, Joint, Learned, Linear, Position, Relative, Rope, Sinusoid, checks, preset
 from tests.laws.nets import build, gap, inputs, language, model, tokens
 from tests.laws.parts import every, named, of_images
 
@@ -104,15 +104,36 @@ def images_are_ordered_by_their_grid(position: Position) -> None:
 
 @pytest.mark.parametrize("embed", every(Embed))
 @torch.no_grad()
-def test_a_stack_without_positions_treats_any_input_as_a_set(embed: Embed) -> None:
-    if isinstance(embed, Tokens) and embed.position is not None:
-        return  # ids are permuted before their positions are added: the law above
-    if embed.settings().get("every_layer"):
-        return  # its positions are known to every layer, in whatever order the tokens come
+def test_any_input_is_a_set_without_positions_and_none_with_them(embed: Embed) -> None:
     given = inputs(embed)
-    bare, placed = (build(model(embed=embed, causal=False, relative=r)) for r in (NoRelative(), Rope()))
-    assert max(checks.permutation(bare, *given, seed=seed).measured for seed in range(4)) <= 1e-6
-    assert max(checks.permutation(placed, *given, seed=seed).measured for seed in range(4)) > 1e-2  # control
+    relative = build(model(embed=embed, causal=False, relative=Rope()))
+    assert max(checks.permutation(relative, *given, seed=seed).measured for seed in range(4)) > 1e-2
+    placed = any(isinstance(part, Position) for _, part in embed.walk())
+    if placed:
+        found = checks.permutation(build(model(embed=embed, causal=False)), *given)
+        assert not found and found.measured > 1e-2
+    bare = without_positions(embed)
+    found = [checks.permutation(build(model(embed=bare, causal=False)), *given, seed=seed) for seed in range(4)]
+    assert all(found) and max(report.measured for report in found) <= 1e-6
+
+
+def without_positions(embed: Embed) -> Any:
+    if isinstance(embed, Joint):
+        return embed.replace(parts=tuple(without_positions(part) for part in embed.parts))
+    if embed.settings().get("every_layer"):
+        embed = embed.replace(every_layer=False)
+    return embed.replace(position=None) if embed.settings().get("position") is not None else embed
+
+
+@torch.no_grad()
+def test_a_published_vit_is_no_set_of_patches() -> None:
+    """Positions are added before the stack, so a law that shuffled what reaches it would see none."""
+    spec, pixels = preset("vit-b16-tiny"), torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    placed, bare = (each.build(seed=0) for each in (spec, spec.replace(embed=spec.embed.replace(position=None))))
+    for net in (placed, bare):
+        net.embed.patch.weight.normal_(0.0, 0.3, generator=torch.Generator().manual_seed(1))
+    placed.embed.position.table.weight.normal_(0.0, 0.3, generator=torch.Generator().manual_seed(2))
+    assert checks.permutation(bare, pixels, bound=1e-5) and not checks.permutation(placed, pixels, bound=1e-2)
 
 
 @torch.no_grad()

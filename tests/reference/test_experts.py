@@ -12,7 +12,7 @@ from torch import Tensor
 from anyformer import LM, Attention, Block, Experts, Model, Pooled, Stack, TokenHead, Tokens, UserError
 from anyformer.inspection.routing import tokens_per_expert
 from anyformer.objectives import Batch, Causal, Classify, Regression, Tag
-from tests.reference.copying import agree, context_of, deviation, real_tokens, seeded, shaken
+from tests.reference.copying import EXACT, agree, context_of, deviation, real_tokens, seeded, shaken
 
 WIDTH = 6
 SPECS = {
@@ -69,8 +69,8 @@ def test_padding_changes_neither_tokens_nor_losses(spec: Experts) -> None:
     agree(losses["balance"], spec.balance * loss, [x, *experts.parameters()])
     other = torch.where(mask[..., None], x, seeded(3, 7, WIDTH, seed=5))
     z, same = experts(other, context_of(x, mask))
-    assert torch.equal(same["balance"], losses["balance"])
-    assert torch.equal(y[mask], z[mask])
+    assert torch.equal(same["balance"], losses["balance"])  # the router's product has the same shape in both
+    agree(y[mask], z[mask])  # an expert's has not: padding goes to other experts, and the shape decides the rounding
     if spec.count > spec.top:  # where all are chosen, the loss is 1 whatever the router says
         assert deviation(experts(other, context_of(x))[1]["balance"], losses["balance"]) > 1e-6  # control: no mask
     assert int(experts.tokens(x, context_of(x, mask)).sum()) == int(mask.sum()) * spec.top  # none dropped
@@ -100,14 +100,18 @@ def test_an_expert_without_tokens_has_gradient_zero_and_a_crowded_one_drops_nobo
         assert all(p.grad is not None and bool(p.grad.any()) == (e in (1, 2)) for p in expert.parameters())
 
 
-def test_a_token_is_answered_alike_to_the_last_bit_whoever_comes_with_it() -> None:
-    for dtype, spec in itertools.product((torch.float32, torch.float64), SPECS.values()):
+def test_a_token_is_answered_alike_whoever_comes_with_it() -> None:
+    # To rounding, not to the bit: how many rows an expert's product has depends on the others, and some libraries
+    # sum a row in another order for another number of rows (float64 on AMD does).
+    for (dtype, bound), spec in itertools.product(((torch.float32, 1e-5), (torch.float64, EXACT)), SPECS.values()):
         experts, x = module(spec).to(dtype), seeded(1, 40, WIDTH, grad=False).to(dtype)
         with torch.no_grad():
             whole = experts(x, context_of(x))[0]
             for length in (2, 3, 17, 39):
                 others = torch.cat([x[:, :length], seeded(1, 40 - length, WIDTH, seed=3, grad=False).to(dtype)], 1)
-                assert torch.equal(experts(others, context_of(x))[0][:, :length], whole[:, :length])
+                answer = experts(others, context_of(x))[0]
+                agree(answer[:, :length], whole[:, :length], bound=bound)
+                assert deviation(answer[:, length:], whole[:, length:]) > 1e-3  # control: other tokens, other answers
 
 
 def test_balance_teaches_the_router_to_spread() -> None:

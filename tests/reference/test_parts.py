@@ -91,7 +91,9 @@ def test_a_feed_is_a_convolution_of_kernel_one() -> None:
 
 def test_a_feed_moves_with_its_tokens() -> None:
     feed, x, order = shaken(MLP().build(D)), seeded(B, T, D), torch.randperm(T)
-    assert torch.equal(feed(x[:, order]), feed(x)[:, order])
+    # To rounding: where a row stands in a product may decide the order of its sum (blocks of rows, and what is left).
+    agree(feed(x[:, order]), feed(x)[:, order], [x, *feed.parameters()])
+    assert deviation(feed(x[:, order]), feed(x)) > 1e-3  # control: they do move
 
 
 # ---------------------------------------------------------------- embeddings

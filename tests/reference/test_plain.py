@@ -53,7 +53,7 @@ def test_the_five_steps_of_a_3() -> None:
     plain = Plain(score="dot").build(2, causal=True, relative=NoRelative())
     context = context_of(x)
     assert agree(plain(x, context, None, ())[0, 2], a_3) <= 1e-15
-    assert agree(plain.weights(x, context, (), slice(2, 3))[0, 0, 0, :3], weights) <= 1e-15
+    assert agree(plain.weights(x, context, None, (), slice(2, 3))[0, 0, 0, :3], weights) <= 1e-15
     assert deviation(run_both_ways(x)[0, 2], a_3) > 1e-2  # control: with x_4 it is another answer
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from anyformer.checkpoints import names, tensors
-from anyformer.core.init import allocate
+from anyformer.core.building import check_buffers, with_memory
 from anyformer.core.quantise import check_whole
 from anyformer.errors import UserError, did_you_mean
 from anyformer.families import FAMILIES
@@ -241,7 +241,7 @@ def empty(
     """The network with memory but no values yet."""
     model = spec.build(device="meta", dtype=dtype)
     bounded(model, entries, folder)
-    return allocate(model, device).eval()
+    return with_memory(spec, model, device, dtype).eval()
 
 
 # ---------------------------------------------------------------- writing
@@ -250,6 +250,7 @@ def empty(
 def save_own(folder: str | Path, spec: Network, model: nn.Module, *, shard_bytes: int = SHARD_BYTES) -> Path:
     """Write anyformer.json and the weights; the folder must not hold another model."""
     check_whole(model, folder)
+    check_buffers(spec, model, folder)
     folder = fresh(folder)
     spec.save(folder / SPEC_FILE)
     tensors.write_shards(folder, dict(model.named_parameters()), shard_bytes=shard_bytes)

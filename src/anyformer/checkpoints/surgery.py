@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from anyformer.core.init import allocate
+from anyformer.core.building import with_memory
 from anyformer.embeds.patches import Patches
 from anyformer.errors import UserError
 from anyformer.positions.grid import Grid, GridTable, resize
@@ -37,7 +37,8 @@ def resize_images(spec: Any, model: nn.Module, size: int | tuple[int, int]) -> t
         return spec, model
     changed: Any = replace_in(spec, {f"{path}.size": size for path in found})
     first = next(model.parameters())
-    new = allocate(changed.build(device="meta", dtype=first.dtype), first.device).train(model.training)
+    empty = changed.build(device="meta", dtype=first.dtype)
+    new = with_memory(changed, empty, first.device, first.dtype).train(model.training)
     before, after = grids(model), grids(new)
     with torch.no_grad():
         for (name, old), parameter in zip(model.named_parameters(), new.parameters(), strict=True):

@@ -7,8 +7,9 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from anyformer.core.context import Context
+from anyformer.core.history import Replay
 from anyformer.core.residual import Place, Residual
-from anyformer.core.state import LayerState
+from anyformer.core.state import LayerState, PartState
 from anyformer.errors import UserError
 from anyformer.feeds.mlp import MLP
 from anyformer.norms.layer import LayerNorm
@@ -99,9 +100,7 @@ class BlockModule(nn.Module):
         self, x: Tensor, context: Context, state: LayerState | None, tables: tuple[Tensor, ...]
     ) -> tuple[Tensor, Losses]:
         """(B,T,D) to (B,T,D), with any auxiliary losses; `tables` are the relative positions all layers share."""
-        if self.relative is not None:
-            tables = self.relative(context, x.dtype)
-        mixed = self.mixer(self.around_mixer.enter(x), context, None if state is None else state.mixer, tables)
+        mixed = self.between(self.around_mixer.enter(x), context, None if state is None else state.mixer, tables)
         mixed = self.around_mixer.leave(mixed)
         losses: Losses = {}
         if self.spec.order == "parallel":
@@ -116,6 +115,17 @@ class BlockModule(nn.Module):
             x = self.around_feed.join(x, fed)
         return x, losses
 
+    def between(self, x: Tensor, context: Context, remembered: PartState | None, tables: tuple[Tensor, ...]) -> Tensor:
+        """The mixer's branch; a mixer that remembers nothing runs over all inputs again, as in a full pass."""
+        inputs = x
+        if isinstance(remembered, Replay):
+            inputs, context = remembered.update_all(x, context)
+            remembered = None
+        if self.relative is not None:
+            tables = self.relative(context, x.dtype)
+        mixed = self.mixer(inputs, context, remembered, tables)
+        return mixed if inputs is x else mixed[:, -x.shape[1] :]
+
     def within(self, x: Tensor, context: Context) -> tuple[Tensor, Losses]:
         """The feed's branch and its losses, where it has any."""
         assert self.feed is not None and self.around_feed is not None
@@ -125,8 +135,9 @@ class BlockModule(nn.Module):
 
     def state(self, batch: int, limit: int | None) -> LayerState:
         """What this block will remember while decoding."""
+        own = self.mixer.state(batch, limit)
         return LayerState(
-            self.mixer.state(batch, limit), None if self.cross is None else self.cross.state(batch, limit)
+            Replay(limit) if own is None else own, None if self.cross is None else self.cross.state(batch, limit)
         )
 
 

@@ -7,7 +7,7 @@ number (sharded training copies and casts what is passed between modules, and an
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -56,6 +56,21 @@ class Context:
         mask = None if self.key_mask is None else self.key_mask[:, -keys:]
         documents = None if self.key_documents is None else self.key_documents[:, -keys:]
         return self.key_positions[:, -keys:], self.key_index[:, -keys:], mask, documents
+
+    def over_all_keys(self, tokens: Tensor | None = None) -> Context:
+        """The context of one pass over all keys (B,S): earlier tokens are queries again. `tokens` are all their ids."""
+        if not self.past:
+            return self
+        for name in ("allowed", "bias", "segments", "added", "places"):
+            if getattr(self, name) is not None:  # known of the newest tokens only
+                raise UserError(
+                    f"a mixer without a state runs over earlier tokens again, and their {name} are not known any more",
+                    fix="give its module a state, or read the whole text in one pass",
+                )
+        return replace(
+            self, positions=self.key_positions, index=self.key_index, mask=self.key_mask, documents=self.key_documents,
+            tokens=tokens, grid=None, ordered=self.key_mask is None and self.key_documents is None, past=0,
+        )  # fmt: skip
 
 
 def lay_out(

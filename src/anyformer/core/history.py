@@ -9,6 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from anyformer.core.context import Context
 from anyformer.core.state import Keys
 from anyformer.errors import UserError
 
@@ -42,6 +43,19 @@ class Inputs:
     @property
     def bytes(self) -> int:
         return self.held.bytes
+
+
+class Replay(Inputs):
+    """All inputs so far, for a mixer that remembers nothing itself: each pass runs it over all of them again.
+
+    What it gives for the newest tokens is then what one full pass would give, at that pass's cost.
+    """
+
+    def update_all(self, x: Tensor, context: Context) -> tuple[Tensor, Context]:
+        """Append (B,T,D); return all inputs (B,S,D) and the context of one pass over them."""
+        ids = x[..., :0] if context.tokens is None else context.tokens[..., None]
+        inputs, ids = self.held.update(x[:, None], ids[:, None])
+        return inputs[:, 0], context.over_all_keys(None if context.tokens is None else ids[:, 0, :, 0])
 
 
 @dataclass

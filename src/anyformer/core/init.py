@@ -10,12 +10,14 @@
 
 T5's queries are smaller by sqrt(C) besides. Biases start at 0 (table: as its weights), norms at 1 and 0, layer-scale at
 its setting, class tokens and registers as tables. Under every scheme alike: convolutions normal by fan-out
-(1502.01852), and whatever a part says itself (`core/start.py`).
+(1502.01852), and whatever a part says itself (`core/start.py`). Modules of parts from outside the library are not
+filled: they start as their constructors leave them (`core/building.py`).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Set
 from typing import Any, Literal
 
 import torch
@@ -48,8 +50,11 @@ def allocate(module: nn.Module, device: Any) -> nn.Module:
     return module
 
 
-def initialise(module: nn.Module, scheme: Init, seed: int | None = None) -> None:
-    """Fill every parameter of a freshly allocated model; with a seed, the same numbers every time."""
+def initialise(module: nn.Module, scheme: Init, seed: int | None = None, kept: Set[int] = frozenset()) -> None:
+    """Fill every parameter of a freshly allocated model; with a seed, the same numbers every time.
+
+    Modules whose ids are `kept` have started themselves, all but what they name in `Starting.starts`.
+    """
     device = next(module.parameters()).device
     generator = None if seed is None else torch.Generator(device=device).manual_seed(seed)
     depth = sum(1 for child in module.modules() if isinstance(child, Residual))  # branches that end in a sum
@@ -57,11 +62,16 @@ def initialise(module: nn.Module, scheme: Init, seed: int | None = None) -> None
     with torch.no_grad():
         for path, owner in module.named_modules():
             for name, parameter in owner.named_parameters(recurse=False):
-                if id(parameter) not in filled:
+                if id(parameter) not in filled and (id(owner) not in kept or is_named(owner, name)):
                     filled.add(id(parameter))
                     fill(parameter, name, path.rpartition(".")[2], owner, scheme, depth, generator)
         if scheme == "t5":
             shrink_queries(module)
+
+
+def is_named(owner: nn.Module, name: str) -> bool:
+    """Whether a module says itself how a parameter starts."""
+    return isinstance(owner, Starting) and name in owner.starts
 
 
 def fill(
@@ -74,8 +84,8 @@ def fill(
     generator: torch.Generator | None,
 ) -> None:
     """One parameter, by what it is (kind of its owner, its own name) and the scheme."""
-    if isinstance(owner, Starting) and name in owner.starts:
-        owner.starts[name](p, generator)
+    if is_named(owner, name):
+        owner.starts[name](p, generator)  # type: ignore[index, operator]
     elif isinstance(owner, nn.LayerNorm | nn.RMSNorm):
         p.fill_(1.0 if name == "weight" else 0.0)
     elif isinstance(owner, nn.Conv1d | nn.Conv2d) and name == "weight":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar, Literal
@@ -11,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.about import About
+from anyformer.core.building import materialise, trial
 from anyformer.core.context import Context, Mask
-from anyformer.core.init import Init, allocate, initialise
+from anyformer.core.init import Init
 from anyformer.core.stack import Stack
 from anyformer.core.state import State
 from anyformer.embeds.tokens import Tokens
@@ -72,13 +72,13 @@ class Model(Network):
 
     def build(self, *, device: Any = None, dtype: torch.dtype | None = None, seed: int | None = None) -> ModelModule:
         """The network with fresh weights; `device="meta"` gives shapes only, `seed` makes the weights repeatable."""
-        return materialise(lambda: ModelModule(self), self.init, device, dtype, seed)
+        return materialise(self, lambda: ModelModule(self), self.init, device, dtype, seed)
 
 
 @lru_cache(maxsize=256)
 def try_out(embed: Embed, head: Head | None, width: int, out_width: int) -> None:
-    """Build both on `meta`, where nothing is allocated or drawn: what does not fit is refused with the spec."""
-    with torch.device("meta"):
+    """What does not fit is refused with the spec."""
+    with trial(embed, head):
         embed.build(width)
         if head is not None:
             head.build(out_width, embed.vocabulary)
@@ -202,7 +202,7 @@ class Seq2Seq(Network):
 
     def build(self, *, device: Any = None, dtype: torch.dtype | None = None, seed: int | None = None) -> Seq2SeqModule:
         """The network with fresh weights, as `Model.build`."""
-        return materialise(lambda: Seq2SeqModule(self), self.init, device, dtype, seed)
+        return materialise(self, lambda: Seq2SeqModule(self), self.init, device, dtype, seed)
 
 
 class Seq2SeqModule(nn.Module):
@@ -328,16 +328,3 @@ def padding_of(mask: Mask | None) -> Tensor | None:
         if isinstance(part, Tensor) and part.dim() == 2:
             return part != 0
     return None
-
-
-def materialise(make: Callable[[], Any], init: Init, device: Any, dtype: torch.dtype | None, seed: int | None) -> Any:
-    """Build on `meta` (no memory, no time), then allocate once where the model will live and fill once."""
-    with torch.device("meta"):
-        module = make()
-    if dtype is not None:
-        module = module.to(dtype)
-    if device is not None and torch.device(device).type == "meta":
-        return module
-    allocate(module, torch.get_default_device() if device is None else device)
-    initialise(module, init, seed)
-    return module

@@ -12,7 +12,9 @@ from torch.utils.checkpoint import checkpoint
 
 from anyformer.about import About
 from anyformer.core.block import Block, BlockModule, build_relative
+from anyformer.core.building import trial
 from anyformer.core.context import Context
+from anyformer.core.history import Replay
 from anyformer.core.state import LayerState
 from anyformer.errors import UserError
 from anyformer.slots import Body, Losses, Norm, Relative
@@ -94,8 +96,8 @@ class Stack(Body):
 
 @lru_cache(maxsize=256)
 def try_out(block: Block, width: int, causal: bool) -> None:
-    """Build one block on `meta`, where nothing is allocated or drawn: what does not fit is refused with the spec."""
-    with torch.device("meta"):
+    """What does not fit is refused with the spec."""
+    with trial(block):
         block.build(width, causal=causal)
         build_relative(block, width, causal)
 
@@ -153,15 +155,22 @@ class StackModule(nn.Module):
     ) -> Iterator[tuple[Tensor, Losses]]:
         """The stream after each layer, with that layer's losses."""
         tables = [relative(context, x.dtype) for relative in self.relatives]
+        replays = [state is not None and isinstance(state[i].mixer, Replay) for i in range(len(self.order))]
+        over_all = self.tables_over_all(context, x.dtype) if any(replays) else tables
         for i, which in enumerate(self.order):
             at = self.table_of[i]
-            block, shared = self.blocks[which], () if at is None else tables[at]
+            block, shared = self.blocks[which], () if at is None else (over_all if replays[i] else tables)[at]
             layer = None if state is None else state[i]
             if self.spec.recompute and self.training and layer is None:
                 x, losses = checkpoint(block, x, context, None, shared, use_reentrant=False)
             else:
                 x, losses = block(x, context, layer, shared)
             yield x, losses
+
+    def tables_over_all(self, context: Context, dtype: torch.dtype) -> list[tuple[Tensor, ...]]:
+        """Relative positions for mixers that run over earlier tokens again."""
+        whole = context.over_all_keys()
+        return [relative(whole, dtype) for relative in self.relatives]
 
     def every(self, x: Tensor, context: Context) -> list[Tensor]:
         """What a head would be given after each layer, the last one included (losses on every layer: DETR)."""

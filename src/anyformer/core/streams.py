@@ -16,9 +16,10 @@ from torch.utils.checkpoint import checkpoint
 
 from anyformer.about import About
 from anyformer.core.block import Block
+from anyformer.core.building import materialise, trial
 from anyformer.core.context import Context, Mask, lay_out
 from anyformer.core.init import Init
-from anyformer.core.model import Model, ModelModule, Output, check_rules, materialise
+from anyformer.core.model import Model, ModelModule, Output, check_rules
 from anyformer.core.stack import StackModule
 from anyformer.errors import UserError
 from anyformer.heads.pooled import Pooled
@@ -69,12 +70,12 @@ class Streams(Network):
             raise UserError("{} layers of the first look at the second, {} the other way".format(*counts),
                             where="Streams", fix="give both as many blocks with CoAttention(heads=...)")  # fmt: skip
         if self.head is not None:
-            with torch.device("meta"):
+            with trial(self.head):
                 self.head.build(common_width(self), None)
 
     def build(self, *, device: Any = None, dtype: torch.dtype | None = None, seed: int | None = None) -> StreamsModule:
         """The network with fresh weights, as `Model.build`."""
-        return materialise(lambda: StreamsModule(self), self.init, device, dtype, seed)
+        return materialise(self, lambda: StreamsModule(self), self.init, device, dtype, seed)
 
 
 def vector_width(model: Model, where: str) -> int:

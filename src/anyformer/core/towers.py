@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.about import About
+from anyformer.core.building import materialise
 from anyformer.core.context import Mask
 from anyformer.core.init import Init
-from anyformer.core.model import Model, ModelModule, Output, materialise
+from anyformer.core.model import Model, ModelModule, Output
 from anyformer.core.start import Starting, constant
 from anyformer.core.streams import Masks, PairOutput, as_tuple, begin, both_masks, common_width
 from anyformer.errors import UserError
@@ -48,7 +49,7 @@ class Towers(Network):
 
     def build(self, *, device: Any = None, dtype: torch.dtype | None = None, seed: int | None = None) -> TowersModule:
         """The network with fresh weights, as `Model.build`."""
-        return materialise(lambda: TowersModule(self), self.init, device, dtype, seed)
+        return materialise(self, lambda: TowersModule(self), self.init, device, dtype, seed)
 
 
 class TowersModule(Starting):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from anyformer.core.context import Context
@@ -10,6 +12,9 @@ from anyformer.core.context import Context
 class Weighing(nn.Module):
     """Attention-like mixers beside `Attention` and `Cross`: what `attention_maps` shows of them."""
 
-    def weights(self, x: Tensor, context: Context, tables: tuple[Tensor, ...], rows: slice) -> Tensor:
-        """(B,H,t,S) for the picked queries; each row sums to 1 or, where nothing may be seen, to 0."""
+    def weights(self, x: Tensor, context: Context, state: Any, tables: tuple[Tensor, ...], rows: slice) -> Tensor:
+        """(B,H,t,S) for the picked queries; each row sums to 1 or, where nothing may be seen, to 0.
+
+        The state is as `forward` would find it: what is held of earlier tokens.
+        """
         raise NotImplementedError

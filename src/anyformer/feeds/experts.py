@@ -42,6 +42,7 @@ class Experts(Feed):
         "2101.03961, 2401.04088",
         "T (count D + top 8 D^2)",
     )
+    exact: ClassVar[bool] = False  # how many tokens chose an expert is the shape of its product, which decides rounding
 
     def check(self) -> None:
         if self.count < 1:
@@ -135,8 +136,9 @@ def unevenness(shares: Tensor, chosen: Tensor, mask: Tensor | None) -> Tensor:
 
 # ---------------------------------------------------------------- products of groups
 
-# Rows of a product. Below, kernels for few rows round otherwise, and the last bits of a token's answer would depend on
-# how many others chose its expert.
+# Rows of a product. Below, kernels for few rows round otherwise, and the last bits of a token's answer would mostly
+# depend on how many others chose its expert. Above, they do on some machines only (float64 on AMD), so nothing is
+# promised (`Experts.exact`).
 FEWEST = 16
 
 

@@ -6,6 +6,7 @@ the same description of the scores that the kernel was given. Nothing in any for
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from anyformer.core.attend import Choice, choose, weights_of
 from anyformer.core.weighing import Weighing
+from anyformer.errors import UserError
 from anyformer.mixers.attention import Prepared, SelfAttention
 from anyformer.mixers.cross import CrossAttention
 
@@ -28,7 +30,9 @@ def noted(model: nn.Module) -> Iterator[dict[str, list[tuple[nn.Module, Inputs]]
 
     def note(path: str) -> Any:
         def hook(module: nn.Module, given: Inputs) -> None:
-            seen.setdefault(path, []).append((module, given))
+            x, context, state, tables = given
+            # The pass itself adds its keys to the state: the maps need it as it was before.
+            seen.setdefault(path, []).append((module, (x, context, copy.deepcopy(state), tables)))
 
         return hook
 
@@ -49,7 +53,7 @@ def prepared(model: nn.Module, *inputs: Any, options: dict[str, Any] | None = No
     A path has one entry a layer that uses it, so weights shared by several layers give several.
     """
     return {
-        path: [module.prepare(given[0], given[1], None, given[3]) for module, given in calls]  # type: ignore[operator]
+        path: [module.prepare(*given) for module, given in calls]  # type: ignore[operator]
         for path, calls in entered(model, inputs, options or {}).items()
         if not isinstance(calls[0][0], Weighing)
     }
@@ -61,7 +65,8 @@ def attention_maps(
 ) -> dict[str, list[Tensor]]:
     """Weights (B,H,t,S) of every attention, by module path: `attention_maps(model, tokens, mask=mask)`.
 
-    `rows` picks queries, so that a long text costs only the rows looked at.
+    `rows` picks queries, so that a long text costs only the rows looked at. With `state=` the tokens go on from what it
+    holds, as in any pass: S counts the keys in the cache too, and the state has read the tokens afterwards.
     """
     seen = entered(model, inputs, options)
     return {path: [weighed(module, given, rows) for module, given in calls] for path, calls in seen.items()}
@@ -69,6 +74,9 @@ def attention_maps(
 
 def entered(model: nn.Module, inputs: Inputs, options: dict[str, Any]) -> dict[str, list[tuple[nn.Module, Inputs]]]:
     """What entered every attention in one pass over `inputs`."""
+    if not isinstance(model, nn.Module):
+        raise UserError(f"{type(model).__name__} is no network", where="attention maps",
+                        fix="give a built model, such as predictor.model, and ids from its tokenizer")  # fmt: skip
     with noted(model) as seen:
         model(*inputs, **options)
     return seen
@@ -76,10 +84,9 @@ def entered(model: nn.Module, inputs: Inputs, options: dict[str, Any]) -> dict[s
 
 def weighed(module: nn.Module, given: Inputs, rows: slice) -> Tensor:
     """The weights of one layer, from what entered it."""
-    x, context, _, tables = given
     if isinstance(module, Weighing):
-        return module.weights(x, context, tables, rows)
-    p = module.prepare(x, context, None, tables)  # type: ignore[operator]
+        return module.weights(*given, rows)
+    p = module.prepare(*given)  # type: ignore[operator]
     return weights_of(p.q, p.k, p.scores, rows)
 
 

@@ -186,7 +186,7 @@ class RelationMixer(Weighing):
         if layout.leading:
             known = torch.ones_like(context.index, dtype=torch.bool) if context.mask is None else context.mask
             led = k[:, : layout.leading], v[:, : layout.leading], known[:, : layout.leading]
-            weights = self.weights(x, context, tables, slice(0, layout.leading)).to(v.dtype)  # (B,G,L,T)
+            weights = self.weights(x, context, None, tables, slice(0, layout.leading)).to(v.dtype)  # (B,G,L,T)
             first = torch.einsum("bglt,btgm->blgm", weights, relation.grouped(v)).flatten(2)[..., : v.shape[-1]]
         real = None if context.mask is None else layout.cells(context.mask)
         y = relation.gather(layout.cells(q), layout.cells(k), layout.cells(v), real, led).flatten(1, 2)
@@ -196,7 +196,7 @@ class RelationMixer(Weighing):
         placed = x if context.added is None else x + context.added
         return self.relation.q(placed), self.relation.k(placed), self.relation.v(x)
 
-    def weights(self, x: Tensor, context: Context, tables: tuple[Tensor, ...], rows: slice) -> Tensor:
+    def weights(self, x: Tensor, context: Context, state: None, tables: tuple[Tensor, ...], rows: slice) -> Tensor:
         """(B,G,t,T), from where each pair of tokens stands."""
         exact, layout = torch.promote_types(x.dtype, torch.float32), layout_of(context)
         q, k, _ = (part.to(exact).mT for part in self.project(x, context))  # (B,G,T)

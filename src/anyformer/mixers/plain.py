@@ -80,8 +80,10 @@ class PlainAttention(Weighing):
             scores, q = replace(scores, added=added), q * 0.0
         return Prepared(q, k, v, scores)
 
-    def weights(self, x: Tensor, context: Context, tables: tuple[Tensor, ...], rows: slice) -> Tensor:
-        p = self.prepare(x, context, None, tables)
+    def weights(
+        self, x: Tensor, context: Context, state: Keys | None, tables: tuple[Tensor, ...], rows: slice
+    ) -> Tensor:
+        p = self.prepare(x, context, state, tables)
         return weights_of(p.q, p.k, p.scores, rows)
 
     def state(self, batch: int, limit: int | None) -> Keys:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.about import About
-from anyformer.core.model import materialise
+from anyformer.core.building import materialise
 from anyformer.core.start import Starting, constant
 from anyformer.errors import UserError
 from anyformer.nets.batch_norm import MOMENTUM, BatchNorm
@@ -77,7 +77,7 @@ class SAGAN(Network):
 
     def build(self, *, device: Any = None, dtype: torch.dtype | None = None, seed: int | None = None) -> SAGANModule:
         """Both nets with fresh weights, as `Model.build`."""
-        return materialise(lambda: SAGANModule(self), "xavier", device, dtype, seed)
+        return materialise(self, lambda: SAGANModule(self), "xavier", device, dtype, seed)
 
 
 class ClassBatchNorm(Starting):

@@ -16,7 +16,7 @@ from torch import Tensor
 from anyformer.core.model import Seq2Seq
 from anyformer.core.state import State
 from anyformer.errors import UserError
-from anyformer.generation.prompts import room
+from anyformer.generation.prompts import decoder_of, room
 from anyformer.generation.running import RunningModel, RunningPair, device_of
 
 UNBOUNDED = 4096  # columns of a model that can place any number of tokens, unless told otherwise
@@ -150,11 +150,14 @@ def rows_for(model: Any, *, capacity: int = 8, limit: int | None = None, strict:
     In fixed places (`SlotRows`) nothing is copied when rows come and go, and a prompt goes on from whatever an earlier
     one had in common with it; but only attention can forget by hiding. A recurrence or a long filter has no columns to
     hide, so their rows are joined and padded (`JoinedRows`), which every causal part obeys. `strict`, results that do
-    not depend on the neighbours to the last bit, is then each row by itself (`LoneRows`).
+    not depend on the neighbours to the last bit, is then each row by itself (`LoneRows`); so it is where a feed's
+    products have another shape beside other tokens (`Feed.exact`).
     """
     from anyformer.generation.rows.joined import JoinedRows
     from anyformer.generation.rows.slots import SlotRows, can_be_placed
 
-    if can_be_placed(model):
+    layers = decoder_of(model.spec).stack.layers
+    exact = all(layer.feed is None or layer.feed.exact for layer in layers)
+    if can_be_placed(model) and (exact or not strict):
         return SlotRows(model, capacity=capacity, limit=limit, strict=strict)
     return (LoneRows if strict else JoinedRows)(model, capacity=capacity, limit=limit)
