@@ -134,9 +134,12 @@ class Budget:
 
         `every` is the number of steps from one evaluation to the next.
         """
-        total = plan.total(done)
-        if pace.step is None or (pace.observed < TOLERANCE * self.seconds and done < total / 10):
-            return None if elapsed < self.seconds else Correction(done, done, round(elapsed, 1))
+        total, slack = plan.total(done), TOLERANCE * self.seconds
+        if elapsed >= self.seconds:
+            return Correction(done, done, round(elapsed, 1))
+        since = elapsed - plan.corrections[-1].seconds if plan.corrections else elapsed
+        if pace.step is None or 0 <= since < slack or (pace.observed < slack and done < total / 10):
+            return None
         # What has not been timed yet is as much slower than in the trial as the steps are.
         slower = pace.step / max(1e-9, self.step)
         evaluation = mean(pace.evaluations)
@@ -147,6 +150,6 @@ class Budget:
         left = self.seconds - elapsed - pause - min(final + FINISHING, FINAL * self.seconds)
         fit = done + max(0, int(left / each))
         fit = fit if self.most is None else min(fit, max(done, self.most))
-        if abs(fit - total) * each <= TOLERANCE * self.seconds:
+        if abs(fit - total) * each <= slack:
             return None
         return Correction(done, fit, round(elapsed, 1))
