@@ -29,6 +29,7 @@ from anyformer.training.detecting import object_rows
 from anyformer.training.engine import Engine
 from anyformer.training.evaluation import evaluate_run
 from anyformer.training.optim import AdamW
+from anyformer.training.plan import Plan
 from anyformer.training.prediction import predict_files
 from anyformer.training.settings import Training
 
@@ -180,7 +181,7 @@ def test_two_images_are_learned_by_heart() -> None:
     )
     batch = Batch((pixels,), targets, torch.arange(2))
     training = Training(batch=2, micro_batch=2, precision="fp32", optimizer=AdamW(rate=1e-3, decay=0.0))
-    engine = Engine(spec.build(seed=0), Detect(), training, 1000)
+    engine = Engine(spec.build(seed=0), Detect(), training, Plan(1000))
     losses = [engine.step(step, [batch]).loss.item() for step in range(20)]
     assert losses[-1] < 0.6 * losses[0]
     parts = [Batch((pixels[k : k + 1],), targets[k : k + 1], torch.tensor([k])) for k in range(2)]

@@ -39,6 +39,7 @@ from anyformer.training.checkpoint import mean_of
 from anyformer.training.engine import Engine
 from anyformer.training.loader import Steps, seed_of, stream
 from anyformer.training.optim import AdamW, Muon, Optimizer, restore, state_tensors
+from anyformer.training.plan import Plan
 from anyformer.training.schedule import WSD, Constant, Cosine, InverseSqrt, Linear, Schedule
 from anyformer.training.settings import Training
 
@@ -127,7 +128,7 @@ def engine_for(
 ) -> Engine:
     network = NETS[task](dropout).build(seed=1, dtype=dtype)
     chosen = {"steps": total, "batch": ROWS, "micro_batch": ROWS, "precision": "fp32", "compile": False} | training
-    return Engine(network, OBJECTIVES[task], Training(**chosen), total)
+    return Engine(network, OBJECTIVES[task], Training(**chosen), Plan(total))
 
 
 def steps_for(task: str, micro: int, batch: int = ROWS, dtype: torch.dtype = torch.float32) -> Steps:

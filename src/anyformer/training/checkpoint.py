@@ -114,7 +114,7 @@ def decoding_facts(config: Config, data: Prepared) -> dict[str, Any]:
     """What `generate` should do unless told otherwise."""
     assert data.tokenizer is not None
     if config.task == "translate":
-        chosen = decoding(config.objective, data.preprocess, data.tokenizer)
+        chosen = decoding(config.objective, data.preprocess, data.tokenizer, config.model)
         names = (
             "num_beams",
             "length_penalty",

@@ -97,6 +97,8 @@ def pair_of(spec: Seq2Seq, sizes: Sizes) -> Seq2Seq:
     source, target = spec.encoder.embed, spec.decoder.embed
     if not isinstance(source, Tokens) or not isinstance(target, Tokens):
         raise unfit("given", "does not read words", "translator-mini")
+    # What is written stands behind a start token, which takes a position of its own; BART has as many on both sides.
+    sizes = sizes if sizes.length is None else replace(sizes, length=sizes.length + 1)
     return spec.replace(
         encoder=spec.encoder.replace(embed=words(source, sizes)),
         decoder=spec.decoder.replace(embed=words(target, sizes)),
@@ -225,11 +227,13 @@ def head_for(spec: Model, embed: Embed, task: str, sizes: Sizes) -> Head:
 
 
 def longest(spec: Network) -> int | None:
-    """The longest text a network can place, or None for any."""
+    """The longest text a network can place, or None for any; of a pair both sides must hold their text."""
     if isinstance(spec, Streams):
         return spec.first.embed.limit
-    embed = spec.encoder.embed if isinstance(spec, Seq2Seq) else spec.embed if isinstance(spec, Model) else None
-    return None if embed is None else embed.limit
+    if isinstance(spec, Seq2Seq):
+        limits = [spec.encoder.embed.limit, spec.decoder.embed.limit]
+        return min((limit for limit in limits if limit is not None), default=None)
+    return spec.embed.limit if isinstance(spec, Model) else None
 
 
 def with_changes(spec: Network, changes: dict[str, Any]) -> Network:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from anyformer.checkpoints import store, tensors
 from anyformer.core.model import Seq2Seq
 from anyformer.core.streams import Streams
 from anyformer.data.prepare import prepare
@@ -24,6 +25,7 @@ from anyformer.data.prepared import Given, Prepared
 from anyformer.data.preprocess import sizes as sizes_of
 from anyformer.data.reopen import keep
 from anyformer.errors import UserError
+from anyformer.files import digest
 from anyformer.predictor import Predictor, load
 from anyformer.slots import Network
 from anyformer.training.choose import Sizes, default_preset, fitted, longest
@@ -34,11 +36,15 @@ from anyformer.training.run import CONFIG_FILE, LOCK_FILE, RunFolder, check_new,
 from anyformer.training.settings import Config, Training
 
 Say = Callable[[str], None]
+START_FILE = "start.safetensors"  # the weights of a run that began with `--from`
 NEW = ".new-"  # what a folder is called until it is complete
 
 
-def create(request: Request, say: Say, device: torch.device) -> RunFolder:
-    """Prepare the data, decide the rest, and commit the folder of a new run."""
+def create(request: Request, say: Say, device: torch.device, *, weights: bool = True) -> RunFolder:
+    """Prepare the data, decide the rest, and commit the folder of a new run.
+
+    Without `weights` those to start from stay where they are: no step can be made.
+    """
     name = run_name(request)
     path = request.out if request.out is not None else Path("runs") / name
     check_new(path)
@@ -50,8 +56,11 @@ def create(request: Request, say: Say, device: torch.device) -> RunFolder:
     try:
         part.mkdir()
         folder.hold()
-        config, prepared = decide(request, folder, say, device)
+        start = None if request.start is None else load(request.start)
+        config, prepared = decide(request, start, folder, say, device)
         write_down(folder, request, config, prepared, path)
+        if start is not None and request.start is not None and weights:
+            folder.update(start=keep_start(folder, start.model, config.model, request.start, say))
         try:
             if path.is_dir():
                 path.rmdir()  # it was seen to be empty
@@ -90,11 +99,12 @@ def run_name(request: Request) -> str:
     return f"{stamp}-{word or 'data'}-{secrets.token_hex(3)}"
 
 
-def decide(request: Request, folder: RunFolder, say: Say, device: torch.device) -> tuple[Config, Prepared]:
+def decide(
+    request: Request, start: Predictor | None, folder: RunFolder, say: Say, device: torch.device
+) -> tuple[Config, Prepared]:
     """Everything that the first step needs to know."""
     seed = int(request.section("training").get("seed", 0) or 0)
     settings = request.data()
-    start = None if request.start is None else load(request.start, head=None)
     prepared = prepare(
         request.source,
         task=request.task,
@@ -119,7 +129,7 @@ def decide(request: Request, folder: RunFolder, say: Say, device: torch.device) 
     check_bf16(training, device)
     config = Config(
         task=prepared.task, data=settings, model=spec, objective=objective, training=training, preset=name,
-        start=str(request.start or ""),
+        start=str(request.start.resolve()) if request.start is not None else "",
     )  # fmt: skip
     network = spec.build(device="meta")
     count = sum(p.numel() for p in network.parameters() if p.requires_grad)
@@ -226,15 +236,35 @@ def source_names(source: Any) -> list[str]:
     )
 
 
-def start_weights(model: nn.Module, start: Path, device: torch.device) -> list[str]:
-    """Copy the weights of a trained folder into a network by name and shape; the names that have none there."""
-    trained = dict(load(start).model.named_parameters())
-    fresh = []
+def keep_start(folder: RunFolder, model: nn.Module, spec: Network, start: Path, say: Say) -> dict[str, str]:
+    """Keep the weights to start from in the run itself, so that it never needs the folder they came from again.
+
+    By name and shape; what has no counterpart there starts anew. Where they came from, and their hash.
+    """
+    trained, kept, fresh = dict(model.named_parameters()), {}, []
+    for name, parameter in spec.build(device="meta").named_parameters():
+        found = trained.get(name)
+        if found is not None and found.shape == parameter.shape:
+            kept[name] = found.detach()
+        else:
+            fresh.append(name)
+    path = folder.path / START_FILE
+    with store.writing(path, sum(t.numel() * t.element_size() for t in kept.values())):
+        tensors.write(path, kept)
+        store.flush(path)
+    shown = f" ({', '.join(fresh[:3])}{' ...' if len(fresh) > 3 else ''})" if fresh else ""
+    say(f"weights  from {start}; {len(fresh)} tensors start anew{shown}")
+    return {"path": str(start.resolve()), "sha256": digest(path)}
+
+
+def start_weights(model: nn.Module, folder: RunFolder) -> None:
+    """Copy the weights that a run keeps to start from into its network."""
+    path, facts = folder.path / START_FILE, folder.facts.get("start") or {}
+    if not path.is_file() or digest(path) != facts.get("sha256"):
+        what = "damaged" if path.is_file() else "not there"
+        raise UserError(f"the weights to start from are {what}", where=str(path), fix="train again")
+    found = tensors.read_header(path)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            found = trained.get(name)
-            if found is not None and found.shape == parameter.shape:
-                parameter.copy_(found.to(device))
-            else:
-                fresh.append(name)
-    return fresh
+            if name in found:
+                parameter.copy_(found[name].read())

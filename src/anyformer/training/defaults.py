@@ -26,14 +26,14 @@ class Habit:
     decay: float
     gpu_batch: int
     gpu_rate: float
-    patience: int | None = None
+    patience: int | None = None  # passes over the data without a better evaluation
 
 
 HABITS = {
     "lm": Habit(epochs=20, batch=8, rate=3e-3, decay=0.1, gpu_batch=64, gpu_rate=1e-3),
     "text": Habit(epochs=20, batch=32, rate=1e-3, decay=0.1, gpu_batch=64, gpu_rate=5e-4),
     "tag": Habit(epochs=20, batch=16, rate=1e-3, decay=0.1, gpu_batch=64, gpu_rate=1e-3),
-    "table": Habit(epochs=100, batch=256, rate=5e-4, decay=1e-5, gpu_batch=256, gpu_rate=3e-4, patience=8),
+    "table": Habit(epochs=100, batch=256, rate=5e-4, decay=1e-5, gpu_batch=256, gpu_rate=3e-4, patience=40),
     "image": Habit(epochs=40, batch=64, rate=1e-3, decay=0.05, gpu_batch=128, gpu_rate=1e-3),
     "sound": Habit(epochs=40, batch=32, rate=1e-3, decay=0.05, gpu_batch=128, gpu_rate=1e-3),
     "mixed": Habit(epochs=40, batch=32, rate=1e-3, decay=0.05, gpu_batch=128, gpu_rate=5e-4),
@@ -62,8 +62,10 @@ def default_training(task: str, sizes: Sizes, rows: int, *, gpu: bool, start: bo
     batch = max(4, min(wanted, rows // 8)) if rows > 4 else rows
     rate = habit.gpu_rate if gpu else habit.rate
     steps = max(LEAST_STEPS, habit.epochs * -(-rows // batch))
+    # A pass over few rows is a handful of steps, and says little.
+    patience = None if habit.patience is None else max(habit.patience, -(-LEAST_STEPS * batch // max(1, rows)))
     return Training(
-        steps=None, batch=batch, seed=seed, patience=habit.patience,
+        steps=None, batch=batch, seed=seed, patience=patience,
         optimizer=AdamW(rate=rate, decay=habit.decay, layer_rate=0.9 if start and task != "lm" else 1.0),
         schedule=Linear(warmup=0.06) if start else Cosine(warmup=min(0.05, 200 / steps)),
     )  # fmt: skip

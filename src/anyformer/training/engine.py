@@ -16,6 +16,7 @@ from anyformer.errors import UserError
 from anyformer.objectives import Batch, Objective
 from anyformer.training.loader import seed_of
 from anyformer.training.optim import restore, state_tensors
+from anyformer.training.plan import Plan
 from anyformer.training.settings import Training
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -36,8 +37,8 @@ class Moment:
 class Engine:
     """A model in training. `settings` are resolved: nothing in them is auto."""
 
-    def __init__(self, model: nn.Module, objective: Objective, settings: Training, total: int) -> None:
-        self.model, self.objective, self.settings, self.total = model, objective, settings, total
+    def __init__(self, model: nn.Module, objective: Objective, settings: Training, plan: Plan) -> None:
+        self.model, self.objective, self.settings, self.plan = model, objective, settings, plan
         self.device = next(model.parameters()).device
         self.names = {id(p): name for name, p in model.named_parameters()}
         self.parameters = [p for p in model.parameters() if p.requires_grad]
@@ -77,7 +78,7 @@ class Engine:
         assert isinstance(total, Tensor)
         if faults.armed:
             poison(self.parameters)
-        rate = self.settings.schedule.factor(step, self.total)
+        rate = self.plan.factor(self.settings.schedule, step)
         for optimizer in self.optimizers:
             if self.scaler is not None:
                 self.scaler.unscale_(optimizer)

@@ -20,7 +20,7 @@ from anyformer.training.judge import Judge
 from anyformer.training.memory import usage
 from anyformer.training.raw import raw_rows, truth_of
 from anyformer.training.run import AVERAGED, RunFolder, now
-from anyformer.training.session import Session
+from anyformer.training.session import PLAN_FILE, Session, in_short
 from anyformer.training.standing import chosen_by, scored
 
 EVALUATION_FILE = "evaluation.json"
@@ -55,13 +55,17 @@ def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
         evaluation["baselines"] = beside(session, judged, strong=strong)
         evaluation["facts"] = evaluation_facts(judged)
     folder.write_json(EVALUATION_FILE, evaluation)
-    plan = folder.read_json("plan.json") if (folder.path / "plan.json").is_file() else {}
+    plan = folder.read_json(PLAN_FILE) if (folder.path / PLAN_FILE).is_file() else {}
     memory = usage(str(session.device)).peak
-    folder.write_json("plan.json", plan | {"measured": {"seconds": session.spent()["seconds"], "memory_bytes": memory}})
+    folder.write_json(PLAN_FILE, plan | {"measured": {"seconds": session.spent()["seconds"], "memory_bytes": memory}})
     folder.update(status="done", finished=now(), step=session.done, reason="", metrics=splits, **session.spent())
     folder.event("done", step=session.done)
     faults.point("judged")
-    write_report(folder.path, judged, evaluation)
+    try:
+        write_report(folder.path, judged, evaluation)
+    except Exception as error:  # the figures stand; `resume` draws it again
+        folder.event("report failed", error=in_short(error))
+        session.say(f"report   not written ({in_short(error)}); try again: anyformer resume {folder.path}")
     faults.point("finished")
     return evaluation
 
@@ -104,7 +108,7 @@ def beside(session: Session, judged: Answers, *, strong: bool) -> dict[str, Any]
             found = baselines(judged, truth_of(session.data.train), raw_rows(session.data.train),
                               raw_rows(judged.examples), strong_too=strong)  # fmt: skip
     except Exception as error:
-        session.folder.event("baseline failed", error=f"{type(error).__name__}: {error}"[:200])
+        session.folder.event("baseline failed", error=in_short(error))
         return {}
     session.say(f"baseline in {time.perf_counter() - began:.1f} s")
     return found

@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 
-from anyformer.errors import UserError
+from anyformer.errors import Stopped, UserError
 from anyformer.predictor import Predictor, load, pick_device
 from anyformer.training.create import create
 from anyformer.training.finish import EVALUATION_FILE, finish, rewrite_report
 from anyformer.training.request import Request
 from anyformer.training.run import RunFolder
 from anyformer.training.session import Session
+from anyformer.training.signals import Requests
 from anyformer.training.wording import figure
 
 Say = Callable[[str], None]
@@ -156,10 +157,16 @@ def work(folder: RunFolder, device: torch.device, say: Say, *, progress: str, qu
     try:
         session = Session(folder, device, say, progress=progress, quiet=quiet)
         session.run()
-        folder.hold()
-        finish(session)
+        try:
+            with session.recorded(Requests(at_once=True), doing="after the last step: "):
+                finish(session)
+        except Stopped:
+            raise
+        except Exception:
+            say(f"the model of step {session.done:,} is saved and can be used; for the rest: anyformer resume "
+                f"{folder.path}")  # fmt: skip
+            raise
     finally:
-        folder.let_go()
         torch.use_deterministic_algorithms(before[0])
         torch.set_num_threads(before[1])
 

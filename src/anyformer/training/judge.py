@@ -21,6 +21,7 @@ from anyformer.data.tokenizer import Tokenizer
 from anyformer.data.windows import Windows
 from anyformer.evaluation.answers import Answers
 from anyformer.generation import Generation, generate
+from anyformer.generation.prompts import decoder_of, room
 from anyformer.objectives import Batch, Objective, Translate
 
 
@@ -158,7 +159,7 @@ class Judge:
     def written(self, model: nn.Module, examples: RowExamples, rows: np.ndarray) -> list[str]:
         """What an encoder-decoder writes for each row, by beam search."""
         assert self.tokenizer is not None
-        settings = decoding(self.objective, self.preprocess, self.tokenizer)
+        settings = decoding(self.objective, self.preprocess, self.tokenizer, model.spec)
         device = next(model.parameters()).device
         found: dict[int, str] = {}
         lengths = examples.lengths
@@ -166,18 +167,21 @@ class Judge:
         for start in range(0, len(order), self.batch):
             batch = examples.batch(order[start : start + self.batch]).to(device)
             source, mask = batch.inputs[0], batch.named["source_mask"]
-            room = min(settings.max_new_tokens or 256, 2 * source.shape[1] + 16)
-            result = generate(model, source, mask, settings=replace(settings, max_new_tokens=room))
+            most = min(settings.max_new_tokens or 256, 2 * source.shape[1] + 16)
+            result = generate(model, source, mask, settings=replace(settings, max_new_tokens=most))
             for row, ids in zip(batch.rows.tolist(), result.rows(), strict=True):
                 found[row] = self.tokenizer.decode(ids)
         return [found[row] for row in rows.tolist()]
 
 
-def decoding(objective: Objective, preprocess: Preprocess, tokenizer: Tokenizer) -> Generation:
-    """How a translator writes: by beam, from its start token to its end token."""
+def decoding(objective: Objective, preprocess: Preprocess, tokenizer: Tokenizer, spec: Any) -> Generation:
+    """How a translator writes: by beam, from its start token to its end token, within its decoder's positions."""
     beams, penalty = (objective.beams, objective.length_penalty) if isinstance(objective, Translate) else (1, 1.0)
+    longest, (places, _) = preprocess.length or 256, room(decoder_of(spec))
+    if places is not None:
+        longest = min(longest, places - 1)  # the start token has a position too
     return Generation(
-        num_beams=beams, length_penalty=penalty, max_new_tokens=preprocess.length or 256,
+        num_beams=beams, length_penalty=penalty, max_new_tokens=longest,
         decoder_start_token_id=preprocess.start, eos_token_id=tokenizer.eos, pad_token_id=tokenizer.pad,
     )  # fmt: skip
 

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anyformer.data.order import Order
 from anyformer.data.prepared import Prepared
 from anyformer.slots import compiles
 from anyformer.training.defaults import EVALUATIONS, MINUTES, default_steps
@@ -18,6 +17,7 @@ from anyformer.training.engine import Engine, put
 from anyformer.training.judge import Judge
 from anyformer.training.loader import Steps
 from anyformer.training.memory import usage
+from anyformer.training.plan import FINAL, Budget, Plan
 from anyformer.training.settings import Config, Training
 
 LONG = 240.0  # seconds of eager training from which compiling pays on a CPU, where it takes half a minute
@@ -37,6 +37,7 @@ class Measured:
     compiled: bool = False
     why_compile: str = ""
     pauses: float = 0.0
+    decoding: float = 0.0  # seconds of writing the texts of the final evaluation
 
 
 def measure(
@@ -60,8 +61,9 @@ def measure(
         seconds = trial(model, config, steps, device, compiled=True)
         put(model, kept)
     row = judging(model, config, data) if data.valid is not None else 0.0
+    decoding = writing(model, config, data, row) if settings.minutes is not None else 0.0
     found = usage(str(device))
-    return Measured(seconds, row, found.peak or 0, found.limit, compiled, why)
+    return Measured(seconds, row, found.peak or 0, found.limit, compiled, why, decoding=decoding)
 
 
 def fastest(model: nn.Module, config: Config, steps: Steps, device: torch.device) -> float:
@@ -87,7 +89,7 @@ def trial(
     model: nn.Module, config: Config, steps: Steps, device: torch.device, *, compiled: bool, warm: bool = True
 ) -> float:
     """Seconds a step takes here; the very first one, which loads and allocates, is left out."""
-    engine = Engine(model, config.objective, config.training.replace(steps=None, minutes=None), 10**6)
+    engine = Engine(model, config.objective, config.training.replace(steps=None, minutes=None), Plan(10**6))
     if compiled:
         engine.compile()
     if warm:
@@ -112,6 +114,23 @@ def judging(model: nn.Module, config: Config, data: Prepared) -> float:
     return (time.perf_counter() - began) / max(1, count)
 
 
+def writing(model: nn.Module, config: Config, data: Prepared, row: float) -> float:
+    """Seconds that a translator needs to write the texts of the final evaluation, judging them left out.
+
+    Fresh weights rarely end a text, so that this is rather too much.
+    """
+    side = data.valid if data.test is None else data.test
+    if config.task != "translate" or side is None or not len(side):
+        return 0.0
+    size = max(32, config.training.micro_batch or 32)
+    judge = Judge(config.objective, data.preprocess, data.tokenizer, batch=size)
+    count = min(len(side), JUDGED)
+    began = time.perf_counter()
+    judge(model, side, most=count, decode=True)
+    # A batch takes about as long as a few of its rows: one token after the other, all rows at once.
+    return max(0.0, time.perf_counter() - began - row * count) * -(-len(side) // size)
+
+
 def wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -133,26 +152,34 @@ def sizes_for(data: Prepared) -> Any:
     return Sizes(**sizes(data.preprocess, data.tokenizer))
 
 
-def decide_length(config: Config, found: Measured, data: Prepared, order: Order, device: torch.device) -> Training:
-    """Settings with steps, evaluations, saves and compilation fixed, once and for all."""
+def decide_length(
+    config: Config, found: Measured, data: Prepared, device: torch.device, elapsed: float
+) -> tuple[Training, Budget | None]:
+    """Settings with steps, evaluations, saves and compilation fixed; and the time, where that is what limits a run.
+
+    `elapsed` are the seconds of it that are gone already.
+    """
     settings = config.training
     judged = min(len(data.valid) if data.valid is not None else 0, settings.eval_rows or 10**12)
     evaluation = found.row * judged + 0.05
-    whole = found.row * sum(len(side) for side in (data.valid, data.test) if side is not None)
-    steps = settings.steps
+    whole = found.row * sum(len(side) for side in (data.valid, data.test) if side is not None) + found.decoding
+    steps, budget = settings.steps, None
     if steps is None:
         wanted = default_steps(
             config.task, sizes_for(data), len(data.train), settings.batch or 1, start=bool(config.start)
         )
         limit = MINUTES["cpu" if device.type == "cpu" else "gpu"] if settings.minutes is None else settings.minutes
-        seconds = max(limit * 60 * (1 - SHARE) - whole, limit * 60 * 0.3)
+        most = wanted if settings.minutes is None else None
+        budget = Budget(limit * 60, found.step, evaluation, whole, most)
+        seconds = max(limit * 60 * (1 - SHARE) - whole - elapsed, limit * 60 * (1 - FINAL))
         fit = max(2, int(seconds / found.step))
-        steps = fit if settings.minutes is not None else min(wanted, fit)
+        steps = fit if most is None else min(most, fit)
     # Evaluations take at most a share of the time, however slow they are.
     most = max(1, min(EVALUATIONS, int(SHARE * steps * found.step / evaluation)))
     every = settings.eval_every or max(1, -(-steps // most))
     found.pauses = steps / every * evaluation + whole
-    return settings.replace(
+    settled = settings.replace(
         steps=steps, minutes=None, eval_every=every, save_every=settings.save_every or every,
         compile=found.compiled, threads=torch.get_num_threads(),
     )  # fmt: skip
+    return settled, budget

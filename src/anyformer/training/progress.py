@@ -188,6 +188,11 @@ class Progress:
             self.last_note = text
             self.tell("note", self.at, text, keep=keep)
 
+    def planned(self, total: int) -> None:
+        """The number of steps has changed."""
+        with self.lock:
+            self.total = total
+
     def doing(self, text: str) -> None:
         """What happens now, if it is not a step: shown until the next call of `step` or `judged`."""
         with self.lock:

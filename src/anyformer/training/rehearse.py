@@ -26,7 +26,7 @@ def rehearse(request: Request, say: Callable[[str], None], *, timed: bool) -> di
     threads = torch.get_num_threads()
     try:
         with tempfile.TemporaryDirectory(prefix="anyformer-") as folder:
-            run = create(replace(request, out=Path(folder) / "run"), say, place)
+            run = create(replace(request, out=Path(folder) / "run"), say, place, weights=timed)
             plan: dict[str, Any] = {}
             if timed:
                 Session(run, place, say, progress="silent", quiet=True).settle()

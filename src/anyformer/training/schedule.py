@@ -24,19 +24,22 @@ class Schedule(Spec, slot=True):
         """Steps of the warm-up."""
         return min(total, round(self.warmup * total) if self.warmup < 1 else round(self.warmup))
 
-    def factor(self, step: int, total: int) -> float:
-        """The share of the full rate at a step; the first step already moves and the last one still does."""
+    def factor(self, step: float, total: int) -> float:
+        """The share of the full rate at a step; the first step already moves and the last one still does.
+
+        A corrected plan also asks for places between two steps.
+        """
         warm = self.warm(total)
         if step < warm:
             return (step + 1) / (warm + 1)
         return self.after(step, warm, total)
 
-    def after(self, step: int, warm: int, total: int) -> float:
+    def after(self, step: float, warm: int, total: int) -> float:
         """The factor once the warm-up is over."""
         raise NotImplementedError
 
 
-def progress(step: int, start: int, total: int) -> float:
+def progress(step: float, start: int, total: int) -> float:
     """The middle of this step on the way from start to total, between 0 and 1."""
     return min(1.0, (step - start + 0.5) / max(1, total - start))
 
@@ -48,7 +51,7 @@ class Constant(Schedule):
     1.0
     """
 
-    def after(self, step: int, warm: int, total: int) -> float:
+    def after(self, step: float, warm: int, total: int) -> float:
         return 1.0
 
 
@@ -61,7 +64,7 @@ class Cosine(Schedule):
 
     floor: float = 0.0
 
-    def after(self, step: int, warm: int, total: int) -> float:
+    def after(self, step: float, warm: int, total: int) -> float:
         return self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(math.pi * progress(step, warm, total)))
 
 
@@ -74,7 +77,7 @@ class Linear(Schedule):
 
     floor: float = 0.0
 
-    def after(self, step: int, warm: int, total: int) -> float:
+    def after(self, step: float, warm: int, total: int) -> float:
         return self.floor + (1 - self.floor) * (1 - progress(step, warm, total))
 
 
@@ -87,7 +90,7 @@ class InverseSqrt(Schedule):
 
     warmup: float = 4000
 
-    def after(self, step: int, warm: int, total: int) -> float:
+    def after(self, step: float, warm: int, total: int) -> float:
         return math.sqrt(max(1, warm) / (step + 1))
 
 
@@ -106,7 +109,7 @@ class WSD(Schedule):
         if not 0 < self.decay <= 1:
             raise UserError(f"decay {self.decay} is not a share", where="training.schedule", fix="use 0.2")
 
-    def after(self, step: int, warm: int, total: int) -> float:
+    def after(self, step: float, warm: int, total: int) -> float:
         start = max(warm, total - round(self.decay * total))
         if step < start:
             return 1.0

@@ -7,8 +7,9 @@ back if there is one, and steps follow until the last.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from anyformer.training.loader import Steps, stream
 from anyformer.training.measure import Measured, decide_length, measure
 from anyformer.training.memory import Memory, usage
 from anyformer.training.peaks import peak_flops
+from anyformer.training.plan import WINDOW, Budget, Pace, Plan
 from anyformer.training.progress import Progress
 from anyformer.training.run import (
     CONFIG_FILE,
@@ -46,8 +48,10 @@ from anyformer.training.signals import Requests
 from anyformer.training.standing import Standing, chosen_by, line_of, scored
 from anyformer.training.wording import duration
 
+LEAST_EVALUATIONS = 3  # without a better one before patience can end; a single one may have been bad luck
 LATE = 10  # steps whose losses are read together on a GPU
-SPEED_FILE = "speed.jsonl"
+SPEED_FILE, PLAN_FILE = "speed.jsonl", "plan.json"
+ENDLESS = 2**62  # steps of a run whose number the clock may still raise
 
 
 class Session:
@@ -80,24 +84,31 @@ class Session:
 
     def run(self) -> None:
         """Train to the end, unless stopped; then the work is saved and `Stopped` raised."""
-        self.folder.hold()
-        try:
+        with self.recorded(Requests()):
             self.folder.sweep()
             if (self.folder.path / CONFIG_FILE).read_text(encoding="utf-8") != self.opened_with:
                 raise UserError("another process has just changed it", where=str(self.folder.path), fix="try again")
-            with Requests() as self.asked:
-                self.prepare()
-                self.train()
+            self.prepare()
+            self.train()
+
+    @contextmanager
+    def recorded(self, asked: Requests, doing: str = "") -> Iterator[None]:
+        """With the folder held: however what is done inside ends, run.json says so. `doing` names it in the reason."""
+        self.folder.hold()
+        self.asked = asked
+        try:
+            with asked:
+                yield
         except KeyboardInterrupt:
-            self.record("interrupted", "stopped at once")
+            self.record("interrupted", f"{doing}stopped at once")
             raise Stopped(f"stopped at once; the last checkpoint stands. Go on with: anyformer resume "
-                          f"{self.folder.path}", code=self.asked.code or INTERRUPTED) from None  # fmt: skip
+                          f"{self.folder.path}", code=asked.code or INTERRUPTED) from None  # fmt: skip
         except (RuntimeError, ConnectionError, EOFError) as error:
             found = lost_worker(error, self.folder.path)
-            self.record("failed", str(found))
+            self.record("failed", f"{doing}{found}")
             raise found from None
         except BaseException as error:
-            self.record("interrupted" if isinstance(error, Stopped) else "failed", str(error))
+            self.record("interrupted" if isinstance(error, Stopped) else "failed", f"{doing}{error}")
             raise
         finally:
             self.folder.let_go()
@@ -114,16 +125,15 @@ class Session:
         self.seconds = float(facts.get("seconds") or 0.0)
         newest = store.latest(self.folder.checkpoints, self.say)
         if self.config.start and newest is None:
-            fresh = start_weights(self.model, Path(self.config.start), self.device)
-            self.say(f"weights  from {self.config.start}; {len(fresh)} tensors start anew{named(fresh)}")
+            start_weights(self.model, self.folder)
         if not facts.get("settled"):
             self.settle()
         settings = self.config.training
-        self.total = settings.steps or 1
+        self.read_plan()
         if settings.deterministic or settings.compile is True:
             torch.use_deterministic_algorithms(True)
             torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-        self.engine = Engine(self.model, self.config.objective, settings, self.total)
+        self.engine = Engine(self.model, self.config.objective, settings, self.plan)
         if settings.compile is True:
             self.engine.compile()
         if newest is not None:
@@ -139,6 +149,20 @@ class Session:
         self.folder.start(step=self.done, total=self.total)
         if newest is not None:
             self.tidy()
+
+    def read_plan(self) -> None:
+        """The number of steps with its corrections, and the time they must keep to, if any."""
+        path = self.folder.path / PLAN_FILE
+        facts = self.folder.read_json(PLAN_FILE) if path.is_file() else {}
+        self.plan = Plan.of(self.config.training.steps or 1, facts)
+        self.budget = Budget.of(facts)
+        # Steps that an earlier process has done and logged are done again as they were, without new decisions.
+        self.decided = max((int(line["step"]) for line in self.folder.metrics()), default=0)
+
+    @property
+    def total(self) -> int:
+        """Steps of the whole run, as the plan stands now."""
+        return self.plan.total(self.done)
 
     def go_back(self, path: Path) -> None:
         """Put a whole checkpoint back; it must be one of these settings and these rows."""
@@ -157,16 +181,17 @@ class Session:
         with faults.paused(), self.enough_memory(lambda: self.steps[0]):
             found = measure(self.model, self.config, self.data, self.steps, self.device, kept)
         put(self.model, kept)
-        training = decide_length(self.config, found, self.data, self.order, self.device)
+        training, budget = decide_length(self.config, found, self.data, self.device, self.elapsed())
         if training.compile is True and self.config.training.compile == "auto":
             self.say(f"compile  on: steps will be faster, the first one takes a while ({found.why_compile})")
         self.config = self.config.replace(training=training)
         self.folder.write(CONFIG_FILE, self.config.to_yaml())
         self.folder.update(settled=True, total=training.steps)
-        self.folder.write_json("plan.json", {
+        self.folder.write_json(PLAN_FILE, {
             "predicted": {"step_seconds": found.step, "seconds": found.step * (training.steps or 1),
                           "memory_bytes": found.memory, "limit_bytes": found.limit},
             "compile": training.compile, "steps": training.steps, "eval_every": training.eval_every,
+            "budget": None if budget is None else budget.plain(), "corrections": [],
         })  # fmt: skip
         for line in length_words(training, found, self.order):
             self.say(line)
@@ -182,10 +207,12 @@ class Session:
                            batch=max(32, self.steps.micro), autocast=self.engine.autocast())  # fmt: skip
         self.pending: list[Moment] = []
         self.lap, self.waited, self.paused = time.perf_counter(), 0.0, 0.0
-        batches = stream(self.steps, self.done, self.total, workers=settings.workers or 0,
+        self.pace = Pace(WINDOW * (self.budget.seconds if self.budget is not None else 60.0))
+        end = ENDLESS if self.budget is not None and self.done < self.total else self.total
+        batches = stream(self.steps, self.done, end, workers=settings.workers or 0,
                          pin=self.device.type == "cuda")  # fmt: skip
         with display(self.progress, self.mode, quiet=self.quiet) if self.mode != "silent" else nullcontext():
-            for step in range(self.done, self.total):
+            while self.done < self.total:
                 if self.out_of_patience():  # also where a run is resumed that had stopped early
                     self.progress.note(f"stopped early: no better since step {self.standing.best_step:,}", keep=True)
                     self.folder.event("early stop", step=self.done, best_step=self.standing.best_step)
@@ -193,12 +220,14 @@ class Session:
                 waiting = time.perf_counter()
                 micros = next(batches)
                 self.waited += time.perf_counter() - waiting
-                self.one(step, micros)
-                last = step + 1 == self.total
-                if last or (settings.eval_every and (step + 1) % settings.eval_every == 0):
-                    self.evaluate(last=last)
+                self.one(self.done, micros)
+                self.correct_plan()
+                last = self.done == self.total
+                if last or (settings.eval_every and self.done % settings.eval_every == 0):
+                    with self.saved_on_failure():
+                        self.evaluate(last=last)
                 stop = self.asked.code is not None or self.out_of_patience()
-                if stop or self.fresh_best or self.regular(step + 1):
+                if stop or self.fresh_best or self.regular(self.done):
                     self.save()
                 if self.asked.code is not None and not last:
                     self.flush()
@@ -220,6 +249,26 @@ class Session:
         if len(self.pending) >= (LATE if late else 1) or self.done == self.total:
             self.flush()
 
+    def correct_plan(self) -> None:
+        """Change the number of steps where the clock asks for it; it is written down before a step depends on it."""
+        if self.budget is None or self.pending or self.done < self.decided or self.done == self.total:
+            return
+        found = self.budget.corrected(self.plan, self.done, self.elapsed(), self.pace, self.every)
+        if found is None:
+            return
+        facts = self.folder.read_json(PLAN_FILE)
+        facts["corrections"] = [*(facts.get("corrections") or ()), asdict(found)]
+        self.folder.write_json(PLAN_FILE, facts)
+        self.plan.correct(found)
+        self.folder.update(total=found.steps)
+        self.folder.event("plan", step=found.step, steps=found.steps)
+        self.progress.planned(found.steps)
+
+    @property
+    def every(self) -> int:
+        """Steps from one evaluation to the next."""
+        return self.config.training.eval_every or self.total
+
     def flush(self) -> None:
         """Read the losses of the last steps and write them down."""
         if not self.pending:
@@ -232,6 +281,7 @@ class Session:
         clock = time.perf_counter()
         seconds, count = max(1e-9, clock - self.lap - self.paused), len(self.pending)
         last = rows[-1]
+        self.pace.stepped(count, seconds)
         self.progress.step(self.done, seconds, last["loss"], last["lr"], last["grad_norm"], self.waited)
         per_second = count * self.progress.per_step / seconds
         self.folder.append(SPEED_FILE, [{"step": self.done, "seconds": round(seconds / count, 6),
@@ -251,21 +301,43 @@ class Session:
             with self.enough_memory(lambda: self.steps[self.done - 1]), self.engine.judged() as model:
                 with routed(model) as experts:
                     answers = self.judge(model, self.data.valid, most=self.config.training.eval_rows, decode=False)
-                write_sample(self, model, last=last)
+                self.sample(model, last=last)
             scores = scored(answers)
-            if self.standing.take(scores[self.standing.metric], self.done):
+            if self.standing.take(scores[self.standing.metric], scores.get("loss"), self.done):
                 self.fresh_best = True
             line: dict[str, Any] = {"step": self.done, "eval": {"split": "valid", **scores}}
             self.folder.append(METRICS_FILE, [line | experts.facts()])
             self.progress.judged(self.done, scores)
             faults.point("evaluated")
-        self.paused += time.perf_counter() - began
+        seconds = time.perf_counter() - began
+        self.paused += seconds
+        self.pace.evaluated(seconds)
+
+    def sample(self, model: Any, *, last: bool) -> None:
+        """Let a language model write; a text that cannot be written is no reason to stop."""
+        try:
+            write_sample(self, model, last=last)
+        except Exception as error:
+            self.folder.event("sample failed", step=self.done, error=in_short(error))
+
+    @contextmanager
+    def saved_on_failure(self) -> Iterator[None]:
+        """Steps that are done are kept even where what comes between them fails."""
+        try:
+            yield
+        except Exception:
+            with suppress(Exception):  # the first error is the one to tell
+                self.save()
+            raise
 
     fresh_best: bool = False
 
     def out_of_patience(self) -> bool:
-        patience = self.config.training.patience
-        return patience is not None and self.standing.since >= patience
+        """Whether enough passes over the data, and enough evaluations, have shown nothing better."""
+        patience, best = self.config.training.patience, self.standing.best_step
+        if patience is None or best is None or self.standing.since < LEAST_EVALUATIONS:
+            return False
+        return self.done - best >= patience * self.order.steps
 
     def save(self) -> None:
         """Commit a checkpoint, then delete the oldest; the best one and the newest stay."""
@@ -281,7 +353,9 @@ class Session:
         self.tidy()
         self.fresh_best = False
         self.progress.note(f"saved step {self.done:,}")
-        self.paused += time.perf_counter() - began
+        seconds = time.perf_counter() - began
+        self.paused += seconds
+        self.pace.saved(seconds)
 
     def tidy(self) -> None:
         """After a save, or one that was cut short: delete old checkpoints, and let run.json say how the run stands."""
@@ -304,8 +378,12 @@ class Session:
                                fix="lower the rate: --set training.optimizer.rate=0.0003",
                                details=["it was not saved; the checkpoint before is whole"])  # fmt: skip
 
+    def elapsed(self) -> float:
+        """Seconds of this run, in all its processes."""
+        return self.seconds + time.perf_counter() - self.started
+
     def spent(self) -> dict[str, Any]:
-        return {"seconds": round(self.seconds + time.perf_counter() - self.started, 1)}
+        return {"seconds": round(self.elapsed(), 1)}
 
     def new_progress(self) -> Progress:
         """What the display reads."""
@@ -355,8 +433,9 @@ def memory_of(device: torch.device) -> Memory:
     return usage(str(device))
 
 
-def named(fresh: list[str]) -> str:
-    return f" ({', '.join(fresh[:3])}{' ...' if len(fresh) > 3 else ''})" if fresh else ""
+def in_short(error: Exception) -> str:
+    """An error as a line of a log."""
+    return f"{type(error).__name__}: {error}"[:200]
 
 
 def length_words(training: Any, found: Measured, order: Order) -> list[str]:

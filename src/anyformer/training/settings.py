@@ -20,7 +20,7 @@ class Training(Spec):
 
     `batch` rows make a step, taken `micro_batch` at a time. `ema` is the decay of a running mean of the weights, which
     is then what is judged and saved; `average` n takes the mean of the last n checkpoints at the end. `patience` stops
-    after that many evaluations without a better one.
+    after that many passes over the data without a better evaluation, three evaluations at least.
     """
 
     steps: int | None = None
@@ -35,7 +35,7 @@ class Training(Spec):
     deterministic: bool = False
     ema: float | None = None
     average: int = 0
-    patience: int | None = None
+    patience: float | None = None
     class_weights: Literal["none", "balanced"] = "none"
     save_every: int | None = None
     eval_every: int | None = None
@@ -46,7 +46,7 @@ class Training(Spec):
     threads: int | None = None
 
     def check(self) -> None:
-        least = {"steps": 1, "batch": 1, "micro_batch": 1, "average": 0, "patience": 1, "save_every": 1,
+        least = {"steps": 1, "batch": 1, "micro_batch": 1, "average": 0, "save_every": 1,
                  "eval_every": 1, "eval_rows": 1, "keep": 1, "workers": 0, "seed": 0, "threads": 1}  # fmt: skip
         for name, bound in least.items():
             value = getattr(self, name)
@@ -58,6 +58,8 @@ class Training(Spec):
             raise UserError(f"minutes {self.minutes} is no time", where="training.minutes", fix="use 10")
         if self.steps is not None and self.minutes is not None:
             raise UserError("both steps and minutes are given", where="training", fix="give one of them")
+        if self.patience is not None and not self.patience > 0:
+            raise UserError(f"patience {self.patience} is no number of passes", where="training.patience", fix="use 5")
         if self.clip <= 0:
             raise UserError(f"clip {self.clip} is not positive", where="training.clip", fix="use 1.0")
         if self.ema is not None and not 0 < self.ema < 1:

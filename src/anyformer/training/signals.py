@@ -10,10 +10,12 @@ from anyformer.errors import INTERRUPTED, TERMINATED
 
 
 class Requests:
-    """While the `with` block runs, Ctrl-C and SIGTERM are noted in `code` instead of raised."""
+    """While the `with` block runs, Ctrl-C and SIGTERM are noted in `code`, and raised the second time; with `at_once`
+    the first time already, where nothing is left to save."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, at_once: bool = False) -> None:
         self.code: int | None = None
+        self.at_once = at_once
         self.before: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> Requests:
@@ -30,5 +32,5 @@ class Requests:
 
     def note(self, number: int, frame: FrameType | None) -> None:
         again, self.code = self.code is not None, INTERRUPTED if number == signal.SIGINT else TERMINATED
-        if again:
+        if again or self.at_once:
             raise KeyboardInterrupt

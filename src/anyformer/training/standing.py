@@ -22,14 +22,18 @@ class Standing:
     best: float | None = None
     best_step: int | None = None
     since: int = 0  # evaluations since the best one
+    best_loss: float | None = None
 
-    def take(self, value: float, step: int) -> bool:
-        """Whether this is the best so far."""
-        if self.best is None or better(self.metric, value, self.best):
-            self.best, self.best_step, self.since = value, step, 0
+    def take(self, value: float, loss: float | None, step: int) -> bool:
+        """Whether this is the best so far: by the metric, and by the loss where the metric is the same."""
+        if self.best is None or better(self.metric, value, self.best) or self.tie_won(value, loss):
+            self.best, self.best_loss, self.best_step, self.since = value, loss, step, 0
             return True
         self.since += 1
         return False
+
+    def tie_won(self, value: float, loss: float | None) -> bool:
+        return value == self.best and loss is not None and self.best_loss is not None and loss < self.best_loss
 
 
 def chosen_by(task: str, multi: bool, labels: Any) -> str:

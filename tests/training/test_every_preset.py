@@ -1,0 +1,142 @@
+"""Every preset from the first command to the last: it trains, goes on, is judged and answers, on data that it reads.
+
+A preset is tried because it exists: the kind of data is the first that the library fits it to.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from anyformer.core.towers import Towers
+from anyformer.errors import UserError
+from anyformer.nets.sagan import SAGAN
+from anyformer.presets import PRESETS, preset, preset_names
+from anyformer.training.choose import Sizes, network
+from tests.cli import made
+from tests.cli.trying import done, run, standing_in
+from tests.training.test_detection import annotated
+from tests.training.test_signals import clips, waves
+from tests.training.tiny import write_pictures
+
+ROWS = 40
+# Trained by other means than `train`: a duel of two nets, and pairs that are told apart within a batch.
+ELSEWHERE = (SAGAN, Towers)
+
+
+def head_of(path: Path) -> Path:
+    """The file with fewer rows."""
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    path.write_text("".join(lines[: ROWS + 1]), encoding="utf-8")
+    return path
+
+
+def pairs(folder: Path) -> list[str]:
+    return [head_of(made.pairs(folder)).name, "--set", "objective.beams=2"]
+
+
+def objects(folder: Path) -> list[str]:
+    return [str(annotated(folder / "a").relative_to(folder)), "--task", "detect"]
+
+
+def captions(folder: Path) -> list[str]:
+    """A text beside a picture."""
+    return [head_of(made.mixed(folder)).name, "--target", "y", "--inputs", "text", "--inputs", "picture"]
+
+
+def sentences(folder: Path) -> list[str]:
+    return [made.tagged(folder).name]
+
+
+def reviews(folder: Path) -> list[str]:
+    return [head_of(made.reviews(folder)).name, "--target", "label"]
+
+
+def table(folder: Path) -> list[str]:
+    return [head_of(made.flowers(folder)).name, "--target", "kind"]
+
+
+def pictures(folder: Path) -> list[str]:
+    write_pictures(folder / "pictures")
+    return ["pictures"]
+
+
+def book(folder: Path) -> list[str]:
+    return [head_of(made.book(folder)).name]
+
+
+Kind = tuple[str, Sizes, Callable[[Path], list[str]]]
+KINDS: dict[str, Kind] = {
+    "pairs": ("translate", Sizes(parts=["text"], vocab=99, length=16), pairs),
+    "objects": ("detect", Sizes(parts=["image"], image=32, classes=2), objects),
+    "series": ("forecast", Sizes(parts=["series"], length=32, numbers=2, outputs=8), waves),
+    "captions": ("classify", Sizes(parts=["text", "image"], vocab=99, length=16, image=12, classes=2), captions),
+    "book": ("lm", Sizes(parts=["text"], vocab=99, length=16), book),
+    "sentences": ("tag", Sizes(parts=["text"], vocab=99, length=16, classes=4), sentences),
+    "reviews": ("classify", Sizes(parts=["text"], vocab=99, length=16, classes=2), reviews),
+    "table": ("classify", Sizes(parts=["table"], numbers=2, categories=[4], classes=3), table),
+    "pictures": ("classify", Sizes(parts=["image"], image=12, classes=2), pictures),
+    "clips": ("classify", Sizes(parts=["sound"], rate=1000, samples=290, loudness=[0.0, 1.0], classes=2), clips),
+}
+ONLY_TWO_STREAMS = "captions"  # any reader of text or images also takes both in one sequence; it has a kind of its own
+
+
+def kinds_of(name: str) -> list[str]:
+    """The kinds of data that a preset can be fitted to."""
+    found = []
+    for kind, (task, sizes, _) in KINDS.items():
+        try:
+            network(name, task, sizes)
+            found.append(kind)
+        except UserError:
+            continue
+    own = [kind for kind in found if kind != ONLY_TWO_STREAMS]
+    return own or found
+
+
+def small_ones() -> list[str]:
+    """The tiny twins, of equal ones the first: their larger sisters differ in nothing but size."""
+    names = [name for name in preset_names() if name.endswith("-tiny")]
+    seen: dict[str, str] = {}
+    for name in names:
+        seen.setdefault(preset(name).to_json(), name)
+    return list(seen.values())
+
+
+CELLS = [(name, kinds_of(name)[0]) for name in small_ones() if not isinstance(preset(name), ELSEWHERE)]
+# One encoder and one decoder with learned positions on every other kind of text: special tokens take positions too.
+CELLS += [(name, kind) for name in ("bert-base-tiny", "gpt2-tiny") for kind in kinds_of(name)[1:]]
+
+
+def test_every_preset_has_a_tiny_twin() -> None:
+    assert [name for name in PRESETS if not name.endswith("-tiny") and f"{name}-tiny" not in PRESETS] == []
+
+
+@pytest.mark.parametrize(("name", "kind"), CELLS)
+def test_it_trains_goes_on_is_judged_and_answers(name: str, kind: str, tmp_path: Path) -> None:
+    words = KINDS[kind][2](tmp_path)
+    few = ["--set", "training.threads=1", "--set", "training.workers=0", "--set", "training.batch=4", "--quiet"]
+    with standing_in(tmp_path):
+        done("train", *words, "--preset", name, "--out", "run", "--device", "cpu", "--steps", "2", *few)
+        done("resume", "run", "--set", "training.steps=3", "--allow-change", "steps", "--quiet")
+        facts = json.loads(Path("run/run.json").read_text())
+        assert (facts["status"], facts["step"], facts["reason"]) == ("done", 3, "")
+        assert Path("run/report.html").is_file()
+        judged = done("evaluate", "run", "--json", "--device", "cpu").json
+        assert judged["split"] in ("test", "valid") and judged["loss"] > 0
+        if kind == "book":
+            assert done("generate", "run", "The good", "--max-new-tokens", "4", "--device", "cpu").code == 0
+        else:
+            assert done("predict", "run", words[0], "--device", "cpu").out
+
+
+@pytest.mark.parametrize("name", [name for name in small_ones() if isinstance(preset(name), ELSEWHERE)])
+def test_what_train_cannot_train_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
+    for kind in ("pictures", "reviews"):
+        words = KINDS[kind][2](tmp_path)
+        with standing_in(tmp_path):
+            said = run("train", *words, "--preset", name, "--out", "run", "--device", "cpu", "--steps", "2")
+        assert said.code == 2 and len(said.errors) == 1 and not (tmp_path / "run").exists()
