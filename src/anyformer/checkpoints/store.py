@@ -22,6 +22,7 @@ from typing import Any
 from anyformer import faults
 from anyformer.errors import NoRoom, UserError
 from anyformer.files import digest
+from anyformer.outputs import flush, make_folder
 
 MANIFEST = "manifest.json"
 SEAL = "seal"  # the manifest's entry that holds the hash of the rest of it
@@ -45,7 +46,7 @@ def commit(parent: Path, name: str, writers: Sequence[Writer], facts: Mapping[st
     final, part = parent / name, parent / f"{PART}{name}-{secrets.token_hex(4)}"
     with writing(parent, needed):
         try:
-            parent.mkdir(parents=True, exist_ok=True)
+            make_folder(parent)
             check_room(parent, needed)
             part.mkdir()
             for place, write in writers:
@@ -108,15 +109,6 @@ def sealed(path: Path) -> dict[str, Any]:
     """Flush one file to the disk; its size and hash."""
     flush(path)
     return {"bytes": path.stat().st_size, "sha256": digest(path)}
-
-
-def flush(path: Path) -> None:
-    """Wait until a file or folder is on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def verified(folder: Path) -> dict[str, Any] | None:

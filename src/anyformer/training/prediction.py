@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from anyformer.checkpoints import store
 from anyformer.data.rows import RowExamples
 from anyformer.errors import UserError, did_you_mean
 from anyformer.evaluation.answers import Answers
+from anyformer.outputs import check_name, replace_file
 from anyformer.predictor import load
 from anyformer.training.answer import Asked, asked, cells, predictions
 from anyformer.training.evaluation import settings_of
@@ -61,9 +63,8 @@ def handed(data: bytes, out: Path | None) -> str | None:
     """Text where there is no file to write; a file is there whole or not at all."""
     if out is None:
         return data.decode("utf-8")
-    part = out.with_name(f".{out.name}.part")
-    part.write_bytes(data)
-    os.replace(part, out)
+    with store.writing(out, len(data)):
+        replace_file(out, data)
     return None
 
 
@@ -132,6 +133,10 @@ def with_answers(found: Asked, examples: RowExamples) -> Any:
 
 def check_place(out: Path | None) -> None:
     """Refuse a place that cannot be written to before the work is done."""
+    if out is not None:
+        check_name(out, "--out")
+    if out is not None and out.is_dir():
+        raise UserError("is a folder", where=str(out), fix=f"-o {out / 'predictions.csv'}")
     if out is not None and not out.parent.is_dir():
         raise UserError("the folder is not there", where=str(out), fix=f"mkdir -p {out.parent}")
     if out is not None and not os.access(out.parent, os.W_OK):
