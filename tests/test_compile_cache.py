@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import subprocess
@@ -102,7 +101,9 @@ def test_a_library_that_another_user_planted_is_not_loaded(place, tmp_path, argu
         assert done.returncode == 0, done.stderr
         assert done.stdout.strip() == str(place / KEPT)
         assert files(place / "shared") == before and not mark.exists()
-        assert ctypes.CDLL(str(next(folder.rglob("*.so")))) and mark.exists()  # control: loaded, it leaves its mark
+        load = f"import ctypes; ctypes.CDLL({str(next(folder.rglob('*.so')))!r})"
+        subprocess.run([sys.executable, "-c", load], check=True)
+        assert mark.exists()  # control: loaded, it leaves its mark
     finally:
         shutil.rmtree(folder)
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from anyformer.errors import UserError
 
 LONGEST_NAME = 255  # bytes of one name, on every file system that matters here
+LONGEST_PATH = 3840  # bytes that leave room for the names within a run, of the 4,096 that Linux takes
 PART = ".part"
 PART_MARK = 16  # bytes that the name of an unfinished file has more than its final name, at most
 
@@ -149,8 +150,10 @@ def cut_to(name: str, limit: int) -> str:
     return os.fsdecode(os.fsencode(name)[:limit])
 
 
-def check_name(path: Path, option: str) -> None:
+def check_output_name(path: Path, option: str) -> None:
     """Refuse a name that no file system takes, or that cannot be written down, before any work is done."""
+    if len(os.fsencode(path.absolute())) > LONGEST_PATH:
+        raise UserError(f"the path has more than {LONGEST_PATH} bytes", where=option, fix="give a shorter one")
     for part in path.parts:
         length = len(os.fsencode(part))
         if length > LONGEST_NAME:

@@ -16,7 +16,16 @@ from typing import Any
 from anyformer.checkpoints import store
 from anyformer.errors import UserError
 from anyformer.files import read_json
-from anyformer.outputs import PART, append_text, check_name, hold_lock, is_at, make_folder, open_plain, replace_file
+from anyformer.outputs import (
+    PART,
+    append_text,
+    check_output_name,
+    hold_lock,
+    is_at,
+    make_folder,
+    open_plain,
+    replace_file,
+)
 from anyformer.plain_text import printable
 
 RUN_FILE, CONFIG_FILE, METRICS_FILE, EVENTS_FILE = "run.json", "config.yaml", "metrics.jsonl", "events.jsonl"
@@ -200,7 +209,7 @@ def check_no_links(folder: Path) -> None:
 
 def check_new(path: Path) -> None:
     """Refuse a place where no run can be made; a run that is there can be resumed."""
-    check_name(path, "--out")
+    check_output_name(path, "--out")
     another = "give another --out"
     try:
         kind = path.lstat().st_mode
