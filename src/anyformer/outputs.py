@@ -125,14 +125,12 @@ def is_at(handle: int, path: Path) -> bool:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder within one of ours, if it is not there; a link of that name is refused."""
-    path.mkdir(parents=True, exist_ok=True)
-    check_real(path)
-
-
-def check_real(path: Path) -> None:
-    """Refuse a link in the place of a folder of ours: what is written into it would land elsewhere."""
-    if path.is_symlink():
+    """Make a folder within one of ours, if it is not there; a file of that name is refused, and so is a link."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise not_plain(path, "not a folder") from None
+    if path.is_symlink():  # what is written into it would land elsewhere
         raise not_plain(path, "a symbolic link")
 
 

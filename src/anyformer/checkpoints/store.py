@@ -21,7 +21,7 @@ from typing import Any
 
 from anyformer import faults
 from anyformer.errors import NoRoom, UserError
-from anyformer.files import digest
+from anyformer.files import digest, read_bytes
 from anyformer.outputs import flush, make_folder
 
 MANIFEST = "manifest.json"
@@ -119,7 +119,7 @@ def verified(folder: Path) -> dict[str, Any] | None:
 def problem(folder: Path) -> str:
     """What is wrong with a committed folder: the first file that is missing, cut or changed; empty if nothing."""
     try:
-        text = (folder / MANIFEST).read_bytes()
+        text = read_bytes(folder / MANIFEST)
         manifest = json.loads(text)
         if rendered(manifest).encode() != text:
             return f"{MANIFEST} has changed"
@@ -147,7 +147,7 @@ def committed(parent: Path) -> Iterator[tuple[int, Path]]:
         if not NAME.fullmatch(path.name) or not path.is_dir() or path.is_symlink():
             continue
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-            step = json.loads((path / MANIFEST).read_text(encoding="utf-8"))["step"]
+            step = json.loads(read_bytes(path / MANIFEST))["step"]
             if type(step) is int:
                 found.append((step, path))
     yield from sorted(found, key=lambda pair: (-pair[0], pair[1].name))

@@ -68,7 +68,7 @@ def report(folder: Path, evaluation: Mapping[str, Any]) -> str:
     links = [(name, title) for name, title, inside in parts if inside]
     body = "".join(section(name, title, inside) for name, title, inside in parts)
     title = " · ".join(
-        part for part in (TASKS.get(task, task), model_of(files), files.run.get("id") or folder.name) if part
+        part for part in (TASKS.get(task, task), model_of(files), str(files.run.get("id") or folder.name)) if part
     )
     foot = "<p>One file, no script, nothing loaded from elsewhere. <code>anyformer runs report</code> rewrites it.</p>"
     return document(title, STYLE.read_text(encoding="utf-8"), top(files, folder, task), links, body, foot)

@@ -15,7 +15,7 @@ from typing import Any
 
 from anyformer.checkpoints import store
 from anyformer.errors import UserError
-from anyformer.files import read_json
+from anyformer.files import json_lines, read_json, read_text
 from anyformer.outputs import (
     PART,
     append_text,
@@ -27,10 +27,19 @@ from anyformer.outputs import (
     replace_file,
 )
 from anyformer.plain_text import printable
+from anyformer.training.settings import Config
 
 RUN_FILE, CONFIG_FILE, METRICS_FILE, EVENTS_FILE = "run.json", "config.yaml", "metrics.jsonl", "events.jsonl"
 CHECKPOINTS, CACHE, AVERAGED = "checkpoints", "data", "averaged"
 ENVIRONMENT_FILE, LOCK_FILE, LOG_FILE = "env.json", ".lock", "log.txt"
+TEXT, WHOLE, NUMBER, TABLE = (str,), (int,), (int, float), (dict,)
+FACTS: dict[str, tuple[type, ...]] = {
+    "id": TEXT, "status": TEXT, "task": TEXT, "model": TEXT, "data": TEXT, "step": WHOLE, "total": WHOLE,
+    "best_step": WHOLE, "best": TABLE, "started": TEXT, "finished": TEXT, "seconds": NUMBER, "reason": TEXT,
+    "device": TEXT, "settled": (bool,), "pid": WHOLE, "host": TEXT, "metrics": TABLE, "use": TEXT, "allowed": (list,),
+}  # fmt: skip
+WORDS_FOR = {TEXT: "text", WHOLE: "a whole number", NUMBER: "a number", TABLE: "a table", (bool,): "true or false",
+             (list,): "a list"}  # fmt: skip
 SAME = ("processor", "capability", "threads", "torch", "numpy", "anyformer", "gpu", "device")  # or bits may differ
 HELD: list[RunFolder] = []  # by this process
 
@@ -74,7 +83,7 @@ class RunFolder:
         self.lock = lock
         HELD.append(self)
         try:
-            check_no_links(self.path)
+            check_plain(self.path)
         except BaseException:
             self.let_go()
             raise
@@ -142,7 +151,23 @@ class RunFolder:
 
     @property
     def facts(self) -> dict[str, Any]:
-        return self.read_json(RUN_FILE)
+        """What run.json says, every entry of its kind."""
+        return checked_facts(self.read_json(RUN_FILE), str(self.path / RUN_FILE))
+
+    def config_text(self) -> str:
+        """config.yaml as it is."""
+        return read_text(self.path / CONFIG_FILE)
+
+    def config(self) -> Config:
+        """The settings of the run."""
+        return parse_config(self.config_text(), str(self.path / CONFIG_FILE))
+
+    def side_facts(self, name: str) -> dict[str, Any]:
+        """A file that only informs, such as plan.json; a damaged one says nothing, and is written anew."""
+        try:
+            return self.read_json(name)
+        except UserError:
+            return {}
 
     @property
     def checkpoints(self) -> Path:
@@ -156,26 +181,13 @@ class RunFolder:
 
     def metrics(self) -> list[dict[str, Any]]:
         """Every whole line of metrics.jsonl; a last line that was cut short is left out."""
-        path = self.path / METRICS_FILE
-        rows = []
-        for line in path.read_text(encoding="utf-8").split("\n") if path.is_file() else ():
-            try:
-                rows.append(json.loads(line))
-            except ValueError:
-                continue
-        return rows
+        return [row for _, row in json_lines(self.path / METRICS_FILE)]
 
     def cut_back(self, step: int) -> None:
         """Forget what was logged after a step, so that the curve of a resumed run has no double points."""
         for name in (METRICS_FILE, "speed.jsonl"):
-            path = self.path / name
-            kept = []
-            for line in path.read_text(encoding="utf-8").split("\n") if path.is_file() else ():
-                try:
-                    if json.loads(line)["step"] <= step:
-                        kept.append(line)
-                except (ValueError, KeyError, TypeError):
-                    continue
+            lines = json_lines(self.path / name)
+            kept = [line for line, row in lines if isinstance(row.get("step"), int | float) and row["step"] <= step]
             self.write(name, "".join(line + "\n" for line in kept))
 
     # ------------------------------------------------------------ which weights
@@ -197,14 +209,43 @@ class RunFolder:
         return newest[1]
 
 
-def check_no_links(folder: Path) -> None:
-    """Refuse a run that holds symbolic links: what is written through one would land outside of it."""
+def check_plain(folder: Path) -> None:
+    """Refuse a run that holds anything but files and folders.
+
+    What is written through a link would land outside of it, and a pipe would be waited for.
+    """
     for parent, folders, files in os.walk(folder):
         for name in (*folders, *files):
             path = Path(parent, name)
-            if path.is_symlink():
+            kind = path.lstat().st_mode
+            if stat.S_ISLNK(kind):
                 raise UserError("is a symbolic link, and a run keeps to its own folder", where=str(path),
                                 fix="put a copy of what it points to in its place")  # fmt: skip
+            if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
+                raise UserError("is neither a file nor a folder", where=str(path), fix="remove it")
+
+
+def checked_facts(facts: dict[str, Any], where: str) -> dict[str, Any]:
+    """What run.json says, where each entry is of its kind."""
+    for name, kinds in FACTS.items():
+        value = facts.get(name)
+        if value is not None and (not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)):
+            raise UserError(f"{name} is {printable(str(value))[:40]!r}, not {WORDS_FOR[kinds]}", where=where,
+                            fix="copy the run again")  # fmt: skip
+    for name in ("status", "step", "task"):
+        if facts.get(name) is None:
+            raise UserError(f"{name} is missing", where=where, fix="copy the run again")
+    return facts
+
+
+def parse_config(text: str, where: str) -> Config:
+    """Settings as config.yaml holds them; `where` is said where they are damaged."""
+    try:
+        found: Config = Config.from_yaml(text)
+    except UserError as error:
+        raise UserError(error.what, where=f"{where} {error.where}".strip(), fix=error.fix or "copy the run again",
+                        details=error.details) from None  # fmt: skip
+    return found
 
 
 def check_new(path: Path) -> None:
