@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
+import stat
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from anyformer.errors import UserError
 
@@ -33,12 +37,21 @@ def stays(folder: Path, link: Path) -> bool:
     return target.is_relative_to(home) or target.is_relative_to(home.parent.parent / "blobs")
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """A plain file to read from; an `OSError` where it is a folder, a device or a pipe, which could be waited for."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        return os.fdopen(handle, "rb")
+    os.close(handle)
+    raise OSError(errno.EINVAL, "not a plain file", str(path))
+
+
 def read_bytes(path: Path) -> bytes:
     """The whole file, if it is there and not larger than `LIMIT`."""
     try:
         if not path.is_file():
             raise UserError("the file is not there", where=path.name, fix="copy the whole folder")
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             data = file.read(LIMIT + 1)
     except OSError as error:
         raise UserError(f"cannot be read ({error.strerror})", where=path.name, fix="check its permissions") from None
@@ -66,6 +79,22 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise UserError("not a JSON object", where=path.name, fix=AGAIN)
     return data
+
+
+def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each whole line of a growing file that holds a JSON object, as text and as object; all else is passed over."""
+    try:
+        with open_regular(path) as file:
+            for raw in file:
+                try:
+                    line = raw.decode("utf-8")
+                    entry = json.loads(line)
+                except (ValueError, RecursionError):
+                    continue
+                if isinstance(entry, dict):
+                    yield line.rstrip("\n"), entry
+    except OSError:
+        return
 
 
 def short(error: BaseException) -> str:

@@ -120,8 +120,8 @@ class Spec:
 
         try:
             data = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise UserError(f"not YAML: {' '.join(str(error).split())}") from None
+        except (yaml.YAMLError, RecursionError, ValueError) as error:
+            raise UserError(f"not YAML: {' '.join(str(error).split())[:160]}", fix="write it anew") from None
         if not isinstance(data, dict):
             raise UserError("not a mapping of settings", fix="begin with `type: Model`")
         data.pop("anyformer", None)

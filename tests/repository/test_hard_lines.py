@@ -97,12 +97,30 @@ def code_from_data(tree: ast.Module) -> Iterator[tuple[int, str]]:
                     yield node.lineno, f"{key.value!r} in a dict"
 
 
+def compiled_elsewhere(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Compiled code is loaded from disk: `core.compiling` alone has it made, in a folder that only its owner writes."""
+    names = full_names(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute | ast.Name):
+            name = dotted(node, names)
+            if name in {"torch.compile", "torch.jit.script", "torch.utils.cpp_extension", "triton.jit"}:
+                yield node.lineno, name
+
+
 # rule -> (finder, modules it does not bind). Spec checks every name itself before it hands the settings to a dataclass.
+# Torch and Triton are told by the environment alone where compiled code is kept; it changes no result.
 # The last rule has no exempt module, and must not get one.
 RULES: dict[str, tuple[Finder, set[str]]] = {
     "no hasattr": (hasattr_decides, set()),
     "no **kwargs passed on": (kwargs_passed_on, {"anyformer.spec"}),
-    "no environment variable below the command line": (environment_read, {"anyformer.cli"}),
+    "no environment variable below the command line": (
+        environment_read,
+        {"anyformer.cli", "anyformer.core.compile_cache"},
+    ),
+    "no compiled code but by core.compiling": (
+        compiled_elsewhere,
+        {"anyformer.core.compiling", "anyformer.core.triton_parts"},
+    ),
     "no print": (printed, set()),
     "no code from data": (code_from_data, set()),
 }
@@ -123,6 +141,12 @@ CROSSED = {
         "from os import environ\nenviron['A']",
         "from os import getenv as g\ng('A')",
         "import os as system\nsystem.getenv('A')",
+    ],
+    "no compiled code but by core.compiling": [
+        "import torch\ntorch.compile(f)",
+        "from torch import compile as make\nmake(f)",
+        "from torch.utils import cpp_extension\ncpp_extension.load('x', [])",
+        "import triton\n@triton.jit\ndef f(): pass",
     ],
     "no print": ["print('hello')", "import sys\nprint('hello', file=sys.stderr)", "say = print"],
     "no code from data": [
@@ -158,6 +182,7 @@ KEPT = {
         "def f(options):\n    return g(**options)",
     ],
     "no environment variable below the command line": ["import os\nos.path.join('a', 'b')\nos.replace('a', 'b')"],
+    "no compiled code but by core.compiling": ["import re\nre.compile('x')", "import torch\ntorch.compiler.disable(f)"],
     "no print": ["console.print('x')", "import logging\nlogging.getLogger('anyformer').info('x')"],
     "no code from data": [
         "network.eval()",

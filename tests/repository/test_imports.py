@@ -8,11 +8,27 @@ from tests.repository.source import imports, modules
 
 # From the ground up. A module may import from its own row and from the rows above it in this list.
 LAYERS = [
-    ("ground", ["version", "errors", "about", "files", "faults", "spec", "slots", "terminal"]),
+    (
+        "ground",
+        [
+            "version",
+            "errors",
+            "about",
+            "plain_text",
+            "files",
+            "outputs",
+            "parent_death",
+            "faults",
+            "spec",
+            "slots",
+            "terminal",
+        ],
+    ),
     (
         "seams of the core",
         [
             "core.linear",
+            "core.compile_cache",
             "core.compiling",
             "core.few_rows",
             "core.int8",

@@ -21,7 +21,8 @@ from typing import Any
 
 from anyformer import faults
 from anyformer.errors import NoRoom, UserError
-from anyformer.files import digest
+from anyformer.files import digest, read_bytes
+from anyformer.outputs import flush, make_folder
 
 MANIFEST = "manifest.json"
 SEAL = "seal"  # the manifest's entry that holds the hash of the rest of it
@@ -45,7 +46,7 @@ def commit(parent: Path, name: str, writers: Sequence[Writer], facts: Mapping[st
     final, part = parent / name, parent / f"{PART}{name}-{secrets.token_hex(4)}"
     with writing(parent, needed):
         try:
-            parent.mkdir(parents=True, exist_ok=True)
+            make_folder(parent)
             check_room(parent, needed)
             part.mkdir()
             for place, write in writers:
@@ -110,15 +111,6 @@ def sealed(path: Path) -> dict[str, Any]:
     return {"bytes": path.stat().st_size, "sha256": digest(path)}
 
 
-def flush(path: Path) -> None:
-    """Wait until a file or folder is on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def verified(folder: Path) -> dict[str, Any] | None:
     """The manifest of a folder whose every file is as it was written, else None."""
     return None if problem(folder) else json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
@@ -127,7 +119,7 @@ def verified(folder: Path) -> dict[str, Any] | None:
 def problem(folder: Path) -> str:
     """What is wrong with a committed folder: the first file that is missing, cut or changed; empty if nothing."""
     try:
-        text = (folder / MANIFEST).read_bytes()
+        text = read_bytes(folder / MANIFEST)
         manifest = json.loads(text)
         if rendered(manifest).encode() != text:
             return f"{MANIFEST} has changed"
@@ -155,7 +147,7 @@ def committed(parent: Path) -> Iterator[tuple[int, Path]]:
         if not NAME.fullmatch(path.name) or not path.is_dir() or path.is_symlink():
             continue
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-            step = json.loads((path / MANIFEST).read_text(encoding="utf-8"))["step"]
+            step = json.loads(read_bytes(path / MANIFEST))["step"]
             if type(step) is int:
                 found.append((step, path))
     yield from sorted(found, key=lambda pair: (-pair[0], pair[1].name))

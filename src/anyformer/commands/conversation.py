@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 from anyformer.errors import UserError, did_you_mean
 from anyformer.files import read_json
+from anyformer.outputs import replace_file
 
 Turn = dict[str, str]  # role and content
 ROLES = ("system", "user", "assistant")
@@ -97,10 +97,8 @@ class Conversation:
                 raise UserError("the file is there and holds no conversation", where=str(path), fix="give a new name"
                                 ) from None  # fmt: skip
         text = json.dumps({"messages": self.turns, "settings": self.settings}, indent=1, ensure_ascii=False) + "\n"
-        part = path.with_name(f".{path.name}.part")
         try:
-            part.write_text(text, encoding="utf-8")
-            os.replace(part, path)
+            replace_file(path, text)
         except OSError as error:
             raise UserError(f"cannot be written: {error.strerror}", where=str(path), fix="give another name") from None
 

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anyformer.core.compile_cache import redirect_default, use_private_cache
+
 log = logging.getLogger("anyformer")
 
 Function = Callable[..., Tensor]
@@ -21,12 +23,26 @@ SHAPES = 64  # versions of one function at most
 @cache
 def load() -> Any:
     """The compiler's settings, once it is there: a second or two the first time."""
+    use_private_cache()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about its own internals
+        redirect_default()
         importlib.import_module("torch._inductor.compile_fx")
     from torch._dynamo import config
 
     return config
+
+
+def compile_function(
+    function: Callable[..., Any],
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    options: dict[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """As `torch.compile`, which nothing else calls: the compiled code is kept where only its owner can write."""
+    load()
+    return torch.compile(function, fullgraph=fullgraph, dynamic=dynamic, options=options)
 
 
 class Attempt:
@@ -41,7 +57,7 @@ class Attempt:
             return function(*given)
 
         code.__code__ = code.__code__.replace()  # one of its own: versions are counted for each piece of source
-        self.code: Function = torch.compile(
+        self.code: Function = compile_function(
             code, fullgraph=True, dynamic=dynamic, options={"realize_opcount_threshold": 0}
         )
         self.plain, self.what, self.lost = plain, what, False

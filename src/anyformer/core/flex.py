@@ -6,12 +6,13 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-import torch
-import torch._dynamo
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from anyformer.core.attend import Scores, widen
+from anyformer.core.compiling import compile_function, load
+
+load()  # before torch's own import of it, which would make a folder in the shared temporary one
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention  # noqa: E402
 
 KERNELS = 256
 
@@ -19,7 +20,7 @@ KERNELS = 256
 @cache
 def compiled() -> Callable[..., Tensor]:
     """One compiled kernel for all shapes; compiled only where it is first needed."""
-    return torch.compile(flex_attention, dynamic=False)
+    return compile_function(flex_attention, dynamic=False)
 
 
 def flex_attend(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
@@ -28,7 +29,7 @@ def flex_attend(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
     q, k, v = widen(q, wide), widen(k, wide), widen(v, wide)
     # Each kind of mask, bias and dtype is a kernel of its own, more than the compiler keeps for one function unasked;
     # past its limit it would fall back to a version that holds all scores, silently. Here that is an error.
-    with torch._dynamo.config.patch(recompile_limit=KERNELS, fail_on_recompile_limit_hit=True):
+    with load().patch(recompile_limit=KERNELS, fail_on_recompile_limit_hit=True):
         out: Any = compiled()(
             q, k, v, score_mod=bias_function(scores), block_mask=block_mask(scores, q, k), scale=scores.scale,
             enable_gqa=q.shape[1] != k.shape[1], kernel_options=blocks_of(scores),

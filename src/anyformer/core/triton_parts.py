@@ -7,9 +7,12 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from anyformer.core.compile_cache import use_private_cache
+
 triton: Any = None
 with contextlib.suppress(ModuleNotFoundError):  # there is nothing to run them on
     triton = importlib.import_module("triton")
+    use_private_cache()
 tl: Any = None if triton is None else importlib.import_module("triton.language")
 cuda: Any = None if triton is None else importlib.import_module("triton.language.extra.cuda")
 

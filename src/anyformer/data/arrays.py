@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 
 from anyformer.errors import UserError
 from anyformer.files import digest
+from anyformer.outputs import replace_file
 
 INDEX = "arrays.json"
 
@@ -78,9 +78,7 @@ class Arrays(Mapping[str, np.ndarray]):
             for path in sorted(self.folder.iterdir())
             if path.is_file() and path.name != INDEX
         }
-        part = self.folder / f".{INDEX}"
-        part.write_text(json.dumps({"facts": self.facts, "files": self.seal}, indent=1) + "\n", encoding="utf-8")
-        os.replace(part, self.folder / INDEX)
+        replace_file(self.folder / INDEX, json.dumps({"facts": self.facts, "files": self.seal}, indent=1) + "\n")
         return self
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from anyformer.data.packing import import_pyarrow
 from anyformer.data.reading_csv import Left
 from anyformer.data.settings import Format
 from anyformer.errors import UserError, did_you_mean
+from anyformer.outputs import replacing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -196,15 +196,12 @@ class Shape:
 
 def write_conll(path: Path, sentences: Sequence[Sequence[str]], tags: Sequence[Sequence[str]]) -> None:
     """Write words and their tags, a pair a line with a tab between them, a blank line after each sentence."""
-    part = path.with_name(f".{path.name}.part")
-    with part.open("w", encoding="utf-8", newline="\n") as file:
+    with replacing(path) as part, part.open("w", encoding="utf-8", newline="\n") as file:
         for at, (words, marks) in enumerate(zip(sentences, tags, strict=True)):
             if len(words) != len(marks):
-                part.unlink()
                 what = f"{len(words)} words but {len(marks)} tags"
                 raise UserError(what, where=f"sentence {at + 1}", fix="give one tag a word")
             for word, mark in zip(words, marks, strict=True):
                 clean = [re.sub(r"[\t\r\n]", " ", str(text)) for text in (word, mark)]
                 file.write("\t".join(clean) + "\n")
             file.write("\n")
-    os.replace(part, path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import multiprocessing
+import os
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from anyformer.data.picture_decoding import Shape, Unreadable, looked_at, pixels
+from anyformer.parent_death import end_with_parent
 
 TOGETHER = 32  # pictures a worker takes at once
 FEW = 256  # below this, starting workers takes longer than decoding
@@ -67,7 +69,10 @@ def shared(work: Work, values: list[Any], folder: Path, processes: int) -> Itera
 
 
 def pool(processes: int) -> concurrent.futures.ProcessPoolExecutor:
-    return concurrent.futures.ProcessPoolExecutor(processes, multiprocessing.get_context("fork"))
+    """Forked workers that end with this process, however it ends."""
+    return concurrent.futures.ProcessPoolExecutor(
+        processes, multiprocessing.get_context("fork"), initializer=end_with_parent, initargs=(os.getpid(),)
+    )
 
 
 def alone(work: Work, values: list[Any], folder: Path) -> Iterator[Any]:

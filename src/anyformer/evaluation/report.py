@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
@@ -18,6 +17,7 @@ from anyformer.evaluation.run_files import RunFiles, is_number, read_run
 from anyformer.evaluation.svg import number
 from anyformer.evaluation.wording import TASKS, duration
 from anyformer.files import read_json
+from anyformer.outputs import replace_file
 
 NAME = "report.html"
 STYLE = Path(__file__).parent / "web" / "report.css"
@@ -37,9 +37,7 @@ def write_report(folder: Path, answers: Answers | None = None, evaluation: Mappi
     facts = evaluation_facts(answers) if answers is not None else None
     text = report(folder, plain(dict(evaluation) | ({"facts": facts} if facts is not None else {})))
     path = folder / NAME
-    part = path.with_name(NAME + ".part")
-    part.write_text(text, encoding="utf-8", newline="\n")
-    os.replace(part, path)  # a reader sees the old report or the new one, never half of one
+    replace_file(path, text)  # a reader sees the old report or the new one, never half of one
     return path
 
 
@@ -70,7 +68,7 @@ def report(folder: Path, evaluation: Mapping[str, Any]) -> str:
     links = [(name, title) for name, title, inside in parts if inside]
     body = "".join(section(name, title, inside) for name, title, inside in parts)
     title = " · ".join(
-        part for part in (TASKS.get(task, task), model_of(files), files.run.get("id") or folder.name) if part
+        part for part in (TASKS.get(task, task), model_of(files), str(files.run.get("id") or folder.name)) if part
     )
     foot = "<p>One file, no script, nothing loaded from elsewhere. <code>anyformer runs report</code> rewrites it.</p>"
     return document(title, STYLE.read_text(encoding="utf-8"), top(files, folder, task), links, body, foot)

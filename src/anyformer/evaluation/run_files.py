@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from anyformer.errors import UserError
-from anyformer.files import read_json, read_text
+from anyformer.files import json_lines, read_json, read_text
 
 Point = tuple[float, float]
 
@@ -95,16 +94,8 @@ def text_of(path: Path) -> str:
 
 def lines_of(path: Path) -> Iterator[dict[str, Any]]:
     """The objects of a file with one a line; a line cut off by a crash is passed over."""
-    if not path.is_file():
-        return
-    with path.open(encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            try:
-                entry = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(entry, dict):
-                yield entry
+    for _, entry in json_lines(path):
+        yield entry
 
 
 def samples_of(folder: Path) -> list[tuple[str, str]]:

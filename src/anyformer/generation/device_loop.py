@@ -88,13 +88,13 @@ def compiled_reading(alone: bool, fused: bool = False) -> Callable[..., Tensor]:
     options: dict[str, Any] = {"coordinate_descent_tuning": True, "pre_grad_custom_pass": Pass(told)}
     if fused:
         options["combo_kernels"] = True  # what turns queries and keys is one kernel
-    return torch.compile(read_on, fullgraph=True, dynamic=None if alone else True, options=options)
+    return compiling.compile_function(read_on, fullgraph=True, dynamic=None if alone else True, options=options)
 
 
 @cache
 def compiled_choice(alone: bool) -> Callable[..., None]:
     """`choose_on`, likewise."""
-    return torch.compile(choose_on, fullgraph=True, dynamic=None if alone else True)
+    return compiling.compile_function(choose_on, fullgraph=True, dynamic=None if alone else True)
 
 
 def any_size(*axes: tuple[Tensor, int]) -> None:

@@ -10,7 +10,6 @@ so that on a CPU a run in parts equals a run at once, bit for bit.
 from __future__ import annotations
 
 import logging
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ from anyformer.data.prepared import Say
 from anyformer.errors import UserError
 from anyformer.evaluation.image_scores import whole_numbers
 from anyformer.nets.sagan import SAGAN, SAGANModule
+from anyformer.outputs import make_folder, replacing
 from anyformer.predictor import LABELS_FILE, pick_device
 from anyformer.presets import preset
 from anyformer.training.checkpoint import (
@@ -182,11 +182,10 @@ def write_grid(path: Path, duel: Duel, data: ImageSet) -> None:
         made = torch.cat([duel.mean(part, kinds.to(z.device)) for part, kinds in
                           zip(z.split(COLUMNS), labels.split(COLUMNS), strict=True)])  # fmt: skip
     picture = Image.fromarray(tiled(whole_numbers(made.float()), COLUMNS))
-    part = path.with_name(f".{path.name}.part")
     with store.writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        picture.save(part, format="PNG")
-        os.replace(part, path)
+        make_folder(path.parent)
+        with replacing(path) as part:
+            picture.save(part, format="PNG")
 
 
 def tiled(images: np.ndarray, columns: int) -> np.ndarray:

@@ -25,7 +25,7 @@ MAY = (
 def change_run(path: Path, settings: dict[str, Any], allowed: Sequence[str], say: Callable[[str], None]) -> None:
     """Write other settings into a run; one that changes results is refused unless it is named in `allowed`."""
     folder = RunFolder.open(path)
-    config: Config = Config.from_yaml((path / CONFIG_FILE).read_text(encoding="utf-8"))
+    config = folder.config()
     for name in settings:
         if not is_setting(name):
             raise UserError("no such setting", where=name[:100], fix=suggestion(name))

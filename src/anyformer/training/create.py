@@ -6,6 +6,7 @@ there can always be resumed.
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 from collections.abc import Callable
@@ -24,8 +25,9 @@ from anyformer.data.prepare import prepare
 from anyformer.data.prepared import Given, Prepared
 from anyformer.data.preprocess import sizes as sizes_of
 from anyformer.data.reopen import keep
-from anyformer.errors import UserError
+from anyformer.errors import NoRoom, UserError
 from anyformer.files import digest
+from anyformer.outputs import hold_lock, is_at
 from anyformer.predictor import Predictor, load
 from anyformer.slots import Network
 from anyformer.training.choose import Sizes, default_preset, fitted, longest
@@ -48,14 +50,17 @@ def create(request: Request, say: Say, device: torch.device, *, weights: bool = 
     name = run_name(request)
     path = request.out if request.out is not None else Path("runs") / name
     check_new(path)
+    path = path.resolve() if path.is_symlink() else path  # a link to an empty folder: the run takes that folder's place
     made = [parent for parent in (path.parent, *path.parent.parents) if not parent.exists()]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.parent / f"{NEW}{path.name}-{secrets.token_hex(4)}"
-    sweep_new(path.parent)
-    folder = RunFolder(part)
     try:
-        part.mkdir()
-        folder.hold()
+        folder = claim_new(path.parent)
+    except OSError as error:
+        raise UserError(
+            f"no run can be made there ({error.strerror})", where=str(path), fix="give another --out"
+        ) from None
+    part = folder.path
+    try:
+        sweep_new(path.parent)
         start = None if request.start is None else load(request.start)
         config, prepared = decide(request, start, folder, say, device)
         write_down(folder, request, config, prepared, path)
@@ -79,15 +84,36 @@ def create(request: Request, say: Say, device: torch.device, *, weights: bool = 
     return RunFolder.open(path)
 
 
+def claim_new(parent: Path) -> RunFolder:
+    """A new folder in `parent` with its lock held, under a name that nobody has yet.
+
+    Between its making and its lock another process may take it for a leftover, or remove an empty `parent`: then the
+    next name is tried. From the lock on it is ours.
+    """
+    while True:
+        parent.mkdir(parents=True, exist_ok=True)
+        folder = RunFolder(parent / f"{NEW}{secrets.token_hex(8)}")
+        try:
+            folder.path.mkdir()
+            folder.hold()
+            return folder
+        except (FileNotFoundError, FileExistsError, UserError) as error:
+            if isinstance(error, NoRoom) or not parent.is_dir():
+                raise
+
+
 def sweep_new(parent: Path) -> None:
     """Remove what a process left that was killed while it prepared its data; one that lives holds the lock."""
     for path in parent.glob(f"{NEW}*"):
-        folder = RunFolder(path)
-        if (path / LOCK_FILE).is_file():
-            with suppress(UserError):
-                folder.hold()
-                shutil.rmtree(path, ignore_errors=True)
-        folder.let_go()
+        if path.is_symlink():
+            continue
+        with suppress(OSError):
+            lock = os.open(path / LOCK_FILE, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+            try:
+                if hold_lock(lock) and is_at(lock, path / LOCK_FILE):  # it may have got its final name just now
+                    shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(lock)
 
 
 def run_name(request: Request) -> str:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from anyformer import faults
+from anyformer.core.compile_cache import use_private_cache
 from anyformer.errors import Diverged, UserError
 from anyformer.nets.sagan import SAGANModule
 from anyformer.objectives.adversarial import discriminator_loss, generator_loss
@@ -59,6 +60,7 @@ class Duel:
         self.generator = [p for p in net.generator.parameters() if p.requires_grad]
         self.discriminator = [p for p in net.discriminator.parameters() if p.requires_grad]
         fused = self.device.type == "cuda"
+        use_private_cache()  # as in `Engine`
         self.optimizers: list[torch.optim.Optimizer] = [
             torch.optim.Adam(self.generator, settings.generator_rate, BETAS, fused=fused),
             torch.optim.Adam(self.discriminator, settings.discriminator_rate, BETAS, fused=fused),

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from anyformer import faults
+from anyformer.core.compile_cache import use_private_cache
+from anyformer.core.compiling import compile_function
 from anyformer.errors import UserError
 from anyformer.objectives import Batch, Objective
 from anyformer.training.loader import seed_of
@@ -42,6 +44,7 @@ class Engine:
         self.device = next(model.parameters()).device
         self.names = {id(p): name for name, p in model.named_parameters()}
         self.parameters = [p for p in model.parameters() if p.requires_grad]
+        use_private_cache()  # torch imports its compiler with the first optimizer, and makes the folder of its cache
         self.optimizers = settings.optimizer.build(model)
         self.dtype = DTYPES.get(settings.precision)
         self.scaler = torch.amp.GradScaler(self.device.type) if settings.precision == "fp16" else None
@@ -57,7 +60,7 @@ class Engine:
 
     def compile(self) -> None:
         """Turn the loss into kernels of its own, whole; the update stays torch's fused one."""
-        self.loss = torch.compile(self.objective.loss)
+        self.loss = compile_function(self.objective.loss)
 
     # ------------------------------------------------------------ a step
 

@@ -81,12 +81,11 @@ def only(found: Answers, rows: np.ndarray) -> Answers:
 
 def settings_of(folder: Path, *, bad: Literal["skip", "error"] = "skip") -> Data:
     """How a run's files were read, for files like them; what a model folder does not say is looked for."""
-    from anyformer.training.run import CONFIG_FILE
-    from anyformer.training.settings import Config
+    from anyformer.training.run import CONFIG_FILE, RunFolder
 
     if not (folder / CONFIG_FILE).is_file():
         return Data(bad=bad)
-    config: Config = Config.from_yaml((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+    config = RunFolder(folder).config()
     # Of tagged words the target names the column of the file that the tags stand in.
     target = config.data.target if config.task == "tag" else None
     return Data(format=config.data.format, target=target, bad=bad)

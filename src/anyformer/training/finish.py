@@ -55,7 +55,7 @@ def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
         evaluation["baselines"] = beside(session, judged, strong=strong)
         evaluation["facts"] = evaluation_facts(judged)
     folder.write_json(EVALUATION_FILE, evaluation)
-    plan = folder.read_json(PLAN_FILE) if (folder.path / PLAN_FILE).is_file() else {}
+    plan = folder.side_facts(PLAN_FILE)
     memory = usage(str(session.device)).peak
     folder.write_json(PLAN_FILE, plan | {"measured": {"seconds": session.spent()["seconds"], "memory_bytes": memory}})
     folder.update(status="done", finished=now(), step=session.done, reason="", metrics=splits, **session.spent())

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from anyformer.errors import UserError, did_you_mean
-from anyformer.files import read_json
+from anyformer.files import open_regular, read_json
 
 RUN, METRICS, SPEED = "run.json", "metrics.jsonl", "speed.jsonl"
 SIGNS = (RUN, METRICS, "checkpoints")  # a folder that holds one of these is a run
@@ -164,7 +164,7 @@ class Follower:
     def read(self) -> list[dict[str, Any]]:
         """New lines as objects; a line still being written waits, a line that is no JSON object is counted."""
         try:
-            with self.path.open("rb") as file:
+            with open_regular(self.path) as file:
                 now = os.fstat(file.fileno())
                 if now.st_ino != self.file or now.st_size < self.offset:
                     self.file, self.offset = now.st_ino, 0  # another file of the same name, or written anew
@@ -255,7 +255,7 @@ def numeric(value: Any) -> float | None:
 def last_step(path: Path) -> float | None:
     """The step of the last whole line of a metrics file, from its end."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL))
             lines = file.read().split(b"\n")[:-1]
     except OSError:

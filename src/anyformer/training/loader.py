@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -14,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from anyformer.data.examples import Examples
 from anyformer.data.order import Order
 from anyformer.objectives import Batch, Objective
+from anyformer.parent_death import end_with_parent
 
 
 def seed_of(*numbers: int) -> int:
@@ -64,7 +67,7 @@ def stream(steps: Steps, start: int, stop: int, *, workers: int, pin: bool) -> I
         # Its own generator: the default one would be moved on by making a loader.
         generator=torch.Generator().manual_seed(0),
         multiprocessing_context=multiprocessing.get_context("fork"),
-        worker_init_fn=one_thread,
+        worker_init_fn=partial(begin_worker, os.getpid()),
     )
     # Ctrl-C and a batch system's SIGTERM reach the whole group; a worker that died of it would fail the step that the
     # training process wants to finish and save. Workers inherit the mask and never hear them; they end by themselves
@@ -81,6 +84,7 @@ def stream(steps: Steps, start: int, stop: int, *, workers: int, pin: bool) -> I
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def one_thread(worker: int) -> None:
-    """Workers do not compete with training for the cores."""
+def begin_worker(parent: int, worker: int) -> None:
+    """Workers do not compete with training for the cores, and do not outlive it."""
+    end_with_parent(parent)
     torch.set_num_threads(1)

@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from anyformer.checkpoints import store
 from anyformer.data.rows import RowExamples
 from anyformer.errors import UserError, did_you_mean
 from anyformer.evaluation.answers import Answers
+from anyformer.outputs import check_output_name, replace_file
 from anyformer.predictor import load
 from anyformer.training.answer import Asked, asked, cells, predictions
 from anyformer.training.evaluation import settings_of
@@ -26,6 +28,7 @@ def predict_files(
     say: Callable[[str], None],
 ) -> str | None:  # fmt: skip
     """Write predictions to `out`, or give them as text where there is none."""
+    check_place(out)
     if out is not None and out.exists():
         raise UserError("the file is there and is not overwritten", where=str(out), fix="give a new name")
     predictor = load(run, device=device)
@@ -35,7 +38,6 @@ def predict_files(
     writes = predictor.preprocess.task == "translate"  # texts go to a file of any name: new.de
     if out is not None and out.suffix not in SUFFIXES and not writes:
         raise UserError(f"no format ends in {out.suffix!r}", where=str(out), fix=did_you_mean(out.suffix, SUFFIXES))
-    check_place(out)
     if predictor.preprocess.task == "detect":
         from anyformer.training.detecting import object_table
 
@@ -61,9 +63,8 @@ def handed(data: bytes, out: Path | None) -> str | None:
     """Text where there is no file to write; a file is there whole or not at all."""
     if out is None:
         return data.decode("utf-8")
-    part = out.with_name(f".{out.name}.part")
-    part.write_bytes(data)
-    os.replace(part, out)
+    with store.writing(out, len(data)):
+        replace_file(out, data)
     return None
 
 
@@ -132,6 +133,10 @@ def with_answers(found: Asked, examples: RowExamples) -> Any:
 
 def check_place(out: Path | None) -> None:
     """Refuse a place that cannot be written to before the work is done."""
+    if out is not None:
+        check_output_name(out, "--out")
+    if out is not None and out.is_dir():
+        raise UserError("is a folder", where=str(out), fix=f"-o {out / 'predictions.csv'}")
     if out is not None and not out.parent.is_dir():
         raise UserError("the folder is not there", where=str(out), fix=f"mkdir -p {out.parent}")
     if out is not None and not os.access(out.parent, os.W_OK):

@@ -13,9 +13,8 @@ import torch
 from anyformer.predictor import pick_device
 from anyformer.training.create import create
 from anyformer.training.request import Request
-from anyformer.training.run import CONFIG_FILE, check_new
+from anyformer.training.run import check_new
 from anyformer.training.session import Session
-from anyformer.training.settings import Config
 
 
 def rehearse(request: Request, say: Callable[[str], None], *, timed: bool) -> dict[str, Any]:
@@ -31,7 +30,7 @@ def rehearse(request: Request, say: Callable[[str], None], *, timed: bool) -> di
             if timed:
                 Session(run, place, say, progress="silent", quiet=True).settle()
                 plan = run.read_json("plan.json")
-            config = Config.from_yaml((run.path / CONFIG_FILE).read_text(encoding="utf-8"))
+            config = run.config()
             count = sum(p.numel() for p in config.model.build(device="meta").parameters())
             data = {name: value for name, value in run.read_json("data.json").items() if name != "notes"}
             return {"task": config.task, "model": config.preset, "parameters": count, "data": data,

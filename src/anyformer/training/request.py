@@ -11,6 +11,7 @@ from typing import Any
 from anyformer.data.settings import Data
 from anyformer.errors import UserError, did_you_mean
 from anyformer.objectives import OBJECTIVES
+from anyformer.outputs import check_output_name
 from anyformer.spec import Spec, replace_in
 from anyformer.training.setting_paths import SECTIONS, is_setting, owners_of, suggestion
 from anyformer.training.settings import Training
@@ -160,6 +161,7 @@ def check_name(path: Path) -> None:
 
 def check_place(path: Path) -> None:
     """Refuse a folder that could not be made."""
+    check_output_name(path, "--out")
     above = next((parent for parent in (path.parent, *path.parent.parents) if parent.exists()), None)
     if above is not None and not above.is_dir():
         raise UserError(

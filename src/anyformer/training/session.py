@@ -42,7 +42,6 @@ from anyformer.training.run import (
     other_machine,
 )
 from anyformer.training.samples import write_sample
-from anyformer.training.settings import Config
 from anyformer.training.shortage import enough_memory, lost_worker, too_large
 from anyformer.training.signals import Requests
 from anyformer.training.standing import Standing, chosen_by, line_of, scored
@@ -63,8 +62,8 @@ class Session:
     ) -> None:  # fmt: skip
         self.started = time.perf_counter()
         self.folder, self.device, self.say, self.mode, self.quiet = folder, device, say, progress, quiet
-        self.opened_with = (folder.path / CONFIG_FILE).read_text(encoding="utf-8")
-        self.config: Config = Config.from_yaml(self.opened_with)
+        self.opened_with = folder.config_text()
+        self.config = folder.config()
         opened = reopen(folder.cache)
         if opened is None:
             raise UserError("the prepared data is damaged", where=str(folder.cache), fix="train again")
@@ -86,7 +85,7 @@ class Session:
         """Train to the end, unless stopped; then the work is saved and `Stopped` raised."""
         with self.recorded(Requests()):
             self.folder.sweep()
-            if (self.folder.path / CONFIG_FILE).read_text(encoding="utf-8") != self.opened_with:
+            if self.folder.config_text() != self.opened_with:
                 raise UserError("another process has just changed it", where=str(self.folder.path), fix="try again")
             self.prepare()
             self.train()
@@ -142,8 +141,8 @@ class Session:
             self.folder.cut_back(0)
             self.folder.event("resume", step=0)
         here = environment(self.device, torch.get_num_threads())
-        if (self.folder.path / ENVIRONMENT_FILE).is_file():
-            for line in other_machine(self.folder.read_json(ENVIRONMENT_FILE), here):
+        if before := self.folder.side_facts(ENVIRONMENT_FILE):
+            for line in other_machine(before, here):
                 self.say(line)
         self.folder.write_json(ENVIRONMENT_FILE, here)
         self.folder.start(step=self.done, total=self.total)

@@ -7,11 +7,11 @@ value = 1, and that tag = 1 (text) and simple_value = 2 (float).
 
 from __future__ import annotations
 
-import os
 import struct
 from pathlib import Path
 
 from anyformer.errors import UserError
+from anyformer.outputs import replace_file
 from anyformer.training.history import figures_of, history, numeric, open_run
 
 VERSION = "brain.Event:2"
@@ -108,9 +108,7 @@ def export(run_folder: Path | str, log_dir: Path | str) -> Path:
     file = target / f"events.out.tfevents.{int(start):010d}.{found.id}"
     try:
         target.mkdir(parents=True, exist_ok=True)
-        partial = file.with_name(file.name + ".partial")
-        partial.write_bytes(b"".join(map(record, events)))
-        os.replace(partial, file)
+        replace_file(file, b"".join(map(record, events)))
     except OSError as error:
         raise UserError(f"cannot be written ({error.strerror})", where=str(target), fix="give another folder") from None
     return file

@@ -1,0 +1,137 @@
+"""Where compiled code is kept: a folder that only its owner can write, since whatever lies there is loaded and run.
+
+Torch keeps it in a folder of the shared temporary one under a name that anybody can foretell. Whoever makes that folder
+first chooses the machine code that another user loads, and the pickles of its graph cache. Ours is
+`anyformer/compiled` in the user's cache folder; one that somebody else could have written is never used.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+log = logging.getLogger("anyformer")
+
+TORCH, TRITON = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"  # torch and Triton take the place from nowhere else
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+@cache
+def use_private_cache() -> Path:
+    """Have torch and Triton keep what they compile in a private folder; to be called before either compiles."""
+    folder = chosen_by_user() or own_folder()
+    reason = make_private(folder)
+    if reason:
+        fresh = fresh_folder()
+        log.warning("compiled code is not kept: %s (%s); it goes into %s for this run", folder, reason, fresh)
+        folder = fresh
+    os.environ[TORCH] = str(folder)
+    triton = folder / "triton"
+    if make_private(triton):  # nobody else could make it, so a file of that name is the owner's own mistake
+        triton = fresh_folder()
+    os.environ[TRITON] = str(triton)
+    return folder
+
+
+def redirect_default() -> None:
+    """Torch keeps precompiled headers and a pickled memo in its default folder, wherever its own setting points."""
+    folder = use_private_cache()
+    from torch._inductor.runtime import cache_dir_utils, runtime_utils
+
+    codecache = sys.modules.get("torch._inductor.codecache")
+    memoizers = sys.modules.get("torch._inductor.runtime.caching.memoizers")
+
+    def private_cache_dir() -> str:
+        return str(folder)
+
+    modules: list[Any] = [cache_dir_utils, runtime_utils]
+    if codecache is not None:  # the program compiled something before: mend what was computed at the import
+        modules.append(codecache)
+        headers = folder / "precompiled_headers"
+        codecache._HEADER_DIR, codecache._HEADER_LOCK_DIR = str(headers), str(headers / "locks")
+        codecache.CacheBase.get_local_cache_path.cache_clear()
+    for module in modules:
+        module.default_cache_dir = private_cache_dir
+    if memoizers is not None:
+        memo = memoizers.should_pad_memoizer
+        memo._disk_cache = type(memo._disk_cache)(sub_dir="should_pad")
+
+
+def own_folder() -> Path:
+    """`anyformer/compiled` in the user's cache folder, by the XDG Base Directory Specification."""
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    try:
+        base = Path(named) if os.path.isabs(named) else Path.home() / ".cache"
+    except RuntimeError:  # a user without a home
+        base = Path("/nonexistent")
+    return base / "anyformer" / "compiled"
+
+
+def chosen_by_user() -> Path | None:
+    """The folder that the user set for torch; its default, which torch itself writes into the environment, is none."""
+    named = os.environ.get(TORCH, "")
+    if not named or Path(named).name.startswith("torchinductor_"):
+        return None
+    return Path(os.path.abspath(named))
+
+
+def make_private(folder: Path) -> str:
+    """Make the folder, readable to its owner alone, if it is not there; the reason why it cannot be trusted, or ''."""
+    try:
+        nearest = next(path for path in folder.parents if path.exists())
+        if reason := weakness_above(nearest / "any"):
+            return reason  # nothing is made in a place that others own
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not os.path.lexists(folder):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        return weakness(folder)
+    except OSError as error:
+        return error.strerror or type(error).__name__
+
+
+def weakness(folder: Path) -> str:
+    """What would let somebody else put files into this folder; '' if nothing would."""
+    found = folder.lstat()
+    if stat.S_ISLNK(found.st_mode):
+        return "it is a symbolic link"
+    if not stat.S_ISDIR(found.st_mode):
+        return "it is not a folder"
+    if found.st_uid != os.geteuid():
+        return f"it belongs to user {found.st_uid}"
+    if found.st_mode & OTHERS_WRITE:
+        return "others may write into it"
+    return weakness_above(folder)
+
+
+def weakness_above(path: Path) -> str:
+    """What would let somebody else replace this path, by its folders as written and as they are behind links."""
+    administrators = {0, Path("/").stat().st_uid}  # in a user namespace root may have another number
+    for parent in {*path.parents, *path.parent.resolve().parents, path.parent.resolve()}:
+        found = parent.stat()
+        if found.st_uid not in {*administrators, os.geteuid()}:
+            return f"{parent} belongs to user {found.st_uid}"
+        if (
+            found.st_mode & OTHERS_WRITE and not found.st_mode & stat.S_ISVTX
+        ):  # a sticky one keeps names to their owners
+            return f"others may write into {parent}"
+    return ""
+
+
+def fresh_folder() -> Path:
+    """A folder of this process alone, removed when it ends."""
+    folder, owner = Path(tempfile.mkdtemp(prefix="anyformer-compiled-")), os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:  # not a forked child
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return folder

@@ -1,0 +1,165 @@
+"""Writing files: whole or not at all, and never through a link that somebody left in a folder.
+
+A run may come from elsewhere. A link under the name of its log would have us append to any file of the user, so files
+are opened without following links, and only a plain file with one name is appended to.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import glob
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from anyformer.errors import UserError
+
+LONGEST_NAME = 255  # bytes of one name, on every file system that matters here
+LONGEST_PATH = 3840  # bytes that leave room for the names within a run, of the 4,096 that Linux takes
+PART = ".part"
+PART_MARK = 16  # bytes that the name of an unfinished file has more than its final name, at most
+
+
+def open_plain(path: Path, flags: int) -> int:
+    """A descriptor of a plain file with one name; a link, a folder or a pipe of that name is refused."""
+    try:
+        # Without O_NONBLOCK opening a pipe would wait for its other end.
+        handle = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        kind = {errno.ELOOP: "a symbolic link", errno.EMLINK: "a symbolic link", errno.EISDIR: "a folder",
+                errno.ENXIO: "not a plain file"}.get(error.errno or 0)  # fmt: skip
+        if kind is None:
+            raise
+        raise not_plain(path, kind) from None
+    found = os.fstat(handle)
+    if stat.S_ISREG(found.st_mode) and found.st_nlink <= 1:
+        return handle
+    os.close(handle)
+    raise not_plain(path, "a hard link" if stat.S_ISREG(found.st_mode) else "not a plain file")
+
+
+def not_plain(path: Path, kind: str) -> UserError:
+    return UserError(f"is {kind}, nothing is written there", where=str(path), fix="remove it, or copy the folder again")
+
+
+def append_text(path: Path, text: str) -> None:
+    """Add text at the end of a plain file, which is made if it is not there."""
+    with os.fdopen(open_plain(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as file:
+        file.write(encoded(text))
+
+
+def encoded(text: str) -> bytes:
+    """UTF-8; half a surrogate pair, as in a file name that is not UTF-8, becomes its escape, which JSON can read."""
+    return text.encode("utf-8", "backslashreplace")
+
+
+def replace_file(path: Path, data: str | bytes) -> None:
+    """Write a file that is there whole or not at all, whatever happens; one of that name before it is replaced."""
+    with replacing(path) as part:
+        part.write_bytes(encoded(data) if isinstance(data, str) else data)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """An empty file beside `path` to write into, which takes its name at the end; it is removed where that fails."""
+    if path.is_dir() and not path.is_symlink():
+        raise not_plain(path, "a folder")
+    remove_unfinished(path)
+    part, handle = claim_part(path)
+    try:
+        yield part
+        flush(part)
+        os.replace(part, path)
+        flush(path.parent)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(handle)
+
+
+def claim_part(path: Path) -> tuple[Path, int]:
+    """A new file `.name.1234abcd.part` and the lock on it, by which others see that somebody is writing it."""
+    name = cut_to(path.name, LONGEST_NAME - PART_MARK)
+    while True:
+        part = path.with_name(f".{name}.{secrets.token_hex(4)}{PART}")
+        handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        if hold_lock(handle) and is_at(handle, part):
+            return part, handle
+        os.close(handle)  # another process took it for a leftover, between its making and its lock
+
+
+def remove_unfinished(path: Path) -> None:
+    """Remove what a process left that was killed while it wrote this file; a living one holds the lock."""
+    name = glob.escape(cut_to(path.name, LONGEST_NAME - PART_MARK))
+    for part in path.parent.glob(f".{name}.{'[0-9a-f]' * 8}{PART}"):
+        with suppress(OSError, UserError):
+            handle = open_plain(part, os.O_RDWR)
+            try:
+                if hold_lock(handle) and is_at(handle, part):
+                    part.unlink()
+            finally:
+                os.close(handle)
+
+
+def hold_lock(handle: int) -> bool:
+    """Take the lock of an open file, if nobody has it; it ends with the descriptor, so with the process."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def is_at(handle: int, path: Path) -> bool:
+    """Whether the open file still has this name: a lock on one that was removed keeps nobody out."""
+    try:
+        found = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return False
+    return os.path.samestat(found, os.fstat(handle))
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder within one of ours, if it is not there; a file of that name is refused, and so is a link."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise not_plain(path, "not a folder") from None
+    if path.is_symlink():  # what is written into it would land elsewhere
+        raise not_plain(path, "a symbolic link")
+
+
+def flush(path: Path) -> None:
+    """Wait until a file or folder is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def cut_to(name: str, limit: int) -> str:
+    """As much of a name as has no more than `limit` bytes."""
+    return os.fsdecode(os.fsencode(name)[:limit])
+
+
+def check_output_name(path: Path, option: str) -> None:
+    """Refuse a name that no file system takes, or that cannot be written down, before any work is done."""
+    if len(os.fsencode(path.absolute())) > LONGEST_PATH:
+        raise UserError(f"the path has more than {LONGEST_PATH} bytes", where=option, fix="give a shorter one")
+    for part in path.parts:
+        length = len(os.fsencode(part))
+        if length > LONGEST_NAME:
+            raise UserError(f"the name {part[:20]}... has {length} bytes, at most {LONGEST_NAME} are possible",
+                            where=option, fix="give a shorter name")  # fmt: skip
+    try:
+        str(path).encode("utf-8")
+    except UnicodeEncodeError:
+        raise UserError(f"the name {str(path)!a} is not UTF-8", where=option, fix="give another name") from None
+    if "\0" in str(path):
+        raise UserError("the name holds a zero byte", where=option, fix="give another name")
