@@ -25,7 +25,9 @@ LEAKS = re.compile(r"Traceback|0x[0-9a-f]{6,}|/[\w.-]+/[\w./-]+\.(?:py|so)\b|sit
 class Server:
     """`anyformer serve FOLDER` on a free port. Always ends with the process gone."""
 
-    def __init__(self, folder: Path, *words: str, fault: str = "", env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, *words: str, fault: str = "", env: dict[str, str] | None = None, files: int | None = None
+    ) -> None:
         self.folder, self.words = folder, words
         around = {name: value for name, value in os.environ.items() if name != "ANYFORMER_API_KEY"}
         around |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"} | (env or {})
@@ -35,6 +37,8 @@ class Server:
         command = [sys.executable, "-m", "anyformer.cli", "serve", str(folder), "--json", *words]
         if "--port" not in words:
             command += ["--port", "0"]
+        if files is not None:
+            command = ["sh", "-c", f'ulimit -n {files} && exec "$@"', "sh", *command]
         began = time.monotonic()
         with self.said.open("wb") as error:
             # A session of its own: whatever it starts can be counted, and killed with it.

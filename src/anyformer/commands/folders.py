@@ -79,7 +79,7 @@ def generate(
     given = {name: value for name, value in settings.items() if value is not None}
     chosen = with_settings(predictor.defaults, given)
     alone = chosen.num_beams == 1 and chosen.num_return_sequences == 1
-    watch = Watch(predictor, text, shown=alone and sys.stdout.isatty() and not as_json)
+    watch = Watch(predictor, text, shown=alone and not as_json)
     hear = watch.hear if chosen.num_beams == 1 else None
     result = predictor.decode(text, given, on_token=hear, draft=writer, json_schema=schema, regex=regex)
     rates, answer = watch.end(result), predictor.texts(result)
@@ -96,26 +96,36 @@ def generate(
 
 
 class Watch:
-    """Times a text while it is written, and shows it on a terminal as it comes."""
+    """Times a text while it is written, and writes it out as it comes: to a terminal, and to whoever reads a pipe."""
 
     def __init__(self, predictor: Predictor, prompt: str, *, shown: bool) -> None:
         from anyformer.serving.pieces import Pieces, Reader
 
         words = predictor.words()
         self.pieces, self.shown, self.rates = Pieces(Reader(words.target)), shown, Rates(len(words.encode(prompt)))
+        self.line_ends = ""  # the newest, until something follows them: a text is written with one at its end
 
     def hear(self, step: Step) -> None:
         """One more token of every text."""
         if self.shown:
-            write_piece(self.pieces.add([int(step.tokens[0])]))
+            self.show(self.pieces.add([int(step.tokens[0])]))
         elif self.rates.first is None:
             step.tokens.tolist()  # waits for a device that works on its own
         self.rates.token()
 
+    def show(self, piece: str) -> None:
+        """Write a piece out, up to its last line ends."""
+        text = self.line_ends + piece
+        shown = text.rstrip("\n")
+        self.line_ends = text[len(shown) :]
+        if shown:
+            write_piece(shown)
+
     def end(self, result: Generated) -> Rates:
         """All of it is there."""
         if self.shown:
-            write_piece(self.pieces.end() + "\n")
+            self.show(self.pieces.end())
+            write_piece("\n")
         self.rates.end().new = int(result.lengths.sum())
         return self.rates
 

@@ -50,6 +50,9 @@ def serve(
     ] = 30.0,
     queue_tokens: Annotated[int, typer.Option(min=1, help="Tokens that may wait before clients are refused.")] = 65_536,
     deadline: Annotated[float | None, typer.Option(min=0.001, help="Seconds a request may take.")] = None,
+    connections: Annotated[
+        int | None, typer.Option(min=1, max=1_000_000, help="Open at once; by default as many as ulimit -n allows.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON line on stdout when ready.")] = False,
     quiet: Quiet = False,
 ) -> None:
@@ -70,7 +73,7 @@ def serve(
     request = Request(
         folder, host=host, port=port, device=device, dtype=torch_dtype(dtype), quantise=quantise, rows=rows,
         context=context, key=the_key(key, key_file), no_auth=insecure_no_auth, name=name, strict=strict, grace=grace,
-        queue_tokens=queue_tokens, deadline=deadline, known_as=tuple(allow_host or ()),
+        queue_tokens=queue_tokens, deadline=deadline, connections=connections, known_as=tuple(allow_host or ()),
     )  # fmt: skip
 
     def on_ready(standing: Standing) -> None:

@@ -142,7 +142,7 @@ class LocalTalker:
             if start is None:
                 raise UserError("nothing says which token a text begins with", where=self.name,
                                 fix="add decoder_start_token_id to its generation_config.json")  # fmt: skip
-            return [start], self.words.encode(conversation.turns[-1]["content"])
+            return [start], self.words.encode(conversation.turns[-1]["content"], safe=True)
         room = self.rows.limit - min(new or LEAST, max(1, self.rows.limit // 4))
         told = False
         while True:
@@ -159,8 +159,8 @@ class LocalTalker:
     def ids(self, conversation: Conversation) -> list[int]:
         """Tokens of the conversation as the model reads it; without a template it is one text."""
         if not self.plain:
-            return self.form.ids(self.words, self.form.text(conversation.turns))
-        ids = self.words.encode(conversation.as_text())
+            return self.form.ids(self.words, conversation.turns)
+        ids = self.words.encode(conversation.as_text(), safe=True)
         if not ids:
             raise UserError("there is nothing to go on from", fix="write at least one character")
         return ids

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,7 @@ from anyformer.serving.schemas import ChatRequest, CompletionRequest, EmbeddingR
 from anyformer.serving.served import Served
 from anyformer.serving.shapes import ChatShape, CompletionShape
 from anyformer.serving.streaming import Answer
+from anyformer.serving.written import compact, listed
 
 log = logging.getLogger("anyformer")
 SAID = {404: "there is nothing at this path", 405: "this path does not know that method"}
@@ -178,11 +179,20 @@ async def embeddings(request: Request, state: State) -> Response:
     rows = prompts_of(asked.input)
     found = checked(await state.call(request, state.abilities.embed, rows), "input")
     as_text = asked.encoding_format == "base64"
-    data = [{"object": "embedding", "index": at, "embedding": packed(one["embedding"]) if as_text else one["embedding"]}
-            for at, one in enumerate(found)]  # fmt: skip
+    data = ({"object": "embedding", "index": at, "embedding": packed(one["embedding"]) if as_text else one["embedding"]}
+            for at, one in enumerate(found))  # fmt: skip
     tokens = sum(one["tokens"] for one in found)
-    return as_json({"object": "list", "data": data, "model": state.served.name,
-                    "usage": {"prompt_tokens": tokens, "total_tokens": tokens}})  # fmt: skip
+    return await list_response(state, data, {"usage": {"prompt_tokens": tokens, "total_tokens": tokens}})
+
+
+async def list_response(state: State, data: Iterable[Any], more: dict[str, Any] | None = None) -> Response:
+    """A list of answers, written beside the event loop."""
+
+    def write() -> bytes:
+        head = compact({"object": "list", "model": state.served.name} | (more or {}))
+        return f'{head[:-1]},"data":{listed(data)}}}'.encode()
+
+    return Response(await asyncio.to_thread(write), media_type="application/json")
 
 
 async def predict(request: Request, state: State) -> Response:
@@ -191,7 +201,7 @@ async def predict(request: Request, state: State) -> Response:
     asked = read(PredictRequest, await body_of(request, state.limits))
     state.served.check_name(asked.model)
     found = checked(await state.call(request, state.abilities.predict, asked.rows), "rows")
-    return as_json({"object": "list", "data": found, "model": state.served.name})
+    return await list_response(state, found)
 
 
 async def live(request: Request, state: State) -> Response:

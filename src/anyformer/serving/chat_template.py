@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import selectors
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,6 +27,11 @@ WORKER = Path(__file__).with_name("template_worker.py")
 BROKEN = "the chat template could not be rendered"
 
 Turn = Mapping[str, str]  # role and content
+Check = Callable[[str], None]
+
+
+def anything(text: str) -> None:
+    """Any text will do."""
 
 
 class ChatForm(Protocol):
@@ -37,8 +43,11 @@ class ChatForm(Protocol):
     def text(self, messages: Sequence[Turn]) -> str:
         """The text up to where the assistant's answer begins."""
 
-    def ids(self, tokenizer: Tokenizer, text: str) -> list[int]:
-        """Its tokens."""
+    def ids(self, tokenizer: Tokenizer, messages: Sequence[Turn], check: Check = anything) -> list[int]:
+        """Its tokens; `check` sees the text before it is cut into them.
+
+        Nothing that a message says is a special token: a turn ends where the form ends it.
+        """
 
     def close(self) -> None:
         """No more conversations."""
@@ -59,9 +68,11 @@ class PlainForm:
         said = [f"{'system' if turn['role'] == 'developer' else turn['role']}: {turn['content']}" for turn in messages]
         return "\n".join([*said, "assistant:"])
 
-    def ids(self, tokenizer: Tokenizer, text: str) -> list[int]:
-        """Tokens as of any text."""
-        return tokenizer.encode(text)
+    def ids(self, tokenizer: Tokenizer, messages: Sequence[Turn], check: Check = anything) -> list[int]:
+        """Tokens as of any text; special ones that are written out in it are plain text."""
+        text = self.text(messages)
+        check(text)
+        return tokenizer.encode(text, safe=True)
 
     def close(self) -> None:
         """Nothing to do."""
@@ -96,9 +107,33 @@ class FolderForm:
                 self.start()
             return self.ask(given, self.seconds)["text"]
 
-    def ids(self, tokenizer: Tokenizer, text: str) -> list[int]:
-        """The template has written out its special tokens; none are added."""
-        return tokenizer.encode(text, special=False, safe=False)
+    def ids(self, tokenizer: Tokenizer, messages: Sequence[Turn], check: Check = anything) -> list[int]:
+        """Tokens of the rendered conversation, as transformers cuts it, unless a message forges special tokens.
+
+        Rendered once more with other characters in place of all that could begin or end a special token inside a
+        message, only the template's own special tokens are left. Where the first text holds others, they are forged:
+        then the second one counts, its special tokens by their ids, and all between them as plain text.
+        """
+        text = self.text(messages)
+        check(text)
+        ids = tokenizer.encode(text, special=False, safe=False)
+        special = {token.content: number for number, token in tokenizer.engine.added().items() if token.special}
+        hidden = stand_ins(special, "".join(turn["content"] for turn in messages), self.template)
+        if not hidden:
+            return ids
+        masked = self.text([dict(turn) | {"content": turn["content"].translate(hidden)} for turn in messages])
+        numbers = set(special.values())
+        own = [one for one in tokenizer.encode(masked, special=False, safe=False) if one in numbers]
+        if [one for one in ids if one in numbers] == own:
+            return ids
+        shown = {ord(other): chr(one) for one, other in hidden.items()}
+        found: list[int] = []
+        for part in re.split(f"({'|'.join(map(re.escape, sorted(special, key=len, reverse=True)))})", masked):
+            if part in special:
+                found.append(special[part])
+            elif part:
+                found += tokenizer.encode(part.translate(shown), special=False, safe=True)
+        return found
 
     def start(self) -> None:
         """A fresh process that has compiled the template."""
@@ -146,6 +181,19 @@ class FolderForm:
         """End the process for good."""
         with self.lock:
             self.end()
+
+
+def stand_ins(special: Iterable[str], written: str, template: str) -> dict[int, str]:
+    """Characters of private use for those of the messages with which a special token could begin or end.
+
+    >>> stand_ins(["</s>"], "a < b", "")
+    {60: '\\U000f0000'}
+    """
+    edges = {letter for token in special if token for edge in (token[0], token[-1])
+             for letter in (edge, *edge.lower(), *edge.upper())}  # fmt: skip
+    taken = set(written) | set(template)
+    free = (letter for letter in map(chr, range(0xF0000, 0xFFFFE)) if letter not in taken)
+    return {ord(letter): next(free) for letter in sorted(edges & set(written))}
 
 
 def exchange(process: subprocess.Popen[bytes], line: bytes, seconds: float, most: int) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import json
@@ -10,10 +11,11 @@ import struct
 import sys
 import termios
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from anyformer.serving.limits import Limits
 from anyformer.serving.refusals import Refusal
@@ -22,8 +24,15 @@ from anyformer.serving.refusals import Refusal
 NOT_SENT, TCP_INFO, BYTES_ACKED = 25, 11, 120
 
 
-class TooLarge(Exception):
-    """The headers of a request."""
+SLICE = 4096  # bytes parsed at once: so few requests of a pipeline are made before somebody looks how many they are
+
+
+class Malformed(Exception):
+    """Raised while a request is parsed; the parser stops, and `send_400_response` is called."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
 
 
 def too_large(limits: Limits) -> Refusal:
@@ -31,21 +40,63 @@ def too_large(limits: Limits) -> Refusal:
     return Refusal(431, f"the headers are larger than {limits.headers} bytes", code="headers_too_large")
 
 
+def too_much_framing() -> Refusal:
+    """400: chunk sizes, chunk extensions and trailers, in place of a body."""
+    return Refusal(400, "the body comes in too many or too small chunks; send Content-Length", code="too_many_chunks")
+
+
+def check_framing(headers: Iterable[tuple[bytes, bytes]], version: str) -> None:
+    """Where a body ends must be beyond doubt: another reading of it by a proxy would smuggle a request in.
+
+    The parser itself refuses two lengths, a length beside chunks, folded lines and bare line ends.
+    """
+    if version not in ("1.0", "1.1"):
+        raise Malformed(Refusal(400, "this server speaks HTTP/1.1", code="http_version"))
+    coded = [value.strip().lower() for name, value in headers if name == b"transfer-encoding"]
+    if coded and (coded != [b"chunked"] or version == "1.0"):
+        raise Malformed(Refusal(400, "of transfer encodings only chunked is known", code="transfer_encoding"))
+
+
+def name_host(headers: list[tuple[bytes, bytes]], url: bytes) -> None:
+    """A target with a host in it (`GET http://name/path`) counts more than the Host header (RFC 9112, 3.2.2)."""
+    if url.startswith((b"/", b"*")):
+        return
+    authority = url.partition(b"://")[2].partition(b"/")[0]
+    headers[:] = [(name, value) for name, value in headers if name != b"host"] + [(b"host", authority)]
+
+
+class HeldFlow(FlowControl):
+    """uvicorn's, which reads on whenever the application asks for more of a body; not while bytes wait unparsed."""
+
+    def __init__(self, transport: asyncio.Transport, is_held: Callable[[], bool]) -> None:
+        super().__init__(transport)
+        self.is_held = is_held
+
+    def resume_reading(self) -> None:
+        """Read on, where there is room for more."""
+        if not self.is_held():
+            super().resume_reading()
+
+
 def connection_class(limits: Limits) -> type[HttpToolsProtocol]:
     """uvicorn's protocol under these limits."""
 
     class Connection(HttpToolsProtocol):
-        """Counts the bytes of headers, and remembers since when it waits for what."""
+        """Bounds what is no body, parses one request ahead, and remembers since when it waits for what."""
 
         reading_since: float | None = None  # the first byte of a request has been awaited, or its rest, since then
         in_headers = True
-        header_bytes = 0
+        overhead = 0  # bytes of this request that are not its body: headers, then chunk sizes, extensions and trailers
+        body_bytes = 0
         taken = 0  # a number that changes when the client takes something
         taken_at = 0.0
 
         def connection_made(self, transport: Any) -> None:
             """A client has come; from now on its request is awaited."""
             super().connection_made(transport)
+            self.unparsed = b""  # what came behind a request that is not answered yet
+            self.flow = HeldFlow(transport, lambda: bool(self.unparsed))
+            self.cycles: list[RequestResponseCycle] = []  # requests not answered yet, the oldest first
             self.reading_since = time.monotonic()
             # The kernel would take megabytes for a client that reads nothing, and nobody would notice.
             transport.set_write_buffer_limits(high=limits.output)
@@ -55,48 +106,120 @@ def connection_class(limits: Limits) -> type[HttpToolsProtocol]:
                 # A head and its body are two packets; the second would wait 40 ms for the first to be acknowledged.
                 line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
+        def connection_lost(self, exc: Exception | None) -> None:
+            """The client has left: every request of a pipeline is told so, not the newest alone."""
+            self.unparsed = b""
+            for cycle in self.cycles:
+                cycle.disconnected = True
+                cycle.message_event.set()
+            super().connection_lost(exc)
+
         def data_received(self, data: bytes) -> None:
-            """More bytes of a request."""
-            if self.reading_since is None:
-                self.reading_since = time.monotonic()
-            if self.in_headers:
-                self.header_bytes += len(data)
-            super().data_received(data)
-            if self.in_headers and self.header_bytes > limits.headers and not self.transport.is_closing():
+            """More bytes of a request, or of the next ones."""
+            self.unparsed += data
+            self.parse()
+
+        def parse(self) -> None:
+            """What has come, slice by slice, up to the next request that must wait for its turn."""
+            while self.unparsed and not self.pipeline and not self.transport.is_closing():
+                part, self.unparsed = self.unparsed[:SLICE], self.unparsed[SLICE:]
+                if self.reading_since is None:
+                    self.reading_since = time.monotonic()
+                self.overhead += len(part)
+                super().data_received(part)
+                self.check_overhead()
+            if self.unparsed:
+                self.flow.pause_reading()
+            elif not self.pipeline:
+                self.flow.resume_reading()
+
+        def check_overhead(self) -> None:
+            """A request that is all framing costs memory and time, and asks for nothing."""
+            self.overhead = max(0, self.overhead)
+            if self.transport.is_closing():
+                return
+            if self.in_headers and self.overhead > limits.headers:
                 self.refuse(too_large(limits))
+            elif self.overhead > limits.headers + self.body_bytes:
+                self.refuse(too_much_framing())
+
+        def on_message_begin(self) -> None:
+            """A request begins; nobody waits for the one before any more, unless it is being answered."""
+            self.in_headers, self.body_bytes = True, 0
+            self.reading_since = self.reading_since or time.monotonic()
+            self.cycles = [cycle for cycle in self.cycles if not cycle.response_complete]
+            super().on_message_begin()
+
+        def on_header(self, name: bytes, value: bytes) -> None:
+            """A header; a trailer, which comes behind the body, is read and thrown away.
+
+            Merged into the headers, as uvicorn does, it could bring a key or a length after they were looked at.
+            """
+            if self.in_headers:
+                super().on_header(name, value)
 
         def on_headers_complete(self) -> None:
             """The body comes next."""
-            self.in_headers, self.header_bytes = False, 0
+            self.in_headers, self.overhead = False, 0
             if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > limits.headers:
-                raise TooLarge  # the parser stops, and `send_400_response` is called
+                raise Malformed(too_large(limits))
+            check_framing(self.headers, self.parser.get_http_version())
+            name_host(self.headers, self.url)
             super().on_headers_complete()
+            self.cycles.append(self.cycle)
+            if self.parser.should_upgrade():
+                self.cycle.keep_alive = False  # nothing is upgraded, and the parser has stopped
+
+        def on_body(self, body: bytes) -> None:
+            """Some of the body."""
+            self.overhead -= len(body)
+            self.body_bytes += len(body)
+            super().on_body(body)
 
         def on_message_complete(self) -> None:
             """The request is here."""
-            self.reading_since, self.in_headers = None, True
+            self.reading_since, self.in_headers, self.overhead = None, True, 0
             super().on_message_complete()
 
+        def on_response_complete(self) -> None:
+            """An answer is over; what waited behind it is read on."""
+            super().on_response_complete()
+            if self.unparsed:
+                self.loop.call_soon(self.parse)
+
         def send_400_response(self, msg: str) -> None:
-            """Bytes that are no HTTP, or too many of them before the body."""
+            """Bytes that are no HTTP, or not as they should be."""
             error = sys.exc_info()[1]
-            large = error is not None and isinstance(error.__context__, TooLarge)
-            self.refuse(too_large(limits) if large else Refusal(400, "this is no HTTP request", code="invalid_http"))
+            cause = None if error is None else error.__context__
+            wrong = Refusal(400, "this is no HTTP request", code="invalid_http")
+            self.refuse(cause.refusal if isinstance(cause, Malformed) else wrong)
 
         def refuse(self, refusal: Refusal) -> None:
-            """Answer without the application, and hang up."""
-            body = json.dumps(refusal.body).encode()
-            if self.cycle is None or self.cycle.response_complete:  # else an answer is under way
+            """Answer without the application, and hang up; an answer under way is not written into."""
+            left = [cycle for cycle in self.cycles if not cycle.response_complete]
+            alone = not left or (left == [self.cycle] and not self.in_headers and not self.cycle.response_started)
+            for cycle in left:
+                cycle.disconnected = True
+                cycle.message_event.set()
+            if alone:
+                body = json.dumps(refusal.body).encode()
                 head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
                 self.transport.write(STATUS_LINE[refusal.status] + head + body)
             self.transport.close()
 
+        def answering(self) -> bool:
+            """Whether an answer is under way, or waits for its turn."""
+            return any(not cycle.response_complete for cycle in self.cycles)
+
         def look(self, now: float) -> None:
             """Let go of a client that sends or reads too slowly."""
+            if self.reading_since is not None and self.unparsed:
+                self.reading_since = now  # it has sent more than is wanted yet; the time is ours
             if self.reading_since is not None and now - self.reading_since > limits.receive:
-                asking = self.cycle is not None and not self.cycle.response_complete
-                if not asking:
+                if not self.answering() and self.in_headers:
                     self.refuse(Refusal(408, f"no request came within {limits.receive:.0f} s", code="slow_request"))
+                elif not self.answering():
+                    self.cut()  # it has been answered, and still sends its body
                 elif now - self.reading_since > limits.receive + 2:  # the application has had its time to say so
                     self.cut()
             line = self.transport.get_extra_info("socket")

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import hmac
 import ipaddress
+import re
 import socket
 from collections.abc import Iterable
 
@@ -18,6 +19,7 @@ from anyformer.serving.refusals import Refusal
 OPEN = b"/health/live"  # the one path without a key, compared as it was sent
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 EVERYWHERE = ("0.0.0.0", "::", "")
+HOST = re.compile(r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^\s:@/\\,?#\[\]]+))(?::[0-9]{0,5})?")
 TAKEN = 16  # times as large as allowed: what is read of a body before the line is closed on it
 
 
@@ -58,15 +60,11 @@ class Door:
                           headers={"WWW-Authenticate": "Bearer"})  # fmt: skip
 
     def knows(self, host: str) -> bool:
-        """Whether a Host header names this server; its port says nothing."""
-        name = host.strip().lower()
-        if name.startswith("["):
-            name, closed, rest = name[1:].partition("]")
-            if not closed or (rest and not rest.startswith(":")):
-                return False
-        elif name.count(":") == 1:
-            name = name.partition(":")[0]
-        name = name.removesuffix(".")
+        """Whether a Host header names this server; which port it names says nothing, but it must be one."""
+        found = HOST.fullmatch(host.strip().lower())
+        if found is None:
+            return False
+        name = (found["address"] or found["name"]).removesuffix(".")
         return name in self.hosts or (self.any_address and is_address(name))
 
 

@@ -57,14 +57,14 @@ async def completion_order(
     if request.max_tokens == 0 and not echo:
         raise Refusal(400, "max_tokens 0 leaves nothing to answer; send echo too, or at least 1", param="max_tokens")
     given = prompts_of(request.prompt)
-    ids = [await tokens_of(served, one) for one in given]
+    check_count(limits, len(given), request.n or 1)
+    read = await read_prompts(served, given, echo)
     asked = COMPLETION_TOKENS if request.max_tokens is None else request.max_tokens
     rule = ("regex", request.regex) if request.regex is not None else (
         ("json_schema", request.json_schema) if request.json_schema is not None else None)  # fmt: skip
     plan = Plan(served, limits, request, client, check_room, new=max(1, asked), fixed=request.max_tokens is not None,
                 rule=rule, top=request.logprobs, stops=stops_of(request.stop))  # fmt: skip
-    shown = [(one if isinstance(one, str) else served.reader.text(one)) if echo else None for one in given]
-    return await plan.order(ids, shown, silent=request.max_tokens == 0)
+    return await plan.order([ids for ids, _ in read], [text for _, text in read], silent=request.max_tokens == 0)
 
 
 async def chat_order(served: Served, limits: Limits, request: ChatRequest, client: str, check_room: CheckRoom) -> Order:
@@ -74,8 +74,10 @@ async def chat_order(served: Served, limits: Limits, request: ChatRequest, clien
     if request.top_logprobs and not request.logprobs:
         raise Refusal(400, "top_logprobs needs logprobs true", param="top_logprobs")
     turns = [{"role": one.role, "content": content_of(one)} for one in request.messages]
-    text = await asyncio.to_thread(served.chat.text, turns) if served.chat.name == "folder" else served.chat.text(turns)
-    ids = await tokens_of(served, text, lambda one: served.chat.ids(served.predictor.words(), one))
+    check_count(limits, 1, request.n or 1)
+    ids = await asyncio.to_thread(
+        served.chat.ids, served.predictor.words(), turns, lambda text: check_length(served, text)
+    )
     asked = request.max_completion_tokens if request.max_completion_tokens is not None else request.max_tokens
     form = request.response_format
     rule: tuple[str, Any] | None = None
@@ -112,9 +114,6 @@ class Plan:
     async def order(self, prompts: Sequence[list[int]], shown: Sequence[str | None], silent: bool = False) -> Order:
         """One job for each prompt and each copy of it."""
         copies = self.request.n or 1
-        if len(prompts) * copies > self.limits.choices:
-            raise Refusal(400, f"{len(prompts)} prompts times n {copies} are more than {self.limits.choices} texts",
-                          param="n", code="too_many_texts", facts={"limit": self.limits.choices})  # fmt: skip
         rooms = [self.room(ids) for ids in prompts]
         # Those who must be refused are refused before anything is made for them.
         self.check_room(self.client, len(prompts[0]) + rooms[0] + (len(self.served.start()) if self.served.pair else 0))
@@ -207,25 +206,50 @@ def prompts_of(prompt: Any) -> list[Any]:
     return [prompt] if isinstance(prompt[0], int) else list(prompt)
 
 
-async def tokens_of(served: Served, prompt: Any, encode: Callable[[str], list[int]] | None = None) -> list[int]:
-    """The ids of a prompt; those given are checked, a text is cut into tokens."""
+def check_count(limits: Limits, prompts: int, copies: int) -> None:
+    """Whether so many texts may be asked for at once."""
+    if prompts * copies > limits.choices:
+        raise Refusal(400, f"{prompts} prompts times n {copies} are more than {limits.choices} texts",
+                      param="n", code="too_many_texts", facts={"limit": limits.choices})  # fmt: skip
+
+
+def check_length(served: Served, prompt: str | Sequence[int]) -> None:
+    """Whether a prompt can fit at all, as far as that is seen without cutting it into tokens."""
+    most = served.source_limit
+    least = len(prompt) if not isinstance(prompt, str) else -(-len(prompt) // served.longest_token)
+    if most is not None and least > most:
+        raise too_long(least, most, 0)
+
+
+async def read_prompts(served: Served, prompts: Sequence[Any], echo: bool) -> list[tuple[list[int], str | None]]:
+    """The ids of prompts, and their texts where they are to be shown.
+
+    Those that cannot fit are refused before any is cut into tokens, and what takes long is done beside the event loop,
+    one prompt at a time: the first that does not fit is the last.
+    """
+    for prompt in prompts:
+        check_length(served, prompt)
+    if sum(map(len, prompts)) < LONG:
+        return [read_prompt(served, prompt, echo) for prompt in prompts]
+    return [await asyncio.to_thread(read_prompt, served, prompt, echo) for prompt in prompts]
+
+
+def read_prompt(served: Served, prompt: str | list[int], echo: bool) -> tuple[list[int], str | None]:
+    """The ids of one prompt; those given are checked, a text is cut into tokens."""
     if not isinstance(prompt, str):
         if max(prompt) >= served.vocabulary:
             raise Refusal(400, f"the prompt holds the id {max(prompt)}; ids go from 0 to {served.vocabulary - 1}",
                           param="prompt", code="unknown_token")  # fmt: skip
-        return list(prompt)
+        return list(prompt), served.reader.text(prompt) if echo else None
     words = served.predictor.words()
-    most = served.source_limit
-    if most is not None and len(prompt) > most * served.longest_token:
-        raise too_long(-(-len(prompt) // served.longest_token), most, 0)  # at least so many
-    cut = words.encode if encode is None else encode
-    ids = cut(prompt) if len(prompt) < LONG else await asyncio.to_thread(cut, prompt)
-    if ids:
-        return ids
-    first = words.bos if words.bos is not None else words.eos
-    if first is None:
-        raise Refusal(400, "the prompt is empty; send at least one character", param="prompt", code="empty_prompt")
-    return [first]
+    ids = words.encode(prompt)
+    check_length(served, ids)
+    if not ids:
+        first = words.bos if words.bos is not None else words.eos
+        if first is None:
+            raise Refusal(400, "the prompt is empty; send at least one character", param="prompt", code="empty_prompt")
+        ids = [first]
+    return ids, prompt if echo else None
 
 
 def content_of(message: Message) -> str:

@@ -28,6 +28,7 @@ from anyformer.serving.chat_template import chat_form
 from anyformer.serving.connection import connection_class, look_at
 from anyformer.serving.edge import Door, is_loopback, own_names
 from anyformer.serving.limits import Limits
+from anyformer.serving.listener import Listener, most_connections
 from anyformer.serving.refusals import as_json, unavailable
 from anyformer.serving.served import Served, can_write
 
@@ -55,6 +56,7 @@ class Request:
     grace: float = 30.0
     queue_tokens: int = 65_536
     deadline: float | None = None
+    connections: int | None = None  # as many as open files allow, where it is not said
     known_as: tuple[str, ...] = ()
 
 
@@ -75,9 +77,10 @@ def serve(request: Request, on_ready: Callable[[Standing], None]) -> None:
                         fix="give --key-file FILE, or --insecure-no-auth")  # fmt: skip
     if request.key is not None and (not request.key.isascii() or len(request.key) < 8 or " " in request.key):
         raise UserError("the key is no secret", where="--key", fix="use at least 8 ASCII characters without blanks")
+    most = most_connections(request.connections)
     listening = listen(request.host, request.port)
     with contextlib.closing(listening):
-        serving = Serving(request, listening, on_ready)
+        serving = Serving(request, listening, most, on_ready)
         asyncio.run(serving.run())
     if serving.hangs():
         logging.getLogger("anyformer").warning("the engine hangs and is left behind")
@@ -131,8 +134,10 @@ class QuietServer(uvicorn.Server):
 class Serving:
     """One server."""
 
-    def __init__(self, request: Request, listening: socket.socket, on_ready: Callable[[Standing], None]) -> None:
-        self.request, self.listening, self.on_ready = request, listening, on_ready
+    def __init__(
+        self, request: Request, listening: socket.socket, connections: int, on_ready: Callable[[Standing], None]
+    ) -> None:
+        self.request, self.listening, self.connections, self.on_ready = request, listening, connections, on_ready
         self.limits = Limits(deadline=request.deadline)
         self.gate = Gate()
         hosts, any_address = own_names(request.host, request.known_as)
@@ -151,7 +156,9 @@ class Serving:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.on_signal, number)
-        serving = asyncio.create_task(self.server.serve(sockets=[self.listening]))
+        listener = self.listener()
+        serving = asyncio.create_task(self.server.serve(sockets=[]))  # connections come from our own listener
+        listener.start()
         looking = asyncio.create_task(self.look())
         try:
             loading = asyncio.ensure_future(asyncio.to_thread(self.load))
@@ -166,10 +173,22 @@ class Serving:
             await self.asked_to_stop.wait()
             await self.drain(self.standing)
         finally:
+            listener.close()
             self.server.should_exit = True
             looking.cancel()
             await serving
             self.close()
+
+    def listener(self) -> Listener:
+        """What takes connections and hands them to uvicorn's protocol."""
+        config, shared = self.server.config, self.server.server_state
+        config.load()
+
+        def make() -> asyncio.Protocol:
+            protocol = config.http_protocol_class(config=config, server_state=shared, app_state={})  # type: ignore[call-arg]
+            return protocol
+
+        return Listener(self.listening, make, self.connections, lambda: len(shared.connections))
 
     def on_signal(self, number: int) -> None:
         """The first signal drains, the second ends."""

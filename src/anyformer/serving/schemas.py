@@ -199,9 +199,13 @@ def read(kind: type[Model], body: bytes) -> Model:
 
 
 def parts_of(body: bytes) -> int:
-    """Names, texts, lists and objects of a body, counted by its bytes and rather too high than too low.
+    """Names, texts, numbers, lists and objects of a body, counted by its bytes and rather too high than too low.
 
     Parsing holds everybody up, and hundreds of thousands of small parts do so for long. In valid JSON a quotation mark
     behind a backslash either stands inside a text or ends one, so every text has at least one of the others.
     """
-    return max(body.count(b'"') - body.count(b'\\"'), body.count(b"{") + body.count(b"["))
+    parts = max(body.count(b'"') - body.count(b'\\"'), body.count(b"{") + body.count(b"["))
+    if parts > PARTS or body.count(b",") < PARTS:  # few commas, wherever they stand: few numbers
+        return parts
+    outside = body.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2]  # of texts
+    return max(parts, 1 + sum(part.count(b",") for part in outside))

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from anyformer.serving.pieces import Reader
-from anyformer.serving.written import Entry, Written, chat_logprobs, completion_logprobs
-
-compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode  # made once: every token calls it
+from anyformer.serving.written import Entry, Written, chat_logprobs, compact, completion_logprobs
 
 
 class Telling:
@@ -32,6 +29,11 @@ class Telling:
         """Who answers, and when."""
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
 
+    def whole_of(self, choices: Iterable[str], usage: dict[str, int]) -> str:
+        """The answer at the end, of choices that are JSON already."""
+        head = compact(self.head(self.whole_object))
+        return f'{head[:-1]},"choices":[{",".join(choices)}],"usage":{compact(usage)}}}'
+
     def last(self, usage: dict[str, int]) -> str | None:
         """The event with the usage, if it was asked for."""
         return compact(self.head(self.part_object) | {"choices": [], "usage": usage}) if self.usage else None
@@ -48,20 +50,21 @@ class CompletionShape(Telling):
 
     def chunk(self, text: Written, piece: str, entries: Sequence[Entry], reason: str | None) -> str:
         """The event of a piece."""
-        listed = compact(completion_logprobs(entries, self.reader)) if self.logprobs else "null"
+        listed = completion_logprobs(entries, self.reader) if self.logprobs else "null"
         told = "null" if reason is None else f'"{reason}"'
         choice = f'{{"index":{text.index},"text":{compact(piece)},"logprobs":{listed},"finish_reason":{told}}}'
         return self.opening + choice + self.closing
 
-    def whole(self, texts: Sequence[tuple[Written, str, list[Entry]]], usage: dict[str, int]) -> dict[str, Any]:
+    def whole(self, texts: Iterable[tuple[Written, str, list[Entry]]], usage: dict[str, int]) -> str:
         """The answer at the end."""
-        choices = [
-            {"index": text.index, "text": said,
-             "logprobs": completion_logprobs(entries, self.reader) if self.logprobs else None,
-             "finish_reason": text.reason}
-            for text, said, entries in texts
-        ]  # fmt: skip
-        return self.head(self.whole_object) | {"choices": choices, "usage": usage}
+
+        def choice(text: Written, said: str, entries: Sequence[Entry]) -> str:
+            listed = completion_logprobs(entries, self.reader) if self.logprobs else "null"
+            return (
+                f'{{"index":{text.index},"text":{compact(said)},"logprobs":{listed},"finish_reason":"{text.reason}"}}'
+            )
+
+        return self.whole_of((choice(*one) for one in texts), usage)
 
 
 class ChatShape(Telling):
@@ -77,18 +80,19 @@ class ChatShape(Telling):
 
     def chunk(self, text: Written, piece: str, entries: Sequence[Entry], reason: str | None) -> str:
         """The event of a piece."""
-        listed = compact(chat_logprobs(entries, self.reader)) if self.logprobs else "null"
+        listed = chat_logprobs(entries, self.reader) if self.logprobs else "null"
         told = "null" if reason is None else f'"{reason}"'
         delta = f'{{"content":{compact(piece)}}}' if piece or reason is None else "{}"
         choice = f'{{"index":{text.index},"delta":{delta},"logprobs":{listed},"finish_reason":{told}}}'
         return self.opening + choice + self.closing
 
-    def whole(self, texts: Sequence[tuple[Written, str, list[Entry]]], usage: dict[str, int]) -> dict[str, Any]:
+    def whole(self, texts: Iterable[tuple[Written, str, list[Entry]]], usage: dict[str, int]) -> str:
         """The answer at the end."""
-        choices = [
-            {"index": text.index, "message": {"role": "assistant", "content": said, "refusal": None},
-             "logprobs": chat_logprobs(entries, self.reader) if self.logprobs else None,
-             "finish_reason": text.reason}
-            for text, said, entries in texts
-        ]  # fmt: skip
-        return self.head(self.whole_object) | {"choices": choices, "usage": usage}
+
+        def choice(text: Written, said: str, entries: Sequence[Entry]) -> str:
+            listed = chat_logprobs(entries, self.reader) if self.logprobs else "null"
+            message = f'{{"role":"assistant","content":{compact(said)},"refusal":null}}'
+            return (f'{{"index":{text.index},"message":{message},"logprobs":{listed},'
+                    f'"finish_reason":"{text.reason}"}}')  # fmt: skip
+
+        return self.whole_of((choice(*one) for one in texts), usage)

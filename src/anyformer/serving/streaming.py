@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from functools import partial
+from typing import Protocol, TypeVar
 
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
@@ -24,10 +25,11 @@ from anyformer.serving.orders import Order
 from anyformer.serving.refusals import Refusal, from_error
 from anyformer.serving.written import Entry, Written
 
-MANY = 512  # tokens with log-probabilities, from which on they are written beside the event loop
+MANY = 128  # tokens with log-probabilities, from which on they are written beside the event loop
 PART = 65_536  # bytes of an answer handed to the network at once
 SSE = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 DONE = b"data: [DONE]\n\n"
+Result = TypeVar("Result")
 
 
 class Shape(Protocol):
@@ -42,8 +44,8 @@ class Shape(Protocol):
     def last(self, usage: dict[str, int]) -> str | None:
         """The event with the usage, if it was asked for."""
 
-    def whole(self, texts: Sequence[tuple[Written, str, list[Entry]]], usage: dict[str, int]) -> dict[str, Any]:
-        """The answer at the end."""
+    def whole(self, texts: Iterable[tuple[Written, str, list[Entry]]], usage: dict[str, int]) -> str:
+        """The answer at the end, as JSON."""
 
 
 class Gone(Exception):
@@ -128,13 +130,12 @@ class Answer(Response):
             for text in await self.events():
                 if text.error is not None:
                     raise text.error
-        found = [(text, *text.new()) for text in texts]
 
         def write() -> bytes:
-            return json.dumps(self.shape.whole(found, self.order.usage), ensure_ascii=False).encode()
+            found = [(text, *text.new()) for text in texts]
+            return self.shape.whole(found, self.order.usage).encode()
 
-        many = sum(len(entries) for _, _, entries in found) > MANY
-        body = await asyncio.to_thread(write) if many else write()
+        body = await beside(write, sum(text.waiting for text in texts))
         length = str(len(body)).encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", length)]
         await self.send(send, {"type": "http.response.start", "status": 200, "headers": headers})
@@ -160,14 +161,16 @@ class Answer(Response):
                     lines.append(json.dumps(text.error.body))
                     await self.tell(send, lines, end=True)
                     return
-                piece, entries = text.new()
+                waiting = text.waiting
+                piece, entries = await beside(text.new, waiting)
                 if text.index not in begun and (first := self.shape.first(text)) is not None:
                     lines.append(first)
                 begun.add(text.index)
                 if text.until.found and text.job is not None and text.job.phase != "over":
                     self.engine.cancel(text.job)
                 if piece or entries or text.over:
-                    lines.append(self.shape.chunk(text, piece, entries, text.reason))
+                    chunk = partial(self.shape.chunk, text, piece, entries, text.reason)
+                    lines.append(await beside(chunk, waiting))
                 text.told = text.over
                 left -= text.over
             if not started:
@@ -189,6 +192,11 @@ class Answer(Response):
         await send(message)
         if self.box.gone:
             raise Gone
+
+
+async def beside(work: Callable[[], Result], tokens: int) -> Result:
+    """Do some work, beside the event loop where it is about many tokens."""
+    return await asyncio.to_thread(work) if tokens > MANY else work()
 
 
 def teller(box: Box, text: Written) -> Callable[[Event], None]:

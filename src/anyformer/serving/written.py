@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -52,6 +53,7 @@ class Written:
         self.prompt, self.prompt_ids = prompt, prompt_ids
         self.tokens: list[int] = []  # not yet read
         self.entries: list[Entry] = []  # not yet shown
+        self.read: PromptRead | None = None  # the prompt's log-probabilities, not yet entered
         self.place = 0 if prompt is None else len(prompt)  # of the next token
         self.shown = 0  # characters
         self.count = 0  # tokens written
@@ -77,11 +79,7 @@ class Written:
                     self.enter(event.token, event.logprob, event.top)
         elif isinstance(event, PromptRead):
             if self.logprobs and event.logprobs is not None:
-                self.place = 0
-                tops = event.top or [None] * len(event.logprobs)
-                for token, logprob, top in zip(self.prompt_ids, event.logprobs, tops, strict=True):
-                    self.enter(token, logprob, top)
-                self.place = len(self.prompt or "")  # the text as it was given, whatever its tokens spell
+                self.read = event  # entered when it is shown: a long prompt takes a while
         elif isinstance(event, Failed):
             self.error = from_error(event.error)
         elif isinstance(event, Ended):
@@ -103,9 +101,28 @@ class Written:
         self.entries.append(Entry(token, logprob, top, self.place, size))
         self.place += size
 
+    def enter_prompt(self, event: PromptRead) -> None:
+        """Keep the prompt's tokens, which come before those written since."""
+        assert event.logprobs is not None
+        since, self.entries, self.place = self.entries, [], 0
+        tops = event.top or [None] * len(event.logprobs)
+        for token, logprob, top in zip(self.prompt_ids, event.logprobs, tops, strict=True):
+            self.enter(token, logprob, top)
+        self.place = len(self.prompt or "")  # the text as it was given, whatever its tokens spell
+        for entry in since:
+            self.enter(entry.token, entry.logprob, entry.top)
+
+    @property
+    def waiting(self) -> int:
+        """Tokens with log-probabilities that have not been shown."""
+        return len(self.entries) + (0 if self.read is None else len(self.prompt_ids))
+
     def new(self) -> tuple[str, list[Entry]]:
         """Text and tokens that may be shown and have not been."""
         text = ""
+        if self.read is not None:
+            read, self.read = self.read, None
+            self.enter_prompt(read)
         if self.prompt is not None:
             text, self.prompt = self.prompt, None
         if self.tokens:
@@ -140,31 +157,42 @@ def value(logprob: float | None) -> float | None:
     return None if logprob is None else max(logprob, FLOOR) if logprob == logprob else FLOOR
 
 
-def completion_logprobs(entries: Sequence[Entry], reader: Reader) -> dict[str, Any]:
-    """The lists of /v1/completions."""
-    return {
-        "tokens": [reader.token(entry.token)[1] for entry in entries],
-        "token_logprobs": [value(entry.logprob) for entry in entries],
-        "top_logprobs": [
-            None if entry.logprob is None else {reader.token(one)[1]: value(p) for one, p in (entry.top or {}).items()}
-            for entry in entries
-        ],
-        "text_offset": [entry.offset for entry in entries],
-    }
+compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode  # made once: every token calls it
 
 
-def chat_logprobs(entries: Sequence[Entry], reader: Reader) -> dict[str, Any]:
-    """The list of /v1/chat/completions."""
+def listed(items: Iterable[Any]) -> str:
+    """A JSON list, item by item.
+
+    The encoder lets no other thread run until it is done, and with a long list nobody else is answered meanwhile.
+
+    >>> listed([1, {"a": None}])
+    '[1,{"a":null}]'
+    """
+    return "[" + ",".join([compact(item) for item in items]) + "]"
+
+
+def completion_logprobs(entries: Sequence[Entry], reader: Reader) -> str:
+    """The lists of /v1/completions, as JSON."""
+    tops = (
+        None if entry.logprob is None else {reader.token(one)[1]: value(p) for one, p in (entry.top or {}).items()}
+        for entry in entries
+    )
+    return (f'{{"tokens":{listed(reader.token(entry.token)[1] for entry in entries)},'
+            f'"token_logprobs":{listed(value(entry.logprob) for entry in entries)},'
+            f'"top_logprobs":{listed(tops)},'
+            f'"text_offset":{listed(entry.offset for entry in entries)}}}')  # fmt: skip
+
+
+def chat_logprobs(entries: Sequence[Entry], reader: Reader) -> str:
+    """The list of /v1/chat/completions, as JSON."""
 
     def one(token: int, logprob: float | None) -> dict[str, Any]:
         raw, name = reader.token(token)
         shown = raw.decode(errors="replace") if raw else name
         return {"token": shown, "logprob": value(logprob), "bytes": list(raw) if raw else None}
 
-    return {
-        "content": [
-            one(entry.token, entry.logprob) | {"top_logprobs": [one(*pair) for pair in (entry.top or {}).items()]}
-            for entry in entries
-        ],
-        "refusal": None,
-    }
+    content = (
+        one(entry.token, entry.logprob) | {"top_logprobs": [one(*pair) for pair in (entry.top or {}).items()]}
+        for entry in entries
+    )
+    return f'{{"content":{listed(content)},"refusal":null}}'

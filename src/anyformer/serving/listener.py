@@ -1,0 +1,126 @@
+"""Taking connections: so many and no more, and none of them at the cost of a file the server itself needs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import logging
+import resource
+import socket
+import time
+from collections.abc import Callable
+
+from anyformer.errors import UserError
+from anyformer.serving.refusals import unavailable
+
+log = logging.getLogger("anyformer")
+MOST = 1024  # connections, where the system would allow more: each may keep some hundred KB waiting
+RESERVE = 32  # descriptors for everything else: model files, the template's process, sockets about to be refused
+AT_ONCE = 16  # connections taken before others have their turn
+PAUSE = 0.5  # seconds without taking any, when the system has no descriptors left
+QUIET = 10.0  # seconds between two lines of the log about the same thing
+BACKLOG = 1024  # connections that wait in the kernel
+EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+def most_connections(asked: int | None) -> int:
+    """How many connections there may be: as asked, or as many as open files are allowed, without the reserve.
+
+    >>> most_connections(1)
+    1
+    """
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    room = MOST if allowed == resource.RLIM_INFINITY else allowed - RESERVE
+    wanted = 1 if asked is None else asked
+    if room < wanted:
+        raise UserError(f"{wanted} connections need {wanted + RESERVE} open files, and {allowed} are allowed",
+                        where="--connections", fix=f"run ulimit -n {wanted + RESERVE} first")  # fmt: skip
+    return min(MOST, room) if asked is None else asked
+
+
+class Listener:
+    """Hands accepted sockets to a protocol; above `most` they are told 503 and closed.
+
+    asyncio's own server takes whatever comes, and when descriptors run out it logs a traceback for every place of its
+    backlog, again and again.
+    """
+
+    def __init__(self, listening: socket.socket, make: Callable[[], asyncio.Protocol], most: int,
+                 count: Callable[[], int]) -> None:  # fmt: skip
+        self.listening, self.make, self.most, self.count = listening, make, most, count
+        self.loop = asyncio.get_running_loop()
+        self.joining: set[asyncio.Task[None]] = set()  # accepted, and not yet counted as connections
+        self.refused = 0
+        self.told: dict[str, float] = {}  # when a line of the log was last written
+        self.resuming: asyncio.TimerHandle | None = None
+        refusal = unavailable("the server has no room for more connections", "too_many_connections")
+        body = json.dumps(refusal.body).encode()
+        headers = "".join(f"{name.lower()}: {value}\r\n" for name, value in refusal.headers.items())
+        self.answer = (f"HTTP/1.1 503 Service Unavailable\r\n{headers}content-type: application/json\r\n"
+                       f"connection: close\r\ncontent-length: {len(body)}\r\n\r\n").encode() + body  # fmt: skip
+
+    def start(self) -> None:
+        """Take connections from now on."""
+        self.listening.setblocking(False)
+        self.listening.listen(BACKLOG)
+        self.loop.add_reader(self.listening, self.accept)
+
+    def close(self) -> None:
+        """Take no more."""
+        if self.resuming is not None:
+            self.resuming.cancel()
+        if self.listening.fileno() >= 0:
+            self.loop.remove_reader(self.listening)
+            self.listening.close()
+
+    def accept(self) -> None:
+        """Some of those who wait."""
+        for _ in range(AT_ONCE):
+            try:
+                line, _ = self.listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in EXHAUSTED:
+                    raise
+                self.pause(error)
+                return
+            if self.count() + len(self.joining) >= self.most:
+                self.refuse(line)
+                continue
+            line.setblocking(False)
+            task = self.loop.create_task(self.join(line))
+            self.joining.add(task)
+            task.add_done_callback(self.joining.discard)
+
+    async def join(self, line: socket.socket) -> None:
+        """An accepted socket becomes a connection."""
+        try:
+            await self.loop.connect_accepted_socket(self.make, line)
+        except OSError:  # the client has gone already
+            line.close()
+
+    def refuse(self, line: socket.socket) -> None:
+        """Tell that there is no room, as far as that can be told without waiting."""
+        self.refused += 1
+        with contextlib.closing(line), contextlib.suppress(OSError):
+            line.setblocking(False)
+            line.send(self.answer)
+            line.shutdown(socket.SHUT_WR)
+            line.recv(65_536)  # closed with bytes unread, a socket takes back what was sent
+        self.tell(f"{self.most} connections are open; more are refused (--connections, ulimit -n)")
+
+    def pause(self, error: OSError) -> None:
+        """Wait for descriptors: the kernel keeps saying that somebody waits, and the loop would turn on it."""
+        self.loop.remove_reader(self.listening)
+        self.resuming = self.loop.call_later(PAUSE, self.loop.add_reader, self.listening, self.accept)
+        self.tell(f"no connection can be taken ({error.strerror})")
+
+    def tell(self, line: str) -> None:
+        """A line of the log, not more often than somebody reads it."""
+        now = time.monotonic()
+        if now - self.told.get(line, -QUIET) >= QUIET:
+            self.told[line] = now
+            log.warning(line)
