@@ -35,7 +35,7 @@ class UserError(ValueError):
         return UserError(self.what, where=path.replace(".[", "["), fix=self.fix, details=self.details)
 
 
-LONGEST = 400  # characters of each part: a message may quote a file, and a file may hold anything
+LONGEST = 300  # characters of each part: a message may quote a file, and a file may hold anything
 
 
 def clipped(text: str) -> str:

@@ -261,7 +261,7 @@ def judged(code: int, seconds: float, grown: int, text: str) -> str:
         return f"killed by signal {-code}: {text[-200:]}"
     if "Traceback" in text or "panicked" in text:
         return "traceback: " + " ".join(text.split())[-300:]
-    if code not in (0, 2) or (code == 2 and (len(errors) != 1 or len(errors[0]) > 500)):
+    if code not in (0, 2) or (code == 2 and (len(errors) != 1 or len(errors[0]) > 600)):
         return f"exit {code}, {len(errors)} error lines: {text[-300:]}"
     if seconds > SECONDS:
         return f"{seconds:.1f} s"

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from anyformer.checkpoints import names, tensors
+from anyformer.checkpoints.target import check_target
 from anyformer.core.init import allocate
 from anyformer.core.quantise import check_whole
 from anyformer.errors import UserError, did_you_mean
@@ -435,8 +436,6 @@ def difference(a: Any, b: Any, path: str = "") -> str:
 
 def fresh(folder: str | Path) -> Path:
     """An empty folder to write into; what is there is never overwritten."""
-    folder = Path(folder)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError("the folder is there and not empty", where=str(folder), fix="give a new folder")
+    folder = check_target(folder)
     folder.mkdir(parents=True, exist_ok=True)
     return folder

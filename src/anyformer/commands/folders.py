@@ -157,10 +157,12 @@ def convert(
       anyformer convert runs/demo out/ --to hf
     """
     import anyformer
+    from anyformer.checkpoints.target import check_target
 
     if to not in ("anyformer", "hf", "onnx"):
         raise UserError(f"there is no format {to!r}", where="--to", fix=did_you_mean(to, ["anyformer", "hf", "onnx"]))
     configure_messages(quiet)
+    check_target(target)
     predictor = anyformer.load(source, dtype=torch_dtype(dtype))
     notes = [] if dtype is None else [retyped(predictor)]
     notes += changed(predictor, kv_heads, max_length, image_size, position, layers_of(keep_layers))
