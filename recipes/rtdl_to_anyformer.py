@@ -149,8 +149,9 @@ def open_rtdl(folder: str | Path) -> tuple[Model, Any]:
     folder = Path(folder)
     spec = settings(Config(read_json(inside(folder, SIZES)), SIZES))
     entries = tensors.read_folder(folder)
-    model = spec.build(device="meta", dtype=common_dtype(entries)).to_empty(device="cpu").eval()
-    names.fill(model, table(spec), entries, where=folder.name)
+    model = spec.build(device="meta", dtype=common_dtype(entries)).eval()
+    names.check(model, table(spec), entries, where=folder.name)
+    names.fill(model.to_empty(device="cpu"), table(spec), entries)
     return spec, model
 
 

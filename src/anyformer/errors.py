@@ -19,7 +19,7 @@ class UserError(ValueError):
     exit_code = USER_ERROR
 
     def __init__(self, what: str, *, where: str = "", fix: str = "", details: Iterable[str] = ()) -> None:
-        self.what, self.where, self.fix, self.details = what, where, fix, tuple(details)
+        self.what, self.where, self.fix, self.details = clipped(what), clipped(where), clipped(fix), tuple(details)
         super().__init__(self.line)
 
     @property
@@ -33,6 +33,20 @@ class UserError(ValueError):
         """The same error seen from one level further out, so that nested settings give a whole path."""
         path = f"{where}.{self.where}" if self.where else where
         return UserError(self.what, where=path.replace(".[", "["), fix=self.fix, details=self.details)
+
+
+LONGEST = 300  # characters of each part: a message may quote a file, and a file may hold anything
+
+
+def clipped(text: str) -> str:
+    """The text on one line of bounded length, its middle left out where it is too long.
+
+    >>> len(clipped("x" * 10_000)) <= LONGEST
+    True
+    """
+    if len(text) > LONGEST:
+        text = f"{text[: LONGEST // 2]} ... {text[-LONGEST // 4 :]}"
+    return " ".join(text.splitlines())
 
 
 class Diverged(UserError):

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from anyformer.checkpoints.folder import Opened, open_folder, save_foreign, save_own
+from anyformer.checkpoints.target import new_folder
 from anyformer.core.model import Model, Seq2Seq
+from anyformer.core.quantise import check_whole
 from anyformer.data.images import ImageSteps
 from anyformer.data.tokenizer import Tokenizer, open_tokenizer
 from anyformer.errors import UserError
@@ -315,31 +317,39 @@ class Predictor:
 
     def save(self, folder: str | Path) -> Path:
         """Write our own folder: anyformer.json, model.safetensors, and what stands around the model."""
-        path = save_own(folder, self.spec, self.model)
-        self.save_around(path)
-        if self.preprocess is not None:
-            (path / LABELS_FILE).write_text(self.preprocess.to_json(), encoding="utf-8")
-        elif self.labels is not None:
-            (path / LABELS_FILE).write_text(json.dumps({"labels": self.labels}, indent=1) + "\n", encoding="utf-8")
-        return path
+        check_whole(self.model, folder)
+        with new_folder(folder, needed=bytes_of(self.model)) as path:
+            save_own(path, self.spec, self.model)
+            self.save_around(path)
+            if self.preprocess is not None:
+                (path / LABELS_FILE).write_text(self.preprocess.to_json(), encoding="utf-8")
+            elif self.labels is not None:
+                (path / LABELS_FILE).write_text(json.dumps({"labels": self.labels}, indent=1) + "\n", encoding="utf-8")
+        return Path(folder)
 
     def export(self, folder: str | Path, to: str = "hf") -> Path:
         """Write a folder for others: "hf" opens in transformers and vLLM, "onnx" in ONNX Runtime."""
-        if to == "onnx":
-            from anyformer.checkpoints.onnx import export_onnx
-
-            return export_onnx(folder, self)
-        if to != "hf":
+        if to not in ("hf", "onnx"):
             raise UserError(f"there is no format {to!r}", where="export", fix='use "hf" or "onnx"')
+        check_whole(self.model, folder)
+        with new_folder(folder, needed=bytes_of(self.model)) as path:
+            if to == "onnx":
+                from anyformer.checkpoints.onnx import export_onnx
+
+                export_onnx(path, self)
+            else:
+                self.export_hf(path)
+        return Path(folder)
+
+    def export_hf(self, folder: Path) -> None:
+        """Write what transformers opens into an empty folder."""
         named = {} if self.labels is None else {
             "id2label": {str(i): name for i, name in enumerate(self.labels)},
             "label2id": {name: i for i, name in enumerate(self.labels)},
         }  # fmt: skip
-        path, _, _ = save_foreign(
-            folder, self.spec, self.model, config=self.around_config() | dict(self.opened.config) | named
-        )
-        self.save_around(path)
-        return path
+        config = self.around_config() | dict(self.opened.config) | named
+        save_foreign(folder, self.spec, self.model, config=config)
+        self.save_around(folder)
 
     def around_config(self) -> dict[str, Any]:
         """What a config.json should say of a model trained here; left out, their classes would take their own ids."""
@@ -360,6 +370,11 @@ class Predictor:
         settings = {name: value for name, value in changed(self.defaults).items() if name not in ("seed", "logprobs")}
         if settings:
             (folder / GENERATION_FILE).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+
+
+def bytes_of(model: torch.nn.Module) -> int:
+    """What a model's weights take on the disk."""
+    return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
 
 
 def changed(settings: Generation) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Changing a trained model: fewer key/value heads, another length, another kind of position, fewer layers.
 
-Each change gives a new spec, a new network with every weight that still has a place, and notes on what was lost.
+Each change gives a new spec, a new network with every weight that still has a place, and notes: what changed, from
+what to what, whether answers stay the same, and whether fine-tuning is advised.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from anyformer.embeds.tokens import Tokens
 from anyformer.errors import UserError, did_you_mean
 from anyformer.mixers.attention import Attention
 from anyformer.mixers.cross import Cross
-from anyformer.positions import Alibi, Buckets, Learned, Linear, NoRelative, Rope, Shaw, Sinusoid
+from anyformer.positions import Alibi, Buckets, Dynamic, Learned, Linear, NoRelative, Rope, Shaw, Sinusoid
 from anyformer.slots import HeadSizes, Network, Position, Relative
 
 Weights = dict[str, Tensor]
+TUNE = "answers change; fine-tuning is advised"
+NOTHING = "nothing changed"
 
 
 @dataclass
@@ -51,7 +54,7 @@ def rebuilt(model: nn.Module, spec: Network, weights: Weights, notes: list[str])
     if fresh:
         notes = [
             *notes,
-            f"{len(fresh)} tensors start fresh and want training: {', '.join(fresh[:4])}"
+            f"{len(fresh)} tensors start untrained: {', '.join(fresh[:4])}"
             + (" ..." if fresh[4:] else ""),
         ]
     return Changed(spec, new, notes)
@@ -87,13 +90,21 @@ def fewer_kv_heads(spec: Network, model: nn.Module, kv_heads: int) -> Changed:
     """
     path = "decoder.stack" if isinstance(spec, Seq2Seq) else "stack"
     stack, weights = stacks(spec)[path], weights_of(model)
+    before: set[int] = set()
     for i, block in enumerate(stack.layers):
         for name, part in (("mixer", block.mixer), ("cross", block.cross)):
             if isinstance(part, Attention | Cross):
-                pool_heads(weights, f"{path}.blocks.{i}.{name}", sizes_of(part, stack.width), kv_heads)
+                sizes = sizes_of(part, stack.width)
+                before.add(sizes.groups)
+                pool_heads(weights, f"{path}.blocks.{i}.{name}", sizes, kv_heads)
+    if not before:
+        raise UserError("no layer has key/value heads", where="--kv-heads", fix="leave it out")
+    if before == {kv_heads}:
+        return Changed(spec, model, [f"{path}: {kv_heads} key/value heads already; {NOTHING}"])
     blocks = tuple(regroup(block, kv_heads) for block in stack.tiles)
     new = with_stack(spec, path, stack.replace(block=blocks if isinstance(stack.block, tuple) else blocks[0]))
-    return rebuilt(model, new, weights, [f"keys and values of each group were averaged; {kv_heads} heads are cached"])
+    had = " and ".join(str(groups) for groups in sorted(before))
+    return rebuilt(model, new, weights, [f"{path}: {had} key/value heads averaged into {kv_heads}; {TUNE}"])
 
 
 def sizes_of(part: Attention | Cross, width: int) -> HeadSizes:
@@ -158,7 +169,9 @@ def fewer_layers(spec: Network, model: nn.Module, keep: Sequence[int]) -> Change
         blocks = tuple(stack.layers[layer] for layer in keep)
         same = len(set(blocks)) == 1
         new = with_stack(new, path, stack.replace(depth=len(keep), block=blocks[0] if same else blocks))
-        notes.append(f"{path}: kept layers {', '.join(map(str, keep))} of {stack.depth}")
+        same_layers = list(keep) == list(range(stack.depth))
+        kept_layers = f"layers {', '.join(map(str, keep))} of {stack.depth} kept"
+        notes.append(f"{path}: {kept_layers}; {NOTHING if same_layers else TUNE}")
     return rebuilt(model, new, weights, notes)
 
 
@@ -166,26 +179,40 @@ def fewer_layers(spec: Network, model: nn.Module, keep: Sequence[int]) -> Change
 
 
 def longer(spec: Network, model: nn.Module, length: int, trained: int | None = None) -> Changed:
-    """The same model for texts of `length` tokens; `trained` is the length rotary positions were trained on."""
+    """The same model for texts of `length` tokens; `trained` is the length it was trained on, where that is known."""
     if length < 1:
         raise UserError(f"a length of {length} is below 1", where="--max-length", fix="give a number of tokens")
     weights, notes, new = weights_of(model), [], spec
     for path, embed in text_embeds(spec).items():
         position = embed.position
-        if isinstance(position, Learned) and position.length != length:
-            name = f"{path}.position.table.weight"
-            table, skipped = weights[name], position.offset
-            weights[name] = torch.cat([table[:skipped], stretched(table[skipped:], length)])
-            new = with_embed(new, path, embed.replace(position=position.replace(length=length)))
-            how = "cut" if length < position.length else "interpolated; fine-tune to recover"
-            notes.append(f"{path}: {position.length} learned positions {how} to {length}")
+        if not isinstance(position, Learned):
+            continue
+        if position.length == length:
+            notes.append(f"{path}: {length} learned positions already; {NOTHING}")
+            continue
+        name = f"{path}.position.table.weight"
+        table, skipped = weights[name], position.offset
+        weights[name] = torch.cat([table[:skipped], stretched(table[skipped:], length)])
+        new = with_embed(new, path, embed.replace(position=position.replace(length=length)))
+        if length < position.length:
+            same = f"answers to texts of up to {length} tokens stay the same"
+            notes.append(f"{path}: learned positions cut from {position.length} to {length}; {same}")
+        else:
+            notes.append(f"{path}: learned positions interpolated from {position.length} to {length}; {TUNE}")
     for path, stack in stacks(spec).items():
-        tiles = tuple(stretch_rope(block, length, trained, notes, path) for block in stack.tiles)
+        ropes = dict.fromkeys(block.relative for block in stack.tiles if isinstance(block.relative, Rope))
+        made = {rope: stretch_rope(rope, length, trained) for rope in ropes}
+        notes += dict.fromkeys(f"{path}: {said}" for _, said in made.values())
+        tiles = tuple(
+            block.replace(relative=made[block.relative][0]) if isinstance(block.relative, Rope) else block
+            for block in stack.tiles
+        )
         if tiles != stack.tiles:
             new = with_stack(
                 new, path, stacks(new)[path].replace(block=tiles if isinstance(stack.block, tuple) else tiles[0])
             )
-    return rebuilt(model, new, weights, notes or ["its positions have no limit: nothing had to change"])
+    notes = notes or [f"its positions have no limit; {NOTHING}"]
+    return Changed(spec, model, notes) if new == spec else rebuilt(model, new, weights, notes)
 
 
 def stretched(table: Tensor, length: int) -> Tensor:
@@ -195,12 +222,22 @@ def stretched(table: Tensor, length: int) -> Tensor:
     return F.interpolate(table.float().T[None], size=length, mode="linear", align_corners=True)[0].T.to(table.dtype)
 
 
-def stretch_rope(block: Any, length: int, trained: int | None, notes: list[str], path: str) -> Any:
-    rope = block.relative
-    if not isinstance(rope, Rope) or trained is None or length <= trained:
-        return block
-    notes.append(f"{path}: rotary positions are divided by {length / trained:g}; fine-tune to recover")
-    return block.replace(relative=rope.replace(scaling=Linear(factor=length / trained)))
+def stretch_rope(rope: Rope, length: int, trained: int | None) -> tuple[Rope, str]:
+    """Rotary positions for `length` tokens (2306.15595: divided by the stretch), and what that means."""
+    if trained is None:
+        unknown = "the length it was trained on is not known, and answers beyond that may be poor"
+        return rope, f"rotary positions have no limit; {NOTHING}; {unknown}"
+    if length <= trained:
+        return rope, f"rotary positions have no limit and were trained on {trained} tokens; {NOTHING}"
+    if isinstance(rope.scaling, Dynamic):
+        return rope, f"rotary positions stretch by themselves beyond {rope.scaling.original} tokens; {NOTHING}"
+    if rope.scaling is not None and not isinstance(rope.scaling, Linear):
+        raise UserError(f"rotary positions are stretched already, by {type(rope.scaling).__name__}",
+                        where="--max-length", fix=f"give at most {trained}")  # fmt: skip
+    stretch = length / trained
+    before = 1.0 if rope.scaling is None else rope.scaling.factor
+    longer = rope.replace(scaling=Linear(factor=before * stretch))
+    return longer, f"rotary positions divided by {stretch:g}, for {length} tokens instead of {trained}; {TUNE}"
 
 
 def text_embeds(spec: Network) -> dict[str, Tokens]:
@@ -225,13 +262,19 @@ def with_embed(spec: Any, path: str, embed: Tokens) -> Any:
 def other_image_size(spec: Network, model: nn.Module, size: int | tuple[int, int]) -> Changed:
     """The same model for images of another size; its grid of positions is resampled bicubically."""
     new, made = resize_images(spec, model, size)
+    before = {path: part for path, part in spec.walk() if isinstance(part, Patches)}
     notes = []
     for path, part in new.walk():
         if isinstance(part, Patches):
-            rows, columns = part.grid
-            tokens = part.leading + part.registers + rows * columns
-            how = "were that size already" if new is spec else "were resampled; fine-tune to recover"
-            notes.append(f"{path}: positions {how}: {rows} x {columns} patches, {tokens} tokens")
+            (height, width), (rows, columns), (were_rows, were_columns) = part.pixels, part.grid, before[path].grid
+            if new is spec:
+                notes.append(f"{path}: images of {height} x {width} already; {NOTHING}")
+                continue
+            how = "positions resampled" if part.position is not None else "no positions to resample"
+            notes.append(
+                f"{path}: {how}, from {were_rows} x {were_columns} to {rows} x {columns} patches; answers to images of "
+                f"{height} x {width} stay the same, to those of other sizes they change; fine-tuning is advised"
+            )
     return Changed(new, made, notes)
 
 
@@ -251,20 +294,34 @@ def other_position(spec: Network, model: nn.Module, kind: str, length: int = 102
         )
     weights, new = weights_of(model), spec
     for path, embed in text_embeds(spec).items():
-        limit = embed.limit or length
-        new = with_embed(new, path, embed.replace(position=ABSOLUTE[kind](limit) if kind in ABSOLUTE else None))
+        position = ABSOLUTE[kind](embed.limit or length) if kind in ABSOLUTE else None
+        new = with_embed(new, path, embed.replace(position=kept_or(embed.position, position)))
     for path, stack in stacks(spec).items():
-        tiles = tuple(
-            block.replace(relative=RELATIVE[kind]() if kind in RELATIVE else NoRelative()) for block in stack.tiles
-        )
+        relative = RELATIVE[kind]() if kind in RELATIVE else NoRelative()
+        tiles = tuple(block.replace(relative=kept_or(block.relative, relative)) for block in stack.tiles)
         new = with_stack(
             new, path, stacks(new)[path].replace(block=tiles if isinstance(stack.block, tuple) else tiles[0])
         )
+    if new == spec:
+        return Changed(spec, model, [f"positions are {kind} already; {NOTHING}"])
     lost = sorted(
         name
         for name in weights
         if re.search(r"(position|relatives?)\.", name) and name not in dict(new.build(device="meta").named_parameters())
     )
-    notes = [f"positions are now {kind}; the model has to be trained again to use them"]
-    notes += [f"lost: {', '.join(lost[:4])}"] if lost else []
+    notes = [f"positions changed from {positions_of(spec)} to {kind}; answers change; the model must be trained again"]
+    notes += [f"{len(lost)} tensors lost: {', '.join(lost[:4])}{' ...' if lost[4:] else ''}"] if lost else []
     return rebuilt(model, new, weights, notes)
+
+
+def kept_or(before: Any, after: Any) -> Any:
+    """The part that is there where it is of the kind asked for, with its own settings and weights."""
+    return before if type(before) is type(after) else after
+
+
+def positions_of(spec: Network) -> str:
+    """The kinds of position a model has, by their names here."""
+    parts: list[Any] = [embed.position for embed in text_embeds(spec).values()]
+    parts += [block.relative for stack in stacks(spec).values() for block in stack.tiles]
+    named = [type(part).__name__.lower() for part in parts if part is not None and not isinstance(part, NoRelative)]
+    return " and ".join(dict.fromkeys(named)) or "none"

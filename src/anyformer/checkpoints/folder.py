@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,14 @@ import torch
 from torch import nn
 
 from anyformer.checkpoints import names, tensors
+from anyformer.checkpoints.target import check_target
 from anyformer.core.building import check_buffers, with_memory
 from anyformer.core.quantise import check_whole
 from anyformer.errors import UserError, did_you_mean
 from anyformer.families import FAMILIES
 from anyformer.families.config import ACTS, IRRELEVANT, Config
 from anyformer.families.family import BARE, BODY, REPLACED, Family
-from anyformer.files import inside, read_json, read_text
+from anyformer.files import inside, read_json, read_text, short
 from anyformer.slots import Network
 from anyformer.spec import Spec
 
@@ -48,7 +50,9 @@ class Opened:
         named = self.config.get("id2label")
         if not isinstance(named, dict):
             return None
-        return [str(named[key]) for key in sorted(named, key=lambda key: int(key))]
+        if not all(key.isdecimal() for key in named):
+            raise UserError("id2label has keys that are no numbers", where=CONFIG_FILE, fix='expected {"0": "name", ...}')
+        return [str(named[key]) for key in sorted(named, key=int)]
 
 
 def open_folder(
@@ -74,18 +78,22 @@ def open_folder(
 
 def open_own(folder: Path, device: Any, dtype: torch.dtype | None) -> Opened:
     path = inside(folder, SPEC_FILE)
+    entries = tensors.read_folder(folder)
+    check_counts(read_json(path), len(entries), SPEC_FILE)
     try:
-        spec = Spec.from_json(read_text(path))
+        with refused_sizes():
+            spec = Spec.from_json(read_text(path))
     except UserError as error:
         raise error.inside(SPEC_FILE) from None
     if not isinstance(spec, Network):
         raise UserError(
             f"{type(spec).__name__} is a part, not a whole model", where=SPEC_FILE, fix="save a Model or Seq2Seq"
         )
-    entries = tensors.read_folder(folder)
-    model = empty(spec, device, dtype or common_dtype(entries), entries, folder)
+    model = without_memory(spec, dtype or common_dtype(entries), entries, folder)
     table = tuple(names.Row(name, name) for name, _ in model.named_parameters())
-    names.fill(model, table, entries, where=folder.name)
+    names.check(model, table, entries, where=folder.name)
+    model = with_memory(spec, model, device, next(model.parameters()).dtype).eval()
+    names.fill(model, table, entries)
     return Opened(spec, model, dtype=common_dtype(entries))
 
 
@@ -97,15 +105,16 @@ def open_foreign(folder: Path, head: str | None, device: Any, dtype: torch.dtype
         raise UserError(f"{family.model_type} has no head {head!r}", fix=did_you_mean(head, family.kinds))
     entries = tensors.read_folder(folder)
     reader = Config(config, tensors=entries)
-    spec = family.settings(reader, head)
-    if head == BARE and family.pooled and not has_head(family, spec, entries):
-        log.info("%s: there is no pooler in the file; opened without one", folder.name)
-        head = BODY
+    with refused_sizes():
         spec = family.settings(reader, head)
+        if head == BARE and family.pooled and not has_head(family, spec, entries):
+            log.info("%s: there is no pooler in the file; opened without one", folder.name)
+            head = BODY
+            spec = family.settings(reader, head)
     unread = reader.unread()
     for name in unread:
         log.warning("%s: option %r is not known and was left alone", folder.name, name)
-    model = empty(spec, device, dtype or common_dtype(entries), entries, folder)
+    model = without_memory(spec, dtype or common_dtype(entries), entries, folder)
     table = family.table(spec, head)
     wanted = {name for pair in names.pair_up(model, table) for name in pair.theirs}
     entries, foreign = under_prefix(entries, wanted, family, head)
@@ -116,8 +125,10 @@ def open_foreign(folder: Path, head: str | None, device: Any, dtype: torch.dtype
     if isinstance(copies, Mapping):
         entries = from_copies(entries, wanted, copies)
     tied = set(copies) | foreign
-    names.fill(model, table, entries, where=folder.name,
-               ignore=lambda name: name in tied or any(p.fullmatch(name) for p in harmless))  # fmt: skip
+    names.check(model, table, entries, where=folder.name,
+                ignore=lambda name: name in tied or any(p.fullmatch(name) for p in harmless))  # fmt: skip
+    model = with_memory(spec, model, device, next(model.parameters()).dtype).eval()
+    names.fill(model, table, entries)
     return Opened(spec, model, family, head, config, unread, common_dtype(entries))
 
 
@@ -235,13 +246,67 @@ def common_dtype(entries: Mapping[str, tensors.Entry]) -> torch.dtype:
     return max(bytes_of, key=lambda kind: bytes_of[kind]) if bytes_of else torch.float32
 
 
-def empty(
-    spec: Network, device: Any, dtype: torch.dtype, entries: Mapping[str, tensors.Entry], folder: Path
+def without_memory(
+    spec: Network, dtype: torch.dtype, entries: Mapping[str, tensors.Entry], folder: Path
 ) -> nn.Module:
-    """The network with memory but no values yet."""
-    model = spec.build(device="meta", dtype=dtype)
+    """The network on `meta`: names and shapes to be compared with the files before anything is allocated."""
+    with refused_sizes():
+        model = spec.build(device="meta", dtype=dtype)
     bounded(model, entries, folder)
-    return with_memory(spec, model, device, dtype).eval()
+    return model.eval()
+
+
+@contextmanager
+def refused_sizes() -> Iterator[None]:
+    """Sizes that torch cannot even count (their product is beyond 64 bits) are the folder's mistake."""
+    try:
+        yield
+    except (RuntimeError, OverflowError, MemoryError) as error:
+        raise UserError(f"the settings ask for sizes that no machine has ({short(error)})",
+                        fix="the folder's parts do not belong together") from None  # fmt: skip
+
+
+# Fields of saved specs that say how many modules are built: of any part, and of some.
+LARGEST_SIZE = 2**31 - 1
+MODULE_COUNTS = ("depth", "depths", "filter_depth")
+MODULE_COUNTS_OF = {"Experts": "count", "Hyena": "order"}
+
+
+def check_counts(tree: Any, tensors_held: int, where: str) -> None:
+    """Refuse a saved spec that asks for more modules than the files have tensors, before any is built.
+
+    A number beyond 32 bits is none of a model's sizes, and torch would stumble over it.
+    """
+    for part in parts_in(tree):
+        for name, value in part.items():
+            if is_count(value) and abs(value) > LARGEST_SIZE:
+                raise UserError(f"{name} is {value}", where=where, fix=f"expected a number up to {LARGEST_SIZE}")
+        kind = str(part.get("type"))
+        for name in (*MODULE_COUNTS, MODULE_COUNTS_OF.get(kind, "")):
+            value = part.get(name)
+            counts = value if isinstance(value, list) else [value]
+            shared = part.get("groups") if name == "depth" else None  # layers that share weights are no modules
+            for count in [shared] if is_count(shared) and part.get("share") == "all" else counts:
+                if is_count(count) and count > max(tensors_held, 1):
+                    raise UserError(f"{kind}.{name} is {count}, the files hold {tensors_held} tensors",
+                                    where=where, fix="the folder's parts do not belong together")  # fmt: skip
+
+
+def is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def parts_in(tree: Any) -> Iterator[dict[str, Any]]:
+    """Every part and list of a spec in its saved form; without recursion, since a file may be nested as deep as JSON allows."""
+    waiting = [tree]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, dict):
+            yield found
+            waiting += found.values()
+        elif isinstance(found, list):
+            yield {f"[{i}]": value for i, value in enumerate(found)}
+            waiting += found
 
 
 # ---------------------------------------------------------------- writing
@@ -372,8 +437,6 @@ def difference(a: Any, b: Any, path: str = "") -> str:
 
 def fresh(folder: str | Path) -> Path:
     """An empty folder to write into; what is there is never overwritten."""
-    folder = Path(folder)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError("the folder is there and not empty", where=str(folder), fix="give a new folder")
+    folder = check_target(folder)
     folder.mkdir(parents=True, exist_ok=True)
     return folder

@@ -6,7 +6,7 @@ Rows match whole names and are one-to-one, so their order carries no meaning; im
 
 from __future__ import annotations
 
-import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +36,7 @@ def rows(*table: tuple[Any, ...]) -> tuple[Row, ...]:
     """Rows from tuples (ours, theirs[, operation[, optional]]), checked one-to-one."""
     made = tuple(Row(*entry) for entry in table)
     for names in ([row.ours for row in made], [name for row in made for name in row.names]):
-        twice = sorted({name for name in names if names.count(name) > 1})
+        twice = sorted(name for name, times in Counter(names).items() if times > 1)
         assert not twice, f"named by two rows: {twice}"
     return made
 
@@ -68,29 +68,43 @@ class Pair:
 
 def pair_up(model: nn.Module, table: Sequence[Row]) -> list[Pair]:
     """Every parameter of the model with its row; each has exactly one."""
-    patterns = [
-        (re.compile(re.escape(row.ours).replace(r"\{i\}", r"(?P<i>\d+)") + r"(?P<rest>\.weight|\.bias)?"), row)
-        for row in table
-    ]
+    by_name = {row.ours: row for row in table}
     pairs = []
     for name, _ in model.named_parameters():
-        matches = [(m, row) for pattern, row in patterns if (m := pattern.fullmatch(name))]
+        matches = [(by_name[ours], layer, rest) for ours, layer, rest in spellings(name) if ours in by_name]
         if len(matches) != 1:
             raise UserError(
                 f"{name} is named by {len(matches)} rows of the family's table", fix="this is a bug in the family"
             )
-        match, row = matches[0]
-        found = match.groupdict()
-        layer, rest = found.get("i"), found["rest"] or ""
-        theirs = tuple(t.replace("{i}", layer or "") + rest for t in row.names)
-        module_path = row.ours.replace("{i}", layer or "")
+        row, layer, rest = matches[0]
+        theirs = tuple(t.replace("{i}", layer) + rest for t in row.names)
+        module_path = row.ours.replace("{i}", layer)
         # A row names a module (its parameter is rest) or a parameter itself; the owner is what stands above.
         owner = model.get_submodule(module_path.rpartition(".")[0])
         pairs.append(Pair(name, theirs, row.operation, owner, row.optional))
     return pairs
 
 
-def fill(
+def spellings(name: str) -> Iterator[tuple[str, str, str]]:
+    """How rows may name a parameter: with any one number as `{i}`, with or without its last word; and what that left out.
+
+    >>> list(spellings("blocks.3.norm.weight"))[1:3]
+    [('blocks.{i}.norm.weight', '3', ''), ('blocks.3.norm', '', '.weight')]
+    """
+    for rest in ("", ".weight", ".bias"):
+        if name.endswith(rest):
+            words = name.removesuffix(rest).split(".")
+            yield ".".join(words), "", rest
+            for at, word in enumerate(words):
+                if word.isdecimal():
+                    yield ".".join([*words[:at], "{i}", *words[at + 1 :]]), word, rest
+
+
+HINTS, HINTED = 8, 1000  # names that get a nearest one, among so many: looking for it compares with every one
+LISTED = 200  # problems
+
+
+def check(
     model: nn.Module,
     table: Sequence[Row],
     entries: Mapping[str, Entry],
@@ -98,20 +112,19 @@ def fill(
     ignore: Callable[[str], bool] = lambda name: False,
     where: str = "",
 ) -> None:
-    """Copy every tensor into the model's own storage; what is missing, left over or misshapen is listed, all of it."""
+    """Every tensor the model needs is in the files, in its shape, and nothing else; what is wrong is listed.
+
+    The model may lie on `meta`: settings that do not belong to the files are refused before they cost memory.
+    """
     pairs = pair_up(model, table)
     parameters = dict(model.named_parameters())
     used = {name for pair in pairs for name in pair.theirs}
+    missing = [name for pair in pairs for name in pair.present(entries) if name not in entries]
+    unexpected = [name for name in entries if name not in used and not ignore(name)]
     problems = [
-        f"missing {name}{hint(name, set(entries) - used)}"
-        for pair in pairs
-        for name in pair.present(entries)
-        if name not in entries
-    ]
-    problems += [
-        f"unexpected {name}{hint(name, used - set(entries))}"
-        for name in entries
-        if name not in used and not ignore(name)
+        f"{what} {name}{hint(name, others[:HINTED]) if i < HINTS else ''}"
+        for what, names, others in (("missing", missing, unexpected), ("unexpected", unexpected, missing))
+        for i, name in enumerate(names)
     ]
     for pair in pairs:
         present = pair.present(entries)
@@ -130,9 +143,14 @@ def fill(
             f"{len(problems)} tensors do not fit: {problems[0]}",
             where=where,
             fix="see the list",
-            details=problems[:200],
+            details=problems[:LISTED] + ([f"and {len(problems) - LISTED:,} more"] if problems[LISTED:] else []),
         )
-    for pair in pairs:
+
+
+def fill(model: nn.Module, table: Sequence[Row], entries: Mapping[str, Entry]) -> None:
+    """Copy every tensor, which `check` has found to fit, into the model's own storage."""
+    parameters = dict(model.named_parameters())
+    for pair in pair_up(model, table):
         place(parameters[pair.ours], pair, [entries[name] for name in pair.present(entries)])
 
 
@@ -163,6 +181,6 @@ def export(model: nn.Module, table: Sequence[Row]) -> dict[str, Tensor]:
     return named
 
 
-def hint(name: str, others: set[str]) -> str:
+def hint(name: str, others: Sequence[str]) -> str:
     near = nearest(name, others) if others else None
     return f" (there is {near})" if near else ""

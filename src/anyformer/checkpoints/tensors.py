@@ -29,6 +29,8 @@ DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
+# The largest public models have some 100,000 tensors; a header is read whole, at about ten times its size in memory.
+MOST_TENSORS, MOST_HEADER_BYTES = 250_000, 32 * 2**20
 
 
 class Mapped:
@@ -86,10 +88,12 @@ class Entry:
 def read_header(path: Path) -> dict[str, Entry]:
     """Every tensor of one file by name; a broken or hostile file is refused before any weight is read."""
     try:
-        with safe_open(str(path), framework="pt"):
-            pass  # the library's own checks: header size, JSON, dtypes, offsets without holes or overlap, file length
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
+            if length > MOST_HEADER_BYTES:
+                raise ValueError(f"a header of {length:,} bytes")
+            with safe_open(str(path), framework="pt"):
+                pass  # the library's own checks: JSON, dtypes, offsets without holes or overlap, file length
             header: dict[str, Any] = json.loads(file.read(length))
     except (SafetensorError, OSError, ValueError, struct.error, RecursionError, OverflowError, MemoryError) as error:
         reason = " ".join(str(error).split())[:120]
@@ -131,6 +135,8 @@ def read_folder(folder: Path, *, stem: str = "model") -> dict[str, Entry]:
         if twice:
             raise UserError(f"{twice[0]} is in two shards", where=name, fix="copy the folder again")
         found |= shard
+        if len(found) > MOST_TENSORS:
+            raise UserError(f"more than {MOST_TENSORS:,} tensors", where=index.name, fix="that is no model")
     lost = sorted(set(placed) - set(found))
     if lost:
         raise UserError(f"{len(lost)} tensors of the index are in no shard, first {lost[0]}", where=index.name,

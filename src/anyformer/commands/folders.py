@@ -167,12 +167,15 @@ def convert(
       anyformer convert runs/demo out/ --to hf
     """
     import anyformer
+    from anyformer.checkpoints.target import check_target
 
     if to not in ("anyformer", "hf", "onnx"):
         raise UserError(f"there is no format {to!r}", where="--to", fix=did_you_mean(to, ["anyformer", "hf", "onnx"]))
     configure_messages(quiet)
+    check_target(target)
     predictor = anyformer.load(source, dtype=torch_dtype(dtype))
-    notes = changed(predictor, kv_heads, max_length, image_size, position, layers_of(keep_layers))
+    notes = [] if dtype is None else [retyped(predictor)]
+    notes += changed(predictor, kv_heads, max_length, image_size, position, layers_of(keep_layers))
     if to == "hf":
         from anyformer.checkpoints.folder import as_family
 
@@ -210,16 +213,49 @@ def changed(
     if position is not None:
         apply(changes.other_position(predictor.spec, predictor.model, position, max_length or 1024))
     if max_length is not None:
-        trained = predictor.opened.config.get("max_position_embeddings")
-        apply(
-            changes.longer(predictor.spec, predictor.model, max_length, trained if isinstance(trained, int) else None)
-        )
-        predictor.opened.config.pop("max_position_embeddings", None)
+        apply(changes.longer(predictor.spec, predictor.model, max_length, trained_length(predictor)))
+        announce_length(predictor, max_length)
     if image_size is not None:
         apply(changes.other_image_size(predictor.spec, predictor.model, image_size))
         if predictor.images is not None:
             predictor.images = predictor.images.resized(image_size)
     return notes
+
+
+def retyped(predictor: Predictor) -> str:
+    """What another type does to the weights; one that cannot hold them is refused."""
+    import torch
+
+    before, after = predictor.opened.dtype, next(predictor.model.parameters()).dtype
+    names = [str(kind).removeprefix("torch.") for kind in (before, after)]
+    if before == after:
+        return f"weights are {names[0]} already; nothing changed"
+    if torch.promote_types(before, after) == after:
+        return f"weights widened from {names[0]} to {names[1]}; their values stay the same"
+    if torch.finfo(after).max < torch.finfo(before).max:
+        for name, parameter in predictor.model.named_parameters():
+            if not torch.isfinite(parameter).all():
+                raise UserError(f"{name} holds values beyond the range of {names[1]}", where="--dtype",
+                                fix="use bfloat16")  # fmt: skip
+    return f"weights rounded from {names[0]} to {names[1]}; answers change slightly"
+
+
+def trained_length(predictor: Predictor) -> int | None:
+    """How many tokens the texts had that a model was trained on, as far as its folder says."""
+    if predictor.preprocess is not None:
+        return predictor.preprocess.length
+    said = predictor.opened.config.get("max_position_embeddings")
+    return said if isinstance(said, int) else None
+
+
+def announce_length(predictor: Predictor, length: int) -> None:
+    """Let what stands around the model say the new length too: rows are cut at it, and servers take it as a limit."""
+    if isinstance(predictor.opened.config.get("max_position_embeddings"), int):
+        predictor.opened.config["max_position_embeddings"] = length
+    if predictor.preprocess is not None and predictor.preprocess.length is not None:
+        predictor.preprocess = predictor.preprocess.replace(length=length)
+    if predictor.tokenizer is not None and predictor.tokenizer.max_length is not None:
+        predictor.tokenizer.max_length = length
 
 
 def check_writes(predictor: Predictor, folder: Path) -> None:

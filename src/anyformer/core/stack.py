@@ -110,7 +110,8 @@ class StackModule(nn.Module):
         self.spec = spec
         whole = spec.groups is not None and spec.share == "all"
         self.order = list(spec.group_of) if whole else list(range(spec.depth))
-        distinct = max(self.order, default=-1) + 1
+        first = {group: block for group, block in reversed(list(zip(self.order, spec.layers, strict=True)))}
+        distinct = len(first)
         self.blocks = nn.ModuleList(
             block.build(
                 spec.width,
@@ -118,7 +119,7 @@ class StackModule(nn.Module):
                 memory_width=memory_width,
                 drop_path=growing(block.drop_path, i, distinct),
             )
-            for i, block in enumerate(spec.layers[self.order.index(group)] for group in range(distinct))
+            for i, block in ((group, first[group]) for group in range(distinct))
         )
         if spec.groups is not None and not whole and spec.share != "none":
             self.share_sublayers(spec.group_of, spec.share)

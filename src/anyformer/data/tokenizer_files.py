@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from anyformer import files
+from anyformer.data.tokenizer_bounds import FEW_IDS
 from anyformer.errors import UserError
 from anyformer.files import inside, short
 
@@ -49,9 +50,10 @@ def json_if_there(folder: Path, name: str) -> dict[str, Any]:
 def read_vocab_json(folder: Path, name: str = "vocab.json") -> dict[str, int]:
     """Token -> id, checked."""
     vocab = read_json(folder, name)
+    most = max(inside(folder, name).stat().st_size, FEW_IDS)
     for token, number in vocab.items():
-        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 2**31:
-            raise UserError(f"{token[:40]!r} has id {str(number)[:40]}", where=name, fix="ids are whole numbers from 0")
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < most:
+            raise UserError(f"{token[:40]!r} has id {str(number)[:40]}", where=name, fix="ids count up from 0")
     return vocab
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Core
 
+from anyformer.data.tokenizer_bounds import check_tokenizer
 from anyformer.data.tokenizer_files import (
     AGAIN,
     BPE,
@@ -98,6 +99,7 @@ def from_json(folder: Path, settings: dict[str, Any], model_type: str, config_cl
     text = read_text(folder, "tokenizer.json")
     form = form_of(settings, model_type, config_class, '"ByteLevel"' in text)
     data = read_json(folder, "tokenizer.json")
+    check_tokenizer(data, len(text))
     refuse_panics(data)
     core = Core.from_str(text)
     core.no_truncation()

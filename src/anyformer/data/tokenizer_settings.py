@@ -9,6 +9,7 @@ from typing import Any
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Core
 
+from anyformer.data.tokenizer_bounds import check_token
 from anyformer.data.tokenizer_files import AGAIN, json_if_there, read_text, there
 from anyformer.errors import UserError
 
@@ -36,6 +37,7 @@ def merge_settings(
         for token, number in json_if_there(folder, "added_tokens.json").items():
             if isinstance(number, bool) or not isinstance(number, int):
                 raise UserError(f"{token[:40]!r} has no id", where="added_tokens.json", fix=AGAIN)
+            check_token(token, "added_tokens.json")
             added[number] = AddedToken(token, normalized=token not in special, special=token in special)
         for row in listed:
             added[int(row["id"])] = added_token(row, "tokenizer.json")
@@ -69,6 +71,8 @@ def content(value: Any) -> str:
 
 def special_token(value: Any, key: str) -> Token:
     """A special token written as a string, or as a token with its flags."""
+    if isinstance(value, str):
+        check_token(value, SETTINGS)
     if isinstance(value, str | AddedToken):
         return value
     token = added_token(value, f"{SETTINGS} {key}")
@@ -80,6 +84,7 @@ def added_token(value: Any, where: str) -> AddedToken:
     """A token with its flags, as the files write it."""
     if not isinstance(value, dict) or not isinstance(value.get("content"), str):
         raise UserError(f"{str(value)[:40]!r} is not a token", where=where, fix=AGAIN)
+    check_token(value["content"], where)
     special = value.get("special") is True
     flags = {key: value.get(key) is True for key in ("single_word", "lstrip", "rstrip")}
     normalized = value.get("normalized", not special) is True
@@ -98,7 +103,7 @@ def named_tokens(settings: Mapping[str, Any], defaults: Mapping[str, str]) -> di
         if value is not None:
             named[key] = special_token(value, key)
     own = {k: v for k, v in settings.items() if k.endswith("_token") and k not in keys}
-    return named | {key: value for key, value in own.items() if isinstance(value, str | AddedToken)}
+    return named | {key: special_token(value, key) for key, value in own.items() if isinstance(value, str | AddedToken)}
 
 
 def roles_of(named: Mapping[str, Token]) -> dict[str, str]:

@@ -38,7 +38,7 @@ def body(c: Config, side: str, embed: Tokens) -> Model:
                   dropout=c.get("dropout", 0.1))  # fmt: skip
     if side == "decoder":
         block = block.replace(cross=Cross(heads=heads, dropout=attention_dropout))
-    stack = Stack(width=width, depth=c.size(f"{side}_layers", 12), block=block, causal=side == "decoder")
+    stack = Stack(width=width, depth=c.count(f"{side}_layers", 12), block=block, causal=side == "decoder")
     return Model(embed=embed, stack=stack, init="bert")
 
 

@@ -14,7 +14,7 @@ from anyformer.core.model import Model
 from anyformer.core.stack import Stack
 from anyformer.embeds.tokens import Tokens
 from anyformer.errors import UserError
-from anyformer.families.config import THEIR_ACTS, Config
+from anyformer.families.config import LAYERS, THEIR_ACTS, Config
 from anyformer.families.family import BARE, BODY, CLASSIFY, LM_HEAD, MASKED, REPLACED, SPAN, TAG, Family
 from anyformer.feeds.mlp import MLP, Act
 from anyformer.heads import LM, Pooled, Replaced, Span, TokenHead
@@ -118,7 +118,9 @@ def settings(c: Config, head: str, kind: Kind) -> Model:
         c.skip(reason, *names.split())
     if kind.causal is None:
         c.only("is_decoder", False)
-    width, depth, dropout = size("hidden_size"), size("num_hidden_layers"), share("hidden_dropout_prob")
+    width, dropout = size("hidden_size"), share("hidden_dropout_prob")
+    layers = (kind.word("num_hidden_layers"), kind.default("num_hidden_layers"))
+    depth = c.size(*layers, LAYERS) if kind.grouped else c.count(*layers)  # layers that share weights are no modules
     act = c.act(kind.word("hidden_act"), kind.default("hidden_act"))
     norm = LayerNorm(eps=1e-12 if "layer_norm_eps" in kind.fixed else share("layer_norm_eps"))
     inner = size("intermediate_size")

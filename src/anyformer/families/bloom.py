@@ -33,7 +33,7 @@ def settings(c: Config, head: str) -> Model:
     norm = LayerNorm(eps=c.get("layer_norm_epsilon", 1e-5))
     attention = Attention(heads=c.size("n_head", 8), dropout=c.get("attention_dropout", 0.0))
     block = Block(mixer=attention, relative=Alibi(), feed=MLP(act="gelu_tanh"), norm=norm, dropout=dropout)
-    stack = Stack(width=c.size("hidden_size", 64), depth=c.size("n_layer", 2), causal=True, block=block)
+    stack = Stack(width=c.size("hidden_size", 64), depth=c.count("n_layer", 2), causal=True, block=block)
     return Model(embed=Tokens(vocab=c.size("vocab_size", 250880), norm=norm), stack=stack, head=answer(c, head))
 
 

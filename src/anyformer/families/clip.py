@@ -63,7 +63,7 @@ def layers(c: Config, norm: Norm, *, width: int, inner: int, heads: int, causal:
     width, inner = c.size("hidden_size", width), c.size("intermediate_size", inner)
     mixer = Attention(heads=c.size("num_attention_heads", heads), dropout=c.get("attention_dropout", 0.0))
     feed = MLP(width=None if inner == 4 * width else inner, act=c.act("hidden_act", "quick_gelu"))
-    depth = c.size("num_hidden_layers", 12)
+    depth = c.count("num_hidden_layers", 12)
     return Stack(width=width, depth=depth, causal=causal, block=Block(mixer=mixer, feed=feed, norm=norm), final=final)
 
 
@@ -148,7 +148,10 @@ def tower(c: Config, head: str) -> Model:
     name = f"{head}_config"
     older = c.data.get(f"{name}_dict")
     c.read.add(name)
-    part = Config((c.data.get(name) if older is None else older) or {}, f"{c.where} {name}")
+    given = (c.data.get(name) if older is None else older) or {}
+    if not isinstance(given, dict):
+        raise UserError(f"{name} is no object", where=c.where, fix="copy the file again")
+    part = Config(given, f"{c.where} {name}", c.tensors)
     part.skip("said by the whole", "projection_dim")
     spec = (text if head == TEXT else vision)(part, PROJECT, shared)
     c.data |= {f"{name}.{field}": part.data[field] for field in part.unread()}  # nobody read them: they are reported

@@ -60,6 +60,7 @@ THEIR_ACTS: dict[Act, str] = {
 }  # fmt: skip
 
 
+LARGEST = 1e30  # of any number; what is beyond it overflows somewhere
 LAYERS = 4096  # more layers than any public model by far; a file that asks for a million would only cost time
 
 
@@ -81,6 +82,8 @@ class Config:
         kinds = (int, float) if isinstance(default, float) else type(default)
         if default is not None and (not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool)):
             raise UserError(f"{name} is {value!r}", where=self.where, fix=f"expected a value like {default!r}")
+        if isinstance(default, float) and not abs(value) < LARGEST:  # also what is not a number
+            raise UserError(f"{name} is {value!r}", where=self.where, fix=f"expected a value like {default!r}")
         return float(value) if isinstance(default, float) else value
 
     def size(self, name: str, default: int | None, most: int = 2**24) -> Any:
@@ -88,11 +91,18 @@ class Config:
         value = self.get(name, default)
         if value is None and default is None:
             return None
-        most = LAYERS if "layer" in name else most
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
             raise UserError(
                 f"{name} is {str(value)[:40]}", where=self.where, fix=f"expected a whole number, 1 to {most}"
             )
+        return value
+
+    def count(self, name: str, default: int | None) -> Any:
+        """How many modules of a kind there are; the files must hold a tensor for each, or they would only cost time."""
+        value = self.size(name, default, LAYERS)
+        if value is not None and self.tensors is not None and value > max(len(self.tensors), 1):
+            raise UserError(f"{name} is {value}, the files hold {len(self.tensors)} tensors", where=self.where,
+                            fix="the folder's parts do not belong together")  # fmt: skip
         return value
 
     def only(self, name: str, value: Any, default: Any = ..., *, why: str = "is not implemented") -> None:

@@ -13,7 +13,7 @@ from anyformer.core.stack import Stack
 from anyformer.embeds.maps import Maps
 from anyformer.embeds.queries import Queries
 from anyformer.errors import UserError
-from anyformer.families.config import THEIR_ACTS, Config
+from anyformer.families.config import LAYERS, THEIR_ACTS, Config
 from anyformer.families.family import BARE, Family
 from anyformer.families.vit import plain, sides
 from anyformer.feeds.mlp import MLP
@@ -27,6 +27,7 @@ from anyformer.positions.sinusoid_grid import SinusoidGrid
 
 DETECT = "detect"
 PREFIX = "model."
+STAGES = 8  # of a ResNet: each halves the maps
 TIMM = {"resnet50": (3, 4, 6, 3), "resnet101": (3, 4, 23, 3), "resnet152": (3, 8, 36, 3)}  # those of bottlenecks
 
 
@@ -44,7 +45,7 @@ def half(c: Config, side: str) -> Stack:
         cross=Cross(heads=heads, dropout=dropout) if looks else None,
     )  # fmt: skip
     return Stack(
-        width=width, depth=c.size(f"{side}_layers", 6), block=block, final=LayerNorm() if looks else None
+        width=width, depth=c.count(f"{side}_layers", 6), block=block, final=LayerNorm() if looks else None
     )  # fmt: skip
 
 
@@ -74,7 +75,7 @@ def backbone(c: Config) -> ResNet:
     given = c.data.get("backbone_config") or {}
     if not isinstance(given, dict):
         raise UserError("backbone_config is no object", where=c.where, fix='expected {"model_type": "resnet", ...}')
-    part = Config(given, where=f"{c.where}: backbone_config")
+    part = Config(given, f"{c.where}: backbone_config", c.tensors)
     kind = part.get("model_type", "timm_backbone")
     colours = part.size("num_channels", c.size("num_channels", 3))
     if kind == "timm_backbone":
@@ -91,8 +92,10 @@ def backbone(c: Config) -> ResNet:
         part.only(name, False)
     depths, wide = part.get("depths", [3, 4, 6, 3]), part.get("hidden_sizes", [256, 512, 1024, 2048])
     width = part.size("embedding_size", 64)
-    if not depths or not all(type(depth) is int and 1 <= depth <= 4096 for depth in depths):
-        raise UserError(f"depths is {str(depths)[:40]}", where=part.where, fix="expected whole numbers above 0")
+    held = LAYERS if c.tensors is None else len(c.tensors)
+    if not 1 <= len(depths) <= STAGES or not all(type(depth) is int and 1 <= depth <= held for depth in depths):
+        raise UserError(f"depths is {str(depths)[:40]}", where=part.where,
+                        fix=f"expected a whole number for each of at most {STAGES} stages, with a tensor for each block")
     if list(wide) != [width * GROWTH * 2**stage for stage in range(len(depths))]:
         raise UserError(f"hidden_sizes {str(wide)[:60]} do not double from {GROWTH} times embedding_size {width}",
                         where=part.where, fix="use a plain ResNet")  # fmt: skip

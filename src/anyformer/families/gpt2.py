@@ -27,7 +27,7 @@ def settings(c: Config, head: str) -> Model:
     c.skip("heads for two tasks at once, not part of the lectures", "summary_type", "summary_use_proj",
            "summary_activation", "summary_proj_to_labels", "summary_first_dropout")  # fmt: skip
     c.skip("an older name of n_positions", "n_ctx")
-    width, depth, heads = c.size("n_embd", 768), c.size("n_layer", 12), c.size("n_head", 12)
+    width, depth, heads = c.size("n_embd", 768), c.count("n_layer", 12), c.size("n_head", 12)
     norm = LayerNorm(eps=c.get("layer_norm_epsilon", 1e-5))
     scale = 1.0 if not c.get("scale_attn_weights", True) else (width / heads) ** -0.5
     by_layer = c.get("scale_attn_by_inverse_layer_idx", False)

@@ -32,7 +32,7 @@ def settings(c: Config, head: str) -> Model:
     feed = MLP(width=None if inner == 4 * width else inner, act=c.act("hidden_act", "gelu"))
     order: Any = "parallel" if c.get("use_parallel_residual", True) else "serial"
     block = Block(mixer=attention, relative=rope(c, width // heads), feed=feed, norm=norm, order=order, dropout=dropout)
-    stack = Stack(width=width, depth=c.size("num_hidden_layers", 44), causal=True, block=block)
+    stack = Stack(width=width, depth=c.count("num_hidden_layers", 44), causal=True, block=block)
     embed = Tokens(vocab=c.size("vocab_size", 50432), dropout=dropout)
     return Model(embed=embed, stack=stack, head=answer(c, head))
 

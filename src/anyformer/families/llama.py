@@ -38,7 +38,7 @@ def settings(c: Config, head: str, kind: str) -> Model:
     c.skip("a limit of training; rotary positions have none", "max_position_embeddings")
     width, depth, heads = (
         c.size("hidden_size", 2560 if kind == "arcee" else 4096),
-        c.size("num_hidden_layers", 32),
+        c.count("num_hidden_layers", 32),
         c.size("num_attention_heads", 32),
     )
     kv_heads = c.size("num_key_value_heads", default["kv"]) or heads

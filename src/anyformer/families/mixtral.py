@@ -37,14 +37,14 @@ def settings(c: Config, head: str) -> Model:
     )  # fmt: skip
     top = c.size("num_experts_per_tok", 2)
     feed = Experts(
-        count=c.size("num_local_experts", 8), top=top, width=c.size("intermediate_size", 14336),
+        count=c.count("num_local_experts", 8), top=top, width=c.size("intermediate_size", 14336),
         act=c.act("hidden_act", "silu"), gated=True, bias=False, balance=c.get("router_aux_loss_coef", 0.001),
         renormalise=True if top == 1 else None,  # there a single weight is 1
     )  # fmt: skip
     relative = Rope(theta=theta, width=None if share == 1.0 else int(channels * share), scaling=scaling)
     norm = RMSNorm(eps=c.get("rms_norm_eps", 1e-5))
     block = Block(mixer=attention, feed=feed, norm=norm, relative=relative)
-    stack = Stack(width=width, depth=c.size("num_hidden_layers", 32), causal=True, block=block)
+    stack = Stack(width=width, depth=c.count("num_hidden_layers", 32), causal=True, block=block)
     return Model(embed=Tokens(vocab=c.size("vocab_size", 32000)), stack=stack, head=answer(c, head))
 
 

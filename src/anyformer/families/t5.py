@@ -39,8 +39,8 @@ def settings(c: Config, head: str) -> Network:
     norm = RMSNorm(eps=c.get("layer_norm_epsilon", 1e-6))
     block = Block(mixer=attention, relative=relative, feed=feed(c, width, dropout), norm=norm, dropout=dropout)
     embed = Tokens(vocab=c.size("vocab_size", 32128), dropout=dropout)
-    depth = c.size("num_layers", 6)
-    deep = c.size("num_decoder_layers", None) or depth
+    depth = c.count("num_layers", 6)
+    deep = c.count("num_decoder_layers", None) or depth
     made = answer(c, head, width)
     encoder = Model(embed=embed, stack=Stack(width=width, depth=depth, block=block), init="t5")
     if head in ALONE:

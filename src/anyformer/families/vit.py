@@ -38,7 +38,7 @@ def encoder(c: Config, embed: Patches, head: Head | None) -> Model:
     feed = MLP(width=None if inner == 4 * width else inner, act=c.act("hidden_act", "gelu"))
     norm = LayerNorm(eps=c.get("layer_norm_eps", 1e-12))
     block = Block(mixer=attention, feed=feed, norm=norm, dropout=embed.dropout)
-    stack = Stack(width=width, depth=c.size("num_hidden_layers", 12), block=block)
+    stack = Stack(width=width, depth=c.count("num_hidden_layers", 12), block=block)
     return Model(embed=embed, stack=stack, head=head, init="bert")
 
 

@@ -25,6 +25,9 @@ HARMLESS = {
     "speculation_type": None, "use_mtp": None, "low_memory": False,
     "remove_invalid_values": False, "assistant_early_exit": None,
 }  # fmt: skip
+# Rows are made for every beam and every text before the first token; the rest counts tokens and ids.
+MOST = {"num_beams": 4096, "num_return_sequences": 4096}
+LARGEST = 2**31 - 1
 DEFAULT_NEW_TOKENS = 20  # theirs too
 
 
@@ -105,7 +108,8 @@ class Generation:
             raise self.wrong("cache_implementation", 'use "dynamic" or "static"')
         for name in ("eos_token_id", "forced_eos_token_id", "suppress_tokens"):
             self.put(name, self.id_list(name))
-        stops = (self.stop_strings,) if isinstance(self.stop_strings, str) else tuple(self.stop_strings or ())
+        given = [self.stop_strings] if isinstance(self.stop_strings, str) else self.stop_strings or ()
+        stops = tuple(given) if isinstance(given, list | tuple) else (given,)
         if not all(isinstance(stop, str) and stop for stop in stops):
             raise self.wrong("stop_strings", "give one text or a list of texts, none of them empty")
         self.put("stop_strings", stops)
@@ -197,13 +201,17 @@ class Generation:
             given.pop("cache_implementation", None)  # memory, not text
         if "top_k" in given and given["top_k"] == 0:
             given.pop("top_k")
-        given["suppress_tokens"] = [*given.get("suppress_tokens", ()), *single_words(data.get("bad_words_ids"))]
-        if given.get("num_beams", 1) > 1 and given.get("do_sample"):
+        suppressed, forbidden = given.get("suppress_tokens", []), single_words(data.get("bad_words_ids"))
+        if forbidden and isinstance(suppressed, list):
+            given["suppress_tokens"] = suppressed + forbidden
+        beams = given.get("num_beams", 1)
+        several = is_whole(beams) and beams > 1
+        if several and given.get("do_sample"):
             raise UserError("num_beams above 1 with do_sample is not implemented and would change the text",
                             where="generation_config.json", fix="give your own settings")  # fmt: skip
-        if given.get("num_beams", 1) == 1 and not given.get("do_sample"):
+        if beams == 1 and not given.get("do_sample"):
             given.pop("num_return_sequences", None)
-        if given.get("num_beams", 1) > 1:
+        if several:
             given.pop("prompt_lookup_num_tokens", None)  # speed, not text
         try:
             return cls(**given)
@@ -231,8 +239,10 @@ class Generation:
         value = getattr(self, name)
         if value is None and optional:
             return
-        if not is_whole(value) or value < least:
-            raise self.wrong(name, f"use a whole number, {least} or more" + (", or leave it out" if optional else ""))
+        most = MOST.get(name, LARGEST)
+        if not is_whole(value) or not least <= value <= most:
+            most_said = f"{least} to {most}" if name in MOST else f"{least} or more"
+            raise self.wrong(name, f"use a whole number, {most_said}" + (", or leave it out" if optional else ""))
 
     def real(self, name: str, least: float, most: float, fix: str, *, above: bool = False) -> None:
         value = getattr(self, name)
@@ -246,7 +256,7 @@ class Generation:
         if value is None:
             return None
         ids = (value,) if is_whole(value) else tuple(value) if isinstance(value, list | tuple) else (None,)
-        if not all(is_whole(one) and one >= 0 for one in ids):
+        if not all(is_whole(one) and 0 <= one <= LARGEST for one in ids):
             raise self.wrong(name, "give a token id, a whole number from 0, or a list of them")
         return ids
 

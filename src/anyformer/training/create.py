@@ -193,8 +193,7 @@ def chosen_network(
     early = {path: value for path, value in changes.items() if path.startswith(("stack", "encoder", "decoder", "init"))}
     base = changed(base, early, "model")
     spec = fitted(base, name, task, sizes)
-    late = {path: value for path, value in changes.items() if path not in early}
-    return changed(spec, late, "model"), name
+    return changed(spec, changes, "model"), name  # the early ones again: what was asked for counts before the data's sizes
 
 
 def adapted(spec: Network, task: str, sizes: Sizes, name: str) -> Network:

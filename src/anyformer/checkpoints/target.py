@@ -1,0 +1,139 @@
+"""A new folder that is there whole or not at all, and refused before any work where it cannot be written.
+
+It is written under a hidden name beside its place and takes its own name last. What a killed process leaves is a folder
+called `.anyformer-part-...`: the next one that writes to the same place removes it, and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from anyformer import faults
+from anyformer.checkpoints import store
+from anyformer.errors import NoRoom, UserError
+
+PART = ".anyformer-part-"  # begins the names of folders that are being written
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def check_target(target: str | Path) -> Path:
+    """The place of a new folder; what is there already, or a name that no folder can have, is refused."""
+    target, shown = Path(target), ascii(str(target))[1:-1]
+    try:
+        if "\0" in str(target).encode("utf-8").decode():
+            raise ValueError
+        if target.is_symlink():
+            raise UserError("a link stands there", where=shown, fix="give a new folder")
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            raise UserError("the folder is there and not empty", where=shown, fix="give a new folder")
+    except (UnicodeEncodeError, ValueError, OSError) as error:
+        if isinstance(error, UserError):
+            raise
+        reason = error.strerror if isinstance(error, OSError) else "its name is not plain UTF-8"
+        raise UserError(f"no folder can be written there ({reason})", where=shown, fix="give another folder") from None
+    return target
+
+
+@contextmanager
+def new_folder(target: str | Path, *, needed: int = 0) -> Iterator[Path]:
+    """A folder to write into, which takes the target's place when all is written; of `needed` bytes or so."""
+    target = check_target(target)
+    made = make_parents(target.parent)
+    try:
+        part, lock = begin(target)
+        try:
+            remove_leftovers(target, part)
+            check_room(target, needed)
+            with full_disk_said(target, needed):
+                yield part
+                for path in part.iterdir():
+                    store.flush(path)
+                faults.point("before-rename")
+                part.rename(target)  # an empty folder there is replaced, any other not
+                store.flush(target.parent)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+            os.close(lock)
+    except BaseException:
+        for folder in made:
+            with contextlib.suppress(OSError):  # not empty: somebody else uses it by now
+                folder.rmdir()
+        raise
+
+
+def make_parents(parent: Path) -> list[Path]:
+    """Make a folder and those above it; the ones that were not there, the innermost first."""
+    missing = [folder for folder in (parent, *parent.parents) if not folder.exists()]
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(parent, error) from None
+    return missing
+
+
+def begin(target: Path) -> tuple[Path, int]:
+    """The hidden folder, locked for as long as this process lives."""
+    part = target.parent / f"{PART}{mark_of(target)}-{secrets.token_hex(4)}"
+    try:
+        part.mkdir()
+        lock = os.open(part, os.O_RDONLY)
+    except OSError as error:
+        raise unwritable(target, error) from None
+    with contextlib.suppress(OSError):  # a file system without locks: leftovers stay, by their clear name
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return part, lock
+
+
+def mark_of(target: Path) -> str:
+    """A short name for a target: the longest names have no room for more."""
+    return hashlib.sha256(target.name.encode()).hexdigest()[:8]
+
+
+def remove_leftovers(target: Path, own: Path) -> None:
+    """Delete what processes that died while writing to the same place have left; one that lives holds its lock."""
+    for path in target.parent.glob(f"{PART}{mark_of(target)}-????????"):
+        if path == own or path.is_symlink() or not path.is_dir():
+            continue
+        with contextlib.suppress(OSError):
+            lock = os.open(path, os.O_RDONLY)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(lock)
+
+
+def check_room(target: Path, needed: int) -> None:
+    """Refuse before writing what cannot fit."""
+    free = shutil.disk_usage(target.parent).free
+    if needed > free:
+        raise no_room(target, os.strerror(errno.ENOSPC), needed)
+
+
+@contextmanager
+def full_disk_said(target: Path, needed: int) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+            raise UserError("the folder is there and not empty", where=str(target), fix="give a new folder") from None
+        raise no_room(target, str(error.strerror), needed) if error.errno in FULL else unwritable(target, error) from None
+
+
+def no_room(target: Path, reason: str, needed: int) -> NoRoom:
+    free = shutil.disk_usage(target.parent).free
+    return NoRoom(f"could not be written ({reason}): about {needed:,} bytes needed, {free:,} bytes free",
+                  where=str(target), fix="make room, or give a folder on another disk")  # fmt: skip
+
+
+def unwritable(target: Path, error: OSError) -> UserError:
+    return UserError(f"no folder can be written there ({error.strerror})", where=str(target), fix="give another folder")

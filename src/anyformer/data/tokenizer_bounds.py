@@ -1,0 +1,219 @@
+"""What a tokenizer.json may ask for before it is handed to the tokenizers library.
+
+The library is compiled: it takes any number for an id and any list for a pipeline, and where they ask for too much
+memory the whole process ends. So ids are held against the size of the file, and the steps of a pipeline against what a
+text could become in them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from anyformer.errors import UserError
+
+FILE = "tokenizer.json"
+FIX = "that is no published tokenizer; copy the file again"
+FEW_IDS = 2**16  # ids a file may use without having as many bytes: a cut vocabulary keeps its special tokens' numbers
+LONGEST_TOKEN = 2**16  # characters
+LONGEST_PATTERN, MOST_REPEATS = 2**14, 2**12  # of a regular expression: characters, and its counts {n} multiplied
+LONGEST_WORD = 10_000  # characters; WordPiece compares every piece of a word
+MOST_STEPS, DEEPEST = 64, 8  # of a pipeline, and of pipelines inside each other
+MOST_GROWTH = 2**12  # characters that a character may become
+PIPELINES = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers", "post_processor": "processors",
+             "decoder": "decoders"}  # fmt: skip
+
+
+def check_tokenizer(data: Mapping[str, Any], size: int) -> None:
+    """Refuse a tokenizer.json, of `size` characters, whose numbers and steps no tokenizer needs."""
+    model = data.get("model")
+    if not isinstance(model, dict):
+        raise refused("there is no model")
+    check_model(model, max(size, FEW_IDS))
+    check_added(data.get("added_tokens"), max(size, FEW_IDS))
+    for name, inner in PIPELINES.items():
+        steps = list(steps_of(data.get(name), inner, name))
+        if len(steps) > MOST_STEPS:
+            raise refused(f"{name} has {len(steps):,} steps")
+        for step in steps:
+            check_step(step, name, max(size, FEW_IDS))
+        if growth(steps) > MOST_GROWTH:
+            raise refused(f"{name} makes a text more than {MOST_GROWTH:,} times as long")
+
+
+def refused(what: str) -> UserError:
+    return UserError(what, where=FILE, fix=FIX)
+
+
+# ---------------------------------------------------------------- ids and tokens
+
+
+def check_model(model: Mapping[str, Any], ids: int) -> None:
+    """Vocabulary, merges and limits of the model."""
+    vocab = model.get("vocab")
+    if isinstance(vocab, dict):
+        for token, number in vocab.items():
+            check_token(token)
+            check_id(number, ids, token)
+    elif isinstance(vocab, list):
+        for row in vocab:
+            if not isinstance(row, list) or len(row) != 2 or not isinstance(row[0], str) or not is_number(row[1]):
+                raise refused(f"vocab holds {str(row)[:40]}, expected a piece with its score")
+            check_token(row[0])
+        unknown = model.get("unk_id")
+        if unknown is not None:
+            check_id(unknown, len(vocab), "unk_id")
+    else:
+        raise refused("model has no vocab")
+    for pair in model.get("merges") or ():
+        parts = pair.split(" ", 1) if isinstance(pair, str) else pair
+        if not isinstance(parts, list) or len(parts) != 2 or not all(isinstance(part, str) for part in parts):
+            raise refused(f"merges holds {str(pair)[:40]}, expected two tokens")
+    longest = model.get("max_input_chars_per_word", 100)
+    if not is_whole(longest) or not 0 < longest <= LONGEST_WORD:
+        raise refused(f"max_input_chars_per_word is {str(longest)[:40]}, expected 1 to {LONGEST_WORD:,}")
+
+
+def check_added(rows: Any, ids: int) -> None:
+    """Tokens beside the vocabulary."""
+    if rows is None:
+        return
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise refused("added_tokens is no list of tokens")
+    for row in rows:
+        check_token(row.get("content"))
+        check_id(row.get("id"), ids, str(row.get("content")))
+
+
+def check_token(token: Any, where: str = FILE) -> None:
+    """Refuse what is no token: no text, or one that no vocabulary would hold."""
+    if not isinstance(token, str) or len(token) > LONGEST_TOKEN:
+        raise UserError(f"{str(token)[:40]!r} is no token of at most {LONGEST_TOKEN:,} characters", where=where, fix=FIX)
+
+
+def check_id(number: Any, ids: int, token: str) -> None:
+    if not is_whole(number) or not 0 <= number < ids:
+        raise refused(f"{token[:40]!r} has id {str(number)[:40]}, expected 0 to {ids - 1:,}")
+
+
+def is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e30
+
+
+# ---------------------------------------------------------------- steps
+
+
+def steps_of(step: Any, inner: str, name: str, depth: int = 0) -> Iterator[dict[str, Any]]:
+    """The steps of a pipeline one after the other, those of pipelines inside it too."""
+    if step is None:
+        return
+    if not isinstance(step, dict) or not isinstance(step.get("type"), str):
+        raise refused(f"{name} holds {str(step)[:40]}, expected a step with its type")
+    if depth > DEEPEST:
+        raise refused(f"{name} is nested more than {DEEPEST} deep")
+    if step["type"] != "Sequence":
+        yield step
+        return
+    within = step.get(inner)
+    if not isinstance(within, list) or not all(isinstance(one, dict) for one in within):
+        raise refused(f"{name} is a Sequence without {inner}")
+    for one in within:
+        yield from steps_of(one, inner, name, depth + 1)
+
+
+def check_step(step: Mapping[str, Any], name: str, ids: int) -> None:
+    """Patterns, ids and lengths of one step."""
+    pattern = step.get("pattern")
+    if isinstance(pattern, dict) and isinstance(pattern.get("Regex"), str):
+        check_pattern(pattern["Regex"], name)
+    if step["type"] == "TemplateProcessing":
+        check_template(step)
+    for number in numbers_in(step):
+        if not number < ids:
+            raise refused(f"{name} holds the number {str(number)[:40]}")
+
+
+def check_template(step: Mapping[str, Any]) -> None:
+    """What is put around a text names special tokens that the step itself describes."""
+    known = step.get("special_tokens")
+    if isinstance(known, list):
+        known = {row.get("id"): row for row in known if isinstance(row, dict)}
+    for pieces in (step.get("single"), step.get("pair")):
+        for piece in pieces if isinstance(pieces, list) else ():
+            token = piece.get("SpecialToken") if isinstance(piece, dict) else None
+            if token is not None and (not isinstance(token, dict) or token.get("id") not in (known or ())):
+                raise refused("post_processor names a special token that it does not describe")
+    for row in (known or {}).values():
+        ids, tokens = (row.get("ids"), row.get("tokens")) if isinstance(row, dict) else (None, None)
+        if not isinstance(ids, list) or not isinstance(tokens, list) or not 0 < len(ids) == len(tokens):
+            raise refused("post_processor has a special token without its ids")
+
+
+def numbers_in(value: Any) -> Iterator[int | float]:
+    """Every number inside a step."""
+    if isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from numbers_in(one)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield value
+
+
+def growth(steps: list[dict[str, Any]]) -> int:
+    """How many characters one character may become, at most, in the steps that replace text."""
+    found = 1
+    for step in steps:
+        if step["type"] == "Replace":
+            pattern, content = step.get("pattern"), str(step.get("content", ""))
+            exact = pattern.get("String") if isinstance(pattern, dict) else None
+            # A regular expression may match nothing at all, before every character.
+            found *= max(1, -(-len(content) // len(exact)) if exact else len(content) + 1)
+    return found
+
+
+def check_pattern(pattern: str, name: str) -> None:
+    """A regular expression that takes neither much memory to compile nor, on a long text, for ever to match."""
+    repeats = 1
+    for count in re.findall(r"\{(\d+)(?:,(\d*))?\}", pattern):
+        repeats *= max(int(number or 1) if len(number) < 9 else MOST_REPEATS + 1 for number in count) or 1
+    if len(pattern) > LONGEST_PATTERN or repeats > MOST_REPEATS:
+        raise refused(f"{name} has a pattern that is too large: {pattern[:40]!r}")
+    if repeats_a_repeat(pattern):
+        raise refused(f"{name} has a pattern that repeats what it repeats already: {pattern[:40]!r}")
+
+
+def repeats_a_repeat(pattern: str) -> bool:
+    r"""Whether a group that repeats something without a limit is itself repeated without a limit, as (a+)+ is.
+
+    >>> repeats_a_repeat(r"(a+)+$"), repeats_a_repeat(r"\s+(?!\S)|(?:'s)? ?\p{L}+")
+    (True, False)
+    """
+    open_groups, closed = [False], None  # whether a group holds such a repetition; that of the group just closed
+    at, in_class = 0, False
+    while at < len(pattern):
+        letter, rest = pattern[at], pattern[at:]
+        endless = letter in "*+" or re.match(r"\{\d*,\}", rest) is not None
+        if letter == "\\":
+            at, closed = at + 1, None
+        elif in_class:
+            in_class = letter != "]"
+        elif letter == "[":
+            in_class, closed = True, None
+        elif letter == "(":
+            open_groups.append(False)
+            closed = None
+        elif letter == ")":
+            closed = open_groups.pop() if len(open_groups) > 1 else False
+            open_groups[-1] = open_groups[-1] or closed
+        elif endless and closed:
+            return True
+        elif endless:
+            open_groups[-1], closed = True, None
+        else:
+            closed = None
+        at += 1
+    return False
