@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Literal, Self, dataclass_transform
 
 from anyformer.about import About
 from anyformer.errors import UserError, did_you_mean
+from anyformer.extras import require
 
 FORMAT = 1  # version of the saved form; a change of meaning raises it and adds an entry to MIGRATIONS
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}  # from version n to n + 1
@@ -106,6 +107,7 @@ class Spec:
 
     def to_yaml(self) -> str:
         """The same dictionary as YAML, for people (needs pyyaml, part of the `cli` extra)."""
+        require("yaml", "settings in YAML need")
         import yaml
 
         return yaml.safe_dump({"anyformer": FORMAT} | self.to_dict(), sort_keys=False, width=120)
@@ -113,6 +115,7 @@ class Spec:
     @classmethod
     def from_yaml(cls, text: str) -> Self:
         """Settings written by hand: fields may be left out, unknown ones are errors."""
+        require("yaml", "settings in YAML need")
         import yaml
 
         try:

@@ -24,6 +24,7 @@ from anyformer.data.prepared import Given, Prepared
 from anyformer.data.preprocess import sizes as sizes_of
 from anyformer.data.reopen import keep
 from anyformer.errors import UserError
+from anyformer.extras import require
 from anyformer.predictor import Predictor, load
 from anyformer.slots import Network
 from anyformer.training.choose import Sizes, default_preset, fitted, longest
@@ -39,6 +40,9 @@ NEW = ".new-"  # what a folder is called until it is complete
 
 def create(request: Request, say: Say, device: torch.device) -> RunFolder:
     """Prepare the data, decide the rest, and commit the folder of a new run."""
+    require("yaml", "the settings of a run need")
+    if request.task == "detect":
+        require("scipy", "detection needs")
     name = run_name(request)
     path = request.out if request.out is not None else Path("runs") / name
     check_new(path)

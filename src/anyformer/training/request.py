@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ from typing import Any
 from anyformer.data.settings import Data
 from anyformer.errors import UserError, did_you_mean
 from anyformer.objectives import OBJECTIVES
-from anyformer.spec import Spec, replace_in
-from anyformer.training.setting_paths import SECTIONS, is_setting, owners_of, suggestion
+from anyformer.spec import Spec, children, fields_of, replace_in
+from anyformer.training.setting_paths import is_setting, owners_of, suggestion
 from anyformer.training.settings import Training
 
 TASKS = tuple(OBJECTIVES)
@@ -117,7 +118,8 @@ def changed(spec: Spec, changes: Mapping[str, Any], where: str) -> Any:
         return replace_in(spec, changes)
     except UserError as error:
         culprit = first_wrong(spec, changes)
-        raise explained(error if culprit is None else culprit[1], where, culprit[0] if culprit else "") from None
+        path, first = culprit if culprit is not None else ("", error)
+        raise explained(first, spec, changes, where, path) from None
 
 
 def first_wrong(spec: Spec, changes: Mapping[str, Any]) -> tuple[str, UserError] | None:
@@ -132,17 +134,44 @@ def first_wrong(spec: Spec, changes: Mapping[str, Any]) -> tuple[str, UserError]
     return None
 
 
-def explained(error: UserError, section: str, path: str) -> UserError:
+def explained(error: UserError, spec: Spec, changes: Mapping[str, Any], section: str, path: str) -> UserError:
     """An error of a spec in the words of settings: their path, and how to have a setting of another part."""
     if not path:
         return error if error.where.startswith(section) else error.inside(section)
-    whole, fix = f"{section}.{path}", error.fix
-    if "has no setting" in error.what and is_setting(whole):
-        parent, name = whole.rpartition(".")[0], whole.rpartition(".")[2]
-        owners = owners_of(whole)
-        fix = f"it belongs to {' and '.join(owners[:3])}" if parent in SECTIONS else f"set {parent}={owners[0]} first"
-        return UserError(f"{error.what.split(' has no ')[0]} has no {name!r}", where=whole, fix=fix)
-    return UserError(error.what, where=whole, fix=fix, details=error.details)
+    whole = f"{section}.{path}"
+    if "has no setting" not in error.what or not is_setting(whole):
+        return UserError(error.what, where=whole, fix=error.fix, details=error.details)
+    name = whole.rpartition(".")[2]
+    what = f"{error.what.split(' has no ')[0]} has no {name!r}"
+    return UserError(what, where=whole, fix=way_to_have(spec, changes, section, path))
+
+
+def way_to_have(spec: Spec, changes: Mapping[str, Any], section: str, path: str) -> str:
+    """How to have a setting that the part at its place lacks: another place of it, or another part that fits there."""
+    parent, _, name = path.rpartition(".")
+    elsewhere = list(places_of(spec, name))
+    inside = next((place for place in elsewhere if place.startswith(f"{parent}.")), None)
+    if inside is not None:
+        return f"did you mean '{section}.{inside}'?"
+    owners = owners_of(f"{section}.{path}")
+    # The data decide how they are embedded and what is asked of them, so another part there would not fit them.
+    if parent and not parent.startswith(("embed", "head")):
+        for owner in owners:
+            with suppress(UserError):
+                replace_in(spec, {parent: owner, path: changes[path]})
+                return f"set {section}.{parent}={owner} first"
+    if elsewhere:
+        return f"did you mean '{section}.{elsewhere[0]}'?"
+    return f"it belongs to {' and '.join(owners[:3])}"
+
+
+def places_of(spec: Spec, name: str, above: str = "") -> Iterator[str]:
+    """The paths of every setting of this name in a tree."""
+    if name in fields_of(type(spec)):
+        yield f"{above}{name}"
+    for field_name in fields_of(type(spec)):
+        for inner, child in children(field_name, getattr(spec, field_name)):
+            yield from places_of(child, name, f"{above}{inner}.")
 
 
 def check_name(path: Path) -> None:

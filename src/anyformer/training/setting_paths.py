@@ -12,22 +12,11 @@ from anyformer.data.settings import Data
 from anyformer.errors import nearest, one_edit
 from anyformer.objectives import OBJECTIVES
 from anyformer.spec import Spec, fields_of, slots_in, subclasses
+from anyformer.training.other_names import setting_called
 from anyformer.training.settings import Training
 
 SECTIONS = ("data", "model", "objective", "training")
 DEEPEST = 6  # names one inside the other that are listed
-# What other programs call a setting.
-ELSEWHERE = {
-    "training.optimizer.rate": ("lr", "learning_rate"), "training.optimizer.decay": ("weight_decay",),
-    "training.batch": ("batch_size",), "training.steps": ("epochs", "max_steps", "iterations"),
-    "training.schedule.warmup": ("warmup_steps", "warmup_ratio"), "training.clip": ("grad_clip", "max_grad_norm"),
-    "training.patience": ("early_stopping",), "training.precision": ("dtype",), "training.save_every": ("save_steps",),
-    "data.words.length": ("max_length", "block_size", "context"), "data.words.kind": ("tokenizer",),
-    "data.words.vocab": ("vocab_size",), "data.pictures.size": ("image_size",), "data.target": ("label", "labels"),
-    "model.stack.depth": ("n_layer", "layers", "num_layers"), "model.stack.width": ("n_embd", "hidden_size", "d_model"),
-    "model.stack.block.mixer.heads": ("n_head", "num_heads"), "objective.smoothing": ("label_smoothing",),
-    "objective.beams": ("num_beams",),
-}  # fmt: skip
 
 
 def roots(section: str) -> list[type[Spec]]:
@@ -109,7 +98,7 @@ def suggestion(path: str) -> str:
     known = setting_paths()
     last = path.rpartition(".")[2].lower()
     near = next((name for name in known if one_edit(path, name)), None)
-    near = near or next((name for name, others in ELSEWHERE.items() if last in others), None)
+    near = near or setting_called(last)
     if near is None:  # a last name without its section, or with another one
         same = [name for name in known if name.rpartition(".")[2] == last]
         near = (nearest(path, same) or same[0]) if same else nearest(path, known)

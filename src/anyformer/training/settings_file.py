@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anyformer.errors import UserError, did_you_mean
+from anyformer.extras import require
 from anyformer.training.setting_paths import SECTIONS
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ def parsed(words: list[str], where: str = "--set") -> dict[str, Any]:
     >>> parsed(["training.batch=16", "training.ema=null"])
     {'training.batch': 16, 'training.ema': None}
     """
+    if not words:
+        return {}
+    require("yaml", "settings of a run need", where=where)
     import yaml
 
     found: dict[str, Any] = {}
@@ -60,6 +64,7 @@ def number(value: Any) -> Any:
 
 def from_file(path: Path) -> Written:
     """The settings of a YAML file, with the line of each; a run's `config.yaml` is one."""
+    require("yaml", "a file of settings needs", where=str(path))
     import yaml
 
     try:
