@@ -52,7 +52,11 @@ def create(request: Request, say: Say, device: torch.device) -> RunFolder:
     sweep_new(path.parent)
     folder = RunFolder(part)
     try:
-        part.mkdir()
+        try:
+            part.mkdir()
+        except OSError as error:
+            what = f"no folder can be made there ({error.strerror})"
+            raise UserError(what, where=f"--out {path}", fix="give another --out") from None
         folder.hold()
         config, prepared = decide(request, folder, say, device)
         write_down(folder, request, config, prepared, path)
@@ -157,6 +161,8 @@ def chosen_network(
     name = request.preset or default_preset(task, sizes, gpu=gpu)
     from anyformer.presets import preset
 
+    if task == "lm" and changes.get("stack.causal") is False:
+        raise UserError("a language model reads from left to right", where="model.stack.causal", fix="leave it out")
     base = preset(name)
     early = {path: value for path, value in changes.items() if path.startswith(("stack", "encoder", "decoder", "init"))}
     base = changed(base, early, "model")

@@ -53,6 +53,14 @@ class Request:
         for path in self.settings:
             if not is_setting(path):
                 raise UserError("no such setting", where=path[:100], fix=suggestion(path))
+        for path in LISTS:
+            names = self.settings.get(path)
+            twice = [name for name in names if list(names).count(name) > 1] if isinstance(names, tuple | list) else []
+            if twice:
+                raise UserError(f"{twice[0]!r} is given twice", where=path, fix="name it once")
+        if self.task == "lm" and self.settings.get("data.target"):
+            raise UserError("a language model has no target", where="data.target",
+                            fix="leave it out, or say --task classify")  # fmt: skip
         self.data()
         changed(Training(), self.section("training"), "training")
         self.check_objective()
@@ -76,7 +84,7 @@ class Request:
             except UserError as error:
                 problems.append(error)
         if problems:  # a wrong value says more than a setting that another task has
-            raise min(problems, key=lambda error: "has no setting" in error.what)
+            raise min(problems, key=lambda error: " has no '" in error.what)
 
     def check_preset(self, name: str) -> None:
         from anyformer.presets import PRESETS, preset
@@ -141,9 +149,12 @@ def explained(error: UserError, spec: Spec, changes: Mapping[str, Any], section:
     whole = f"{section}.{path}"
     if "has no setting" not in error.what or not is_setting(whole):
         return UserError(error.what, where=whole, fix=error.fix, details=error.details)
-    name = whole.rpartition(".")[2]
-    what = f"{error.what.split(' has no ')[0]} has no {name!r}"
-    return UserError(what, where=whole, fix=way_to_have(spec, changes, section, path))
+    part, _, named = error.what.replace(" has no settings inside", "").partition(" has no setting ")
+    steps = path.split(".")
+    lacking = next((at for at, step in enumerate(steps) if repr(step.partition("[")[0]) == named), len(steps) - 1)
+    place = ".".join(steps[: lacking + 1])  # the first name of the path that is not there
+    value = {path: changes[path]} if lacking == len(steps) - 1 else {}
+    return UserError(f"{part} has no {steps[lacking]!r}", where=whole, fix=way_to_have(spec, value, section, place))
 
 
 def way_to_have(spec: Spec, changes: Mapping[str, Any], section: str, path: str) -> str:
@@ -155,10 +166,10 @@ def way_to_have(spec: Spec, changes: Mapping[str, Any], section: str, path: str)
         return f"did you mean '{section}.{inside}'?"
     owners = owners_of(f"{section}.{path}")
     # The data decide how they are embedded and what is asked of them, so another part there would not fit them.
-    if parent and not parent.startswith(("embed", "head")):
+    if parent not in ("", "embed", "head"):
         for owner in owners:
             with suppress(UserError):
-                replace_in(spec, {parent: owner, path: changes[path]})
+                replace_in(spec, {parent: {"type": owner}, **changes})
                 return f"set {section}.{parent}={owner} first"
     if elsewhere:
         return f"did you mean '{section}.{elsewhere[0]}'?"
