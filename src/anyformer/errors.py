@@ -71,6 +71,21 @@ class Stopped(UserError):
         self.exit_code = code
 
 
+def check_range(
+    part: str, name: str, value: float | None, least: float, most: float | None = None, *, fix: str
+) -> None:
+    """Refuse a number outside its bounds, both of which are allowed, by the name of its own setting; None passes.
+
+    >>> check_range("Stack", "depth", -1, 0, fix="use 4")
+    Traceback (most recent call last):
+    anyformer.errors.UserError: Stack.depth: depth -1 is below 0; use 4
+    """
+    if value is not None and value < least:
+        raise UserError(f"{name} {value} is below {least}", where=f"{part}.{name}", fix=fix)
+    if value is not None and most is not None and value > most:
+        raise UserError(f"{name} {value} is above {most}", where=f"{part}.{name}", fix=fix)
+
+
 MOST = 12  # names listed where none is near
 
 

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, dataclass_transform
 
 from anyformer.about import About
-from anyformer.errors import UserError, did_you_mean
+from anyformer.errors import UserError, did_you_mean, nearest
+from anyformer.extras import require
 
 FORMAT = 1  # version of the saved form; a change of meaning raises it and adds an entry to MIGRATIONS
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}  # from version n to n + 1
@@ -109,6 +110,7 @@ class Spec:
 
     def to_yaml(self) -> str:
         """The same dictionary as YAML, for people (needs pyyaml, part of the `cli` extra)."""
+        require("yaml", "settings in YAML need")
         import yaml
 
         return yaml.safe_dump({"anyformer": FORMAT} | self.to_dict(), sort_keys=False, width=120)
@@ -116,6 +118,7 @@ class Spec:
     @classmethod
     def from_yaml(cls, text: str) -> Self:
         """Settings written by hand: fields may be left out, unknown ones are errors."""
+        require("yaml", "settings in YAML need")
         import yaml
 
         try:
@@ -319,7 +322,9 @@ def checked(value: Any, kind: Any, *, where: str) -> Any:
         if fits:
             return exact
     if isinstance(value, str) and (names := [name for name in literals_in(kind) if isinstance(name, str)]):
-        raise UserError(f"{value!r} is not a choice", where=where, fix=did_you_mean(value, names))
+        names_only = all(typing.get_origin(arm) is Literal for arm in arms_of(kind))
+        fix = did_you_mean(value, names) if names_only or nearest(value, names) else f"expected {described(kind)}"
+        raise UserError(f"{value!r} is not a choice", where=where, fix=fix)
     raise UserError(f"{value!r} does not fit", where=where, fix=f"expected {described(kind)}")
 
 
@@ -362,7 +367,9 @@ def described(kind: Any) -> str:
         if typing.get_origin(arm) is Literal:
             words += [repr(choice) for choice in typing.get_args(arm)]
         elif typing.get_origin(arm) is tuple:
-            words.append("a tuple of " + described(typing.get_args(arm)[0]))
+            inner = typing.get_args(arm)
+            many = "a list" if inner[-1] is Ellipsis else f"a list of {len(inner)}"
+            words.append(f"{many}, each {described(inner[0])}")
         elif isinstance(arm, type) and issubclass(arm, Spec):
             names = sorted(part.__name__ for part in (arm, *subclasses(arm)) if not part.abstract)
             words.append(f"a {arm.__name__} ({', '.join(names)})")

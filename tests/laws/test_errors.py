@@ -132,7 +132,7 @@ SETTINGS: dict[str, tuple[Callable[[], Any], str]] = {
     "vocab": (lambda: Tokens(vocab=0), "vocab 0 is below 1; give the number of token ids"),
     "empty-table": (lambda: Table(), "a table needs at least one column; give numbers= or categories="),
     "empty-category": (lambda: Table(categories=(3, 0)), "a category column has no values; leave the column out"),
-    "empty-joint": (lambda: Joint(parts=()), "() does not fit; expected a tuple of a Embed"),
+    "empty-joint": (lambda: Joint(parts=()), "() does not fit; expected a list, each a Embed"),
     "lm-vocab": (lambda: LM(tied=False, vocab=-2), "vocab -2 is below 1; give the number of token ids"),
     "tied-vocab": (lambda: LM(vocab=9), "a tied head takes its vocabulary from the embedding; leave vocab out"),
     "lm-of-images": (
@@ -147,7 +147,7 @@ SETTINGS: dict[str, tuple[Callable[[], Any], str]] = {
     "classes": (lambda: Pooled(classes=0), "classes 0 is below 1; give 2 or more"),
     "token-classes": (lambda: TokenHead(classes=0), "classes 0 is below 1; give the number of labels"),
     "outputs": (lambda: Regress(outputs=0), "outputs 0 is below 1; use 1"),
-    "depth": (lambda: language(depth=-1), "depth -1 0 or more; use 1"),
+    "depth": (lambda: language(depth=-1), "Stack.depth: depth -1 is below 0; use 4"),
     "no-block": (lambda: Stack(width=16, depth=2), "a stack of depth 2 has no block; give block=Block(...)"),
     "too-many-groups": (
         lambda: language(depth=2, stack={"groups": 4}),

@@ -13,6 +13,7 @@ LAYERS = [
         [
             "version",
             "errors",
+            "extras",
             "about",
             "plain_text",
             "files",

@@ -72,7 +72,9 @@ def open_folder(
     if (folder / CONFIG_FILE).is_file():
         return open_foreign(folder, head, device, dtype)
     raise UserError(
-        f"neither {SPEC_FILE} nor {CONFIG_FILE} is in the folder", where=folder.name, fix="give a model folder"
+        f"neither {SPEC_FILE} nor {CONFIG_FILE} is in the folder",
+        where=folder.name or str(folder),
+        fix="give a model folder",
     )
 
 

@@ -17,6 +17,7 @@ from anyformer.core.quantise import check_whole
 from anyformer.embeds.patches import Patches
 from anyformer.embeds.tokens import Tokens
 from anyformer.errors import UserError
+from anyformer.extras import require
 from anyformer.slots import compiles
 
 OPSET = 20
@@ -58,10 +59,8 @@ def export_onnx(folder: str | Path, predictor: Any) -> Path:
     if not compiles(spec):
         raise UserError("a recurrence goes token by token, which is no graph of one length", where="--to onnx",
                         fix="keep it as an anyformer folder")  # fmt: skip
-    try:
-        import onnxscript  # noqa: F401 - torch's exporter needs it and says so only deep inside
-    except ModuleNotFoundError:
-        raise UserError("onnxscript is not installed", where="--to onnx", fix='pip install "anyformer[onnx]"') from None
+    for module in ("onnx", "onnxscript"):  # torch's exporter says so only deep inside
+        require(module, "ONNX needs", where="--to onnx")
     graph, given, dynamic = inputs_of(spec, model)
     folder = fresh(folder)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)

@@ -15,6 +15,7 @@ from anyformer.commands.folders import Device, check_writes, torch_dtype
 from anyformer.commands.talking import Answer, LocalTalker, Talker
 from anyformer.commands.words import configure_messages, note, write, write_piece
 from anyformer.errors import UserError, did_you_mean
+from anyformer.extras import require
 
 PROMPT = "> "
 HELP = """/set NAME VALUE   a setting of answers; /set alone lists them
@@ -252,6 +253,7 @@ def named(rest: str, command: str) -> Path:
 
 def show_probabilities(words: list[tuple[str, float | None]]) -> None:
     """Pieces of text on the colour of their probability, or with the number behind each."""
+    require("rich", "colours of probabilities need")
     from rich.console import Console
 
     from anyformer.terminal import clean, shaded

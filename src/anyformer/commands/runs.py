@@ -13,6 +13,7 @@ import typer
 
 from anyformer.commands.words import configure_messages, note, write
 from anyformer.errors import UserError, did_you_mean
+from anyformer.extras import require
 
 if TYPE_CHECKING:
     from anyformer.training.history import Found
@@ -243,6 +244,7 @@ def drawn(lines: Callable[[int, bool], list[Any]]) -> str:
     """Lines of a drawing as text for stdout: with colours on a terminal, plain elsewhere."""
     import io
 
+    require("rich", "curves need")
     from rich.console import Console
 
     terminal = sys.stdout.isatty()

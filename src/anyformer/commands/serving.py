@@ -13,6 +13,7 @@ import typer
 from anyformer.commands.folders import Device, Folder, Quiet, torch_dtype
 from anyformer.commands.words import configure_messages, note, short, write
 from anyformer.errors import UserError
+from anyformer.extras import require
 
 if TYPE_CHECKING:
     from anyformer.serving.run import Standing
@@ -87,11 +88,8 @@ def serve(
 
 def needs_serve() -> None:
     """Say what to install, before anything is loaded."""
-    from importlib.util import find_spec
-
-    for name in ("starlette", "uvicorn", "httptools", "pydantic", "jinja2", "prometheus_client"):
-        if find_spec(name) is None:
-            raise UserError(f"serving needs the package {name}", fix="pip install 'anyformer[serve]'")
+    for module in ("starlette", "uvicorn", "httptools", "pydantic", "jinja2", "prometheus_client"):
+        require(module, "serving needs")
 
 
 def the_key(given: str | None, file: Path | None) -> str | None:

@@ -14,7 +14,7 @@ from anyformer.core.block import Block, BlockModule
 from anyformer.core.context import Context, lay_out
 from anyformer.core.residual import Residual
 from anyformer.core.stack import Stack, StackModule, growing
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_range
 from anyformer.norms.layer import LayerNorm
 from anyformer.slots import Body, Losses, Norm
 from anyformer.spec import Spec, field
@@ -28,8 +28,8 @@ class Stage(Spec):
     width: int | None = None
 
     def check(self) -> None:
-        if self.depth < 1 or (self.width is not None and self.width < 1):
-            raise UserError(f"depth {self.depth} and width {self.width} must be 1 or more", where="Stage", fix="use 2")
+        check_range("Stage", "depth", self.depth, 1, fix="use 2")
+        check_range("Stage", "width", self.width, 1, fix="use 64")
 
 
 class Pyramid(Body):

@@ -16,7 +16,7 @@ from anyformer.core.building import trial
 from anyformer.core.context import Context
 from anyformer.core.history import Replay
 from anyformer.core.state import LayerState
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_range
 from anyformer.slots import Body, Losses, Norm, Relative
 
 
@@ -45,10 +45,8 @@ class Stack(Body):
     recompute: bool = False
 
     def check(self) -> None:
-        if self.width < 1 or self.depth < 0:
-            raise UserError(
-                f"width {self.width} must be 1 or more and depth {self.depth} 0 or more", where="Stack", fix="use 1"
-            )
+        check_range("Stack", "width", self.width, 1, fix="use 256")
+        check_range("Stack", "depth", self.depth, 0, fix="use 4")
         if self.depth and self.block is None:
             raise UserError(f"a stack of depth {self.depth} has no block", where="Stack", fix="give block=Block(...)")
         if self.groups is not None and not 1 <= self.groups <= self.depth:

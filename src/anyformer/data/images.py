@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from anyformer.errors import UserError, did_you_mean
+from anyformer.extras import require
 from anyformer.files import read_json
 
 if TYPE_CHECKING:
@@ -281,10 +282,9 @@ class Reader:
 
 def pillow() -> Any:
     """pillow's Image module, loaded when the first picture comes."""
-    try:
-        from PIL import Image
-    except ImportError:
-        raise UserError("pictures need pillow, which is not installed", fix='pip install "anyformer[files]"') from None
+    require("PIL", "pictures need")
+    from PIL import Image
+
     return Image
 
 

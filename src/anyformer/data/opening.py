@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, cast
 from anyformer.data.encoding import NOTES, Judge, known, marked
 from anyformer.data.packing import HEAD, looks_like, packing, unpacked
 from anyformer.data.settings import Format
-from anyformer.errors import UserError, nearest
+from anyformer.errors import UserError, nearest, one_edit
 
 BLOCK = 2**20
 Bytes = bytes  # below, the name of a field hides it
@@ -233,7 +233,10 @@ def beside(path: Path) -> str:
     if os.access(folder, os.R_OK | os.X_OK):
         with os.scandir(folder) as found:
             names = sorted(entry.name for entry, _ in zip(found, range(10_000), strict=False))
-    near = nearest(path.name, names)
+    # A shared ending is no likeness: of .csv files, the one whose own name is near.
+    near = next((name for name in names if one_edit(path.name, name)), None)
+    by_stem = {Path(name).stem: name for name in names}
+    near = near or by_stem.get(nearest(path.stem, by_stem) or "")
     return f"did you mean {str(folder / near)[-120:]!r}?" if near else "check the path"
 
 

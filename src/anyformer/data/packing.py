@@ -10,6 +10,7 @@ import zlib
 from typing import Any, BinaryIO
 
 from anyformer.errors import UserError
+from anyformer.extras import require
 
 # Signature, where it stands, and what people call such a file. The first that fits counts.
 PACKED = ((b"\x1f\x8b", "gzip"), (b"\xfd7zXZ\x00", "xz"), (b"BZh", "bzip2"), (b"\x28\xb5\x2f\xfd", "zstd"))
@@ -111,8 +112,4 @@ class Watched(io.RawIOBase):
 
 def import_pyarrow(name: str = "") -> None:
     """Say what to install where pyarrow is missing."""
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError:
-        what = "tables need pyarrow, which is not installed"
-        raise UserError(what, where=name, fix="pip install 'anyformer[train]'") from None
+    require("pyarrow", "tables need", where=name)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from anyformer.errors import UserError
+from anyformer.extras import require
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -100,10 +100,9 @@ def opened(value: Any, folder: Path, formats: Sequence[str] = FORMATS) -> Iterat
 
 def pillow() -> Any:
     """pillow's Image module, loaded when the first picture comes."""
-    try:
-        from PIL import Image
-    except ImportError:
-        raise UserError("pictures need pillow, which is not installed", fix="pip install 'anyformer[train]'") from None
+    require("PIL", "pictures need")
+    from PIL import Image
+
     return Image
 
 

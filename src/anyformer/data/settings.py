@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from anyformer.errors import UserError, did_you_mean
+from anyformer.errors import UserError, check_range, did_you_mean
 from anyformer.spec import Spec, field
 
 Kind = Literal["text", "number", "category", "date", "image", "sound", "skip"]
@@ -82,10 +82,11 @@ class Pictures(Spec):
     def check(self) -> None:
         if self.size is not None and not 4 <= self.size <= 4096:
             raise UserError(f"size {self.size} is outside 4 to 4096", where="data.pictures.size", fix="use 32 or 224")
-        if not 0 <= self.crop < 0.5 or not 0 <= self.erase <= 1:
-            raise UserError("a share is out of range", where="data.pictures", fix="use crop 0.125 and erase 0.25")
-        if not 0 <= self.randaugment <= 8 or not 0 <= self.magnitude <= 30:
-            raise UserError("too much augmentation", where="data.pictures", fix="use randaugment 2, magnitude 9")
+        if not 0 <= self.crop < 0.5:
+            raise UserError(f"crop {self.crop} is not a share below 0.5", where="data.pictures.crop", fix="use 0.125")
+        check_range("data.pictures", "erase", self.erase, 0, 1, fix="use 0.25")
+        check_range("data.pictures", "randaugment", self.randaugment, 0, 8, fix="use 2")
+        check_range("data.pictures", "magnitude", self.magnitude, 0, 30, fix="use 9")
 
 
 class Sounds(Spec):
@@ -105,8 +106,9 @@ class Sounds(Spec):
             raise UserError(f"rate {self.rate} is outside 100 to 400000", where="data.sounds.rate", fix="use 16000")
         if self.seconds is not None and not 0.01 <= self.seconds <= 600:
             raise UserError(f"{self.seconds} seconds are no clip", where="data.sounds.seconds", fix="use 1 to 10")
-        if not 0 <= self.shift < 1 or not 0 <= self.gain <= 60:
-            raise UserError("a clip would vary too much", where="data.sounds", fix="use shift 0.1 and gain 6")
+        if not 0 <= self.shift < 1:
+            raise UserError(f"shift {self.shift} is not a share below 1", where="data.sounds.shift", fix="use 0.1")
+        check_range("data.sounds", "gain", self.gain, 0, 60, fix="use 6")
 
 
 class Steps(Spec):

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from anyformer.errors import UserError
+from anyformer.extras import install_command
 
 PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE
 ZEROS = 6  # crossings of the sinc on each side
@@ -131,7 +132,7 @@ def with_soundfile(path: Path) -> tuple[np.ndarray, Head]:
         import soundfile
     except (ImportError, OSError):
         raise UserError("only WAV can be read without the package soundfile", where=path.name,
-                        fix="pip install soundfile, or convert it to WAV") from None  # fmt: skip
+                        fix=f"{install_command('soundfile')}, or convert it to WAV") from None  # fmt: skip
     try:
         found, rate = soundfile.read(str(path), dtype="float32", always_2d=True)
     except (soundfile.SoundFileError, OSError, RuntimeError) as error:

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer as Core
 
 from anyformer.data.tokenizer_files import AGAIN, read_bytes, read_vocab_json, short
 from anyformer.errors import UserError
+from anyformer.extras import require
 
 Text = str | tuple[str, str]
 
@@ -239,14 +240,9 @@ class MarianEngine:
 
 
 def sentencepiece_model(files: dict[str, bytes], name: str) -> Any:
-    try:
-        import sentencepiece
-    except ImportError:
-        raise UserError(
-            "Marian's tokenizer needs the package sentencepiece",
-            where=name,
-            fix='pip install "anyformer[sentencepiece]"',
-        ) from None
+    require("sentencepiece", "Marian's tokenizer needs", where=name)
+    import sentencepiece
+
     try:
         return sentencepiece.SentencePieceProcessor(model_proto=files[name])
     except Exception as error:

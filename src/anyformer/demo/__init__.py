@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from anyformer.extras import require
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -31,6 +33,8 @@ def run(
 
     `seconds` is the time for training, `steps` a number of steps in its place; the whole takes some 15 s more.
     """
+    require("rich", "the demo needs")
+    require("pyarrow", "the demo needs")
     from anyformer.demo.show import Show
 
     show = Show(console_here() if console is None else console, quiet)

@@ -12,7 +12,7 @@ from anyformer.about import About
 from anyformer.core.context import Context, Mask, lay_out
 from anyformer.core.state import State
 from anyformer.embeds.mel import log_mel
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_range
 from anyformer.positions.grid import Grid
 from anyformer.slots import Embed, Norm, Position
 from anyformer.spec import field
@@ -50,11 +50,15 @@ class Frames(Embed):
     dropout: float = 0.0
 
     def check(self) -> None:
-        if self.rate < 1 or self.step < 1 or self.reach < 2:
-            raise UserError(f"rate {self.rate}, window {self.window} and hop {self.hop} leave no samples",
-                            where="Frames", fix="use rate 16000, window 0.025, hop 0.01")  # fmt: skip
-        if min(self.cell) < 1 or min(self.apart) < 1:
-            raise UserError(f"patch {self.patch} or stride {self.stride} is below 1", where="Frames", fix="use 16")
+        check_range("Frames", "rate", self.rate, 1, fix="use 16000")
+        if self.step < 1:
+            raise UserError(f"hop {self.hop} s is less than a sample", where="Frames.hop", fix="use 0.01")
+        if self.reach < 2:
+            raise UserError(f"window {self.window} s is less than 2 samples", where="Frames.window", fix="use 0.025")
+        if min(self.cell) < 1:
+            raise UserError(f"patch {self.patch} is below 1", where="Frames.patch", fix="use 16")
+        if min(self.apart) < 1:
+            raise UserError(f"stride {self.stride} is below 1", where="Frames.stride", fix="use 16")
         for name, least in (("mels", self.cell[0]), ("frames", self.cell[1])):
             if getattr(self, name) < least:
                 raise UserError(f"{name} {getattr(self, name)} is less than a patch of {least}",

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from anyformer.about import About
 from anyformer.core.context import Context, Mask, lay_out
 from anyformer.core.state import State
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_range
 from anyformer.positions.grid import Grid
 from anyformer.slots import Embed, Norm, Position
 from anyformer.spec import field
@@ -45,12 +45,8 @@ class Patches(Embed):
             near = max(1, round(rows / max(1, high))) * max(1, high)
             raise UserError(f"size {rows} x {columns} does not cut into {high} x {wide} pixel patches", where="Patches",
                             fix=f"try size {near}")  # fmt: skip
-        if self.channels < 1 or self.registers < 0:
-            raise UserError(
-                f"channels {self.channels} or registers {self.registers} is too small",
-                where="Patches",
-                fix="use channels 3",
-            )
+        check_range("Patches", "channels", self.channels, 1, fix="use 3")
+        check_range("Patches", "registers", self.registers, 0, fix="use 0 for none")
         if not 0 <= self.dropout < 1:
             raise UserError(f"dropout {self.dropout} is not a share below 1", where="Patches", fix="use 0.1")
         placed = self.leading + self.grid[0] * self.grid[1]

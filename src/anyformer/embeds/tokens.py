@@ -13,7 +13,7 @@ from anyformer.core.context import Context, Mask, lay_out
 from anyformer.core.int8 import Int8, Int8Table, look_up
 from anyformer.core.linear import Rows
 from anyformer.core.state import State
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_range
 from anyformer.slots import Embed, Norm, Position
 
 
@@ -38,10 +38,8 @@ class Tokens(Embed):
     def check(self) -> None:
         if self.vocab < 1:
             raise UserError(f"vocab {self.vocab} is below 1", where="Tokens", fix="give the number of token ids")
-        if self.segments < 0 or (self.inner is not None and self.inner < 1):
-            raise UserError(
-                f"segments {self.segments} or inner {self.inner} is too small", where="Tokens", fix="leave it out"
-            )
+        check_range("Tokens", "segments", self.segments, 0, fix="use 0 for none")
+        check_range("Tokens", "inner", self.inner, 1, fix="leave it out")
         if not 0 <= self.dropout < 1:
             raise UserError(f"dropout {self.dropout} is not a share below 1", where="Tokens", fix="use 0.1")
 

@@ -14,6 +14,7 @@ import numpy as np
 from anyformer.errors import UserError
 from anyformer.estimators.learn import learn, opened, saved
 from anyformer.evaluation.answers import Answers
+from anyformer.extras import install_command
 from anyformer.files import inside, read_json, short
 from anyformer.predictor import Predictor, load
 from anyformer.slots import Position
@@ -32,7 +33,7 @@ except ImportError:  # the classes are there to be named; making one says what i
         """Stands for scikit-learn's."""
 
         def __new__(cls, *args: Any, **params: Any) -> Any:
-            raise UserError(NEEDED, where=cls.__name__, fix="pip install 'anyformer[train]'")
+            raise UserError(NEEDED, where=cls.__name__, fix=install_command("sklearn"))
 
     class ClassifierMixin:  # type: ignore[no-redef]
         """Stands for scikit-learn's."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import time
 from collections import Counter
@@ -15,6 +14,7 @@ import numpy as np
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.metrics import metrics
 from anyformer.evaluation.rows import Rows, chosen, sampled
+from anyformer.extras import install_command, installed
 
 MOST_ROWS = 50_000  # rows a strong baseline learns from; above it a sample is drawn, and its name says so
 MOST_TEXT = 16 * 2**20  # bytes of training text that a compressor sees before the text it is judged on
@@ -171,8 +171,8 @@ def strong(
     if task == "lm":
         name, scores = compressed(train, test, judged)
         return Baseline(name, scores, time.perf_counter() - started)
-    if importlib.util.find_spec("sklearn") is None:
-        return Baseline("scikit-learn is not installed: pip install 'anyformer[train]'", {}, 0.0)
+    if not installed("sklearn"):
+        return Baseline(f"scikit-learn is not installed: {install_command('sklearn')}", {}, 0.0)
     from anyformer.evaluation import learners
 
     if not len(train) or not len(test):

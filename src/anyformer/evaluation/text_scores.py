@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from anyformer.extras import install_command, installed
+
 References = Sequence[str | Sequence[str]]
 
 WORD = re.compile(r"\w+")
-NO_BLEU = "BLEU and chrF left out: sacrebleu is not installed (pip install 'anyformer[train]')"
+NO_BLEU = f"BLEU and chrF left out: sacrebleu is not installed ({install_command('sacrebleu')})"
 
 
 def bleu_available() -> bool:
     """Whether sacreBLEU is installed."""
-    return importlib.util.find_spec("sacrebleu") is not None
+    return installed("sacrebleu")
 
 
 def several(references: References) -> list[list[str]]:

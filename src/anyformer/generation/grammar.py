@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import UserError
+from anyformer.extras import require
 from anyformer.generation.grammar_checks import as_list, check_length, check_parts, short
 
 LONGEST_SCHEMA, LONGEST_PATTERN, MOST_CHOICES = 65_536, 4_096, 1_024  # characters, characters, texts
@@ -226,11 +227,7 @@ MAKING = threading.Lock()
 
 def vocabulary_of(tokenizer: Spelled) -> Vocabulary:
     """Made once a tokenizer: all its tokens are sorted into a tree."""
-    try:
-        import llguidance  # noqa: F401 - asked for here, where a sentence can say what is missing
-    except ImportError:
-        raise UserError("constrained output needs the package llguidance",
-                        fix='pip install "anyformer[serve]"') from None  # fmt: skip
+    require("llguidance", "constrained output needs")
     with MAKING:
         if tokenizer not in VOCABULARIES:
             VOCABULARIES[tokenizer] = Vocabulary(tokenizer)

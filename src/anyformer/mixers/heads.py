@@ -28,10 +28,11 @@ def head_sizes(width: int, heads: int, kv_heads: int | None, key_size: int | Non
     """The sizes for a model width; a size left out is width / heads."""
     if key_size is None and width % heads:
         near = max(heads, round(width / heads) * heads)
-        fits = (n for n in range(max(1, heads - 7), min(heads + 8, width + 1)) if width % n == 0)
-        others = ", ".join(map(str, fits))
-        raise UserError(f"width {width} is not divisible by heads {heads}", where="width", fix=f"try width {near}",
-                        details=[f"or heads {others}"] if others else [])  # fmt: skip
+        fits = [n for n in range(max(1, heads - 7), min(heads + 8, width + 1)) if width % n == 0]
+        also = f" or heads {min(fits, key=lambda n: abs(n - heads))}" if fits else ""
+        raise UserError(f"width {width} is not divisible by heads {heads}", where="width",
+                        fix=f"try width {near}{also}",
+                        details=[f"or heads {', '.join(map(str, fits))}"] if len(fits) > 1 else [])  # fmt: skip
     channels = key_size if key_size is not None else width // heads
     value_channels = value_size if value_size is not None else (key_size if key_size is not None else width // heads)
     return HeadSizes(heads, kv_heads or heads, channels, value_channels)

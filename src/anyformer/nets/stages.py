@@ -8,7 +8,7 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_range
 from anyformer.slots import Backbone
 
 GROWTH = 4  # channels of a bottleneck's end over those of its middle
@@ -26,9 +26,12 @@ class Staged(Backbone, slot=True):
     colours: int = 3
 
     def check(self) -> None:
-        if not self.depths or min(*self.depths, self.width, self.colours) < 1:
-            raise UserError(f"depths {self.depths}, width {self.width} and colours {self.colours} must be 1 or more",
-                            where=type(self).__name__, fix="use depths (3, 4, 6, 3), width 64, colours 3")  # fmt: skip
+        part = type(self).__name__
+        if not self.depths or min(self.depths) < 1:
+            what = f"depths {self.depths} holds no stage, or one without a block"
+            raise UserError(what, where=f"{part}.depths", fix="use (3, 4, 6, 3)")
+        check_range(part, "width", self.width, 1, fix="use 64")
+        check_range(part, "colours", self.colours, 1, fix="use 3")
 
     @property
     def inputs(self) -> int:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_range
 from anyformer.objectives.batch import Batch
 from anyformer.objectives.mixing import cut_and_paste, mix
 from anyformer.objectives.objective import IGNORED, Objective, full, with_extra
@@ -32,8 +32,8 @@ class Classify(Objective):
     def check(self) -> None:
         if not 0 <= self.smoothing < 1:
             raise UserError(f"smoothing {self.smoothing} is not a share below 1", where="Classify", fix="use 0.1")
-        if self.mixup < 0 or self.cutmix < 0:
-            raise UserError("a strength is below 0", where="Classify.mixup", fix="use 0.8, or 0 for none")
+        check_range("Classify", "mixup", self.mixup, 0, fix="use 0.8, or 0 for none")
+        check_range("Classify", "cutmix", self.cutmix, 0, fix="use 1.0, or 0 for none")
         if self.weights is not None and any(weight <= 0 for weight in self.weights):
             raise UserError("a class weight is not positive", where="Classify.weights", fix="leave it out")
 

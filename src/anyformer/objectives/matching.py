@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from anyformer.errors import UserError
+from anyformer.extras import require
 
 DEAR = 1e9  # instead of what is no number: matched only where nothing else is left, so that training can say so
 
@@ -29,11 +29,9 @@ def assign(costs: Tensor, counts: Sequence[int]) -> Tensor:
 @torch.no_grad()
 def matched(costs: Tensor, counts: Sequence[int]) -> Tensor:
     """As `assign`, out of any compiler's sight."""
-    try:
-        from scipy.optimize import linear_sum_assignment
-    except ImportError:
-        what = "matching needs scipy, which is not installed"
-        raise UserError(what, where="Detect", fix="pip install 'anyformer[train]'") from None
+    require("scipy", "matching needs", where="Detect")
+    from scipy.optimize import linear_sum_assignment
+
     known = costs.cpu().double().nan_to_num(DEAR, DEAR, -DEAR)
     table = (known[None] if known.dim() == 3 else known.flatten(0, -4)).numpy()  # (L,B,Q,M)
     found = torch.full(table.shape[:3], -1)

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from anyformer.data.tokenizer import Tokenizer, template_of
 from anyformer.errors import UserError
+from anyformer.extras import require
 from anyformer.files import inside, read_json
 
 LONGEST = 262_144  # characters of a template
@@ -137,6 +138,7 @@ class FolderForm:
 
     def start(self) -> None:
         """A fresh process that has compiled the template."""
+        require("jinja2", "a chat template needs")
         self.process = subprocess.Popen(
             [sys.executable, "-I", str(WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, env={}, cwd=os.sep,

@@ -26,6 +26,7 @@ from anyformer.data.order import Order
 from anyformer.data.prepared import Say
 from anyformer.errors import UserError
 from anyformer.evaluation.image_scores import whole_numbers
+from anyformer.extras import require
 from anyformer.nets.sagan import SAGAN, SAGANModule
 from anyformer.outputs import make_folder, replacing
 from anyformer.predictor import LABELS_FILE, pick_device
@@ -174,6 +175,7 @@ def draw_images(net: SAGANModule, labels: Tensor, *, seed: int = 0, batch: int =
 
 def write_grid(path: Path, duel: Duel, data: ImageSet) -> None:
     """Samples of the mean generator from noise that never changes, a row a class."""
+    require("PIL", "pictures need")
     from PIL import Image
 
     labels = torch.arange(min(ROWS, len(data.names))).repeat_interleave(COLUMNS)

@@ -26,6 +26,7 @@ from anyformer.data.prepared import Given, Prepared
 from anyformer.data.preprocess import sizes as sizes_of
 from anyformer.data.reopen import keep
 from anyformer.errors import NoRoom, UserError
+from anyformer.extras import require
 from anyformer.files import digest
 from anyformer.outputs import hold_lock, is_at
 from anyformer.predictor import Predictor, load
@@ -47,6 +48,9 @@ def create(request: Request, say: Say, device: torch.device, *, weights: bool = 
 
     Without `weights` those to start from stay where they are: no step can be made.
     """
+    require("yaml", "the settings of a run need")
+    if request.task == "detect":
+        require("scipy", "detection needs")
     name = run_name(request)
     path = request.out if request.out is not None else Path("runs") / name
     check_new(path)
@@ -189,6 +193,8 @@ def chosen_network(
     name = request.preset or default_preset(task, sizes, gpu=gpu)
     from anyformer.presets import preset
 
+    if task == "lm" and changes.get("stack.causal") is False:
+        raise UserError("a language model reads from left to right", where="model.stack.causal", fix="leave it out")
     base = preset(name)
     early = {path: value for path, value in changes.items() if path.startswith(("stack", "encoder", "decoder", "init"))}
     base = changed(base, early, "model")

@@ -42,8 +42,12 @@ class Adversarial(Spec):
                 raise UserError(f"{name} {getattr(self, name)} is below 1", where="Adversarial", fix="use 1000")
         if self.batch < 2:
             raise UserError(f"batch {self.batch} is below 2", where="Adversarial", fix="use 64: batch norm needs more")
-        if not 0 <= self.ema < 1 or min(self.generator_rate, self.discriminator_rate) <= 0:
-            raise UserError("a rate or share is out of range", where="Adversarial", fix="use the defaults")
+        if not 0 <= self.ema < 1:
+            raise UserError(f"ema {self.ema} is not a share below 1", where="Adversarial.ema", fix="use 0.999")
+        for name in ("generator_rate", "discriminator_rate"):
+            if getattr(self, name) <= 0:
+                what = f"{name} {getattr(self, name)} is not positive"
+                raise UserError(what, where=f"Adversarial.{name}", fix="use 1e-4")
 
 
 # ---------------------------------------------------------------- a step

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ from anyformer.data.settings import Data
 from anyformer.errors import UserError, did_you_mean
 from anyformer.objectives import OBJECTIVES
 from anyformer.outputs import check_output_name
-from anyformer.spec import Spec, replace_in
-from anyformer.training.setting_paths import SECTIONS, is_setting, owners_of, suggestion
+from anyformer.spec import Spec, children, fields_of, replace_in
+from anyformer.training.setting_paths import is_setting, owners_of, suggestion
 from anyformer.training.settings import Training
 
 TASKS = tuple(OBJECTIVES)
@@ -53,6 +54,14 @@ class Request:
         for path in self.settings:
             if not is_setting(path):
                 raise UserError("no such setting", where=path[:100], fix=suggestion(path))
+        for path in LISTS:
+            names = self.settings.get(path)
+            twice = [name for name in names if list(names).count(name) > 1] if isinstance(names, tuple | list) else []
+            if twice:
+                raise UserError(f"{twice[0]!r} is given twice", where=path, fix="name it once")
+        if self.task == "lm" and self.settings.get("data.target"):
+            raise UserError("a language model has no target", where="data.target",
+                            fix="leave it out, or say --task classify")  # fmt: skip
         self.data()
         changed(Training(), self.section("training"), "training")
         self.check_objective()
@@ -76,7 +85,7 @@ class Request:
             except UserError as error:
                 problems.append(error)
         if problems:  # a wrong value says more than a setting that another task has
-            raise min(problems, key=lambda error: "has no setting" in error.what)
+            raise min(problems, key=lambda error: " has no '" in error.what)
 
     def check_preset(self, name: str) -> None:
         from anyformer.presets import PRESETS, preset
@@ -118,7 +127,8 @@ def changed(spec: Spec, changes: Mapping[str, Any], where: str) -> Any:
         return replace_in(spec, changes)
     except UserError as error:
         culprit = first_wrong(spec, changes)
-        raise explained(error if culprit is None else culprit[1], where, culprit[0] if culprit else "") from None
+        path, first = culprit if culprit is not None else ("", error)
+        raise explained(first, spec, changes, where, path) from None
 
 
 def first_wrong(spec: Spec, changes: Mapping[str, Any]) -> tuple[str, UserError] | None:
@@ -133,17 +143,47 @@ def first_wrong(spec: Spec, changes: Mapping[str, Any]) -> tuple[str, UserError]
     return None
 
 
-def explained(error: UserError, section: str, path: str) -> UserError:
+def explained(error: UserError, spec: Spec, changes: Mapping[str, Any], section: str, path: str) -> UserError:
     """An error of a spec in the words of settings: their path, and how to have a setting of another part."""
     if not path:
         return error if error.where.startswith(section) else error.inside(section)
-    whole, fix = f"{section}.{path}", error.fix
-    if "has no setting" in error.what and is_setting(whole):
-        parent, name = whole.rpartition(".")[0], whole.rpartition(".")[2]
-        owners = owners_of(whole)
-        fix = f"it belongs to {' and '.join(owners[:3])}" if parent in SECTIONS else f"set {parent}={owners[0]} first"
-        return UserError(f"{error.what.split(' has no ')[0]} has no {name!r}", where=whole, fix=fix)
-    return UserError(error.what, where=whole, fix=fix, details=error.details)
+    whole = f"{section}.{path}"
+    if "has no setting" not in error.what or not is_setting(whole):
+        return UserError(error.what, where=whole, fix=error.fix, details=error.details)
+    part, _, named = error.what.replace(" has no settings inside", "").partition(" has no setting ")
+    steps = path.split(".")
+    lacking = next((at for at, step in enumerate(steps) if repr(step.partition("[")[0]) == named), len(steps) - 1)
+    place = ".".join(steps[: lacking + 1])  # the first name of the path that is not there
+    value = {path: changes[path]} if lacking == len(steps) - 1 else {}
+    return UserError(f"{part} has no {steps[lacking]!r}", where=whole, fix=way_to_have(spec, value, section, place))
+
+
+def way_to_have(spec: Spec, changes: Mapping[str, Any], section: str, path: str) -> str:
+    """How to have a setting that the part at its place lacks: another place of it, or another part that fits there."""
+    parent, _, name = path.rpartition(".")
+    elsewhere = list(places_of(spec, name))
+    inside = next((place for place in elsewhere if place.startswith(f"{parent}.")), None)
+    if inside is not None:
+        return f"did you mean '{section}.{inside}'?"
+    owners = owners_of(f"{section}.{path}")
+    # The data decide how they are embedded and what is asked of them, so another part there would not fit them.
+    if parent not in ("", "embed", "head"):
+        for owner in owners:
+            with suppress(UserError):
+                replace_in(spec, {parent: {"type": owner}, **changes})
+                return f"set {section}.{parent}={owner} first"
+    if elsewhere:
+        return f"did you mean '{section}.{elsewhere[0]}'?"
+    return f"it belongs to {' and '.join(owners[:3])}"
+
+
+def places_of(spec: Spec, name: str, above: str = "") -> Iterator[str]:
+    """The paths of every setting of this name in a tree."""
+    if name in fields_of(type(spec)):
+        yield f"{above}{name}"
+    for field_name in fields_of(type(spec)):
+        for inner, child in children(field_name, getattr(spec, field_name)):
+            yield from places_of(child, name, f"{above}{inner}.")
 
 
 def check_name(path: Path) -> None:

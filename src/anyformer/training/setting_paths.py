@@ -9,25 +9,20 @@ from functools import lru_cache
 from anyformer.core.model import Model, Seq2Seq
 from anyformer.core.streams import Streams
 from anyformer.data.settings import Data
-from anyformer.errors import nearest, one_edit
+from anyformer.errors import did_you_mean, nearest, one_edit
 from anyformer.objectives import OBJECTIVES
 from anyformer.spec import Spec, fields_of, slots_in, subclasses
+from anyformer.training.other_names import setting_called
 from anyformer.training.settings import Training
 
 SECTIONS = ("data", "model", "objective", "training")
+WHOLE_SECTIONS = {
+    "data": "name one of its settings, such as data.words.length=256",
+    "model": "name a model by --preset, or one of its settings, such as model.stack.depth=4",
+    "objective": "name one of its settings, such as objective.smoothing=0.1",
+    "training": "name one of its settings, such as training.batch=16",
+}
 DEEPEST = 6  # names one inside the other that are listed
-# What other programs call a setting.
-ELSEWHERE = {
-    "training.optimizer.rate": ("lr", "learning_rate"), "training.optimizer.decay": ("weight_decay",),
-    "training.batch": ("batch_size",), "training.steps": ("epochs", "max_steps", "iterations"),
-    "training.schedule.warmup": ("warmup_steps", "warmup_ratio"), "training.clip": ("grad_clip", "max_grad_norm"),
-    "training.patience": ("early_stopping",), "training.precision": ("dtype",), "training.save_every": ("save_steps",),
-    "data.words.length": ("max_length", "block_size", "context"), "data.words.kind": ("tokenizer",),
-    "data.words.vocab": ("vocab_size",), "data.pictures.size": ("image_size",), "data.target": ("label", "labels"),
-    "model.stack.depth": ("n_layer", "layers", "num_layers"), "model.stack.width": ("n_embd", "hidden_size", "d_model"),
-    "model.stack.block.mixer.heads": ("n_head", "num_heads"), "objective.smoothing": ("label_smoothing",),
-    "objective.beams": ("num_beams",),
-}  # fmt: skip
 
 
 def roots(section: str) -> list[type[Spec]]:
@@ -106,11 +101,18 @@ def suggestion(path: str) -> str:
     >>> suggestion("training.bach"), suggestion("batch"), suggestion("trainig.steps")
     ("did you mean 'training.batch'?", "did you mean 'training.batch'?", "did you mean 'training.steps'?")
     """
+    if path.strip(".") in SECTIONS:
+        return WHOLE_SECTIONS[path.strip(".")]
     known = setting_paths()
-    last = path.rpartition(".")[2].lower()
-    near = next((name for name in known if one_edit(path, name)), None)
-    near = near or next((name for name, others in ELSEWHERE.items() if last in others), None)
+    parent, _, last = path.rpartition(".")
+    last = last.lower()
+    near = next((name for name in known if one_edit(path, name)), None) or setting_called(last)
     if near is None:  # a last name without its section, or with another one
         same = [name for name in known if name.rpartition(".")[2] == last]
-        near = (nearest(path, same) or same[0]) if same else nearest(path, known)
+        near = (nearest(path, same) or same[0]) if same else None
+    names = [name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == parent]
+    if near is None and names:  # all but the last name is right
+        inside = nearest(last, names)
+        return f"did you mean '{parent}.{inside}'?" if inside is not None else did_you_mean(last, names)
+    near = near or nearest(path, known)
     return f"did you mean {near!r}?" if near is not None else "they begin with data., model., objective. or training."

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anyformer.errors import UserError, did_you_mean
+from anyformer.errors import UserError, did_you_mean, nearest
+from anyformer.extras import require
 from anyformer.training.setting_paths import SECTIONS
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ def parsed(words: list[str], where: str = "--set") -> dict[str, Any]:
     >>> parsed(["training.batch=16", "training.ema=null"])
     {'training.batch': 16, 'training.ema': None}
     """
+    if not words:
+        return {}
+    require("yaml", "settings of a run need", where=where)
     import yaml
 
     found: dict[str, Any] = {}
@@ -60,6 +64,7 @@ def number(value: Any) -> Any:
 
 def from_file(path: Path) -> Written:
     """The settings of a YAML file, with the line of each; a run's `config.yaml` is one."""
+    require("yaml", "a file of settings needs", where=str(path))
     import yaml
 
     try:
@@ -69,8 +74,10 @@ def from_file(path: Path) -> Written:
             raise UserError("too large for a file of settings", where=str(path), fix="give a YAML file")
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        near = did_you_mean(path.name, beside(path))
-        raise UserError("no such file", where=str(path), fix=near) from None
+        by_stem = {Path(name).stem: name for name in beside(path)}
+        near = nearest(path.stem, by_stem)
+        fix = f"did you mean {by_stem[near]!r}?" if near is not None else "give a YAML file, as a run's config.yaml"
+        raise UserError("no such file", where=str(path), fix=fix) from None
     except (OSError, UnicodeDecodeError) as error:
         why = "is not text" if isinstance(error, UnicodeDecodeError) else f"cannot be read ({error.strerror})"
         raise UserError(f"the file {why}", where=str(path), fix="give a YAML file") from None
