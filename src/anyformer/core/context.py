@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from anyformer.core.pytrees import register
 from anyformer.errors import UserError
 
 if TYPE_CHECKING:
@@ -73,6 +74,10 @@ class Context:
         )  # fmt: skip
 
 
+FACTS = ("grid", "ordered", "rolling", "past", "gaps")  # what is known of a pass in Python, not in tensors
+register(Context, facts=FACTS)
+
+
 def lay_out(
     batch: int,
     length: int,
@@ -88,6 +93,8 @@ def lay_out(
 ) -> Context:
     """The context of `length` new tokens a row, after whatever tokens `state` already holds."""
     past = 0 if state is None else state.length
+    if batch < 1:
+        raise UserError("the input holds no rows", fix="give at least one")
     if length < 1:
         raise UserError("the input holds no tokens", fix="give at least one token a row")
     padding, allowed_parts, bias, functions = sort_masks(mask, batch, length, past + length)

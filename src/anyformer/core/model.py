@@ -13,6 +13,7 @@ from anyformer.about import About
 from anyformer.core.building import materialise, trial
 from anyformer.core.context import Context, Mask
 from anyformer.core.init import Init
+from anyformer.core.pytrees import register
 from anyformer.core.stack import Stack
 from anyformer.core.state import State
 from anyformer.embeds.tokens import Tokens
@@ -32,6 +33,9 @@ class Output:
     memory: Tensor | None = None  # the encoder's output, of an encoder-decoder
     context: Context | None = None  # what the pass knew of its tokens
     layers: list[Tensor] | None = None  # what a head would be given after each layer, where asked for
+
+
+register(Output)
 
 
 class Model(Network):

@@ -13,7 +13,7 @@ from anyformer.about import About
 from anyformer.core.block import Block, BlockModule
 from anyformer.core.context import Context, lay_out
 from anyformer.core.residual import Residual
-from anyformer.core.stack import Stack, StackModule, growing
+from anyformer.core.stack import Stack, StackModule, growing, known
 from anyformer.errors import UserError, check_range
 from anyformer.norms.layer import LayerNorm
 from anyformer.slots import Body, Losses, Norm
@@ -113,8 +113,9 @@ class PyramidModule(nn.Module):
                 if isinstance(child, Residual):
                     child.drop_path = growing(block.spec.drop_path, i, len(blocks))
 
-    def forward(self, x: Tensor, context: Context, state: None = None) -> tuple[Tensor, Losses]:
+    def forward(self, x: Tensor, context: Context | None = None, state: None = None) -> tuple[Tensor, Losses]:
         """(B,T,D) to (B,T',D'); auxiliary losses are summed over layers by name."""
+        context = known(context)
         total: Losses = {}
         for y, losses, _ in self.walk(x, context):
             x = y

@@ -140,8 +140,11 @@ class StackModule(nn.Module):
                     block._modules.pop(name, None)  # the first owns it: registered twice, it would be stored twice
                     object.__setattr__(block, name, getattr(first, name))
 
-    def forward(self, x: Tensor, context: Context, state: list[LayerState] | None = None) -> tuple[Tensor, Losses]:
+    def forward(
+        self, x: Tensor, context: Context | None = None, state: list[LayerState] | None = None
+    ) -> tuple[Tensor, Losses]:
         """(B,T,D) to (B,T,D); auxiliary losses are summed over layers by name."""
+        context = known(context)
         total: Losses = {}
         for y, losses in self.walk(x, context, state):
             x = y
@@ -190,6 +193,14 @@ class NoTables(nn.Module):
 
     def forward(self, context: Context, dtype: object) -> tuple[Tensor, ...]:
         return ()
+
+
+def known(context: Context | None) -> Context:
+    """The context that an embedding makes; a stack called by itself has none, nor a scheme that fills its weights."""
+    if context is None:
+        raise UserError("a stack by itself does not know its tokens", where="Stack",
+                        fix="build Model(embed=..., stack=...), or pass context=")  # fmt: skip
+    return context
 
 
 def growing(rate: float, layer: int, depth: int) -> float:

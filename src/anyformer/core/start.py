@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -23,21 +24,40 @@ class Starting(nn.Module):
         self.starts: dict[str, Start] = {}
 
 
+# Partial applications of functions with a name: a module that holds one can be pickled.
+
+
 def constant(value: float) -> Start:
     """The same number everywhere."""
-    return lambda p, generator: p.fill_(value)
+    return partial(fill_constant, value=value)
 
 
 def normal(std: float) -> Start:
     """Normal around 0."""
-    return lambda p, generator: p.normal_(0.0, std, generator=generator)
+    return partial(fill_normal, std=std)
 
 
 def uniform(low: float, high: float) -> Start:
     """Uniform between two numbers."""
-    return lambda p, generator: p.uniform_(low, high, generator=generator)
+    return partial(fill_uniform, low=low, high=high)
 
 
 def values(table: Tensor) -> Start:
     """Given numbers, such as a ramp over the channels."""
-    return lambda p, generator: p.copy_(table)
+    return partial(fill_values, table=table)
+
+
+def fill_constant(p: Tensor, generator: torch.Generator | None, *, value: float) -> Tensor:
+    return p.fill_(value)
+
+
+def fill_normal(p: Tensor, generator: torch.Generator | None, *, std: float) -> Tensor:
+    return p.normal_(0.0, std, generator=generator)
+
+
+def fill_uniform(p: Tensor, generator: torch.Generator | None, *, low: float, high: float) -> Tensor:
+    return p.uniform_(low, high, generator=generator)
+
+
+def fill_values(p: Tensor, generator: torch.Generator | None, *, table: Tensor) -> Tensor:
+    return p.copy_(table)

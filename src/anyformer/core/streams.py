@@ -20,6 +20,7 @@ from anyformer.core.building import materialise, trial
 from anyformer.core.context import Context, Mask, lay_out
 from anyformer.core.init import Init
 from anyformer.core.model import Model, ModelModule, Output, check_rules
+from anyformer.core.pytrees import register
 from anyformer.core.stack import StackModule
 from anyformer.errors import UserError
 from anyformer.heads.pooled import Pooled
@@ -35,6 +36,9 @@ class PairOutput(Output):
 
     first: Output = field(kw_only=True)
     second: Output = field(kw_only=True)
+
+
+register(PairOutput)
 
 
 class Streams(Network):

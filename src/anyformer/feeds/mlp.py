@@ -16,13 +16,26 @@ from anyformer.slots import Feed
 
 Act = Literal["relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "relu2", "sigmoid", "tanh"]
 
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
+def quick_gelu(x: Tensor) -> Tensor:
+    return x * torch.sigmoid(1.702 * x)
+
+
+def relu2(x: Tensor) -> Tensor:
+    return F.relu(x).square()
+
+
 ACTS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    "gelu_tanh": gelu_tanh,
+    "quick_gelu": quick_gelu,
     "silu": F.silu,
-    "relu2": lambda x: F.relu(x).square(),
+    "relu2": relu2,
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -36,7 +37,7 @@ class Cell(Starting):
         drawn = uniform(-(hidden**-0.5), hidden**-0.5)
         self.starts = dict.fromkeys(("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"), drawn)
         if kind == "lstm":
-            self.starts["bias_ih_l0"] = open_gate(drawn, hidden)
+            self.starts["bias_ih_l0"] = partial(open_gate, drawn=drawn, hidden=hidden)
 
     @property
     def parts(self) -> int:
@@ -97,14 +98,10 @@ def computing(x: Tensor) -> torch.dtype:
     return torch.float32 if x.device.type == "cpu" and x.dtype in HALF else x.dtype
 
 
-def open_gate(drawn: Start, hidden: int) -> Start:
-    """The biases of an LSTM, rows input, forget, cell, output."""
-
-    def fill(p: Tensor, generator: torch.Generator | None) -> None:
-        drawn(p, generator)
-        p[hidden : 2 * hidden] += 1.0
-
-    return fill
+def open_gate(p: Tensor, generator: torch.Generator | None, *, drawn: Start, hidden: int) -> None:
+    """Fill the biases of an LSTM, rows input, forget, cell, output."""
+    drawn(p, generator)
+    p[hidden : 2 * hidden] += 1.0
 
 
 def begins(context: Context) -> Tensor | None:

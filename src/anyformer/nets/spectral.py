@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anyformer.core.start import Starting, constant
+from anyformer.core.start import Starting, constant, uniform
 
 FIRST = 15  # power iterations at the start, so that a fresh layer is normalised before its first training pass
 EPS = 1e-12
@@ -28,7 +28,7 @@ class Spectral(Starting):
         self.weight = nn.Parameter(torch.empty(shape))
         self.u = nn.Parameter(torch.empty(shape[0]), requires_grad=False)
         self.bias = nn.Parameter(torch.zeros(shape[0])) if bias else None
-        self.starts["weight"] = lambda p, generator: p.uniform_(-bound, bound, generator=generator)
+        self.starts["weight"] = uniform(-bound, bound)
         self.starts["u"] = self.first
         self.starts["bias"] = constant(0)
 

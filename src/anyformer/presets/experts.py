@@ -15,6 +15,7 @@ from anyformer.heads.lm import LM
 from anyformer.mixers.attention import Attention
 from anyformer.norms.rms import RMSNorm
 from anyformer.positions.buckets import Buckets
+from anyformer.positions.rope import Rope
 
 
 def switch(width: int, depth: int, heads: int, inner: int, experts: int, *, vocab: int = 32128) -> Model:
@@ -28,7 +29,21 @@ def switch(width: int, depth: int, heads: int, inner: int, experts: int, *, voca
     return Model(embed=Tokens(vocab=vocab), stack=stack, head=LM(tied=True))
 
 
+def mixtral(
+    width: int, depth: int, heads: int, kv_heads: int, inner: int, experts: int, *, vocab: int = 32000
+) -> Model:
+    """Mistral's parts; in every block each token goes to two of the experts (2401.04088, 8x7B)."""
+    block = Block(
+        mixer=Attention(heads=heads, kv_heads=kv_heads, bias=False), relative=Rope(theta=1e6), norm=RMSNorm(eps=1e-5),
+        feed=Experts(count=experts, top=2, width=inner, act="silu", gated=True, bias=False, balance=0.02),
+    )  # fmt: skip
+    stack = Stack(width=width, depth=depth, causal=True, block=block)
+    return Model(embed=Tokens(vocab=vocab), stack=stack, head=LM(tied=False))
+
+
 PRESETS: dict[str, Callable[[], Model]] = {
     "switch-small": partial(switch, 512, 8, 8, 2048, 8),
     "switch-small-tiny": partial(switch, 128, 4, 4, 192, 4, vocab=512),
+    "mixtral": partial(mixtral, 4096, 32, 32, 8, 14336, 8),
+    "mixtral-tiny": partial(mixtral, 128, 3, 4, 2, 128, 4, vocab=512),
 }
