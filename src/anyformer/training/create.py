@@ -6,6 +6,7 @@ there can always be resumed.
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 import shutil
 from collections.abc import Callable
@@ -37,6 +38,7 @@ from anyformer.training.settings import Config, Training
 
 Say = Callable[[str], None]
 START_FILE = "start.safetensors"  # the weights of a run that began with `--from`
+OWN = "own"  # how a network goes by that somebody gave instead of a name
 NEW = ".new-"  # what a folder is called until it is complete
 
 
@@ -160,10 +162,10 @@ def chosen_network(
             raise UserError("both --preset and --from are given", where="--preset", fix="give one of them")
         spec = adapted(start.spec, task, sizes, str(request.start))
         return changed(spec, changes, "model"), Path(str(request.start)).name
-    name = request.preset or default_preset(task, sizes, gpu=gpu)
-    from anyformer.presets import preset
-
-    base = preset(name)
+    if request.preset is None:
+        request = dataclasses.replace(request, preset=default_preset(task, sizes, gpu=gpu))
+    base = request.network()
+    name = request.preset if isinstance(request.preset, str) else OWN
     early = {path: value for path, value in changes.items() if path.startswith(("stack", "encoder", "decoder", "init"))}
     base = changed(base, early, "model")
     spec = fitted(base, name, task, sizes)
