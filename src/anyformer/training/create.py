@@ -31,6 +31,7 @@ from anyformer.predictor import Predictor, load
 from anyformer.slots import Network
 from anyformer.training.choose import Sizes, default_preset, fitted, longest
 from anyformer.training.defaults import default_objective, default_training
+from anyformer.training.idle import refuse_idle, refuse_overruled
 from anyformer.training.probe import check_bf16
 from anyformer.training.request import Request, changed
 from anyformer.training.run import CONFIG_FILE, LOCK_FILE, RunFolder, check_new, now
@@ -116,6 +117,7 @@ def decide(
         given=brought(start),
         say=say,
     )
+    refuse_idle(request, prepared)
     keep(prepared, folder.cache)
     sizes = Sizes(**sizes_of(prepared.preprocess, prepared.tokenizer))
     gpu = device.type != "cpu"
@@ -170,6 +172,7 @@ def chosen_network(
     base = changed(base, early, "model")
     spec = fitted(base, name, task, sizes)
     late = {path: value for path, value in changes.items() if path not in early}
+    refuse_overruled(request, changed(spec, early, "model"), spec, early)
     return changed(spec, late, "model"), name
 
 
