@@ -22,11 +22,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 WORDS = "the a cat dog sat ran on under mat house big small red blue and then it was very happy sad tree".split()
+ENVIRONMENT = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 POLICIES: dict[str, dict[str, str]] = {
     "as started": {},
-    "spinning": {"OMP_WAIT_POLICY": "active"},
-    "library default": {"OMP_WAIT_POLICY": ""},
     "sleeping": {"OMP_WAIT_POLICY": "passive"},
+    "10,000 turns": {"GOMP_SPINCOUNT": "10000"},
+    "library default": {"GOMP_SPINCOUNT": "300000"},
 }
 
 
@@ -51,7 +52,7 @@ def step_milliseconds(where: Path, cores: list[int], env: dict[str, str], *, thr
     sets = ["--set", f"training.eval_every={steps}", *(["--set", f"training.threads={threads}"] if threads else [])]
     words = [sys.executable, "-m", "anyformer.cli", "train", "book.txt", "--device", "cpu", "--steps", str(steps),
              "--out", str(run), "--quiet", *sets]  # fmt: skip
-    plain = {name: value for name, value in os.environ.items() if name not in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY")}
+    plain = {name: value for name, value in os.environ.items() if name not in ENVIRONMENT}
     plain |= env
     subprocess.run(words, cwd=where, env=plain, check=True, capture_output=True,
                    preexec_fn=lambda: os.sched_setaffinity(0, cores))  # fmt: skip
@@ -59,24 +60,46 @@ def step_milliseconds(where: Path, cores: list[int], env: dict[str, str], *, thr
     return 1e3 * statistics.median(line["seconds"] for line in lines[3:])
 
 
+def write_text(where: Path) -> None:
+    draw = random.Random(0)
+    lines = (" ".join(draw.choices(WORDS, k=8)) for _ in range(4000))
+    (where / "book.txt").write_text("\n".join(lines) + "\n")
+
+
+def pair(where: Path, cores: list[int], env: dict[str, str], *, threads: int | None, steps: int) -> list[float]:
+    """Milliseconds of a step alone, and beside a neighbour."""
+    times = []
+    for busy in (False, True):
+        with neighbour(cores[0], busy=busy):
+            times.append(step_milliseconds(where, cores, env, threads=threads, steps=steps))
+    return times
+
+
+def measure(steps: int) -> float:
+    """How many times as long a step takes beside a neighbour, as the command line starts it, with two threads."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_text(Path(folder))
+        alone, beside = pair(Path(folder), two_cores(), {}, threads=2, steps=steps)
+    return beside / alone
+
+
+def two_cores() -> list[int]:
+    return sorted(os.sched_getaffinity(0))[:2]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--cores", type=int, nargs=2, default=sorted(os.sched_getaffinity(0))[:2])
+    parser.add_argument("--cores", type=int, nargs=2, default=two_cores())
     asked = parser.parse_args()
     print(f"{'waiting':<18}{'threads':>8}{'alone':>10}{'beside':>10}{'times':>8}")
     with tempfile.TemporaryDirectory() as folder:
-        where = Path(folder)
-        lines = (" ".join(random.choice(WORDS) for _ in range(8)) for _ in range(4000))
-        (where / "book.txt").write_text("\n".join(lines) + "\n")
+        write_text(Path(folder))
         for name, env in POLICIES.items():
             for threads in (2, None) if name == "as started" else (2,):
-                times = []
-                for busy in (False, True):
-                    with neighbour(asked.cores[0], busy=busy):
-                        times.append(step_milliseconds(where, asked.cores, env, threads=threads, steps=asked.steps))
+                alone, beside = pair(Path(folder), asked.cores, env, threads=threads, steps=asked.steps)
                 shown = "chosen" if threads is None else threads
-                print(f"{name:<18}{shown:>8}{times[0]:>10.1f}{times[1]:>10.1f}{times[1] / times[0]:>8.2f}", flush=True)
+                print(f"{name:<18}{shown:>8}{alone:>10.1f}{beside:>10.1f}{beside / alone:>8.2f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,8 @@ from anyformer.errors import DONE, INTERRUPTED, OUR_BUG, RESOURCES, USER_ERROR, 
 from anyformer.extras import explained
 from anyformer.version import __version__
 
+SPINS = "1000"  # turns of waiting before a thread sleeps: tens of microseconds; left alone it is 300,000
+
 # Plain help (no boxes): measured 0.08 s against 0.22 s with rich, and it reads the same in a log.
 app = typer.Typer(
     name="anyformer",
@@ -132,6 +134,7 @@ def main(args: Sequence[str] | None = None) -> int:
     # --debug may stand anywhere, also behind the verb.
     debug = "--debug" in given
     given = [word for word in given if word != "--debug"]
+    let_threads_sleep(given)
     try:
         arm_faults(os.environ.get("ANYFORMER_FAULT", ""))
         result = typer.main.get_command(app).main(args=given, prog_name="anyformer", standalone_mode=False)
@@ -164,6 +167,16 @@ def main(args: Sequence[str] | None = None) -> int:
     if result == INTERRUPTED:
         sys.stderr.write("stopped\n")
     return result if isinstance(result, int) else DONE
+
+
+def let_threads_sleep(given: Sequence[str]) -> None:
+    """Before torch is loaded: threads of a training that wait for each other go to sleep soon instead of spinning.
+
+    One that spins holds the core that the other needs as soon as another program wants one too: a step on two cores
+    then took 30 times as long, and 1.8 times with this (benchmarks/busy_neighbour.py). Who set it otherwise keeps that.
+    """
+    if given[:1] and given[0] in ("train", "resume", "demo") and "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
 
 
 def arm_faults(asked: str) -> None:

@@ -20,6 +20,7 @@ pytestmark = [
 
 RATIO = 1.0  # of the plain eager loop of the same model, at most; the benchmark says how much less
 FIRST = 5.0  # seconds from the command to the first step for 1 MB of text, on two quiet cores
+NEIGHBOUR = 4.0  # times as long a step takes beside one; 1.8 on quiet cores
 SHARED = 2.0  # times as long where neighbours use the machine
 
 
@@ -65,3 +66,13 @@ def test_the_first_step_comes_soon(tmp_path):
         if taken[-1] <= FIRST:
             break
     assert min(taken) <= FIRST * SHARED, taken
+
+
+def test_a_busy_neighbour_on_one_of_two_cores_does_not_stop_a_step():
+    """Twice as slow is its share of the core; threads that spin made it 10 to 30 times."""
+    from benchmarks.busy_neighbour import measure
+
+    tries = [measure(steps=12)]
+    while tries[-1] > NEIGHBOUR and len(tries) < 3:
+        tries.append(measure(steps=12))
+    assert min(tries) <= NEIGHBOUR, tries

@@ -129,7 +129,7 @@ def test_a_run_from_the_file_to_the_boxes(tmp_path: Path, caplog: pytest.LogCapt
     other = annotated(tmp_path / "b", names=("bright", "dark", "none of both"))
     with caplog.at_level(logging.INFO, "anyformer"):
         anyformer.train(other, "detect", start=run.path, out=tmp_path / "again", device="cpu", progress="silent",
-                        settings={"training.steps": 1}, quiet=True)  # fmt: skip
+                        settings={"training.steps": 1})  # fmt: skip
     assert "2 tensors start anew (head.out.weight, head.out.bias)" in caplog.text
 
 

@@ -61,6 +61,7 @@ def generate(
     from anyformer.predictor import with_settings
 
     configure_messages(quiet)
+    check_used(temperature, top_k, top_p, draft, draft_tokens)
     text = sys.stdin.read() if prompt in (None, "-") else str(prompt)
     started = time.perf_counter()
     predictor = anyformer.load(folder, device=device, dtype=torch_dtype(dtype))
@@ -93,6 +94,17 @@ def generate(
         write("\n".join(answer))
     if not quiet:
         note(f"{rates.line()}{each_pass(result)}; opened in {opened - started:.2f} s")
+
+
+def check_used(
+    temperature: float | None, top_k: int | None, top_p: float | None, draft: str | None, draft_tokens: int | None
+) -> None:
+    """Refuse options that another one makes useless."""
+    if temperature == 0 and (top_k is not None or top_p is not None):
+        where = "--top-k" if top_k is not None else "--top-p"
+        raise UserError("--temperature 0 always takes the likeliest token", where=where, fix="leave one of them out")
+    if draft_tokens is not None and draft is None:
+        raise UserError("nobody writes ahead", where="--draft-tokens", fix="add --draft int8")
 
 
 class Watch:

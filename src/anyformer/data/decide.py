@@ -73,12 +73,15 @@ def decide(frame: Frame, settings: Data, *, task: str | None = None, origin: Ori
     if decided == "tag":
         name = sentences_for(frame, target[0], rest)
         dropped += [(column.name, "only the words are read") for column in rest if column.name != name]
+        refuse_named(settings, [column.name for column in rest if column.name != name], "a tagger reads words alone")
         rest = [replace(column, kind="sentence") for column in rest if column.name == name]
     elif decided == "translate":
         texts = [column for column in rest if column.kind == "text"]
         named = [column for column in texts if column.name.lower() in SOURCE_NAMES]
         texts = named if len(texts) > 1 and len(named) == 1 else texts
-        dropped += [(column.name, "only one text is read") for column in rest if column not in texts]
+        others = [column for column in rest if column not in texts]
+        dropped += [(column.name, "only one text is read") for column in others]
+        refuse_named(settings, [column.name for column in others], "a translator reads one text")
         rest = texts
     if not rest or (decided == "translate" and len(rest) > 1):
         found = "no column to learn from is left" if not rest else f"{len(rest)} columns of text to read"
@@ -86,6 +89,14 @@ def decide(frame: Frame, settings: Data, *, task: str | None = None, origin: Ori
         first = rest[0].name if rest else dropped[0][0] if dropped else "NAME"
         raise UserError(found, where=name_of(frame), fix=f"choose with --inputs {first}", details=details)
     return Decision(decided, target, tuple(rest), why, form, tuple(dropped))
+
+
+def refuse_named(settings: Data, dropped: Iterable[str], why: str) -> None:
+    """A column that would be left out although somebody named it to be read is an error, not a line among others."""
+    for name in dropped:
+        for option, named in (("--inputs", settings.inputs or ()), ("--types", settings.kinds())):
+            if name in named and settings.kinds().get(name) != "skip":
+                raise UserError(f"the column {name!r} cannot be read: {why}", where=option, fix="leave it out")
 
 
 def known(frame: Frame, settings: Data) -> None:
@@ -139,6 +150,8 @@ def likely(frame: Frame, facts: Mapping[str, Facts]) -> str:
 def text_to_text(frame: Frame, facts: Mapping[str, Facts], settings: Data, origin: Origin) -> Decision:
     """A table of two texts: the first is read, the second written."""
     first, second = [name for name in frame.names if facts[name].kind == "text"][:2]
+    others = [name for name in frame.names if name not in (first, second)]
+    refuse_named(settings, others, "a translator reads one text")
     dropped = tuple((name, "only one text is read") for name in frame.names if name not in (first, second))
     why = f"two columns of text and no target: {first} is read, {second} is written"
     return Decision("translate", (second,), (Input(first, "text", facts[first]),), why, dropped=dropped)

@@ -30,6 +30,7 @@ from anyformer.data.sound_rows import decode_sounds
 from anyformer.data.splits import FREE, SIDES, TRAIN
 from anyformer.data.store import opened, pad_of
 from anyformer.data.tokenizer import Tokenizer
+from anyformer.data.unused import refuse_both, refuse_columns
 from anyformer.errors import UserError
 
 
@@ -49,11 +50,14 @@ def prepare(
     if task == "detect":
         from anyformer.data.detection_prepare import prepare_detection
 
+        refuse_columns(settings, "images with objects")
         return prepare_detection(paths, settings, seed=seed, cache=cache, given=given, say=say)
     origin = "table" if paths is None else origin_of(paths, task)
     if task == "forecast":
         from anyformer.data.series_prepare import prepare_series
 
+        refuse_both(settings, "a time series")
+        refuse_columns(settings, "a time series", used=("--target", "--inputs", "--types", "--time", "--split-column"))
         return prepare_series(source, settings, cache=cache, say=say)
     if origin == "fasta":
         from anyformer.data.fasta import by_residue
@@ -65,7 +69,10 @@ def prepare(
         from anyformer.data.text import prepare_text, prepare_texts
 
         if paths is not None and origin == "text":
+            refuse_columns(settings, "running text")
             return prepare_text(paths, settings, seed=seed, cache=cache, given=given, say=say)
+        refuse_both(settings, "a language model")
+        refuse_columns(settings, "a language model", used=("--target", "--inputs", "--types", "--split-column"))
         sides = texts_of(source, origin, settings, cache)
         whole = settings.replace(split=settings.split.replace(valid_file=None, test_file=None))  # they are in `sides`
         return prepare_texts(sides["train"], whole, seed=seed, cache=cache, given=given, say=say,

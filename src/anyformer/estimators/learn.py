@@ -59,7 +59,7 @@ def learn(request: Request, keep: Path | None, *, quiet: bool, check: Callable[[
                 work(folder, device, say, progress=progress, quiet=quiet)
             else:
                 try:
-                    Brief(folder, device, say, progress=progress, quiet=quiet).run()
+                    Brief(folder, device, say, progress=progress).run()
                 finally:
                     folder.let_go()
             found = load(folder.path, device=str(device))

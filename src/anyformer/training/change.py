@@ -9,6 +9,7 @@ from typing import Any
 from anyformer.checkpoints import store
 from anyformer.errors import UserError, did_you_mean
 from anyformer.spec import plain
+from anyformer.training.plan import PLAN_FILE, Plan
 from anyformer.training.request import changed
 from anyformer.training.run import AVERAGED, CONFIG_FILE, RunFolder
 from anyformer.training.setting_paths import is_setting, suggestion
@@ -31,6 +32,9 @@ def change_run(path: Path, settings: dict[str, Any], allowed: Sequence[str], say
             raise UserError("no such setting", where=name[:100], fix=suggestion(name))
     made = after(config, settings, path)
     different = {name: (value_at(config, name), value_at(made, name)) for name in settings}
+    plan = read_plan(folder, config)
+    if "training.steps" in different:  # the clock may have changed their number since it was first planned
+        different["training.steps"] = (plan.total(reached(folder)), made.training.steps)
     different = {name: pair for name, pair in different.items() if pair[0] != pair[1]}
     for name in different:
         check_allowed(name, different[name], allowed, path)
@@ -45,9 +49,11 @@ def change_run(path: Path, settings: dict[str, Any], allowed: Sequence[str], say
     try:
         for name, (old, new) in different.items():
             say(f"change   {name} {shown(old)} -> {shown(new)}")
-        for line in rates(config.training, made.training, reached(folder)):
+        for line in rates(config.training, plan, made.training, reached(folder)):
             say(line)
         reopen(folder, made, list(different))
+        if "training.steps" in different:
+            forget_time(folder)
         folder.event("change", **{name: f"{shown(old)} -> {shown(new)}" for name, (old, new) in different.items()})
     finally:
         folder.let_go()
@@ -110,11 +116,23 @@ def check_steps(folder: RunFolder, training: Training, path: Path) -> None:
                         fix=f"use {done:,} or more")  # fmt: skip
 
 
-def rates(old: Training, new: Training, step: int) -> list[str]:
+def read_plan(folder: RunFolder, config: Config) -> Plan:
+    """The number of steps with the corrections that the clock asked for."""
+    facts = folder.read_json(PLAN_FILE) if (folder.path / PLAN_FILE).is_file() else {}
+    return Plan.of(config.training.steps or 1, facts)
+
+
+def forget_time(folder: RunFolder) -> None:
+    """Steps that somebody named are not changed by the clock again."""
+    if (folder.path / PLAN_FILE).is_file():
+        folder.write_json(PLAN_FILE, folder.read_json(PLAN_FILE) | {"budget": None, "corrections": []})
+
+
+def rates(old: Training, plan: Plan, new: Training, step: int) -> list[str]:
     """How the rate goes on from here, before and after the change; nothing where it goes on as it was."""
-    before, now = old.steps or 1, new.steps or 1
+    before, now = plan.total(step), new.steps or 1
     full_before, full_now = (getattr(one.optimizer, "rate", 0.0) for one in (old, new))
-    here = [full_before * old.schedule.factor(min(step, before - 1), before),
+    here = [full_before * plan.factor(old.schedule, min(step, before - 1)),
             full_now * new.schedule.factor(min(step, now - 1), now)]  # fmt: skip
     if here[0] == here[1] and before == now:
         return []

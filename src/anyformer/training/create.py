@@ -6,6 +6,7 @@ there can always be resumed.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import secrets
 import shutil
@@ -33,6 +34,7 @@ from anyformer.predictor import Predictor, load
 from anyformer.slots import Network
 from anyformer.training.choose import Sizes, default_preset, fitted, longest
 from anyformer.training.defaults import default_objective, default_training
+from anyformer.training.idle import refuse_idle, refuse_overruled
 from anyformer.training.probe import check_bf16
 from anyformer.training.request import Request, changed
 from anyformer.training.run import CONFIG_FILE, LOCK_FILE, RunFolder, check_new, now
@@ -40,6 +42,7 @@ from anyformer.training.settings import Config, Training
 
 Say = Callable[[str], None]
 START_FILE = "start.safetensors"  # the weights of a run that began with `--from`
+OWN = "own"  # how a network goes by that somebody gave instead of a name
 NEW = ".new-"  # what a folder is called until it is complete
 
 
@@ -144,6 +147,7 @@ def decide(
         given=brought(start),
         say=say,
     )
+    refuse_idle(request, prepared)
     keep(prepared, folder.cache)
     sizes = Sizes(**sizes_of(prepared.preprocess, prepared.tokenizer))
     gpu = device.type != "cpu"
@@ -190,16 +194,18 @@ def chosen_network(
             raise UserError("both --preset and --from are given", where="--preset", fix="give one of them")
         spec = adapted(start.spec, task, sizes, str(request.start))
         return changed(spec, changes, "model"), Path(str(request.start)).name
-    name = request.preset or default_preset(task, sizes, gpu=gpu)
-    from anyformer.presets import preset
-
     if task == "lm" and changes.get("stack.causal") is False:
         raise UserError("a language model reads from left to right", where="model.stack.causal", fix="leave it out")
-    base = preset(name)
+    if request.preset is None:
+        request = dataclasses.replace(request, preset=default_preset(task, sizes, gpu=gpu))
+    base = request.network()
+    name = request.preset if isinstance(request.preset, str) else OWN
     early = {path: value for path, value in changes.items() if path.startswith(("stack", "encoder", "decoder", "init"))}
     base = changed(base, early, "model")
     spec = fitted(base, name, task, sizes)
-    return changed(spec, changes, "model"), name  # the early ones again: what was asked for counts before the data's sizes
+    late = {path: value for path, value in changes.items() if path not in early}
+    refuse_overruled(request, changed(spec, early, "model"), spec, early)
+    return changed(spec, late, "model"), name
 
 
 def adapted(spec: Network, task: str, sizes: Sizes, name: str) -> Network:

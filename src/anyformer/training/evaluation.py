@@ -37,6 +37,8 @@ def evaluate_run(
     if preprocess.task == "detect":
         from anyformer.training.detecting import judged_file
 
+        if len(files) > 1:
+            raise UserError("objects are judged in one file at a time", where=files[1].name, fix="leave it out")
         judge = Judge(objective_of(preprocess), preprocess, predictor.tokenizer, batch=batch)
         answers = judged_file(predictor, files[0], judge)
         return {"rows": len(answers.truth)} | scored(answers)

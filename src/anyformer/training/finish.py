@@ -18,9 +18,10 @@ from anyformer.training.checkpoint import mean_of, read_weights, save_model
 from anyformer.training.engine import put
 from anyformer.training.judge import Judge
 from anyformer.training.memory import usage
+from anyformer.training.plan import PLAN_FILE
 from anyformer.training.raw import raw_rows, truth_of
 from anyformer.training.run import AVERAGED, RunFolder, now
-from anyformer.training.session import PLAN_FILE, Session, in_short
+from anyformer.training.session import Session, in_short
 from anyformer.training.standing import chosen_by, scored
 
 EVALUATION_FILE = "evaluation.json"

@@ -12,6 +12,7 @@ import torch
 
 from anyformer.errors import Stopped, UserError
 from anyformer.predictor import Predictor, load, pick_device
+from anyformer.slots import Network
 from anyformer.training.create import create
 from anyformer.training.finish import EVALUATION_FILE, finish, rewrite_report
 from anyformer.training.request import Request
@@ -98,7 +99,7 @@ class Run:
 def train(
     data: Any,
     task: str | None = None,
-    preset: str | None = None,
+    preset: str | Network | None = None,
     target: str | Sequence[str] | None = None,
     *,
     start: str | Path | None = None,
@@ -110,8 +111,10 @@ def train(
 ) -> Run:
     """Train on files (a path or several) or on data in Python (a DataFrame, a dictionary of columns, texts).
 
-    What is not said is decided by looking at the data, and logged. `settings` are dotted paths as on the command line:
-    `{"training.steps": 500, "data.split.valid": 0.2, "model.stack.depth": 4}`. `start` is a model folder to fine-tune.
+    What is not said is decided by looking at the data, and logged; `quiet` says nothing at all. `preset` is a name, or
+    a network of one's own (`Model(...)`), which gets the vocabulary, lengths and head that the data needs. `settings`
+    are dotted paths as on the command line: `{"training.steps": 500, "data.split.valid": 0.2, "model.stack.depth": 4}`.
+    `start` is a model folder to fine-tune.
     """
     asked = dict(settings or {})
     if target is not None:
@@ -122,7 +125,11 @@ def train(
         source, task=task, preset=preset, start=None if start is None else Path(start),
         out=None if out is None else Path(out), device=device, settings=asked, command=shlex.join(words),
     )  # fmt: skip
-    return run_request(request, say=logger.info, progress=progress, quiet=quiet)
+    return run_request(request, say=silence if quiet else logger.info, progress=progress, quiet=quiet)
+
+
+def silence(line: str) -> None:
+    """Where lines go that nobody wants."""
 
 
 def run_request(request: Request, *, say: Say, progress: str = "auto", quiet: bool = False) -> Run:
@@ -138,7 +145,7 @@ def resume(
     path: str | Path, *, say: Say | None = None, progress: str = "auto", quiet: bool = False, device: str | None = None
 ) -> Run:
     """Go on with a run from its newest whole checkpoint; a complete one is only finished up."""
-    tell = say or logger.info
+    tell = silence if quiet else say or logger.info
     folder = RunFolder.open(Path(path))
     facts = folder.facts
     if facts.get("status") == "done":
@@ -155,7 +162,7 @@ def work(folder: RunFolder, device: torch.device, say: Say, *, progress: str, qu
     """All of a run that is left to do, in this process."""
     before = torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
     try:
-        session = Session(folder, device, say, progress=progress, quiet=quiet)
+        session = Session(folder, device, say, progress="silent" if quiet else progress)
         session.run()
         try:
             with session.recorded(Requests(at_once=True), doing="after the last step: "):

@@ -15,6 +15,7 @@ from typing import Any
 
 from anyformer.training.schedule import Schedule
 
+PLAN_FILE = "plan.json"
 TOLERANCE = 0.02  # share of the time by which the expected end may miss it before the plan is corrected
 WINDOW = 0.05  # share of the time over which the pace of steps is averaged
 FINAL = 0.7  # share of the time that the final evaluation may claim at most
@@ -85,7 +86,7 @@ class Pace:
         self.pauses: deque[float] = deque(maxlen=3)  # an evaluation and the saves up to the next one
 
     def stepped(self, count: int, seconds: float) -> None:
-        """So many steps took so many seconds; the first ones, which also compile and fill caches, are forgotten soon."""
+        """So many steps took so many seconds; the first ones, which also fill caches, are forgotten soon."""
         self.calls += 1
         if self.calls == 2:
             self.steps, self.seconds, self.observed = 0.0, 0.0, 0.0

@@ -28,7 +28,7 @@ def rehearse(request: Request, say: Callable[[str], None], *, timed: bool) -> di
             run = create(replace(request, out=Path(folder) / "run"), say, place, weights=timed)
             plan: dict[str, Any] = {}
             if timed:
-                Session(run, place, say, progress="silent", quiet=True).settle()
+                Session(run, place, say, progress="silent").settle()
                 plan = run.read_json("plan.json")
             config = run.config()
             count = sum(p.numel() for p in config.model.build(device="meta").parameters())

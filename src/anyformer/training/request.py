@@ -13,6 +13,7 @@ from anyformer.data.settings import Data
 from anyformer.errors import UserError, did_you_mean
 from anyformer.objectives import OBJECTIVES
 from anyformer.outputs import check_output_name
+from anyformer.slots import Network
 from anyformer.spec import Spec, children, fields_of, replace_in
 from anyformer.training.setting_paths import is_setting, owners_of, suggestion
 from anyformer.training.settings import Training
@@ -30,7 +31,7 @@ class Request:
 
     source: Any  # a list of paths, or data in Python
     task: str | None = None
-    preset: str | None = None
+    preset: str | Network | None = None  # a name, or a network of one's own
     start: Path | None = None
     out: Path | None = None
     device: str = "auto"
@@ -87,18 +88,28 @@ class Request:
         if problems:  # a wrong value says more than a setting that another task has
             raise min(problems, key=lambda error: " has no '" in error.what)
 
-    def check_preset(self, name: str) -> None:
-        from anyformer.presets import PRESETS, preset
+    def check_preset(self, given: Any) -> None:
+        from anyformer.presets import PRESETS
 
-        if name not in PRESETS:
-            fix = did_you_mean(name, PRESETS)
-            raise UserError(f"no preset is called {name[:80]!r}", where="--preset",
+        if not isinstance(given, str | Network):
+            raise UserError(f"{type(given).__name__} is neither a name nor the spec of a network", where="preset",
+                            fix="give a name of anyformer.preset_names(), or Model(...)")  # fmt: skip
+        if isinstance(given, str) and given not in PRESETS:
+            fix = did_you_mean(given, PRESETS)
+            raise UserError(f"no preset is called {given[:80]!r}", where="--preset",
                             fix=fix if "did you mean" in fix else "see: anyformer presets")  # fmt: skip
         if self.start is not None:
             raise UserError("both --preset and --from are given", where="--preset", fix="give one of them")
         early = ("stack", "encoder", "decoder", "init")
         inner = {path: value for path, value in self.section("model").items() if path.startswith(early)}
-        changed(preset(name), inner, "model")
+        changed(self.network(), inner, "model")
+
+    def network(self) -> Network:
+        """The network that was named or given, before the data is known."""
+        from anyformer.presets import preset
+
+        assert self.preset is not None
+        return preset(self.preset) if isinstance(self.preset, str) else self.preset
 
     def section(self, name: str) -> dict[str, Any]:
         """The settings below one name, without it."""

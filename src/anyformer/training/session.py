@@ -31,7 +31,7 @@ from anyformer.training.loader import Steps, stream
 from anyformer.training.measure import Measured, decide_length, measure
 from anyformer.training.memory import Memory, usage
 from anyformer.training.peaks import peak_flops
-from anyformer.training.plan import WINDOW, Budget, Pace, Plan
+from anyformer.training.plan import PLAN_FILE, WINDOW, Budget, Pace, Plan
 from anyformer.training.progress import Progress
 from anyformer.training.run import (
     CONFIG_FILE,
@@ -49,7 +49,7 @@ from anyformer.training.wording import duration
 
 LEAST_EVALUATIONS = 3  # without a better one before patience can end; a single one may have been bad luck
 LATE = 10  # steps whose losses are read together on a GPU
-SPEED_FILE, PLAN_FILE = "speed.jsonl", "plan.json"
+SPEED_FILE = "speed.jsonl"
 ENDLESS = 2**62  # steps of a run whose number the clock may still raise
 
 
@@ -58,10 +58,9 @@ class Session:
 
     def __init__(
         self, folder: RunFolder, device: torch.device, say: Callable[[str], None], *, progress: str = "auto",
-        quiet: bool = False,
     ) -> None:  # fmt: skip
         self.started = time.perf_counter()
-        self.folder, self.device, self.say, self.mode, self.quiet = folder, device, say, progress, quiet
+        self.folder, self.device, self.say, self.mode = folder, device, say, progress
         self.opened_with = folder.config_text()
         self.config = folder.config()
         opened = reopen(folder.cache)
@@ -210,7 +209,7 @@ class Session:
         end = ENDLESS if self.budget is not None and self.done < self.total else self.total
         batches = stream(self.steps, self.done, end, workers=settings.workers or 0,
                          pin=self.device.type == "cuda")  # fmt: skip
-        with display(self.progress, self.mode, quiet=self.quiet) if self.mode != "silent" else nullcontext():
+        with display(self.progress, self.mode) if self.mode != "silent" else nullcontext():
             while self.done < self.total:
                 if self.out_of_patience():  # also where a run is resumed that had stopped early
                     self.progress.note(f"stopped early: no better since step {self.standing.best_step:,}", keep=True)

@@ -1,0 +1,77 @@
+"""An option that would have no effect is an error in one line, before anything is trained or written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli import made
+from tests.cli.trying import done, refused, run, standing_in, tree
+from tests.training.test_detection import annotated
+from tests.training.test_signals import waves
+
+IDLE = {
+    "target of running text": (made.book, ["--target", "label"], "--target"),
+    "inputs of running text": (made.book, ["--inputs", "text"], "--inputs"),
+    "types of running text": (made.book, ["--types", "a=number"], "--types"),
+    "group of running text": (made.book, ["--group", "a"], "--group"),
+    "time of running text": (made.book, ["--time", "a"], "--time"),
+    "split column of running text": (made.book, ["--split-column", "a"], "--split-column"),
+    "images of running text": (made.book, ["--set", "data.pictures.size=32"], "data.pictures.size"),
+    "classes of running text": (made.book, ["--set", "training.class_weights=balanced"], "training.class_weights"),
+    "group of a language model": (made.reviews, ["--task", "lm", "--inputs", "text", "--group", "label"], "--group"),
+    "sounds of a table": (made.flowers, ["--target", "kind", "--set", "data.sounds.rate=8000"], "data.sounds.rate"),
+    "words of a table": (made.flowers, ["--target", "kind", "--set", "data.words.vocab=99"], "data.words.vocab"),
+    "series of a table": (made.flowers, ["--target", "kind", "--set", "data.series.horizon=4"], "data.series"),
+    "columns of texts": (made.reviews, ["--target", "label", "--set", "data.columns.scale=none"], "data.columns"),
+    "patience without validation": (
+        made.reviews,
+        ["--target", "label", "--set", "data.split.valid=0", "--set", "training.patience=2"],
+        "training.patience",
+    ),
+    "a vocabulary that the data has": (
+        made.pairs,
+        ["--preset", "translator-mini", "--set", "model.encoder.embed.vocab=77"],
+        "model.encoder.embed.vocab",
+    ),
+    "an image to translate": (
+        made.mixed,
+        ["--task", "translate", "--target", "y", "--inputs", "text", "--inputs", "picture"],
+        "--inputs",
+    ),
+    "a target of objects": (lambda folder: annotated(folder / "a"), ["--task", "detect", "--target", "x"], "--target"),
+}
+
+
+@pytest.mark.parametrize("what", IDLE)
+def test_an_option_without_effect_is_refused(what: str, tmp_path: Path) -> None:
+    make, words, where = IDLE[what]
+    data = make(tmp_path)
+    before = tree(tmp_path)
+    with standing_in(tmp_path):
+        said = run("train", data, *words, "--out", "run", "--device", "cpu", "--steps", "2")
+    refused(said, before, tmp_path)
+    assert where in said.errors[0], said.errors
+
+
+def test_a_group_of_a_series_is_refused(tmp_path: Path) -> None:
+    words = waves(tmp_path)
+    before = tree(tmp_path)
+    with standing_in(tmp_path):
+        refused(run("train", *words, "--group", "a", "--out", "run"), before, tmp_path)
+
+
+def test_control_the_same_words_with_an_effect_are_taken(tmp_path: Path) -> None:
+    """What a run wrote down holds every setting, most of them without use for its data: it is read back as it is."""
+    made.reviews(tmp_path)
+    with standing_in(tmp_path):
+        done("train", "reviews.csv", "--target", "label", "--set", "data.words.vocab=99", "--steps",
+             "2", "--out", "run", "--set", "training.threads=1", "--quiet")  # fmt: skip
+        done("check", "reviews.csv", "--config", "run/config.yaml")
+
+
+@pytest.mark.parametrize("words", [["--temperature", "0", "--top-k", "3"], ["--draft-tokens", "3"]])
+def test_generate_refuses_what_another_option_makes_useless(words: list[str], tmp_path: Path) -> None:
+    said = run("generate", tmp_path, "a", *words)
+    assert said.code == 2 and words[-2] in said.errors[0]

@@ -1,0 +1,126 @@
+"""`anyformer.train` from Python: a network of one's own, silence, and a run that closes whatever fails at its end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import anyformer
+from anyformer import Attention, Block, Model, Pooled, Stack, Tokens
+from anyformer.errors import UserError
+from anyformer.training import finish, job, session
+from anyformer.training.standing import Standing
+from tests.cli import made
+
+FEW = {"training.steps": 2, "training.threads": 1, "training.batch": 4}
+OWN = Model(embed=Tokens(vocab=7), stack=Stack(width=16, depth=1, block=Block(mixer=Attention(heads=2))),
+            head=Pooled(classes=2))  # fmt: skip
+
+
+def test_a_network_of_ones_own_is_fitted_and_quiet_prints_nothing(tmp_path: Path, capfd: Any) -> None:
+    run = anyformer.train(made.reviews(tmp_path), preset=OWN, target="label", out=tmp_path / "run", device="cpu",
+                          settings=FEW, quiet=True)  # fmt: skip
+    spec = run.predictor().spec
+    assert spec.stack == OWN.stack and spec.embed.vocab > 7 and run.facts["model"] == "own"
+    said = capfd.readouterr()
+    assert (said.out, said.err) == ("", "")
+    anyformer.resume(run.path, quiet=True)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("given", [OWN.stack, 7, ["gpt2"]])
+def test_what_is_no_network_is_one_error(given: Any, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="neither a name nor the spec of a network"):
+        anyformer.train(made.reviews(tmp_path), preset=given, target="label", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def broken(*words: Any, **named: Any) -> Any:
+    raise UserError("no more positions", fix="have more")
+
+
+def trained(folder: Path, monkeypatch: pytest.MonkeyPatch) -> job.Run:
+    monkeypatch.chdir(folder)
+    data = folder / "book.txt"
+    return anyformer.train(data if data.is_file() else made.book(folder), out=folder / "run", device="cpu",
+                           settings=FEW, quiet=True)  # fmt: skip
+
+
+def test_a_final_evaluation_that_fails_closes_the_run_and_leaves_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(finish, "scored", broken)
+        with pytest.raises(UserError, match="no more positions"):
+            trained(tmp_path, patch)
+    facts = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert facts["status"] == "failed" and facts["step"] == 2
+    assert facts["reason"] == "after the last step: no more positions; have more"
+    assert anyformer.load(tmp_path / "run").generate("The good", max_new_tokens=2)
+    again = anyformer.resume(tmp_path / "run", quiet=True)
+    assert again.facts["status"] == "done" and again.facts["reason"] == "" and again.metrics
+
+
+def test_an_evaluation_between_steps_that_fails_keeps_the_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "scored", broken)
+        with pytest.raises(UserError, match="no more positions"):
+            trained(tmp_path, patch)
+    facts = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert facts["status"] == "failed" and [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()]
+    assert anyformer.resume(tmp_path / "run", quiet=True).facts["status"] == "done"
+
+
+@pytest.mark.parametrize("what", ["report", "sample"])
+def test_a_report_or_a_sample_that_fails_is_noted_and_not_fatal(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, name = {"report": (finish, "write_report"), "sample": (session, "write_sample")}[what]
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, broken)
+        assert trained(tmp_path, patch).facts["status"] == "done"
+    assert f"{what} failed" in (tmp_path / "run" / "events.jsonl").read_text()
+    anyformer.resume(tmp_path / "run", quiet=True)
+    assert (tmp_path / "run" / "report.html").is_file()
+
+
+@pytest.mark.quick
+def test_of_equal_metrics_the_lower_loss_is_better() -> None:
+    standing = Standing("accuracy")
+    taken = [standing.take(value, loss, step) for step, (value, loss) in
+             enumerate([(0.5, 1.0), (0.5, 0.9), (0.5, 0.95), (0.4, 0.1), (0.6, 2.0), (0.6, 2.0)])]  # fmt: skip
+    assert taken == [True, True, False, False, True, False]
+    assert (standing.best, standing.best_step, standing.since) == (0.6, 4, 1)
+
+
+def test_patience_is_passes_and_not_evaluations(tmp_path: Path) -> None:
+    """Judged after every step, a table of 40 steps a pass is not given up after nine of them."""
+    run = anyformer.train(made.flowers(tmp_path), target="kind", out=tmp_path / "run", device="cpu", quiet=True,
+                          settings={"training.steps": 25, "training.eval_every": 1, "training.threads": 1,
+                                    "training.optimizer.rate": 1e-30, "training.batch": 4})  # fmt: skip
+    assert run.facts["step"] == 25
+
+
+def test_a_run_never_needs_the_folder_it_started_from_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    made.reviews(tmp_path)
+    anyformer.train("reviews.csv", target="label", out="first", device="cpu", settings=FEW, quiet=True)
+    asked = {"target": "label", "start": "first", "device": "cpu", "settings": FEW | {"training.steps": 4}}
+    anyformer.train("reviews.csv", out="whole", quiet=True, **asked)
+    with monkeypatch.context() as patch:
+        patch.setattr(session.Session, "train", broken)  # nothing is saved yet
+        with pytest.raises(UserError, match="no more positions"):
+            anyformer.train("reviews.csv", out="cut", quiet=True, **asked)
+    (tmp_path / "first").rename(tmp_path / "away")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert anyformer.resume(tmp_path / "cut", quiet=True).facts["status"] == "done"
+    one, other = ((tmp_path / name / "metrics.jsonl").read_bytes() for name in ("whole", "cut"))
+    assert one == other
+    facts = json.loads((tmp_path / "cut" / "run.json").read_text())["start"]
+    assert facts["path"] == str((tmp_path / "first").resolve()) and len(facts["sha256"]) == 64
