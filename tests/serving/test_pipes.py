@@ -15,9 +15,10 @@ LONG = 4000  # tokens
 
 
 def started(*words: str | Path, said: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "anyformer.cli", *map(str, words)]
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
     with said.open("wb") as error:
-        return subprocess.Popen([sys.executable, "-m", "anyformer.cli", *map(str, words)], stdin=subprocess.PIPE,
-                                stdout=subprocess.PIPE, stderr=error, env=os.environ | {"OMP_NUM_THREADS": "1"})  # fmt: skip
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=error, env=env)
 
 
 @pytest.mark.parametrize("verb", ["generate", "chat"])
