@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import threading
 
@@ -188,12 +189,14 @@ def test_log_probabilities_belong_to_what_is_shown(readers: dict[str, Reader]) -
         piece, more = text.new()
         said, entries = said + piece, entries + more
     assert said == "Grüße 日本 film" and text.reason == "stop"
-    lists = completion_logprobs(entries, reader)
+    lists = json.loads(completion_logprobs(entries, reader))
     assert "".join(lists["tokens"]).count("film") <= 1 and "isn" not in "".join(lists["tokens"])
     assert lists["token_logprobs"][0] is None and lists["top_logprobs"][0] is None
     assert lists["top_logprobs"][1] and set(lists["top_logprobs"][1].values()) == {-9999.0}
     assert lists["text_offset"] == sorted(lists["text_offset"]) and lists["text_offset"][len(prompt)] == 6
-    assert b"".join(bytes(one["bytes"]) for one in chat_logprobs(entries, reader)["content"]).decode() == said
+    assert (
+        b"".join(bytes(one["bytes"]) for one in json.loads(chat_logprobs(entries, reader))["content"]).decode() == said
+    )
 
 
 # ---------------------------------------------------------------- mailbox

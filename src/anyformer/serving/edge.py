@@ -61,10 +61,12 @@ class Door:
 
     def knows(self, host: str) -> bool:
         """Whether a Host header names this server; which port it names says nothing, but it must be one."""
-        found = HOST.fullmatch(host.strip().lower())
-        if found is None:
-            return False
-        name = (found["address"] or found["name"]).removesuffix(".")
+        name = host.strip().lower()
+        if not is_address(name):  # some clients write an IPv6 address without its brackets
+            found = HOST.fullmatch(name)
+            if found is None:
+                return False
+            name = (found["address"] or found["name"]).removesuffix(".")
         return name in self.hosts or (self.any_address and is_address(name))
 
 
