@@ -99,11 +99,25 @@ def row(slot: str, part: type[Spec]) -> str:
     sample = sample_of(part)
     shown = f"![{part.__name__}](images/parts/{part.__name__}.png)" if image(part).is_file() else "-"
     line = f"`{slot}={sample!r}`" if slot else f'`preset("{NAMES[part]}")`'
-    what = re.split(r"(?<=[.;:])\s", (part.__doc__ or "").strip().replace("\n", " "))[0].rstrip(".;:")
+    what = first_sentence(part.__doc__ or "").rstrip(".")
     home = "../src/" + part.__module__.replace(".", "/") + ".py"
     cells = [slot or "network", f"[{part.__name__}]({home})", what, f"`{about.formula}`", shown, sources(about.source),
              about.cost, line]  # fmt: skip
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def first_sentence(text: str) -> str:
+    """The first sentence of a docstring, whole; a full stop inside brackets, code or a formula ends none.
+
+    >>> first_sentence("score = q . k (`scale` is 1. or 2.). More follows.")
+    'score = q . k (`scale` is 1. or 2.).'
+    """
+    line = " ".join(text.strip().partition("\n\n")[0].split())
+    for stop in re.finditer(r"\.(?=\s+[A-Z`]|$)", line):
+        sentence = line[: stop.end()]
+        if all(sentence.count(a) == sentence.count(b) for a, b in ("()", "[]")) and sentence.count("`") % 2 == 0:
+            return sentence
+    return line
 
 
 def sources(source: str) -> str:

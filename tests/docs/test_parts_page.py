@@ -8,7 +8,7 @@ from PIL import Image
 
 from anyformer import Attention, Mixer, Plain
 from docs.part_pictures import moved, picture
-from docs.parts import PAGE, image, page, parts, row, sample_of
+from docs.parts import PAGE, first_sentence, image, page, parts, row, sample_of
 from tests.laws.nets import numbers
 from tests.laws.parts import named
 
@@ -25,6 +25,16 @@ def test_every_part_is_on_it_with_formula_source_cost_and_picture() -> None:
         cells = row(slot, part).strip("| ").replace("\\|", "/").split(" | ")
         assert len(cells) == 8 and all(cells), part
         assert image(part).is_file(), f"no picture of {part.__name__}: python -m docs.parts"
+
+
+def test_no_description_is_cut() -> None:
+    for _, part in parts():
+        doc, told = " ".join((part.__doc__ or "").split()), first_sentence(part.__doc__ or "")
+        assert told.endswith(".") and doc.startswith(told), (part.__name__, told)
+        assert told == doc or doc[len(told)] == " ", (part.__name__, told)
+        for opened, closed in ("()", "[]", "{}"):
+            assert told.count(opened) == told.count(closed), (part.__name__, told)
+        assert told.count("`") % 2 == 0, (part.__name__, told)
 
 
 def test_a_part_that_says_nothing_of_itself_is_noticed() -> None:

@@ -11,9 +11,11 @@ import pytest
 
 from anyformer.evaluation import baselines as module
 from anyformer.evaluation.answers import Answers
+from anyformer.evaluation.average_precision import Objects
 from anyformer.evaluation.baselines import baselines, compressed, strong, trivial, trivial_name
 from anyformer.evaluation.features import codes, pixels
 from anyformer.evaluation.rows import Rows, sampled
+from anyformer.evaluation.translation_table import ROUNDS, word_table
 
 ROWS, TRAIN = 400, 300
 
@@ -102,8 +104,10 @@ def test_mixed_columns_use_text_and_images_too():
     mixed = replace(rows, texts=words.texts, images=images()[0].images)
     _, without, _ = judged("classify", rows, kinds)
     _, found, name = judged("classify", mixed, kinds)
-    assert name == "gradient boosting on columns and TF-IDF factors and pixels"
+    assert name == "gradient boosting on columns, TF-IDF factors and pixels"
     assert without["accuracy"] < 0.55 < 0.8 < found["accuracy"]
+    _, _, name = judged("classify", replace(mixed, numbers=None, categories=None), kinds)
+    assert name == "gradient boosting on TF-IDF factors and pixels"
 
 
 def test_images():
@@ -150,11 +154,55 @@ def test_long_text_is_cut_and_said(monkeypatch):
     assert "the last 1 MiB" in strong("lm", train, None, test, None).name
 
 
-def test_translation_copies_the_source_and_has_no_strong_one():
-    answers = Answers("translate", ["the cat sat here", "b"], ["x", "y"])
-    found = baselines(answers, None, Rows(), Rows(sources=["the cat sat here", "c"]))
-    assert found["trivial"]["name"] == "copying the source" and found["trivial"]["metrics"]["exact_match"] == 0.5
-    assert found["strong"]["metrics"] == {} and "translates" in found["strong"]["name"]
+ENGLISH = ["a dog runs", "the dog sleeps", "a cat runs", "the cat sleeps", "a man sleeps", "the man runs", "a cat"]
+GERMAN = ["ein Hund rennt", "der Hund schläft", "ein Kater rennt", "der Kater schläft", "ein Mann schläft",
+          "der Mann rennt", "ein Kater"]  # fmt: skip
+
+
+def test_translation_copies_the_source_or_goes_word_by_word():
+    sources, truth = ["the man sleeps, Rex.", "a dog sleeps"], ["der Mann schläft, Rex.", "ein Hund schläft"]
+    answers = Answers("translate", truth, ["x", "y"])
+    found = baselines(answers, GERMAN, Rows(sources=ENGLISH), Rows(sources=sources))
+    assert found["trivial"]["name"] == "copying the source" and found["trivial"]["metrics"]["exact_match"] == 0.0
+    assert found["strong"]["name"] == "IBM Model 1, word by word"
+    assert found["strong"]["metrics"]["exact_match"] == 1.0
+    shuffled = baselines(answers, GERMAN[::-1], Rows(sources=ENGLISH), Rows(sources=sources))  # control: wrong pairs
+    assert shuffled["strong"]["metrics"]["exact_match"] == 0.0
+
+
+def test_model_1_is_that_of_loops_over_sentences():
+    """The expectations by plain dictionaries, as the paper writes them."""
+    pairs = [(a.split(), b.split()) for a, b in zip(ENGLISH, GERMAN, strict=True)]
+    chance = {(s, t): 1.0 for source, target in pairs for s in source for t in target}
+    for _ in range(ROUNDS):
+        count, total = dict.fromkeys(chance, 0.0), dict.fromkeys({s for s, _ in chance}, 0.0)
+        for source, target in pairs:
+            for t in target:
+                norm = sum(chance[s, t] for s in source)
+                for s in source:
+                    count[s, t] += chance[s, t] / norm
+                    total[s] += chance[s, t] / norm
+        chance = {(s, t): count[s, t] / total[s] for s, t in count}
+    best = {s: max((chance[s, t], t) for other, t in chance if other == s)[1] for s, _ in chance}
+    assert word_table(ENGLISH, GERMAN) == best
+
+
+def test_detection_has_one_usual_object_and_says_that_no_simple_learner_finds_boxes():
+    def image(*kinds):
+        return Objects(np.array([[2.0, 2, 6, 6]] * len(kinds)), np.array(kinds))
+
+    truth = [image(1), image(1, 0), image(1)]
+    answers = Answers("detect", truth, truth, labels=["cat", "dog"])
+    sizes = np.full((3, 2), 8)
+    found = baselines(answers, truth, Rows(sizes=sizes), Rows(sizes=sizes))
+    assert found["trivial"]["name"] == "one 'dog' at its mean place in every image"
+    assert found["trivial"]["metrics"]["ap50"] == pytest.approx(0.5)  # every dog, no cat
+    assert found["strong"] == {"name": "no simple learner finds boxes", "metrics": {}, "seconds": 0.0}
+    large = baselines(Answers("detect", [Objects(one.boxes * 10, one.classes) for one in truth], truth), truth,
+                      Rows(sizes=sizes), Rows(sizes=sizes * 10))  # fmt: skip
+    assert large["trivial"]["metrics"]["ap50"] == pytest.approx(0.5)  # places are shares of the image
+    nothing = baselines(answers, [], Rows(sizes=sizes[:0]), Rows(sizes=sizes))
+    assert nothing["trivial"]["metrics"] == {}
 
 
 def test_the_trivial_class_is_named_as_in_the_file():
@@ -186,7 +234,7 @@ def test_poor_data_gives_a_number_or_a_reason_never_a_crash(task):
 
 
 def test_without_scikit_learn_a_sentence_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(module, "installed", lambda name: False)
     real = builtins.__import__
 
     def refuse(name, *rest):

@@ -12,8 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anyformer.evaluation.answers import Answers
+from anyformer.evaluation.average_precision import Objects
+from anyformer.evaluation.forecasts import linear_map, repeat_past
 from anyformer.evaluation.metrics import metrics
-from anyformer.evaluation.rows import Rows, chosen, sampled
+from anyformer.evaluation.rows import Rows, Series, chosen, sampled
+from anyformer.evaluation.text_scores import several
+from anyformer.evaluation.translation_table import word_by_word, word_table
 from anyformer.extras import install_command, installed
 
 MOST_ROWS = 50_000  # rows a strong baseline learns from; above it a sample is drawn, and its name says so
@@ -37,8 +41,8 @@ def baselines(
     answers: Answers, train_truth: Any, train: Rows, test: Rows, *, seed: int = 0, strong_too: bool = True
 ) -> dict[str, Any]:
     """Both baselines as evaluation.json holds them: `test` are the raw rows of `answers`, in the same order."""
-    if answers.task == "detect":  # there is no answer without looking, and no simple learner of boxes
-        return {}
+    if train.series is not None and test.series is not None:
+        return forecast(answers, train.series, test.series, strong_too=strong_too)
     started = time.perf_counter()
     name, scores = trivial_name(train_truth, answers, train, test), trivial(train_truth, answers, train, test)
     found = {"trivial": Baseline(name, scores, time.perf_counter() - started).facts()}
@@ -47,6 +51,21 @@ def baselines(
             answers.task, train, train_truth, test, answers.truth,
             labels=answers.labels, multi=answers.multi, seed=seed, judged=answers,
         ).facts()  # fmt: skip
+    return found
+
+
+def forecast(answers: Answers, train: Series, test: Series, *, strong_too: bool) -> dict[str, Any]:
+    """Both baselines of a forecast: every foreseen step of every window is a row of `answers`."""
+    found: dict[str, Any] = {}
+    for kind, learn in (("trivial", repeat_past), ("strong", linear_map))[: 1 + strong_too]:
+        started = time.perf_counter()
+        if len(train) and len(test):
+            name, said = learn(train, test)
+            scores = metrics(Answers("regress", answers.truth, said.reshape(np.shape(answers.truth)),
+                                     labels=answers.labels))  # fmt: skip
+        else:
+            name, scores = "no window to learn from", {}
+        found[kind] = Baseline(name, scores, time.perf_counter() - started).facts()
     return found
 
 
@@ -61,6 +80,7 @@ def trivial(
     classify: the most frequent class, with the classes' shares as probabilities; multi-label: each label's majority.
     regress: the training mean. tag: each word's most frequent tag (needs `words` of both sides), else the most
     frequent tag. lm: tokens by their frequency (needs `tokens` of both sides). translate: the source copied.
+    detect: one object of the most frequent class in every image, at its mean box (needs `sizes` of both sides).
     """
     if answers.task == "lm":
         return unigrams(answers, train, test)
@@ -70,6 +90,8 @@ def trivial(
         return metrics(Answers("translate", answers.truth, list(test.sources)))
     if not len(train_truth) or not len(answers.truth):
         return {}
+    if answers.task == "detect":
+        return usual_object(train_truth, answers, train, test)
     if answers.task == "tag":
         return metrics(
             Answers("tag", answers.truth, tags_by_word(train_truth, answers, train, test), labels=answers.labels)
@@ -96,6 +118,10 @@ def trivial_name(train_truth: Any, answers: Answers, train: Rows | None = None, 
     if answers.task == "classify" and not answers.multi and len(train_truth):
         most = int(class_shares(np.asarray(train_truth), answers).argmax())
         return f"always answering '{answers.labels[most] if answers.labels else most}'"
+    if answers.task == "detect":
+        kind = usual_class(train_truth)
+        named = answers.labels[kind] if answers.labels and kind is not None else kind
+        return f"one '{named}' at its mean place in every image"
     by_word = train is not None and train.words is not None and test is not None and test.words is not None
     names = {
         "classify": "the majority of each label",
@@ -113,6 +139,23 @@ def class_shares(truth: np.ndarray, answers: Answers) -> np.ndarray:
     widths = [0 if answers.probability is None else answers.probability.shape[1], len(answers.labels or ())]
     count = max(int(known.max()) + 1, int(np.max(answers.truth)) + 1, *widths)
     return np.bincount(known, minlength=count) / len(known)
+
+
+def usual_class(truth: Sequence[Objects]) -> int | None:
+    """The class that most objects have, None where there are no objects."""
+    kinds = np.concatenate([np.asarray(image.classes, np.int64) for image in truth]) if len(truth) else np.array([])
+    return int(np.bincount(kinds).argmax()) if len(kinds) else None
+
+
+def usual_object(truth: Sequence[Objects], answers: Answers, train: Rows | None, test: Rows | None) -> dict[str, float]:
+    """One object in every image: the most frequent class, in the mean of its boxes as shares of their images."""
+    kind = usual_class(truth)
+    if kind is None or train is None or test is None or train.sizes is None or test.sizes is None:
+        return {}
+    places = [image.of(kind).boxes / np.tile(size, 2) for image, size in zip(truth, train.sizes, strict=True)]
+    box = np.concatenate(places).mean(0)
+    said = [Objects((box * np.tile(size, 2))[None], np.array([kind]), np.ones(1)) for size in test.sizes]
+    return metrics(Answers("detect", answers.truth, said, labels=answers.labels))
 
 
 def unigrams(answers: Answers, train: Rows | None, test: Rows | None) -> dict[str, float]:
@@ -166,8 +209,11 @@ def strong(
     `judged` are the model's answers; of a language model they say how many tokens and bytes the losses are spread over.
     """
     started = time.perf_counter()
+    if task == "detect":
+        return Baseline("no simple learner finds boxes", {}, 0.0)
     if task == "translate":
-        return Baseline("no simple baseline translates", {}, 0.0)
+        name, scores = word_for_word(train, train_truth, test, test_truth)
+        return Baseline(name, scores, time.perf_counter() - started)
     if task == "lm":
         name, scores = compressed(train, test, judged)
         return Baseline(name, scores, time.perf_counter() - started)
@@ -187,6 +233,16 @@ def strong(
     with learners.quiet_and_single():
         name, answers = learn(train, train_truth, test, test_truth, settings)
     return Baseline(name + said_rows, metrics(answers), time.perf_counter() - started)
+
+
+def word_for_word(train: Rows, train_truth: Any, test: Rows, test_truth: Any) -> tuple[str, dict[str, float]]:
+    """Every word by the one that most probably stands for it in the training pairs."""
+    if not train.sources or not test.sources:
+        return "no sentences to learn words from", {}
+    references = [one[0] for one in several(train_truth)]
+    table = word_table(train.sources, references)
+    said = [word_by_word(table, text) for text in test.sources]
+    return "IBM Model 1, word by word", metrics(Answers("translate", test_truth, said))
 
 
 def compressed(train: Rows, test: Rows, judged: Answers | None) -> tuple[str, dict[str, float]]:

@@ -124,8 +124,17 @@ def design(train: Rows, test: Rows, outputs: int, seed: int) -> tuple[str, Any, 
         return f"grey pixels at {SIDE}x{SIDE}", (before - mean) / spread, (after - mean) / spread, None
     if not table and not text and not image:
         return "nothing", np.zeros((len(train), 1)), np.zeros((len(test), 1)), None
-    extra = " and ".join(name for name, there in (("TF-IDF factors", text), ("pixels", image)) if there)
-    return "columns" + (f" and {extra}" if extra and table else extra), *table_columns(train, test, seed)
+    kinds = (("columns", table), ("TF-IDF factors", text), ("pixels", image))
+    return listed([name for name, there in kinds if there]), *table_columns(train, test, seed)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names as a sentence lists them.
+
+    >>> listed(["columns"]), listed(["columns", "pixels"]), listed(["columns", "TF-IDF factors", "pixels"])
+    ('columns', 'columns and pixels', 'columns, TF-IDF factors and pixels')
+    """
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def word_features(words: Sequence[str], at: int) -> list[str]:

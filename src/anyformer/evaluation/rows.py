@@ -10,6 +10,28 @@ import numpy as np
 
 
 @dataclass(frozen=True)
+class Series:
+    """Windows of a time series: `values` (T, V), nan where missing, and the first step to foresee of each window."""
+
+    values: np.ndarray
+    starts: np.ndarray
+    length: int
+    horizon: int
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def windows(self, rows: np.ndarray) -> np.ndarray:
+        """What each looks back on, (B, length, V); steps before the first row are nan."""
+        back = self.starts[rows, None] + np.arange(-self.length, 0)
+        return np.where(back[..., None] < 0, np.nan, self.values[np.maximum(back, 0)])
+
+    def futures(self, rows: np.ndarray) -> np.ndarray:
+        """What is to be foreseen, (B, horizon, V)."""
+        return self.values[self.starts[rows, None] + np.arange(self.horizon)]
+
+
+@dataclass(frozen=True)
 class Rows:
     """The raw inputs of one side of a split, before any scaling or tokenizing; what a data set lacks stays None.
 
@@ -20,6 +42,8 @@ class Rows:
     words       N lists of words (tagging)
     sources     N texts to translate
     tokens      (T,) token numbers of a language model's text
+    series      windows of a time series (forecasting)
+    sizes       (N, 2) width and height of images in which objects are looked for (detection)
     """
 
     texts: Sequence[str] | None = None
@@ -29,6 +53,8 @@ class Rows:
     words: Sequence[Sequence[str]] | None = None
     sources: Sequence[str] | None = None
     tokens: np.ndarray | None = None
+    series: Series | None = None
+    sizes: np.ndarray | None = None
 
     def __len__(self) -> int:
         return max((len(value) for value in self.filled().values()), default=0)
@@ -52,3 +78,8 @@ def sampled(count: int, most: int, seed: int) -> np.ndarray:
     if count <= most:
         return np.arange(count)
     return np.sort(np.random.default_rng(seed).permutation(count)[:most])
+
+
+def evenly(count: int, most: int) -> np.ndarray:
+    """At most `most` of `count` rows, spread evenly."""
+    return np.arange(count) if count <= most else np.linspace(0, count - 1, most).astype(np.int64)

@@ -15,7 +15,8 @@ from anyformer.data.rows import RowExamples
 from anyformer.data.series import SeriesExamples, StepRows
 from anyformer.data.sound_rows import summaries
 from anyformer.data.windows import Windows
-from anyformer.evaluation.rows import Rows
+from anyformer.evaluation.average_precision import true_objects
+from anyformer.evaluation.rows import Rows, Series
 
 MOST_TOKENS = 4 * 10**6
 
@@ -24,10 +25,13 @@ def raw_rows(examples: Examples) -> Rows:
     """What a simple learner would be given for the same rows."""
     if isinstance(examples, Windows):
         return Rows(tokens=np.asarray(examples.ids), texts=whole_text(examples))
-    if isinstance(examples, SeriesExamples | StepRows):
-        return Rows()
+    if isinstance(examples, SeriesExamples):
+        return Rows(series=series_of(examples, np.arange(len(examples))))
+    if isinstance(examples, StepRows):
+        return Rows(series=series_of(examples.windows, examples.rows))
     if isinstance(examples, DetectionExamples):
-        return Rows()
+        pictures = [examples.picture(row) for row in range(len(examples))]
+        return Rows(sizes=np.array([(picture.wide, picture.high) for picture in pictures]).reshape(-1, 2))
     assert isinstance(examples, RowExamples)
     preprocess, frame = examples.preprocess, examples.frame.take(examples.rows)
     found: dict[str, Any] = {}
@@ -55,6 +59,13 @@ def raw_rows(examples: Examples) -> Rows:
     return Rows(**found)
 
 
+def series_of(examples: SeriesExamples, rows: np.ndarray) -> Series:
+    """Some windows of a series, in the units of the file."""
+    values = np.asarray(examples.values)
+    raw = examples.target.undo(values if values.shape[1] > 1 else values[:, 0]).reshape(values.shape)
+    return Series(raw, examples.first + np.asarray(rows), examples.length, examples.target.horizon)
+
+
 def whole_text(examples: Windows) -> list[str] | None:
     """The end of a text, decoded again: a compressor looks back no further."""
     if examples.tokenizer is None:
@@ -67,6 +78,9 @@ def truth_of(examples: Examples) -> Any:
     if isinstance(examples, SeriesExamples):
         known = np.asarray(examples.values[: examples.stop])
         return examples.target.undo(known if known.shape[1] > 1 else known[:, 0])
+    if isinstance(examples, DetectionExamples):
+        pictures = [examples.picture(row) for row in range(len(examples))]
+        return [true_objects(picture.boxes, picture.kinds, picture.crowd) for picture in pictures]
     if not isinstance(examples, RowExamples):
         return []
     preprocess = examples.preprocess

@@ -1,0 +1,112 @@
+"""Every recipe is on the page with the command of its own docstring, and the small ones run here as they stand."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+RECIPES = sorted(path for path in (ROOT / "recipes").glob("*.py") if path.stem != "common")
+PAGE = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+
+
+def opened(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A recipe as a module, with its neighbours in reach as they are for a script."""
+    monkeypatch.syspath_prepend(str(ROOT / "recipes"))
+    spec = importlib.util.spec_from_file_location(f"recipe_{name}", ROOT / "recipes" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a recipe's `main` with some words behind it, some of its constants made small, and says what it prints."""
+
+    def called(name: str, *words: str | Path, **small: Any) -> str:
+        recipe = opened(name, monkeypatch)
+        for constant, value in small.items():
+            monkeypatch.setattr(recipe, constant, value)
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, words)])
+        recipe.main()
+        return capsys.readouterr().out
+
+    return called
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_the_page_has_every_recipe_with_its_own_command(path: Path) -> None:
+    (row,) = [line for line in PAGE.splitlines() if f"](../recipes/{path.name})" in line]
+    cells = [cell.strip() for cell in row.strip("|").split(" | ")]
+    assert len(cells) == 4 and all(cells)
+    said = ast.get_docstring(ast.parse(path.read_text())) or ""
+    commands = re.findall(r"^ +(python recipes/.*?)(?: +#.*)?$", said, re.MULTILINE)
+    assert cells[2].strip("`") in commands, (cells[2], commands)
+
+
+def test_the_page_names_nothing_that_is_not_there() -> None:
+    for link in re.findall(r"\]\((?!http)([^)]+)\)", PAGE):
+        assert (ROOT / "docs" / link).exists(), link
+
+
+def test_rnn_limits_draws_and_measures(run: Callable[..., str], tmp_path: Path) -> None:
+    told = run("rnn_limits", "--out", tmp_path / "limits", "--length", "48", "--tokens", "128")
+    assert "gradient" in told and "seconds" in told
+    for name in ("gradient.svg", "time.svg"):
+        assert (tmp_path / "limits" / name).read_text().startswith("<svg xmlns=")
+    figures = json.loads((tmp_path / "limits" / "figures.json").read_text())
+    left = {name: values[40] for name, values in figures["gradient"].items()}
+    assert left["rnn"] < left["gru"] < left["lstm"] < left["attention"] and left["rnn"] < 1e-9 < 0.1 < left["attention"]
+    assert figures["lengths"] == [64, 128] and all(t > 0 for times in figures["seconds"].values() for t in times)
+
+
+def test_rnn_context_tells_every_context_by_length(run: Callable[..., str]) -> None:
+    told = run("rnn_context", "--steps", "3", "--seeds", "0", LENGTHS=(4, 8))
+    rows = [line.split() for line in told.splitlines()[1:]]
+    assert [row[0] for row in rows] == ["first", "every", "attention"]
+    assert all(0 <= float(share) <= 100 for row in rows for share in row[2:-1:2]) and len(rows[0]) == 2 + 2 * 2 + 1
+
+
+def test_dependency_distance_prints_its_table(run: Callable[..., str]) -> None:
+    told = run("dependency_distance", "--steps", "2", DISTANCES=(1, 16))
+    rows = [line.split() for line in told.splitlines()[1:]]
+    assert [row[0] for row in rows] == ["convolution", "recurrence", "attention"] and len(rows[0]) == 2 + 2 * 2 + 1
+
+
+def test_a_convolution_sees_six_tokens_back_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = opened("dependency_distance", monkeypatch)
+    near, far = (recipe.accuracy(recipe.BLOCKS["convolution"], distance, 60, 0) for distance in (6, 7))
+    assert near > 0.5 > 0.25 > far
+
+
+def test_associative_recall_runs_to_its_line_of_figures(run: Callable[..., str], tmp_path: Path) -> None:
+    small = ["--length", "32", "--steps", "4", "--every", "2", "--batch", "8", "--most", "8", "--width", "16"]
+    for mixer in ("hyena", "attention"):
+        words = ["--mixer", mixer, "--grow", "--out", tmp_path / "lines"]
+        figures = json.loads(run("associative_recall", *small, *words, TESTED=40))
+        assert figures["mixer"] == mixer and figures["steps"] == 4 and 0 <= figures["accuracy"] <= 1
+    assert len((tmp_path / "lines").read_text().splitlines()) == 2
+
+
+def test_the_answer_of_associative_recall_stands_in_the_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = opened("associative_recall", monkeypatch)
+    given, wanted = recipe.sequences(20, 40, 30, torch.Generator().manual_seed(0))
+    for row, targets in zip(given.tolist(), wanted.tolist(), strict=True):
+        pairs = dict(zip(row[0:-2:2], row[1:-2:2], strict=True))
+        assert targets[-1] == pairs[row[-1]]
+        seen: set[int] = set()
+        for at in range(0, len(row) - 2, 2):
+            assert targets[at] == (pairs[row[at]] if row[at] in seen else -100) and targets[at + 1] == -100
+            seen.add(row[at])
