@@ -1,17 +1,24 @@
-"""Reading files of a folder that somebody else made: bounded, by plain name, never out of the folder, never as code."""
+"""Files and folders: reading what somebody else made, bounded, never as code; writing to a disk that may be full."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import json
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from anyformer.errors import UserError
+from anyformer.errors import NoRoom, UserError
 
 LIMIT = 128 * 2**20  # bytes of any one file but weights; the largest public tokenizers are near 35 MB
 AGAIN = "copy the file again"
 BLOCK = 2**22  # bytes hashed at a time
+FULL = (errno.ENOSPC, errno.EDQUOT)
+UNWRITABLE = (*FULL, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def inside(folder: Path, name: str, *, where: str = "") -> Path:
@@ -80,3 +87,44 @@ def digest(path: Path) -> str:
         while block := file.read(BLOCK):
             found.update(block)
     return found.hexdigest()
+
+
+# ---------------------------------------------------------------- writing
+
+
+@contextlib.contextmanager
+def writing(
+    place: Path, needed: int = 0, *, noticed: tuple[int, ...] = UNWRITABLE, fix: str = "make room and try again"
+) -> Iterator[None]:
+    """Say in one line what a disk that is full, read-only or failing did to what is written inside."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in noticed:
+            raise
+        wanted = f"about {needed:,} bytes needed, " if needed else ""
+        raise NoRoom(
+            f"could not be written ({error.strerror}): {wanted}{free_space(place)}", where=str(place), fix=fix
+        ) from None
+
+
+def free_space(place: Path) -> str:
+    """What the disk of a file or folder, which need not be there yet, has left."""
+    try:
+        free = shutil.disk_usage(next(p for p in (place, *place.absolute().parents) if p.is_dir())).free
+    except (OSError, StopIteration):
+        return "free space unknown"
+    return f"{free:,} bytes free"
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A folder for what is thrown away at the end."""
+    try:
+        parent = Path(tempfile.gettempdir())
+    except FileNotFoundError:  # it tries to write into each place that the system names
+        raise NoRoom(
+            "no folder for temporary files can be written", where="TMPDIR", fix="make room, or set TMPDIR"
+        ) from None
+    with writing(parent, noticed=FULL), tempfile.TemporaryDirectory(prefix="anyformer-", dir=parent) as folder:
+        yield Path(folder)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from anyformer.checkpoints.folder import Opened, open_folder, save_foreign, save_own
+from anyformer.checkpoints.folder import Opened, complete_folder, open_folder, save_foreign, save_own
 from anyformer.core.model import Model, Seq2Seq
 from anyformer.data.images import ImageSteps
 from anyformer.data.tokenizer import Tokenizer, open_tokenizer
@@ -315,12 +315,13 @@ class Predictor:
 
     def save(self, folder: str | Path) -> Path:
         """Write our own folder: anyformer.json, model.safetensors, and what stands around the model."""
-        path = save_own(folder, self.spec, self.model)
-        self.save_around(path)
-        if self.preprocess is not None:
-            (path / LABELS_FILE).write_text(self.preprocess.to_json(), encoding="utf-8")
-        elif self.labels is not None:
-            (path / LABELS_FILE).write_text(json.dumps({"labels": self.labels}, indent=1) + "\n", encoding="utf-8")
+        with complete_folder(folder):
+            path = save_own(folder, self.spec, self.model)
+            self.save_around(path)
+            if self.preprocess is not None:
+                (path / LABELS_FILE).write_text(self.preprocess.to_json(), encoding="utf-8")
+            elif self.labels is not None:
+                (path / LABELS_FILE).write_text(json.dumps({"labels": self.labels}, indent=1) + "\n", encoding="utf-8")
         return path
 
     def export(self, folder: str | Path, to: str = "hf") -> Path:
@@ -328,17 +329,18 @@ class Predictor:
         if to == "onnx":
             from anyformer.checkpoints.onnx import export_onnx
 
-            return export_onnx(folder, self)
+            with complete_folder(folder):
+                return export_onnx(folder, self)
         if to != "hf":
             raise UserError(f"there is no format {to!r}", where="export", fix='use "hf" or "onnx"')
         named = {} if self.labels is None else {
             "id2label": {str(i): name for i, name in enumerate(self.labels)},
             "label2id": {name: i for i, name in enumerate(self.labels)},
         }  # fmt: skip
-        path, _, _ = save_foreign(
-            folder, self.spec, self.model, config=self.around_config() | dict(self.opened.config) | named
-        )
-        self.save_around(path)
+        config = self.around_config() | dict(self.opened.config) | named
+        with complete_folder(folder):
+            path, _, _ = save_foreign(folder, self.spec, self.model, config=config)
+            self.save_around(path)
         return path
 
     def around_config(self) -> dict[str, Any]:

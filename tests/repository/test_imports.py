@@ -8,7 +8,7 @@ from tests.repository.source import imports, modules
 
 # From the ground up. A module may import from its own row and from the rows above it in this list.
 LAYERS = [
-    ("ground", ["version", "errors", "about", "files", "faults", "spec", "slots", "terminal"]),
+    ("ground", ["version", "errors", "about", "plain_text", "files", "faults", "spec", "slots", "terminal"]),
     (
         "seams of the core",
         [

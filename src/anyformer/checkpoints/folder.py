@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from anyformer.errors import UserError, did_you_mean
 from anyformer.families import FAMILIES
 from anyformer.families.config import ACTS, IRRELEVANT, Config
 from anyformer.families.family import BARE, BODY, REPLACED, Family
-from anyformer.files import inside, read_json, read_text
+from anyformer.files import inside, read_json, read_text, writing
 from anyformer.slots import Network
 from anyformer.spec import Spec
 
@@ -376,3 +378,19 @@ def fresh(folder: str | Path) -> Path:
         raise UserError("the folder is there and not empty", where=str(folder), fix="give a new folder")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+@contextlib.contextmanager
+def complete_folder(folder: str | Path) -> Iterator[None]:
+    """A folder that is written inside; where that fails it is as it was before, not there or empty."""
+    path = Path(folder)
+    there = path.exists()
+    with writing(path):
+        fresh(path)
+        try:
+            yield
+        except BaseException:
+            shutil.rmtree(path, ignore_errors=True)
+            if there:
+                path.mkdir()
+            raise

@@ -17,7 +17,7 @@ from anyformer.evaluation.page import document, preformatted, section
 from anyformer.evaluation.run_files import RunFiles, is_number, read_run
 from anyformer.evaluation.svg import number
 from anyformer.evaluation.wording import TASKS, duration
-from anyformer.files import read_json
+from anyformer.files import read_json, writing
 
 NAME = "report.html"
 STYLE = Path(__file__).parent / "web" / "report.css"
@@ -38,8 +38,13 @@ def write_report(folder: Path, answers: Answers | None = None, evaluation: Mappi
     text = report(folder, plain(dict(evaluation) | ({"facts": facts} if facts is not None else {})))
     path = folder / NAME
     part = path.with_name(NAME + ".part")
-    part.write_text(text, encoding="utf-8", newline="\n")
-    os.replace(part, path)  # a reader sees the old report or the new one, never half of one
+    with writing(path, len(text), fix=f"make room, then: anyformer runs report {folder}"):
+        try:
+            part.write_text(text, encoding="utf-8", newline="\n")
+            os.replace(part, path)  # a reader sees the old report or the new one, never half of one
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
     return path
 
 

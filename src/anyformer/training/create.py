@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ from anyformer.data.prepare import prepare
 from anyformer.data.prepared import Given, Prepared
 from anyformer.data.preprocess import sizes as sizes_of
 from anyformer.data.reopen import keep
-from anyformer.errors import UserError
+from anyformer.errors import NoRoom, UserError
+from anyformer.files import FULL, writing
 from anyformer.predictor import Predictor, load
 from anyformer.slots import Network
 from anyformer.training.choose import Sizes, default_preset, fitted, longest
@@ -43,15 +44,16 @@ def create(request: Request, say: Say, device: torch.device) -> RunFolder:
     path = request.out if request.out is not None else Path("runs") / name
     check_new(path)
     made = [parent for parent in (path.parent, *path.parent.parents) if not parent.exists()]
-    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.parent / f"{NEW}{path.name}-{secrets.token_hex(4)}"
-    sweep_new(path.parent)
     folder = RunFolder(part)
     try:
-        part.mkdir()
-        folder.hold()
-        config, prepared = decide(request, folder, say, device)
-        write_down(folder, request, config, prepared, path)
+        with starting(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            sweep_new(path.parent)
+            part.mkdir()
+            folder.hold()
+            config, prepared = decide(request, folder, say, device)
+            write_down(folder, request, config, prepared, path)
         try:
             if path.is_dir():
                 path.rmdir()  # it was seen to be empty
@@ -68,6 +70,17 @@ def create(request: Request, say: Say, device: torch.device) -> RunFolder:
     finally:
         folder.let_go()
     return RunFolder.open(path)
+
+
+@contextmanager
+def starting(path: Path) -> Iterator[None]:
+    """Whatever fills the disk before there is a run: nothing is left that could be resumed."""
+    again = "make room, or give --out on another disk, and train again"
+    try:
+        with writing(path, noticed=FULL, fix=again):
+            yield
+    except NoRoom as error:
+        raise NoRoom(error.what, where=str(path), fix=again) from None
 
 
 def sweep_new(parent: Path) -> None:

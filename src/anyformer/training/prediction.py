@@ -14,6 +14,7 @@ import numpy as np
 from anyformer.data.rows import RowExamples
 from anyformer.errors import UserError, did_you_mean
 from anyformer.evaluation.answers import Answers
+from anyformer.files import scratch_folder, writing
 from anyformer.predictor import load
 from anyformer.training.answer import Asked, asked, cells, predictions
 from anyformer.training.evaluation import settings_of
@@ -62,8 +63,13 @@ def handed(data: bytes, out: Path | None) -> str | None:
     if out is None:
         return data.decode("utf-8")
     part = out.with_name(f".{out.name}.part")
-    part.write_bytes(data)
-    os.replace(part, out)
+    with writing(out, len(data)):
+        try:
+            part.write_bytes(data)
+            os.replace(part, out)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
     return None
 
 
@@ -71,12 +77,10 @@ def forecast(
     predictor: Any, run: Path, files: list[Path], out: Path | None, *, as_json: bool, say: Callable[[str], None]
 ) -> str | None:
     """The steps that come after the last row of a series."""
-    import tempfile
-
     from anyformer.training.forecasting import foreseen
 
-    with tempfile.TemporaryDirectory(prefix="anyformer-") as cache:
-        table = foreseen(predictor, files, settings=settings_of(run, bad="error"), cache=Path(cache), say=say)
+    with scratch_folder() as cache:
+        table = foreseen(predictor, files, settings=settings_of(run, bad="error"), cache=cache, say=say)
     return handed(tabled(table, ".jsonl" if as_json else out.suffix if out is not None else ".csv"), out)
 
 
