@@ -27,7 +27,7 @@ from anyformer.commands.runs import runs
 from anyformer.commands.serving import serve
 from anyformer.commands.training import evaluate, predict, resume, train
 from anyformer.commands.usage import explain_usage
-from anyformer.commands.words import configure_messages, short, write
+from anyformer.commands.words import configure_messages, note, note_line, short, write
 from anyformer.errors import DONE, INTERRUPTED, OUR_BUG, RESOURCES, USER_ERROR, Stopped, UserError
 from anyformer.extras import explained
 from anyformer.version import __version__
@@ -144,7 +144,7 @@ def main(args: Sequence[str] | None = None) -> int:
         _trace(debug)
         return _complain(explain_usage(error.format_message(), given, every_option()), exit_code=USER_ERROR)
     except Stopped as stop:  # asked for, and everything is saved
-        sys.stderr.write(f"{stop}\n")
+        note_line(str(stop))
         return stop.exit_code
     except UserError as error:
         _trace(debug)
@@ -189,18 +189,16 @@ def arm_faults(asked: str) -> None:
 
 def _complain(what: str, *details: str, exit_code: int) -> int:
     """Exactly one `error:` line, details indented below it."""
-    lines = [
-        "error: " + " ".join(what.splitlines()),
-        *(f"  {line}" for detail in details for line in detail.splitlines()),
-    ]
-    sys.stderr.write("\n".join(lines) + "\n")
+    note_line("error: " + " ".join(what.splitlines()))
+    for detail in details:
+        note("\n".join(f"  {line}" for line in detail.splitlines()))
     return exit_code
 
 
 def _trace(wanted: bool) -> None:
     """The traceback without the values of locals: those may hold a user's data."""
     if wanted:
-        traceback.print_exc(file=sys.stderr)
+        note(traceback.format_exc())
 
 
 def every_option() -> dict[str, list[str]]:

@@ -121,12 +121,23 @@ def one_edit(a: str, b: str) -> bool:
     return rest_a[1:] == rest_b[1:] or (rest_a[:2] == rest_b[1::-1] and rest_a[2:] == rest_b[2:])
 
 
+def told_apart(name: str, near: str) -> str:
+    """What the eye does not see: the first character that differs, where it is not plain ASCII.
+
+    >>> told_apart("age", "\u0430ge"), told_apart("age", "Age")
+    (' (its character 1 is U+0430)', '')
+    """
+    at = next((i for i, (x, y) in enumerate(zip(name, near, strict=False)) if x != y), min(len(name), len(near)))
+    letter = near[at : at + 1]
+    return f" (its character {at + 1} is U+{ord(letter):04X})" if letter and not letter.isascii() else ""
+
+
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """A closing half-sentence: the nearest name, or all names where none is near."""
     known = sorted(set(choices))
     near = nearest(name, known)
     if near is not None:
-        return f"did you mean {near!r}?"
+        return f"did you mean {near!r}{told_apart(name, near)}?"
     if not known:
         return "nothing is allowed here"
     shown = ", ".join(repr(choice) for choice in known[:MOST])

@@ -1,4 +1,4 @@
-"""Reading files of a folder that somebody else made: bounded, by plain name, never out of the folder, never as code."""
+"""Files and folders: reading what somebody else made, bounded, never as code; writing to a disk that may be full."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from typing import Any, BinaryIO
 from anyformer.errors import UserError
 
 LIMIT = 128 * 2**20  # bytes of any one file but weights; the largest public tokenizers are near 35 MB
-MOST_VALUES = 4_000_000  # of a JSON file; each takes some hundred bytes of memory. The largest tokenizers have two million
+MOST_VALUES = (
+    4_000_000  # of a JSON file; each takes some hundred bytes of memory. The largest tokenizers have two million
+)
 AGAIN = "copy the file again"
 BLOCK = 2**22  # bytes hashed at a time
 
@@ -74,7 +76,9 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         text = read_text(path)
         if text.count(",") + text.count("[") + text.count("{") > MOST_VALUES:
-            raise UserError(f"more than {MOST_VALUES:,} values", where=path.name, fix="that is no file of a model folder")
+            raise UserError(
+                f"more than {MOST_VALUES:,} values", where=path.name, fix="that is no file of a model folder"
+            )
         data = json.loads(text)
     except UserError:
         raise

@@ -1,4 +1,4 @@
-"""Writing files: whole or not at all, and never through a link that somebody left in a folder.
+"""Writing files: whole or not at all, never through a link that somebody left, on a disk that may be full.
 
 A run may come from elsewhere. A link under the name of its log would have us append to any file of the user, so files
 are opened without following links, and only a plain file with one name is appended to.
@@ -11,16 +11,20 @@ import fcntl
 import glob
 import os
 import secrets
+import shutil
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from anyformer.errors import UserError
+from anyformer.errors import NoRoom, UserError
 
 LONGEST_NAME = 255  # bytes of one name, on every file system that matters here
 LONGEST_PATH = 3840  # bytes that leave room for the names within a run, of the 4,096 that Linux takes
 PART = ".part"
+FULL = (errno.ENOSPC, errno.EDQUOT)
+UNWRITABLE = (*FULL, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM)
 PART_MARK = 16  # bytes that the name of an unfinished file has more than its final name, at most
 
 
@@ -163,3 +167,44 @@ def check_output_name(path: Path, option: str) -> None:
         raise UserError(f"the name {str(path)!a} is not UTF-8", where=option, fix="give another name") from None
     if "\0" in str(path):
         raise UserError("the name holds a zero byte", where=option, fix="give another name")
+
+
+# ---------------------------------------------------------------- full disks
+
+
+@contextmanager
+def writing(
+    place: Path, needed: int = 0, *, noticed: tuple[int, ...] = UNWRITABLE, fix: str = "make room and try again"
+) -> Iterator[None]:
+    """Say in one line what a disk that is full, read-only or failing did to what is written inside."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in noticed:
+            raise
+        wanted = f"about {needed:,} bytes needed, " if needed else ""
+        raise NoRoom(
+            f"could not be written ({error.strerror}): {wanted}{free_space(place)}", where=str(place), fix=fix
+        ) from None
+
+
+def free_space(place: Path) -> str:
+    """What the disk of a file or folder, which need not be there yet, has left."""
+    try:
+        free = shutil.disk_usage(next(p for p in (place, *place.absolute().parents) if p.is_dir())).free
+    except (OSError, StopIteration):
+        return "free space unknown"
+    return f"{free:,} bytes free"
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A folder for what is thrown away at the end."""
+    try:
+        parent = Path(tempfile.gettempdir())
+    except FileNotFoundError:  # it tries to write into each place that the system names
+        raise NoRoom(
+            "no folder for temporary files can be written", where="TMPDIR", fix="make room, or set TMPDIR"
+        ) from None
+    with writing(parent, noticed=FULL), tempfile.TemporaryDirectory(prefix="anyformer-", dir=parent) as folder:
+        yield Path(folder)

@@ -162,8 +162,16 @@ MARK = "@@spoiled@@"
 def places(value: Any, at: Path_ = ()) -> Iterator[Path_]:
     """Every value of a JSON tree; of long lists and objects the first, a middle and the last."""
     yield at
-    keys: Sequence[Any] = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
-    chosen = keys if len(keys) <= 64 and not isinstance(value, list) else [keys[0], keys[len(keys) // 2], keys[-1]] if keys else []
+    keys: Sequence[Any] = (
+        list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    )
+    chosen = (
+        keys
+        if len(keys) <= 64 and not isinstance(value, list)
+        else [keys[0], keys[len(keys) // 2], keys[-1]]
+        if keys
+        else []
+    )
     for key in dict.fromkeys(chosen):
         yield from places(value[key], (*at, key))
 
@@ -210,7 +218,11 @@ def itself(found: Any, *, nested: bool) -> str:
     """A value many times over, beside or inside itself."""
     whole = json.dumps(found)
     if nested:  # {"type": "Sequence", "normalizers": [...]} inside the last list of itself
-        key = next((key for key in reversed(found) if isinstance(found[key], list | dict)), None) if isinstance(found, dict) else None
+        key = (
+            next((key for key in reversed(found) if isinstance(found[key], list | dict)), None)
+            if isinstance(found, dict)
+            else None
+        )
         opening, closing = ("[", "]") if key is None else json.dumps({**found, key: [MARK]}).split(f'"{MARK}"')
         return opening * DEEP + whole + closing * DEEP
     if isinstance(found, list):
@@ -275,8 +287,9 @@ def confined(action: Callable[[], int], said: Path) -> None:
         output = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(
-            2, "w", closefd=False, errors="backslashreplace"
+        sys.stdout, sys.stderr = (
+            os.fdopen(1, "w", closefd=False),
+            os.fdopen(2, "w", closefd=False, errors="backslashreplace"),
         )
         own = int(re.findall(r"VmSize:\s+(\d+)", Path("/proc/self/status").read_text())[0]) * 1024
         resource.setrlimit(resource.RLIMIT_AS, (own + 2 * BYTES, own + 2 * BYTES))
@@ -350,7 +363,7 @@ def warm_up(good: Path, scratch: Path) -> None:
     """Import here what every process would import by itself, or a try would measure that."""
     import anyformer.cli
     import anyformer.predictor
-    import anyformer.serving.run  # noqa: F401
+    import anyformer.serving.run
 
     anyformer.load(good)
 

@@ -268,5 +268,7 @@ def test_convert_says_what_another_type_does(tmp_path: Path) -> None:
     with torch.no_grad():
         next(model.parameters()).fill_(1e6)
     save_own(tmp_path / "large", spec, model)
-    assert main(["convert", str(tmp_path / "large"), str(tmp_path / "d"), "--to", "anyformer", "--dtype", "float16"]) == 2
+    assert (
+        main(["convert", str(tmp_path / "large"), str(tmp_path / "d"), "--to", "anyformer", "--dtype", "float16"]) == 2
+    )
     assert not (tmp_path / "d").exists()

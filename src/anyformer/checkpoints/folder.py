@@ -51,7 +51,9 @@ class Opened:
         if not isinstance(named, dict):
             return None
         if not all(key.isdecimal() for key in named):
-            raise UserError("id2label has keys that are no numbers", where=CONFIG_FILE, fix='expected {"0": "name", ...}')
+            raise UserError(
+                "id2label has keys that are no numbers", where=CONFIG_FILE, fix='expected {"0": "name", ...}'
+            )
         return [str(named[key]) for key in sorted(named, key=int)]
 
 
@@ -248,9 +250,7 @@ def common_dtype(entries: Mapping[str, tensors.Entry]) -> torch.dtype:
     return max(bytes_of, key=lambda kind: bytes_of[kind]) if bytes_of else torch.float32
 
 
-def without_memory(
-    spec: Network, dtype: torch.dtype, entries: Mapping[str, tensors.Entry], folder: Path
-) -> nn.Module:
+def without_memory(spec: Network, dtype: torch.dtype, entries: Mapping[str, tensors.Entry], folder: Path) -> nn.Module:
     """The network on `meta`: names and shapes to be compared with the files before anything is allocated."""
     with refused_sizes():
         model = spec.build(device="meta", dtype=dtype)

@@ -16,11 +16,12 @@ import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from anyformer import faults
-from anyformer.errors import NoRoom, UserError
+from anyformer import faults, outputs
+from anyformer.errors import UserError
 from anyformer.files import digest, read_bytes
 from anyformer.outputs import flush, make_folder
 
@@ -28,7 +29,7 @@ MANIFEST = "manifest.json"
 SEAL = "seal"  # the manifest's entry that holds the hash of the rest of it
 PART, GONE = ".tmp-", ".del-"  # names of folders being written and being deleted
 NAME = re.compile(r"step-\d{6,}")  # only folders of such names are looked at and deleted
-UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM)
+RESUME = "make room and resume; what was saved before is whole"
 Writer = tuple[str, Callable[[Path], object]]  # a fault point, and what writes one or more files into a folder
 
 
@@ -79,23 +80,9 @@ def check_room(parent: Path, needed: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-@contextlib.contextmanager
-def writing(place: Path, needed: int = 0) -> Iterator[None]:
-    """Say in one line what a disk that is full, read-only or failing did to what is written inside."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in UNWRITABLE:
-            raise
-        try:
-            room = f"{shutil.disk_usage(next(p for p in (place, *place.parents) if p.is_dir())).free:,} bytes free"
-        except (OSError, StopIteration):
-            room = "free space unknown"
-        wanted = f"about {needed:,} bytes needed, " if needed else ""
-        raise NoRoom(
-            f"could not be written ({error.strerror}): {wanted}{room}", where=str(place),
-            fix="make room and resume; what was saved before is whole",
-        ) from None  # fmt: skip
+def writing(place: Path, needed: int = 0) -> AbstractContextManager[None]:
+    """As `outputs.writing`, for what belongs to a run that can be resumed."""
+    return outputs.writing(place, needed, fix=RESUME)
 
 
 def rendered(manifest: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ import typer
 
 from anyformer.commands import asking
 from anyformer.commands.asking import Asked, is_settings
-from anyformer.commands.words import configure_messages, note, write
+from anyformer.commands.words import configure_messages, note, write, write_line
 from anyformer.errors import UserError
 
 MODEL_FILES = ("config.json", "anyformer.json")
@@ -99,7 +99,7 @@ def of_data(paths: list[Path], asked: Asked, *, as_json: bool, quiet: bool) -> N
     request = asked.request(paths)
     lines: list[str] = []
     try:
-        facts = rehearse(request, lines.append if as_json else write, timed=False)
+        facts = rehearse(request, lines.append if as_json else write_line, timed=False)
     except UserError as error:
         raise request.placed(error) from None
     if as_json:

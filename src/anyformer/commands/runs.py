@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from anyformer.commands.words import configure_messages, note, write
+from anyformer.commands.words import configure_messages, note, put, write
 from anyformer.errors import UserError, did_you_mean
 from anyformer.extras import require
 
@@ -213,11 +213,11 @@ def show(run: Found, as_json: bool) -> None:
         step_words = f"at step {values.pop('step'):,.0f}: "
         facts[split] = step_words + ", ".join(f"{name} {figure(value)}" for name, value in values.items())
     lines = [f"{name:<12}{bare(value).replace(chr(10), ' ')}" for name, value in facts.items() if value]
-    if past.steps or past.evals:
-        lines += ["", picture(run)]
-    if run.status in (STOPPED, "interrupted", "failed"):
-        lines += ["", f"go on with: anyformer resume {run.folder}"]
     write("\n".join(lines))
+    if past.steps or past.evals:
+        put("\n" + picture(run) + "\n")  # its colours are for the terminal to act on
+    if run.status in (STOPPED, "interrupted", "failed"):
+        write(f"\ngo on with: anyformer resume {run.folder}")
 
 
 def plain_figures(past: Any, split: str) -> dict[str, float]:

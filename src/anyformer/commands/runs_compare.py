@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from anyformer.commands.runs import columns, cut, drawn, plain, row
-from anyformer.commands.words import write
+from anyformer.commands.words import put, write
 from anyformer.errors import UserError
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ def compare(chosen: Sequence[Found], as_json: bool) -> None:
         out += ["", *columns(table)]
         if len(different) > SETTINGS:
             out.append(f"and {len(different) - SETTINGS} more")
-    write("\n".join([*out, "", picture(chosen, pasts, name, split)]))
+    write("\n".join(out))
+    put("\n" + picture(chosen, pasts, name, split) + "\n")  # its colours are for the terminal to act on
 
 
 def shared_curve(pasts: Sequence[History]) -> tuple[str, str | None]:

@@ -13,7 +13,7 @@ import typer
 
 from anyformer.commands import asking
 from anyformer.commands.asking import Asked, refuse_settings
-from anyformer.commands.words import configure_messages, note, write
+from anyformer.commands.words import configure_messages, note, note_line, write, write_line
 from anyformer.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def asked_again(request: Request, progress: str, quiet: bool) -> Trained | None:
     note(f"a run is there already: {out}; it is never overwritten")
     if not typer.confirm("go on with it?", default=True, err=True):
         return None  # refused with the ways that are left
-    return go_on(out, say=note, progress=progress, quiet=quiet)
+    return go_on(out, say=note_line, progress=progress, quiet=quiet)
 
 
 def is_terminal() -> bool:
@@ -112,7 +112,7 @@ def rehearsed(request: Request, *, as_json: bool, quiet: bool) -> None:
 
     lines: list[str] = []
     with settings_named(request):
-        facts = rehearse(request, lines.append if as_json else write, timed=True)
+        facts = rehearse(request, lines.append if as_json else write_line, timed=True)
     if as_json:
         write(json.dumps(facts | {"lines": lines}))
     elif not quiet:
@@ -224,7 +224,7 @@ def conclude(run: Any, *, as_json: bool, quiet: bool) -> None:
 
 def messages(quiet: bool) -> Callable[[str], None]:
     """Where lines for people go."""
-    return (lambda line: None) if quiet else note
+    return (lambda line: None) if quiet else note_line
 
 
 def shown(progress: str, quiet: bool) -> str:

@@ -1,4 +1,8 @@
-"""How verbs speak: data on stdout, messages on stderr."""
+"""How verbs speak: data on stdout, messages on stderr.
+
+Names, cells and texts come from files that nobody has looked at. What a person sees of them goes through `readable`;
+data that goes into a file or a pipe stays as it is.
+"""
 
 from __future__ import annotations
 
@@ -9,24 +13,38 @@ import sys
 import typer
 
 from anyformer.errors import DONE
+from anyformer.plain_text import printable
+
+
+def readable(text: str) -> str:
+    r"""The text for a terminal: ends of lines and tabs stay, all else that would act on it is escaped.
+
+    >>> readable("a\tb\x1b[31mc\n")
+    'a\tb\\x1b[31mc\n'
+    """
+    return "\n".join("\t".join(map(printable, line.split("\t"))) for line in text.split("\n"))
 
 
 def write(text: str) -> None:
     """One piece of data to stdout. A reader that has gone (`| head`) ends the command quietly."""
-    put(text.rstrip("\n") + "\n")
+    write_piece(text.rstrip("\n") + "\n")
 
 
 def write_piece(text: str) -> None:
-    """A piece of what a model writes, at once; a terminal gets nothing that could move its cursor."""
-    if sys.stdout.isatty():
-        text = "".join(c if c.isprintable() or c in "\n\t" else "·" for c in text)
-    put(text)
+    """A piece of data, such as what a model writes, at once; only a file or a pipe gets it as it is."""
+    put(readable(text) if sys.stdout.isatty() else text)
+
+
+def write_line(line: str) -> None:
+    """One line for people on stdout."""
+    put(printable(line) + "\n")
 
 
 def put(text: str) -> None:
-    """Text to stdout as it is."""
+    """Text to stdout as it is; what its encoding cannot say is escaped."""
+    encoding = sys.stdout.encoding or "utf-8"
     try:
-        sys.stdout.write(text)
+        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
         sys.stdout.flush()
     except BrokenPipeError:
         # Python flushes stdout once more at exit; give it a place that still takes the bytes.
@@ -35,8 +53,13 @@ def put(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """One message to stderr."""
-    sys.stderr.write(text.rstrip("\n") + "\n")
+    """A message to stderr, one line or several."""
+    sys.stderr.write(readable(text.rstrip("\n")) + "\n")
+
+
+def note_line(line: str) -> None:
+    """One line of a message to stderr."""
+    note(printable(line))
 
 
 def short(count: int) -> str:
@@ -66,5 +89,5 @@ class Message(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """`warning: …` for a warning, the bare text for information."""
-        text = super().format(record)
+        text = readable(super().format(record))
         return text if record.levelno <= logging.INFO else f"{record.levelname.lower()}: {text}"

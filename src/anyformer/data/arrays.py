@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from anyformer.errors import UserError
-from anyformer.files import digest
-from anyformer.outputs import replace_file
+from anyformer.files import BLOCK, digest
+from anyformer.outputs import replace_file, writing
 
 INDEX = "arrays.json"
 
@@ -60,14 +63,14 @@ class Arrays(Mapping[str, np.ndarray]):
 
     def put(self, name: str, array: np.ndarray) -> np.ndarray:
         """Write one array; it is mapped from now on."""
-        np.save(self.folder / f"{name}.npy", array, allow_pickle=False)
+        save_array(self.folder / f"{name}.npy", array)
         return self[name]
 
     def room(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """An array on disk to be filled in place, for what does not fit into memory."""
         if 0 in shape:
             return self.put(name, np.zeros(shape, dtype))
-        return np.lib.format.open_memmap(self.folder / f"{name}.npy", mode="w+", dtype=dtype, shape=shape)
+        return new_map(self.folder / f"{name}.npy", shape, np.dtype(dtype))
 
     def close(self, facts: Mapping[str, Any] | None = None) -> Arrays:
         """Seal the folder: sizes and hashes of every file, and what else should be remembered."""
@@ -103,3 +106,56 @@ class Arrays(Mapping[str, np.ndarray]):
 
     def __len__(self) -> int:
         return len(list(self.folder.glob("*.npy")))
+
+
+# ---------------------------------------------------------------- files of one array
+
+
+def save_array(path: Path, array: np.ndarray) -> None:
+    """Write a .npy file as `np.save` does, whose own writing hides why a disk refused it."""
+    plain = np.ascontiguousarray(array)
+    data = plain.reshape(-1).view(np.uint8)
+    with writing(path, data.nbytes), path.open("wb") as file:
+        file.write(header(array.shape, plain.dtype))
+        file.write(data.data)
+
+
+def new_map(path: Path, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """A new .npy file, mapped to be filled in place.
+
+    Its space is reserved first: a page of a sparse file that finds the disk full kills the process (SIGBUS).
+    """
+    head = header(shape, dtype)
+    size = len(head) + int(np.prod(shape)) * dtype.itemsize
+    with writing(path, size), path.open("wb") as file:
+        file.write(head)
+        file.flush()
+        reserve(file.fileno(), len(head), size)
+    return np.lib.format.open_memmap(path, mode="r+")
+
+
+def header(shape: tuple[int, ...], dtype: np.dtype) -> bytes:
+    """What stands before the values in a .npy file; the values are in C order."""
+    made = io.BytesIO()
+    described = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(made, described)
+    return made.getvalue()
+
+
+def reserve(handle: int, start: int, stop: int) -> None:
+    """Make sure that bytes `start` to `stop` of an open file have their place on the disk; they read as zeros."""
+    try:
+        os.posix_fallocate(handle, start, stop - start)
+    except AttributeError:  # macOS has no such call
+        write_zeros(handle, start, stop)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+            raise
+        write_zeros(handle, start, stop)  # a file system that cannot reserve
+
+
+def write_zeros(handle: int, start: int, stop: int) -> None:
+    """Reserve by writing, a block at a time."""
+    os.lseek(handle, start, os.SEEK_SET)
+    while start < stop:
+        start += os.write(handle, bytes(min(BLOCK, stop - start)))

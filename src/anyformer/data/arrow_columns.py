@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+YEAR_1, YEAR_9999 = -62_135_596_800, 253_402_300_799  # first and last second of the calendar, from 1970
+UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
 def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
     """The narrowest type that holds values of both; text holds everything."""
     import pyarrow as pa
@@ -100,13 +104,33 @@ def plain_types(column: Any) -> Any:
         return plain_types(column.cast(kind.value_type))
     if types.is_large_string(kind) or types.is_string_view(kind):
         return column.cast(pa.string()) if column.nbytes < 2**30 else column
+    if types.is_timestamp(kind) or types.is_date(kind):
+        return within_calendar(column)
     if types.is_decimal(kind) or types.is_float16(kind):
         return column.cast(pa.float64())
-    if types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        return column.cast(pa.list_(kind.value_type))
-    if types.is_map(kind) or types.is_union(kind):
+    holds = (
+        kind.value_type if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind) else None
+    )
+    if types.is_map(kind) or types.is_union(kind) or (holds is not None and types.is_nested(holds)):
         return pa.array([text_of(value) for value in column.to_pylist()], pa.string())
+    if holds is not None and not types.is_list(kind):
+        return column.cast(pa.list_(holds))
     return column
+
+
+def within_calendar(column: Any) -> Any:
+    """Moments with those outside the years 1 to 9999 as missing: neither Python nor a calendar has a name for them."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_date32(column.type):
+        counts, second = column.cast(pa.int32()), 1 / 86400
+    else:
+        counts = column.cast(pa.int64())
+        second = UNITS["ms" if pa.types.is_date64(column.type) else column.type.unit]
+    low, high = (max(-(2**63), min(2**63 - 1, int(edge * second))) for edge in (YEAR_1, YEAR_9999))
+    named = pc.and_(pc.greater_equal(counts, low), pc.less_equal(counts, high))
+    return pc.if_else(named, column, pa.scalar(None, column.type))
 
 
 def plain_table(table: pa.Table) -> pa.Table:

@@ -160,7 +160,8 @@ def moments_of(piece: pa.Array, form: str | None) -> np.ndarray:
 
     kind = piece.type
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        return piece.cast(pa.timestamp("us")).to_numpy(zero_copy_only=False).astype("datetime64[s]")
+        # Nanoseconds are cut off; what no calendar has was taken out when the column was read.
+        return piece.cast(pa.timestamp("us"), safe=False).to_numpy(zero_copy_only=False).astype("datetime64[s]")
     if not is_words(kind) or form is None:
         return np.full(len(piece), np.datetime64("NaT", "s"))
     coded = cleaned(piece).dictionary_encode()  # the same day comes often

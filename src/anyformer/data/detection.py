@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import math
+import mmap
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +21,7 @@ from anyformer.data.picture_decoding import Unreadable, looked_at
 from anyformer.errors import UserError, did_you_mean
 from anyformer.files import short
 
+SIDES = {"train": "train", "training": "train", "valid": "valid", "val": "valid", "validation": "valid", "test": "test"}
 PARTS = ("images", "annotations", "categories")
 SLACK = 1.0  # pixels by which a box may stand out of its image: rounding, clipped on reading
 EXPECTED = "expected [left, top, width, height] in pixels"
@@ -113,12 +116,44 @@ def annotation_file(path: Path) -> Path:
         return path
     if not path.exists():
         raise UserError("no such file or folder", where=str(path), fix="give COCO's json, or a folder that holds one")
-    found = sorted(path.glob("*.json")) or sorted((path / "annotations").glob("*.json"))
-    if len(found) != 1:
-        names = ", ".join(each.name for each in found[:4]) or "none"
+    files = annotation_files(path)
+    if "train" not in files:
+        found = json_files(path)
+        names = ", ".join(str(each.relative_to(path)) for each in found[:4]) or "none"
         raise UserError(f"the folder should hold one json file of annotations, and holds {names}", where=str(path),
                         fix="give the file itself")  # fmt: skip
-    return found[0]
+    return files["train"]
+
+
+def annotation_files(folder: Path) -> dict[str, Path]:
+    """COCO's json files of a folder by side: a single one trains; of several, each says its side by its name.
+
+    Layouts: `annotations/instances_train2017.json`, `train/_annotations.coco.json`, or one json beside the images.
+    """
+    found = [path for path in json_files(folder) if is_coco(path)]
+    if len(found) == 1:
+        return {"train": found[0]}
+    instances = [path for path in found if path.name.startswith("instances")]  # beside keypoints of the same images
+    sides: dict[str, list[Path]] = {}
+    for path in instances or found:
+        words = set(re.split(r"[^a-z]+", f"{path.parent.name if path.parent != folder else ''} {path.stem}".lower()))
+        for side in sorted({SIDES[word] for word in words if word in SIDES}):
+            sides.setdefault(side, []).append(path)
+    return {side: paths[0] for side, paths in sides.items() if len(paths) == 1}
+
+
+def json_files(folder: Path) -> list[Path]:
+    """The json files of a folder and of the folders in it, those that stand nearest first."""
+    return sorted(folder.glob("*.json")) + sorted(folder.glob("*/*.json"))
+
+
+def is_coco(path: Path) -> bool:
+    """Whether a file is one JSON object with images, annotations with boxes, and categories; found without parsing."""
+    if path.suffix.lower() != ".json" or not path.stat().st_size:
+        return False
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        starts = data[:64].lstrip().startswith(b"{")
+        return starts and all(data.find(f'"{name}"'.encode()) >= 0 for name in (*PARTS, "bbox"))
 
 
 def loaded(path: Path) -> dict[str, list[Any]]:
@@ -173,6 +208,8 @@ def pictures_of(entries: list[dict[str, Any]], path: Path, images: Path | None) 
     once((entry["id"] for entry in entries), path, "image id")
     names = [entry["file_name"] for entry in entries]
     around = [path.parent, path.parent / "images", path.parent.parent / "images", path.parent.parent]
+    if path.parent.name == "annotations":  # beside it one folder of images a side: train2017, images/val
+        around += [inner for above in (path.parent.parent, around[2]) for inner in sorted(above.glob("*/"))]
     tried = around if images is None else [images]
     folder = max(tried, key=lambda each: sum((each / name).is_file() for name in names[:50]))
     lost = [name for name in names if not (folder / name).is_file()]

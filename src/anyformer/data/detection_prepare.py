@@ -11,7 +11,7 @@ import numpy as np
 
 from anyformer.data.arrays import Arrays
 from anyformer.data.columns import Image
-from anyformer.data.detection import Annotated, Picture, read_coco
+from anyformer.data.detection import Annotated, Picture, annotation_files, read_coco
 from anyformer.data.detection_rows import DetectionExamples, Square, put_pictures, usual_square
 from anyformer.data.detection_target import Things
 from anyformer.data.images import FILE as IMAGES
@@ -30,9 +30,12 @@ TRUTH = ("boxes", "kinds", "crowd")
 
 
 def prepare_detection(
-    paths: list[Path] | None, settings: Data, *, seed: int, cache: Path, given: Given, say: Say
+    paths: list[Path] | None, settings: Data, *, seed: int, cache: Path, given: Given, say: Say, why: str = ""
 ) -> Prepared:
-    """COCO's json, or a folder that holds one, ready to train on; --valid and --test name further ones."""
+    """COCO's json, or a folder that holds one, ready to train on; --valid and --test name further ones.
+
+    `why` is how the task was found, where nobody asked for it.
+    """
     notes: list[str] = []
 
     def tell(line: str) -> None:
@@ -42,6 +45,8 @@ def prepare_detection(
     if paths is None or len(paths) != 1:
         raise UserError(f"{0 if paths is None else len(paths)} files are given to detect in", where="--task detect",
                         fix="give COCO's json, or a folder that holds one")  # fmt: skip
+    if why:
+        tell(f"task     detect: {why}")
     there = cache.exists()
     try:
         found, side = gathered(paths[0], settings, tell)
@@ -58,8 +63,9 @@ def gathered(path: Path, settings: Data, tell: Say) -> tuple[Annotated, np.ndarr
     side = [np.full(len(found.pictures), FREE, np.int8)]
     for note in found.notes:
         tell(f"file     {note}")
-    for number, files in ((VALID, settings.split.valid_file), (TEST, settings.split.test_file)):
-        for file in files or ():
+    beside = annotation_files(path) if path.is_dir() else {}
+    for number, name, files in ((VALID, "valid", settings.split.valid_file), (TEST, "test", settings.split.test_file)):
+        for file in files or ([beside[name]] if name in beside else []):
             other = relabelled(read_coco(Path(file), bad=settings.bad), found.labels)
             for note in other.notes:
                 tell(f"file     {note}")
@@ -85,8 +91,9 @@ def sides(side: np.ndarray, settings: Data, seed: int) -> np.ndarray:
     start = 0
     for number, share, files in ((VALID, settings.split.valid, settings.split.valid_file),
                                  (TEST, settings.split.test, settings.split.test_file)):  # fmt: skip
-        count = 0 if files else round(share * len(free))
-        count = max(count, 1) if share and not files and len(free) >= 4 else count
+        said = bool(files) or bool((side == number).any())  # by an option, or by the folder itself
+        count = 0 if said else round(share * len(free))
+        count = max(count, 1) if share and not said and len(free) >= 4 else count
         side[order[start : start + count]] = number
         start += count
     side[order[start:]] = TRAIN

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from anyformer.data.arrays import save_array
 from anyformer.data.frame import Frame
 from anyformer.data.kinds import days, numbers
 
@@ -40,6 +41,6 @@ class Parsed:
             return values
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"column-{len(self.held)}.npy"
-        np.save(path, values, allow_pickle=False)
+        save_array(path, values)
         self.held[name] = np.load(path, mmap_mode="r", allow_pickle=False)
         return self.held[name]

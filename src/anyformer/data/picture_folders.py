@@ -22,6 +22,7 @@ SIDES = {
 }  # fmt: skip
 LAYOUT = "make one folder a class, with its images inside; or give a CSV with columns image and label"
 ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".xz", ".bz2", ".7z", ".rar")
+UNNAMED = "name is not UTF-8"
 Row = tuple[str, str, str]  # image, label, side of the split or nothing
 
 
@@ -78,6 +79,10 @@ def class_folders(root: Path, skipped: dict[str, int]) -> tuple[list[Row], list[
             skipped["outside the class folders"] = skipped.get("outside the class folders", 0) + loose
     loose = skipped.get("outside the class folders", 0)
     if not rows:
+        unnamed = skipped.get(UNNAMED, 0)
+        if unnamed:
+            raise UserError(f"the names of all {unnamed:,} files in it, or of their folders, are not UTF-8",
+                            where=shown(root), fix="rename them")  # fmt: skip
         what = f"{loose:,} images but no class folders with images" if loose else "no images"
         archives = sorted(path.name for path in root.iterdir() if path.suffix in ARCHIVES)
         raise UserError(what, where=shown(root), fix=f"unpack {archives[0][:60]} first" if archives else LAYOUT)
@@ -109,7 +114,7 @@ def images_below(folder: Path, skipped: dict[str, int]) -> Iterator[Path]:
         for name in sorted(names + odd):
             path = Path(above) / name
             if not unicode(str(path)):
-                skipped["name is not UTF-8"] = skipped.get("name is not UTF-8", 0) + 1
+                skipped[UNNAMED] = skipped.get(UNNAMED, 0) + 1
             elif is_image(path):
                 yield path
             elif not name.startswith("."):

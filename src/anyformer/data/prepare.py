@@ -24,7 +24,9 @@ from anyformer.data.picture_rows import decode_pictures
 from anyformer.data.prepare_rows import prepare_rows, put_targets
 from anyformer.data.prepared import Given, Prepared, Say
 from anyformer.data.preprocess import Preprocess, fitting
+from anyformer.data.recognise import shows_objects, shows_series
 from anyformer.data.rows import RowExamples
+from anyformer.data.series_prepare import prepare_gathered
 from anyformer.data.settings import Data, Format, Pictures, Sounds
 from anyformer.data.sound_rows import decode_sounds
 from anyformer.data.splits import FREE, SIDES, TRAIN
@@ -47,11 +49,12 @@ def prepare(
     """Files (paths) or Python data, ready to train on; every decision is said, and kept in `notes` and `facts`."""
     settings, given = settings or Data(), given or Given()
     paths = paths_of(source)
-    if task == "detect":
+    objects = shows_objects(paths, settings) if task is None else ""
+    if task == "detect" or objects:
         from anyformer.data.detection_prepare import prepare_detection
 
         refuse_columns(settings, "images with objects")
-        return prepare_detection(paths, settings, seed=seed, cache=cache, given=given, say=say)
+        return prepare_detection(paths, settings, seed=seed, cache=cache, given=given, say=say, why=objects)
     origin = "table" if paths is None else origin_of(paths, task)
     if task == "forecast":
         from anyformer.data.series_prepare import prepare_series
@@ -80,6 +83,9 @@ def prepare(
     there = cache.exists()
     try:
         gathered = gather(source, origin, settings, cache / "read")
+        series = shows_series(gathered.frame, settings) if task is None and origin == "table" else ""
+        if series:
+            return prepare_gathered(gathered, settings, cache=cache, say=say, why=series)
         return prepare_rows(gathered, task, settings, seed=seed, cache=cache, given=given, say=say)
     except BaseException:
         if not there:  # a mistake leaves nothing behind

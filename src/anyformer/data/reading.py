@@ -29,6 +29,10 @@ from anyformer.files import digest, short
 if TYPE_CHECKING:
     import pyarrow as pa
 
+MOST_COLUMNS = 20_000  # each is a token of the model, and a mapped file while the rows are prepared
+LONGEST_NAME = 1000  # characters of a column's name
+LONGEST_CELL = 2**22  # bytes of one cell, more than the longest novels; its tokens take a hundred times as much memory
+
 __all__ = ["frame_of", "kind_of_path", "read"]
 
 
@@ -48,7 +52,45 @@ def read(
     if not paths:
         raise UserError("no file was given", where="data", fix="name a file")
     import_pyarrow(Path(paths[0]).name)
-    return joined([read_one(Path(path), format, bad == "error", cache) for path in paths])
+    parts = [read_one(Path(path), format, bad == "error", cache) for path in paths]
+    for part in parts:
+        check_names(part.table.column_names, part.source.name)
+        check_cells(part)
+    return joined(parts)
+
+
+def check_names(names: Sequence[str], where: str) -> None:
+    """An error where a table is too wide to be one, before its rows are looked at."""
+    if len(names) > MOST_COLUMNS:
+        what = f"{len(names):,} columns; at most {MOST_COLUMNS:,} can be used"
+        raise UserError(what, where=where, fix="leave out columns, or give it as text")
+    long = next((name for name in names if len(name) > LONGEST_NAME), None)
+    if long is not None:
+        what = f"a column name of {len(long):,} characters ({long[:20]!r} ...)"
+        raise UserError(what, where=where, fix="give the columns short names")
+
+
+def check_cells(part: Part) -> None:
+    """An error that names the first cell too long to be one."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for name, column in zip(part.table.column_names, part.table.columns, strict=True):
+        if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+            continue
+        longest = pc.max(pc.binary_length(column)).as_py() or 0
+        if longest > LONGEST_CELL:
+            row = pc.index(pc.binary_length(column), longest).as_py()
+            frame = Frame(part.table, (part.source,), numbers=kept_numbers(part))
+            what = f"{name[:40]!r} holds {longest:,} bytes, more than the {LONGEST_CELL:,} of a cell"
+            raise UserError(what, where=frame.place(row), fix="cut it into rows, or train on it as text (--task lm)")
+
+
+def kept_numbers(part: Part) -> np.ndarray:
+    """Which of a file's rows were kept, counted from 0."""
+    kept = np.ones(part.source.rows, bool)
+    kept[part.left.numbers] = False
+    return np.flatnonzero(kept)
 
 
 def read_one(path: Path, format: Format, strict: bool, cache: Path | None) -> Part:
@@ -68,6 +110,7 @@ def read_one(path: Path, format: Format, strict: bool, cache: Path | None) -> Pa
         table, notes = json_rows(file_, left, Spool(cache, name))
     else:
         rows = Table(file_, format, strict=strict)
+        check_names(rows.layout.names, path.name)
         table, left, notes = rows.into(lambda: Spool(cache, name)), rows.left, ()
         notes = rows.layout.notes
     total = table.num_rows + len(left.numbers)
@@ -111,7 +154,9 @@ def binary(path: Path, magic: bytes, cache: Path | None) -> Part:
             table = (
                 pa.ipc.open_file(mapped).read_all() if magic[:6] == b"ARROW1" else pa.ipc.open_stream(mapped).read_all()
             )
-    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        # Lengths and offsets in the file are believed by every later touch: a wrong one reads another's memory.
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, KeyError, ValueError, OverflowError) as error:
         raise UserError(f"a damaged {kind} file ({short(error)})", where=path.name, fix="copy it again") from None
     twice = sorted({name for name in table.column_names if table.column_names.count(name) > 1})
     if twice:
@@ -120,7 +165,11 @@ def binary(path: Path, magic: bytes, cache: Path | None) -> Part:
         raise UserError("no rows", where=path.name, fix="give a table with rows")
     notes = () if path.suffix.lower() in (".parquet", ".arrow", ".feather", ".ipc") else (kind,)
     source = Source(path.name, str(path), table.num_rows, size, sha, "row", 1, notes)
-    return Part(plain_table(table), source, Left(path.name, 1))
+    try:
+        return Part(plain_table(table), source, Left(path.name, 1))
+    except (pa.ArrowException, ValueError, OverflowError) as error:  # a date inside a list that Python cannot hold, say
+        raise UserError(f"a column cannot be read ({short(error)})", where=path.name, fix="leave it out of the file"
+                        ) from None  # fmt: skip
 
 
 def parquet(path: Path, spool: Spool, size: int) -> pa.Table:
@@ -158,13 +207,11 @@ def joined(parts: list[Part]) -> Frame:
         for reason, count in part.left.reasons.items():
             skipped[reason] = skipped.get(reason, 0) + count
             places[reason] = (*places.get(reason, ()), *part.left.places[reason])[:5]
-        kept = np.ones(part.source.rows, bool)
-        kept[part.left.numbers] = False
-        numbers.append(np.flatnonzero(kept) + before)
+        numbers.append(kept_numbers(part) + before)
         before += part.source.rows
-    kept_numbers = np.concatenate(numbers) if skipped else None
+    places_kept = np.concatenate(numbers) if skipped else None
     table = pa.concat_tables(tables) if len(tables) > 1 else tables[0]
-    return Frame(table, tuple(part.source for part in parts), skipped, kept_numbers, places)
+    return Frame(table, tuple(part.source for part in parts), skipped, places_kept, places)
 
 
 def same_columns(first: Part, part: Part) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ BATCH = 2**13  # rows put together into one block
 WHOLE = 2**29  # bytes of a single object that is read at once
 DEPTH = 6  # objects within objects that become columns like a.b
 BLOCK = 2**20
+HALF = re.compile(r"\\u[dD][89a-fA-F]")  # an escape for half of a character, with or without its other half
 
 
 def json_rows(file: Opened, left: Left, spool: Spool) -> tuple[pa.Table, tuple[str, ...]]:
@@ -106,12 +108,22 @@ def of_lines(file: Opened) -> Iterator[Line]:
 def value_of(line: str) -> Any:
     """What a line of JSON says."""
     try:
-        return json.loads(line)
+        value = json.loads(line)
+        return whole(value) if HALF.search(line) else value
     except RecursionError:
         return Bad("nested too deeply", "nested too deeply")
     except ValueError as error:
         at = f" (column {error.colno})" if isinstance(error, json.JSONDecodeError) else ""
         return Bad("not JSON", f"not JSON: {told(error)}{at}")
+
+
+def whole(value: Any) -> Any:
+    """The value, unless a name or a text in it has no UTF-8 form: an escape for half a character has none."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        return Bad("half a character", "half a character (a surrogate without its other half)")
+    return value
 
 
 def of_list(file: Opened) -> Iterator[Any]:
@@ -160,7 +172,7 @@ def of_list(file: Opened) -> Iterator[Any]:
                 spot = error.pos if isinstance(error, json.JSONDecodeError) else at
                 raise broken(file, number, f"not JSON: {told(error)}", done + spot) from None
             want = BLOCK
-            yield value
+            yield whole(value) if HALF.search(text, at, end) else value
             number, at = number + 1, end
 
 
@@ -202,14 +214,16 @@ def of_object(file: Opened) -> tuple[Iterator[Any], tuple[str, ...]]:
         raise UserError("one JSON object too large to read", where=file.name, fix="write one object a line (.jsonl)")
     try:
         with file.stream() as stream:
-            whole = json.loads(stream.read().decode("utf-8"))
+            found = json.loads(stream.read().decode("utf-8"))
     except RecursionError:
         raise UserError("nested too deeply", where=file.name, fix="write one object a line (.jsonl)") from None
     except ValueError as error:
         at = f" (line {error.lineno}, column {error.colno})" if isinstance(error, json.JSONDecodeError) else ""
         raise UserError(f"not JSON: {told(error)}{at}", where=file.name, fix="mend the file") from None
-    lists = {name: value for name, value in whole.items() if isinstance(value, list)}
-    if lists and len(lists) == len(whole):
+    if isinstance(whole(found), Bad):
+        raise UserError("half a character (a surrogate without its other half)", where=file.name, fix="mend the file")
+    lists = {name: value for name, value in found.items() if isinstance(value, list)}
+    if lists and len(lists) == len(found):
         lengths = {name: len(value) for name, value in lists.items()}
         if len(lists) == 1 and all(isinstance(row, dict) for row in next(iter(lists.values()))):
             name = next(iter(lists))
@@ -226,7 +240,7 @@ def of_object(file: Opened) -> tuple[Iterator[Any], tuple[str, ...]]:
         raise UserError(
             "one JSON object, not a list of rows", where=file.name, fix="write [{...}, {...}] or one object a line"
         )
-    return iter([whole]), ()
+    return iter([found]), ()
 
 
 def flat(row: dict[str, Any], depth: int = DEPTH) -> dict[str, Any]:

@@ -31,23 +31,29 @@ LOOK_BACK, HORIZON = 336, 96  # where nothing is said and the rows are enough
 
 def prepare_series(source: Any, settings: Data, *, cache: Path, say: Say) -> Prepared:
     """Rows of a table, in the order of time, ready for a forecast."""
-    notes: list[str] = []
-
-    def tell(line: str) -> None:
-        notes.append(line)
-        say(line)
-
     there = cache.exists()
     try:
-        gathered = gather(source, "table", settings, cache / "read")
-        tell_files(gathered.frame, tell)
-        return prepared(gathered, settings, cache, notes, tell)
+        return prepare_gathered(gather(source, "table", settings, cache / "read"), settings, cache=cache, say=say)
     except BaseException:
         if not there:
             shutil.rmtree(cache, ignore_errors=True)
         raise
     finally:
         shutil.rmtree(cache / "read", ignore_errors=True)
+
+
+def prepare_gathered(gathered: Gathered, settings: Data, *, cache: Path, say: Say, why: str = "") -> Prepared:
+    """The same for rows that were read already; `why` is how the task was found, where nobody asked for it."""
+    notes: list[str] = []
+
+    def tell(line: str) -> None:
+        notes.append(line)
+        say(line)
+
+    tell_files(gathered.frame, tell)
+    if why:
+        tell(f"task     forecast: {why}")
+    return prepared(gathered, settings, cache, notes, tell)
 
 
 def prepared(gathered: Gathered, settings: Data, cache: Path, notes: list[str], tell: Say) -> Prepared:

@@ -11,7 +11,7 @@ from anyformer.data.frame import Frame, Source
 from anyformer.data.opening import shown
 from anyformer.data.packing import import_pyarrow
 from anyformer.data.path_kinds import SOUNDS
-from anyformer.data.picture_folders import SIDES, unicode
+from anyformer.data.picture_folders import SIDES, UNNAMED, unicode
 from anyformer.errors import UserError
 
 LAYOUT = "make one folder a class, with its recordings inside; or give a CSV with columns sound and label"
@@ -58,6 +58,10 @@ def class_folders(root: Path, skipped: dict[str, int]) -> tuple[list[Row], Sourc
         if loose:
             skipped["outside the class folders"] = skipped.get("outside the class folders", 0) + loose
     if not rows:
+        unnamed = skipped.get(UNNAMED, 0)
+        if unnamed:
+            raise UserError(f"the names of all {unnamed:,} files in it, or of their folders, are not UTF-8",
+                            where=shown(root), fix="rename them")  # fmt: skip
         loose = skipped.get("outside the class folders", 0)
         what = f"{loose:,} recordings but no class folders with recordings" if loose else "no recordings"
         raise UserError(what, where=shown(root), fix=LAYOUT)
@@ -79,7 +83,7 @@ def sounds_below(folder: Path, skipped: dict[str, int]) -> Iterator[Path]:
         for name in sorted(names):
             path = Path(above) / name
             if not unicode(str(path)):
-                skipped["name is not UTF-8"] = skipped.get("name is not UTF-8", 0) + 1
+                skipped[UNNAMED] = skipped.get(UNNAMED, 0) + 1
             elif is_sound(path):
                 yield path
             elif not name.startswith("."):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.data.arrays import Arrays
+from anyformer.data.arrays import Arrays, save_array
 from anyformer.data.frame import Frame, Source
 from anyformer.data.images import FILE as IMAGES
 from anyformer.data.images import ImageSteps
@@ -32,7 +32,7 @@ def save_frame(frame: Frame, folder: Path) -> dict[str, Any]:
     with pa.OSFile(str(folder / FRAME), "wb") as file, pa.ipc.new_file(file, frame.table.schema) as writer:
         writer.write_table(frame.table, max_chunksize=65536)
     if frame.numbers is not None:
-        np.save(folder / "places.npy", frame.numbers, allow_pickle=False)
+        save_array(folder / "places.npy", frame.numbers)
     return {"sources": [vars(source) | {"notes": list(source.notes)} for source in frame.sources]}
 
 

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from anyformer.errors import UserError
+from anyformer.outputs import writing
 
 TRAINING_BYTES = 2_000_000  # read in the order of TRAINING_FILES, the last one cut here
 LEAST_BYTES = 200_000  # less than this is not a standard library with sources
@@ -64,11 +65,12 @@ class Corpus:
     def write(self, folder: Path) -> tuple[Path, Path]:
         """Put the text into a new folder, file by file; the part to learn from and the part held out."""
         sides = folder / LEARNED, folder / HELD_OUT
-        for side, texts in zip(sides, (self.training, self.held_out), strict=True):
-            for name, text in texts.items():
-                path = side / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text, encoding="utf-8")
+        with writing(folder, self.training_bytes + self.held_out_bytes):
+            for side, texts in zip(sides, (self.training, self.held_out), strict=True):
+                for name, text in texts.items():
+                    path = side / name
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_text(text, encoding="utf-8")
         return sides
 
     def gzip_bits(self) -> float:

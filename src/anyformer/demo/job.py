@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from anyformer.commands.words import note
+from anyformer.commands.words import note_line
 from anyformer.demo import FOLDER, PRESET, PROMPTS, SETTINGS
 from anyformer.demo.boxes import boxes
 from anyformer.demo.data import Corpus, corpus
@@ -91,7 +91,7 @@ class Job:
     def tell(self, line: str) -> None:
         """A line of the training, where `anyformer train` writes it."""
         if not self.show.quiet:
-            note(line)
+            note_line(line)
 
     # ------------------------------------------------------------------------------------------------ after
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from anyformer.data.frame import Frame
+from anyformer.outputs import scratch_folder
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,9 @@ def ablated(estimator: Any, source: Frame | list[Path], y: Any) -> Ablation:
 
 def read(files: list[Path], preprocess: Any) -> Frame:
     """The rows of files in memory."""
-    import tempfile
-
     from anyformer.data.prepare import frame_for
     from anyformer.data.settings import Data
 
-    with tempfile.TemporaryDirectory(prefix="anyformer-") as cache:
-        frame, _ = frame_for(files, preprocess, Data(), Path(cache))
+    with scratch_folder() as cache:
+        frame, _ = frame_for(files, preprocess, Data(), cache)
         return replace(frame, table=frame.table.take(list(range(len(frame)))))

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from anyformer.checkpoints import store
 from anyformer.errors import Stopped
+from anyformer.outputs import scratch_folder
 from anyformer.predictor import Predictor, load, pick_device
 from anyformer.training.checkpoint import save_model
 from anyformer.training.create import create, run_name
@@ -133,13 +134,13 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def opened(files: dict[str, bytes], device: str) -> Predictor:
     """The model whose files these are."""
-    with tempfile.TemporaryDirectory(prefix="anyformer-") as name:
+    with scratch_folder() as folder:
         for file, data in files.items():
-            (Path(name) / Path(file).name).write_bytes(data)
-        return load(name, device=device)
+            (folder / Path(file).name).write_bytes(data)
+        return load(folder, device=device)
 
 
 def saved(predictor: Predictor) -> dict[str, bytes]:
     """The files of a model in memory."""
-    with tempfile.TemporaryDirectory(prefix="anyformer-") as name:
-        return contents(predictor.save(Path(name) / "model"))
+    with scratch_folder() as folder:
+        return contents(predictor.save(folder / "model"))

@@ -17,7 +17,7 @@ from anyformer.evaluation.run_files import RunFiles, is_number, read_run
 from anyformer.evaluation.svg import number
 from anyformer.evaluation.wording import TASKS, duration
 from anyformer.files import read_json
-from anyformer.outputs import replace_file
+from anyformer.outputs import replace_file, writing
 
 NAME = "report.html"
 STYLE = Path(__file__).parent / "web" / "report.css"
@@ -37,7 +37,8 @@ def write_report(folder: Path, answers: Answers | None = None, evaluation: Mappi
     facts = evaluation_facts(answers) if answers is not None else None
     text = report(folder, plain(dict(evaluation) | ({"facts": facts} if facts is not None else {})))
     path = folder / NAME
-    replace_file(path, text)  # a reader sees the old report or the new one, never half of one
+    with writing(path, len(text), fix=f"make room, then: anyformer runs report {folder}"):
+        replace_file(path, text)  # a reader sees the old report or the new one, never half of one
     return path
 
 

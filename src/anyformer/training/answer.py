@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from anyformer.data.sound_folders import unlabelled as unlabelled_sounds
 from anyformer.errors import UserError, did_you_mean
 from anyformer.evaluation.answers import Answers
 from anyformer.objectives import OBJECTIVES, Objective
+from anyformer.outputs import scratch_folder
 from anyformer.training.judge import Judge
 from anyformer.training.new_pictures import unlabelled
 
@@ -54,8 +54,7 @@ def asked(
     """Answers for every row, and what is to be known of the rows. `judged`: the true answers must be there too."""
     preprocess = predictor.preprocess
     assert preprocess is not None
-    with tempfile.TemporaryDirectory(prefix="anyformer-") as folder:
-        cache = Path(folder)
+    with scratch_folder() as cache:
         rows = as_rows(source, preprocess, judged=judged)
         frame, notes = frame_for(rows, preprocess, settings or Data(), cache)
         if not len(frame):

@@ -10,8 +10,8 @@ import dataclasses
 import os
 import secrets
 import shutil
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from anyformer.data.reopen import keep
 from anyformer.errors import NoRoom, UserError
 from anyformer.extras import require
 from anyformer.files import digest
-from anyformer.outputs import hold_lock, is_at
+from anyformer.outputs import FULL, hold_lock, is_at, writing
 from anyformer.predictor import Predictor, load
 from anyformer.slots import Network
 from anyformer.training.choose import Sizes, default_preset, fitted, longest
@@ -60,19 +60,21 @@ def create(request: Request, say: Say, device: torch.device, *, weights: bool = 
     path = path.resolve() if path.is_symlink() else path  # a link to an empty folder: the run takes that folder's place
     made = [parent for parent in (path.parent, *path.parent.parents) if not parent.exists()]
     try:
-        folder = claim_new(path.parent)
+        with starting(path):
+            folder = claim_new(path.parent)
     except OSError as error:
         raise UserError(
             f"no run can be made there ({error.strerror})", where=str(path), fix="give another --out"
         ) from None
     part = folder.path
     try:
-        sweep_new(path.parent)
-        start = None if request.start is None else load(request.start)
-        config, prepared = decide(request, start, folder, say, device)
-        write_down(folder, request, config, prepared, path)
-        if start is not None and request.start is not None and weights:
-            folder.update(start=keep_start(folder, start.model, config.model, request.start, say))
+        with starting(path):
+            sweep_new(path.parent)
+            start = None if request.start is None else load(request.start)
+            config, prepared = decide(request, start, folder, say, device)
+            write_down(folder, request, config, prepared, path)
+            if start is not None and request.start is not None and weights:
+                folder.update(start=keep_start(folder, start.model, config.model, request.start, say))
         try:
             if path.is_dir():
                 path.rmdir()  # it was seen to be empty
@@ -107,6 +109,17 @@ def claim_new(parent: Path) -> RunFolder:
         except (FileNotFoundError, FileExistsError, UserError) as error:
             if isinstance(error, NoRoom) or not parent.is_dir():
                 raise
+
+
+@contextmanager
+def starting(path: Path) -> Iterator[None]:
+    """Whatever fills the disk before there is a run: nothing is left that could be resumed."""
+    again = "make room, or give --out on another disk, and train again"
+    try:
+        with writing(path, noticed=FULL, fix=again):
+            yield
+    except NoRoom as error:
+        raise NoRoom(error.what, where=str(path), fix=again) from None
 
 
 def sweep_new(parent: Path) -> None:

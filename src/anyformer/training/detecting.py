@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from anyformer.errors import UserError
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.average_precision import Objects, found_objects, true_objects
 from anyformer.objectives import Batch, Objective
+from anyformer.outputs import scratch_folder
 
 if TYPE_CHECKING:
     from anyformer.predictor import Predictor
@@ -94,8 +94,8 @@ def object_table(predictor: Predictor, files: Sequence[Path], *, batch: int) -> 
     import pyarrow as pa
 
     pictures = new_images(files)
-    with tempfile.TemporaryDirectory(prefix="anyformer-") as folder:
-        found = detected(predictor, pictures, Path(folder), batch=batch)
+    with scratch_folder() as folder:
+        found = detected(predictor, pictures, folder, batch=batch)
     rows = object_rows(pictures, found, (predictor.preprocess.labels if predictor.preprocess else None) or ())
     names = ("image", "label", "score", "left", "top", "width", "height")
     return pa.table({name: [row[name] for row in rows] for name in names})
@@ -126,5 +126,5 @@ def judged_file(predictor: Predictor, path: Path, judge: Any) -> Answers:
 
     labels = tuple(predictor.preprocess.labels or ()) if predictor.preprocess else ()
     found = relabelled(read_coco(annotation_file(path), bad="skip"), labels)
-    with tempfile.TemporaryDirectory(prefix="anyformer-") as folder:
-        return judge(predictor.model, examples_of(predictor, found.pictures, Path(folder)))
+    with scratch_folder() as folder:
+        return judge(predictor.model, examples_of(predictor, found.pictures, folder))

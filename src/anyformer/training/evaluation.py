@@ -14,6 +14,7 @@ from anyformer.data.prepared import Given
 from anyformer.data.settings import Data
 from anyformer.errors import UserError, did_you_mean
 from anyformer.evaluation.answers import Answers
+from anyformer.outputs import scratch_folder
 from anyformer.predictor import Predictor, load
 from anyformer.training.answer import asked, objective_of
 from anyformer.training.judge import Judge
@@ -110,8 +111,6 @@ def own_rows(folder: Path) -> tuple[str, Examples]:
 
 def of_text(predictor: Predictor, files: list[Path], batch: int, say: Callable[[str], None]) -> dict[str, Any]:
     """Perplexity and bits a byte of running text, all of it."""
-    import tempfile
-
     from anyformer.data.gather import origin_of
     from anyformer.data.prepare import prepare
     from anyformer.data.settings import Split, Words
@@ -120,11 +119,11 @@ def of_text(predictor: Predictor, files: list[Path], batch: int, say: Callable[[
     preprocess = predictor.preprocess
     assert preprocess is not None
     settings = Data(split=Split(valid=0.0, test=0.0), words=Words(length=preprocess.length))
-    with tempfile.TemporaryDirectory(prefix="anyformer-") as cache:
+    with scratch_folder() as cache:
         given = Given(tokenizer=predictor.tokenizer, length=preprocess.length)
         if origin_of(files, None) == "fasta":
-            opened = prepare(files, task="lm", settings=settings, cache=Path(cache), given=given, say=say)
+            opened = prepare(files, task="lm", settings=settings, cache=cache, given=given, say=say)
         else:
-            opened = prepare_text(files, settings, seed=0, cache=Path(cache), given=given, say=say)
+            opened = prepare_text(files, settings, seed=0, cache=cache, given=given, say=say)
         judge = Judge(objective_of(preprocess), preprocess, predictor.tokenizer, batch=batch)
         return scored(judge(predictor.model, opened.train))

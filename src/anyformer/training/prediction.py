@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.checkpoints import store
 from anyformer.data.rows import RowExamples
 from anyformer.errors import UserError, did_you_mean
 from anyformer.evaluation.answers import Answers
-from anyformer.outputs import check_output_name, replace_file
+from anyformer.outputs import check_output_name, replace_file, scratch_folder, writing
 from anyformer.predictor import load
 from anyformer.training.answer import Asked, asked, cells, predictions
 from anyformer.training.evaluation import settings_of
@@ -63,7 +62,7 @@ def handed(data: bytes, out: Path | None) -> str | None:
     """Text where there is no file to write; a file is there whole or not at all."""
     if out is None:
         return data.decode("utf-8")
-    with store.writing(out, len(data)):
+    with writing(out, len(data)):
         replace_file(out, data)
     return None
 
@@ -72,12 +71,10 @@ def forecast(
     predictor: Any, run: Path, files: list[Path], out: Path | None, *, as_json: bool, say: Callable[[str], None]
 ) -> str | None:
     """The steps that come after the last row of a series."""
-    import tempfile
-
     from anyformer.training.forecasting import foreseen
 
-    with tempfile.TemporaryDirectory(prefix="anyformer-") as cache:
-        table = foreseen(predictor, files, settings=settings_of(run, bad="error"), cache=Path(cache), say=say)
+    with scratch_folder() as cache:
+        table = foreseen(predictor, files, settings=settings_of(run, bad="error"), cache=cache, say=say)
     return handed(tabled(table, ".jsonl" if as_json else out.suffix if out is not None else ".csv"), out)
 
 

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from anyformer.plain_text import printable
 from anyformer.training.memory import Memory
 from anyformer.training.peaks import peak_flops
 
@@ -105,8 +106,10 @@ class Progress:
         memory: Callable[[], Memory] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.total, self.per_step, self.unit, self.metric, self.better = total, per_step, unit, metric, better
-        self.baseline, self.flops_per_step, self.peak, self.title = baseline, flops_per_step, peak, title
+        self.total, self.per_step, self.better = total, per_step, better
+        # A run that is watched names these itself; no display has to ask where a word came from.
+        self.unit, self.metric, self.title = printable(unit), printable(metric), printable(title)
+        self.baseline, self.flops_per_step, self.peak = baseline, flops_per_step, peak
         self.first, self.memory, self.clock = first, memory, clock
         self.lock = threading.RLock()
         self.started = clock()
@@ -164,7 +167,8 @@ class Progress:
     def judged(self, step: int, metrics: Mapping[str, float], split: str = "validation") -> None:
         """The metrics of an evaluation after `step`."""
         with self.lock:
-            self.metrics, self.judged_step, self.split, self.paused = dict(metrics), step, split, True
+            metrics = {printable(name): value for name, value in metrics.items()}
+            self.metrics, self.judged_step, self.split, self.paused = metrics, step, printable(split), True
             self.now_doing = ""
             self.judged_steps.append(step)
             if math.isfinite(metrics.get("loss", math.nan)):
@@ -185,8 +189,8 @@ class Progress:
     def note(self, text: str, keep: bool = False) -> None:
         """An event in words; `keep` leaves it on the screen for good."""
         with self.lock:
-            self.last_note = text
-            self.tell("note", self.at, text, keep=keep)
+            self.last_note = printable(text)
+            self.tell("note", self.at, self.last_note, keep=keep)
 
     def planned(self, total: int) -> None:
         """The number of steps has changed."""
@@ -196,7 +200,7 @@ class Progress:
     def doing(self, text: str) -> None:
         """What happens now, if it is not a step: shown until the next call of `step` or `judged`."""
         with self.lock:
-            self.now_doing = text
+            self.now_doing = printable(text)
 
     # ------------------------------------------------------------------------------------------------ a display reads
 

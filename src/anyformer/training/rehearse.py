@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from anyformer.outputs import scratch_folder
 from anyformer.predictor import pick_device
 from anyformer.training.create import create
 from anyformer.training.request import Request
@@ -24,8 +23,8 @@ def rehearse(request: Request, say: Callable[[str], None], *, timed: bool) -> di
         check_new(request.out)
     threads = torch.get_num_threads()
     try:
-        with tempfile.TemporaryDirectory(prefix="anyformer-") as folder:
-            run = create(replace(request, out=Path(folder) / "run"), say, place, weights=timed)
+        with scratch_folder() as folder:
+            run = create(replace(request, out=folder / "run"), say, place, weights=timed)
             plan: dict[str, Any] = {}
             if timed:
                 Session(run, place, say, progress="silent").settle()

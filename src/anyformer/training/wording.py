@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from anyformer.plain_text import printable
+
 
 def figure(value: float) -> str:
     """A metric with the digits worth comparing.
@@ -70,10 +72,10 @@ def percent(share: float) -> str:
 
 
 def bare(text: str) -> str:
-    """The text without anything that could move a cursor; a model in training writes any byte.
+    r"""Lines of text with nothing that could move a cursor; a model in training writes any byte.
 
-    >>> bare("a\\tb\\x1b[31mc\\r\\n")
-    'a    b?[31mc\\n'
+    >>> bare("a\tb\x1b[31mc\r\n")
+    'a    b\\x1b[31mc\n'
     """
-    lines = text.replace("\r\n", "\n").replace("\t", "    ")
-    return "".join(c if c == "\n" or c.isprintable() else "?" for c in lines)
+    lines = text.replace("\r\n", "\n").replace("\t", "    ").split("\n")
+    return "\n".join(map(printable, lines))

@@ -1,0 +1,57 @@
+"""Tasks that data shows by itself: annotated images for detection, rows at equal steps of time for a forecast."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from anyformer.data.decide import TARGET_NAMES
+from anyformer.data.detection import annotation_files, is_coco
+from anyformer.data.frame import Frame
+from anyformer.data.kinds import days, look, numbers
+from anyformer.data.series_prepare import NAMED_TIME
+from anyformer.data.settings import Data
+
+FEWEST = 32  # rows of a series
+EQUAL, MOSTLY = 0.15, 0.75  # months differ by so much, and weekends interrupt so many steps of working days
+
+
+def shows_objects(paths: Sequence[Path] | None, settings: Data) -> str:
+    """Why files are annotated images, where they are; no target can be named for those."""
+    if paths is None or len(paths) != 1 or settings.target or settings.inputs:
+        return ""
+    path = paths[0]
+    if path.is_dir():
+        files = annotation_files(path)
+        return f"{files['train'].relative_to(path)} holds boxes as COCO writes them" if "train" in files else ""
+    return f"{path.name} holds boxes as COCO writes them" if path.is_file() and is_coco(path) else ""
+
+
+def shows_series(frame: Frame, settings: Data) -> str:
+    """Why a table is a series to forecast, where it is: equal steps of time, numbers beside it, nothing to predict."""
+    split = settings.split
+    if settings.target or settings.inputs or split.group or split.column or len(frame) < FEWEST:
+        return ""
+    if any(name.lower() in TARGET_NAMES for name in frame.names):
+        return ""
+    facts = look(frame, settings.kinds())
+    times = [name for name in frame.names if facts[name].kind == "date"]
+    times = times or [name for name in frame.names if name.lower() in NAMED_TIME and facts[name].kind == "number"]
+    channels = [name for name in frame.names if name not in times]
+    if len(times) != 1 or not channels or any(facts[name].kind != "number" for name in channels):
+        return ""
+    name, known = times[0], facts[times[0]]
+    column = frame.column(name)
+    moments = days(column, known.form or None).astype(np.float64) if known.kind == "date" else numbers(column)
+    return f"{name} goes on in equal steps beside columns of numbers, and no target is named" if even(moments) else ""
+
+
+def even(moments: np.ndarray) -> bool:
+    """Whether moments, in whatever order, are all there, all different, and mostly as far apart as each other."""
+    if not np.isfinite(moments).all():
+        return False
+    steps = np.diff(np.sort(moments))
+    usual = float(np.median(steps))
+    return bool((steps > 0).all()) and float((np.abs(steps - usual) <= EQUAL * usual).mean()) >= MOSTLY
