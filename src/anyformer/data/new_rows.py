@@ -62,14 +62,14 @@ def listed(columns: Iterable[Column], most: int = 8) -> str:
 # ---------------------------------------------------------------- rows
 
 
-def read_table(frame: Frame, preprocess: Preprocess) -> NewRows:
+def parse_table(frame: Frame, preprocess: Preprocess) -> NewRows:
     """The rows of a table that has all columns of the model, those to predict too where they are there."""
     import pyarrow as pa
 
     made, bad = {}, dict[int, UserError]()
     for column in preprocess.columns or ():
         cells = frame.column(column.name)
-        made[column.name], wrong = read_cells(cells, column, known=preprocess.unknown == "error")
+        made[column.name], wrong = parse_cells(cells, column, known=preprocess.unknown == "error")
         bad = wrong | bad  # the first column's error is told
     refuse_nothing(made, preprocess, bad)
     targets = preprocess.target.names if preprocess.target else ()
@@ -77,7 +77,7 @@ def read_table(frame: Frame, preprocess: Preprocess) -> NewRows:
     return NewRows(replace(frame, table=pa.table(made)), bad)
 
 
-def read_rows(rows: Sequence[Any], preprocess: Preprocess, *, extra: bool = True) -> NewRows:
+def parse_rows(rows: Sequence[Any], preprocess: Preprocess, *, extra: bool = True) -> NewRows:
     """Rows as Python and JSON have them: objects by column, lists in the order of the columns, or one cell alone.
 
     `extra` allows entries that the model does not know.
@@ -96,7 +96,7 @@ def read_rows(rows: Sequence[Any], preprocess: Preprocess, *, extra: bool = True
     made = {}
     for column in columns:
         cells = [row.get(column.name) for row in found]
-        made[column.name], wrong = read_values(cells, column, known=preprocess.unknown == "error")
+        made[column.name], wrong = parse_values(cells, column, known=preprocess.unknown == "error")
         bad = wrong | bad
     refuse_nothing(made, preprocess, bad)
     return NewRows(Frame(pa.table(made), (Source("rows", rows=len(rows)),)), bad)
@@ -146,10 +146,10 @@ def placed(error: UserError, frame: Frame, row: int) -> UserError:
 
 # ---------------------------------------------------------------- the cells of a column
 
-Read = tuple[Any, dict[int, UserError]]  # an Arrow array, and the rows whose cell cannot be read
+Parsed = tuple[Any, dict[int, UserError]]  # an Arrow array, and the rows whose cell cannot be read
 
 
-def read_cells(cells: pa.ChunkedArray, column: Column, *, known: bool = False) -> Read:
+def parse_cells(cells: pa.ChunkedArray, column: Column, *, known: bool = False) -> Parsed:
     """A column of a table. What has a type of its own is read all at once; the cells are still read one by one."""
     import pyarrow as pa
 
@@ -177,7 +177,7 @@ def read_cells(cells: pa.ChunkedArray, column: Column, *, known: bool = False) -
     if isinstance(column, Image | Sound) and (is_words(kind) or pa.types.is_binary(kind)):
         empty = pa.array(absent(cells))
         return pa.compute.if_else(empty, pa.scalar(None, kind), cells.combine_chunks()), {}
-    return read_values(cells.to_pylist(), column, known=known)
+    return parse_values(cells.to_pylist(), column, known=known)
 
 
 def absent(cells: pa.ChunkedArray) -> np.ndarray:
@@ -199,19 +199,19 @@ def unknown_words(words: Any, column: Category) -> list[int]:
     return [int(row) for row in np.flatnonzero(ids == column.count - 1)]
 
 
-def read_values(values: Sequence[Any], column: Column, *, known: bool = False) -> Read:
+def parse_values(values: Sequence[Any], column: Column, *, known: bool = False) -> Parsed:
     """Values of any type, each read by itself."""
     import pyarrow as pa
 
     if isinstance(column, Date):
-        return read_dates(values, column)
-    read = READERS[type(column)]
+        return parse_dates(values, column)
+    parse = PARSERS[type(column)]
     made: list[Any] = []
     bad: dict[int, UserError] = {}
     for row, value in enumerate(values):
         value = own_value(value)
         try:
-            made.append(None if is_missing(value, column) else read(value, column))
+            made.append(None if is_missing(value, column) else parse(value, column))
         except UserError as error:
             bad[row] = error
             made.append(None)
@@ -275,7 +275,7 @@ def shown(value: Any) -> str:
 # ---------------------------------------------------------------- one cell
 
 
-def read_number(value: Any, column: Column) -> float:
+def parse_number(value: Any, column: Column) -> float:
     if isinstance(value, str):
         text = value.strip()
         if not WRITTEN_NUMBER.fullmatch(text):
@@ -292,7 +292,7 @@ def read_number(value: Any, column: Column) -> float:
     return found
 
 
-def read_word(value: Any, column: Column) -> str:
+def parse_word(value: Any, column: Column) -> str:
     """A text; a number or truth as training wrote it."""
     import pyarrow as pa
 
@@ -305,14 +305,14 @@ def read_word(value: Any, column: Column) -> str:
     return str(worded(pa.chunked_array([pa.array([value])]))[0].as_py())
 
 
-def read_text(value: Any, column: Column) -> str:
+def parse_text(value: Any, column: Column) -> str:
     """A text, or a list of its words."""
     if isinstance(value, list | tuple) and value and all(isinstance(word, str) for word in value):
         return spelled(" ".join(value), column.name)
-    return read_word(value, column)
+    return parse_word(value, column)
 
 
-def read_sentence(value: Any, column: Column) -> list[str]:
+def parse_sentence(value: Any, column: Column) -> list[str]:
     """A list of words; a text is cut at its spaces."""
     words = value.split() if isinstance(value, str) else value
     if not isinstance(words, list | tuple | np.ndarray) or not all(isinstance(word, str) for word in words):
@@ -331,7 +331,7 @@ def spelled(text: str, where: str = "") -> str:
     return text
 
 
-def read_image(value: Any, column: Column) -> str | bytes:
+def parse_image(value: Any, column: Column) -> str | bytes:
     """A path or the bytes of an image file; pixels in memory become such bytes, none of them changed."""
     if isinstance(value, str | os.PathLike):
         return os.fspath(value)
@@ -361,7 +361,7 @@ def image_bytes(value: Any) -> bytes:
     return sink.getvalue()
 
 
-def read_recording(value: Any, column: Column) -> str | bytes:
+def parse_recording(value: Any, column: Column) -> str | bytes:
     """A path, or the bytes of a file of sound."""
     if isinstance(value, str | os.PathLike):
         return os.fspath(value)
@@ -370,13 +370,13 @@ def read_recording(value: Any, column: Column) -> str | bytes:
     raise UserError(f"{shown(value)} is not a recording", where=column.name, fix=SAMPLES)
 
 
-READERS: dict[type[Column], Callable[[Any, Column], Any]] = {
-    Number: read_number, Category: read_word, Text: read_text, Sentence: read_sentence, Image: read_image,
-    Sound: read_recording,
+PARSERS: dict[type[Column], Callable[[Any, Column], Any]] = {
+    Number: parse_number, Category: parse_word, Text: parse_text, Sentence: parse_sentence, Image: parse_image,
+    Sound: parse_recording,
 }  # fmt: skip
 
 
-def read_dates(values: Sequence[Any], column: Date) -> Read:
+def parse_dates(values: Sequence[Any], column: Date) -> Parsed:
     """Texts in the form that training had, and days and moments of Python."""
     import pyarrow as pa
 

@@ -38,7 +38,7 @@ def listed(columns: Mapping[str, Column], most: int = 8) -> str:
 
 
 def row_cells(row: Any, preprocess: Preprocess) -> dict[str, Any]:
-    """The cells of a row by column, files unpacked and bounds checked; the rest is for `read_rows`."""
+    """The cells of a row by column, files unpacked and bounds checked; the rest is for `parse_rows`."""
     cells = dict(named_cells(row, preprocess, extra=False))
     for column in preprocess.columns or ():
         value = cells[column.name]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from anyformer.data.columns import Sentence
-from anyformer.data.new_rows import read_rows
+from anyformer.data.new_rows import parse_rows
 from anyformer.data.series_target import Future
 from anyformer.predictor import Predictor
 
@@ -22,7 +22,7 @@ def columns_answered(rows: list[Any], predictor: Predictor) -> list[Answer]:
 
     kept = predictor.preprocess
     assert kept is not None
-    new = read_rows(rows, kept)
+    new = parse_rows(rows, kept)
     found = answer_rows(predictor, new, new.frame, batch=TOGETHER)
     answers: list[Answer] = found.aligned([] if found.answers is None else spoken(found.answers))
     for at in found.rows[found.cut].tolist():

@@ -21,7 +21,7 @@ from anyformer.data.cells import some
 from anyformer.data.columns import Image, Sound
 from anyformer.data.counts import Counts
 from anyformer.data.frame import Frame
-from anyformer.data.new_rows import NewRows, placed, read_rows, read_table
+from anyformer.data.new_rows import NewRows, parse_rows, parse_table, placed
 from anyformer.data.prepare import examples_for, frame_for, frame_of_model
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.reading import frame_of
@@ -123,12 +123,12 @@ def asked(
         if files:
             assert cache is not None
             frame, notes = frame_for(rows, preprocess, (settings or Data()).replace(bad=on_bad_rows), cache)
-            new = read_table(frame, preprocess)
+            new = parse_table(frame, preprocess)
         elif isinstance(rows, Frame):
             frame, notes = frame_of_model(rows, preprocess)
-            new = read_table(frame, preprocess)
+            new = parse_table(frame, preprocess)
         else:
-            new = read_rows(rows, preprocess)
+            new = parse_rows(rows, preprocess)
             frame, notes = new.frame, []
         if judged:
             check_target(frame, preprocess)

@@ -16,7 +16,7 @@ from anyformer.data.columns import Image
 from anyformer.data.detection import Annotated, Picture, annotation_file, read_coco
 from anyformer.data.detection_rows import DetectionExamples, Square, detection_examples, put_objects
 from anyformer.data.frame import Frame
-from anyformer.data.new_rows import read_image
+from anyformer.data.new_rows import parse_image
 from anyformer.data.picture_decoding import Unreadable, looked_at
 from anyformer.errors import UserError
 from anyformer.evaluation.answers import Answers
@@ -120,7 +120,7 @@ def decoded_picture(predictor: Predictor, row: int, value: Any) -> tuple[Picture
         value = value[column.name]
     if value is None:
         raise UserError("the row is empty", where=column.name, fix="give an image")
-    source = read_image(value, column)
+    source = parse_image(value, column)
     try:
         wide, high, _ = looked_at(source, Path())
         picture = Picture(row, str(row), source if isinstance(source, bytes) else Path(source), wide, high)

@@ -15,7 +15,7 @@ from anyformer.data.arrays import MemoryArrays
 from anyformer.data.columns import Number
 from anyformer.data.frame import Frame
 from anyformer.data.kinds import days, numbers
-from anyformer.data.new_rows import placed, read_table, read_values, shown
+from anyformer.data.new_rows import parse_table, parse_values, placed, shown
 from anyformer.data.prepare import frame_for, frame_of_model
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.reading import frame_of
@@ -39,7 +39,7 @@ def in_time(
     """The rows of a new file in the order of time, and their scaled values (T, V); a skipped cell is missing."""
     target = preprocess.target
     assert isinstance(target, Future)
-    new = read_table(frame, preprocess)
+    new = parse_table(frame, preprocess)
     report_bad({row: placed(error, frame, row) for row, error in new.bad.items()}, on_bad_rows, say)
     time = target.time if target.time in frame.names else None
     if target.time is not None and time is None:
@@ -172,7 +172,7 @@ def history(row: Any, preprocess: Preprocess) -> np.ndarray:
         if len(values) != len(row[names[0]]):
             raise UserError(f"is {len(values):,} steps long, {names[0]} is {len(row[names[0]]):,}", where=name,
                             fix="make them equally long")  # fmt: skip
-        cells, bad = read_values(list(values), column)
+        cells, bad = parse_values(list(values), column)
         for at, error in bad.items():
             raise UserError(error.what, where=f"{name}[{at}]", fix=error.fix)
         channels.append(numbers(cells))
