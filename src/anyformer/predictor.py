@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -220,30 +220,32 @@ class Predictor:
     # ------------------------------------------------------------ labels and vectors
 
     @torch.inference_mode()
-    def predict_proba(self, rows: Sequence[Any], *, batch: int = 32) -> Tensor:
-        """Probabilities (rows, classes) of a classifier; of each label on its own where a row may have several."""
-        if self.has_columns():
-            from anyformer.training.answer import answer
+    def predict_proba(self, rows: Any, *, batch: int = 32, on_bad_rows: Literal["error", "skip"] = "error") -> Tensor:
+        """Probabilities (rows, classes) of a classifier; of each label on its own where a row may have several.
 
-            share = answer(self, rows, batch=batch).probability
-            if share is None:
-                raise UserError("this model gives no probabilities", fix="use predict")
-            return torch.from_numpy(share)
+        Rows are as for `predict`; one that is skipped has nan.
+        """
+        if self.has_columns():
+            from anyformer.training.answer import probabilities
+
+            return torch.from_numpy(probabilities(self, rows, batch=batch, on_bad_rows=on_bad_rows))
         if self.head_kind() is not Pooled or self.spec.head.classes is None:
             raise UserError("this model does not classify whole inputs", fix="open a sequence or image classifier")
         return torch.cat([self.run(part).logits.float().softmax(-1).cpu() for part in self.parts(rows, batch)])
 
     @torch.inference_mode()
-    def predict(self, rows: Sequence[Any], *, batch: int = 32) -> list[Any]:
-        """A label for every row, a list of labels for every row of a tagger, numbers for a regressor, texts.
+    def predict(self, rows: Any, *, batch: int = 32, on_bad_rows: Literal["error", "skip"] = "error") -> list[Any]:
+        """One answer a row, in their order: a label, a list of tags, a number, a text, objects or a forecast.
 
         A model trained on columns takes rows as dictionaries, a table, a DataFrame or a path; one that reads a single
-        column also takes a plain list.
+        column also takes its cells bare. A row that cannot be read is an error that names it; with `on_bad_rows`
+        "skip" its answer is None, and the log says which rows those are.
         """
         if self.has_columns():
-            from anyformer.training.answer import answer, predictions
+            from anyformer.training.answer import predicted
 
-            return predictions(answer(self, rows, batch=batch))
+            return predicted(self, rows, batch=batch, on_bad_rows=on_bad_rows)
+        rows = self.listed(rows)
         kind = self.head_kind()
         if kind is TokenHead:
             return [tags for part in self.parts(rows, batch) for tags in self.tags(part)]
@@ -294,11 +296,19 @@ class Predictor:
         ids = list(rows) if isinstance(rows[0], list) else words.encode_batch(list(rows))
         return words.padded(ids, side="right", device=self.device)
 
-    def parts(self, rows: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
-        if isinstance(rows, str) or not rows:
-            raise UserError("rows are a list, one entry an input", fix="write predict([text])")
+    def parts(self, rows: Any, size: int) -> Iterator[Sequence[Any]]:
+        rows = self.listed(rows)
         for start in range(0, len(rows), size):
             yield rows[start : start + size]
+
+    def listed(self, rows: Any) -> list[Any]:
+        """Rows of a model opened from a folder: texts, lists of token ids, or images."""
+        if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
+            raise UserError("rows are a list, one entry an input", fix="write predict([text])")
+        found = [row.tolist() if isinstance(row, Tensor) and self.images is None else row for row in rows]
+        if not found:
+            raise UserError("there are no rows", where="rows", fix="give at least one")
+        return found
 
     def has_columns(self) -> bool:
         """Whether rows go through the preprocessing that was fitted in training."""

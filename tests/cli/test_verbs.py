@@ -306,7 +306,7 @@ def test_check_of_a_model_folder_and_of_settings(home: Path, tmp_path: Path) -> 
 
 
 def test_pictures_without_labels_are_answered(tmp_path: Path) -> None:
-    """A folder of pictures, one picture, and IDX images alone; one that cannot be read gets no answer."""
+    """A folder of pictures, one picture, and IDX images alone; one that cannot be read is refused, or skipped if asked."""
     photos = made.photos(tmp_path)
     with standing_in(tmp_path):
         done("train", "photos", "--out", "run", "--steps", "2", *STILL)
@@ -314,11 +314,12 @@ def test_pictures_without_labels_are_answered(tmp_path: Path) -> None:
         for at in range(3):
             shutil.copy(photos / "down" / f"{at:03}.png", tmp_path / "new" / f"{at}.png")
         (tmp_path / "new" / "3.png").write_bytes(b"no picture")
-        said = done("predict", "run", "new", "-o", "out.csv")
+        assert "3.png' cannot be read (not a picture)" in refused("predict", "run", "new", "-o", "out.csv").err
+        said = done("predict", "run", "new", "-o", "out.csv", "--skip-bad-rows")
         found = read(tmp_path / "out.csv")
         assert [Path(row["image"]).name for row in found] == ["0.png", "1.png", "2.png", "3.png"]
         assert {row["prediction"] for row in found[:3]} <= {"down", "across"} and found[3]["prediction"] == ""
-        assert "unread   1 image" in said.err
+        assert "skipped  1 row that cannot be read" in said.err and "3.png" in said.err
         assert len(done("predict", "run", "new/0.png").out.splitlines()) == 2
         (tmp_path / "images-idx3-ubyte").write_bytes(idx((4, 12, 12)))
         assert len(done("predict", "run", "images-idx3-ubyte").out.splitlines()) == 5

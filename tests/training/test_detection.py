@@ -161,13 +161,10 @@ def test_metrics_and_facts_of_objects() -> None:
 
 
 def test_only_sure_objects_are_named_best_first() -> None:
-    class Shown:
-        name, wide, high = "a.png", 40, 20
-
     boxes = np.array([[0.0, 0, 10, 10], [5, 5, 15, 20], [1, 1, 2, 2]])
-    rows = object_rows([Shown()], [Objects(boxes, np.array([0, 1, 0]), np.array([0.6, 0.9, 0.3]))], ["cat", "dog"])  # type: ignore[list-item]
+    rows = object_rows(Objects(boxes, np.array([0, 1, 0]), np.array([0.6, 0.9, 0.3])), ["cat", "dog"])
     assert [row["label"] for row in rows] == ["dog", "cat"]
-    assert rows[0] == {"image": "a.png", "label": "dog", "score": 0.9, "left": 5, "top": 5, "width": 10, "height": 15}
+    assert rows[0] == {"label": "dog", "score": 0.9, "left": 5, "top": 5, "width": 10, "height": 15}
 
 
 def test_two_images_are_learned_by_heart() -> None:

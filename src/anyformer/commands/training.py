@@ -13,6 +13,7 @@ import typer
 
 from anyformer.commands import asking
 from anyformer.commands.asking import Asked, refuse_settings
+from anyformer.commands.standard_input import with_standard_input
 from anyformer.commands.words import configure_messages, note, note_line, write, write_line
 from anyformer.errors import UserError, did_you_mean
 
@@ -26,6 +27,9 @@ Run = Annotated[Path, typer.Argument(help="The folder of a run.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="The result only, no messages.")]
 Progress = Annotated[str, typer.Option(help="auto, bar, lines or none.")]
+StdinFormat = Annotated[
+    str | None, typer.Option("--format", help="What - holds: csv, tsv, jsonl, json, parquet, txt or conll.")
+]
 Batch = Annotated[int, typer.Option(min=1, help="Rows at a time.")]
 MODES = ("auto", "bar", "lines", "none")
 
@@ -154,7 +158,10 @@ def resume(
 
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A run, or a folder of a model trained here.")],
-    data: Annotated[list[Path] | None, typer.Argument(help="Files to judge; the run's own test rows if none.")] = None,
+    data: Annotated[
+        list[Path] | None, typer.Argument(help="Files to judge, - for standard input; the run's own test rows if none.")
+    ] = None,
+    format: StdinFormat = None,
     device: asking.Device = "auto",
     batch: Batch = 64,
     as_json: Json = False,
@@ -170,7 +177,8 @@ def evaluate(
     from anyformer.training.evaluation import evaluate_run
 
     configure_messages(quiet)
-    found = evaluate_run(run, list(data or []), device=device, batch=batch, say=messages(quiet))
+    with with_standard_input(data or (), format) as files:
+        found = evaluate_run(run, files, device=device, batch=batch, say=messages(quiet))
     if as_json:
         write(json.dumps(found))
         return
@@ -181,13 +189,17 @@ def evaluate(
 
 def predict(
     run: Annotated[Path, typer.Argument(help="A run, or a folder of a model trained here.")],
-    data: Annotated[list[Path], typer.Argument(help="Files with the columns it was trained on.")],
+    data: Annotated[list[Path], typer.Argument(help="Files with the columns it was trained on, - for standard input.")],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="A new .csv, .jsonl, .parquet, .txt or .conll.")
     ] = None,
+    skip_bad_rows: Annotated[
+        bool, typer.Option("--skip-bad-rows", help="No answer for rows that cannot be read, rather than an error.")
+    ] = False,
+    format: StdinFormat = None,
     device: asking.Device = "auto",
     batch: Batch = 64,
-    as_json: Json = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a row, each on a line of its own.")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Answer new rows: the input rows with a column `prediction`, and `probability` where there is one.
@@ -196,12 +208,14 @@ def predict(
     Example:
       anyformer predict RUN new.csv -o out.csv
       anyformer predict RUN new.txt
+      head -n 20 new.csv | anyformer predict RUN - --json
     """
     from anyformer.training.prediction import predict_files
 
     configure_messages(quiet)
-    text = predict_files(run, list(data), out, device=device, batch=batch, as_json=as_json,
-                         say=messages(quiet))  # fmt: skip
+    with with_standard_input(data, format) as files:
+        text = predict_files(run, files, out, device=device, batch=batch, as_json=as_json, say=messages(quiet),
+                             on_bad_rows="skip" if skip_bad_rows else "error")  # fmt: skip
     if text is not None:
         write(text)
     elif not quiet:

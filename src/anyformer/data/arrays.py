@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -72,6 +72,15 @@ class Arrays(Mapping[str, np.ndarray]):
             return self.put(name, np.zeros(shape, dtype))
         return new_map(self.folder / f"{name}.npy", shape, np.dtype(dtype))
 
+    def growing(self, name: str, dtype: Any) -> Growing:
+        """An array of one axis whose length is not known yet: values are added at its end."""
+        return GrowingFile(self, name, dtype)
+
+    def drop(self, name: str) -> None:
+        """Remove an array that was needed on the way only."""
+        self.open.pop(name, None)
+        (self.folder / f"{name}.npy").unlink()
+
     def close(self, facts: Mapping[str, Any] | None = None) -> Arrays:
         """Seal the folder: sizes and hashes of every file, and what else should be remembered."""
         self.open.clear()
@@ -106,6 +115,91 @@ class Arrays(Mapping[str, np.ndarray]):
 
     def __len__(self) -> int:
         return len(list(self.folder.glob("*.npy")))
+
+
+class MemoryArrays(Arrays):
+    """The same names and arrays in memory, for new rows: nothing is written to any disk."""
+
+    def __init__(self) -> None:
+        super().__init__(Path())
+
+    def put(self, name: str, array: np.ndarray) -> np.ndarray:
+        """Keep one array."""
+        self.open[name] = array
+        return array
+
+    def room(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """An array to be filled in place."""
+        return self.put(name, np.zeros(shape, dtype))
+
+    def growing(self, name: str, dtype: Any) -> Growing:
+        """An array of one axis whose length is not known yet."""
+        return GrowingList(self, name, dtype)
+
+    def drop(self, name: str) -> None:
+        """Let go of an array that was needed on the way only."""
+        del self.open[name]
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.open[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.open
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self.open))
+
+    def __len__(self) -> int:
+        return len(self.open)
+
+
+class Growing(Protocol):
+    """Takes values piece by piece; `close` makes them one array."""
+
+    def add(self, values: np.ndarray) -> None:
+        """Put values behind those there are."""
+        ...
+
+    def close(self) -> None:
+        """Make all values one array under the name given."""
+        ...
+
+
+class GrowingFile:
+    """Values on their way into an array on disk."""
+
+    def __init__(self, arrays: Arrays, name: str, dtype: Any) -> None:
+        self.arrays, self.name, self.dtype, self.count = arrays, name, dtype, 0
+        self.path = arrays.folder / f"{name}.part"
+        with writing(self.path):
+            self.file = self.path.open("wb")
+
+    def add(self, values: np.ndarray) -> None:
+        with writing(self.path):
+            self.file.write(values.astype(self.dtype, copy=False).tobytes())
+        self.count += len(values)
+
+    def close(self) -> None:
+        with writing(self.path):
+            self.file.close()
+        room = self.arrays.room(self.name, (self.count,), self.dtype)
+        if self.count:
+            room[:] = np.memmap(self.path, dtype=self.dtype, mode="r")
+        del room
+        self.path.unlink()
+
+
+class GrowingList:
+    """Values on their way into an array in memory."""
+
+    def __init__(self, arrays: Arrays, name: str, dtype: Any) -> None:
+        self.arrays, self.name, self.parts = arrays, name, [np.zeros(0, dtype)]
+
+    def add(self, values: np.ndarray) -> None:
+        self.parts.append(values.astype(self.parts[0].dtype, copy=False))
+
+    def close(self) -> None:
+        self.arrays.put(self.name, np.concatenate(self.parts))
 
 
 # ---------------------------------------------------------------- files of one array

@@ -49,11 +49,13 @@ def as_type(column: Any, kind: pa.DataType) -> Any:
 
 
 def text_of(value: Any) -> str | None:
-    """A value as text: words as they are, numbers and lists as JSON writes them."""
+    """A value as text: words as they are, whole numbers without a point, all else as JSON writes it."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return str(int(value))  # as a column of numbers alone is written
     try:
         return json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):

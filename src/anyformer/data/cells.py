@@ -30,11 +30,10 @@ def worded(column: pa.ChunkedArray) -> pa.ChunkedArray:
         return pc.binary_join(column.cast(pa.list_(pa.string())), BETWEEN)
     if pa.types.is_floating(kind):
         column = pc.if_else(pc.is_finite(column), column, pa.scalar(None, kind))
-        known = pc.drop_null(column)
-        whole = len(known) == 0 or pc.all(pc.equal(known, pc.round(known))).as_py()
-        if whole and (len(known) == 0 or pc.max(pc.abs(known)).as_py() < 2**53):
-            column = column.cast(pa.int64())
-        return column.cast(pa.string())
+        # Each cell by itself: whether its neighbours are whole does not change how it is written.
+        whole = pc.and_(pc.equal(column, pc.round(column)), pc.less(pc.abs(column), 2**53))
+        integers = pc.if_else(whole, column, pa.scalar(None, kind)).cast(pa.int64())
+        return pc.if_else(whole, integers.cast(pa.string()), column.cast(pa.string()))
     return strings(column)
 
 

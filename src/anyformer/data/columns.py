@@ -57,8 +57,9 @@ class Number(Column):
             return cls(name=name, scale="standard", mean=mean)
         if settings.scale == "standard":
             return cls(name=name, scale="standard", mean=mean, deviation=deviation)
-        # The noise belongs to the column's name, so that another column beside it changes nothing.
-        draw = np.random.default_rng((seed, zlib.crc32(name.encode())))
+        # The noise follows from the order of the numbers: neither the column's name nor its unit changes anything.
+        ranks = np.unique(values, return_inverse=True)[1].astype(np.int64)
+        draw = np.random.default_rng((seed, zlib.crc32(ranks.tobytes())))
         noisy = values + NOISE * deviation * draw.standard_normal(len(values))
         return cls(name=name, mean=mean, deviation=deviation, quantiles=quantiles(noisy))
 

@@ -15,7 +15,8 @@ MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NAN", "NULL", 
 NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 PIECE = 2**17  # rows looked at in one go
 
-TIME = r"(?:[T ](?P<h>\d{1,2}):(?P<n>\d{2})(?::(?P<s>\d{2})(?:[.,]\d+)?)?\s?(?P<z>Z|UTC|[+-]\d{2}(?::?\d{2})?)?)?$"
+CLOCK = r"(?P<h>\d{1,2})(?::(?P<n>\d{2})(?::(?P<s>\d{2})(?:[.,]\d+)?)?)?"
+TIME = r"(?:[T ]" + CLOCK + r"\s?(?P<z>Z|UTC|[+-]\d{2}(?::?\d{2})?)?)?$"
 FORMS = {  # how a date is written, to what it is read by
     "iso": r"^(?P<y>\d{4})-(?P<m>\d{1,2})-(?P<d>\d{1,2})" + TIME,
     "y/m/d": r"^(?P<y>\d{4})/(?P<m>\d{1,2})/(?P<d>\d{1,2})" + TIME,

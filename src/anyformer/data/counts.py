@@ -9,6 +9,7 @@ import numpy as np
 
 from anyformer.data.cells import worded
 from anyformer.data.frame import Frame
+from anyformer.errors import UserError
 
 
 @dataclass
@@ -22,10 +23,11 @@ class Counts:
     odd_first: dict[str, str] = field(default_factory=dict)
     unknown: dict[str, int] = field(default_factory=dict)  # cells with a value that is new to the model
     unknown_first: dict[str, str] = field(default_factory=dict)
+    unread: dict[int, UserError] = field(default_factory=dict)  # new rows whose image or recording cannot be read
 
     def plain(self) -> dict[str, Any]:
         """The counts as JSON holds them, but for the rows."""
-        return {name: value for name, value in vars(self).items() if name != "rows"}
+        return {name: value for name, value in vars(self).items() if name not in ("rows", "unread")}
 
     def lost(self, frame: Frame, name: str, mask: np.ndarray) -> None:
         """Count cells that give no number, date or value."""

@@ -33,7 +33,7 @@ class Picture:
 
     id: Any
     name: str
-    path: Path
+    path: Path | bytes  # a file, or what is in one
     wide: int = 0
     high: int = 0
     boxes: np.ndarray = field(default_factory=lambda: np.zeros((0, 4)))
@@ -230,7 +230,7 @@ def sizes_of_all(found: Annotated) -> None:
     """The size of every image, from its head; one that cannot be read, or is of another size, is named."""
     for picture in found.pictures:
         try:
-            wide, high, _ = looked_at(str(picture.path), Path())
+            wide, high, _ = looked_at(picture.path, Path())
         except Unreadable as error:
             raise UserError(f"cannot be read ({error})", where=picture.name, fix="repair it, or take it out of the json"
                             ) from None  # fmt: skip

@@ -42,7 +42,7 @@ class Square:
     def pixels(self, picture: Picture) -> np.ndarray:
         """The picture as (channels, size, size), black beyond it."""
         columns, rows = self.fitted(picture.wide, picture.high)
-        with opened(str(picture.path), Path()) as image:
+        with opened(picture.path, Path()) as image:
             seen = plain(image, self.channels)
             seen = seen if seen.size == (columns, rows) else seen.resize((columns, rows), resample=BILINEAR)
             made = np.asarray(seen)
@@ -81,6 +81,11 @@ def put_pictures(found: Annotated, square: Square, arrays: Arrays) -> None:
                             ) from None  # fmt: skip
     if isinstance(room, np.memmap):
         room.flush()
+    put_objects(found, square, arrays)
+
+
+def put_objects(found: Annotated, square: Square, arrays: Arrays) -> None:
+    """What stands beside the pixels: the sides of each picture in the square, and its objects."""
     objects = [shares(picture) for picture in found.pictures]
     fits = [square.fitted(picture.wide, picture.high) for picture in found.pictures]
     arrays.put("sides", np.array(fits, np.int32).reshape(-1, 2))

@@ -39,8 +39,7 @@ def dropped(arrays: Arrays, names: Sequence[str]) -> None:
     """Remove arrays that were needed on the way only."""
     for name in names:
         for part in (name, f"{name}_starts"):
-            arrays.open.pop(part, None)
-            (arrays.folder / f"{part}.npy").unlink()
+            arrays.drop(part)
 
 
 def rows_of(tokens: np.ndarray, starts: np.ndarray, piece: slice) -> list[list[int]]:

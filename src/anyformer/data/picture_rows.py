@@ -10,11 +10,13 @@ from typing import Literal
 import numpy as np
 
 from anyformer.data.arrays import Arrays
+from anyformer.data.columns import Image
 from anyformer.data.frame import Frame
 from anyformer.data.images import ImageSteps
 from anyformer.data.prepared import Say
 from anyformer.data.settings import Pictures
 from anyformer.data.usable import empty
+from anyformer.errors import UserError
 
 NAME = "pixels"
 BLOCK = 2**22  # bytes hashed at once
@@ -43,13 +45,33 @@ def decode_pictures(
 
     path = frame.sources[0].path if frame.sources else ""
     folder = Path(path).parent if path else Path()
-    processes = min(MOST_WORKERS, os.cpu_count() or 1)
     size, channels, there = picture_arrays(
-        frame.column(column), folder, settings, arrays, NAME, say=say, bad=bad, processes=processes, steps=steps
+        frame.column(column), folder, settings, arrays, NAME, say=say, bad=bad, processes=workers(), steps=steps
     )
     broken = ~there & ~empty(frame, column)
     same = equal_pixels(arrays[NAME])
     return Pictured(column, size, channels, steps or picture_steps(size, channels), there, broken, same)
+
+
+def decode_new_pictures(
+    frame: Frame, column: Image, arrays: Arrays, *, steps: ImageSteps | None
+) -> tuple[np.ndarray, dict[int, UserError]]:
+    """Decode pictures for a model that knows their size: which rows have one, and why others cannot be read."""
+    from anyformer.data.pictures import new_pictures, picture_steps
+
+    steps = steps or picture_steps(column.size or 0, column.channels or 3)
+    folder = Path(frame.sources[0].path).parent if frame.sources and frame.sources[0].path else Path()
+    cells = frame.column(column.name).to_pylist()
+    there, reasons = new_pictures(cells, folder, arrays, NAME, steps=steps, processes=workers())
+    unread = {}
+    for row, reason in reasons.items():
+        named = f"{cells[row][-120:]!r}" if isinstance(cells[row], str) else "the image"
+        unread[row] = UserError(f"{named} cannot be read ({reason})", where=column.name, fix="give another image")
+    return there, unread
+
+
+def workers() -> int:
+    return min(MOST_WORKERS, os.cpu_count() or 1)
 
 
 def equal_pixels(pixels: np.ndarray) -> np.ndarray:

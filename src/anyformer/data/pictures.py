@@ -110,6 +110,28 @@ def picture_arrays(
     return shape.sides[0], shape.channels, ok
 
 
+def new_pictures(
+    cells: list[Any], folder: Path, arrays: Arrays, name: str, *, steps: ImageSteps, processes: int
+) -> tuple[np.ndarray, dict[int, str]]:
+    """Pictures for a model whose steps say their size, into `arrays[name]`: which are there, and why others are not."""
+    there = [row for row, cell in enumerate(cells) if not missing(cell)]
+    shape = shape_of([], Pictures(), steps)
+    room = arrays.room(name, (len(cells), shape.channels, *shape.sides), np.uint8)
+    reasons: dict[int, str] = {}
+    groups = idx_groups(cells, there, folder)
+    if groups is not None:
+        for images, rows, numbers in groups:
+            copy_idx(images, rows, numbers, shape, room)
+    else:
+        made = shared(partial(decode, shape=shape), [cells[row] for row in there], folder, processes)
+        sort(there, made, room.__setitem__, reasons)
+    if isinstance(room, np.memmap):
+        room.flush()
+    seen = np.zeros(len(cells), bool)
+    seen[[row for row in there if row not in reasons]] = True
+    return seen, reasons
+
+
 def sort(
     rows: Sequence[int], results: Iterable[Any], keep: Callable[[int, Any], None], troubles: dict[int, str]
 ) -> None:

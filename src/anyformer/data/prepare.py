@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.data.arrays import Arrays
+from anyformer.data.arrays import Arrays, MemoryArrays
 from anyformer.data.cells import texts
 from anyformer.data.columns import Image, Sound, Text
 from anyformer.data.conll import read_words
@@ -20,15 +20,15 @@ from anyformer.data.gather import gather, origin_of, paths_of
 from anyformer.data.images import ImageSteps
 from anyformer.data.kinds import look
 from anyformer.data.path_kinds import kind_of_path
-from anyformer.data.picture_rows import decode_pictures
+from anyformer.data.picture_rows import decode_new_pictures
 from anyformer.data.prepare_rows import prepare_rows, put_targets
 from anyformer.data.prepared import Given, Prepared, Say
 from anyformer.data.preprocess import Preprocess, fitting
 from anyformer.data.recognise import shows_objects, shows_series
 from anyformer.data.rows import RowExamples
 from anyformer.data.series_prepare import prepare_gathered
-from anyformer.data.settings import Data, Format, Pictures, Sounds
-from anyformer.data.sound_rows import decode_sounds
+from anyformer.data.settings import Data, Format
+from anyformer.data.sound_rows import decode_new_sounds
 from anyformer.data.splits import FREE, SIDES, TRAIN
 from anyformer.data.store import opened, pad_of
 from anyformer.data.tokenizer import Tokenizer
@@ -137,8 +137,14 @@ def frame_for(source: Any, preprocess: Preprocess, settings: Data, cache: Path) 
     else:
         plain = settings.replace(split=settings.split.replace(valid_file=None, test_file=None, column=None))
         frame = gather(source, origin, plain, cache / "read").frame
-    if lone is not None and len(frame.names) == 1 and frame.names != [lone]:
-        frame = replace(frame, table=frame.table.rename_columns([lone]))
+    return frame_of_model(frame, preprocess)
+
+
+def frame_of_model(frame: Frame, preprocess: Preprocess) -> tuple[Frame, list[str]]:
+    """A table checked for the columns of a model; a single column needs no name where the model reads but one."""
+    columns = preprocess.columns or ()
+    if len(columns) == 1 and len(frame.names) == 1 and frame.names != [columns[0].name]:
+        frame = replace(frame, table=frame.table.rename_columns([columns[0].name]))
     _, notes = fitting(frame, preprocess)
     return frame, notes
 
@@ -162,21 +168,25 @@ def examples_for(
     frame: Frame,
     preprocess: Preprocess,
     tokenizer: Tokenizer | None,
-    cache: Path,
+    cache: Path | None,
     *,
     images: ImageSteps | None = None,
-    say: Say = lambda line: None,
 ) -> tuple[RowExamples, Counts]:
-    """New rows as examples, all of them, in their order; targets that are missing or new do not count."""
+    """New rows as examples, all of them, in their order; targets that are missing or new do not count.
+
+    The arrays are in the folder `cache`, or in memory where there is none.
+    """
     needed, _ = fitting(frame, preprocess)
-    arrays = Arrays.new(cache)
+    arrays = MemoryArrays() if cache is None else Arrays.new(cache)
     preprocess, counts = encode(needed, preprocess, tokenizer, arrays, train=None)
     put_targets(arrays, preprocess, encode_target(needed, preprocess))
     for column in preprocess.of(Image):
-        found = decode_pictures(needed, column.name, Pictures(), arrays, steps=images, say=say, bad="skip")
-        arrays.put("seen", found.there)
+        there, unread = decode_new_pictures(needed, column, arrays, steps=images)
+        arrays.put("seen", there)
+        counts.unread |= unread
     for column in preprocess.of(Sound):
-        heard = decode_sounds(needed, column.name, Sounds(), arrays, fitted=column, say=say, bad="skip")
-        arrays.put("seen", heard.there)
+        there, unread = decode_new_sounds(needed, column, arrays)
+        arrays.put("seen", there)
+        counts.unread |= unread
     rows = np.arange(len(frame))
     return RowExamples(arrays, frame, preprocess, rows, pad=pad_of(tokenizer), images=images), counts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import struct
 from dataclasses import dataclass
@@ -33,43 +34,64 @@ class Head:
     start: int = 0  # byte of the first sample
 
 
-def look_at(path: Path) -> Head:
-    """Rate, channels and samples of a file, without reading its sound."""
-    if path.suffix.lower() not in (".wav", ".wave", ""):
-        return with_soundfile(path)[1]
+Recording = Path | bytes  # a file, or what is in one
+PACKED = (b"fLaC", b"OggS", b"ID3", b"\xff\xfb", b"\xff\xf3", b"\xff\xf2")  # how FLAC, Ogg and MP3 begin
+
+
+def look_at(recording: Recording) -> Head:
+    """Rate, channels and samples of a recording, without reading its sound."""
+    if not is_wav(recording):
+        return with_soundfile(recording)[1]
     try:
-        with path.open("rb") as file:
-            return wav_head(file, path)
+        with stream_of(recording) as file:
+            return wav_head(file, name_of(recording))
     except OSError as error:
-        raise UserError(f"cannot be opened: {error.strerror or error}", where=path.name, fix="check the path") from None
+        raise UserError(f"cannot be opened: {error.strerror or error}", where=name_of(recording), fix="check the path"
+                        ) from None  # fmt: skip
 
 
-def read_sound(path: Path, head: Head | None = None) -> tuple[np.ndarray, int]:
+def read_sound(recording: Recording, head: Head | None = None) -> tuple[np.ndarray, int]:
     """Samples (N,) between -1 and 1, the mean of all channels, and how many there are a second."""
-    head = look_at(path) if head is None else head
-    if path.suffix.lower() not in (".wav", ".wave", ""):
-        found = with_soundfile(path)[0]
+    head = look_at(recording) if head is None else head
+    if not is_wav(recording):
+        found = with_soundfile(recording)[0]
     else:
-        with path.open("rb") as file:
+        with stream_of(recording) as file:
             file.seek(head.start)
             raw = file.read(head.samples * head.channels * head.bits // 8)
         found = decoded(raw, head).reshape(-1, head.channels)
     wave = found.mean(1, dtype=np.float32) if found.shape[1] > 1 else found[:, 0]
     if not np.isfinite(wave).all():
-        raise UserError("holds samples that are no numbers", where=path.name, fix="record or convert it again")
+        raise UserError("holds samples that are no numbers", where=name_of(recording), fix="record or convert it again")
     return wave, head.rate
+
+
+def is_wav(recording: Recording) -> bool:
+    """Whether it is read without help: by the file's name, or by the first bytes of what has no name."""
+    if isinstance(recording, bytes):
+        return not recording.startswith(PACKED)
+    return recording.suffix.lower() in (".wav", ".wave", "")
+
+
+def stream_of(recording: Recording) -> BinaryIO:
+    return io.BytesIO(recording) if isinstance(recording, bytes) else recording.open("rb")
+
+
+def name_of(recording: Recording) -> str:
+    return "" if isinstance(recording, bytes) else recording.name
 
 
 # ---------------------------------------------------------------- WAV
 
 
-def wav_head(file: BinaryIO, path: Path) -> Head:
+def wav_head(file: BinaryIO, name: str) -> Head:
     """Walk the pieces of a RIFF file up to its samples."""
 
     def bad(what: str, fix: str = "record or convert it again") -> UserError:
-        return UserError(what, where=path.name, fix=fix)
+        return UserError(what, where=name, fix=fix)
 
-    size = path.stat().st_size
+    size = file.seek(0, io.SEEK_END)
+    file.seek(0)
     start = file.read(12)
     if not size:
         raise bad("the file is empty")
@@ -77,10 +99,10 @@ def wav_head(file: BinaryIO, path: Path) -> Head:
         raise bad("is no WAV recording", "give WAV files, or name it by what it is")
     form: tuple[int, int, int, int] | None = None
     while len(piece := file.read(8)) == 8:
-        name, length = piece[:4], struct.unpack("<I", piece[4:])[0]
-        if name == b"fmt ":
+        chunk, length = piece[:4], struct.unpack("<I", piece[4:])[0]
+        if chunk == b"fmt ":
             form = wav_format(file.read(length), bad)
-        elif name == b"data":
+        elif chunk == b"data":
             if form is None:
                 raise bad("its samples come before their format")
             kind, channels, rate, bits = form
@@ -126,19 +148,21 @@ def decoded(raw: bytes, head: Head) -> np.ndarray:
     return np.frombuffer(raw, f"<i{head.bits // 8}").astype(np.float32) / 2.0 ** (head.bits - 1)
 
 
-def with_soundfile(path: Path) -> tuple[np.ndarray, Head]:
+def with_soundfile(recording: Recording) -> tuple[np.ndarray, Head]:
     """FLAC, Ogg and MP3, which need another package."""
+    name = name_of(recording)
     try:
         import soundfile
     except (ImportError, OSError):
-        raise UserError("only WAV can be read without the package soundfile", where=path.name,
+        raise UserError("only WAV can be read without the package soundfile", where=name,
                         fix=f"{install_command('soundfile')}, or convert it to WAV") from None  # fmt: skip
     try:
-        found, rate = soundfile.read(str(path), dtype="float32", always_2d=True)
+        with stream_of(recording) as file:
+            found, rate = soundfile.read(file, dtype="float32", always_2d=True)
     except (soundfile.SoundFileError, OSError, RuntimeError) as error:
-        raise UserError(f"cannot be read: {str(error)[:100]}", where=path.name, fix="convert it to WAV") from None
+        raise UserError(f"cannot be read: {str(error)[:100]}", where=name, fix="convert it to WAV") from None
     if not len(found):
-        raise UserError("holds no samples", where=path.name, fix="record or convert it again")
+        raise UserError("holds no samples", where=name, fix="record or convert it again")
     return found, Head(int(rate), found.shape[1], len(found))
 
 

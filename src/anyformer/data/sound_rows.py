@@ -18,7 +18,7 @@ from anyformer.data.examples import Draw
 from anyformer.data.frame import Frame
 from anyformer.data.prepared import Say
 from anyformer.data.settings import Sounds
-from anyformer.data.sound import Head, look_at, read_sound, resample, resampled_length
+from anyformer.data.sound import Head, Recording, look_at, read_sound, resample, resampled_length
 from anyformer.embeds.mel import bands, log_mel
 from anyformer.errors import UserError
 
@@ -63,7 +63,7 @@ def decode_sounds(
         raise UserError("no recording can be read" if first else "no recording is named", where=column,
                         fix=f"the first is {first}"[:220] if first else "give WAV files")  # fmt: skip
     rate, most = shape(known, settings, fitted)
-    lengths = [0 if e is None else min(most, resampled_length(e[1].samples, e[1].rate, rate)) for e in heads]
+    lengths = [0 if entry is None else stored_length(entry[1], rate, most) for entry in heads]
     starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     room = arrays.room(NAME, (int(starts[-1]),), np.int16)
     marks: list[str] = []
@@ -72,15 +72,12 @@ def decode_sounds(
             marks.append("")
             continue
         try:
-            wave, own = read_sound(*entry)
+            stored = clip_of(*entry, rate, most)
         except UserError as error:
             if bad == "error":
                 raise placed(error, frame, row) from None
             broken[row], first = True, first or placed(error, frame, row).line
-            wave, own = np.zeros(1, np.float32), rate
-        wave = resample(wave, own, rate)[: lengths[row]]
-        stored = np.zeros(lengths[row], np.int16)
-        stored[: len(wave)] = np.clip(np.round(wave * LOUDEST), -LOUDEST, LOUDEST)
+            stored = np.zeros(lengths[row], np.int16)
         room[starts[row] : starts[row + 1]] = stored
         marks.append(hashlib.sha256(stored.tobytes()).hexdigest())
     del room
@@ -89,6 +86,43 @@ def decode_sounds(
     tell(known, rate, most, say)
     same = np.unique(np.array(marks), return_inverse=True)[1].reshape(-1)
     return Heard(column, rate, most, there, broken, same, first)
+
+
+def decode_new_sounds(frame: Frame, column: Sound, arrays: Arrays) -> tuple[np.ndarray, dict[int, UserError]]:
+    """Decode recordings for a model that knows their rate: which rows have one, and why others cannot be read."""
+    folder = Path(frame.sources[0].path).parent if frame.sources and frame.sources[0].path else Path()
+    clips, starts = arrays.growing(NAME, np.int16), [0]
+    there = np.zeros(len(frame), bool)
+    unread: dict[int, UserError] = {}
+    for row, cell in enumerate(frame.column(column.name).to_pylist()):
+        stored = np.zeros(0, np.int16)
+        if cell:
+            recording = cell if isinstance(cell, bytes) else folder / cell
+            try:
+                stored = clip_of(recording, look_at(recording), column.rate or 1, column.samples or 1)
+                there[row] = True
+            except UserError as error:
+                named = "the recording" if isinstance(cell, bytes) else f"{cell[-120:]!r}"
+                unread[row] = UserError(f"{named} {error.what}", where=column.name, fix=error.fix)
+        clips.add(stored)
+        starts.append(starts[-1] + len(stored))
+    clips.close()
+    arrays.put(f"{NAME}_starts", np.array(starts, np.int64))
+    return there, unread
+
+
+def clip_of(recording: Recording, head: Head, rate: int, most: int) -> np.ndarray:
+    """A recording as it is stored: at the rate asked for, at most `most` samples, in 16 bits."""
+    wave, own = read_sound(recording, head)
+    stored = np.zeros(stored_length(head, rate, most), np.int16)
+    wave = resample(wave, own, rate)[: len(stored)]
+    stored[: len(wave)] = np.clip(np.round(wave * LOUDEST), -LOUDEST, LOUDEST)
+    return stored
+
+
+def stored_length(head: Head, rate: int, most: int) -> int:
+    """Samples of a clip as it is stored."""
+    return min(most, resampled_length(head.samples, head.rate, rate))
 
 
 def placed(error: UserError, frame: Frame, row: int) -> UserError:

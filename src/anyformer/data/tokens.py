@@ -1,10 +1,9 @@
-"""Texts into token ids on disk: encoded once, on all cores, in pieces, and cut where a row is too long."""
+"""Texts into arrays of token ids: encoded once, on all cores, in pieces, and cut where a row is too long."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -56,33 +55,23 @@ def has_segments(tokenizer: Tokenizer) -> bool:
 
 
 class Flat:
-    """Rows of unlike lengths one after the other in one file, and where each begins."""
+    """Rows of unlike lengths one after the other in one array, and where each begins."""
 
     def __init__(self, arrays: Arrays, name: str, dtype: type) -> None:
         self.arrays, self.name, self.dtype = arrays, name, dtype
-        self.path: Path = arrays.folder / f"{name}.part"
-        self.file = self.path.open("wb")
+        self.values = arrays.growing(name, dtype)
         self.lengths: list[np.ndarray] = []
 
     def add(self, rows: Sequence[Sequence[int]]) -> None:
         """Write some rows behind those there are."""
         self.lengths.append(np.fromiter((len(row) for row in rows), np.int64, len(rows)))
-        joined: np.ndarray = np.fromiter(
-            (number for row in rows for number in row), self.dtype, int(self.lengths[-1].sum())
-        )
-        self.file.write(joined.tobytes())
+        total = int(self.lengths[-1].sum())
+        self.values.add(np.fromiter((number for row in rows for number in row), self.dtype, total))
 
     def close(self) -> None:
         """Turn what was written into two arrays: `name` and `name_starts` (N + 1)."""
-        self.file.close()
-        lengths = np.concatenate([np.zeros(1, np.int64), *self.lengths])
-        total = int(lengths.sum())
-        room = self.arrays.room(self.name, (total,), self.dtype)
-        if total:
-            room[:] = np.memmap(self.path, dtype=self.dtype, mode="r")
-        del room
-        self.path.unlink()
-        self.arrays.put(f"{self.name}_starts", np.cumsum(lengths))
+        self.values.close()
+        self.arrays.put(f"{self.name}_starts", np.cumsum(np.concatenate([np.zeros(1, np.int64), *self.lengths])))
 
 
 def token_type(tokenizer: Tokenizer) -> type:

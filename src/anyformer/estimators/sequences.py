@@ -94,14 +94,7 @@ class TokenTagger(SequenceEstimator):
 
     def predict(self, X: Any) -> list[list[str]]:
         """The tags of every sentence, one a word; words beyond what the model reads get the tag for none."""
-        rows = self._rows(X)
-        found = [list(tags) for tags in self._answers(rows).predicted]
-        if isinstance(rows, Frame):
-            labels = [str(label) for label in self.classes_]
-            none = "O" if "O" in labels else labels[0]
-            words = rows.column(rows.names[0]).to_pylist()
-            found = [(tags + [none] * len(said))[: len(said)] for tags, said in zip(found, words, strict=True)]
-        return found
+        return [list(tags) for tags in self._answers(self._rows(X)).predicted]
 
     def _put_facts(self, facts: Any) -> None:
         super()._put_facts(facts)

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from anyformer.data.picture_decoding import Unreadable, opened
+from anyformer.data.sound import is_wav
 from anyformer.errors import UserError
 
 MOST_BYTES = 3 * 2**20  # of one file, as it is without base64
 MOST_PIXELS = 2**24  # 4096 x 4096
 MOST_SAMPLES = 2**25  # of all channels together: six minutes of two channels at 44,100 a second
 FORMATS = {"image/png": "PNG", "image/jpeg": "JPEG", "image/webp": "WEBP", "image/gif": "GIF", "image/bmp": "BMP"}
-SOUNDS = {"audio/wav": ".wav", "audio/x-wav": ".wav", "audio/wave": ".wav", "audio/flac": ".flac"}
+SOUNDS = {"audio/wav": "WAV", "audio/x-wav": "WAV", "audio/wave": "WAV", "audio/flac": "FLAC"}
 PICTURES_SAID = "data:image/png;base64,... (png, jpeg, webp, gif or bmp)"
 SOUNDS_SAID = "data:audio/wav;base64,... (wav or flac)"
 
@@ -44,12 +45,14 @@ def picture(data: bytes) -> Any:
         return image.copy()
 
 
-def sound_bytes(value: Any, where: str) -> tuple[bytes, str]:
-    """The file inside a recording's data URL and the suffix it should have."""
+def sound_bytes(value: Any, where: str) -> bytes:
+    """The file inside a recording's data URL, not too large."""
     kind, data = unpacked(value, where, SOUNDS, SOUNDS_SAID)
-    if SOUNDS[kind] != ".wav":  # a WAV file holds no more samples than it has bytes
+    if SOUNDS[kind] != "WAV":  # a WAV file holds no more samples than it has bytes
         check_samples(data, where)
-    return data, SOUNDS[kind]
+    elif not is_wav(data):
+        raise UserError("is no WAV recording", where=where, fix=f"send {SOUNDS_SAID}")
+    return data
 
 
 def check_samples(data: bytes, where: str) -> None:

@@ -13,12 +13,13 @@ from typing import Any
 import torch
 
 from anyformer.core.model import Model, Seq2Seq
+from anyformer.data.new_rows import shown, spelled
 from anyformer.data.series_target import Future
 from anyformer.errors import UserError
 from anyformer.heads import LM, Pooled, Regress, TokenHead
 from anyformer.predictor import Predictor
-from anyformer.serving.cells import example_cell, kind_of, listed, plain, row_cells, spelled
-from anyformer.serving.column_answers import TOGETHER, Answer, columns_answered, detected, foreseen, history
+from anyformer.serving.cells import example_cell, kind_of, listed, row_cells
+from anyformer.serving.column_answers import TOGETHER, Answer, columns_answered, detected, foreseen
 from anyformer.serving.data_urls import PICTURES_SAID, example_picture, picture, picture_bytes
 
 What = Callable[[list[Any]], Sequence[Answer]]
@@ -28,14 +29,14 @@ def predict_what(predictor: Predictor) -> What:
     """A function that answers rows of any clients together; a `UserError` here if the model answers no rows."""
     if predictor.has_columns():
         assert predictor.preprocess is not None
-        if isinstance(predictor.preprocess.target, Future):
-            return Answering(lambda row: history(row, predictor), lambda rows: foreseen(rows, predictor))
-        if predictor.preprocess.task == "detect":
-            return Answering(lambda row: only_picture(row), lambda rows: detected(rows, predictor))
         kept = predictor.preprocess
-        # How long a text may get follows from the longest source beside it: a translator reads each row by itself.
-        together = 1 if kept.task == "translate" else TOGETHER
-        return Answering(lambda row: row_cells(row, kept), lambda rows: columns_answered(rows, predictor), together)
+        if isinstance(kept.target, Future):
+            from anyformer.training.forecasting import history
+
+            return Answering(lambda row: history(row, kept), lambda rows: foreseen(rows, predictor))
+        if kept.task == "detect":
+            return Answering(only_picture, lambda rows: detected(rows, predictor))
+        return Answering(lambda row: row_cells(row, kept), lambda rows: columns_answered(rows, predictor))
     head = predictor.head_kind()
     if head not in (Pooled, TokenHead, Regress) or (head is Pooled and predictor.spec.head.classes is None):
         writes = head is LM
@@ -99,10 +100,8 @@ def first_wrong(answers: Sequence[Answer]) -> UserError | None:
 class Answering:
     """Checks each row by itself, then answers those that are right together, a bounded number at a time."""
 
-    def __init__(
-        self, check: Callable[[Any], Any], answer: Callable[[list[Any]], Sequence[Answer]], together: int = TOGETHER
-    ) -> None:
-        self.check, self.answer, self.most = check, answer, together
+    def __init__(self, check: Callable[[Any], Any], answer: Callable[[list[Any]], Sequence[Answer]]) -> None:
+        self.check, self.answer = check, answer
 
     def __call__(self, rows: list[Any]) -> list[Answer]:
         """One answer a row, in their order."""
@@ -115,8 +114,8 @@ class Answering:
                 answers[at] = error
         # Rows of about one length together: the shorter ones are padded less.
         right.sort(key=lambda entry: size_of(entry[1]))
-        for start in range(0, len(right), self.most):
-            places, given = zip(*right[start : start + self.most], strict=True)
+        for start in range(0, len(right), TOGETHER):
+            places, given = zip(*right[start : start + TOGETHER], strict=True)
             for at, answer in zip(places, self.together(list(given)), strict=True):
                 answers[at] = answer
         return answers
@@ -163,7 +162,7 @@ def tokens_of(row: Any, predictor: Predictor) -> list[int]:
         if not all(0 <= one < vocabulary for one in ids):
             raise UserError("a token id is not in the vocabulary", fix=f"ids go from 0 to {vocabulary - 1}")
     else:
-        raise UserError(f"a row is {plain(row)}", fix="send a text, or a list of token ids")
+        raise UserError(f"a row is {shown(row)}", fix="send a text, or a list of token ids")
     if not ids:
         raise UserError("the text is empty", fix="send at least one token")
     if limit is not None and len(ids) > limit:

@@ -1,11 +1,18 @@
-"""A trained model's answers on new files or data, and those answers as a table of the input rows."""
+"""A trained model's answers on new rows: files, tables, or rows of Python and JSON, all read by one rule.
+
+One answer a row, in their order. A row that cannot be read is an error that names it, unless such rows are to be
+skipped: then they have no answer, and it is told which they are. Rows that are in memory already touch no disk.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -13,7 +20,8 @@ from anyformer.data.cells import some
 from anyformer.data.columns import Image, Sound
 from anyformer.data.counts import Counts
 from anyformer.data.frame import Frame
-from anyformer.data.prepare import examples_for, frame_for
+from anyformer.data.new_rows import NewRows, parse_rows, parse_table, placed
+from anyformer.data.prepare import examples_for, frame_for, frame_of_model
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.reading import frame_of
 from anyformer.data.series_target import Future
@@ -29,61 +37,188 @@ from anyformer.training.new_pictures import unlabelled
 if TYPE_CHECKING:
     from anyformer.predictor import Predictor
 
+logger = logging.getLogger("anyformer")
+OnBadRows = Literal["error", "skip"]
+ON_BAD_ROWS = ("error", "skip")
+TOLD = 5  # bad rows that are named one by one
+
 
 @dataclass
 class Asked:
-    """Answers, and which rows they are worth less for."""
+    """Answers to the rows that could be read, and what became of the others."""
 
-    answers: Answers
-    cut: np.ndarray  # (N,) whose text was longer than the model takes
-    unseen: np.ndarray  # (N,) whose picture could not be read
-    skipped: dict[str, int]  # rows that could not be read at all, by reason
+    frame: Frame  # all rows as they came
+    answers: Answers | None  # None where no row could be read
+    rows: np.ndarray  # numbers of the rows that are answered
+    cut: np.ndarray  # which of those had a text longer than the model takes
+    bad: dict[int, UserError]  # the other rows, each with what is wrong with it
+    counts: Counts
+
+    def aligned(self, values: Sequence[Any]) -> list[Any]:
+        """Values of the answered rows with None in the place of the others."""
+        found: list[Any] = [None] * len(self.frame)
+        for row, value in zip(self.rows.tolist(), values, strict=True):
+            found[row] = value
+        return found
 
 
-def answer(
-    predictor: Predictor, source: Any, *, batch: int = 32, settings: Data | None = None, say: Any = None
-) -> Answers:
-    """Answers for every row of files, a table, or a plain list where the model reads one column."""
-    return asked(predictor, source, batch=batch, settings=settings, say=say).answers
+def answer(predictor: Predictor, source: Any, *, batch: int = 32) -> Answers:
+    """Answers to all rows of files, a table or a list, every one of which must be read."""
+    found = asked(predictor, source, batch=batch)
+    assert found.answers is not None and predictor.preprocess is not None
+    warn_cut(found, predictor.preprocess)
+    return found.answers
+
+
+def predicted(predictor: Predictor, source: Any, *, batch: int, on_bad_rows: OnBadRows = "error") -> list[Any]:
+    """What `predict` gives: one answer a row, as a person would write it, None for a row that is skipped."""
+    assert predictor.preprocess is not None
+    if predictor.preprocess.task == "detect":
+        from anyformer.training.detecting import detected_objects
+
+        return detected_objects(predictor, source, batch=batch, on_bad_rows=on_bad_rows)[1]
+    if isinstance(predictor.preprocess.target, Future):
+        from anyformer.training.forecasting import forecasts
+
+        return forecasts(predictor, source, on_bad_rows=on_bad_rows)
+    found = asked(predictor, source, batch=batch, on_bad_rows=on_bad_rows)
+    warn_cut(found, predictor.preprocess)
+    return found.aligned([] if found.answers is None else predictions(found.answers))
+
+
+def probabilities(predictor: Predictor, source: Any, *, batch: int, on_bad_rows: OnBadRows = "error") -> np.ndarray:
+    """Probabilities (rows, classes), nan for a row that is skipped."""
+    preprocess = predictor.preprocess
+    assert preprocess is not None
+    if preprocess.task != "classify":
+        raise UserError("this model gives no probabilities", fix="use predict")
+    found = asked(predictor, source, batch=batch, on_bad_rows=on_bad_rows)
+    warn_cut(found, preprocess)
+    share = np.full((len(found.frame), len(preprocess.labels or ())), np.nan, np.float32)
+    if found.answers is not None:
+        share[found.rows] = found.answers.probability
+    return share
+
+
+def warn_cut(found: Asked, preprocess: Preprocess) -> None:
+    """Say which texts were longer than the model takes."""
+    if found.cut.any():
+        rows = found.rows[found.cut]
+        logger.warning(f"cut      {some(len(rows), 'row')} at {preprocess.length} tokens: rows {ranges(rows.tolist())}")
 
 
 def asked(
     predictor: Predictor, source: Any, *, batch: int = 32, settings: Data | None = None, say: Any = None,
-    judged: bool = False,
+    judged: bool = False, on_bad_rows: OnBadRows = "error",
 ) -> Asked:  # fmt: skip
-    """Answers for every row, and what is to be known of the rows. `judged`: the true answers must be there too."""
+    """Answers to every row, and what is to be known of the rows. `judged`: the true answers must be there too."""
+    if on_bad_rows not in ON_BAD_ROWS:
+        raise UserError(f"{on_bad_rows!r} says nothing about bad rows", where="on_bad_rows",
+                        fix=did_you_mean(str(on_bad_rows), ON_BAD_ROWS))  # fmt: skip
     preprocess = predictor.preprocess
     assert preprocess is not None
-    with scratch_folder() as cache:
-        rows = as_rows(source, preprocess, judged=judged)
-        frame, notes = frame_for(rows, preprocess, settings or Data(), cache)
-        if not len(frame):
-            raise UserError("there are no rows", fix="give at least one")
+    rows = given_rows(source, preprocess, judged=judged)
+    files = is_files(rows)
+    with room_for(files) as cache:
+        if files:
+            assert cache is not None
+            frame, notes = frame_for(rows, preprocess, (settings or Data()).replace(bad=on_bad_rows), cache)
+            new = parse_table(frame, preprocess)
+        elif isinstance(rows, Frame):
+            frame, notes = frame_of_model(rows, preprocess)
+            new = parse_table(frame, preprocess)
+        else:
+            new = parse_rows(rows, preprocess)
+            frame, notes = new.frame, []
         if judged:
             check_target(frame, preprocess)
         if isinstance(preprocess.target, Future):
-            from anyformer.training.forecasting import windows_of
+            return asked_windows(predictor, frame, batch=batch, say=say or logger.warning)
+        found = answer_rows(predictor, new, frame, cache, batch=batch, on_bad_rows=on_bad_rows)
+        for line in [*notes, *counts_in_words(found.counts, preprocess)] if say is not None else ():
+            say(line)
+        for reason, count in frame.skipped.items():
+            first = ", ".join(frame.skipped_at.get(reason, ()))
+            (say or logger.warning)(f"skipped  {some(count, 'row')}: {reason}" + (f" ({first})" if first else ""))
+        report_bad({row: placed(error, frame, row) for row, error in found.bad.items()}, "skip", say or logger.warning)
+        return found
 
-            windows = windows_of(frame, preprocess, cache, say or (lambda line: None))
-            judge = Judge(objective_of(preprocess), preprocess, None, batch=batch)
-            steps = judge(predictor.model, windows)
-            nothing = np.zeros(len(steps.truth), bool)
-            return Asked(steps, nothing, nothing, dict(frame.skipped))
-        examples, counts = examples_for(frame, preprocess, predictor.tokenizer, cache, images=predictor.images)
-        skipped = [f"skipped  {count:,} rows: {reason}" for reason, count in frame.skipped.items()]
-        for line in [*notes, *skipped, *counts_in_words(counts, preprocess)]:
-            if say is not None:
-                say(line)
-        judge = Judge(objective_of(preprocess), preprocess, predictor.tokenizer, batch=batch)
-        found = judge(predictor.model, examples)
-        found.extra.clear()
-        # The arrays go with the folder: what is asked of them later is taken along.
-        marks = [np.zeros(len(examples), bool), np.zeros(len(examples), bool)]
-        for at, name in enumerate(("cut", "seen")):
-            if name in examples.arrays:
-                kept = np.array(examples.arrays[name], dtype=bool)
-                marks[at] = kept if name == "cut" else ~kept
-        return Asked(found, marks[0], marks[1], dict(frame.skipped))
+
+def asked_windows(predictor: Predictor, frame: Frame, *, batch: int, say: Any) -> Asked:
+    """A forecast for every window of a series that what comes after it is known of, to be judged."""
+    from anyformer.training.forecasting import windows_of
+
+    preprocess = predictor.preprocess
+    assert preprocess is not None
+    judge = Judge(objective_of(preprocess), preprocess, None, batch=batch)
+    steps = judge(predictor.model, windows_of(frame, preprocess, say))
+    count = len(steps.truth)
+    return Asked(frame, steps, np.arange(count), np.zeros(count, bool), {}, Counts(count))
+
+
+def answer_rows(
+    predictor: Predictor, new: NewRows, frame: Frame, cache: Path | None = None, *, batch: int = 32,
+    on_bad_rows: OnBadRows = "skip",
+) -> Asked:  # fmt: skip
+    """Answers to rows that have been read; arrays are in the folder `cache`, or in memory where there is none."""
+    preprocess = predictor.preprocess
+    assert preprocess is not None
+    examples, counts = examples_for(new.frame, preprocess, predictor.tokenizer, cache, images=predictor.images)
+    bad = dict(sorted((counts.unread | new.bad).items()))
+    if on_bad_rows == "error":  # before the model does any work
+        report_bad({row: placed(error, frame, row) for row, error in bad.items()}, on_bad_rows, None)
+    for error in new.bad.values():  # an empty cell stands for it, which is told as what it is
+        if counts.missing.get(error.where):
+            counts.missing[error.where] -= 1
+    good = np.array([row for row in range(len(frame)) if row not in bad], np.int64)
+    cut = np.array(examples.arrays["cut"], bool)[good] if "cut" in examples.arrays else np.zeros(len(good), bool)
+    if not len(good):
+        return Asked(frame, None, good, cut, bad, counts)
+    examples.rows = good
+    judge = Judge(objective_of(preprocess), preprocess, predictor.tokenizer, batch=batch)
+    found = judge(predictor.model, examples)
+    found.extra.clear()
+    return Asked(frame, found, good, cut, bad, counts)
+
+
+def report_bad(bad: Mapping[int, UserError], on_bad_rows: OnBadRows, say: Any) -> None:
+    """Refuse the first row that cannot be read, or tell which are skipped."""
+    if not bad:
+        return
+    first = next(iter(bad.values()))
+    if on_bad_rows == "error":
+        more = [f"{some(len(bad), 'row')} cannot be read: {ranges(list(bad))[:200]}"] if len(bad) > 1 else []
+        raise UserError(first.what, where=first.where, fix=first.fix, details=more)
+    say(f"skipped  {some(len(bad), 'row')} that cannot be read")
+    for error in list(bad.values())[:TOLD]:
+        say(f"skipped  {error.line}")
+    if len(bad) > TOLD:
+        say(f"skipped  and {len(bad) - TOLD:,} more: rows {ranges(list(bad)[TOLD:])}")
+
+
+def ranges(rows: Sequence[int]) -> str:
+    """Numbers counted from 1, those that follow each other as one.
+
+    >>> ranges([0, 1, 2, 6])
+    '1-3, 7'
+    """
+    parts: list[list[int]] = []
+    for row in rows:
+        if parts and parts[-1][1] == row:
+            parts[-1][1] = row + 1
+        else:
+            parts.append([row + 1, row + 1])
+    return ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in parts)
+
+
+@contextmanager
+def room_for(files: bool) -> Iterator[Path | None]:
+    """A folder for what is read from files, which may be more than memory holds; none for what is in memory already."""
+    if not files:
+        yield None
+        return
+    with scratch_folder() as folder:
+        yield folder
 
 
 def check_target(frame: Frame, preprocess: Preprocess) -> None:
@@ -96,20 +231,81 @@ def check_target(frame: Frame, preprocess: Preprocess) -> None:
                         fix=fix if "did you mean" in fix else "use predict for new rows")  # fmt: skip
 
 
-def as_rows(source: Any, preprocess: Preprocess, *, judged: bool = False) -> Any:
-    """A plain list as the one column the model reads, pictures without labels too; anything else as it is."""
+# ---------------------------------------------------------------- what people give
+
+
+def given_rows(source: Any, preprocess: Preprocess, *, judged: bool = False) -> list[Any] | Frame:
+    """What was given as paths, as a table, or as a list of rows. A single object by column is one row."""
     columns = preprocess.columns or ()
-    if isinstance(source, str | Path):
-        source = [Path(source)]
-    if not isinstance(source, Sequence) or not source or len(columns) != 1:
+    rows = given(source)
+    if is_files(rows):
+        assert isinstance(rows, list)
+        lone = columns[0] if len(columns) == 1 and not judged else None
+        # Pictures and recordings that nobody has labelled yet: files, or a folder of them.
+        inside = unlabelled(rows) if isinstance(lone, Image) else None
+        inside = unlabelled_sounds(rows) if isinstance(lone, Sound) else inside
+        return rows if inside is None or lone is None else frame_of({lone.name: inside})
+    if isinstance(rows, np.ndarray):
+        if rows.ndim == 2 and len(columns) == rows.shape[1] > 1:
+            return frame_of({column.name: rows[:, at] for at, column in enumerate(columns)})
+        rows = list(rows) if rows.ndim else []
+    if isinstance(rows, Mapping):
+        rows = by_row(rows)
+    if not len(rows):
+        raise UserError("there are no rows", where="rows", fix="give at least one")
+    return rows
+
+
+def given(source: Any) -> Any:
+    """A list of paths, a table, an array, columns by name, or a list of rows."""
+    owner, kind = type(source).__module__.partition(".")[0], type(source).__name__
+    if isinstance(source, Path) or (isinstance(source, str) and names_path(source)):
+        return [Path(source)]
+    if isinstance(source, str | bytes):
+        raise UserError(f"rows are given as {kind} {source[:30]!r}, and it is no file", where="rows",
+                        fix="give a list of rows: [row]")  # fmt: skip
+    if isinstance(source, Frame | np.ndarray | Mapping):
         return source
-    if isinstance(source[0], Path) and isinstance(columns[0], Image) and not judged:
-        names = unlabelled(source)
-        return source if names is None else frame_of({columns[0].name: names})
-    if isinstance(source[0], Path) and isinstance(columns[0], Sound) and not judged:
-        clips = unlabelled_sounds(source)
-        return source if clips is None else frame_of({columns[0].name: clips})
-    return source if isinstance(source[0], dict | Path) else frame_of({columns[0].name: list(source)})
+    if owner == "torch":
+        return source.numpy(force=True)
+    if owner in ("pandas", "polars", "pyarrow"):
+        series = kind in ("Series", "ChunkedArray") or kind.endswith("Array")
+        return source.tolist() if series and owner == "pandas" else list(source) if series else frame_of(source)
+    if isinstance(source, Iterable):
+        return list(source)
+    raise UserError(f"rows are given as {kind}", where="rows", fix="give a list of rows, a table or a path")
+
+
+def names_path(text: str) -> bool:
+    """Whether a text is the name of something on disk."""
+    try:
+        return os.path.exists(text)
+    except ValueError:
+        return False
+
+
+def is_files(rows: Any) -> bool:
+    return isinstance(rows, list) and bool(rows) and all(isinstance(row, Path) for row in rows)
+
+
+def by_row(columns: Mapping[Any, Any]) -> list[Any] | Frame:
+    """Columns by name as a table; an object whose values are no lists is one row."""
+    if not any(is_column(cells) for cells in columns.values()):
+        return [columns]
+    plain = all(isinstance(cells, list | tuple) for cells in columns.values())
+    if not plain or len({len(cells) for cells in columns.values()}) > 1:
+        return frame_of(columns)
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def is_column(cells: Any) -> bool:
+    """Whether a value holds many cells."""
+    if type(cells).__module__.partition(".")[0] in ("pandas", "polars", "pyarrow"):
+        return True
+    return isinstance(cells, Sequence | np.ndarray) and not isinstance(cells, str | bytes)
+
+
+# ---------------------------------------------------------------- what people read
 
 
 def objective_of(preprocess: Preprocess) -> Objective:
@@ -122,11 +318,10 @@ def counts_in_words(counts: Counts, preprocess: Preprocess) -> list[str]:
     lines = []
     if counts.cut:
         lines.append(f"cut      {some(counts.cut, 'row')} at {preprocess.length} tokens")
-    if counts.missing:
-        said = ", ".join(f"{name} {count:,}" for name, count in list(counts.missing.items())[:10])
+    missing = [(name, count) for name, count in counts.missing.items() if count]
+    if missing:
+        said = ", ".join(f"{name} {count:,}" for name, count in missing[:10])
         lines.append(f"missing  cells without a value: {said}")
-    lines += [f"missing  {name}: {some(n, 'cell')} among them cannot be read, first {counts.odd_first[name]}"
-              for name, n in counts.odd.items()]  # fmt: skip
     lines += [f"unknown  {name}: {some(n, 'cell')} with a value that training did not have, first "
               f"{counts.unknown_first[name]}" for name, n in counts.unknown.items()]  # fmt: skip
     return lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -43,7 +43,10 @@ def evaluate_run(
         judge = Judge(objective_of(preprocess), preprocess, predictor.tokenizer, batch=batch)
         answers = judged_file(predictor, files[0], judge)
         return {"rows": len(answers.truth)} | scored(answers)
-    found = asked(predictor, files, batch=batch, say=say, settings=settings_of(folder), judged=True).answers
+    found = asked(predictor, files, batch=batch, say=say, settings=settings_of(folder), judged=True,
+                  on_bad_rows="skip").answers  # fmt: skip
+    if found is None:
+        raise UserError("no row can be read", where=files[0].name, fix="give other files")
     known = known_rows(found)
     if not known.any():
         raise no_answer(found, predictor, files[0].name)
@@ -82,16 +85,16 @@ def only(found: Answers, rows: np.ndarray) -> Answers:
     return replace(found, **parts)
 
 
-def settings_of(folder: Path, *, bad: Literal["skip", "error"] = "skip") -> Data:
+def settings_of(folder: Path) -> Data:
     """How a run's files were read, for files like them; what a model folder does not say is looked for."""
     from anyformer.training.run import CONFIG_FILE, RunFolder
 
     if not (folder / CONFIG_FILE).is_file():
-        return Data(bad=bad)
+        return Data()
     config = RunFolder(folder).config()
     # Of tagged words the target names the column of the file that the tags stand in.
     target = config.data.target if config.task == "tag" else None
-    return Data(format=config.data.format, target=target, bad=bad)
+    return Data(format=config.data.format, target=target)
 
 
 def own_rows(folder: Path) -> tuple[str, Examples]:

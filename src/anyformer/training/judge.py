@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from anyformer.data.columns import Sentence
 from anyformer.data.detection_rows import DetectionExamples
 from anyformer.data.examples import Examples
 from anyformer.data.preprocess import Preprocess
@@ -23,6 +24,8 @@ from anyformer.evaluation.answers import Answers
 from anyformer.generation import Generation, generate
 from anyformer.generation.prompts import decoder_of, room
 from anyformer.objectives import Batch, Objective, Translate
+
+STEP = 16  # tokens to which a source's length is rounded up, so that texts of about one length are written together
 
 
 class Judge:
@@ -136,12 +139,13 @@ class Judge:
             for row, ids, loss in zip(batch.rows.tolist(), best, each, strict=True):
                 found[row] = [labels[i] for i in ids[examples.begins(row)]]
                 losses[row] = loss
+        (sentence,) = self.preprocess.of(Sentence)
         truth, predicted = [], []
         for row in rows.tolist():
             cells = examples.cells(row)
-            wanted = list(cells[name]) if name in cells else [missing] * len(found[row])
-            truth.append(wanted)
-            predicted.append((found[row] + [missing] * len(wanted))[: len(wanted)])
+            words = len(cells[sentence.name])
+            predicted.append(found[row] + [missing] * (words - len(found[row])))
+            truth.append(list(cells[name]) if name in cells else [missing] * words)
         return Answers("tag", truth, predicted, labels=labels, examples=examples,
                        losses=np.array([losses[row] for row in rows.tolist()]))  # fmt: skip
 
@@ -163,15 +167,25 @@ class Judge:
         device = next(model.parameters()).device
         found: dict[int, str] = {}
         lengths = examples.lengths
-        order = rows if lengths is None else rows[np.argsort(lengths[rows], kind="stable")]
-        for start in range(0, len(order), self.batch):
-            batch = examples.batch(order[start : start + self.batch]).to(device)
-            source, mask = batch.inputs[0], batch.named["source_mask"]
-            most = min(settings.max_new_tokens or 256, 2 * source.shape[1] + 16)
+        assert lengths is not None
+        order = rows[np.argsort(lengths[rows], kind="stable")]
+        # How long a text may get follows from its own source, not from the longest one beside it.
+        longest = np.minimum(settings.max_new_tokens or 256, 2 * STEP * -(-lengths // STEP) + STEP)
+        for chosen in batches_of_equals(order, longest, self.batch):
+            batch = examples.batch(chosen).to(device)
+            source, mask, most = batch.inputs[0], batch.named["source_mask"], int(longest[chosen[0]])
             result = generate(model, source, mask, settings=replace(settings, max_new_tokens=most))
             for row, ids in zip(batch.rows.tolist(), result.rows(), strict=True):
                 found[row] = self.tokenizer.decode(ids)
         return [found[row] for row in rows.tolist()]
+
+
+def batches_of_equals(order: np.ndarray, values: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    """Rows in their order, at most `size` at once, no two of which have different values."""
+    edges = np.flatnonzero(np.diff(values[order])) + 1
+    for rows in np.split(order, edges):
+        for start in range(0, len(rows), size):
+            yield rows[start : start + size]
 
 
 def decoding(objective: Objective, preprocess: Preprocess, tokenizer: Tokenizer, spec: Any) -> Generation:

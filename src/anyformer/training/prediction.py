@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from anyformer.data.rows import RowExamples
+from anyformer.data.columns import Sentence
+from anyformer.data.preprocess import Preprocess
 from anyformer.errors import UserError, did_you_mean
 from anyformer.evaluation.answers import Answers
 from anyformer.outputs import check_output_name, replace_file, scratch_folder, writing
 from anyformer.predictor import load
-from anyformer.training.answer import Asked, asked, cells, predictions
+from anyformer.training.answer import TOLD, Asked, OnBadRows, asked, cells, predictions
 from anyformer.training.evaluation import settings_of
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".txt", ".conll")
@@ -24,12 +25,14 @@ SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".txt", ".conll")
 
 def predict_files(
     run: Path, files: list[Path], out: Path | None, *, device: str, batch: int, as_json: bool,
-    say: Callable[[str], None],
+    say: Callable[[str], None], on_bad_rows: OnBadRows = "error",
 ) -> str | None:  # fmt: skip
     """Write predictions to `out`, or give them as text where there is none."""
     check_place(out)
     if out is not None and out.exists():
         raise UserError("the file is there and is not overwritten", where=str(out), fix="give a new name")
+    if as_json and out is not None and out.suffix != ".jsonl":
+        raise UserError("--json writes one object a line", where=str(out), fix=f"name it {out.stem}.jsonl")
     predictor = load(run, device=device)
     if predictor.preprocess is None or not predictor.has_columns():
         fix = f'anyformer generate {run} "..."' if predictor.preprocess is not None else "give a run"
@@ -41,21 +44,26 @@ def predict_files(
         from anyformer.training.detecting import object_table
 
         suffix = ".jsonl" if as_json else out.suffix if out is not None else ".csv"
-        return handed(tabled(object_table(predictor, files, batch=batch), suffix), out)
+        table = object_table(predictor, files, batch=batch, on_bad_rows=on_bad_rows, say=say)
+        return handed(tabled(table, suffix), out)
     if predictor.preprocess.task == "forecast":
-        return forecast(predictor, run, files, out, as_json=as_json, say=say)
-    # Every row of the file must have its answer beside it, so a row that cannot be read is not passed over.
+        return forecast(predictor, run, files, out, as_json=as_json, say=say, on_bad_rows=on_bad_rows)
+    with told_how_to_skip():
+        found = asked(predictor, files, batch=batch, say=say, settings=settings_of(run), on_bad_rows=on_bad_rows)
+    suffix = ".jsonl" if as_json else out.suffix if out is not None else shape_of(found, predictor.preprocess)
+    return handed(rendered(found, suffix if suffix in SUFFIXES else ".txt", predictor.preprocess), out)
+
+
+@contextmanager
+def told_how_to_skip() -> Iterator[None]:
+    """A row that cannot be read as it stands in its file: here the way to leave it out is an option."""
     try:
-        found = asked(predictor, files, batch=batch, say=say, settings=settings_of(run, bad="error"))
+        yield
     except UserError as error:
-        if "bad=error" not in error.fix:
+        if "bad=" not in error.fix:
             raise
-        raise UserError(error.what, where=error.where, fix="mend or remove it", details=error.details) from None
-    blank = int(found.unseen.sum())
-    if blank:
-        say(f"unread   {blank:,} image{'s' * (blank > 1)}; no prediction is given where nothing else was there to see")
-    suffix = ".jsonl" if as_json else out.suffix if out is not None else shape_of(found.answers)
-    return handed(rendered(found, suffix if suffix in SUFFIXES else ".txt"), out)
+        fix = "mend or remove it, or add --skip-bad-rows"
+        raise UserError(error.what, where=error.where, fix=fix, details=error.details) from None
 
 
 def handed(data: bytes, out: Path | None) -> str | None:
@@ -68,34 +76,39 @@ def handed(data: bytes, out: Path | None) -> str | None:
 
 
 def forecast(
-    predictor: Any, run: Path, files: list[Path], out: Path | None, *, as_json: bool, say: Callable[[str], None]
-) -> str | None:
+    predictor: Any, run: Path, files: list[Path], out: Path | None, *, as_json: bool, say: Callable[[str], None],
+    on_bad_rows: OnBadRows,
+) -> str | None:  # fmt: skip
     """The steps that come after the last row of a series."""
     from anyformer.training.forecasting import foreseen
 
-    with scratch_folder() as cache:
-        table = foreseen(predictor, files, settings=settings_of(run, bad="error"), cache=cache, say=say)
+    with scratch_folder() as cache, told_how_to_skip():
+        table = foreseen(predictor, files, settings=settings_of(run), cache=cache, say=say, on_bad_rows=on_bad_rows)
     return handed(tabled(table, ".jsonl" if as_json else out.suffix if out is not None else ".csv"), out)
 
 
-def shape_of(found: Answers) -> str:
+def shape_of(found: Asked, preprocess: Preprocess) -> str:
     """How predictions are printed: tags as CoNLL, lines of text line by line, all else as CSV."""
-    if found.task == "tag":
+    if preprocess.task == "tag":
         return ".conll"
-    frame = found.examples.frame
+    frame = found.frame
     lines = len(frame.names) == 1 and all(source.unit == "line" for source in frame.sources) and frame.sources
-    return ".txt" if found.task == "translate" or lines else ".csv"
+    return ".txt" if preprocess.task == "translate" or lines else ".csv"
 
 
-def rendered(found: Asked, suffix: str) -> bytes:
+def rendered(found: Asked, suffix: str, preprocess: Preprocess) -> bytes:
     """The bytes of a prediction file."""
-    examples = found.answers.examples
-    assert isinstance(examples, RowExamples)
+    if found.answers is None:
+        raise UserError("no row can be read", where=found.frame.place(0), fix="give other files",
+                        details=[error.line for error in list(found.bad.values())[:TOLD]])  # fmt: skip
     if suffix == ".txt":
-        return "".join(f"{one_line(value)}\n" for value in predictions(found.answers)).encode("utf-8")
+        lines = found.aligned([one_line(value) for value in predictions(found.answers)])
+        return "".join(f"{line or ''}\n" for line in lines).encode("utf-8")
     if suffix == ".conll":
-        return conll(found.answers, examples)
-    return tabled(with_answers(found, examples), suffix)
+        if preprocess.task != "tag":
+            raise UserError("only words with tags are written as CoNLL", where=suffix, fix="name it .csv or .jsonl")
+        return conll(found.answers, preprocess)
+    return tabled(with_answers(found), suffix)
 
 
 def tabled(table: Any, suffix: str) -> bytes:
@@ -112,20 +125,40 @@ def tabled(table: Any, suffix: str) -> bytes:
     return separated(table, "\t" if suffix == ".tsv" else ",")
 
 
-def with_answers(found: Asked, examples: RowExamples) -> Any:
-    """The rows as they were, then the model's columns; a column of the same name makes way."""
+def with_answers(found: Asked) -> Any:
+    """The rows as they were, then the model's columns, empty where a row was skipped."""
     import pyarrow as pa
 
-    table = examples.frame.table
-    alone = len(examples.preprocess.columns or ()) == 1
-    for name, values in cells(found.answers).items():
-        if name in table.column_names:
-            table = table.rename_columns([f"{name}_before" if n == name else n for n in table.column_names])
-        blind = found.unseen if alone else np.zeros(len(values), bool)
-        table = table.append_column(
-            name, pa.array([None if lost else v for v, lost in zip(values, blind, strict=True)])
-        )
-    return table.append_column("cut", pa.array(found.cut.tolist())) if found.cut.any() else table
+    assert found.answers is not None
+    ours = {name: found.aligned(values) for name, values in cells(found.answers).items()}
+    if found.cut.any():
+        ours["cut"] = found.aligned(found.cut.tolist())
+    table = found.frame.table
+    table = table.rename_columns(names_beside(table.column_names, list(ours)))
+    for name, values in ours.items():
+        table = table.append_column(name, pa.array(values))
+    return table
+
+
+def names_beside(names: Sequence[str], ours: Sequence[str]) -> list[str]:
+    """Names for the columns of a file beside ours: one that we need makes way, under a name that nobody has.
+
+    >>> names_beside(["text", "prediction"], ["prediction", "cut"])
+    ['text', 'prediction_before']
+    >>> names_beside(["prediction", "prediction_before"], ["prediction"])
+    ['prediction_before_2', 'prediction_before']
+    """
+    taken, found = {*names, *ours}, []
+    for name in names:
+        if name in ours:
+            wanted = name = f"{name}_before"
+            for number in itertools.count(2):
+                if name not in taken:
+                    break
+                name = f"{wanted}_{number}"
+            taken.add(name)
+        found.append(name)
+    return found
 
 
 def check_place(out: Path | None) -> None:
@@ -148,7 +181,8 @@ def separated(table: Any, delimiter: str) -> bytes:
     writer = csv.writer(sink, delimiter=delimiter, lineterminator="\n")
     writer.writerow(table.column_names)
     for batch in table.to_batches(max_chunksize=8192):
-        writer.writerows([["" if cell is None else shown(cell) for cell in row.values()] for row in batch.to_pylist()])
+        rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        writer.writerows([["" if cell is None else shown(cell) for cell in row] for row in rows])
     return sink.getvalue().encode("utf-8")
 
 
@@ -161,13 +195,11 @@ def one_line(value: Any) -> str:
     return " ".join(text.split("\n"))
 
 
-def conll(found: Answers, examples: RowExamples) -> bytes:
+def conll(found: Answers, preprocess: Preprocess) -> bytes:
     """One word and its tag a line, a blank line between sentences."""
-    from anyformer.data.columns import Sentence
-
-    name = examples.preprocess.of(Sentence)[0].name
+    (sentence,) = preprocess.of(Sentence)
     lines = []
     for row, tags in enumerate(found.predicted):
-        words = examples.cells(row)[name]
-        lines += [f"{word}\t{tag}" for word, tag in zip(words, tags, strict=False)] + [""]
+        words = found.examples.cells(row)[sentence.name]
+        lines += [f"{word}\t{tag}" for word, tag in zip(words, tags, strict=True)] + [""]
     return ("\n".join(lines) + "\n").encode("utf-8")
