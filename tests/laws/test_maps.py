@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from anyformer import (
+    AttendingRecurrent,
     Attention,
     Cross,
+    LinearAttention,
     Mixer,
     NoRelative,
     Plain,
@@ -114,6 +116,23 @@ def test_what_is_prepared_over_a_state_holds_the_keys_of_the_cache() -> None:
     state = net.state(2)
     net(GIVEN[:, :5], state=state)
     assert explain_attention(net, GIVEN[:, 5:], state=state)["stack.blocks.0.mixer"].engine == "sdpa"
+
+
+@torch.no_grad()
+def test_every_kind_of_map_over_a_state_is_right_or_refused() -> None:
+    """An alignment goes on over the same memory; sums over features have forgotten their keys."""
+    net, options = build(language(mixer=AttendingRecurrent("gru"))), {"memory": memory(2, width=16)}
+    whole, state = attention_maps(net, GIVEN, **options), net.state(2)
+    net(GIVEN[:, :4], state=state, **options)
+    for path, (weights,) in attention_maps(net, GIVEN[:, 4:], state=state, **options).items():
+        assert gap(weights, whole[path][0][:, :, 4:]) < EXACT
+    sums = build(language(mixer=LinearAttention(heads=4)))
+    state = sums.state(2)
+    first = attention_maps(sums, GIVEN[:, :4], state=state)  # nothing came before
+    assert first["stack.blocks.0.mixer"][0].shape == (2, 4, 4, 4) and state.length == 4
+    with pytest.raises(UserError, match="remembers sums"):
+        attention_maps(sums, GIVEN[:, 4:], state=state)
+    assert state.length == 4  # refused before it ran
 
 
 def test_a_predictor_is_told_what_to_give() -> None:

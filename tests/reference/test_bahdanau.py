@@ -114,13 +114,13 @@ def test_equal_to_a_loop_with_its_gradients(spec: AttendingRecurrent) -> None:
 @torch.no_grad()
 def test_alignments_are_those_of_the_loop_and_sum_to_one(name: str) -> None:
     module, x, memory = made(KINDS[name]), numbers(B, T, D), numbers(B, S, MEMORY, seed=1)
-    weights = module.weights(x, looking(memory, MASK), (), slice(None))
+    weights = module.weights(x, looking(memory, MASK), None, (), slice(None))
     assert weights.shape == (B, 1, T, S)
     agree(weights.sum(-1), torch.ones(B, 1, T, dtype=torch.float64))
     for row in range(B):
         agree(weights[row, 0][:, MASK[row]], torch.stack(naive(module, x[row], memory[row][MASK[row]])[1]))
     assert not weights[:, 0].transpose(1, 2)[~MASK].any()  # padding has no weight
-    agree(module.weights(x, looking(memory, MASK), (), slice(1, 3)), weights[:, :, 1:3])
+    agree(module.weights(x, looking(memory, MASK), None, (), slice(1, 3)), weights[:, :, 1:3])
 
 
 def test_documents_of_one_row_start_anew_and_padding_is_stepped_over() -> None:
@@ -138,7 +138,7 @@ def test_a_source_of_padding_only_stays_finite() -> None:
     module, x = made(KINDS["additive"]), numbers(B, T, D)
     memory, mask = numbers(B, S, MEMORY, seed=1), torch.tensor([[True] * 4, [False] * 4])
     y = module(x, looking(memory, mask), None, ())
-    weights = module.weights(x, looking(memory, mask), (), slice(None))
+    weights = module.weights(x, looking(memory, mask), None, (), slice(None))
     assert y.isfinite().all() and not weights[1].any() and weights[0].sum(-1).allclose(torch.ones(1).double())
 
 

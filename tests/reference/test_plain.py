@@ -152,7 +152,7 @@ def test_attention_is_a_kernel_and_another_kernel_is_linear_attention() -> None:
     kappa = torch.einsum("bhtc,bhsc->bhts", *phi)
     weights = kappa / kappa.sum(-1, keepdim=True)
     agree(linear(x, context_of(x), None, ()), linear.out((weights @ v).transpose(1, 2).flatten(2)), [x])
-    agree(linear.weights(x, context_of(x), (), slice(None)), weights, [x])
+    agree(linear.weights(x, context_of(x), None, (), slice(None)), weights, [x])
     softmax = shaken(Attention(heads=3).build(12, causal=False, relative=NoRelative()))
     softmax.load_state_dict(linear.state_dict())
     assert deviation(softmax(x, context_of(x), None, ()), linear(x, context_of(x), None, ())) > 1e-3  # control

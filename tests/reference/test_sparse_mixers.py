@@ -199,7 +199,7 @@ def test_linear_is_its_kernel(feature: str, chunk: int, causal: bool, monkeypatc
             return together and bool(real[b, j, 0]) and (j <= i or not causal)
 
         agree(linear(x, context, None, ()), kernel(x, linear, sees), [x, *linear.parameters()], where=real)
-        weights = linear.weights(x, context, (), slice(None))
+        weights = linear.weights(x, context, None, (), slice(None))
         sums = weights.sum(-1)[real.expand(2, T, 2).transpose(1, 2)]
         agree(sums, torch.ones_like(sums))
 

@@ -77,6 +77,11 @@ def entered(model: nn.Module, inputs: Inputs, options: dict[str, Any]) -> dict[s
     if not isinstance(model, nn.Module):
         raise UserError(f"{type(model).__name__} is no network", where="attention maps",
                         fix="give a built model, such as predictor.model, and ids from its tokenizer")  # fmt: skip
+    state = options.get("state")
+    for module in model.modules() if state is not None and state.length else ():
+        if isinstance(module, Weighing) and not module.keeps_keys:
+            raise UserError(f"{type(module).__name__} remembers sums of earlier tokens, not their keys",
+                            where="attention maps", fix="give the whole text in one pass, without a state")  # fmt: skip
     with noted(model) as seen:
         model(*inputs, **options)
     return seen
@@ -85,7 +90,8 @@ def entered(model: nn.Module, inputs: Inputs, options: dict[str, Any]) -> dict[s
 def weighed(module: nn.Module, given: Inputs, rows: slice) -> Tensor:
     """The weights of one layer, from what entered it."""
     if isinstance(module, Weighing):
-        return module.weights(*given, rows)
+        x, context, state, tables = given
+        return module.weights(x, context, state, tables, rows)
     p = module.prepare(*given)  # type: ignore[operator]
     return weights_of(p.q, p.k, p.scores, rows)
 

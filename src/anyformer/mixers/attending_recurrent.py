@@ -170,9 +170,11 @@ class Attending(Told, Weighing):
         weights = self.align(hidden, source, context.memory_mask)  # (B,S)
         return [(weights[:, None] @ source_of(context))[:, 0]], [weights]
 
-    def weights(self, x: Tensor, context: Context, tables: tuple[Tensor, ...], rows: slice) -> Tensor:
+    def weights(
+        self, x: Tensor, context: Context, state: Decoding | None, tables: tuple[Tensor, ...], rows: slice
+    ) -> Tensor:
         """The alignment: one head, (B,1,t,S)."""
-        return torch.stack(self.decode(x, context, None)[1], 1)[:, None, rows]
+        return torch.stack(self.decode(x, context, state)[1], 1)[:, None, rows]
 
 
 def source_of(context: Context) -> Tensor:

@@ -149,7 +149,7 @@ class AlongLines(Weighing, Starting):
         dead = (logits == -torch.inf).all(-1, keepdim=True)
         return logits.masked_fill(dead, 0.0).softmax(-1).masked_fill(dead, 0.0)
 
-    def weights(self, x: Tensor, context: Context, tables: tuple[Tensor, ...], rows: slice) -> Tensor:
+    def weights(self, x: Tensor, context: Context, state: None, tables: tuple[Tensor, ...], rows: slice) -> Tensor:
         """(B,H,t,T), from where each pair of tokens stands; what positions add to the values is not in them."""
         layout, reach = layout_of(context), self.spec.span // 2
         exact = torch.promote_types(x.dtype, torch.float32)

@@ -56,6 +56,8 @@ class LinearAttention(Mixer):
 class KernelAttention(SelfAttention, Weighing):
     """The projections of attention around sums over features."""
 
+    keeps_keys: ClassVar[bool] = False
+
     def __init__(self, kernel: LinearAttention, width: int, causal: bool, relative: Relative) -> None:
         super().__init__(Attention(heads=kernel.heads, bias=kernel.bias), width, causal, relative)
         self.kernel = kernel
@@ -112,7 +114,9 @@ class KernelAttention(SelfAttention, Weighing):
             steps.append((outer, sums))
         state.update(steps[-1], tokens, steps)
 
-    def weights(self, x: Tensor, context: Context, tables: tuple[Tensor, ...], rows: slice) -> Tensor:
+    def weights(
+        self, x: Tensor, context: Context, state: Running | None, tables: tuple[Tensor, ...], rows: slice
+    ) -> Tensor:
         q, k, _ = self.featured(x, context)
         scores = Scores.among(
             context, k.shape[2], scale=1.0, causal=self.causal, window=None, soft_cap=None, relative=self.relative,

@@ -171,7 +171,7 @@ class WindowAttention(Weighing, Starting):
         led = together.new_ones(()) if context.mask is None else context.mask[:, None, None, : layout.leading]
         return torch.cat([led.expand(shape), together], -1)
 
-    def weights(self, x: Tensor, context: Context, tables: tuple[Tensor, ...], rows: slice) -> Tensor:
+    def weights(self, x: Tensor, context: Context, state: None, tables: tuple[Tensor, ...], rows: slice) -> Tensor:
         """(B,H,t,T), from where each pair of tokens stands."""
         layout = layout_of(context)
         down, along = self.axes(layout.rows, layout.columns)
