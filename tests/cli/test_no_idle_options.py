@@ -75,3 +75,13 @@ def test_control_the_same_words_with_an_effect_are_taken(tmp_path: Path) -> None
 def test_generate_refuses_what_another_option_makes_useless(words: list[str], tmp_path: Path) -> None:
     said = run("generate", tmp_path, "a", *words)
     assert said.code == 2 and words[-2] in said.errors[0]
+
+
+@pytest.mark.parametrize("preset", ["gpt2-tiny", "bert-base-tiny"])
+def test_fewer_positions_than_the_rows_have_tokens_are_refused_before_a_step(preset: str, tmp_path: Path) -> None:
+    data = made.book(tmp_path) if preset == "gpt2-tiny" else made.reviews(tmp_path)
+    before = tree(tmp_path)
+    with standing_in(tmp_path):
+        said = run("train", data, "--preset", preset, "--set", "model.embed.position.length=4", "--out", "run")
+    refused(said, before, tmp_path)
+    assert "4 positions" in said.errors[0], said.errors

@@ -162,3 +162,17 @@ def test_presets_are_listed_with_their_sizes(capsys):
     assert capsys.readouterr().out.split() == [row["name"] for row in listed]
     assert main(["presets"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == len(listed)
+
+
+@pytest.mark.parametrize(
+    "given, expected", [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "None")]
+)
+def test_threads_of_a_training_wait_asleep_unless_told_otherwise(given, expected):
+    """It must be set before torch is loaded, which reads it once."""
+    code = (
+        "import os, sys; from anyformer.cli import main; assert 'torch' not in sys.modules; "
+        "main(['train', 'nowhere.txt']); assert 'torch' in sys.modules; print(os.environ.get('GOMP_SPINCOUNT'))"
+    )
+    plain = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    done = subprocess.run([sys.executable, "-c", code], env=plain | given, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == expected

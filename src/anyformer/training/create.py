@@ -26,6 +26,7 @@ from anyformer.data.prepare import prepare
 from anyformer.data.prepared import Given, Prepared
 from anyformer.data.preprocess import sizes as sizes_of
 from anyformer.data.reopen import keep
+from anyformer.embeds import Tokens
 from anyformer.errors import NoRoom, UserError
 from anyformer.extras import require
 from anyformer.files import digest
@@ -165,6 +166,7 @@ def decide(
     sizes = Sizes(**sizes_of(prepared.preprocess, prepared.tokenizer))
     gpu = device.type != "cpu"
     spec, name = chosen_network(request, prepared.task, sizes, start, gpu=gpu)
+    check_length(spec, sizes)
     rows = len(prepared.train)
     training = default_training(prepared.task, sizes, rows, gpu=gpu, start=start is not None, seed=seed)
     training = changed(training, request.section("training"), "training")
@@ -219,6 +221,15 @@ def chosen_network(
     late = {path: value for path, value in changes.items() if path not in early}
     refuse_overruled(request, changed(spec, early, "model"), spec, early)
     return changed(spec, late, "model"), name
+
+
+def check_length(spec: Network, sizes: Sizes) -> None:
+    """Refuse rows of text that are longer than the network has positions, before the first step meets one."""
+    reader: Any = spec.encoder if isinstance(spec, Seq2Seq) else spec
+    limit = longest(spec) if not isinstance(spec, Streams) and isinstance(reader.embed, Tokens) else None
+    if sizes.length is not None and limit is not None and limit < sizes.length:
+        raise UserError(f"rows of up to {sizes.length} tokens do not fit the network's {limit} positions",
+                        where="model", fix=f"add --set data.words.length={limit}")  # fmt: skip
 
 
 def adapted(spec: Network, task: str, sizes: Sizes, name: str) -> Network:
