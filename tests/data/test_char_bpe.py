@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 from tokenizers import SentencePieceBPETokenizer
@@ -25,7 +26,7 @@ def counted(words: dict[tuple[str, ...], int]) -> Counter[tuple[str, str]]:
     """How often two symbols stand beside each other."""
     pairs: Counter[tuple[str, str]] = Counter()
     for word, count in words.items():
-        for pair in zip(word, word[1:], strict=False):
+        for pair in pairwise(word):
             pairs[pair] += count
     return pairs
 
