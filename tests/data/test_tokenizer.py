@@ -21,7 +21,7 @@ from anyformer.data.tokenizer_training import byte_name
 from anyformer.errors import UserError
 from tests.data.tokenizer_texts import SHARED, byte_bpe, corpus, pieces, texts, wordpieces, write
 
-KINDS = {"bpe": 400, "wordpiece": 400, "unigram": 400, "word": 300, "char": 120, "byte": 260}
+KINDS = {"bpe": 400, "char-bpe": 400, "wordpiece": 400, "unigram": 400, "word": 300, "char": 120, "byte": 260}
 END = "<|endoftext|>"
 
 
@@ -128,6 +128,7 @@ def test_kinds_cut_as_they_are_named():
     assert cut["word"] == ["lower", "<unk>"]
     assert cut["wordpiece"] == ["lower", "[UNK]"]
     assert cut["bpe"] == ["low", "er", "Ġ", "x"]
+    assert cut["char-bpe"] == ["▁lower", "▁", "<unk>"]
     assert cut["unigram"][0] == "▁lower"
     assert words["byte"].encode("aé\x00", special=False) == [3 + b for b in "aé\x00".encode()]
     assert sorted(byte_name(b) for b in range(256)) == sorted({byte_name(b) for b in range(256)})

@@ -241,7 +241,16 @@ def test_published_vocabularies_equal_transformers(form, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "kind, vocab", [("bpe", 400), ("wordpiece", 400), ("unigram", 400), ("word", 300), ("char", 120), ("byte", 260)]
+    "kind, vocab",
+    [
+        ("bpe", 400),
+        ("char-bpe", 400),
+        ("wordpiece", 400),
+        ("unigram", 400),
+        ("word", 300),
+        ("char", 120),
+        ("byte", 260),
+    ],
 )
 def test_a_trained_tokenizer_opens_in_transformers_to_the_same_ids(kind, vocab, tmp_path):
     words = train_tokenizer(corpus(), kind, vocab, extra=["<new>"])

@@ -43,7 +43,7 @@ def test_forms_that_can_be_opened(form: str, tmp_path: Path) -> None:
         assert len(misspelt(words)) <= (len(PLAIN) // 6 if tidies else 0)  # blanks around marks are taken out
 
 
-@pytest.mark.parametrize("kind", ["bpe", "byte", "char", "unigram", "word"])
+@pytest.mark.parametrize("kind", ["bpe", "byte", "char", "char-bpe", "unigram", "word"])
 def test_those_that_are_trained_here(kind: str) -> None:
     words = train_tokenizer(corpus(), kind, 500)  # type: ignore[arg-type]
     assert not misspelt(words)

@@ -26,8 +26,8 @@ AT_ONCE = 2**22  # characters encoded at once
 # Bytes to train on, and the size of vocabulary that goes with them; between two of them by the logarithm.
 SIZES = ((200_000, 512), (1_000_000, 2048), (10_000_000, 8192), (50_000_000, 16384))
 NAMES = {
-    "bpe": "byte-level BPE", "wordpiece": "WordPiece", "unigram": "unigram", "word": "words", "char": "characters",
-    "byte": "bytes",
+    "bpe": "byte-level BPE", "char-bpe": "BPE of characters", "wordpiece": "WordPiece", "unigram": "unigram",
+    "word": "words", "char": "characters", "byte": "bytes",
 }  # fmt: skip
 
 

@@ -42,7 +42,7 @@ class Split(Spec):
 class Words(Spec):
     """How text becomes tokens: a kind of tokenizer to train on the training rows, or a `folder` that holds one."""
 
-    kind: Literal["auto", "bpe", "wordpiece", "unigram", "word", "char", "byte"] = "auto"
+    kind: Literal["auto", "bpe", "char-bpe", "wordpiece", "unigram", "word", "char", "byte"] = "auto"
     folder: str | None = None
     vocab: int | None = None
     length: int | None = None  # tokens of a row at most, or of a window of a language model

@@ -268,7 +268,7 @@ def train_tokenizer(
     lower: bool = False,
     max_length: int | None = None,
 ) -> Tokenizer:
-    """A tokenizer trained on the texts: byte-level BPE, WordPiece, unigram, words, characters or bytes.
+    """A tokenizer trained on the texts: byte-level or plain BPE, WordPiece, unigram, words, characters, bytes.
 
     `special` names the token of each role (`{"pad": "<pad>", "eos": "</s>"}`), `extra` further special tokens. None of
     them is ever taken from a text. The same texts give the same tokenizer.

@@ -17,9 +17,11 @@ from tokenizers import Tokenizer as Core
 
 from anyformer.errors import UserError, did_you_mean
 
-Kind = Literal["bpe", "wordpiece", "unigram", "word", "char", "byte"]
+Kind = Literal["bpe", "char-bpe", "wordpiece", "unigram", "word", "char", "byte"]
 ANGLES = {"pad": "<pad>", "unk": "<unk>", "bos": "<s>", "eos": "</s>"}
 BRACKETS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+HAS_UNKNOWN = ("char-bpe", "unigram", "word", "char")  # kinds that do not know every character
+BOUNDARY = "▁"  # stands for a blank, and before the first word
 MOST_WORDS = 200_000  # different words a unigram model is fitted on, the most frequent ones
 LONGEST = 16  # characters of a unigram piece, as sentencepiece has it
 
@@ -28,7 +30,7 @@ def default_special(kind: Kind) -> dict[str, str]:
     """The special tokens of a kind: BERT's for WordPiece, else begin, end, padding, and unknown where it can occur."""
     if kind == "wordpiece":
         return dict(BRACKETS)
-    return {role: token for role, token in ANGLES.items() if role != "unk" or kind in ("unigram", "word", "char")}
+    return {role: token for role, token in ANGLES.items() if role != "unk" or kind in HAS_UNKNOWN}
 
 
 def train(
@@ -43,7 +45,7 @@ def train(
     least = len(tokens) + (256 if kind in ("bpe", "byte") else 1)
     if isinstance(vocab, bool) or not isinstance(vocab, int) or vocab < least:
         raise UserError(f"a vocabulary of {vocab} for {kind!r}", fix=f"use at least {least}")
-    if kind in ("unigram", "word", "char", "wordpiece") and "unk" not in special:
+    if kind in (*HAS_UNKNOWN, "wordpiece") and "unk" not in special:
         raise UserError(f"{kind!r} without an unknown token", fix="name one: special={'unk': '<unk>', ...}")
     if kind == "byte":
         core = whole_bytes(tokens)
@@ -97,6 +99,28 @@ def bpe(texts: list[str], vocab: int, unk: str, tokens: Sequence[str], lower: bo
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    core.train_from_iterator(
+        texts,
+        trainers.BpeTrainer(
+            vocab_size=vocab, special_tokens=list(tokens), initial_alphabet=alphabet, show_progress=False
+        ),
+    )
+    return core
+
+
+def char_bpe(texts: list[str], vocab: int, unk: str, tokens: Sequence[str], lower: bool) -> Core:
+    """Sennrich's BPE (1508.07909) on characters: a word begins with its boundary, and no merge goes across one.
+
+    Blanks, line ends and tabs come back as they were; only a character that training did not have is unknown.
+    """
+    steps: list[Any] = [normalizers.Lowercase()] if lower else []
+    normal = normalizers.Sequence([*steps, normalizers.Prepend(BOUNDARY), normalizers.Replace(" ", BOUNDARY)])
+    texts, letters = common(texts, (vocab - len(tokens)) // 2)
+    core = Core(models.BPE(unk_token=unk))
+    core.normalizer = normal
+    core.pre_tokenizer = pre_tokenizers.Split(BOUNDARY, "merged_with_next")
+    core.decoder = decoders.Sequence([decoders.Replace(BOUNDARY, " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    alphabet = sorted({BOUNDARY, *(normal.normalize_str(letter)[-1] for letter in letters)})
     core.train_from_iterator(
         texts,
         trainers.BpeTrainer(
@@ -234,7 +258,14 @@ def detour(piece: str, scores: Mapping[str, float]) -> float:
     return best[-1]
 
 
-TRAINERS: dict[str, Any] = {"bpe": bpe, "wordpiece": wordpiece, "word": word, "char": char, "unigram": unigram}
+TRAINERS: dict[str, Any] = {
+    "bpe": bpe,
+    "char-bpe": char_bpe,
+    "wordpiece": wordpiece,
+    "word": word,
+    "char": char,
+    "unigram": unigram,
+}
 
 
 def checked(texts: Any) -> Iterator[str]:

@@ -24,8 +24,8 @@ MOST = 8000  # tokens of a vocabulary, where nothing is said
 LEAST = 512
 SAMPLE = 50_000_000  # characters a tokenizer is trained on at most
 NAMES = {
-    "bpe": "byte-level BPE", "wordpiece": "WordPiece", "unigram": "unigram", "word": "words", "char": "characters",
-    "byte": "bytes",
+    "bpe": "byte-level BPE", "char-bpe": "BPE of characters", "wordpiece": "WordPiece", "unigram": "unigram",
+    "word": "words", "char": "characters", "byte": "bytes",
 }  # fmt: skip
 
 
