@@ -14,7 +14,7 @@ SHELL  := /bin/bash
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo-setup demo test quick lint format bench prove-resume prove-serve weights clean
+.PHONY: help setup demo-setup demo test quick lint format bench prove-resume prove-serve prove-attack test-gpu weights clean
 
 help:            ## list the targets
 	@echo "anyformer: one Transformer, every kind of sequence"
@@ -88,6 +88,14 @@ prove-resume: $(DEV) ## kill trainings 50 times, resume them and count the bits 
 
 prove-serve: $(DEV) ## fuzz, drop, slow down, overload and stop real servers, and write the figures (20 minutes)
 	$(BIN)/python tests/serving/prove_serve.py $(ARGS)
+
+prove-attack: $(DEV) ## damage files, folders, runs, disks and requests, and write the figures (an hour)
+	$(BIN)/python tests/attack/prove_attack.py $(ARGS)
+
+# On a machine with a GPU: with .venv, or with the Python that has torch there (TEST_PYTHON=python3).
+TEST_PYTHON ?= $(BIN)/python
+test-gpu:        ## everything that needs a GPU: kernels, decoding, int8, every task, resume to the bit (5 minutes)
+	PYTHONPATH=$(CURDIR)/src:$(CURDIR):$$PYTHONPATH $(TEST_PYTHON) -m pytest -q -n 8 -p no:cacheprovider -p no:benchmark tests/device tests/generation/test_device.py $(ARGS)
 
 weights: $(DEV)  ## fetch trained weights that some tests open when they are there (160 MB, into .cache/weights)
 	@mkdir -p .cache/weights
