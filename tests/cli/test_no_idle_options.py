@@ -66,7 +66,7 @@ def test_control_the_same_words_with_an_effect_are_taken(tmp_path: Path) -> None
     """What a run wrote down holds every setting, most of them without use for its data: it is read back as it is."""
     made.reviews(tmp_path)
     with standing_in(tmp_path):
-        done("train", "reviews.csv", "--target", "label", "--set", "data.words.vocab=99", "--steps",
+        done("train", "reviews.csv", "--target", "label", "--set", "data.words.vocab=300", "--steps",
              "2", "--out", "run", "--set", "training.threads=1", "--quiet")  # fmt: skip
         done("check", "reviews.csv", "--config", "run/config.yaml")
 

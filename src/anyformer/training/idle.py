@@ -9,6 +9,7 @@ from anyformer.data.prepared import Prepared
 from anyformer.data.settings import Data
 from anyformer.errors import UserError
 from anyformer.slots import Network
+from anyformer.spec import Spec
 from anyformer.training.request import Request, changed
 from anyformer.training.settings import Training
 
@@ -30,17 +31,15 @@ def refuse_idle(request: Request, prepared: Prepared) -> None:
     }  # fmt: skip
     for path, value in request.settings.items():
         for section, used in there.items():
-            if not used and f"{path}.".startswith(f"{section}.") and value != default_of(path):
+            if not used and f"{path}.".startswith(f"{section}.") and differs(path, value):
                 raise UserError(f"it would change nothing: {wanting[section]}", where=path, fix="leave it out")
 
 
-def default_of(path: str) -> Any:
-    """What a setting is when nobody sets it."""
+def differs(path: str, value: Any) -> bool:
+    """Whether a setting is another than when nobody sets it; a run's own file holds all of them."""
     section, _, rest = path.partition(".")
-    found: Any = {"data": Data(), "training": Training()}[section]
-    for name in rest.split("."):
-        found = getattr(found, name)
-    return found
+    plain: Spec = {"data": Data(), "training": Training()}[section]
+    return bool(changed(plain, {rest: value}, section) != plain)
 
 
 def refuse_overruled(request: Request, asked: Network, made: Network, changes: Mapping[str, Any]) -> None:
