@@ -118,7 +118,7 @@ def test_other_mistakes_of_a_path(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such file"):
         read_coco(tmp_path / "nowhere.json")
     path = written(tmp_path, whole())
-    (tmp_path / "second.json").write_text("{}")
+    (tmp_path / "second.json").write_text(path.read_text())  # which of the two is meant?
     with pytest.raises(UserError, match="should hold one json"):
         read_coco(tmp_path)
     (tmp_path / "images" / "2.png").write_bytes(b"no picture")
