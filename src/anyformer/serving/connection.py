@@ -22,6 +22,7 @@ from anyformer.serving.refusals import Refusal
 
 # Of linux/tcp.h: bytes the kernel takes and does not send yet; facts of a line, and where the count of bytes stands.
 NOT_SENT, TCP_INFO, BYTES_ACKED = 25, 11, 120
+ESTABLISHED = 1  # the first of those facts: the state of the line
 
 
 SLICE = 4096  # bytes parsed at once: so few requests of a pipeline are made before somebody looks how many they are
@@ -223,6 +224,9 @@ def connection_class(limits: Limits) -> type[HttpToolsProtocol]:
                 elif now - self.reading_since > limits.receive + 2:  # the application has had its time to say so
                     self.cut()
             line = self.transport.get_extra_info("socket")
+            if self.unparsed and has_left(line):  # the end of a line that is not read goes unnoticed
+                self.cut()
+                return
             left = self.transport.get_write_buffer_size() + bytes_in_kernel(line)
             taken = bytes_taken(line, left) if left else 0
             if not left or taken != self.taken:
@@ -264,6 +268,14 @@ def bytes_taken(line: socket.socket, left: int) -> int:
         return int(struct.unpack_from("=Q", line.getsockopt(socket.IPPROTO_TCP, TCP_INFO, 128), BYTES_ACKED)[0])
     except (OSError, struct.error):
         return -left
+
+
+def has_left(line: socket.socket) -> bool:
+    """Whether the other side has closed the line; where the kernel does not say, that is seen when it is read."""
+    try:
+        return line.getsockopt(socket.IPPROTO_TCP, TCP_INFO, 8)[0] != ESTABLISHED
+    except OSError:
+        return False
 
 
 def look_at(connections: Iterable[Any]) -> None:
