@@ -34,7 +34,6 @@ def run(
     `seconds` is the time for training, `steps` a number of steps in its place; the whole takes some 15 s more.
     """
     require("rich", "the demo needs")
-    require("pyarrow", "the demo needs")
     from anyformer.demo.show import Show
 
     show = Show(console_here() if console is None else console, quiet)
