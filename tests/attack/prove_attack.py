@@ -1,4 +1,4 @@
-"""What an attacker or a failing disk can do, in full size; every figure goes to benchmarks/results/attack-proof-DATE.csv.
+"""What an attacker or a failing disk can do, in full size; figures go to benchmarks/results/attack-proof-DATE.csv.
 
     make prove-attack                              all of it (about an hour)
     make prove-attack ARGS="--small"               everything in small sizes, to see that it runs (minutes)
@@ -28,7 +28,8 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # as in tests/conftest.py
-os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TRANSFORMERS_OFFLINE"] = "1"
 
 from tests.attack import arrow_fuzz, full_disk, model_folders, trailers
 from tests.serving.folders import Folders
