@@ -198,7 +198,7 @@ def folder_template(folder: Path, tokenizer: Tokenizer | None) -> str | None:
                 "the chat template is too long", where=alone.name, fix=f"use at most {LONGEST:,} characters"
             )
         try:
-            return alone.parse_text(encoding="utf-8")
+            return alone.read_text(encoding="utf-8")
         except UnicodeDecodeError:
             raise UserError("the chat template is no UTF-8", where=alone.name, fix="write it anew") from None
     older = inside(folder, "chat_template.json")
