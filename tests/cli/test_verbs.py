@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import random
 import shutil
@@ -306,7 +307,7 @@ def test_check_of_a_model_folder_and_of_settings(home: Path, tmp_path: Path) -> 
 
 
 def test_pictures_without_labels_are_answered(tmp_path: Path) -> None:
-    """A folder of pictures, one picture, and IDX images alone; one that cannot be read is refused, or skipped if asked."""
+    """A folder of pictures, one picture, and IDX images alone; one that cannot be read is refused, or skipped."""
     photos = made.photos(tmp_path)
     with standing_in(tmp_path):
         done("train", "photos", "--out", "run", "--steps", "2", *STILL)
@@ -314,7 +315,7 @@ def test_pictures_without_labels_are_answered(tmp_path: Path) -> None:
         for at in range(3):
             shutil.copy(photos / "down" / f"{at:03}.png", tmp_path / "new" / f"{at}.png")
         (tmp_path / "new" / "3.png").write_bytes(b"no picture")
-        assert "3.png' cannot be read (not a picture)" in refused("predict", "run", "new", "-o", "out.csv").err
+        assert "3.png' cannot be read (not a picture)" in run("predict", "run", "new", "-o", "out.csv").err
         said = done("predict", "run", "new", "-o", "out.csv", "--skip-bad-rows")
         found = read(tmp_path / "out.csv")
         assert [Path(row["image"]).name for row in found] == ["0.png", "1.png", "2.png", "3.png"]
@@ -325,3 +326,28 @@ def test_pictures_without_labels_are_answered(tmp_path: Path) -> None:
         assert len(done("predict", "run", "images-idx3-ubyte").out.splitlines()) == 5
         assert len(done("predict", "run", "photos").out.splitlines()) == made.ROWS + 1
         assert done("evaluate", "run", "photos", "--json").json["rows"] == made.ROWS
+
+
+def test_predictions_of_predictions_and_rows_from_standard_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Our columns never take the name of one that is there; `-` is standard input; --json is one object a line."""
+    made.flowers(tmp_path)
+    with standing_in(tmp_path):
+        done("train", "flowers.csv", "--target", "kind", "--out", "run", "--steps", "2", *STILL)
+        first = (tmp_path / "flowers.csv").read_text().splitlines()[:4]
+        (tmp_path / "0.csv").write_text("\n".join([f"{first[0]},cut", *(f"{line},x" for line in first[1:])]) + "\n")
+        for at in range(3):
+            done("predict", "run", f"{at}.csv", "-o", f"{at + 1}.csv")
+        lines = (tmp_path / "3.csv").read_text().splitlines()
+        names = lines[0].split(",")
+        assert len(set(names)) == len(names) and names[-2:] == ["prediction", "probability"] and "cut" in names
+        assert [len(line.split(",")) for line in lines] == [len(names)] * 4
+        for text, words in (("\n".join(first), []), ('{"size": 1, "height": 2, "colour": "red"}\n', []),
+                            ("\n".join(first), ["--format", "csv"])):  # fmt: skip
+            monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+            rows = [json.loads(line) for line in done("predict", "run", "-", "--json", *words).out.splitlines()]
+            assert len(rows) == (3 if "id" in text else 1) and all("prediction" in row for row in rows)
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
+        assert "standard input is empty" in run("predict", "run", "-").err
+        assert "one object a line" in run("predict", "run", "0.csv", "--json", "-o", "out.csv").err

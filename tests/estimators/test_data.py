@@ -52,6 +52,8 @@ def test_a_matrix_and_a_table_of_the_same_numbers_give_the_same_answers() -> Non
     plain = TabularRegressor(**BLINK).fit(X, y)
     named = TabularRegressor(**BLINK).fit(dict(zip(names, X.T, strict=True)), y)
     shuffled = dict(zip(names[::-1], X.T[::-1], strict=True))
+    one, other = (fitted.predictor_.model.state_dict() for fitted in (plain, named))
+    assert all(np.array_equal(one[name].numpy(), other[name].numpy()) for name in one)
     assert np.allclose(named.predict(shuffled), plain.predict(X), rtol=1e-6)
     with pytest.warns(UserWarning, match="does not have valid feature names"):
         assert np.allclose(named.predict(X), plain.predict(X), rtol=1e-6)
