@@ -25,8 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # as in tests/conftest.py
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_OFFLINE"] = "1"
@@ -34,6 +33,8 @@ os.environ["TRANSFORMERS_OFFLINE"] = "1"
 from tests.attack import arrow_fuzz, full_disk, model_folders, trailers
 from tests.serving.folders import Folders
 from tests.serving.server import KEY, Server
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class Figure(NamedTuple):
