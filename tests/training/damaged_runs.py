@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ class Damage:
 
     name: str
     apply: Callable[[Path], None]
+    path: Path  # of the file or folder, within the run
 
 
 def removed(path: Path) -> None:
@@ -68,7 +70,7 @@ def file_damages(run: Path) -> Iterator[Damage]:
         if name.parts[0] == "checkpoints" and len(name.parts) > 1 and name.parts[1] != newest:
             continue
         for how, apply in (FOLDER_DAMAGES if path.is_dir() else FILE_DAMAGES).items():
-            yield Damage(f"{name} {how}", lambda folder, name=name, apply=apply: apply(folder / name))  # type: ignore[misc]
+            yield Damage(f"{name} {how}", partial(damage_one, name, apply), name)
 
 
 def key_damages(run: Path) -> Iterator[Damage]:
@@ -77,7 +79,7 @@ def key_damages(run: Path) -> Iterator[Damage]:
         for path in paths_of(json.loads((run / name).read_text())):
             for value in WRONG:
                 shown = f"{name} {'.'.join(map(str, path))} = {str(value)[:8]!r}"
-                yield Damage(shown, lambda f, n=name, p=path, v=value: edit_json(f / n, p, v))  # type: ignore[misc]
+                yield Damage(shown, partial(edit_json, name, path, value), Path(name))
     for name in ("metrics.jsonl", "speed.jsonl", "events.jsonl"):
         lines = (run / name).read_text().splitlines()
         kinds = {tuple(json.loads(line)): at for at, line in enumerate(lines)}
@@ -85,7 +87,7 @@ def key_damages(run: Path) -> Iterator[Damage]:
             for path in [*paths_of(json.loads(lines[at])), ()]:
                 for value in WRONG:
                     shown = f"{name}:{at} {'.'.join(map(str, path))} = {str(value)[:8]!r}"
-                    yield Damage(shown, lambda f, n=name, a=at, p=path, v=value: edit_line(f / n, a, p, v))  # type: ignore[misc]
+                    yield Damage(shown, partial(edit_line, name, at, path, value), Path(name))
 
 
 def paths_of(tree: Any, depth: int = 2) -> Iterator[tuple[Any, ...]]:
@@ -102,11 +104,17 @@ def with_value(tree: Any, path: tuple[Any, ...], value: Any) -> Any:
     return {**tree, path[0]: with_value(tree[path[0]], path[1:], value)}
 
 
-def edit_json(path: Path, keys: tuple[Any, ...], value: Any) -> None:
+def damage_one(name: Path, apply: Callable[[Path], object], run: Path) -> None:
+    apply(run / name)
+
+
+def edit_json(name: str, keys: tuple[Any, ...], value: Any, run: Path) -> None:
+    path = run / name
     path.write_text(json.dumps(with_value(json.loads(path.read_text()), keys, value)))
 
 
-def edit_line(path: Path, at: int, keys: tuple[Any, ...], value: Any) -> None:
+def edit_line(name: str, at: int, keys: tuple[Any, ...], value: Any, run: Path) -> None:
+    path = run / name
     lines = path.read_text().splitlines()
     lines[at] = json.dumps(with_value(json.loads(lines[at]), keys, value))
     path.write_text("\n".join(lines) + "\n")

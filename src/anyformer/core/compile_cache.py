@@ -46,8 +46,8 @@ def redirect_default() -> None:
     folder = use_private_cache()
     from torch._inductor.runtime import cache_dir_utils, runtime_utils
 
-    codecache = sys.modules.get("torch._inductor.codecache")
-    memoizers = sys.modules.get("torch._inductor.runtime.caching.memoizers")
+    codecache: Any = sys.modules.get("torch._inductor.codecache")
+    memoizers: Any = sys.modules.get("torch._inductor.runtime.caching.memoizers")
 
     def private_cache_dir() -> str:
         return str(folder)

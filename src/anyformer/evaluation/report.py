@@ -7,16 +7,17 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from anyformer.errors import UserError
 from anyformer.evaluation import sections
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.data_section import data
 from anyformer.evaluation.facts import evaluation_facts, plain
 from anyformer.evaluation.metrics import main_metric
 from anyformer.evaluation.page import document, preformatted, section
-from anyformer.evaluation.run_files import RunFiles, is_number, read_run
+from anyformer.evaluation.run_files import EVALUATION, RunFiles, is_number, read_evaluation, read_run
 from anyformer.evaluation.svg import number
 from anyformer.evaluation.wording import TASKS, duration
-from anyformer.files import read_json
+from anyformer.files import AGAIN
 from anyformer.outputs import replace_file, writing
 
 NAME = "report.html"
@@ -31,11 +32,16 @@ def write_report(folder: Path, answers: Answers | None = None, evaluation: Mappi
     metrics), and "facts" from `evaluation_facts`.
     Where `answers` are given their facts are used instead of those stored.
     """
-    if evaluation is None:
-        stored = folder / "evaluation.json"
-        evaluation = read_json(stored) if stored.is_file() else {}
+    stored = read_evaluation(folder) if evaluation is None else evaluation
     facts = evaluation_facts(answers) if answers is not None else None
-    text = report(folder, plain(dict(evaluation) | ({"facts": facts} if facts is not None else {})))
+    try:
+        text = report(folder, plain(dict(stored) | ({"facts": facts} if facts is not None else {})))
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        if evaluation is not None:
+            raise
+        # The facts in evaluation.json have many shapes; one that no section can draw was written by somebody else.
+        where, what = str(folder / EVALUATION), f"its facts cannot be shown ({type(error).__name__})"
+        raise UserError(what, where=where, fix=AGAIN) from None
     path = folder / NAME
     with writing(path, len(text), fix=f"make room, then: anyformer runs report {folder}"):
         replace_file(path, text)  # a reader sees the old report or the new one, never half of one

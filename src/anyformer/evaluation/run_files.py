@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from anyformer.errors import UserError
-from anyformer.files import json_lines, read_json, read_text
+from anyformer.files import AGAIN, json_lines, read_json, read_text
 
 Point = tuple[float, float]
 
 SAMPLES, SAMPLE = 6, 3000  # samples shown, characters of each
 EVENTS = 50
+EVALUATION = "evaluation.json"
 DRAWN = 400  # points of a line that a picture needs
 
 
@@ -82,6 +83,24 @@ def object_of(path: Path) -> dict[str, Any]:
         return read_json(path)
     except UserError:
         return {}
+
+
+def read_evaluation(folder: Path) -> dict[str, Any]:
+    """What evaluation.json holds, empty where there is none; one that holds something else is refused."""
+    path = folder / EVALUATION
+    if not path.is_file():
+        return {}
+    found = read_json(path)
+    tables = {"metrics": found.get("metrics"), "baselines": found.get("baselines")}
+    whole = all(
+        table is None or (isinstance(table, dict) and all(isinstance(entry, dict) for entry in table.values()))
+        for table in tables.values()
+    )
+    whole = whole and all(isinstance(one.get("metrics"), dict) for one in (tables["baselines"] or {}).values())
+    words = all(isinstance(found.get(name) or "", str) for name in ("task", "split", "main"))
+    if not whole or not words or not isinstance(found.get("facts") or {}, dict):
+        raise UserError("does not hold an evaluation", where=str(path), fix=AGAIN)
+    return found
 
 
 def text_of(path: Path) -> str:

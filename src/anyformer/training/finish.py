@@ -117,4 +117,4 @@ def beside(session: Session, judged: Answers, *, strong: bool) -> dict[str, Any]
 
 def rewrite_report(folder: RunFolder) -> Any:
     """The report again, from what the folder holds."""
-    return write_report(folder.path, None, folder.read_json(EVALUATION_FILE))
+    return write_report(folder.path)

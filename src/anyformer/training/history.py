@@ -18,6 +18,7 @@ from anyformer.files import open_regular, read_json
 
 RUN, METRICS, SPEED = "run.json", "metrics.jsonl", "speed.jsonl"
 SIGNS = (RUN, METRICS, "checkpoints")  # a folder that holds one of these is a run
+LARGEST = 2**53  # of steps, seconds and process ids
 TAIL = 8192  # bytes at the end of a file in which its last line is looked for
 STATUSES = ("running", "done", "failed", "interrupted")
 STOPPED, DAMAGED = "stopped (resume)", "damaged"
@@ -58,8 +59,9 @@ class Found:
         return "" if value is None or isinstance(value, dict) else str(value)
 
     def number(self, name: str) -> float | None:
-        """A field as a number, if it is one."""
-        return numeric(self.facts.get(name))
+        """A field as a number, if it is one, and finite."""
+        value = numeric(self.facts.get(name))
+        return value if value is not None and abs(value) <= LARGEST else None
 
     @property
     def step(self) -> float | None:
@@ -181,7 +183,8 @@ class Follower:
             except (ValueError, RecursionError):
                 self.bad += 1
                 continue
-            if isinstance(value, dict) and numeric(value.get("step")) is not None:
+            step = numeric(value.get("step")) if isinstance(value, dict) else None
+            if step is not None and abs(step) <= LARGEST:
                 out.append(value)
             elif value is not None:
                 self.bad += 1

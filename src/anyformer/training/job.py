@@ -11,10 +11,11 @@ from typing import Any
 import torch
 
 from anyformer.errors import Stopped, UserError
+from anyformer.evaluation.run_files import read_evaluation
 from anyformer.predictor import Predictor, load, pick_device
 from anyformer.slots import Network
 from anyformer.training.create import create
-from anyformer.training.finish import EVALUATION_FILE, finish, rewrite_report
+from anyformer.training.finish import finish, rewrite_report
 from anyformer.training.request import Request
 from anyformer.training.run import RunFolder
 from anyformer.training.session import Session
@@ -47,16 +48,13 @@ class Run:
     @property
     def metrics(self) -> dict[str, float]:
         """The final figures, of the test rows where there are some, else of the validation rows."""
-        path = self.path / EVALUATION_FILE
-        if not path.is_file():
-            return {}
-        found = self.folder.read_json(EVALUATION_FILE)
-        return found["metrics"].get(found.get("split", "valid"), {})
+        found = self.evaluation
+        return (found.get("metrics") or {}).get(found.get("split") or "valid", {})
 
     @property
     def evaluation(self) -> dict[str, Any]:
         """Everything judged at the end: every split, the baselines, the facts of the report."""
-        return self.folder.read_json(EVALUATION_FILE)
+        return read_evaluation(self.path)
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -69,17 +67,15 @@ class Run:
 
     def summary(self) -> list[str]:
         """The figures in a few lines, beside the baselines."""
-        path = self.path / EVALUATION_FILE
-        if not path.is_file():
-            return [f"{self.facts['status']} at step {self.facts['step']}"]
         found = self.evaluation
+        if not found:
+            return [f"{self.facts['status']} at step {self.facts['step']}"]
         split = str(found.get("split", "valid"))
         lines = [f"{split:<10} " + ", ".join(f"{name} {figure(v)}" for name, v in self.metrics.items())]
         for kind, facts in (found.get("baselines") or {}).items():
             shown = [f"{name} {figure(v)}" for name, v in facts["metrics"].items() if name in self.metrics]
-            lines.append(
-                f"{kind:<10} {', '.join(shown[:3])} ({facts['name']})" if shown else f"{kind:<10} {facts['name']}"
-            )
+            name = facts.get("name")
+            lines.append(f"{kind:<10} {', '.join(shown[:3])} ({name})" if shown else f"{kind:<10} {name}")
         return lines
 
     def next_commands(self) -> list[str]:
