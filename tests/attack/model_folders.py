@@ -44,7 +44,7 @@ HUGE = 10**30
 
 
 def good_folders(root: Path) -> dict[str, Path]:
-    """A tiny folder that opens for every family and for a model of our own, each with a tokenizer where it reads text."""
+    """A tiny folder that opens for every family and of our own, some with a tokenizer and other files."""
     from tests.attack.tiny_models import TINY
     from tests.families.parity import save
 
@@ -55,7 +55,8 @@ def good_folders(root: Path) -> dict[str, Path]:
     for name in ("gpt2", "bert", "t5", "llama"):
         made[name].joinpath("tokenizer.json").write_text(tokenizer_json(name), encoding="utf-8")
         settings = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "<unk>", "eos_token": "</s>",
-                    "model_max_length": 32, "added_tokens_decoder": {"0": {"content": "<unk>", "special": True}}}  # fmt: skip
+                    "model_max_length": 32,
+                    "added_tokens_decoder": {"0": {"content": "<unk>", "special": True}}}  # fmt: skip
         made[name].joinpath("tokenizer_config.json").write_text(json.dumps(settings))
     generation = {"max_new_tokens": 2, "num_beams": 1, "temperature": 1.0, "top_k": 5, "top_p": 0.9, "eos_token_id": 1,
                   "repetition_penalty": 1.1, "no_repeat_ngram_size": 0, "suppress_tokens": [3], "max_length": 30,
@@ -152,7 +153,8 @@ VALUES: dict[str, Any] = {
     **{name: json.dumps(value) for name, value in NUMBERS.items()},
     "1e30": "1e30", "nan": "NaN", "infinity": "-Infinity", "0.5": "0.5", "null": "null", "true": "true",
     "word": '"word"', "nothing": '""', "empty list": "[]", "empty object": "{}", "lone surrogate": '"\\ud800"',
-    "long text": '"' + "a" * LONG + '"', "deep lists": deep("[", "]"), "deep objects": deep('{"a":', "}").replace(":}", ":0}"),
+    "long text": '"' + "a" * LONG + '"', "deep lists": deep("[", "]"),
+    "deep objects": deep('{"a":', "}").replace(":}", ":0}"),
     "words as keys": '{"a": "b", "c": "d"}', "many numbers": "[" + "1," * MANY + "1]",
 }  # fmt: skip
 REPEATED, NESTED, GONE = "repeated", "nested in itself", "left out"  # these depend on the value itself
@@ -359,7 +361,7 @@ def try_one(spoiling: Spoiling | Callable[[Path], None], good: Path, verb: str, 
     return attempt(lambda: VERBS[verb](scratch / "model", scratch), scratch)
 
 
-def warm_up(good: Path, scratch: Path) -> None:
+def warm_up(good: Path) -> None:
     """Import here what every process would import by itself, or a try would measure that."""
     import anyformer.cli
     import anyformer.predictor
@@ -378,7 +380,7 @@ def attack(count: int, seed: int, only: str = "", say: Callable[[str], None] = p
         folders = good_folders(Path(root) / "good")
         every = [one for one in spoilings(folders) if only in str(one)]
         chosen = every if count == 0 else random.Random(seed).sample(every, min(count, len(every)))
-        warm_up(folders["gpt2"], Path(root) / "try")
+        warm_up(folders["gpt2"])
         verbs = itertools.cycle(VERBS)
         for one in chosen:
             verb = next(verbs)

@@ -20,7 +20,7 @@ from anyformer.core.building import check_buffers, with_memory
 from anyformer.core.quantise import check_whole
 from anyformer.errors import UserError, did_you_mean
 from anyformer.families import FAMILIES
-from anyformer.families.config import ACTS, IRRELEVANT, Config
+from anyformer.families.config import ACTS, IRRELEVANT, LAYERS, Config
 from anyformer.families.family import BARE, BODY, REPLACED, Family
 from anyformer.files import inside, read_json, read_text, short
 from anyformer.slots import Network
@@ -155,8 +155,10 @@ def family_of(config: Mapping[str, Any]) -> Family:
 
 
 def head_of(config: Mapping[str, Any], family: Family) -> str:
-    """The kind of head a config.json names; without a name, the bare model."""
-    found = config.get("architectures") or [family.architecture(BARE)]
+    """The kind of head a config.json names; without a name, the bare model, or the first where the family has none."""
+    found = config.get("architectures") or [
+        family.architecture(BARE) if BARE in family.kinds else next(iter(family.heads))
+    ]
     named = found[0] if isinstance(found, list) and isinstance(found[0], str) else None
     if named is None:
         raise UserError(
@@ -286,9 +288,10 @@ def check_counts(tree: Any, tensors_held: int, where: str) -> None:
         kind = str(part.get("type"))
         for name in (*MODULE_COUNTS, MODULE_COUNTS_OF.get(kind, "")):
             value = part.get(name)
-            counts = value if isinstance(value, list) else [value]
-            shared = part.get("groups") if name == "depth" else None  # layers that share weights are no modules
-            for count in [shared] if is_count(shared) and part.get("share") == "all" else counts:
+            counts: list[Any] = value if isinstance(value, list) else [value]
+            if name == "depth" and part.get("share") == "all" and is_count(part.get("groups")):
+                counts = [part["groups"]] if is_count(value) and value <= LAYERS else counts  # shared by all
+            for count in counts:
                 if is_count(count) and count > max(tensors_held, 1):
                     raise UserError(f"{kind}.{name} is {count}, the files hold {tensors_held} tensors",
                                     where=where, fix="the folder's parts do not belong together")  # fmt: skip
@@ -299,7 +302,7 @@ def is_count(value: Any) -> bool:
 
 
 def parts_in(tree: Any) -> Iterator[dict[str, Any]]:
-    """Every part and list of a spec in its saved form; without recursion, since a file may be nested as deep as JSON allows."""
+    """Every part and list of a spec in its saved form; without recursion, as a file may be nested very deep."""
     waiting = [tree]
     while waiting:
         found = waiting.pop()
@@ -387,12 +390,18 @@ def as_family(spec: Network, hints: Mapping[str, Any]) -> tuple[Family, str, dic
             continue  # of another build altogether
         if neutral(again) == neutral(spec):
             return family, head, made
-        if "head" not in reasons.get(kind, "head"):
-            continue
-        reasons[kind] = difference(neutral(spec), neutral(again))
+        why = difference(neutral(spec), neutral(again))
+        reasons[kind] = min(reasons.get(kind, why), why, key=distance)
+    reasons = dict(sorted(reasons.items(), key=lambda item: distance(item[1])))
     nearest = next((f"; the nearest, {kind}, does not fit: {why}" for kind, why in reasons.items()), "")
     raise UserError(f"no family there has this network{nearest}"[:200], where="export", fix=WAYS,
                     details=[f"{kind}: {why}" for kind, why in reasons.items()])  # fmt: skip
+
+
+def distance(reason: str) -> int:
+    """How far a family is from a spec by their first difference: in a setting of the head, in its kind, in the body."""
+    in_head = reason.startswith("head")
+    return 0 if in_head and not reason.startswith(("head.type", "head is")) else 1 if in_head else 2
 
 
 def with_labels(made: dict[str, Any], spec: Network) -> dict[str, Any]:
