@@ -184,7 +184,7 @@ class Follower:
                 self.bad += 1
                 continue
             step = numeric(value.get("step")) if isinstance(value, dict) else None
-            if step is not None and abs(step) <= LARGEST:
+            if isinstance(value, dict) and step is not None and abs(step) <= LARGEST:
                 out.append(value)
             elif value is not None:
                 self.bad += 1
