@@ -162,6 +162,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("table", {"size": 1, "height": 1, "colour": "\ud800"}, "colour: character 1 is half of a pair"),
     ("table", "red", "a row is 'red'"),
     ("classifier", [1, 2], "a list is not a text"),
+    ("classifier", "good " * 3000, "longer than the"),
     ("tagger", [], "the row is empty"),
     ("tagger", ["a", 1], "is not a list of words"),
     ("tagger", ["a"] * 5000, "5,000 words are too many"),
@@ -190,11 +191,6 @@ def test_what_is_wrong_with_a_row_is_told(kind: str, row: Any, told: str, models
     found = first_wrong([first, error])
     assert found is not None and found.where.startswith("[1]")
     assert first_wrong([first, last]) is None
-
-
-def test_a_text_that_is_too_long_is_cut_and_marked(models: Callable[[str], Predictor]) -> None:
-    short, long = predict_what(models("classifier"))(["good film", "good " * 3000])
-    assert long.pop("cut") is True and set(long) == set(short) == {"label", "probability", "scores"}
 
 
 def bomb(side: int) -> bytes:

@@ -10,6 +10,7 @@ import numpy as np
 from anyformer.data.columns import Sentence
 from anyformer.data.new_rows import parse_rows
 from anyformer.data.series_target import Future
+from anyformer.errors import UserError
 from anyformer.predictor import Predictor
 
 TOGETHER = 32  # rows of one pass
@@ -25,13 +26,13 @@ def columns_answered(rows: list[Any], predictor: Predictor) -> list[Answer]:
     new = parse_rows(rows, kept)
     found = answer_rows(predictor, new, new.frame, batch=TOGETHER)
     answers: list[Answer] = found.aligned([] if found.answers is None else spoken(found.answers))
-    for at in found.rows[found.cut].tolist():
-        answers[at]["cut"] = True  # its text is longer than the model takes: the end of it was not read
     for sentence in kept.of(Sentence):
         words = new.frame.column(sentence.name).to_pylist()
         for at in found.rows.tolist():
             pairs = zip(words[at], answers[at]["tags"], strict=True)
             answers[at]["tags"] = [{"word": word, "tag": tag} for word, tag in pairs]
+    for at in found.rows[found.cut].tolist():  # a server never cuts: what was not read cannot be answered for
+        answers[at] = UserError(f"the text is longer than the {kept.length} tokens the model takes", fix="shorten it")
     for at, error in found.bad.items():
         answers[at] = error
     return answers
