@@ -176,7 +176,7 @@ class Follower:
             return []
         whole = data[: data.rfind(b"\n") + 1]
         self.offset += len(whole)
-        out = []
+        out: list[dict[str, Any]] = []
         for line in whole.splitlines():
             try:
                 value = json.loads(line) if line.strip() else None
@@ -184,7 +184,7 @@ class Follower:
                 self.bad += 1
                 continue
             step = numeric(value.get("step")) if isinstance(value, dict) else None
-            if step is not None and abs(step) <= LARGEST:
+            if isinstance(value, dict) and step is not None and abs(step) <= LARGEST:
                 out.append(value)
             elif value is not None:
                 self.bad += 1
