@@ -176,7 +176,7 @@ class Follower:
             return []
         whole = data[: data.rfind(b"\n") + 1]
         self.offset += len(whole)
-        out = []
+        out: list[dict[str, Any]] = []
         for line in whole.splitlines():
             try:
                 value = json.loads(line) if line.strip() else None
