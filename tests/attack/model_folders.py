@@ -346,7 +346,7 @@ def try_one(spoiling: Spoiling | Callable[[Path], None], good: Path, verb: str, 
     return attempt(lambda: VERBS[verb](scratch / "model", scratch), scratch)
 
 
-def warm_up(good: Path, scratch: Path) -> None:
+def warm_up(good: Path) -> None:
     """Import here what every process would import by itself, or a try would measure that."""
     import anyformer.cli
     import anyformer.predictor
@@ -365,7 +365,7 @@ def attack(count: int, seed: int, only: str = "", say: Callable[[str], None] = p
         folders = good_folders(Path(root) / "good")
         every = [one for one in spoilings(folders) if only in str(one)]
         chosen = every if count == 0 else random.Random(seed).sample(every, min(count, len(every)))
-        warm_up(folders["gpt2"], Path(root) / "try")
+        warm_up(folders["gpt2"])
         verbs = itertools.cycle(VERBS)
         for one in chosen:
             verb = next(verbs)

@@ -126,6 +126,76 @@ def folder_for_config(folder: Path) -> None:
     (folder / "config.json").mkdir()
 
 
+def spec(**changes: Any) -> Spoil:
+    """The folder as one of our own, with some fields of its anyformer.json changed by their dotted paths."""
+
+    def spoil(folder: Path) -> None:
+        import anyformer
+
+        predictor = anyformer.load(folder)
+        for path in folder.iterdir():
+            path.unlink()
+        folder.rmdir()
+        predictor.save(folder)
+        tree = json.loads((folder / "anyformer.json").read_text())
+        for path, value in changes.items():
+            *above, last = path.split("__")
+            part = tree
+            for name in above:
+                part = part[name]
+            part[last] = value
+        (folder / "anyformer.json").write_text(json.dumps(tree))
+
+    return spoil
+
+
+def many_tensors(described: dict[str, Any]) -> None:
+    """50,000 tensors of no bytes."""
+    for i in range(50_000):
+        described[f"transformer.h.{i}.attn.c_attn.weigth"] = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+
+
+def tokenizer(**changes: Any) -> Spoil:
+    """A small tokenizer.json with some fields changed by their dotted paths."""
+
+    def spoil(folder: Path) -> None:
+        vocab = {"<unk>": 0, "a": 1, "b": 2, "c": 3}
+        tree: dict[str, Any] = {
+            "version": "1.0", "truncation": None, "padding": None, "normalizer": None, "pre_tokenizer": None,
+            "post_processor": None, "decoder": None,
+            "added_tokens": [{"id": 0, "content": "<unk>", "single_word": False, "lstrip": False, "rstrip": False,
+                              "normalized": False, "special": True}],
+            "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "<unk>"},
+        }  # fmt: skip
+        for path, value in changes.items():
+            *above, last = path.split("__")
+            part: Any = tree
+            for name in above:
+                part = part[int(name) if name.isdigit() else name]
+            part[last] = value
+        (folder / "tokenizer.json").write_text(json.dumps(tree))
+
+    return spoil
+
+
+def sequence(count: int, step: dict[str, Any], name: str = "normalizers") -> dict[str, Any]:
+    return {"type": "Sequence", name: [step] * count}
+
+
+def nested(depth: int) -> dict[str, Any]:
+    """Pipelines inside each other."""
+    step: dict[str, Any] = {"type": "Lowercase"}
+    for _ in range(depth):
+        step = {"type": "Sequence", "normalizers": [step]}
+    return step
+
+
+DOUBLE = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+INSERT = {"type": "Replace", "pattern": {"Regex": ""}, "content": "b"}
+SLOW = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
+LARGE = {"type": "Split", "pattern": {"Regex": "((a{1000}){1000}){1000}"}, "behavior": "Isolated", "invert": False}
+TEMPLATE = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}], "pair": [],
+            "special_tokens": {}}  # fmt: skip
 DEEP = "[" * 100_000 + "]" * 100_000
 W = "transformer.h.0.attn.c_attn.weight"
 OUTSIDE = (
@@ -225,6 +295,42 @@ CASES: dict[str, Spoil] = {
     "generation settings are broken": text("generation_config.json", "nope"),
     "generation settings lie": text("generation_config.json", '{"num_beams": -3}'),
     "image settings are broken": text("preprocessor_config.json", "[1"),
+    "depth 20,000": config(n_layer=20_000),
+    "depth 4,000": config(n_layer=4_000),
+    "50,000 tensors of no bytes": header(many_tensors),
+    "labels named by words": config(id2label={"yes": "no"}),
+    "labels that are a list": config(architectures=["GPT2ForSequenceClassification"], id2label=["a"], num_labels=2**40),
+    "vocabulary of 1e30": text("config.json", '{"model_type": "gpt2", "vocab_size": 1e30}'),
+    "vocabulary of 10^30": config(vocab_size=10**30),
+    "width 2^31": config(n_embd=2**31),
+    "width 2^63": config(n_embd=2**63),
+    "a very long width": config(n_embd="8" * 10_000_000),
+    "a thousand million beams": text("generation_config.json", '{"num_beams": 1000000000}'),
+    "a thousand million answers": text("generation_config.json", '{"num_return_sequences": 1000000000, "do_sample": true}'),
+    "beams as text": text("generation_config.json", '{"num_beams": "many"}'),
+    "one suppressed token": text("generation_config.json", '{"suppress_tokens": "a"}'),
+    "stops that are a number": text("generation_config.json", '{"stop_strings": 7}'),
+    "an end of 2^70": text("generation_config.json", '{"eos_token_id": 1180591620717411303424}'),
+    "token id 4e9": tokenizer(model__vocab__c=4_000_000_000),
+    "token id -1": tokenizer(model__vocab__c=-1),
+    "added token id 4e9": tokenizer(added_tokens__0__id=4_000_000_000),
+    "token of ten million letters": tokenizer(model__vocab={"<unk>": 0, "a" * 10_000_000: 1}),
+    "no vocabulary": tokenizer(model={"type": "WordLevel"}),
+    "chained normalizers that double": tokenizer(normalizer=sequence(40, DOUBLE)),
+    "chained normalizers that insert": tokenizer(normalizer=sequence(40, INSERT)),
+    "chained decoders that double": tokenizer(decoder=sequence(40, DOUBLE, "decoders")),
+    "100,000 normalizers": tokenizer(normalizer=sequence(100_000, {"type": "Lowercase"})),
+    "normalizers 90 deep": tokenizer(normalizer=nested(90)),
+    "a pattern that never ends": tokenizer(pre_tokenizer=SLOW),
+    "a pattern that is large": tokenizer(pre_tokenizer=LARGE),
+    "an unknown special token": tokenizer(post_processor=TEMPLATE),
+    "a spec of depth 20,000": spec(stack__depth=20_000),
+    "a spec of depth 10^9": spec(stack__depth=10**9),
+    "a spec of width 2^31": spec(stack__width=2**31),
+    "a spec of width 2^31 - 1": spec(stack__width=2**31 - 1),
+    "a spec of width 10^30": spec(stack__width=10**30),
+    "a spec of vocabulary 1e30": spec(embed__vocab=1e30),
+    "a spec of vocabulary 2^31 - 1": spec(embed__vocab=2**31 - 1),
     "a spec with an unknown part": text("anyformer.json", '{"anyformer": 1, "type": "os.system"}'),
     "a spec from the future": text("anyformer.json", '{"anyformer": 99, "type": "Model"}'),
     "a spec that is a part": text("anyformer.json", '{"anyformer": 1, "type": "RMSNorm", "eps": 1e-6}'),

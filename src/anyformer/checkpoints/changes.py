@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from anyformer.checkpoints.surgery import resize_images
 from anyformer.core.model import Model, Seq2Seq
+from anyformer.core.quantise import check_whole
 from anyformer.core.stack import Stack
 from anyformer.embeds.patches import Patches
 from anyformer.embeds.tokens import Tokens
@@ -61,6 +62,7 @@ def rebuilt(model: nn.Module, spec: Network, weights: Weights, notes: list[str])
 
 
 def weights_of(model: nn.Module) -> Weights:
+    check_whole(model, "change", "change")
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 

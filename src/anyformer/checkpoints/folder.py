@@ -151,8 +151,8 @@ def family_of(config: Mapping[str, Any]) -> Family:
 
 
 def head_of(config: Mapping[str, Any], family: Family) -> str:
-    """The kind of head a config.json names; without a name, the bare model."""
-    found = config.get("architectures") or [family.architecture(BARE)]
+    """The kind of head a config.json names; without a name, the bare model, or the first where the family has none."""
+    found = config.get("architectures") or [family.architecture(BARE) if BARE in family.kinds else next(iter(family.heads))]
     named = found[0] if isinstance(found, list) and isinstance(found[0], str) else None
     if named is None:
         raise UserError(
@@ -384,12 +384,18 @@ def as_family(spec: Network, hints: Mapping[str, Any]) -> tuple[Family, str, dic
             continue  # of another build altogether
         if neutral(again) == neutral(spec):
             return family, head, made
-        if "head" not in reasons.get(kind, "head"):
-            continue
-        reasons[kind] = difference(neutral(spec), neutral(again))
+        why = difference(neutral(spec), neutral(again))
+        reasons[kind] = min(reasons.get(kind, why), why, key=distance)
+    reasons = dict(sorted(reasons.items(), key=lambda item: distance(item[1])))
     nearest = next((f"; the nearest, {kind}, does not fit: {why}" for kind, why in reasons.items()), "")
     raise UserError(f"no family there has this network{nearest}"[:200], where="export", fix=WAYS,
                     details=[f"{kind}: {why}" for kind, why in reasons.items()])  # fmt: skip
+
+
+def distance(reason: str) -> int:
+    """How far a family is from a spec by their first difference: in a setting of the head, in its kind, in the body."""
+    in_head = reason.startswith("head")
+    return 0 if in_head and not reason.startswith(("head.type", "head is")) else 1 if in_head else 2
 
 
 def with_labels(made: dict[str, Any], spec: Network) -> dict[str, Any]:

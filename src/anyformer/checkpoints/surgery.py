@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from anyformer.core.init import allocate
+from anyformer.core.quantise import check_whole
 from anyformer.embeds.patches import Patches
 from anyformer.errors import UserError
 from anyformer.positions.grid import Grid, GridTable, resize
@@ -25,6 +26,7 @@ def resize_images(spec: Any, model: nn.Module, size: int | tuple[int, int]) -> t
     >>> model(torch.zeros(1, 3, 64, 64)).hidden.shape  # 16 x 16 patches of 4 pixels and a class token
     torch.Size([1, 257, 96])
     """
+    check_whole(model, "image size", "change")
     found = {path: part for path, part in spec.walk() if isinstance(part, Patches)}
     if not found:
         raise UserError("the network takes no images", where="image size", fix="give a model whose embed is Patches")

@@ -41,7 +41,7 @@ def quantise(model: nn.Module, to: str = "int8") -> nn.Module:
                 found += 1
     if not found:
         raise UserError("there are no weights to round", where="quantise", fix="give a built model, not yet rounded")
-    return model.eval()
+    return model.requires_grad_(False).eval()
 
 
 def is_rounded(model: nn.Module) -> bool:
@@ -49,8 +49,8 @@ def is_rounded(model: nn.Module) -> bool:
     return any(isinstance(part, Int8Linear | Int8Table) for part in model.modules())
 
 
-def check_whole(model: nn.Module, where: object) -> None:
-    """Refuse to write a model whose weights were rounded: formats on disk hold them as they were trained."""
+def check_whole(model: nn.Module, where: object, verb: str = "save") -> None:
+    """Refuse to write or change a model whose weights were rounded: both want them as they were trained."""
     if is_rounded(model):
-        raise UserError("a model in 8 bits cannot be saved", where=str(where),
-                        fix="save it before quantise, and quantise what is loaded")  # fmt: skip
+        raise UserError(f"a model in 8 bits cannot be {verb}d", where=str(where),
+                        fix=f"{verb} it before quantise, and quantise what is loaded")  # fmt: skip

@@ -150,8 +150,13 @@ class Config:
         """Fields that nothing asked for and that are not known to be irrelevant."""
         return sorted(set(self.data) - self.read - set(IRRELEVANT))
 
-    def rope(self, default_theta: float = 10000.0, default_share: float = 1.0) -> tuple[float, float, Scaling | None]:
-        """Theta, the share of channels that turn, and the scaling; both the older and the newer way of writing them."""
+    def rope(
+        self, default_theta: float = 10000.0, default_share: float = 1.0, *, partial: bool = False
+    ) -> tuple[float, float, Scaling | None]:
+        """Theta, the share of channels that turn, and the scaling; both the older and the newer way of writing them.
+
+        `partial` says that the family lets only a share of the channels turn; the others there ignore the setting.
+        """
         self.skip(
             "read here", "rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", "default_theta"
         )
@@ -163,6 +168,9 @@ class Config:
             theta = float(given.get("rope_theta", self.data.get("rope_theta", default_theta)))
             share = float(given.get("partial_rotary_factor", self.data.get("partial_rotary_factor") or default_share))
             kind = given.get("rope_type", given.get("type", "default"))
+            if share != 1.0 and not partial:
+                raise UserError(f"partial_rotary_factor = {share:g} is ignored by this family's own code", where=self.where,
+                                fix="remove it, or set it to 1")  # fmt: skip
             return theta, share, self.scaling(kind, given)
         except UserError:
             raise

@@ -16,7 +16,7 @@ from anyformer.feeds.mlp import MLP
 from anyformer.heads import LM, Pooled, Span, TokenHead
 from anyformer.mixers.attention import Attention
 from anyformer.norms.layer import LayerNorm
-from anyformer.positions.rope import Dynamic, Rope
+from anyformer.positions.rope import Dynamic, Rope, Yarn
 from anyformer.slots import Head
 
 
@@ -39,10 +39,11 @@ def settings(c: Config, head: str) -> Model:
 
 def rope(c: Config, channels: int) -> Rope:
     """Rotary positions of a share of each head's channels."""
-    theta, share, scaling = c.rope(default_share=0.25)
+    theta, share, scaling = c.rope(default_share=0.25, partial=True)
     turned = int(channels * share)
-    if turned % 2 and turned != 1:  # one channel turns as a pair there, at the same angle as a pair here
-        raise UserError(f"rotary_pct = {share} turns {turned} of {channels} channels, an odd number", where=c.where,
+    # One channel turns as a pair there, at the same angle as a pair here, unless a scaling looks at the number.
+    if turned < 1 or (turned % 2 and (turned != 1 or isinstance(scaling, Yarn))):
+        raise UserError(f"rotary_pct = {share} turns {turned} of {channels} channels, which are no pairs", where=c.where,
                         fix="pairs are implemented")  # fmt: skip
     turned = max(turned, 2)
     return Rope(theta=theta, width=None if turned == channels else turned, scaling=scaling)

@@ -43,7 +43,7 @@ def settings(c: Config, head: str, kind: str) -> Model:
     )
     kv_heads = c.size("num_key_value_heads", default["kv"]) or heads
     channels = c.size("head_dim", 128 if kind == "qwen3" else None) or width // heads
-    theta, share, scaling = c.rope()
+    theta, _, scaling = c.rope()
     norm = RMSNorm(eps=c.get("rms_norm_eps", default["eps"]))
     bias = c.get("attention_bias", False) if kind in BIASED else kind == "qwen2"
     attention = Attention(
@@ -53,7 +53,7 @@ def settings(c: Config, head: str, kind: str) -> Model:
         bias=bias, out_bias=False if kind == "qwen2" else None, qk_norm=norm if kind == "qwen3" else None,
         dropout=c.get("attention_dropout", 0.0),
     )  # fmt: skip
-    relative = Rope(theta=theta, width=None if share == 1.0 else int(channels * share), scaling=scaling)
+    relative = Rope(theta=theta, scaling=scaling)
     feed = MLP(
         width=c.size("intermediate_size", default["intermediate"]),
         act=c.act("hidden_act", "relu2" if kind == "arcee" else "silu"),

@@ -29,7 +29,7 @@ def settings(c: Config, head: str) -> Model:
     width, heads = c.size("hidden_size", 4096), c.size("num_attention_heads", 32)
     kv_heads = c.size("num_key_value_heads", 8)
     channels = c.size("head_dim", None) or width // heads
-    theta, share, scaling = c.rope(1e6)
+    theta, _, scaling = c.rope(1e6)
     attention = Attention(
         heads=heads, kv_heads=None if kv_heads == heads else kv_heads,
         key_size=None if channels * heads == width else channels, bias=False,
@@ -41,7 +41,7 @@ def settings(c: Config, head: str) -> Model:
         act=c.act("hidden_act", "silu"), gated=True, bias=False, balance=c.get("router_aux_loss_coef", 0.001),
         renormalise=True if top == 1 else None,  # there a single weight is 1
     )  # fmt: skip
-    relative = Rope(theta=theta, width=None if share == 1.0 else int(channels * share), scaling=scaling)
+    relative = Rope(theta=theta, scaling=scaling)
     norm = RMSNorm(eps=c.get("rms_norm_eps", 1e-5))
     block = Block(mixer=attention, feed=feed, norm=norm, relative=relative)
     stack = Stack(width=width, depth=c.count("num_hidden_layers", 32), causal=True, block=block)

@@ -178,7 +178,7 @@ def decoding(objective: Objective, preprocess: Preprocess, tokenizer: Tokenizer)
     """How a translator writes: by beam, from its start token to its end token."""
     beams, penalty = (objective.beams, objective.length_penalty) if isinstance(objective, Translate) else (1, 1.0)
     return Generation(
-        num_beams=beams, length_penalty=penalty, max_new_tokens=preprocess.length or 256,
+        num_beams=beams, length_penalty=penalty, max_new_tokens=max(1, (preprocess.length or 257) - 1),
         decoder_start_token_id=preprocess.start, eos_token_id=tokenizer.eos, pad_token_id=tokenizer.pad,
     )  # fmt: skip
 
