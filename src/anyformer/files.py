@@ -10,7 +10,9 @@ from typing import Any
 from anyformer.errors import UserError
 
 LIMIT = 128 * 2**20  # bytes of any one file but weights; the largest public tokenizers are near 35 MB
-MOST_VALUES = 4_000_000  # of a JSON file; each takes some hundred bytes of memory. The largest tokenizers have two million
+MOST_VALUES = (
+    4_000_000  # of a JSON file; each takes some hundred bytes of memory. The largest tokenizers have two million
+)
 AGAIN = "copy the file again"
 BLOCK = 2**22  # bytes hashed at a time
 
@@ -61,7 +63,9 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         text = read_text(path)
         if text.count(",") + text.count("[") + text.count("{") > MOST_VALUES:
-            raise UserError(f"more than {MOST_VALUES:,} values", where=path.name, fix="that is no file of a model folder")
+            raise UserError(
+                f"more than {MOST_VALUES:,} values", where=path.name, fix="that is no file of a model folder"
+            )
         data = json.loads(text)
     except UserError:
         raise

@@ -44,7 +44,7 @@ HUGE = 10**30
 
 
 def good_folders(root: Path) -> dict[str, Path]:
-    """A tiny folder that opens for every family and for a model of our own, each with a tokenizer where it reads text."""
+    """A tiny folder that opens for every family and of our own, some with a tokenizer and other files."""
     from tests.attack.tiny_models import TINY
     from tests.families.parity import save
 
@@ -55,7 +55,8 @@ def good_folders(root: Path) -> dict[str, Path]:
     for name in ("gpt2", "bert", "t5", "llama"):
         made[name].joinpath("tokenizer.json").write_text(tokenizer_json(name), encoding="utf-8")
         settings = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "<unk>", "eos_token": "</s>",
-                    "model_max_length": 32, "added_tokens_decoder": {"0": {"content": "<unk>", "special": True}}}  # fmt: skip
+                    "model_max_length": 32,
+                    "added_tokens_decoder": {"0": {"content": "<unk>", "special": True}}}  # fmt: skip
         made[name].joinpath("tokenizer_config.json").write_text(json.dumps(settings))
     generation = {"max_new_tokens": 2, "num_beams": 1, "temperature": 1.0, "top_k": 5, "top_p": 0.9, "eos_token_id": 1,
                   "repetition_penalty": 1.1, "no_repeat_ngram_size": 0, "suppress_tokens": [3], "max_length": 30,
@@ -152,7 +153,8 @@ VALUES: dict[str, Any] = {
     **{name: json.dumps(value) for name, value in NUMBERS.items()},
     "1e30": "1e30", "nan": "NaN", "infinity": "-Infinity", "0.5": "0.5", "null": "null", "true": "true",
     "word": '"word"', "nothing": '""', "empty list": "[]", "empty object": "{}", "lone surrogate": '"\\ud800"',
-    "long text": '"' + "a" * LONG + '"', "deep lists": deep("[", "]"), "deep objects": deep('{"a":', "}").replace(":}", ":0}"),
+    "long text": '"' + "a" * LONG + '"', "deep lists": deep("[", "]"),
+    "deep objects": deep('{"a":', "}").replace(":}", ":0}"),
     "words as keys": '{"a": "b", "c": "d"}', "many numbers": "[" + "1," * MANY + "1]",
 }  # fmt: skip
 REPEATED, NESTED, GONE = "repeated", "nested in itself", "left out"  # these depend on the value itself
@@ -162,8 +164,16 @@ MARK = "@@spoiled@@"
 def places(value: Any, at: Path_ = ()) -> Iterator[Path_]:
     """Every value of a JSON tree; of long lists and objects the first, a middle and the last."""
     yield at
-    keys: Sequence[Any] = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
-    chosen = keys if len(keys) <= 64 and not isinstance(value, list) else [keys[0], keys[len(keys) // 2], keys[-1]] if keys else []
+    keys: Sequence[Any] = (
+        list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    )
+    chosen = (
+        keys
+        if len(keys) <= 64 and not isinstance(value, list)
+        else [keys[0], keys[len(keys) // 2], keys[-1]]
+        if keys
+        else []
+    )
     for key in dict.fromkeys(chosen):
         yield from places(value[key], (*at, key))
 
@@ -210,7 +220,11 @@ def itself(found: Any, *, nested: bool) -> str:
     """A value many times over, beside or inside itself."""
     whole = json.dumps(found)
     if nested:  # {"type": "Sequence", "normalizers": [...]} inside the last list of itself
-        key = next((key for key in reversed(found) if isinstance(found[key], list | dict)), None) if isinstance(found, dict) else None
+        key = (
+            next((key for key in reversed(found) if isinstance(found[key], list | dict)), None)
+            if isinstance(found, dict)
+            else None
+        )
         opening, closing = ("[", "]") if key is None else json.dumps({**found, key: [MARK]}).split(f'"{MARK}"')
         return opening * DEEP + whole + closing * DEEP
     if isinstance(found, list):
@@ -275,8 +289,9 @@ def confined(action: Callable[[], int], said: Path) -> None:
         output = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(
-            2, "w", closefd=False, errors="backslashreplace"
+        sys.stdout, sys.stderr = (
+            os.fdopen(1, "w", closefd=False),
+            os.fdopen(2, "w", closefd=False, errors="backslashreplace"),
         )
         own = int(re.findall(r"VmSize:\s+(\d+)", Path("/proc/self/status").read_text())[0]) * 1024
         resource.setrlimit(resource.RLIMIT_AS, (own + 2 * BYTES, own + 2 * BYTES))
@@ -350,7 +365,7 @@ def warm_up(good: Path) -> None:
     """Import here what every process would import by itself, or a try would measure that."""
     import anyformer.cli
     import anyformer.predictor
-    import anyformer.serving.run  # noqa: F401
+    import anyformer.serving.run
 
     anyformer.load(good)
 

@@ -44,40 +44,43 @@ class Subject:
 
 
 SUBJECTS: dict[str, Subject] = {
-    "gpt2": Subject(hf.GPT2LMHeadModel, hf.GPT2Config, {**tiny.TEXT, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 40}),
-    "gpt2 classify": Subject(hf.GPT2ForSequenceClassification, hf.GPT2Config, {**tiny.TEXT, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 40}),
+    "gpt2": Subject(hf.GPT2LMHeadModel, hf.GPT2Config, tiny.GPT2),
+    "gpt2 classify": Subject(hf.GPT2ForSequenceClassification, hf.GPT2Config, tiny.GPT2),
     "llama": Subject(hf.LlamaForCausalLM, hf.LlamaConfig, tiny.ROPED),
     "mistral": Subject(hf.MistralForCausalLM, hf.MistralConfig, tiny.ROPED),
     "mixtral": Subject(hf.MixtralForCausalLM, hf.MixtralConfig, {**tiny.ROPED, "num_local_experts": 3}),
-    "qwen2": Subject(hf.Qwen2ForCausalLM, hf.Qwen2Config, {k: v for k, v in tiny.ROPED.items() if k != "head_dim"}),
+    "qwen2": Subject(hf.Qwen2ForCausalLM, hf.Qwen2Config, tiny.QWEN2),
     "qwen3": Subject(hf.Qwen3ForCausalLM, hf.Qwen3Config, tiny.ROPED),
     "arcee": Subject(hf.ArceeForCausalLM, hf.ArceeConfig, tiny.ROPED),
-    "bloom": Subject(hf.BloomForCausalLM, hf.BloomConfig, {**tiny.TEXT, "hidden_size": 16, "n_layer": 2, "n_head": 4}),
+    "bloom": Subject(hf.BloomForCausalLM, hf.BloomConfig, tiny.BLOOM),
     "gpt_neox": Subject(hf.GPTNeoXForCausalLM, hf.GPTNeoXConfig, tiny.ENCODER),
     "bert": Subject(hf.BertForMaskedLM, hf.BertConfig, tiny.ENCODER),
     "bert classify": Subject(hf.BertForSequenceClassification, hf.BertConfig, tiny.ENCODER),
     "roberta": Subject(hf.RobertaForMaskedLM, hf.RobertaConfig, tiny.ENCODER),
-    "distilbert": Subject(hf.DistilBertForMaskedLM, hf.DistilBertConfig, {**tiny.TEXT, "dim": 16, "n_layers": 2, "n_heads": 4, "hidden_dim": 20, "max_position_embeddings": 40}),
+    "distilbert": Subject(hf.DistilBertForMaskedLM, hf.DistilBertConfig, tiny.DISTILBERT),
     "albert": Subject(hf.AlbertForMaskedLM, hf.AlbertConfig, {**tiny.ENCODER, "embedding_size": 8}),
     "electra": Subject(hf.ElectraForPreTraining, hf.ElectraConfig, {**tiny.ENCODER, "embedding_size": 8}),
     "electra masked": Subject(hf.ElectraForMaskedLM, hf.ElectraConfig, {**tiny.ENCODER, "embedding_size": 8}),
-    "t5": Subject(hf.T5ForConditionalGeneration, hf.T5Config, {**tiny.TEXT, "d_model": 16, "d_kv": 4, "d_ff": 20, "num_layers": 2, "num_heads": 4, "decoder_start_token_id": 0}),
+    "t5": Subject(hf.T5ForConditionalGeneration, hf.T5Config, tiny.T5),
     "bart": Subject(hf.BartForConditionalGeneration, hf.BartConfig, tiny.PAIR),
     "marian": Subject(hf.MarianMTModel, hf.MarianConfig, tiny.PAIR),
     "vit": Subject(hf.ViTForImageClassification, hf.ViTConfig, tiny.IMAGE),
     "vit bare": Subject(hf.ViTModel, hf.ViTConfig, tiny.IMAGE),
     "deit": Subject(hf.DeiTForImageClassification, hf.DeiTConfig, tiny.IMAGE),
-    "clip text": Subject(hf.CLIPTextModelWithProjection, hf.CLIPTextConfig, {**tiny.TOWER, **tiny.TEXT, "max_position_embeddings": 40, "projection_dim": 12}),
-    "clip vision": Subject(hf.CLIPVisionModelWithProjection, hf.CLIPVisionConfig, {**tiny.TOWER, "image_size": 8, "patch_size": 4, "projection_dim": 12}),
+    "clip text": Subject(hf.CLIPTextModelWithProjection, hf.CLIPTextConfig,
+                         {**tiny.TOWER, **tiny.TEXT, "max_position_embeddings": 40, "projection_dim": 12}),
+    "clip vision": Subject(hf.CLIPVisionModelWithProjection, hf.CLIPVisionConfig,
+                           {**tiny.TOWER, "image_size": 8, "patch_size": 4, "projection_dim": 12}),
     "detr": Subject(hf.DetrForObjectDetection, tiny.detr, {}),
 }  # fmt: skip
 
 # What is no setting of the network: names, versions, and what the output holds.
 NOT_VARIED = {
-    "model_type", "architectures", "transformers_version", "id2label", "label2id", "return_dict", "torchscript", "dtype",
-    "torch_dtype", "output_hidden_states", "output_attentions", "_name_or_path", "is_encoder_decoder", "problem_type",
-    "chunk_size_feed_forward", "_attn_implementation", "use_cache", "attn_implementation", "pruned_heads",
-    "backbone_config", "backbone", "use_timm_backbone", "use_pretrained_backbone", "backbone_kwargs",
+    "model_type", "architectures", "transformers_version", "id2label", "label2id", "return_dict", "torchscript",
+    "dtype", "torch_dtype", "output_hidden_states", "output_attentions", "_name_or_path", "is_encoder_decoder",
+    "problem_type", "chunk_size_feed_forward", "_attn_implementation", "use_cache", "attn_implementation",
+    "pruned_heads", "backbone_config", "backbone", "use_timm_backbone", "use_pretrained_backbone",
+    "backbone_kwargs",
 }  # fmt: skip
 ACTIVATIONS = sorted(hf.activations.ACT2FN)
 SCALINGS = [
@@ -155,7 +158,7 @@ def compared(subject: Subject, changes: dict[str, Any], folder: Path, dtype: tor
     try:
         with quietly(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            config = subject.config(**{**copy.deepcopy(subject.settings), **changes})
+            config = subject.config(**copy.deepcopy({**subject.settings, **changes}))  # they write into it
             theirs = subject.kind(config).eval().to(dtype)
             strengthen(theirs)
             answer = ask_them(theirs, dtype)
@@ -165,7 +168,7 @@ def compared(subject: Subject, changes: dict[str, Any], folder: Path, dtype: tor
     try:
         opened = open_folder(folder)
         with torch.no_grad():
-            ours = ask_us(opened.spec, opened.model, dtype)
+            ours = ask_us(opened.spec, opened.model, config, dtype)
     except UserError as error:
         return REFUSED if len(str(error)) <= 400 else f"a long refusal: {error}"
     except Exception as error:
@@ -211,11 +214,7 @@ def ask_them(model: Any, dtype: torch.dtype) -> torch.Tensor:
     ids = tokens(config.vocab_size)
     if config.is_encoder_decoder:
         return plain(model(input_ids=ids, decoder_input_ids=ids[:, :9]))
-    # Their text towers and classifiers look for the end of the text among the ids.
-    end = getattr(config, "eos_token_id", None)
-    if isinstance(model, hf.CLIPTextModelWithProjection) and isinstance(end, int):
-        ids[:, -3] = end
-    return plain(model(input_ids=ids))
+    return plain(model(input_ids=ended(ids, model.config)))
 
 
 def plain(out: Any) -> torch.Tensor:
@@ -225,7 +224,14 @@ def plain(out: Any) -> torch.Tensor:
     return their_answer(out) if getattr(out, "pooler_output", None) is None else out.pooler_output
 
 
-def ask_us(spec: Any, model: Any, dtype: torch.dtype) -> torch.Tensor:
+def ended(ids: torch.Tensor, config: Any) -> torch.Tensor:
+    """The ids, last the one at which a text tower there takes its answer: the end, or the largest for older ones."""
+    if isinstance(config, hf.CLIPTextConfig):
+        ids[:, -1] = config.vocab_size - 1 if config.eos_token_id == 2 else config.eos_token_id
+    return ids
+
+
+def ask_us(spec: Any, model: Any, config: Any, dtype: torch.dtype) -> torch.Tensor:
     if isinstance(spec, Seq2Seq) and not hasattr(spec.encoder.embed, "vocab"):
         out = model(pixels(32, spec.encoder.embed.backbone.colours).to(dtype))
         return torch.cat([out.logits, out.boxes], -1)
@@ -236,10 +242,7 @@ def ask_us(spec: Any, model: Any, dtype: torch.dtype) -> torch.Tensor:
     if hasattr(spec.embed, "pixels"):
         return answer_of(model(pixels(spec.embed.pixels, spec.embed.channels).to(dtype)))
     ids = tokens(spec.embed.vocab)
-    end = getattr(spec.head, "end", None)
-    if isinstance(end, int):
-        ids[:, -3] = end
-    return answer_of(model(ids))
+    return answer_of(model(ended(ids, config)))
 
 
 def answer_of(out: Any) -> torch.Tensor:
@@ -269,9 +272,7 @@ def paired(names: list[str], count: int, seed: int) -> Iterator[tuple[str, dict[
         yield name, {field: draw.choice(known[field]) for field in draw.sample(sorted(known), 2)}
 
 
-def sweep(
-    cases: Iterator[tuple[str, dict[str, Any]]], say: Callable[[str], None] = print
-) -> dict[str, dict[str, int]]:
+def sweep(cases: Iterator[tuple[str, dict[str, Any]]], say: Callable[[str], None] = print) -> dict[str, dict[str, int]]:
     """How often each outcome came, for each subject; what must not come is said."""
     figures: dict[str, dict[str, int]] = {}
     with tempfile.TemporaryDirectory() as root:

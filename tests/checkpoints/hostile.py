@@ -306,7 +306,9 @@ CASES: dict[str, Spoil] = {
     "width 2^63": config(n_embd=2**63),
     "a very long width": config(n_embd="8" * 10_000_000),
     "a thousand million beams": text("generation_config.json", '{"num_beams": 1000000000}'),
-    "a thousand million answers": text("generation_config.json", '{"num_return_sequences": 1000000000, "do_sample": true}'),
+    "a thousand million answers": text(
+        "generation_config.json", '{"num_return_sequences": 1000000000, "do_sample": true}'
+    ),
     "beams as text": text("generation_config.json", '{"num_beams": "many"}'),
     "one suppressed token": text("generation_config.json", '{"suppress_tokens": "a"}'),
     "stops that are a number": text("generation_config.json", '{"stop_strings": 7}'),

@@ -147,13 +147,16 @@ def told(name: str, change: Any, **settings: object) -> tuple[list[str], float]:
 ROPED, LEARNED, PAIR = "llama2-7b-tiny", "gpt2-tiny", "bart-base-tiny"
 CLAIMS = {
     "learned, cut": (LEARNED, lambda s, m: changes.longer(s, m, 64),
-                     ["embed: learned positions cut from 256 to 64; answers to texts of up to 64 tokens stay the same"]),
+                     ["embed: learned positions cut from 256 to 64; answers to texts of up to 64 tokens stay the "
+                      "same"]),
     "learned, the same": (LEARNED, lambda s, m: changes.longer(s, m, 256),
                           ["embed: 256 learned positions already; nothing changed"]),
     "learned, longer": (LEARNED, lambda s, m: changes.longer(s, m, 600),
-                        ["embed: learned positions interpolated from 256 to 600; answers change; fine-tuning is advised"]),
+                        ["embed: learned positions interpolated from 256 to 600; answers change; fine-tuning is "
+                         "advised"]),
     "rope, longer": (ROPED, lambda s, m: changes.longer(s, m, 256, 64),
-                     ["stack: rotary positions divided by 4, for 256 tokens instead of 64; answers change; fine-tuning is advised"]),
+                     ["stack: rotary positions divided by 4, for 256 tokens instead of 64; answers change; fine-tuning "
+                      "is advised"]),
     "rope, shorter": (ROPED, lambda s, m: changes.longer(s, m, 32, 64),
                       ["stack: rotary positions have no limit and were trained on 64 tokens; nothing changed"]),
     "rope, unknown": (ROPED, lambda s, m: changes.longer(s, m, 32),
@@ -268,5 +271,7 @@ def test_convert_says_what_another_type_does(tmp_path: Path) -> None:
     with torch.no_grad():
         next(model.parameters()).fill_(1e6)
     save_own(tmp_path / "large", spec, model)
-    assert main(["convert", str(tmp_path / "large"), str(tmp_path / "d"), "--to", "anyformer", "--dtype", "float16"]) == 2
+    assert (
+        main(["convert", str(tmp_path / "large"), str(tmp_path / "d"), "--to", "anyformer", "--dtype", "float16"]) == 2
+    )
     assert not (tmp_path / "d").exists()

@@ -18,8 +18,15 @@ from anyformer.embeds.patches import Patches
 from tests.families.parity import quietly, their_answer
 
 STEPS = {"training.steps": 2}
-FIRST = {"model.head.pool": "first", "model.head.dense": True}  # as these families classify; by default words are averaged
-HEADS = {"distilbert": FIRST | {"model.head.act": "relu"}, "electra": FIRST | {"model.head.act": "gelu"}}
+FIRST = {
+    "model.head.pool": "first",
+    "model.head.dense": True,
+}  # as these families classify; by default words are averaged
+HEADS = {
+    "bart": {"model.head.bias": True},
+    "distilbert": FIRST | {"model.head.act": "relu"},
+    "electra": FIRST | {"model.head.act": "gelu"},
+}
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
+import inspect
 import json
 import re
 import shlex
@@ -13,6 +15,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from anyformer.commands import folders as commands
+from anyformer.generation import Generation
 from tests.cli.trying import run, standing_in
 from tests.families.parity import quietly, save
 
@@ -45,6 +49,16 @@ def test_the_python_of_open_checkpoints_runs(folder: Path, tmp_path: Path) -> No
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "mine" / "anyformer.json").is_file() and (tmp_path / "theirs" / "config.json").is_file()
+
+
+def test_the_table_of_generation_settings_is_the_class() -> None:
+    page = (DOCS / "how-to" / "generate.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)`( \*)? \| .+ \| (.+) \|$", page, re.MULTILINE)
+    assert {name: ast.literal_eval(default) for name, _, default in rows} == {
+        field.name: field.default for field in dataclasses.fields(Generation)
+    }
+    options = set(inspect.signature(commands.generate).parameters)
+    assert {name for name, marked, _ in rows if marked} == options & {name for name, _, _ in rows}
 
 
 def test_the_commands_of_open_checkpoints_run(folder: Path, tmp_path: Path) -> None:

@@ -55,8 +55,7 @@ def rebuilt(model: nn.Module, spec: Network, weights: Weights, notes: list[str])
     if fresh:
         notes = [
             *notes,
-            f"{len(fresh)} tensors start untrained: {', '.join(fresh[:4])}"
-            + (" ..." if fresh[4:] else ""),
+            f"{len(fresh)} tensors start untrained: {', '.join(fresh[:4])}" + (" ..." if fresh[4:] else ""),
         ]
     return Changed(spec, new, notes)
 

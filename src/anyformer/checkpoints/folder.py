@@ -20,7 +20,7 @@ from anyformer.core.init import allocate
 from anyformer.core.quantise import check_whole
 from anyformer.errors import UserError, did_you_mean
 from anyformer.families import FAMILIES
-from anyformer.families.config import ACTS, IRRELEVANT, Config
+from anyformer.families.config import ACTS, IRRELEVANT, LAYERS, Config
 from anyformer.families.family import BARE, BODY, REPLACED, Family
 from anyformer.files import inside, read_json, read_text, short
 from anyformer.slots import Network
@@ -51,7 +51,9 @@ class Opened:
         if not isinstance(named, dict):
             return None
         if not all(key.isdecimal() for key in named):
-            raise UserError("id2label has keys that are no numbers", where=CONFIG_FILE, fix='expected {"0": "name", ...}')
+            raise UserError(
+                "id2label has keys that are no numbers", where=CONFIG_FILE, fix='expected {"0": "name", ...}'
+            )
         return [str(named[key]) for key in sorted(named, key=int)]
 
 
@@ -152,7 +154,9 @@ def family_of(config: Mapping[str, Any]) -> Family:
 
 def head_of(config: Mapping[str, Any], family: Family) -> str:
     """The kind of head a config.json names; without a name, the bare model, or the first where the family has none."""
-    found = config.get("architectures") or [family.architecture(BARE) if BARE in family.kinds else next(iter(family.heads))]
+    found = config.get("architectures") or [
+        family.architecture(BARE) if BARE in family.kinds else next(iter(family.heads))
+    ]
     named = found[0] if isinstance(found, list) and isinstance(found[0], str) else None
     if named is None:
         raise UserError(
@@ -246,9 +250,7 @@ def common_dtype(entries: Mapping[str, tensors.Entry]) -> torch.dtype:
     return max(bytes_of, key=lambda kind: bytes_of[kind]) if bytes_of else torch.float32
 
 
-def without_memory(
-    spec: Network, dtype: torch.dtype, entries: Mapping[str, tensors.Entry], folder: Path
-) -> nn.Module:
+def without_memory(spec: Network, dtype: torch.dtype, entries: Mapping[str, tensors.Entry], folder: Path) -> nn.Module:
     """The network on `meta`: names and shapes to be compared with the files before anything is allocated."""
     with refused_sizes():
         model = spec.build(device="meta", dtype=dtype)
@@ -284,9 +286,10 @@ def check_counts(tree: Any, tensors_held: int, where: str) -> None:
         kind = str(part.get("type"))
         for name in (*MODULE_COUNTS, MODULE_COUNTS_OF.get(kind, "")):
             value = part.get(name)
-            counts = value if isinstance(value, list) else [value]
-            shared = part.get("groups") if name == "depth" else None  # layers that share weights are no modules
-            for count in [shared] if is_count(shared) and part.get("share") == "all" else counts:
+            counts: list[Any] = value if isinstance(value, list) else [value]
+            if name == "depth" and part.get("share") == "all" and is_count(part.get("groups")):
+                counts = [part["groups"]] if is_count(value) and value <= LAYERS else counts  # shared by all
+            for count in counts:
                 if is_count(count) and count > max(tensors_held, 1):
                     raise UserError(f"{kind}.{name} is {count}, the files hold {tensors_held} tensors",
                                     where=where, fix="the folder's parts do not belong together")  # fmt: skip
@@ -297,7 +300,7 @@ def is_count(value: Any) -> bool:
 
 
 def parts_in(tree: Any) -> Iterator[dict[str, Any]]:
-    """Every part and list of a spec in its saved form; without recursion, since a file may be nested as deep as JSON allows."""
+    """Every part and list of a spec in its saved form; without recursion, as a file may be nested very deep."""
     waiting = [tree]
     while waiting:
         found = waiting.pop()

@@ -86,7 +86,7 @@ def pair_up(model: nn.Module, table: Sequence[Row]) -> list[Pair]:
 
 
 def spellings(name: str) -> Iterator[tuple[str, str, str]]:
-    """How rows may name a parameter: with any one number as `{i}`, with or without its last word; and what that left out.
+    """How rows may name a parameter: any one number as `{i}`, with or without its last word; and what was left out.
 
     >>> list(spellings("blocks.3.norm.weight"))[1:3]
     [('blocks.{i}.norm.weight', '3', ''), ('blocks.3.norm', '', '.weight')]

@@ -126,7 +126,9 @@ def full_disk_said(target: Path, needed: int) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
             raise UserError("the folder is there and not empty", where=str(target), fix="give a new folder") from None
-        raise no_room(target, str(error.strerror), needed) if error.errno in FULL else unwritable(target, error) from None
+        raise (
+            no_room(target, str(error.strerror), needed) if error.errno in FULL else unwritable(target, error)
+        ) from None
 
 
 def no_room(target: Path, reason: str, needed: int) -> NoRoom:

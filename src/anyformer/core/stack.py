@@ -108,7 +108,7 @@ class StackModule(nn.Module):
         self.spec = spec
         whole = spec.groups is not None and spec.share == "all"
         self.order = list(spec.group_of) if whole else list(range(spec.depth))
-        first = {group: block for group, block in reversed(list(zip(self.order, spec.layers, strict=True)))}
+        first = dict(reversed(list(zip(self.order, spec.layers, strict=True))))  # the first layer of each group
         distinct = len(first)
         self.blocks = nn.ModuleList(
             block.build(

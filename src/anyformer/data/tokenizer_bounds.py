@@ -89,7 +89,9 @@ def check_added(rows: Any, ids: int) -> None:
 def check_token(token: Any, where: str = FILE) -> None:
     """Refuse what is no token: no text, or one that no vocabulary would hold."""
     if not isinstance(token, str) or len(token) > LONGEST_TOKEN:
-        raise UserError(f"{str(token)[:40]!r} is no token of at most {LONGEST_TOKEN:,} characters", where=where, fix=FIX)
+        raise UserError(
+            f"{str(token)[:40]!r} is no token of at most {LONGEST_TOKEN:,} characters", where=where, fix=FIX
+        )
 
 
 def check_id(number: Any, ids: int, token: str) -> None:

@@ -59,7 +59,9 @@ class TableEmbedding(nn.Module):
         self.lead = nn.Parameter(torch.zeros(1, width)) if spec.cls else None
         self.absent = nn.Parameter(torch.zeros(spec.numbers, width)) if spec.missing and spec.numbers else None
         self.category = Rows(sum(counts) + extra * len(counts), width) if counts else None
-        self.starts = [start + extra * j for j, start in enumerate(accumulate(counts[:-1], initial=0))] if counts else []
+        self.starts = (
+            [start + extra * j for j, start in enumerate(accumulate(counts[:-1], initial=0))] if counts else []
+        )
 
     def layout(
         self, numbers: Tensor | None, categories: Tensor | None = None, *, mask: Mask | None = None,

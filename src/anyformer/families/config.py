@@ -169,8 +169,8 @@ class Config:
             share = float(given.get("partial_rotary_factor", self.data.get("partial_rotary_factor") or default_share))
             kind = given.get("rope_type", given.get("type", "default"))
             if share != 1.0 and not partial:
-                raise UserError(f"partial_rotary_factor = {share:g} is ignored by this family's own code", where=self.where,
-                                fix="remove it, or set it to 1")  # fmt: skip
+                raise UserError(f"partial_rotary_factor = {share:g} is ignored by this family's code",
+                                where=self.where, fix="remove it, or set it to 1")  # fmt: skip
             return theta, share, self.scaling(kind, given)
         except UserError:
             raise

@@ -94,8 +94,11 @@ def backbone(c: Config) -> ResNet:
     width = part.size("embedding_size", 64)
     held = LAYERS if c.tensors is None else len(c.tensors)
     if not 1 <= len(depths) <= STAGES or not all(type(depth) is int and 1 <= depth <= held for depth in depths):
-        raise UserError(f"depths is {str(depths)[:40]}", where=part.where,
-                        fix=f"expected a whole number for each of at most {STAGES} stages, with a tensor for each block")
+        raise UserError(
+            f"depths is {str(depths)[:40]}",
+            where=part.where,
+            fix=f"expected a whole number for each of at most {STAGES} stages, with a tensor for each block",
+        )
     if list(wide) != [width * GROWTH * 2**stage for stage in range(len(depths))]:
         raise UserError(f"hidden_sizes {str(wide)[:60]} do not double from {GROWTH} times embedding_size {width}",
                         where=part.where, fix="use a plain ResNet")  # fmt: skip

@@ -50,6 +50,11 @@ class Scored:
         """Tokens scored in each text, (B,)."""
         return self.scored.sum(1)
 
+    @property
+    def perplexity(self) -> Tensor:
+        """exp of the mean of -log p over the tokens scored in each text, (B,); nan where none was."""
+        return (-self.total / self.counts).exp()
+
 
 @torch.no_grad()
 def score(

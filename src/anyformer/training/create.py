@@ -157,7 +157,9 @@ def chosen_network(
     early = {path: value for path, value in changes.items() if path.startswith(("stack", "encoder", "decoder", "init"))}
     base = changed(base, early, "model")
     spec = fitted(base, name, task, sizes)
-    return changed(spec, changes, "model"), name  # the early ones again: what was asked for counts before the data's sizes
+    return changed(
+        spec, changes, "model"
+    ), name  # the early ones again: what was asked for counts before the data's sizes
 
 
 def adapted(spec: Network, task: str, sizes: Sizes, name: str) -> Network:
