@@ -373,8 +373,10 @@ def warm_up(good: Path) -> None:
 # ---------------------------------------------------------------- figures
 
 
-def attack(count: int, seed: int, only: str = "", say: Callable[[str], None] = print) -> dict[str, tuple[int, int]]:
-    """Try `count` spoilings chosen by the seed (0: all); for each file its tries and how many of them were bad."""
+def attack(
+    count: int, seed: int, only: str = "", *, seconds: float = float("inf"), say: Callable[[str], None] = print
+) -> dict[str, tuple[int, int]]:
+    """Try `count` spoilings chosen by the seed (0: all), for so many seconds; for each file its tries and bad ones."""
     figures: dict[str, tuple[int, int]] = {}
     with tempfile.TemporaryDirectory() as root:
         folders = good_folders(Path(root) / "good")
@@ -382,7 +384,10 @@ def attack(count: int, seed: int, only: str = "", say: Callable[[str], None] = p
         chosen = every if count == 0 else random.Random(seed).sample(every, min(count, len(every)))
         warm_up(folders["gpt2"])
         verbs = itertools.cycle(VERBS)
+        started = time.monotonic()
         for one in chosen:
+            if time.monotonic() - started > seconds:
+                break
             verb = next(verbs)
             outcome = try_one(one, folders[one.folder], verb, Path(root) / "try")
             key = f"{one.folder}/{one.file}"
@@ -397,9 +402,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=500, help="tries; 0 means every one there is")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
     parser.add_argument("--only", default="", help="spoilings whose description holds this")
     asked = parser.parse_args()
-    figures = attack(asked.count, asked.seed, asked.only)
+    figures = attack(asked.count, asked.seed, asked.only, seconds=asked.seconds)
     for name, (tries, bad) in sorted(figures.items()):
         print(f"{name:<40} {tries:>6} tries  {bad:>5} bad")
     print(f"{'all':<40} {sum(t for t, _ in figures.values()):>6} tries  {sum(b for _, b in figures.values()):>5} bad")

@@ -317,6 +317,7 @@ CASES: dict[str, Spoil] = {
     "token id -1": tokenizer(model__vocab__c=-1),
     "added token id 4e9": tokenizer(added_tokens__0__id=4_000_000_000),
     "token of ten million letters": tokenizer(model__vocab={"<unk>": 0, "a" * 10_000_000: 1}),
+    "a prepended text of ten million letters": tokenizer(normalizer={"type": "Prepend", "prepend": "a" * 10_000_000}),
     "no vocabulary": tokenizer(model={"type": "WordLevel"}),
     "chained normalizers that double": tokenizer(normalizer=sequence(40, DOUBLE)),
     "chained normalizers that insert": tokenizer(normalizer=sequence(40, INSERT)),

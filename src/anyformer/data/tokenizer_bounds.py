@@ -130,6 +130,9 @@ def steps_of(step: Any, inner: str, name: str, depth: int = 0) -> Iterator[dict[
 
 def check_step(step: Mapping[str, Any], name: str, ids: int) -> None:
     """Patterns, ids and lengths of one step."""
+    for key, value in step.items():
+        if isinstance(value, str) and key != "precompiled_charsmap":
+            check_token(value)
     pattern = step.get("pattern")
     if isinstance(pattern, dict) and isinstance(pattern.get("Regex"), str):
         check_pattern(pattern["Regex"], name)
