@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import os
 import secrets
@@ -18,11 +17,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from anyformer import faults
-from anyformer.checkpoints import store
-from anyformer.errors import NoRoom, UserError
+from anyformer.errors import UserError
+from anyformer.outputs import FULL, flush, hold_lock, is_at, writing
 
 PART = ".anyformer-part-"  # begins the names of folders that are being written
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+FAILING = (
+    *FULL,
+    errno.EFBIG,
+    errno.EIO,
+)  # a disk that is full or breaks; where nothing may be written is another matter
 
 
 def check_target(target: str | Path) -> Path:
@@ -49,17 +52,17 @@ def new_folder(target: str | Path, *, needed: int = 0) -> Iterator[Path]:
     target = check_target(target)
     made = make_parents(target.parent)
     try:
-        part, lock = begin(target)
+        part, lock = claim_part(target)
         try:
             remove_leftovers(target, part)
-            check_room(target, needed)
-            with full_disk_said(target, needed):
+            with written_whole(target, needed):
+                check_room(target, needed)
                 yield part
                 for path in part.iterdir():
-                    store.flush(path)
+                    flush(path)
                 faults.point("before-rename")
                 part.rename(target)  # an empty folder there is replaced, any other not
-                store.flush(target.parent)
+                flush(target.parent)
         finally:
             shutil.rmtree(part, ignore_errors=True)
             os.close(lock)
@@ -80,17 +83,20 @@ def make_parents(parent: Path) -> list[Path]:
     return missing
 
 
-def begin(target: Path) -> tuple[Path, int]:
-    """The hidden folder, locked for as long as this process lives."""
-    part = target.parent / f"{PART}{mark_of(target)}-{secrets.token_hex(4)}"
-    try:
-        part.mkdir()
-        lock = os.open(part, os.O_RDONLY)
-    except OSError as error:
-        raise unwritable(target, error) from None
-    with contextlib.suppress(OSError):  # a file system without locks: leftovers stay, by their clear name
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return part, lock
+def claim_part(target: Path) -> tuple[Path, int]:
+    """The hidden folder and its lock, held for as long as this process lives."""
+    while True:
+        part = target.parent / f"{PART}{mark_of(target)}-{secrets.token_hex(4)}"
+        try:
+            part.mkdir()
+            lock = os.open(part, os.O_RDONLY)
+        except FileNotFoundError:
+            continue  # another process took it for a leftover, between its making and its lock
+        except OSError as error:
+            raise unwritable(target, error) from None
+        if hold_lock(lock) and is_at(lock, part):
+            return part, lock
+        os.close(lock)
 
 
 def mark_of(target: Path) -> str:
@@ -106,35 +112,28 @@ def remove_leftovers(target: Path, own: Path) -> None:
         with contextlib.suppress(OSError):
             lock = os.open(path, os.O_RDONLY)
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path, ignore_errors=True)
+                if hold_lock(lock) and is_at(lock, path):
+                    shutil.rmtree(path, ignore_errors=True)
             finally:
                 os.close(lock)
 
 
 def check_room(target: Path, needed: int) -> None:
     """Refuse before writing what cannot fit."""
-    free = shutil.disk_usage(target.parent).free
-    if needed > free:
-        raise no_room(target, os.strerror(errno.ENOSPC), needed)
+    if needed > shutil.disk_usage(target.parent).free:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @contextmanager
-def full_disk_said(target: Path, needed: int) -> Iterator[None]:
+def written_whole(target: Path, needed: int) -> Iterator[None]:
+    """One line for a full disk, for a place where nothing may be written, and for one that was taken meanwhile."""
     try:
-        yield
+        with writing(target, needed, noticed=FAILING, fix="make room, or give a folder on another disk"):
+            yield
     except OSError as error:
         if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
             raise UserError("the folder is there and not empty", where=str(target), fix="give a new folder") from None
-        raise (
-            no_room(target, str(error.strerror), needed) if error.errno in FULL else unwritable(target, error)
-        ) from None
-
-
-def no_room(target: Path, reason: str, needed: int) -> NoRoom:
-    free = shutil.disk_usage(target.parent).free
-    return NoRoom(f"could not be written ({reason}): about {needed:,} bytes needed, {free:,} bytes free",
-                  where=str(target), fix="make room, or give a folder on another disk")  # fmt: skip
+        raise unwritable(target, error) from None
 
 
 def unwritable(target: Path, error: OSError) -> UserError:
