@@ -32,6 +32,9 @@ from anyformer.errors import DONE, INTERRUPTED, OUR_BUG, RESOURCES, USER_ERROR, 
 from anyformer.extras import explained
 from anyformer.version import __version__
 
+# What the system says of a name or place that somebody chose: not there, not allowed, too long, in a circle.
+UNUSABLE = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR,
+            errno.EISDIR)  # fmt: skip
 SPINS = "1000"  # turns of waiting before a thread sleeps: tens of microseconds; left alone it is 300,000
 
 # Plain help (no boxes): measured 0.08 s against 0.22 s with rich, and it reads the same in a log.
@@ -157,6 +160,9 @@ def main(args: Sequence[str] | None = None) -> int:
         if _out_of_resources(error):
             _trace(debug)
             return _complain(f"out of memory or disk: {str(error) or type(error).__name__}", exit_code=RESOURCES)
+        if isinstance(error, OSError) and error.errno in UNUSABLE and error.filename is not None:
+            _trace(debug)
+            return _complain(f"{os.fsdecode(error.filename)[:160]}: {error.strerror}", exit_code=USER_ERROR)
         _trace(True)
         text = str(error).splitlines()
         return _complain(

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 import anyformer
-from anyformer import Attention, Block, Model, Pooled, Stack, Tokens
+from anyformer import Attention, Block, Model, Norm, Pooled, Stack, Tokens
 from anyformer.errors import UserError
 from anyformer.training import finish, job, session
 from anyformer.training.standing import Standing
@@ -36,6 +38,31 @@ def test_what_is_no_network_is_one_error(given: Any, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="neither a name nor the spec of a network"):
         anyformer.train(made.reviews(tmp_path), preset=given, target="label", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+class Counting(Norm):
+    """Torch's batch norm, whose running means are buffers."""
+
+    def build(self, width: int) -> nn.Module:
+        return OverTokens(width)
+
+
+class OverTokens(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(x.mT).mT
+
+
+def test_numbers_that_no_checkpoint_would_hold_are_refused_after_the_first_step(tmp_path: Path) -> None:
+    spec = OWN.replace(stack=OWN.stack.replace(block=OWN.stack.block.replace(norm=Counting())))
+    with pytest.raises(UserError, match="running_mean is a buffer"):
+        anyformer.train(made.reviews(tmp_path), preset=spec, target="label", out=tmp_path / "run", device="cpu",
+                        settings=FEW, quiet=True)  # fmt: skip
+    facts = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert facts["status"] == "failed" and "buffer" in facts["reason"]
 
 
 def broken(*words: Any, **named: Any) -> Any:

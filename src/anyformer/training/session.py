@@ -17,6 +17,7 @@ import torch
 
 from anyformer import faults
 from anyformer.checkpoints import store
+from anyformer.core.building import check_buffers
 from anyformer.data.order import Order
 from anyformer.data.reopen import reopen
 from anyformer.errors import INTERRUPTED, Diverged, NoRoom, Stopped, UserError
@@ -243,6 +244,8 @@ class Session:
         for found in looked_at:
             if not self.engine.finite(found):
                 self.diverged(found, micros if not late else self.steps[found.step - 1])
+        if step == 0:  # a part of one's own may count in buffers, which no checkpoint holds: known now, not at the end
+            check_buffers(self.config.model, self.model, "the model")
         self.done = step + 1
         if len(self.pending) >= (LATE if late else 1) or self.done == self.total:
             self.flush()
