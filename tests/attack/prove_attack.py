@@ -14,6 +14,7 @@ runs       run folders with every file damaged, under every verb that opens one:
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import datetime
 import os
@@ -94,6 +95,14 @@ PROOFS: dict[str, Callable[[bool], list[Figure]]] = {
 }  # fmt: skip
 
 
+def write_figures(path: Path, found: list[Figure], proofs: list[str]) -> None:
+    """The figures of these proofs; those of others in the file stay."""
+    with path.open(newline="", encoding="utf-8") if path.is_file() else contextlib.nullcontext([]) as file:
+        kept = [row for row in list(csv.reader(file))[1:] if row[0] not in proofs]
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, lineterminator="\n").writerows([Figure._fields, *kept, *found])
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="small sizes; nothing is written to benchmarks/results")
@@ -111,8 +120,7 @@ def main() -> int:
                 print(f"  BAD {one.case}: {one.bad} of {one.tries} {one.worst}", flush=True)
     if not given.small:
         path = ROOT / "benchmarks" / "results" / f"attack-proof-{datetime.date.today()}.csv"
-        with path.open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file, lineterminator="\n").writerows([Figure._fields, *found])
+        write_figures(path, found, given.only)
         print(f"figures: {path.relative_to(ROOT)}")
     return int(any(one.bad for one in found))
 
