@@ -9,8 +9,8 @@ traceback, an abort, more than five seconds of processor time or a gigabyte of m
 from __future__ import annotations
 
 import argparse
-import faulthandler
 import contextlib
+import faulthandler
 import itertools
 import json
 import os
