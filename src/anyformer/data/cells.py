@@ -28,10 +28,12 @@ def worded(column: pa.ChunkedArray) -> pa.ChunkedArray:
         column, kind = column.cast(kind.value_type), kind.value_type
     if is_list(kind):
         return pc.binary_join(column.cast(pa.list_(pa.string())), BETWEEN)
+    if pa.types.is_float16(kind):  # which Arrow cannot round
+        column, kind = column.cast(pa.float32()), pa.float32()
     if pa.types.is_floating(kind):
         column = pc.if_else(pc.is_finite(column), column, pa.scalar(None, kind))
         # Each cell by itself: whether its neighbours are whole does not change how it is written.
-        whole = pc.and_(pc.equal(column, pc.round(column)), pc.less(pc.abs(column), 2**53))
+        whole = pc.and_(pc.equal(column, pc.round(column)), pc.less(pc.abs(column), float(2**53)))
         integers = pc.if_else(whole, column, pa.scalar(None, kind)).cast(pa.int64())
         return pc.if_else(whole, integers.cast(pa.string()), column.cast(pa.string()))
     return strings(column)
