@@ -20,6 +20,7 @@ from anyformer import faults
 from anyformer.errors import UserError
 from anyformer.outputs import FULL, flush, hold_lock, is_at, writing
 
+TRIES = 100  # names for a hidden folder; in some places, such as /proc, no folder can be made under any
 PART = ".anyformer-part-"  # begins the names of folders that are being written
 FAILING = (
     *FULL,
@@ -84,19 +85,24 @@ def make_parents(parent: Path) -> list[Path]:
 
 
 def claim_part(target: Path) -> tuple[Path, int]:
-    """The hidden folder and its lock, held for as long as this process lives."""
-    while True:
+    """The hidden folder and its lock, held for as long as this process lives.
+
+    Between its making and its lock another process may take it for a leftover: then the next name is tried.
+    """
+    for last in [False] * TRIES + [True]:
         part = target.parent / f"{PART}{mark_of(target)}-{secrets.token_hex(4)}"
         try:
             part.mkdir()
             lock = os.open(part, os.O_RDONLY)
-        except FileNotFoundError:
-            continue  # another process took it for a leftover, between its making and its lock
         except OSError as error:
-            raise unwritable(target, error) from None
-        if hold_lock(lock) and is_at(lock, part):
+            if last or not isinstance(error, FileNotFoundError):
+                raise unwritable(target, error) from None
+            continue
+        # A file system without locks has the last try unlocked: what a killed process leaves then stays.
+        if (hold_lock(lock) or last) and is_at(lock, part):
             return part, lock
         os.close(lock)
+    raise UserError("another process removes what is written there", where=str(target), fix="give another folder")
 
 
 def mark_of(target: Path) -> str:

@@ -45,6 +45,7 @@ Say = Callable[[str], None]
 START_FILE = "start.safetensors"  # the weights of a run that began with `--from`
 OWN = "own"  # how a network goes by that somebody gave instead of a name
 NEW = ".new-"  # what a folder is called until it is complete
+TRIES = 100  # names for it; there are places, such as /proc, where no folder can be made under any
 
 
 def create(request: Request, say: Say, device: torch.device, *, weights: bool = True) -> RunFolder:
@@ -100,7 +101,7 @@ def claim_new(parent: Path) -> RunFolder:
     Between its making and its lock another process may take it for a leftover, or remove an empty `parent`: then the
     next name is tried. From the lock on it is ours.
     """
-    while True:
+    for last in [False] * TRIES + [True]:
         parent.mkdir(parents=True, exist_ok=True)
         folder = RunFolder(parent / f"{NEW}{secrets.token_hex(8)}")
         try:
@@ -108,8 +109,9 @@ def claim_new(parent: Path) -> RunFolder:
             folder.hold()
             return folder
         except (FileNotFoundError, FileExistsError, UserError) as error:
-            if isinstance(error, NoRoom) or not parent.is_dir():
+            if last or isinstance(error, NoRoom) or not parent.is_dir():
                 raise
+    raise AssertionError("the last try raises")
 
 
 @contextmanager
