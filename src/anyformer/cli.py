@@ -162,7 +162,8 @@ def main(args: Sequence[str] | None = None) -> int:
             return _complain(f"out of memory or disk: {str(error) or type(error).__name__}", exit_code=RESOURCES)
         if isinstance(error, OSError) and error.errno in UNUSABLE and error.filename is not None:
             _trace(debug)
-            return _complain(f"{os.fsdecode(error.filename)[:160]}: {error.strerror}", exit_code=USER_ERROR)
+            what = f"{os.fsdecode(error.filename)[:160]}: {error.strerror}; check the name and who may use it"
+            return _complain(what, exit_code=USER_ERROR)
         _trace(True)
         text = str(error).splitlines()
         return _complain(

@@ -164,7 +164,7 @@ def test_the_measurement_would_notice(tmp_path: Path) -> None:
         raise RuntimeError("of ours")
 
     def greedy() -> int:
-        held = bytearray(BYTES + 2**28)
+        held = bytearray(BYTES + 2**29)
         return len(held) % 2
 
     for action, said in ((abort, "signal 6"), (trace, "traceback"), (greedy, "MiB"), (lambda: 3, "exit 3")):

@@ -105,8 +105,8 @@ CASES: dict[str, tuple[str, Callable[[], object]]] = {
     "serve without prometheus_client": ("prometheus_client", verb("serve", "nowhere")),
     "a chat template": ("jinja2", template),
     "a grammar": ("llguidance", grammar),
-    "ONNX": ("onnx", lambda: onnx("book.txt/onnx")),
-    "ONNX by script": ("onnxscript", lambda: onnx("book.txt/onnx")),
+    "ONNX": ("onnx", lambda: onnx("new/onnx")),
+    "ONNX by script": ("onnxscript", lambda: onnx("new/onnx")),
     "Marian's tokenizer": ("sentencepiece", marian),
 }
 

@@ -163,6 +163,6 @@ def test_settings_and_a_missing_library_are_told(monkeypatch: Any) -> None:
     for settings in ({"distance": -1.0}, {"overlap": -1.0}, {"nothing": 0.0}):
         with pytest.raises(UserError, match=next(iter(settings))):
             Detect(**settings)
-    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    monkeypatch.setitem(sys.modules, "scipy", None)
     with pytest.raises(UserError, match="scipy"):
         assign(torch.zeros(1, 2, 1), [1])

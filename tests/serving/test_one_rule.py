@@ -251,7 +251,7 @@ def test_rows_in_memory_touch_no_disk(runs: Callable[[str], Path]) -> None:
     clip = sorted((runs("clips").parent / "clips" / "high").iterdir())[0].read_bytes()
     flower = {"size": 1, "height": 2, "colour": "red"}
     asked: list[tuple[str, str, list[Any]]] = [
-        ("table", "python", [flower]), ("classifier", "python", ["good film", "x " * 500]),
+        ("table", "python", [flower]), ("classifier", "python", ["good film", "sad plot dull"]),
         ("tagger", "python", ["Anna saw Rome"]), ("translator", "python", ["one two"]),
         ("pictures", "http", [url(sink.getvalue(), "image/png")]), ("clips", "http", [url(clip, "audio/wav")]),
         ("seen", "http", [url(sink.getvalue(), "image/png")]), ("waves", "python", [{"a": [1.0] * 9, "b": [2.0] * 9}]),

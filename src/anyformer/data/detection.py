@@ -149,11 +149,14 @@ def json_files(folder: Path) -> list[Path]:
 
 def is_coco(path: Path) -> bool:
     """Whether a file is one JSON object with images, annotations with boxes, and categories; found without parsing."""
-    if path.suffix.lower() != ".json" or not path.stat().st_size:
+    if path.suffix.lower() != ".json" or not path.is_file() or not path.stat().st_size:
         return False
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        starts = data[:64].lstrip().startswith(b"{")
-        return starts and all(data.find(f'"{name}"'.encode()) >= 0 for name in (*PARTS, "bbox"))
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            starts = data[:64].lstrip().startswith(b"{")
+            return starts and all(data.find(f'"{name}"'.encode()) >= 0 for name in (*PARTS, "bbox"))
+    except OSError:  # one that may not be read is not what was meant
+        return False
 
 
 def loaded(path: Path) -> dict[str, list[Any]]:

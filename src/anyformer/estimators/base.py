@@ -118,6 +118,7 @@ class Estimator(BaseEstimator):
         request = Request(
             source, task=self.task, preset=self.preset, start=None if self.start is None else Path(self.start),
             device=self.device, settings=chosen, command=f"{type(self).__name__}.fit(...)",
+            lenient=True,
         )  # fmt: skip
         keep = None if self.keep is None else Path(self.keep)
         found = learn(request, keep, quiet=bool(self.quiet), check=self._check_columns)

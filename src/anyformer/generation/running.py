@@ -103,7 +103,8 @@ def pair_logits_of(model: Any, hidden: Tensor) -> Tensor:
 
 
 def device_of(model: nn.Module) -> torch.device:
-    return next(model.parameters()).device
+    """Where its weights are; a model without any computes on the CPU."""
+    return next((weight.device for weight in model.parameters()), torch.device("cpu"))
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ HARMLESS = {
     "remove_invalid_values": False, "assistant_early_exit": None,
 }  # fmt: skip
 # Rows are made for every beam and every text before the first token; the rest counts tokens and ids.
-MOST = {"num_beams": 4096, "num_return_sequences": 4096}
+MOST = {"num_beams": 4096, "num_return_sequences": 65_536}
 LARGEST = 2**31 - 1
 DEFAULT_NEW_TOKENS = 20  # theirs too
 

@@ -66,7 +66,7 @@ def create(request: Request, say: Say, device: torch.device, *, weights: bool = 
             folder = claim_new(path.parent)
     except OSError as error:
         raise UserError(
-            f"no run can be made there ({error.strerror})", where=str(path), fix="give another --out"
+            f"no folder can be made there ({error.strerror})", where=f"--out {path}", fix="give another --out"
         ) from None
     part = folder.path
     try:

@@ -38,6 +38,9 @@ class Request:
     settings: dict[str, Any] = field(default_factory=dict)
     command: str = ""  # the line to repeat it by
     places: dict[str, str] = field(default_factory=dict)  # where a setting was written: run.yaml:4
+    lenient: bool = (
+        False  # settings that this data has no use for are left in peace: an estimator keeps its own for all
+    )
 
     def __post_init__(self) -> None:
         for name in LISTS:  # one name may stand for a list of one
