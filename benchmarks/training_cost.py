@@ -23,6 +23,7 @@ from anyformer.objectives import Batch, Causal
 from anyformer.presets.decoders import gpt2
 from anyformer.training.engine import Engine
 from anyformer.training.optim import AdamW
+from anyformer.training.plan import Plan
 from anyformer.training.settings import Training
 
 BATCH, LENGTH, VOCAB, STEPS = 12, 64, 65, 20  # steps of a round
@@ -51,7 +52,7 @@ def ours(windows: list[torch.Tensor]) -> Callable[[int], None]:
     settings = Training(
         precision="fp32", optimizer=AdamW(rate=1e-3, betas=(0.9, 0.99)), threads=torch.get_num_threads()
     )
-    engine = Engine(net, Causal(), settings, 10**6)
+    engine = Engine(net, Causal(), settings, Plan(10**6))
     engine.compile()
     rows = torch.arange(BATCH)
 

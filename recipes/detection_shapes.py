@@ -36,6 +36,7 @@ from anyformer.objectives import Detect
 from anyformer.training.engine import Engine
 from anyformer.training.loader import Steps
 from anyformer.training.optim import AdamW
+from anyformer.training.plan import Plan
 from anyformer.training.schedule import Cosine
 from anyformer.training.settings import Training
 
@@ -143,7 +144,7 @@ def main() -> None:
             batch=asked.batch, micro_batch=asked.batch, precision="fp32", seed=asked.seed, clip=0.5,
             optimizer=AdamW(rate=rate, decay=1e-4, betas=(0.9, 0.999)), schedule=Cosine(warmup=0.03),
         )  # fmt: skip
-        engine = Engine(model, Detect(), settings, total)
+        engine = Engine(model, Detect(), settings, Plan(total))
         steps = Steps(train, Order.of(train, asked.batch, asked.seed), engine.objective, asked.batch)
         curve = []
         for step in range(total):

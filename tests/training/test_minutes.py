@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -119,10 +119,11 @@ def halved(child: Child) -> Iterator[None]:
     ended = threading.Event()
 
     def shake() -> None:
-        while not ended.is_set():
-            for number in (signal.SIGSTOP, signal.SIGCONT):
-                os.kill(child.pid, number)
-                time.sleep(0.02)
+        with suppress(ProcessLookupError):  # it has ended, or was killed
+            while not ended.is_set():
+                for number in (signal.SIGSTOP, signal.SIGCONT):
+                    os.kill(child.pid, number)
+                    time.sleep(0.02)
 
     thread = threading.Thread(target=shake)
     thread.start()
