@@ -180,7 +180,8 @@ def let_threads_sleep(given: Sequence[str]) -> None:
     """Before torch is loaded: threads of a training that wait for each other go to sleep soon instead of spinning.
 
     One that spins holds the core that the other needs as soon as another program wants one too: a step on two cores
-    then took 30 times as long, and 1.8 times with this (benchmarks/busy_neighbour.py). Who set it otherwise keeps that.
+    then took 3.5 times as long on a quiet machine and 30 times on a busy one, and twice as long with this
+    (benchmarks/busy_neighbour.py). Who set it otherwise keeps that.
     """
     if given[:1] and given[0] in ("train", "resume", "demo") and "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
