@@ -380,6 +380,7 @@ def attack(
 ) -> dict[str, tuple[int, int]]:
     """Try `count` spoilings chosen by the seed (0: all), for so many seconds; for each file its tries and bad ones."""
     figures: dict[str, tuple[int, int]] = {}
+    torch.set_num_threads(1)  # a child that is forked while threads wait here would wait for them for ever
     with tempfile.TemporaryDirectory() as root:
         folders = good_folders(Path(root) / "good")
         every = [one for one in spoilings(folders) if only in str(one)]
