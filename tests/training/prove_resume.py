@@ -1,6 +1,6 @@
 """Kill trainings at random moments and at every named point, resume them, and count the bits that differ.
 
-    make prove-resume                       50 kills over the whole matrix
+    make prove-resume                       50 kills over the whole matrix; figures in benchmarks/results
     make prove-resume ARGS="--kills 10"     fewer; ARGS="--only table" for some of it
     make prove-resume ARGS="--stop"         SIGTERM to the whole group at random moments in place of kills
 
@@ -11,6 +11,8 @@ them is used up. All log lines, samples and weights of all checkpoints left are 
 from __future__ import annotations
 
 import argparse
+import csv
+import datetime
 import os
 import random
 import signal
@@ -143,6 +145,17 @@ def one_run(row: Row, nursery: Nursery, where: Path, out: str, kills: int, plan:
     raise SystemExit(f"{row.name}: no end after 100 attempts")
 
 
+def write_figures(rows: list[Row]) -> None:
+    """The proof in full size, as benchmarks/results keeps it."""
+    path = Path(__file__).parents[2] / "benchmarks" / "results" / f"resume-proof-{datetime.date.today()}.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        lines = csv.writer(file, lineterminator="\n")
+        lines.writerow(["training", "kills", "random", "named", "runs", "differing_bits", "seconds"])
+        for row in rows:
+            lines.writerow([row.name, row.kills, row.at_random, len(row.at_points), row.runs, row.differing,
+                            round(row.seconds, 1)])  # fmt: skip
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=50)
@@ -176,6 +189,8 @@ def main() -> int:
         print(f"named points hit: {', '.join(hit)}" + (f"; not hit this time: {', '.join(missed)}" if missed else ""))
     total, differing = sum(row.kills for row in rows), sum(row.differing for row in rows)
     print(f"{total} {'stops' if asked.stop else 'kills'}, {differing} differing bits")
+    if not asked.stop and not asked.only and asked.kills == 50:
+        write_figures(rows)
     return 1 if differing else 0
 
 
