@@ -59,9 +59,13 @@ class Wire:
         if receive_buffer is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         sock.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
         limit = 2**16 if receive_buffer is None else receive_buffer
-        return cls(*await asyncio.open_connection(sock=sock, limit=limit))
+        try:
+            await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+            return cls(*await asyncio.open_connection(sock=sock, limit=limit))
+        except BaseException:
+            sock.close()
+            raise
 
     async def send(self, data: bytes) -> None:
         self.writer.write(data)
