@@ -85,3 +85,13 @@ def test_fewer_positions_than_the_rows_have_tokens_are_refused_before_a_step(pre
         said = run("train", data, "--preset", preset, "--set", "model.embed.position.length=4", "--out", "run")
     refused(said, before, tmp_path)
     assert "4 positions" in said.errors[0], said.errors
+
+
+def test_a_length_that_the_data_dictates_is_refused_and_not_replaced(tmp_path: Path) -> None:
+    data = made.pairs(tmp_path)
+    before = tree(tmp_path)
+    with standing_in(tmp_path):
+        said = run("train", data, "--preset", "bart-base-tiny", "--set", "model.decoder.embed.position.length=64",
+                   "--steps", "2", "--out", "run")  # fmt: skip
+    refused(said, before, tmp_path)
+    assert "model.decoder.embed.position.length" in said.errors[0], said.errors
