@@ -29,14 +29,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import anyformer
-from anyformer.core import compiling
 from anyformer.core.attend import ENGINES, Scores
 from anyformer.core.context import Context
-from anyformer.generation.compiled import compiled
+from anyformer.generation.config import Generation
 from anyformer.generation.decode import generate
-from anyformer.generation.device_loop import DeviceLoop
 from anyformer.generation.noise import row_seeds, token_counter
-from anyformer.generation.settings import Generation
+from anyformer.generation.runners.compiled import compiled
+from anyformer.generation.runners.device_loop import DeviceLoop
+from anyformer.kernels import compile as compiling
 
 PROMPT, NEW, CALLS = 64, 256, 3
 
@@ -552,7 +552,7 @@ def backend_of(call: Callable[[], None]) -> str:
 
 def tuning(bench: Bench) -> None:
     """Other cuts of the kernel's work than the one it takes by itself."""
-    from anyformer.core.decode_kernel import Plan, launch, plan_for
+    from anyformer.kernels.decode import Plan, launch, plan_for
 
     for heads, groups, batch, columns in ((12, 12, 1, 320), (12, 12, 32, 320), (32, 4, 1, 320), (32, 4, 1, 4096)):
         lanes = heads // groups
@@ -582,7 +582,7 @@ def engine(bench: Bench) -> None:
     """Requests that come and go: 96 prompts of different length in 32 rows, all of them told token by token."""
     from anyformer.engine.engine import Engine
     from anyformer.engine.jobs import Ended, Event, Failed, Job, NewToken
-    from anyformer.generation.rows.base import rows_for
+    from anyformer.generation.cache.base import rows_for
 
     model, count, capacity = gpt2(bench), *((6, 4) if bench.tiny else (96, 32))
     rows = rows_for(model, capacity=capacity)
@@ -609,7 +609,7 @@ def engine(bench: Bench) -> None:
 
 def int8(bench: Bench) -> None:
     """Weights in eight bits."""
-    from anyformer.core.quantise import quantise
+    from anyformer.kernels.quantise import quantise
 
     for name, make in (("gpt2 124M", gpt2), ("llama 1.1B", llama)):
         model = quantise(make(bench), "int8")
@@ -618,9 +618,9 @@ def int8(bench: Bench) -> None:
 
 def cost_of_choice(bench: Bench) -> None:
     """What choosing costs by itself: the maximum, noise in float64 over all words, the best 200."""
-    from anyformer.generation.device_loop import compiled_choice
-    from anyformer.generation.filters import narrowing
-    from anyformer.generation.graphs import Texts
+    from anyformer.generation.logits import narrowing
+    from anyformer.generation.runners.cuda_graphs import Texts
+    from anyformer.generation.runners.device_loop import compiled_choice
 
     ends = torch.tensor([], dtype=torch.long, device=bench.device)
     for batch, vocab in ((1, 32000), (1, 50257), (32, 50257)):

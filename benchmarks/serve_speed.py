@@ -33,12 +33,12 @@ import torch
 
 import anyformer
 from anyformer.checkpoints.folder import Opened
-from anyformer.data.tokenizer import train_tokenizer
+from anyformer.data.tokenizers.tokenizer import train_tokenizer
 from anyformer.engine.engine import Engine
 from anyformer.engine.jobs import Ended, Event, Failed, Job
-from anyformer.generation.rows.base import rows_for
-from anyformer.generation.settings import Generation
-from anyformer.predictor import Predictor, load
+from anyformer.generation.cache.base import rows_for
+from anyformer.generation.config import Generation
+from anyformer.inference.predictor import Predictor, load
 from tests.serving.server import Server
 from tests.serving.wire import request
 

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 import anyformer
-from anyformer.data.tokenizer import Tokenizer, train_tokenizer
+from anyformer.data.tokenizers.tokenizer import Tokenizer, train_tokenizer
 from anyformer.generation import Generation, generate
 from anyformer.generation.grammar import json_guide, vocabulary_of
 

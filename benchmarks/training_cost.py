@@ -21,10 +21,10 @@ from torch import nn
 
 from anyformer.objectives import Batch, Causal
 from anyformer.presets.decoders import gpt2
-from anyformer.training.engine import Engine
+from anyformer.training.duration import Plan
 from anyformer.training.optim import AdamW
-from anyformer.training.plan import Plan
 from anyformer.training.settings import Training
+from anyformer.training.step import Engine
 
 BATCH, LENGTH, VOCAB, STEPS = 12, 64, 65, 20  # steps of a round
 

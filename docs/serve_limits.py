@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.serving.schemas import ChatRequest, CompletionRequest, EmbeddingRequest, PredictRequest
+from anyformer.serving.request_schemas import ChatRequest, CompletionRequest, EmbeddingRequest, PredictRequest
 
 ROUTES = {
     "/v1/completions": CompletionRequest,

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from common import arguments, report, settings_of
 
-from anyformer.training.job import train
+from anyformer.training.train import train
 
 ROWS = (13_209, 3_303, 4_128)  # to train, validate and test, as the paper has them
 SETTINGS = {

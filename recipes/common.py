@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from anyformer.training.job import Run
-from anyformer.training.settings_file import parsed
+from anyformer.training.setup.settings_file import parsed
+from anyformer.training.train import Run
 
 
 def arguments(about: str | None, *, runs: int) -> argparse.Namespace:

@@ -27,18 +27,18 @@ import numpy as np
 import torch
 
 from anyformer import preset, replace_in
-from anyformer.data.arrays import Arrays
-from anyformer.data.detection import Annotated, Picture, read_coco
-from anyformer.data.detection_rows import DetectionExamples, Square, detection_examples, shares
+from anyformer.data.datasets.arrays import Arrays
+from anyformer.data.datasets.detection import DetectionExamples, Square, detection_examples, shares
+from anyformer.data.files.coco import Annotated, Picture, read_coco
 from anyformer.data.order import Order
 from anyformer.evaluation.average_precision import Precision, average_precision, found_objects, true_objects
 from anyformer.objectives import Detect
-from anyformer.training.engine import Engine
+from anyformer.training.duration import Plan
 from anyformer.training.loader import Steps
 from anyformer.training.optim import AdamW
-from anyformer.training.plan import Plan
 from anyformer.training.schedule import Cosine
 from anyformer.training.settings import Training
+from anyformer.training.step import Engine
 
 SHAPES = ("circle", "square", "triangle")
 SIDE, LEAST, MOST = 64, 12, 32  # pixels of an image, and of a shape in it

@@ -19,7 +19,7 @@ from common import arguments, report, settings_of
 
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.series_target import Future
-from anyformer.training.job import train
+from anyformer.training.train import train
 
 HOURS = 14_400  # of which a fifth each validates and tests
 SETTINGS = {

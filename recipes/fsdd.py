@@ -14,7 +14,7 @@ from pathlib import Path
 
 from common import arguments, report, settings_of
 
-from anyformer.training.job import train
+from anyformer.training.train import train
 
 SETTINGS = {
     "data.target": ("digit",),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from common import arguments, report, settings_of
 
-from anyformer.training.job import train
+from anyformer.training.train import train
 
 SETTINGS = {
     "data.words.vocab": 8000,

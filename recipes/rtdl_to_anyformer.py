@@ -33,11 +33,11 @@ from anyformer.embeds.table import Table
 from anyformer.errors import UserError
 from anyformer.families.config import Config
 from anyformer.feeds.mlp import MLP
-from anyformer.files import inside, read_json
 from anyformer.heads import Pooled, Regress
 from anyformer.mixers.attention import Attention
 from anyformer.norms.layer import LayerNorm
 from anyformer.norms.none import NoNorm
+from anyformer.safe_read import inside, read_json
 
 SIZES = "sizes.json"
 

@@ -26,13 +26,13 @@ import torch
 from anyformer import load, preset
 from anyformer.errors import Diverged, UserError
 from anyformer.evaluation.image_scores import features_of, frechet_distance, image_scores
+from anyformer.inference.predictor import Predictor
 from anyformer.nets.sagan import SAGAN
-from anyformer.predictor import Predictor
 from anyformer.training.adversarial import draw_images, train_sagan
 from anyformer.training.image_set import read_images
-from anyformer.training.job import resume, train
-from anyformer.training.run import RUN_FILE
-from anyformer.training.settings_file import parsed
+from anyformer.training.run.folder import RUN_FILE
+from anyformer.training.setup.settings_file import parsed
+from anyformer.training.train import resume, train
 
 
 def main() -> None:

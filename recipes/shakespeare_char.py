@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from common import arguments, report, settings_of
 
-from anyformer.training.job import train
 from anyformer.training.optim import AdamW, Muon
+from anyformer.training.train import train
 
 SETTINGS = {
     "data.words.kind": "char",

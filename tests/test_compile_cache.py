@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from anyformer.core import compile_cache
+from anyformer.kernels import compile_cache
 
 NOBODY = 65534
 KEPT = Path("home", ".cache", "anyformer", "compiled")
@@ -20,16 +20,16 @@ COMPILED_WORK = """
 import os, sys, torch
 if sys.argv[1:] == ["the compiler is there already"]:
     import torch._inductor.compile_fx
-from anyformer.core import few_rows
-from anyformer.core.compiling import compile_function
-assert few_rows.library() is not None
+from anyformer.kernels import cpu
+from anyformer.kernels.compile import compile_function
+assert cpu.library() is not None
 assert float(compile_function(lambda x: (x * 3).sin().sum())(torch.zeros(64))) == 0
 print(os.environ["TORCHINDUCTOR_CACHE_DIR"])
 """
 TRAINED = """
 import torch
 from torch import nn
-from anyformer.core.compile_cache import use_private_cache
+from anyformer.kernels.compile_cache import use_private_cache
 use_private_cache()
 net = nn.Linear(2, 2)
 torch.optim.AdamW(net.parameters()).step()
@@ -178,7 +178,7 @@ def test_nothing_is_made_in_a_home_of_another_user(private):
 ASKED = """
 import logging, os, stat
 logging.basicConfig(format="%(message)s")
-from anyformer.core.compile_cache import use_private_cache
+from anyformer.kernels.compile_cache import use_private_cache
 folder = use_private_cache()
 print(folder, oct(stat.S_IMODE(folder.stat().st_mode)), os.environ["TRITON_CACHE_DIR"] == str(folder / "triton"))
 """

@@ -22,18 +22,18 @@ SOON = 5.0  # seconds in which an orphan must be gone
 DECODING = """
 import time
 from pathlib import Path
-from anyformer.data import picture_workers
+from anyformer.data.images import workers
 def slow(value, folder):
     time.sleep(0.02 if value else 600)  # one of them hangs in its decoder
     return value
-for _ in picture_workers.shared(slow, list(range(1, 4000)) + [0], Path("."), 3):
+for _ in workers.shared(slow, list(range(1, 4000)) + [0], Path("."), 3):
     pass
 """
 IDLE = """
 import time
 from pathlib import Path
-from anyformer.data import picture_workers
-with picture_workers.pool(2) as workers:
+from anyformer.data.images import workers
+with workers.pool(2) as workers:
     list(workers.map(abs, range(8)))
     time.sleep(600)
 """

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from anyformer.core.loss import linear_cross_entropy
     from anyformer.core.model import Model, Output, Seq2Seq
     from anyformer.core.pyramid import Pyramid, Stage
-    from anyformer.core.quantise import quantise
     from anyformer.core.stack import Stack
     from anyformer.core.streams import Streams
     from anyformer.core.towers import Towers
@@ -37,11 +36,13 @@ if TYPE_CHECKING:
         Translator,
     )
     from anyformer.feeds import MLP, Experts
-    from anyformer.generation.compiled import compiled
+    from anyformer.generation.runners.compiled import compiled
     from anyformer.heads import LM, Boxes, Distilled, Forecast, Pair, Pooled, Regress, Replaced, Span, TokenHead
+    from anyformer.inference.predictor import Predictor, load
     from anyformer.inspection.convolution import attention_from_convolution
     from anyformer.inspection.maps import attention_maps, explain_attention
     from anyformer.inspection.routing import tokens_per_expert
+    from anyformer.kernels.quantise import quantise
     from anyformer.mixers import (
         AttendingRecurrent,
         Attention,
@@ -77,11 +78,10 @@ if TYPE_CHECKING:
         SinusoidGrid,
         Yarn,
     )
-    from anyformer.predictor import Predictor, load
     from anyformer.presets import preset, preset_names
     from anyformer.slots import Backbone, Body, Embed, Feed, Head, Mixer, Network, Norm, Position, Relative
     from anyformer.spec import Spec, replace_in
-    from anyformer.training.job import Run, resume, train
+    from anyformer.training.train import Run, resume, train
 
 WHERE = {
     "anyformer.core.attend": ("attend",),
@@ -89,7 +89,7 @@ WHERE = {
     "anyformer.core.loss": ("linear_cross_entropy",),
     "anyformer.core.model": ("Model", "Output", "Seq2Seq"),
     "anyformer.core.pyramid": ("Pyramid", "Stage"),
-    "anyformer.core.quantise": ("quantise",),
+    "anyformer.kernels.quantise": ("quantise",),
     "anyformer.core.stack": ("Stack",),
     "anyformer.core.streams": ("Streams",),
     "anyformer.core.towers": ("Towers",),
@@ -100,7 +100,7 @@ WHERE = {
         "TabularRegressor", "TextClassifier", "TextRegressor", "TokenTagger", "Translator",
     ),
     "anyformer.feeds": ("Experts", "MLP"),
-    "anyformer.generation.compiled": ("compiled",),
+    "anyformer.generation.runners.compiled": ("compiled",),
     "anyformer.heads": (
         "Boxes", "Distilled", "Forecast", "LM", "Pair", "Pooled", "Regress", "Replaced", "Span", "TokenHead",
     ),
@@ -117,13 +117,13 @@ WHERE = {
         "NTK", "Alibi", "Buckets", "Dynamic", "Grid", "Learned", "Linear", "Llama3", "NoRelative", "Rope", "Shaw",
         "Sinusoid", "SinusoidGrid", "Yarn",
     ),
-    "anyformer.predictor": ("Predictor", "load"),
+    "anyformer.inference.predictor": ("Predictor", "load"),
     "anyformer.presets": ("preset", "preset_names"),
     "anyformer.slots": (
         "Backbone", "Body", "Embed", "Feed", "Head", "Mixer", "Network", "Norm", "Position", "Relative",
     ),
     "anyformer.spec": ("Spec", "replace_in"),
-    "anyformer.training.job": ("Run", "resume", "train"),
+    "anyformer.training.train": ("Run", "resume", "train"),
 }  # fmt: skip
 # Where the classes are that a saved spec may name.
 PARTS = (

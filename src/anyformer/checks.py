@@ -13,7 +13,7 @@ from anyformer.core.model import Model, Seq2Seq
 from anyformer.embeds.joint import JointEmbedding
 from anyformer.embeds.patches import PatchEmbedding
 from anyformer.errors import UserError, did_you_mean
-from anyformer.generation.running import at_rest
+from anyformer.generation.runners.eager import at_rest
 from anyformer.slots import Feed, Mixer
 
 

@@ -65,7 +65,7 @@ def sweep(cases: Sequence[str] = tuple(CASES), *, tries: int = 24) -> list[Row]:
 def inside(folder: Path, cases: Sequence[str], tries: int) -> list[dict[str, object]]:
     """The sweep itself, where small disks may be mounted."""
     import anyformer.cli
-    import anyformer.training.job  # noqa: F401 - imported once here, so that each fork has it
+    import anyformer.training.train  # noqa: F401 - imported once here, so that each fork has it
 
     made, disk = folder / "made", folder / "disk"
     made.mkdir()

@@ -335,7 +335,7 @@ def by_verb(*words: str) -> Callable[[Path, Path], int]:
 
 def by_serve(folder: Path, scratch: Path) -> int:
     """Start a server; it is ready when it would answer."""
-    from anyformer.serving.run import Request, serve
+    from anyformer.serving.server import Request, serve
 
     try:
         serve(Request(folder, host="127.0.0.1", port=0, rows=2), lambda standing: os._exit(0))
@@ -366,8 +366,8 @@ def try_one(spoiling: Spoiling | Callable[[Path], None], good: Path, verb: str, 
 def warm_up(good: Path) -> None:
     """Import here what every process would import by itself, or a try would measure that."""
     import anyformer.cli
-    import anyformer.predictor
-    import anyformer.serving.run
+    import anyformer.inference.predictor
+    import anyformer.serving.server
 
     anyformer.load(good)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from anyformer.data.arrays import Arrays, header, new_map, reserve, save_array, write_zeros
+from anyformer.data.datasets.arrays import Arrays, header, new_map, reserve, save_array, write_zeros
 from tests.attack.full_disk import sweep, verdict
 from tests.training.test_store import may_mount
 

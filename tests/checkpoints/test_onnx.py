@@ -12,7 +12,7 @@ import torch
 from anyformer import LM, Pooled, TokenHead, preset, replace_in
 from anyformer.checkpoints.folder import Opened
 from anyformer.errors import UserError
-from anyformer.predictor import Predictor
+from anyformer.inference.predictor import Predictor
 
 
 def predictor(spec: object) -> Predictor:

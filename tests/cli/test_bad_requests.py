@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from anyformer.errors import UserError
-from anyformer.training.request import Request
-from anyformer.training.setting_paths import is_setting, setting_paths
+from anyformer.training.setup.request import Request
+from anyformer.training.setup.setting_paths import is_setting, setting_paths
 from tests.cli.bad_requests import BAD, GOOD, Bad
 from tests.cli.trying import refused, run, standing_in, tree
 

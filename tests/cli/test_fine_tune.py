@@ -20,7 +20,7 @@ STILL = ["--progress", "none", "--steps", "3", "--json"]
 
 def words_beside(folder: Path, kind: str, texts: list[str]) -> int:
     """A tokenizer trained on some texts, saved in the folder; its size."""
-    from anyformer.data.tokenizer import train_tokenizer
+    from anyformer.data.tokenizers.tokenizer import train_tokenizer
 
     words = train_tokenizer(texts, kind, 300)
     folder.mkdir(parents=True, exist_ok=True)

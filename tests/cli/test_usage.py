@@ -10,8 +10,8 @@ import pytest
 
 from anyformer.cli import every_option, main
 from anyformer.commands.usage import OTHER_OPTIONS, explain_usage
-from anyformer.training.other_names import OTHER_NAMES
-from anyformer.training.setting_paths import is_setting
+from anyformer.training.setup.other_names import OTHER_NAMES
+from anyformer.training.setup.setting_paths import is_setting
 from tests.cli.test_bad_requests import one_slip
 from tests.cli.trying import run
 

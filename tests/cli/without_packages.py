@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 import anyformer
-import anyformer.training.job  # here, and not again in every fork; it imports no optional package
+import anyformer.training.train  # here, and not again in every fork; it imports no optional package
 from anyformer.cli import main
 
 HIDE = "--installed" not in sys.argv
@@ -37,20 +37,20 @@ def verb(*words: str) -> Callable[[], None]:
 
 def onnx(folder: str = "onnx") -> None:
     from anyformer.checkpoints.folder import Opened
-    from anyformer.predictor import Predictor
+    from anyformer.inference.predictor import Predictor
 
     spec = anyformer.preset("bert-base-tiny")
     Predictor(Opened(spec, spec.build())).export(folder, to="onnx")
 
 
 def marian() -> None:
-    from anyformer.data.tokenizer_engines import sentencepiece_model
+    from anyformer.data.tokenizers.backends import sentencepiece_model
 
     sentencepiece_model({"source.spm": b""}, "source.spm")
 
 
 def grammar() -> None:
-    from anyformer.data.tokenizer import train_tokenizer
+    from anyformer.data.tokenizers.tokenizer import train_tokenizer
     from anyformer.generation.grammar import vocabulary_of
 
     vocabulary_of(train_tokenizer(["some words"], "byte", 300))
@@ -69,13 +69,13 @@ def template() -> None:
 
 
 def flac() -> None:
-    from anyformer.data.sound import with_soundfile
+    from anyformer.data.audio.decoding import with_soundfile
 
     with_soundfile(Path("a.flac"))
 
 
 def picture() -> None:
-    from anyformer.data.images import opened
+    from anyformer.data.images.preprocessing import opened
 
     opened(Path("a.png"))
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.data.conll import read_conll
-from anyformer.data.opening import opened
-from anyformer.data.pairs import read_pairs
+from anyformer.data.files.conll import read_conll
+from anyformer.data.files.open_text import opened
+from anyformer.data.files.parallel_text import read_pairs
 from anyformer.data.settings import Format
 from tests.data.bad_tables import written, zstd
 

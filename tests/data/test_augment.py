@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image, ImageEnhance, ImageOps
 
-from anyformer.data.augment import augmented, augmented_batch, erased, shifted
-from anyformer.data.augment_ops import OPERATIONS, moved
 from anyformer.data.examples import Draw
+from anyformer.data.images.augmentation import augmented, augmented_batch, erased, shifted
+from anyformer.data.images.randaugment import OPERATIONS, moved
 from anyformer.data.settings import Pictures
 
 ALL = Pictures(erase=0.5, magnitude=15)

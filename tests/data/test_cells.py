@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from anyformer.data.cells import worded
+from anyformer.data.columns.cells import worded
 
 
 @pytest.mark.parametrize("kind", [pa.float64(), pa.float32(), pa.float16()], ids=str)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from anyformer.data.conll import read_conll, write_conll
-from anyformer.data.pairs import read_pairs
+from anyformer.data.files.conll import read_conll, write_conll
+from anyformer.data.files.parallel_text import read_pairs
 from anyformer.data.settings import Format
 from anyformer.errors import UserError
 from tests.data.bad_tables import written

@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from anyformer import UserError
-from anyformer.data.detection import Annotated, read_coco
-from anyformer.data.detection_rows import DetectionExamples, detection_examples
+from anyformer.data.datasets.detection import DetectionExamples, detection_examples
 from anyformer.data.examples import Draw
+from anyformer.data.files.coco import Annotated, read_coco
 
 SIZES = {1: (40, 30), 2: (20, 40), 3: (32, 32)}  # wide, high; the third image is empty
 

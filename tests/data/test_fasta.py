@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from anyformer import UserError
-from anyformer.data.fasta import EMPTY, ODD, labelled, read_fasta
+from anyformer.data.files.fasta import EMPTY, ODD, labelled, read_fasta
+from anyformer.data.files.path_kinds import kind_of_path
+from anyformer.data.files.tables import frame_of
 from anyformer.data.gather import origin_of
-from anyformer.data.path_kinds import kind_of_path
 from anyformer.data.prepare import prepare
-from anyformer.data.reading import frame_of
 from anyformer.data.settings import Data, Format
 
 TEXT = """>sp|P1|FIRST a protein

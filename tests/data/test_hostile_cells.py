@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
-from anyformer.data import reading
-from anyformer.data.kinds import look
-from anyformer.data.pictures import read_pictures
-from anyformer.data.reading import read
+from anyformer.data.columns.kinds import look
+from anyformer.data.files import tables
+from anyformer.data.files.tables import read
+from anyformer.data.images.decode_all import read_pictures
 from anyformer.data.settings import Format
 from anyformer.errors import UserError
 
@@ -69,7 +69,7 @@ def test_moments_outside_the_calendar_are_missing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl"])
 def test_a_cell_as_large_as_a_library_is_refused(tmp_path: Path, ending: str) -> None:
-    path, long = tmp_path / f"rows.{ending}", "word " * (reading.LONGEST_CELL // 5 + 1)
+    path, long = tmp_path / f"rows.{ending}", "word " * (tables.LONGEST_CELL // 5 + 1)
     if ending == "csv":
         path.write_text(f"text,label\nfine,a\n{long},b\n")
     else:
@@ -80,7 +80,7 @@ def test_a_cell_as_large_as_a_library_is_refused(tmp_path: Path, ending: str) ->
 
 
 def test_too_many_columns_and_too_long_names_are_refused(tmp_path: Path) -> None:
-    wide = reading.MOST_COLUMNS + 1
+    wide = tables.MOST_COLUMNS + 1
     (tmp_path / "wide.csv").write_text(",".join(f"c{at}" for at in range(wide)) + "\n" + ",".join("1" * wide) + "\n")
     with pytest.raises(UserError, match="20,001 columns; at most 20,000"):
         read([tmp_path / "wide.csv"], Format())

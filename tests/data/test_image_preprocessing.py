@@ -12,7 +12,7 @@ from PIL import Image
 from transformers import BitImageProcessorPil, CLIPImageProcessorPil, DeiTImageProcessorPil, ViTImageProcessorPil
 
 from anyformer import UserError
-from anyformer.data.images import ImageSteps
+from anyformer.data.images.preprocessing import ImageSteps
 
 CLASSES = (ViTImageProcessorPil, DeiTImageProcessorPil, CLIPImageProcessorPil, BitImageProcessorPil)
 KINDS = {kind.__name__: kind for kind in CLASSES}

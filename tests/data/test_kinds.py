@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anyformer.data import conversions, kinds
+from anyformer.data.columns import convert, kinds
+from anyformer.data.columns.kinds import MISSING, Facts, date_form, days, look, numbers, strings
 from anyformer.data.frame import Frame, Source
-from anyformer.data.kinds import MISSING, Facts, date_form, days, look, numbers, strings
 from anyformer.errors import UserError
 
 R = Random(0)
@@ -138,7 +138,7 @@ def test_pieces_change_nothing(size: int, monkeypatch: pytest.MonkeyPatch) -> No
         return cases + [facts(values, name) for _, name, values in KEPT]
 
     whole = all_facts()
-    for module in (conversions, kinds):
+    for module in (convert, kinds):
         monkeypatch.setattr(module, "PIECE", size)
     assert all_facts() == whole
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from anyformer.data import opening, packing
-from anyformer.data.opening import lines, opened
+from anyformer.data.files import compression, open_text
+from anyformer.data.files.open_text import lines, opened
 from anyformer.data.settings import Format
 from anyformer.errors import UserError
 from tests.data.bad_tables import written, zstd
@@ -53,7 +53,7 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path: Path) -> None:
 
 def test_a_file_that_may_not_be_read_is_named_also_to_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (path,) = written("a.txt", TEXT)(tmp_path)
-    monkeypatch.setattr(opening.os, "access", lambda *_: False)
+    monkeypatch.setattr(open_text.os, "access", lambda *_: False)
     with pytest.raises(UserError, match=r"a\.txt: may not be read \(permission denied\); try chmod"):
         opened(path, PLAIN)
 
@@ -96,7 +96,7 @@ def test_lines_end_where_a_line_ends_and_nowhere_else(tmp_path: Path) -> None:
 def test_any_text_survives_blocks_of_any_size(text: str, block: int, tmp_path: Path) -> None:
     if not text.encode().strip() or text.startswith("\ufeff"):
         return
-    before, opening.BLOCK = opening.BLOCK, block
+    before, open_text.BLOCK = open_text.BLOCK, block
     try:
         for code in ("utf-8", "utf-16"):
             (path,) = written("a.txt", text.encode(code))(tmp_path)
@@ -108,7 +108,7 @@ def test_any_text_survives_blocks_of_any_size(text: str, block: int, tmp_path: P
             with file.stream() as stream:
                 assert stream.read().decode() == text
     finally:
-        opening.BLOCK = before
+        open_text.BLOCK = before
 
 
 def test_windows_letters_are_told_from_latin_ones(tmp_path: Path) -> None:
@@ -122,8 +122,8 @@ def test_windows_letters_are_told_from_latin_ones(tmp_path: Path) -> None:
 def test_a_small_file_that_unpacks_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (path,) = written("a.txt.gz", gzip.compress(b"a line\n" * 1_000_000))(tmp_path)
     assert opened(path, PLAIN).size == 7_000_000, "control: below the limit it is read"
-    monkeypatch.setattr(packing, "ROOM", 2**21)
-    monkeypatch.setattr(packing, "RATIO", 100)
+    monkeypatch.setattr(compression, "ROOM", 2**21)
+    monkeypatch.setattr(compression, "RATIO", 100)
     with pytest.raises(UserError, match="more than 100 times its size"):
         opened(path, PLAIN)
 

@@ -16,11 +16,11 @@ import pytest
 import torch
 from PIL import Image
 
-from anyformer.data import picture_workers
-from anyformer.data.arrays import Arrays
-from anyformer.data.images import ImageSteps
-from anyformer.data.picture_decoding import Shape, Unreadable, eight_bits, opened, pixels, plain
-from anyformer.data.pictures import normalised, picture_arrays, picture_steps, read_pictures
+from anyformer.data.datasets.arrays import Arrays
+from anyformer.data.images import workers
+from anyformer.data.images.decode_all import normalised, picture_arrays, picture_steps, read_pictures
+from anyformer.data.images.decoding import Shape, Unreadable, eight_bits, opened, pixels, plain
+from anyformer.data.images.preprocessing import ImageSteps
 from anyformer.data.settings import Pictures
 from anyformer.errors import UserError
 from tests.data.bad_images import ACCEPTED, REFUSED, SIDE, Case, bomb, colours, encoded, first, grays, see_through
@@ -233,8 +233,8 @@ def test_models_of_no_one_size_are_refused(tmp_path: Path) -> None:
 
 
 def test_workers_give_the_same_as_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(picture_workers, "FEW", 2)
-    monkeypatch.setattr(picture_workers, "TOGETHER", 3)
+    monkeypatch.setattr(workers, "FEW", 2)
+    monkeypatch.setattr(workers, "TOGETHER", 3)
     values = [str(write(tmp_path / f"{i}.png", colours(i, 10 + i % 7))) for i in range(40)]
     values[7] = str(tmp_path / "none.png")
     alone, shared = (arrays_of(values, tmp_path / str(n), processes=n) for n in (1, 2))
@@ -248,9 +248,9 @@ def test_a_picture_that_kills_its_worker_is_named(tmp_path: Path, monkeypatch: p
             os._exit(1)  # as a decoder does that crashes
         return pixels(value, folder, shape)
 
-    monkeypatch.setattr(picture_workers, "FEW", 2)
-    monkeypatch.setattr(picture_workers, "TOGETHER", 2)
-    monkeypatch.setattr(picture_workers, "pixels", deadly)
+    monkeypatch.setattr(workers, "FEW", 2)
+    monkeypatch.setattr(workers, "TOGETHER", 2)
+    monkeypatch.setattr(workers, "pixels", deadly)
     values = [str(write(tmp_path / f"{i}.png", colours(i))) for i in range(6)]
     _, _, ok, stored, said = arrays_of(values, tmp_path, processes=2)
     assert ok.tolist() == [True, True, True, True, False, True]

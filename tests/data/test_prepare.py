@@ -14,7 +14,7 @@ from anyformer.data.prepare import examples_for, frame_for, open_prepared, prepa
 from anyformer.data.prepared import Given
 from anyformer.data.settings import Columns, Data, Split, Words
 from anyformer.data.splits import TRAIN
-from anyformer.data.tokenizer import train_tokenizer
+from anyformer.data.tokenizers.tokenizer import train_tokenizer
 from anyformer.errors import UserError
 
 DRAW = np.random.default_rng(1)

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from anyformer.data.columns import Category, Date, Number, normal, quantiles
+from anyformer.data.columns.fitted import Category, Date, Number, normal, quantiles
 from anyformer.data.decide import decide
 from anyformer.data.frame import Frame, Source
 from anyformer.data.preprocess import Preprocess, fit_preprocess, fitting, sizes

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from anyformer.data import reading_csv, spool
+from anyformer.data.files import csv_rows, spool
+from anyformer.data.files.tables import frame_of, kind_of_path, read
 from anyformer.data.frame import Frame
-from anyformer.data.reading import frame_of, kind_of_path, read
 from anyformer.data.settings import Format
 from anyformer.errors import UserError
 from tests.data.bad_tables import BAD, GOOD, NOTED, Bad, row, written
@@ -143,7 +143,7 @@ def test_rows_used_and_rows_left_out_are_the_rows_of_the_file(tmp_path: Path) ->
 
 
 def test_rows_are_counted_across_small_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading_csv, "BLOCK", 256)
+    monkeypatch.setattr(csv_rows, "BLOCK", 256)
     lines = [f"a{at},{at}" + ",odd" * (at % 7 == 3) for at in range(500)]
     frame = table(tmp_path, "name,n\n" + "\n".join(lines))
     assert frame.numbers is not None
@@ -152,7 +152,7 @@ def test_rows_are_counted_across_small_blocks(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_field_longer_than_a_block_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading_csv, "BLOCK", 1024)
+    monkeypatch.setattr(csv_rows, "BLOCK", 1024)
     long = "word, " * 5000
     frame = table(tmp_path, f'text,n\nshort,1\n"{long}",2\nshort,3\n')
     assert frame.column("text").to_pylist() == ["short", long, "short"]
@@ -202,9 +202,9 @@ def test_quotes_that_hold_fields_together_are_told_from_those_in_texts(tmp_path:
 
 
 def test_a_stray_quote_far_down_is_found_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from anyformer.data import layout
+    from anyformer.data.files import csv_dialect
 
-    for module in (layout, reading_csv):
+    for module in (csv_dialect, csv_rows):
         monkeypatch.setattr(module, "SAMPLE", 2000)
     lines = [f"{at}\ttext {at}\tx" for at in range(600)]
     lines[500], lines[540] = '500\t"open and\tx', '540\tclosed" late\tx'
@@ -226,7 +226,7 @@ def test_several_files_are_put_together_by_name(tmp_path: Path) -> None:
 
 def test_a_large_table_goes_to_the_cache_and_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spool, "LARGE", 1000)
-    monkeypatch.setattr(reading_csv, "BLOCK", 512)
+    monkeypatch.setattr(csv_rows, "BLOCK", 512)
     path = written("a.csv", "name,n\n" + "".join(f"a{at},{at}\n" for at in range(2000)))(tmp_path)
     kept, mapped = read(path, PLAIN), read(path, PLAIN, cache=tmp_path / "cache")
     assert mapped.table.equals(kept.table)
@@ -238,7 +238,7 @@ def test_a_large_table_goes_to_the_cache_and_is_the_same(tmp_path: Path, monkeyp
 
 def test_a_cache_is_left_empty_by_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spool, "LARGE", 1000)
-    monkeypatch.setattr(reading_csv, "BLOCK", 512)
+    monkeypatch.setattr(csv_rows, "BLOCK", 512)
     path = written("a.csv", row(1900, "short", "name,n\n" + "".join(f"a{at},{at}\n" for at in range(2000))))(tmp_path)
     with pytest.raises(UserError, match="row 1900"):
         read(path, PLAIN, bad="error", cache=tmp_path / "cache")
@@ -246,9 +246,9 @@ def test_a_cache_is_left_empty_by_an_error(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_types_that_change_late_reach_earlier_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from anyformer.data import reading_json
+    from anyformer.data.files import json_rows
 
-    monkeypatch.setattr(reading_json, "BATCH", 10)
+    monkeypatch.setattr(json_rows, "BATCH", 10)
     rows = [{"n": at, "same": "x"} for at in range(40)] + [{"n": 0.5, "new": [1]}, {"n": "word", "new": None}]
     path = written("a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))(tmp_path)
     kept = read(path, PLAIN)
@@ -281,9 +281,9 @@ def test_json_rows_are_read_whichever_way_they_are_written(form: str, tmp_path: 
 
 
 def test_a_list_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from anyformer.data import reading_json
+    from anyformer.data.files import json_rows
 
-    monkeypatch.setattr(reading_json, "BLOCK", 7)
+    monkeypatch.setattr(json_rows, "BLOCK", 7)
     rows = [{"n": at, "t": "é]},[" * 5} for at in range(30)]
     assert table(tmp_path, json.dumps(rows, ensure_ascii=False), "a.json").table.to_pylist() == rows
 
@@ -461,8 +461,8 @@ MEASURE = """
 import sys, time
 from pathlib import Path
 start = time.perf_counter()
-from anyformer.data.kinds import look
-from anyformer.data.reading import read
+from anyformer.data.columns.kinds import look
+from anyformer.data.files.tables import read
 from anyformer.data.settings import Format
 frame = read([Path(sys.argv[1])], Format(), cache=Path(sys.argv[2]))
 facts = look(frame, {})

@@ -13,7 +13,7 @@ from anyformer.data.examples import Draw
 from anyformer.data.prepare import examples_for, prepare
 from anyformer.data.settings import Data, Pictures, Split, Words
 from anyformer.data.targets import Classes
-from anyformer.data.tokens import Framer, around, fair
+from anyformer.data.tokenizers.parallel_encode import Framer, around, fair
 
 DRAW = np.random.default_rng(0)
 WORDS = "the rose is red and violets are blue but oaks stand tall in old woods near a quiet lake".split()
@@ -233,7 +233,7 @@ def test_examples_go_to_another_process_without_their_arrays(tmp_path):
 
 
 def test_a_row_without_a_token_gets_one(tmp_path):
-    from anyformer.data.tokenizer import train_tokenizer
+    from anyformer.data.tokenizers.tokenizer import train_tokenizer
 
     bare = train_tokenizer(["a b c"], "bpe", 300)
     assert Framer(bare, 8, 1)([[]])[0] != []

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from anyformer import UserError
+from anyformer.data.datasets.series import SeriesExamples, after, window
 from anyformer.data.prepare import open_prepared, prepare
 from anyformer.data.prepared import Prepared
-from anyformer.data.series import SeriesExamples, after, window
 from anyformer.data.series_target import Future
 from anyformer.data.settings import Data, Split, Steps
 

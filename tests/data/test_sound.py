@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from anyformer import UserError
-from anyformer.data.arrays import Arrays
+from anyformer.data.audio.column import decode_sounds
+from anyformer.data.audio.decoding import look_at, read_sound, resample
+from anyformer.data.datasets.arrays import Arrays
+from anyformer.data.datasets.rows import RowExamples
 from anyformer.data.examples import Draw
+from anyformer.data.files.audio_folders import read_sounds, unlabelled
 from anyformer.data.prepare import examples_for, frame_for, open_prepared, prepare
-from anyformer.data.rows import RowExamples
 from anyformer.data.settings import Data, Sounds
-from anyformer.data.sound import look_at, read_sound, resample
-from anyformer.data.sound_folders import read_sounds, unlabelled
-from anyformer.data.sound_rows import decode_sounds
 
 RATE = 1000
 

@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from anyformer.data import corpus, documents
-from anyformer.data.encoder import Encoder
+from anyformer.data.datasets import corpus
+from anyformer.data.datasets.text import boundary, prepare_text, prepare_texts, window
+from anyformer.data.datasets.windows import Windows
+from anyformer.data.files import documents
 from anyformer.data.prepared import Given, Prepared
 from anyformer.data.settings import Data, Split, Words
-from anyformer.data.text import boundary, prepare_text, prepare_texts, window
-from anyformer.data.tokenizer import open_tokenizer, train_tokenizer
-from anyformer.data.windows import Windows
+from anyformer.data.tokenizers.fast_encode import Encoder
+from anyformer.data.tokenizers.tokenizer import open_tokenizer, train_tokenizer
 from anyformer.errors import UserError
 
 WORDS = "the of a rose is by any other name would smell as sweet Ä ö 漢字 don't 3.14 (x)".split(" ")
@@ -100,7 +101,7 @@ def test_the_fast_encoder_equals_the_tokenizer(kind: str, monkeypatch: pytest.Mo
     encoder = Encoder(tokenizer, kind)
     assert [row.tolist() for row in encoder.encode(pieces)] == expected
     assert [row.tolist() for row in encoder.encode(pieces)] == expected  # from memory
-    monkeypatch.setattr("anyformer.data.encoder.MOST", 100)
+    monkeypatch.setattr("anyformer.data.tokenizers.fast_encode.MOST", 100)
     assert [row.tolist() for row in encoder.encode(pieces)] == expected  # after forgetting
 
 
@@ -108,7 +109,7 @@ def test_a_wrong_rule_of_words_would_be_noticed(monkeypatch: pytest.MonkeyPatch)
     import re
 
     tokenizer = train_tokenizer([prose(20_000)], "bpe", 700)
-    monkeypatch.setattr("anyformer.data.encoder.WORDS", re.compile(r"(?=e)"))
+    monkeypatch.setattr("anyformer.data.tokenizers.fast_encode.WORDS", re.compile(r"(?=e)"))
     text = prose(2_000, 1)
     assert Encoder(tokenizer, "bpe").encode([text])[0].tolist() != tokenizer.encode(text, special=False)
 

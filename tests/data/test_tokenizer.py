@@ -15,9 +15,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anyformer.data.tokenizer import Tokenizer, open_tokenizer, train_tokenizer
-from anyformer.data.tokenizer_files import read_pieces
-from anyformer.data.tokenizer_training import byte_name
+from anyformer.data.tokenizers.files import read_pieces
+from anyformer.data.tokenizers.tokenizer import Tokenizer, open_tokenizer, train_tokenizer
+from anyformer.data.tokenizers.training import byte_name
 from anyformer.errors import UserError
 from tests.data.tokenizer_texts import SHARED, byte_bpe, corpus, pieces, texts, wordpieces, write
 
@@ -108,7 +108,7 @@ def test_safe_reading_of_published_tokenizers(tmp_path):
 def test_training_gives_the_same_tokenizer_in_every_process(trained):
     code = (
         "from tests.data.test_tokenizer import KINDS, corpus\n"
-        "from anyformer.data.tokenizer import train_tokenizer\n"
+        "from anyformer.data.tokenizers.tokenizer import train_tokenizer\n"
         "rows = corpus() + ['<s> hello </s> <pad> <new> [CLS] [SEP]'] * 50\n"
         "print({k: train_tokenizer(iter(rows), k, v, extra=['<new>']).sha256 for k, v in KINDS.items()})"
     )
@@ -293,7 +293,8 @@ def test_published_albert_vocabulary(caplog):
 
 
 def test_importing_brings_no_heavy_library():
-    code = "import sys, anyformer.data.tokenizer; print({'transformers', 'sentencepiece', 'google'} & set(sys.modules))"
+    heavy = "{'transformers', 'sentencepiece', 'google'}"
+    code = f"import sys, anyformer.data.tokenizers.tokenizer; print({heavy} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
 
 
@@ -386,7 +387,7 @@ def test_links_out_of_the_folder_are_not_followed(tmp_path):
 
 
 def test_too_large_files_are_not_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("anyformer.files.LIMIT", 100)
+    monkeypatch.setattr("anyformer.safe_read.LIMIT", 100)
     with pytest.raises(UserError, match="more than 100 bytes"):
         open_tokenizer(write(tmp_path, {"tokenizer.json": GOOD}))
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from anyformer.data.tokenizer import Tokenizer, open_tokenizer, train_tokenizer
-from anyformer.data.tokenizer_files import read_pieces
-from anyformer.data.tokenizer_folder import merges_of
+from anyformer.data.tokenizers.files import read_pieces
+from anyformer.data.tokenizers.folder import merges_of
+from anyformer.data.tokenizers.tokenizer import Tokenizer, open_tokenizer, train_tokenizer
 from tests.data.tokenizer_texts import SHARED, byte_bpe, corpus, pieces, texts, wordpieces, write
 
 Files = dict[str, object]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from anyformer.data.tokenizer import Tokenizer, open_tokenizer, train_tokenizer
+from anyformer.data.tokenizers.tokenizer import Tokenizer, open_tokenizer, train_tokenizer
 from tests.data.test_tokenizer_equality import FORMS, corpus
 from tests.data.tokenizer_texts import texts, write
 

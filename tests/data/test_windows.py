@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from anyformer.data.datasets.windows import Windows
 from anyformer.data.examples import Draw
-from anyformer.data.tokenizer import train_tokenizer
-from anyformer.data.windows import Windows
+from anyformer.data.tokenizers.tokenizer import train_tokenizer
 from anyformer.errors import UserError
 
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from anyformer import preset
-from anyformer.data.tokenizer import train_tokenizer
+from anyformer.data.tokenizers.tokenizer import train_tokenizer
 from anyformer.demo import data, inside
 from anyformer.demo.learned import Learned, thinned
 from anyformer.demo.sampling import complete, text_of
-from anyformer.training.job import Run
+from anyformer.training.train import Run
 
 
 @pytest.fixture(scope="module")

@@ -93,7 +93,7 @@ def grid(small: bool = False) -> Iterator[tuple[int, int, int, int, int, int, to
 
 def check(small: bool = False) -> dict[torch.dtype, float]:
     """The largest gap to the definition for each dtype; every case within its bound."""
-    from anyformer.core.decode_kernel import attend_in_places, refusal
+    from anyformer.kernels.decode import attend_in_places, refusal
 
     worst: dict[torch.dtype, float] = {}
     for number, (heads, groups, queries, channels, wide, columns, dtype, case, reach) in enumerate(grid(small)):
@@ -121,7 +121,7 @@ def check_put(
     dtypes: tuple[torch.dtype, ...],
 ) -> None:  # fmt: skip
     """One kernel for putting and attending: the answers of two, and the buffers as they would be."""
-    from anyformer.core.decode_kernel import rows_attention_put
+    from anyformer.kernels.decode import rows_attention_put
 
     cases = itertools.product(heads_and_groups, widths, rules, dtypes)
     for number, ((heads, groups), columns, rule, dtype) in enumerate(cases):
@@ -146,7 +146,7 @@ def check_put(
 
 
 def test_control_a_row_that_reaches_too_far_is_seen() -> None:
-    from anyformer.core.decode_kernel import attend_in_places
+    from anyformer.kernels.decode import attend_in_places
 
     q, k, v, index = inputs(4, 2, 1, 64, 64, 300, torch.float32, (10, 200))
     scores = described("plain", index + 1, 300, 64, 4)
@@ -154,7 +154,7 @@ def test_control_a_row_that_reaches_too_far_is_seen() -> None:
 
 
 def test_neighbours_change_no_bit() -> None:
-    from anyformer.core.decode_kernel import attend_in_places
+    from anyformer.kernels.decode import attend_in_places
 
     for columns in (321, 1025):
         q, k, v, index = inputs(8, 2, 1, 64, 64, columns, torch.float32, (columns - 1, 64, 7, 200))
@@ -166,7 +166,7 @@ def test_neighbours_change_no_bit() -> None:
 
 
 def test_it_is_chosen_for_what_it_can_do_and_for_nothing_else() -> None:
-    from anyformer.core.decode_kernel import try_out
+    from anyformer.kernels.decode import try_out
 
     assert try_out(torch.device("cuda", 0)), "the kernel is not chosen before it was tried"
     q, k, v, index = inputs(4, 2, 1, 64, 64, 300, torch.float32, (10, 200))
@@ -181,7 +181,7 @@ def test_it_is_chosen_for_what_it_can_do_and_for_nothing_else() -> None:
 
 def test_a_graph_holds_it_and_follows_the_rows() -> None:
     from anyformer.core.attend import attend
-    from anyformer.core.decode_kernel import attend_in_places, try_out
+    from anyformer.kernels.decode import attend_in_places, try_out
 
     assert try_out(torch.device("cuda", 0))
     q, k, v, index = inputs(8, 2, 1, 64, 64, 700, torch.float32, (699, 699))

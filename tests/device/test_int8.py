@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from anyformer import compiled, preset
-from anyformer.core.quantise import quantise
-from anyformer.generation import Generation, generate, on_device
+from anyformer.generation import Generation, generate
+from anyformer.generation.runners import on_device
+from anyformer.kernels.quantise import quantise
 
 pytestmark = [pytest.mark.device, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 PRESETS = ["gpt2-tiny", "llama3-8b-tiny"]

@@ -13,9 +13,10 @@ import torch
 
 from anyformer import Mixer, compiled, preset
 from anyformer.engine.engine import Engine
-from anyformer.generation import Generation, generate, on_device
-from anyformer.generation.rows.base import rows_for
-from anyformer.generation.rows.slots import SlotRows
+from anyformer.generation import Generation, generate
+from anyformer.generation.cache.base import rows_for
+from anyformer.generation.cache.slots import SlotRows
+from anyformer.generation.runners import on_device
 from tests.generation.engines import job, told, until
 from tests.generation.nets import POSITIONS
 from tests.generation.schedules import run, worst

@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny GPT-2 of Hugging Face with a tokenizer of its own."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    from anyformer.data.tokenizer import train_tokenizer
+    from anyformer.data.tokenizers.tokenizer import train_tokenizer
 
     words = train_tokenizer(["Once upon a time there was a rose. " * 20], "bpe", 300)
     torch.manual_seed(0)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import anyformer
-from anyformer.data.tokenizer import train_tokenizer
+from anyformer.data.tokenizers.tokenizer import train_tokenizer
 from anyformer.errors import UserError
 from anyformer.families import FAMILIES
 from tests.cli import made

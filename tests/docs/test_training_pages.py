@@ -85,7 +85,7 @@ def test_what_the_page_shows_is_printed(home: Path) -> None:
 
 
 def test_settings_of_the_page_exist() -> None:
-    from anyformer.training.setting_paths import is_setting
+    from anyformer.training.setup.setting_paths import is_setting
 
     page = (DOCS / "train.md").read_text()
     named = set(re.findall(r"`((?:data|model|objective|training)\.[a-z_.]+[a-z])", page))

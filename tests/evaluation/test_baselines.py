@@ -12,9 +12,9 @@ import pytest
 from anyformer.evaluation import baselines as module
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.average_precision import Objects
+from anyformer.evaluation.baseline_rows import Rows, sampled
 from anyformer.evaluation.baselines import baselines, compressed, strong, trivial, trivial_name
 from anyformer.evaluation.features import codes, pixels
-from anyformer.evaluation.rows import Rows, sampled
 from anyformer.evaluation.translation_table import ROUNDS, word_table
 
 ROWS, TRAIN = 400, 300

@@ -8,8 +8,8 @@ from sklearn.linear_model import Ridge
 
 from anyformer.evaluation import forecasts
 from anyformer.evaluation.answers import Answers
+from anyformer.evaluation.baseline_rows import Rows, Series
 from anyformer.evaluation.baselines import baselines
-from anyformer.evaluation.rows import Rows, Series
 
 LENGTH, HORIZON, SPLIT = 60, 12, 600
 

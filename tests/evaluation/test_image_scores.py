@@ -11,7 +11,7 @@ from torch import Tensor
 
 from anyformer import Model, Patches, Pooled, Stack, UserError
 from anyformer.checkpoints.folder import Opened
-from anyformer.data.pictures import picture_steps
+from anyformer.data.images.decode_all import picture_steps
 from anyformer.evaluation.image_scores import (
     features_of,
     frechet_distance,
@@ -20,7 +20,7 @@ from anyformer.evaluation.image_scores import (
     inception_score,
     whole_numbers,
 )
-from anyformer.predictor import Predictor
+from anyformer.inference.predictor import Predictor
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:

@@ -15,7 +15,7 @@ from anyformer.evaluation.facts import evaluation_facts
 from anyformer.evaluation.metrics import metrics
 from anyformer.evaluation.report import write_report
 from anyformer.evaluation.run_files import read_run, smoothed, thinned
-from anyformer.evaluation.wording import relation, verdict
+from anyformer.evaluation.sentences import relation, verdict
 
 EVIL = "<script>alert(1)</script>"
 ATTRIBUTE = '"onmouseover="alert(1)" x="'

@@ -15,7 +15,7 @@ from anyformer import preset
 from anyformer.engine.engine import Engine
 from anyformer.engine.jobs import Ended, Event, Failed, Job, NewToken
 from anyformer.generation import Generation, generate
-from anyformer.generation.rows.base import Row, Rows, rows_for
+from anyformer.generation.cache.base import Row, Rows, rows_for
 from tests.generation.nets import build
 
 

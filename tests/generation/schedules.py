@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from anyformer.core.model import Seq2Seq
+from anyformer.generation.cache.base import LoneRows, Rows
 from anyformer.generation.prompts import decoder_of
-from anyformer.generation.rows.base import LoneRows, Rows
-from anyformer.generation.running import device_of
+from anyformer.generation.runners.eager import device_of
 
 
 @dataclass

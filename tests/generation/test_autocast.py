@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from anyformer import compiled
-from anyformer.generation import Generation, generate, on_device, score
+from anyformer.generation import Generation, generate, score
+from anyformer.generation.runners import on_device
 from tests.generation.nets import POSITIONS, build, decoder, ids, pair
 
 HALF = {"device_type": "cpu", "dtype": torch.bfloat16}

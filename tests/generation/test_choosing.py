@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from anyformer.errors import UserError
 from anyformer.generation import Generation
-from anyformer.generation.choosing import Choosing
+from anyformer.generation.batch_sampler import Choosing
 from anyformer.generation.decode import Begun, Decoding
-from anyformer.generation.filters import top_k, top_p, top_p_sorted
+from anyformer.generation.logits import top_k, top_p, top_p_sorted
 from anyformer.generation.noise import draw, gumbel
 
 VOCAB, STEPS = 13, 6

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from anyformer import LM, Attention, Block, Model, Recurrent, Rope, Stack, Tokens, UserError
-from anyformer.core.compiling import load
-from anyformer.generation import Generation, generate, sheet
-from anyformer.generation.compiled import Compiled, compiled
+from anyformer.generation import Generation, generate
+from anyformer.generation.runners import compiled_texts
+from anyformer.generation.runners.compiled import Compiled, compiled
+from anyformer.kernels.compile import load
 
 GREEDY = Generation(max_new_tokens=12)
 DRAWN = Generation(max_new_tokens=12, do_sample=True, temperature=1.3, top_k=20, top_p=0.95, seed=7)
@@ -63,7 +64,7 @@ def test_same_tokens_and_no_further_graphs(pair: tuple[torch.nn.Module, Compiled
 
 def test_columns_of_one_size_would_be_seen_by_the_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control of the law above: where the compiler is not told that columns vary, longer texts make graphs."""
-    monkeypatch.setattr(sheet, "any_size", lambda tensor, axis: None)
+    monkeypatch.setattr(compiled_texts, "any_size", lambda tensor, axis: None)
     code = compiled(small(depth=1))
     with load().patch(automatic_dynamic_shapes=False):  # it would also remember what varied in the tests before
         generate(code, prompts(1, 5), settings=GREEDY)
@@ -109,9 +110,10 @@ WITHOUT = """
 import logging, torch
 logging.basicConfig(format="%(message)s")
 from anyformer import LM, Attention, Block, Model, Stack, Tokens
-from anyformer.core.compiling import load
-from anyformer.generation import Generation, generate, sheet
-from anyformer.generation.compiled import compiled
+from anyformer.kernels.compile import load
+from anyformer.generation import Generation, generate
+from anyformer.generation.runners import compiled_texts
+from anyformer.generation.runners.compiled import compiled
 stack = Stack(width=16, depth=1, causal=True, block=Block(mixer=Attention(heads=2)))
 model = Model(embed=Tokens(vocab=11), stack=stack, head=LM()).build(seed=0).eval()
 ids, asked = torch.tensor([[1, 2, 3]]), Generation(max_new_tokens=5)

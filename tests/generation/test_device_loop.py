@@ -14,13 +14,13 @@ import pytest
 import torch
 
 import anyformer
-from anyformer.generation import device_loop, on_device
-from anyformer.generation.compiled import compiled
+from anyformer.generation.config import Generation
 from anyformer.generation.decode import generate, stream
-from anyformer.generation.device_loop import DeviceLoop
-from anyformer.generation.graphs import Glance, Texts, captured, first_largest, repeat
 from anyformer.generation.noise import row_seeds
-from anyformer.generation.settings import Generation
+from anyformer.generation.runners import device_loop, on_device
+from anyformer.generation.runners.compiled import compiled
+from anyformer.generation.runners.cuda_graphs import Glance, Texts, captured, first_largest, repeat
+from anyformer.generation.runners.device_loop import DeviceLoop
 
 GREEDY = Generation(max_new_tokens=10)
 DRAWN = Generation(max_new_tokens=10, do_sample=True, seed=3, top_k=40, temperature=0.9)
@@ -229,7 +229,7 @@ except ImportError:
     sys.exit("no triton")
 import torch
 from anyformer.core.attend import ENGINES
-from anyformer.core.row_kernel import plain, row_linear
+from anyformer.kernels.row import plain, row_linear
 from tests.device import test_decode_kernel as kernel
 try:
     for number, (heads, groups, queries, columns, case) in enumerate((

@@ -18,7 +18,7 @@ from anyformer.engine.jobs import Busy, Call, Cancelled, Closed, Job, PromptRead
 from anyformer.engine.queue import Waiting
 from anyformer.errors import UserError
 from anyformer.generation import Generation, score
-from anyformer.generation.rows.base import LoneRows, rows_for
+from anyformer.generation.cache.base import LoneRows, rows_for
 from tests.generation.engines import alone, at_rest, job, net, running, told, turns, until
 
 GPT, PAIR = "gpt2-tiny", "t5-small-tiny"

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from anyformer.core.model import Seq2Seq
-from anyformer.core.places import Places
+from anyformer.core.static_cache import Places
 from anyformer.engine.engine import Engine
 from anyformer.engine.jobs import Job, NewToken
 from anyformer.engine.writers import Writers
 from anyformer.generation import Generation
-from anyformer.generation.choosing import Choosing
-from anyformer.generation.rows.base import LoneRows, rows_for
+from anyformer.generation.batch_sampler import Choosing
+from anyformer.generation.cache.base import LoneRows, rows_for
 from tests.generation.engines import Faulty, alone, at_rest, job, net, running, told, turns, until
 from tests.generation.nets import doubt, same
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from anyformer import Rope, UserError
-from anyformer.data.tokenizer import Tokenizer, train_tokenizer
+from anyformer.data.tokenizers.tokenizer import Tokenizer, train_tokenizer
 from anyformer.generation import Generated, Generation, generate
 from anyformer.generation import grammar as grammars
 from anyformer.generation.grammar import Grammar, choice_guide, json_guide, regex_guide, vocabulary_of
@@ -236,7 +236,7 @@ def test_proposals_change_nothing() -> None:
 
 def test_an_engine_obeys_guides() -> None:
     from anyformer.engine.engine import Engine, written
-    from anyformer.generation.rows.base import rows_for
+    from anyformer.generation.cache.base import rows_for
 
     tokenizer = words("bpe")
     engine = Engine(rows_for(net(tokenizer.size), capacity=4), text_of=tokenizer.decode)

@@ -10,13 +10,13 @@ import torch
 from torch.nn import functional as F
 
 from anyformer import LM, MLP, Alibi, Attention, Block, Experts, Learned, Model, RMSNorm, Rope, Stack, Tokens, UserError
-from anyformer.core import few_rows
-from anyformer.core.few_rows import FewRows
-from anyformer.core.quantise import quantise
 from anyformer.generation import Generation, generate, own_draft
-from anyformer.generation.compiled import compiled
-from anyformer.generation.plain_step import is_plain
-from anyformer.generation.sheet import SheetTexts
+from anyformer.generation.runners.compiled import compiled
+from anyformer.generation.runners.compiled_texts import SheetTexts
+from anyformer.generation.runners.cpu_step import is_plain
+from anyformer.kernels import cpu
+from anyformer.kernels.cpu import FewRows
+from anyformer.kernels.quantise import quantise
 from tests.generation.test_compiled import count
 
 GREEDY = Generation(max_new_tokens=12)
@@ -74,14 +74,14 @@ def test_products_of_any_shape_and_the_same_bits_whatever_comes_with_a_row() -> 
         for rounded in (False, True):
             held, by = (values, scales) if rounded else (weight, None)
             wide = held.double() * (1 if by is None else by.double()[:, None])
-            alone = torch.stack([few_rows.few_rows(row, held, by, bias) for row in x])
+            alone = torch.stack([cpu.few_rows(row, held, by, bias) for row in x])
             assert torch.allclose(alone.double(), x.double() @ wide.T + bias, atol=1e-3, rtol=1e-4)
             for rows in (2, 3, 5, 8, 16, 49, 50):
                 for number in {1, threads}:
                     torch.set_num_threads(number)
-                    assert torch.equal(few_rows.few_rows(x[:rows], held, by, bias), alone[:rows]), (outs, width, rows)
+                    assert torch.equal(cpu.few_rows(x[:rows], held, by, bias), alone[:rows]), (outs, width, rows)
                     torch.set_num_threads(threads)
-            assert not torch.equal(few_rows.few_rows(x[1:3], held, by, bias), alone[:2])  # the comparison sees rows
+            assert not torch.equal(cpu.few_rows(x[1:3], held, by, bias), alone[:2])  # the comparison sees rows
 
 
 def test_only_a_few_rows_of_float32_are_taken_over() -> None:
@@ -92,9 +92,9 @@ def test_only_a_few_rows_of_float32_are_taken_over() -> None:
         return F.linear(given[0], given[1], given[3])
 
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
-        patch.setattr(few_rows, "few_rows", spy)
+        patch.setattr(cpu, "few_rows", spy)
         with FewRows():
-            for x in (torch.randn(2, 3, 4), torch.randn(few_rows.FEW + 1, 4), torch.randn(2, 4).double()):
+            for x in (torch.randn(2, 3, 4), torch.randn(cpu.FEW + 1, 4), torch.randn(2, 4).double()):
                 assert F.linear(x, weight.to(x.dtype)).shape == (*x.shape[:-1], 8)
             F.linear(torch.randn(1, 8), weight.T)  # rows that do not lie one after the other
     assert taken == [(2, 3, 4)]
@@ -137,14 +137,14 @@ def test_a_row_gets_the_same_bits_in_any_company(name: str, kind: str) -> None:
 def test_no_shape_is_made_anew() -> None:
     """Batches of 1 to 32 rows, texts of one to several blocks of columns, float32 and 8 bits: one library for all."""
     codes = [compiled(build("gpt2", kind)) for kind in ("float", "int8")]
-    made, held = count(), few_rows.library.cache_info().misses
+    made, held = count(), cpu.library.cache_info().misses
     for code in codes:
         for rows in (1, 2, 3, 8, 17, 32):
             for length in (1, 62, 131):
                 new = generate(code, prompts(rows, length), settings=Generation(max_new_tokens=4)).new
                 assert new.shape == (rows, 4)
         assert code.ours and "attempts" not in vars(code)  # torch's compiler was not even asked
-    assert made == count() and few_rows.library.cache_info().misses <= max(held, 1)
+    assert made == count() and cpu.library.cache_info().misses <= max(held, 1)
 
 
 def test_weights_are_read_anew() -> None:
@@ -193,7 +193,7 @@ def test_a_draft_that_is_mostly_wrong_changes_nothing_either(monkeypatch: pytest
     """The control of the draft: weights of three levels guess badly, and the text is the model's all the same."""
     model, asked = small(), Generation(max_new_tokens=40)
     want, good = (generate(model, prompts(2, 6), settings=asked, draft=draft) for draft in (None, "int8"))
-    monkeypatch.setattr("anyformer.core.int8.LARGEST", 1)
+    monkeypatch.setattr("anyformer.kernels.int8.LARGEST", 1)
     own_draft.KEPT.clear()
     bad = generate(model, prompts(2, 6), settings=asked, draft="int8")
     assert torch.equal(want.ids, good.ids) and torch.equal(want.ids, bad.ids)

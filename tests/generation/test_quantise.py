@@ -12,12 +12,11 @@ from torch.nn import functional as F
 import anyformer
 from anyformer import LM, MLP, Attention, Block, Experts, Model, Stack, Tokens, UserError
 from anyformer.checkpoints.folder import save_foreign, save_own
-from anyformer.core import few_rows as few_rows_module
-from anyformer.core import int8
-from anyformer.core.few_rows import few_rows
-from anyformer.core.int8 import Int8, Int8Linear, by_reading, by_widening
-from anyformer.core.quantise import quantise
 from anyformer.generation import Generation, generate
+from anyformer.kernels import cpu, int8
+from anyformer.kernels.cpu import few_rows
+from anyformer.kernels.int8 import Int8, Int8Linear, by_reading, by_widening
+from anyformer.kernels.quantise import quantise
 
 quick = pytest.mark.quick
 
@@ -90,7 +89,7 @@ def test_writing_with_rounded_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     made = generate(model, torch.tensor([[1, 2, 3]]), settings=Generation(max_new_tokens=6))
     ours = model(made.ids[:, :-1]).logits.detach()
     monkeypatch.setattr(int8, "available", lambda: False)
-    monkeypatch.setattr(few_rows_module, "few_rows", None)  # nobody asks for it any more
+    monkeypatch.setattr(cpu, "few_rows", None)  # nobody asks for it any more
     whole = model(made.ids[:, :-1]).logits
     assert torch.equal(made.new, whole[:, 2:].argmax(-1)) and torch.allclose(ours, whole, atol=1e-5)
     with pytest.raises(UserError, match="no weights to round"):

@@ -26,16 +26,16 @@ from anyformer import (
     UserError,
     preset,
 )
-from anyformer.core.joining import Records, joined_records
-from anyformer.core.places import PlacedState, Places
+from anyformer.core.join_states import Records, joined_records
 from anyformer.core.state import State
+from anyformer.core.static_cache import PlacedState, Places
 from anyformer.generation import Generation, generate
-from anyformer.generation.choosing import Choosing
-from anyformer.generation.rows import recorded, together
-from anyformer.generation.rows.base import LoneRows, Rows, rows_for
-from anyformer.generation.rows.joined import JoinedRows
-from anyformer.generation.rows.lanes import common
-from anyformer.generation.rows.slots import PATIENCE, SlotRows, can_be_placed
+from anyformer.generation.batch_sampler import Choosing
+from anyformer.generation.cache import recorded, together
+from anyformer.generation.cache.base import LoneRows, Rows, rows_for
+from anyformer.generation.cache.joined import JoinedRows
+from anyformer.generation.cache.lanes import common
+from anyformer.generation.cache.slots import PATIENCE, SlotRows, can_be_placed
 from tests.generation.nets import POSITIONS, build, decoder, pair
 from tests.generation.schedules import run, worst
 from tests.laws.nets import EXACT, block, language, model

@@ -8,7 +8,7 @@ from scipy.stats import chisquare, kstest
 from torch import Tensor
 
 from anyformer.generation import Generation, generate
-from anyformer.generation.filters import (
+from anyformer.generation.logits import (
     Written,
     min_p,
     narrowing,

@@ -14,14 +14,14 @@ from torch import Tensor
 from anyformer import LM, Alibi, Learned, Mixer, Model, Recurrent, Rope, Sinusoid, UserError
 from anyformer.checkpoints.folder import save_own
 from anyformer.core.history import Running
-from anyformer.data.tokenizer import train_tokenizer
+from anyformer.data.tokenizers.tokenizer import train_tokenizer
 from anyformer.generation import Generated, Generation, generate, stream
+from anyformer.generation.cache.ragged import LoneTexts, PlacedTexts
 from anyformer.generation.noise import row_seeds
 from anyformer.generation.proposers import Draft, Lookup
-from anyformer.generation.ragged import LoneTexts, PlacedTexts
 from anyformer.generation.result import NewToken
-from anyformer.generation.speculate import Speculation
-from anyformer.predictor import Predictor, load
+from anyformer.generation.speculative import Speculation
+from anyformer.inference.predictor import Predictor, load
 from tests.generation.nets import LIMIT, POSITIONS, PROMPTS, build, decoder, ids, padded, pair, rows
 from tests.generation.test_recurrent import MIXERS, WRITERS, writing
 from tests.generation.test_recurrent import pair as recurrent_pair

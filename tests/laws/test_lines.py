@@ -7,8 +7,8 @@ import torch
 
 from anyformer import UserError
 from anyformer.core.context import lay_out
+from anyformer.core.document_rows import Lines
 from anyformer.core.history import Inputs, Running
-from anyformer.core.lines import Lines
 from tests.laws.nets import gap, numbers
 
 pytestmark = pytest.mark.quick

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from anyformer import MLP, Attention, Feed, Mixer, Model, Norm, Relative, UserError
 from anyformer.checkpoints.folder import open_folder, save_own
-from anyformer.core.start import Starting, constant
+from anyformer.core.own_init import Starting, constant
 from tests.laws.nets import gap, language, tokens
 from tests.laws.parts import WIDTH
 

@@ -25,8 +25,8 @@ from anyformer.core.block import BlockModule
 from anyformer.core.state import LayerState
 from anyformer.engine.engine import Engine
 from anyformer.generation import Generation, generate
-from anyformer.generation.rows.base import rows_for
-from anyformer.generation.rows.joined import JoinedRows
+from anyformer.generation.cache.base import rows_for
+from anyformer.generation.cache.joined import JoinedRows
 from tests.generation.engines import job, told, turns
 from tests.generation.schedules import run, worst
 from tests.laws import test_cache as cache_laws

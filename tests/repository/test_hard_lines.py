@@ -115,11 +115,11 @@ RULES: dict[str, tuple[Finder, set[str]]] = {
     "no **kwargs passed on": (kwargs_passed_on, {"anyformer.spec"}),
     "no environment variable below the command line": (
         environment_read,
-        {"anyformer.cli", "anyformer.core.compile_cache"},
+        {"anyformer.cli", "anyformer.kernels.compile_cache"},
     ),
     "no compiled code but by core.compiling": (
         compiled_elsewhere,
-        {"anyformer.core.compiling", "anyformer.core.triton_parts"},
+        {"anyformer.kernels.compile", "anyformer.kernels.triton"},
     ),
     "no print": (printed, set()),
     "no code from data": (code_from_data, set()),

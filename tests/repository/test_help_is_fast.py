@@ -58,7 +58,7 @@ def test_import_adds_at_most_300_ms_to_torch():
 import time, torch
 start = time.perf_counter()
 import anyformer
-train = [name for module in ("estimators", "training.job") for name in anyformer.WHERE["anyformer." + module]]
+train = [name for module in ("estimators", "training.train") for name in anyformer.WHERE["anyformer." + module]]
 for name in anyformer.__all__:
     if name not in train:
         getattr(anyformer, name)

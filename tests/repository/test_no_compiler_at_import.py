@@ -15,7 +15,7 @@ def pulls_in_the_compiler(name: str) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("name", ["anyformer.objectives", "anyformer.serving.run", "anyformer.predictor"])
+@pytest.mark.parametrize("name", ["anyformer.objectives", "anyformer.serving.server", "anyformer.inference.predictor"])
 def test_importing_does_not_import_the_compiler(name: str) -> None:
     assert pulls_in_the_compiler(name) == "False"
 

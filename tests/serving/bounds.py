@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from anyformer.serving import schemas
+from anyformer.serving import request_schemas
 
 BOUNDS = {
     "integer": [("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")],
@@ -23,7 +23,7 @@ NOT_NUMBERS = ("NaN", "Infinity", "-Infinity", "1e999")
 
 def requests() -> list[type[BaseModel]]:
     """Every model of the module that says what may be asked."""
-    found = [one for _, one in inspect.getmembers(schemas, inspect.isclass) if issubclass(one, BaseModel)]
+    found = [one for _, one in inspect.getmembers(request_schemas, inspect.isclass) if issubclass(one, BaseModel)]
     return [one for one in found if one is not BaseModel]
 
 

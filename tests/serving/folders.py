@@ -13,8 +13,8 @@ import torch
 import anyformer
 from anyformer.checkpoints.folder import Opened
 from anyformer.core.model import Model
-from anyformer.data.tokenizer import train_tokenizer
-from anyformer.predictor import Predictor
+from anyformer.data.tokenizers.tokenizer import train_tokenizer
+from anyformer.inference.predictor import Predictor
 from tests.cli import made
 from tests.cli.trying import done, standing_in
 

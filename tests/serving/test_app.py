@@ -17,9 +17,13 @@ from pydantic import BaseModel
 
 import anyformer
 from anyformer.engine.engine import Engine
-from anyformer.generation.rows.base import LoneRows, rows_for
-from anyformer.predictor import Predictor
-from anyformer.serving.answers import (
+from anyformer.generation.cache.base import LoneRows, rows_for
+from anyformer.inference.predictor import Predictor
+from anyformer.serving.app import PATHS, make_app
+from anyformer.serving.auth import Door, own_names
+from anyformer.serving.limits import Limits
+from anyformer.serving.openapi import describe
+from anyformer.serving.response_schemas import (
     ChatChunk,
     ChatCompletion,
     Completion,
@@ -27,11 +31,7 @@ from anyformer.serving.answers import (
     ErrorBody,
     ModelList,
 )
-from anyformer.serving.app import PATHS, make_app
-from anyformer.serving.edge import Door, own_names
-from anyformer.serving.limits import Limits
-from anyformer.serving.openapi import describe
-from anyformer.serving.served import Served
+from anyformer.serving.served_model import Served
 from tests.serving.folders import Folders
 
 Result = TypeVar("Result")

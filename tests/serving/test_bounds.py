@@ -12,17 +12,17 @@ import httpx
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
-from anyformer.serving import schemas
+from anyformer.serving import request_schemas
 from tests.serving.bounds import beyond, branches, requests, unbounded, within
 from tests.serving.figures import percentile
 from tests.serving.server import LEAKS, Server
 
 WHOLE_BODY = ("invalid_json", "too_many_parts")  # what is said of a body before its fields are looked at
 VALID: dict[str, tuple[type[BaseModel], dict[str, Any]]] = {
-    "/v1/completions": (schemas.CompletionRequest, {"prompt": "The", "max_tokens": 1}),
-    "/v1/chat/completions": (schemas.ChatRequest,
+    "/v1/completions": (request_schemas.CompletionRequest, {"prompt": "The", "max_tokens": 1}),
+    "/v1/chat/completions": (request_schemas.ChatRequest,
                              {"messages": [{"role": "user", "content": "The"}], "max_tokens": 1}),
-    "/v1/embeddings": (schemas.EmbeddingRequest, {"input": "The"}),
+    "/v1/embeddings": (request_schemas.EmbeddingRequest, {"input": "The"}),
 }  # fmt: skip
 
 

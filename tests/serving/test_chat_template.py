@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from anyformer.data.tokenizer import Tokenizer, open_tokenizer, train_tokenizer
+from anyformer.data.tokenizers.tokenizer import Tokenizer, open_tokenizer, train_tokenizer
 from anyformer.errors import UserError
 from anyformer.serving import chat_template
 from anyformer.serving.chat_template import FolderForm, PlainForm, chat_form

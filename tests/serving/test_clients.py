@@ -31,7 +31,7 @@ def client(talker: Server) -> Iterator[openai.OpenAI]:
 
 
 @pytest.fixture(scope="module")
-def predictor(folders: Folders) -> anyformer.predictor.Predictor:
+def predictor(folders: Folders) -> anyformer.inference.predictor.Predictor:
     return anyformer.load(folders["talker"])
 
 

@@ -17,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from anyformer.serving.connection import bytes_in_kernel, connection_class, look_at
 from anyformer.serving.limits import Limits
-from anyformer.serving.run import QuietServer
+from anyformer.serving.server import QuietServer
 
 LIMITS = Limits(receive=0.4, stall=0.6, headers=2000)
 HEAD = b"GET /large HTTP/1.1\r\nHost: 127.0.0.1\r\n"

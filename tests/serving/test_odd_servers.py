@@ -20,8 +20,8 @@ import pytest
 
 import anyformer
 from anyformer.checkpoints.folder import Opened
-from anyformer.data.tokenizer import Tokenizer, train_tokenizer
-from anyformer.predictor import Predictor
+from anyformer.data.tokenizers.tokenizer import Tokenizer, train_tokenizer
+from anyformer.inference.predictor import Predictor
 from tests.attack.trailers import MOST_GROWTH, watched
 from tests.serving.folders import Folders
 from tests.serving.server import KEY, LEAKS, Server, serving

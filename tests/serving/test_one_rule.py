@@ -18,7 +18,7 @@ import pytest
 
 import anyformer
 from anyformer import TabularClassifier, UserError
-from anyformer.serving.predicting import predict_what
+from anyformer.serving.predict_rows import predict_what
 from tests.cli.trying import done, run
 from tests.estimators.small import FIT
 from tests.serving.folders import Folders, trained
@@ -161,7 +161,7 @@ def test_other_kinds_have_the_same_answers_everywhere(runs: Callable[[str], Path
 def test_a_detector_sees_the_same_everywhere(runs: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     from PIL import Image
 
-    from anyformer.training import detecting
+    from anyformer.inference import detecting
 
     monkeypatch.setattr(detecting.object_rows, "__defaults__", (0.0,))  # however unsure it still is
     folder = runs("seen")
@@ -217,7 +217,7 @@ def test_nothing_that_is_given_ends_in_a_raw_error(kind: str, runs: Callable[[st
 WATCHED = """
 import json, os, sys
 import anyformer
-from anyformer.serving.predicting import predict_what
+from anyformer.serving.predict_rows import predict_what
 touched, watching = [], False
 def watch(event, args):
     if not watching:

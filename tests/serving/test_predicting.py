@@ -16,9 +16,9 @@ import torch
 
 import anyformer
 from anyformer.errors import UserError
-from anyformer.predictor import Predictor
+from anyformer.inference.predictor import Predictor
 from anyformer.serving import data_urls
-from anyformer.serving.predicting import embed_what, example, first_wrong, predict_what, takes
+from anyformer.serving.predict_rows import embed_what, example, first_wrong, predict_what, takes
 from tests.cli import made
 from tests.serving.folders import Folders, trained
 from tests.training.test_signals import clips, waves
@@ -257,7 +257,7 @@ def test_sounds_and_series_are_answered_too(tmp_path: Path) -> None:
 
 
 def test_a_detector_names_what_it_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from anyformer.training import detecting
+    from anyformer.inference import detecting
     from tests.training.test_detection import annotated
 
     small = [word for name in ("training.batch=4", "training.eval_every=2", "model.encoder.stack.depth=1")
@@ -322,7 +322,7 @@ def test_folders_of_others_are_asked_the_same_way(tmp_path: Path) -> None:
         ViTForImageClassification,
     )
 
-    from anyformer.data.tokenizer import train_tokenizer
+    from anyformer.data.tokenizers.tokenizer import train_tokenizer
 
     words = train_tokenizer(["the good film was bad said the plot"], "wordpiece", 60)
     torch.manual_seed(0)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from anyformer.serving.refusals import Refusal, from_error
-from anyformer.serving.schemas import (
+from anyformer.serving.error_responses import Refusal, from_error
+from anyformer.serving.request_schemas import (
     ChatRequest,
     CompletionRequest,
     EmbeddingRequest,

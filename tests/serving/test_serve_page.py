@@ -14,8 +14,8 @@ from typing import Any
 import anyformer
 from anyformer.serving import data_urls
 from anyformer.serving.limits import Limits
-from anyformer.serving.predicting import predict_what
-from anyformer.serving.schemas import PredictRequest, read
+from anyformer.serving.predict_rows import predict_what
+from anyformer.serving.request_schemas import PredictRequest, read
 from docs.serve_limits import table
 from tests.serving.folders import Folders
 from tests.serving.server import Server

@@ -11,11 +11,11 @@ import pytest
 from tokenizers import Tokenizer as Core
 from tokenizers import decoders, models, pre_tokenizers
 
-from anyformer.data.tokenizer import Tokenizer, train_tokenizer
-from anyformer.data.tokenizer_engines import LibraryEngine
+from anyformer.data.tokenizers.backends import LibraryEngine
+from anyformer.data.tokenizers.tokenizer import Tokenizer, train_tokenizer
 from anyformer.engine.jobs import Ended, Failed, NewToken, PromptRead
+from anyformer.serving.detokenizer import HALF, Pieces, Reader, UntilStop, possible_beginning
 from anyformer.serving.mailbox import Box, Mailbox
-from anyformer.serving.pieces import HALF, Pieces, Reader, UntilStop, possible_beginning
 from anyformer.serving.written import Written, chat_logprobs, completion_logprobs
 
 TEXTS = ["It's a 'good' film, isn't it? We've seen it: Grüße aus Köln, 日本語の映画 🙂🙃 naïve café.",

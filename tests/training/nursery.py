@@ -111,8 +111,9 @@ def serve() -> None:
     sys.path.insert(0, str(Path(__file__).parents[2]))
     import importlib
 
-    for name in ("anyformer.cli", "anyformer.training.job", "torch._dynamo", "sklearn.ensemble", "sklearn.linear_model",
-                 "sklearn.feature_extraction.text", "PIL.Image", "pyarrow.csv", "yaml"):  # fmt: skip
+    for name in ("anyformer.cli", "anyformer.training.train", "torch._dynamo", "sklearn.ensemble",
+                 "sklearn.linear_model", "sklearn.feature_extraction.text",
+                 "PIL.Image", "pyarrow.csv", "yaml"):  # fmt: skip
         importlib.import_module(name)
     ended: dict[int, int] = {}
     for line in sys.stdin:

@@ -14,8 +14,8 @@ from PIL import Image
 
 import anyformer
 from anyformer import UserError, preset, replace_in
-from anyformer.data.detection_prepare import prepare_detection
-from anyformer.data.images import ImageSteps
+from anyformer.data.datasets.prepare_detection import prepare_detection
+from anyformer.data.images.preprocessing import ImageSteps
 from anyformer.data.prepared import Given
 from anyformer.data.reopen import reopen
 from anyformer.data.settings import Data, Pictures, Split
@@ -23,15 +23,15 @@ from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.average_precision import Objects
 from anyformer.evaluation.facts import evaluation_facts
 from anyformer.evaluation.metrics import main_metric, metrics
+from anyformer.inference.detecting import object_rows
+from anyformer.inference.evaluate import evaluate_run
+from anyformer.inference.prediction_files import predict_files
 from anyformer.objectives import Batch, Detect
-from anyformer.training.choose import Sizes, fitted
-from anyformer.training.detecting import object_rows
-from anyformer.training.engine import Engine
-from anyformer.training.evaluation import evaluate_run
+from anyformer.training.duration import Plan
 from anyformer.training.optim import AdamW
-from anyformer.training.plan import Plan
-from anyformer.training.prediction import predict_files
 from anyformer.training.settings import Training
+from anyformer.training.setup.network import Sizes, fitted
+from anyformer.training.step import Engine
 
 SIDE = 32
 FEW = {"training.steps": 2, "training.batch": 4, "training.eval_every": 2, "model.encoder.stack.depth": 1}

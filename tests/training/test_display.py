@@ -19,16 +19,16 @@ from rich.console import Console
 
 from anyformer.errors import Stopped, UserError
 from anyformer.terminal import Series
-from anyformer.training import memory
-from anyformer.training.display import Display, choose, display
-from anyformer.training.display_block import block
-from anyformer.training.display_curve import heights, plot, ticks
-from anyformer.training.display_lines import SILENCE, Lines, last_line
-from anyformer.training.display_notebook import Cell, kernel_display
-from anyformer.training.display_stream import Safe
-from anyformer.training.memory import Memory
-from anyformer.training.peaks import peak_flops
-from anyformer.training.progress import Progress
+from anyformer.training.display.block import block
+from anyformer.training.display.curve import heights, plot, ticks
+from anyformer.training.display.display import Display, choose, display
+from anyformer.training.display.lines import SILENCE, Lines, last_line
+from anyformer.training.display.notebook import Cell, kernel_display
+from anyformer.training.display.progress import Progress
+from anyformer.training.display.stream import Safe
+from anyformer.training.setup import memory
+from anyformer.training.setup.device_peaks import peak_flops
+from anyformer.training.setup.memory import Memory
 
 
 class Clock:
@@ -524,8 +524,8 @@ def test_markup_in_a_sample_is_text_in_the_cell():
 PROGRAM = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background passes on that it is ignored
-from anyformer.training.display import display
-from anyformer.training.progress import Progress
+from anyformer.training.display.display import display
+from anyformer.training.display.progress import Progress
 progress = Progress(200, 64, metric="loss", baseline=3.0)
 with display(progress):
     for step in range(1, 201):

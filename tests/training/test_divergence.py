@@ -17,12 +17,12 @@ from anyformer import faults
 from anyformer.checkpoints import store
 from anyformer.errors import Diverged, NoRoom
 from anyformer.objectives import Batch
-from anyformer.training.create import create
-from anyformer.training.engine import Engine, Moment
 from anyformer.training.loader import Steps
-from anyformer.training.request import Request
-from anyformer.training.run import RunFolder
-from anyformer.training.session import Session
+from anyformer.training.run.folder import RunFolder
+from anyformer.training.setup.new_run import create
+from anyformer.training.setup.request import Request
+from anyformer.training.step import Engine, Moment
+from anyformer.training.trainer import Session
 from tests.training.nursery import Nursery
 from tests.training.tiny import CASES, COMMON, STEPS, logged_lines, write_data
 
@@ -128,7 +128,7 @@ def test_nothing_is_spoilt(place: Place, data: Path, tmp_path: Path, monkeypatch
 
     faults.arm(place.fault)
     with monkeypatch.context() as patch:
-        patch.setattr("anyformer.training.session.measure", lambda *words: measured())
+        patch.setattr("anyformer.training.trainer.measure", lambda *words: measured())
         patch.setattr(Engine, "step", watched)
         with pytest.raises(Diverged) as error:
             session.run()
@@ -153,7 +153,7 @@ def test_nothing_is_spoilt(place: Place, data: Path, tmp_path: Path, monkeypatch
 
 
 def measured() -> object:
-    from anyformer.training.measure import Measured
+    from anyformer.training.setup.budget import Measured
 
     return Measured(step=0.01, row=0.0, memory=0, limit=None)
 
@@ -230,7 +230,7 @@ def test_out_of_memory_in_the_first_trial_is_said_too(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = session_of("table", data, tmp_path / "run")
-    monkeypatch.setattr("anyformer.training.session.measure", lambda *words: torch.empty(2**50))
+    monkeypatch.setattr("anyformer.training.trainer.measure", lambda *words: torch.empty(2**50))
     with pytest.raises(NoRoom, match="step 1: out of memory with batch 4; try --set training.micro_batch=2"):
         session.run()
     session.folder.let_go()

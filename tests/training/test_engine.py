@@ -36,12 +36,12 @@ from anyformer.data.order import Order
 from anyformer.errors import UserError
 from anyformer.objectives import Batch, Causal, Classify, Objective, Regression, Tag, Translate
 from anyformer.training.checkpoint import mean_of
-from anyformer.training.engine import Engine
+from anyformer.training.duration import Plan
 from anyformer.training.loader import Steps, seed_of, stream
 from anyformer.training.optim import AdamW, Muon, Optimizer, restore, state_tensors
-from anyformer.training.plan import Plan
 from anyformer.training.schedule import WSD, Constant, Cosine, InverseSqrt, Linear, Schedule
 from anyformer.training.settings import Training
+from anyformer.training.step import Engine
 
 VOCAB, WIDTH, CLASSES, ROWS = 19, 16, 3, 32
 

@@ -15,7 +15,7 @@ from anyformer.core.towers import Towers
 from anyformer.errors import UserError
 from anyformer.nets.sagan import SAGAN
 from anyformer.presets import PRESETS, preset, preset_names
-from anyformer.training.choose import Sizes, network
+from anyformer.training.setup.network import Sizes, network
 from tests.cli import made
 from tests.cli.trying import done, run, standing_in
 from tests.training.test_detection import annotated

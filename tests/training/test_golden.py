@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from anyformer.training.job import train
-from anyformer.training.run import environment
+from anyformer.training.run.folder import environment
+from anyformer.training.train import train
 
 RECORDED = Path(__file__).parent / "golden.json"
 SAME = ("processor", "capability", "torch", "machine", "details")  # what the bits depend on

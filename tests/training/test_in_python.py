@@ -13,8 +13,9 @@ from torch import nn
 import anyformer
 from anyformer import Attention, Block, Model, Norm, Pooled, Stack, Tokens
 from anyformer.errors import UserError
-from anyformer.training import finish, job, session
-from anyformer.training.standing import Standing
+from anyformer.training import finish, trainer
+from anyformer.training import train as job
+from anyformer.training.best import Standing
 from tests.cli import made
 
 FEW = {"training.steps": 2, "training.threads": 1, "training.batch": 4}
@@ -95,7 +96,7 @@ def test_an_evaluation_between_steps_that_fails_keeps_the_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(session, "scored", broken)
+        patch.setattr(trainer, "scored", broken)
         with pytest.raises(UserError, match="no more positions"):
             trained(tmp_path, patch)
     facts = json.loads((tmp_path / "run" / "run.json").read_text())
@@ -107,7 +108,7 @@ def test_an_evaluation_between_steps_that_fails_keeps_the_steps(
 def test_a_report_or_a_sample_that_fails_is_noted_and_not_fatal(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module, name = {"report": (finish, "write_report"), "sample": (session, "write_sample")}[what]
+    module, name = {"report": (finish, "write_report"), "sample": (trainer, "write_sample")}[what]
     with monkeypatch.context() as patch:
         patch.setattr(module, name, broken)
         assert trained(tmp_path, patch).facts["status"] == "done"
@@ -140,7 +141,7 @@ def test_a_run_never_needs_the_folder_it_started_from_again(tmp_path: Path, monk
     asked = {"target": "label", "start": "first", "device": "cpu", "settings": FEW | {"training.steps": 4}}
     anyformer.train("reviews.csv", out="whole", quiet=True, **asked)
     with monkeypatch.context() as patch:
-        patch.setattr(session.Session, "train", broken)  # nothing is saved yet
+        patch.setattr(trainer.Session, "train", broken)  # nothing is saved yet
         with pytest.raises(UserError, match="no more positions"):
             anyformer.train("reviews.csv", out="cut", quiet=True, **asked)
     (tmp_path / "first").rename(tmp_path / "away")

@@ -10,7 +10,7 @@ import torch
 
 import anyformer
 from anyformer import LRNet, Maps, Model, Patches, Pooled, ResNet, VisualTransformer
-from anyformer.training.choose import Sizes, network
+from anyformer.training.setup.network import Sizes, network
 from tests.cli.trying import done
 from tests.training.tiny import write_pictures
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from anyformer.training.plan import WINDOW, Budget, Correction, Pace, Plan
+from anyformer.training.duration import WINDOW, Budget, Correction, Pace, Plan
 from anyformer.training.schedule import WSD, Constant, Cosine, InverseSqrt, Linear
 from tests.training.nursery import Child, Nursery
 from tests.training.tiny import differing, logged_lines, resume, write_data

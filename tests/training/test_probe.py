@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from anyformer.errors import UserError
-from anyformer.training import probe
 from anyformer.training.optim import Muon
 from anyformer.training.settings import Training
+from anyformer.training.setup import bf16_probe
 
 CPU = torch.device("cpu")
 
@@ -19,25 +19,25 @@ CPU = torch.device("cpu")
 def test_the_flag_is_read_from_the_processor_s_list(tmp_path):
     path = tmp_path / "cpuinfo"
     path.write_text("model name : x\nflags : avx2 amx_bf16 amx_tile\n")
-    assert probe.lists_amx(path)
+    assert bf16_probe.lists_amx(path)
     path.write_text("flags : avx2\n")
-    assert not probe.lists_amx(path)
-    assert not probe.lists_amx(tmp_path / "nowhere")
+    assert not bf16_probe.lists_amx(path)
+    assert not bf16_probe.lists_amx(tmp_path / "nowhere")
 
 
 def test_fp32_with_adamw_needs_no_trial(monkeypatch):
     monkeypatch.setattr(subprocess, "run", lambda *a, **k: pytest.fail("a process was started"))
-    probe.check_bf16(Training(precision="fp32"), CPU)
+    bf16_probe.check_bf16(Training(precision="fp32"), CPU)
 
 
 def test_bf16_is_tried_for_real(monkeypatch):
-    monkeypatch.setattr(probe, "lists_amx", lambda: True)
-    probe.check_bf16(Training(precision="bf16"), CPU)  # the tests' environment keeps to instructions that run
+    monkeypatch.setattr(bf16_probe, "lists_amx", lambda: True)
+    bf16_probe.check_bf16(Training(precision="bf16"), CPU)  # the tests' environment keeps to instructions that run
 
 
 @pytest.mark.parametrize("training", [Training(precision="bf16"), Training(precision="fp32", optimizer=Muon())])
 def test_a_process_that_dies_is_told_as_a_mistake_to_mend(monkeypatch, training):
-    monkeypatch.setattr(probe, "lists_amx", lambda: True)
-    monkeypatch.setattr(probe, "TRY", f"import os; os.kill(os.getpid(), {int(signal.SIGILL)})")
+    monkeypatch.setattr(bf16_probe, "lists_amx", lambda: True)
+    monkeypatch.setattr(bf16_probe, "TRY", f"import os; os.kill(os.getpid(), {int(signal.SIGILL)})")
     with pytest.raises(UserError, match="ONEDNN_MAX_CPU_ISA"):
-        probe.check_bf16(training, CPU)
+        bf16_probe.check_bf16(training, CPU)

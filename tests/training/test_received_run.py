@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from anyformer.errors import UserError
-from anyformer.outputs import append_text, open_plain, replace_file, replacing
-from anyformer.training.run import RunFolder
+from anyformer.safe_write import append_text, open_plain, replace_file, replacing
+from anyformer.training.run.folder import RunFolder
 from tests.cli.trying import done, run
 from tests.training.tiny import CASES, write_data
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from anyformer import Convolution, Mixer, NoRelative, Predictor, Recurrent
-from anyformer.training.job import Run, train
+from anyformer.training.train import Run, train
 
 STEPS = {"training.steps": 16, "training.batch": 8, "training.eval_every": 16, "training.threads": 1,
          "training.workers": 0, "training.optimizer.rate": 5e-3, "training.schedule.warmup": 2.0}  # fmt: skip

@@ -21,7 +21,7 @@ import pytest
 
 from anyformer import faults
 from anyformer.checkpoints import store
-from anyformer.training.run import RunFolder
+from anyformer.training.run.folder import RunFolder
 from tests.training.nursery import Child, Nursery
 from tests.training.tiny import CASES, STEPS, differing, logged_lines, resume, steps_of, write_data
 

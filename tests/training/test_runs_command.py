@@ -18,8 +18,8 @@ from anyformer import cli
 from anyformer.commands import runs as verb
 from anyformer.commands.runs_compare import differences
 from anyformer.errors import UserError
-from anyformer.training.history import STOPPED, Follower, History, find_run, open_run
-from anyformer.training.replay import Replay
+from anyformer.training.run.history import STOPPED, Follower, History, find_run, open_run
+from anyformer.training.run.replay import Replay
 
 GONE = 2**22 + 1  # above the largest process number
 
@@ -315,7 +315,7 @@ def test_listing_does_not_import_torch(home):
     code = (
         "import sys\nfrom anyformer.commands.runs import runs\nassert 'rich' not in sys.modules\n"
         "runs(['show', 'a'], folder=__import__('pathlib').Path('runs'), every=1.0, as_json=False, quiet=False)\n"
-        "assert 'torch' not in sys.modules and 'anyformer.training.run' not in sys.modules"
+        "assert 'torch' not in sys.modules and 'anyformer.training.run.folder' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

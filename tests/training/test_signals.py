@@ -18,7 +18,7 @@ from anyformer import load
 from anyformer.objectives import Batch
 from anyformer.objectives.forecast import Forecasting
 from anyformer.presets import preset
-from anyformer.training.choose import Sizes, default_preset, network
+from anyformer.training.setup.network import Sizes, default_preset, network
 from tests.cli.trying import done, run, standing_in
 
 SMALL = ["--steps", "12", "--set", "training.threads=1", "--progress", "none", "--device", "cpu"]

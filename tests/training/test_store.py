@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from anyformer import faults
 from anyformer.checkpoints import store, tensors
 from anyformer.errors import NoRoom, UserError
-from anyformer.training.run import RunFolder, let_all_go
+from anyformer.training.run.folder import RunFolder, let_all_go
 from tests.training.nursery import Nursery
 
 HERE = "tests.training.test_store"
@@ -301,7 +301,7 @@ from pathlib import Path
 from tests.training.test_store import others, save, steps, untouched
 from anyformer.checkpoints import store
 from anyformer.errors import NoRoom
-from anyformer.training.run import RunFolder
+from anyformer.training.run.folder import RunFolder
 where = Path(sys.argv[1])
 def mount(*words):
     subprocess.run(["mount", *words, str(where)], check=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from anyformer.errors import UserError
-from anyformer.training.tensorboard import crc32c, export, varint
+from anyformer.training.display.tensorboard import crc32c, export, varint
 
 
 def bitwise_crc32c(data: bytes) -> int:

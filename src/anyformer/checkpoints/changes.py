@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from anyformer.checkpoints.surgery import resize_images
 from anyformer.core.model import Model, Seq2Seq
-from anyformer.core.quantise import check_whole
 from anyformer.core.stack import Stack
 from anyformer.embeds.patches import Patches
 from anyformer.embeds.tokens import Tokens
 from anyformer.errors import UserError, did_you_mean
+from anyformer.kernels.quantise import check_whole
 from anyformer.mixers.attention import Attention
 from anyformer.mixers.cross import Cross
 from anyformer.positions import Alibi, Buckets, Dynamic, Learned, Linear, NoRelative, Rope, Shaw, Sinusoid

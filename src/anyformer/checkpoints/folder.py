@@ -17,12 +17,12 @@ from torch import nn
 from anyformer.checkpoints import names, tensors
 from anyformer.checkpoints.target import check_target
 from anyformer.core.building import check_buffers, with_memory
-from anyformer.core.quantise import check_whole
 from anyformer.errors import UserError, did_you_mean
 from anyformer.families import FAMILIES
 from anyformer.families.config import ACTS, IRRELEVANT, LAYERS, Config
 from anyformer.families.family import BARE, BODY, REPLACED, Family
-from anyformer.files import inside, read_json, read_text, short
+from anyformer.kernels.quantise import check_whole
+from anyformer.safe_read import inside, read_json, read_text, short
 from anyformer.slots import Network
 from anyformer.spec import Spec
 

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from anyformer.checkpoints.folder import fresh
 from anyformer.core.model import Model
-from anyformer.core.quantise import check_whole
 from anyformer.embeds.patches import Patches
 from anyformer.embeds.tokens import Tokens
 from anyformer.errors import UserError
 from anyformer.extras import require
+from anyformer.kernels.quantise import check_whole
 from anyformer.slots import compiles
 
 OPSET = 20

@@ -20,10 +20,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from anyformer import faults, outputs
+from anyformer import faults, safe_write
 from anyformer.errors import UserError
-from anyformer.files import digest, read_bytes
-from anyformer.outputs import flush, make_folder
+from anyformer.safe_read import digest, read_bytes
+from anyformer.safe_write import flush, make_folder
 
 MANIFEST = "manifest.json"
 SEAL = "seal"  # the manifest's entry that holds the hash of the rest of it
@@ -81,8 +81,8 @@ def check_room(parent: Path, needed: int) -> None:
 
 
 def writing(place: Path, needed: int = 0) -> AbstractContextManager[None]:
-    """As `outputs.writing`, for what belongs to a run that can be resumed."""
-    return outputs.writing(place, needed, fix=RESUME)
+    """As `safe_write.writing`, for what belongs to a run that can be resumed."""
+    return safe_write.writing(place, needed, fix=RESUME)
 
 
 def rendered(manifest: Mapping[str, Any]) -> str:

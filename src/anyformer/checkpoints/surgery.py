@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from anyformer.core.building import with_memory
-from anyformer.core.quantise import check_whole
 from anyformer.embeds.patches import Patches
 from anyformer.errors import UserError
+from anyformer.kernels.quantise import check_whole
 from anyformer.positions.grid import Grid, GridTable, resize
 from anyformer.spec import replace_in
 

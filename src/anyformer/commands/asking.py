@@ -13,7 +13,7 @@ import typer
 from anyformer.errors import UserError
 
 if TYPE_CHECKING:
-    from anyformer.training.request import Request
+    from anyformer.training.setup.request import Request
 
 Target = Annotated[list[str] | None, typer.Option(help="The column to predict; several may be given.")]
 Task = Annotated[str | None, typer.Option(help="lm, classify, regress, tag, translate, forecast or detect.")]
@@ -77,8 +77,8 @@ class Asked:
 
     def request(self, data: list[Path], out: Path | None = None) -> Request:
         """All of it together: options win over `--set`, which wins over the file."""
-        from anyformer.training.request import Request
-        from anyformer.training.settings_file import Written, from_file, parsed
+        from anyformer.training.setup.request import Request
+        from anyformer.training.setup.settings_file import Written, from_file, parsed
 
         written = Written() if self.config is None else from_file(self.config)
         typed = parsed(self.settings or []) | self.flags()

@@ -94,7 +94,7 @@ def shown(value: Any) -> str:
 
 def of_data(paths: list[Path], asked: Asked, *, as_json: bool, quiet: bool) -> None:
     """The scan that training begins with, and what would be trained; nothing is kept."""
-    from anyformer.training.rehearse import rehearse
+    from anyformer.training.setup.dry_run import rehearse
 
     request = asked.request(paths)
     lines: list[str] = []
@@ -110,7 +110,7 @@ def of_data(paths: list[Path], asked: Asked, *, as_json: bool, quiet: bool) -> N
 
 def of_settings(path: Path, asked: Asked) -> tuple[dict[str, Any], list[str]]:
     """A file of settings by itself: every name known, every value of its kind."""
-    from anyformer.training.settings_file import from_file
+    from anyformer.training.setup.settings_file import from_file
 
     if asked.config is not None:
         raise UserError("two files of settings", where="--config", fix="give one of them")
@@ -130,7 +130,7 @@ def of_run(path: Path) -> tuple[dict[str, Any], list[str]]:
     """A run: every checkpoint against its manifest, the prepared data, and the model that would be used."""
     from anyformer.checkpoints import store
     from anyformer.data.reopen import reopen
-    from anyformer.training.run import AVERAGED, RunFolder
+    from anyformer.training.run.folder import AVERAGED, RunFolder
 
     run = RunFolder.open(path)
     facts, bad = run.facts, []

@@ -16,7 +16,7 @@ from anyformer.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from anyformer.generation import Generated, Step
-    from anyformer.predictor import Predictor
+    from anyformer.inference.predictor import Predictor
 
 Folder = Annotated[Path, typer.Argument(help="A folder of anyformer or Hugging Face.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda[:N] or mps.")]
@@ -58,7 +58,7 @@ def generate(
       anyformer generate FOLDER "The year: " --regex "(19|20)[0-9]{2}"
     """
     import anyformer
-    from anyformer.predictor import with_settings
+    from anyformer.inference.predictor import with_settings
 
     configure_messages(quiet)
     check_used(temperature, top_k, top_p, draft, draft_tokens)
@@ -111,7 +111,7 @@ class Watch:
     """Times a text while it is written, and writes it out as it comes: to a terminal, and to whoever reads a pipe."""
 
     def __init__(self, predictor: Predictor, prompt: str, *, shown: bool) -> None:
-        from anyformer.serving.pieces import Pieces, Reader
+        from anyformer.serving.detokenizer import Pieces, Reader
 
         words = predictor.words()
         self.pieces, self.shown, self.rates = Pieces(Reader(words.target)), shown, Rates(len(words.encode(prompt)))

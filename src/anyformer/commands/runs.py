@@ -16,7 +16,7 @@ from anyformer.errors import UserError, did_you_mean
 from anyformer.extras import require
 
 if TYPE_CHECKING:
-    from anyformer.training.history import Found
+    from anyformer.training.run.history import Found
 
 HOME = Path("runs")
 ACTIONS = ("list", "show", "compare", "watch", "report", "tensorboard")
@@ -58,7 +58,7 @@ def runs(
         need(rest, 2, None, "anyformer runs compare ID ID")
         compare([found(folder, name) for name in dict.fromkeys(rest)], as_json)
     elif action == "tensorboard":
-        from anyformer.training.tensorboard import export
+        from anyformer.training.display.tensorboard import export
 
         need(rest, 2, 2, "anyformer runs tensorboard ID FOLDER")
         path = export(found(folder, rest[0]).folder, Path(rest[1]))
@@ -78,7 +78,7 @@ def runs(
 
 def parsed(words: Sequence[str], folder: Path) -> tuple[str, list[str]]:
     """The action and what it is for; a folder alone is listed, a run alone is shown."""
-    from anyformer.training.history import is_run
+    from anyformer.training.run.history import is_run
 
     if not words:
         return "list", []
@@ -101,7 +101,7 @@ def need(rest: Sequence[str], least: int, most: int | None, form: str) -> None:
 
 
 def found(folder: Path, name: str) -> Found:
-    from anyformer.training.history import find_run
+    from anyformer.training.run.history import find_run
 
     return find_run(folder, name)
 
@@ -111,7 +111,7 @@ def found(folder: Path, name: str) -> Found:
 
 def listed(folder: Path, as_json: bool, quiet: bool) -> None:
     """One line a run, the newest last; damaged folders are named, never hidden."""
-    from anyformer.training.history import runs_in
+    from anyformer.training.run.history import runs_in
 
     # No training yet is no mistake; a folder that was named and is not there is one.
     all_runs = [] if folder == HOME and not folder.exists() else runs_in(folder)
@@ -132,7 +132,7 @@ def listed(folder: Path, as_json: bool, quiet: bool) -> None:
 
 def row(run: Found) -> tuple[str, ...]:
     """The cells of one run."""
-    from anyformer.training.wording import figure
+    from anyformer.training.display.format import figure
 
     if run.problem:
         return run.id, run.status, *[""] * 7
@@ -190,8 +190,8 @@ def plain(value: Any) -> Any:
 
 def show(run: Found, as_json: bool) -> None:
     """The facts of one run, its last figures and its curve."""
-    from anyformer.training.history import STOPPED, history
-    from anyformer.training.wording import bare, duration, figure
+    from anyformer.training.display.format import bare, duration, figure
+    from anyformer.training.run.history import STOPPED, history
 
     past = history(run.folder)
     last = {split: plain_figures(past, split) for split in past.splits()}
@@ -221,7 +221,7 @@ def show(run: Found, as_json: bool) -> None:
 
 
 def plain_figures(past: Any, split: str) -> dict[str, float]:
-    from anyformer.training.history import figures_of
+    from anyformer.training.run.history import figures_of
 
     line = [line for line in past.evals if str(line["eval"].get("split", "")) == split][-1]
     return {"step": line["step"], **figures_of(line["eval"])}
@@ -229,8 +229,8 @@ def plain_figures(past: Any, split: str) -> dict[str, float]:
 
 def picture(run: Found) -> str:
     """The loss curves, as wide as the terminal."""
-    from anyformer.training.display_block import curves, legend
-    from anyformer.training.replay import Replay
+    from anyformer.training.display.block import curves, legend
+    from anyformer.training.run.replay import Replay
 
     replay = Replay(run)
     replay.read()
@@ -263,8 +263,8 @@ def watch(run: Found, every: float, quiet: bool) -> None:
     """Follow a run until it ends; Ctrl-C ends the watching, not the run."""
     import time
 
-    from anyformer.training.display import display
-    from anyformer.training.replay import Replay
+    from anyformer.training.display.display import display
+    from anyformer.training.run.replay import Replay
 
     replay = Replay(run)
     replay.read()

@@ -11,7 +11,7 @@ from anyformer.commands.words import put, write
 from anyformer.errors import UserError
 
 if TYPE_CHECKING:
-    from anyformer.training.history import Found, History
+    from anyformer.training.run.history import Found, History
 
 STYLES = ("cyan", "bold yellow", "magenta", "green", "red", "blue", "white", "bright_cyan")
 SETTINGS = 30  # differing settings listed, at most
@@ -20,7 +20,7 @@ DEEPEST = 12  # levels of a config that are read
 
 def compare(chosen: Sequence[Found], as_json: bool) -> None:
     """A table of the runs, what differs between their configs, and their curves in one plot."""
-    from anyformer.training.history import history
+    from anyformer.training.run.history import history
 
     pasts = [history(run.folder) for run in chosen]
     different = differences([settings_of(run) for run in chosen])
@@ -57,7 +57,7 @@ def picture(chosen: Sequence[Found], pasts: Sequence[History], name: str, split:
     from rich.text import Text
 
     from anyformer.terminal import Series
-    from anyformer.training.display_curve import plot, thinned
+    from anyformer.training.display.curve import plot, thinned
 
     curves = [past.curve(name, split) for past in pasts]
     drawable = [curve for curve in curves if curve]
@@ -87,7 +87,7 @@ def settings_of(run: Found) -> dict[str, Any]:
     """The run's config, flat: `training.batch` -> 32. A config that cannot be read has no settings."""
     import yaml
 
-    from anyformer.files import read_text
+    from anyformer.safe_read import read_text
 
     try:
         loaded = yaml.safe_load(read_text(run.folder / "config.yaml"))

@@ -16,7 +16,7 @@ from anyformer.errors import UserError
 from anyformer.extras import require
 
 if TYPE_CHECKING:
-    from anyformer.serving.run import Standing
+    from anyformer.serving.server import Standing
 
 
 def serve(
@@ -65,8 +65,8 @@ def serve(
       anyformer serve runs/demo --port 0 --rows 32 --key-file key.txt --host 0.0.0.0
     """
     needs_serve()
-    from anyformer.serving.run import Request
-    from anyformer.serving.run import serve as run
+    from anyformer.serving.server import Request
+    from anyformer.serving.server import serve as run
 
     configure_messages(quiet)
     if quantise not in (None, "int8"):
@@ -117,7 +117,7 @@ def facts(standing: Standing) -> dict[str, Any]:
 
 def block(standing: Standing, secret: bool) -> str:
     """What a person wants to know, with a line to try."""
-    from anyformer.generation.rows.slots import SlotRows
+    from anyformer.generation.cache.slots import SlotRows
 
     served, url = standing.served, standing.url
     count = sum(p.numel() for p in served.predictor.model.parameters())
@@ -135,7 +135,7 @@ def block(standing: Standing, secret: bool) -> str:
         lines.append(f"chat     {form}")
         path, body = "completions", {"model": served.name, "prompt": "Once upon a time", "max_tokens": 32}
     else:
-        from anyformer.serving.predicting import example
+        from anyformer.serving.predict_rows import example
 
         path, body = "predict", {"model": served.name, "rows": [example(served.predictor)]}
     lines.append(

@@ -15,7 +15,7 @@ from anyformer.errors import UserError
 
 if TYPE_CHECKING:
     from anyformer.engine.jobs import Event
-    from anyformer.predictor import Predictor
+    from anyformer.inference.predictor import Predictor
 
 Say = Callable[[str], None]
 PLAIN_TOKENS = 256  # of an answer, where the model only goes on with a text
@@ -60,11 +60,11 @@ class LocalTalker:
     def __init__(self, predictor: Predictor, folder: Path) -> None:
         from anyformer.core.model import Seq2Seq
         from anyformer.engine.engine import Engine
-        from anyformer.generation.rows.base import rows_for
+        from anyformer.generation.cache.base import rows_for
         from anyformer.heads import LM
-        from anyformer.predictor import best_of
+        from anyformer.inference.predictor import best_of
         from anyformer.serving.chat_template import PlainForm, chat_form
-        from anyformer.serving.pieces import Reader
+        from anyformer.serving.detokenizer import Reader
 
         if predictor.head_kind() is not LM:
             raise UserError(
@@ -84,7 +84,7 @@ class LocalTalker:
     def answer(self, conversation: Conversation, answer: Answer, say: Say) -> Generator[str, None, None]:
         """Pieces of the answer, whole characters each."""
         from anyformer.engine.jobs import Ended, Failed, Job, NewToken
-        from anyformer.serving.pieces import Pieces
+        from anyformer.serving.detokenizer import Pieces
 
         settings = self.settings(conversation)
         tokens, source = self.prompt(conversation, settings.max_new_tokens, say)
@@ -119,7 +119,7 @@ class LocalTalker:
 
     def settings(self, conversation: Conversation) -> Any:
         """The folder's settings with those of the conversation."""
-        from anyformer.predictor import with_settings
+        from anyformer.inference.predictor import with_settings
 
         asked: dict[str, Any] = dict(conversation.settings)
         if "temperature" in asked or "top_p" in asked or "top_k" in asked or "min_p" in asked:

@@ -20,8 +20,8 @@ from anyformer.errors import UserError, did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from anyformer.training.job import Run as Trained
-    from anyformer.training.request import Request
+    from anyformer.training.setup.request import Request
+    from anyformer.training.train import Run as Trained
 
 Run = Annotated[Path, typer.Argument(help="The folder of a run.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
@@ -87,7 +87,7 @@ def train(
 
 
 def started(request: Request, progress: str, quiet: bool) -> Trained:
-    from anyformer.training.job import run_request
+    from anyformer.training.train import run_request
 
     return run_request(request, say=messages(quiet), progress=shown(progress, quiet), quiet=quiet)
 
@@ -97,7 +97,7 @@ def asked_again(request: Request, progress: str, quiet: bool) -> Trained | None:
     out = request.out
     if out is None or quiet or not (out / "run.json").is_file() or not is_terminal():
         return None
-    from anyformer.training.job import resume as go_on
+    from anyformer.training.train import resume as go_on
 
     note(f"a run is there already: {out}; it is never overwritten")
     if not typer.confirm("go on with it?", default=True, err=True):
@@ -112,7 +112,7 @@ def is_terminal() -> bool:
 
 def rehearsed(request: Request, *, as_json: bool, quiet: bool) -> None:
     """Everything up to the first step, in a folder that is then thrown away."""
-    from anyformer.training.rehearse import rehearse
+    from anyformer.training.setup.dry_run import rehearse
 
     lines: list[str] = []
     with settings_named(request):
@@ -143,9 +143,9 @@ def resume(
       anyformer resume runs/2026-01-31_120000-book-3f9a1c
       anyformer resume RUN --set training.steps=2000 --allow-change steps
     """
-    from anyformer.training.change import change_run
-    from anyformer.training.job import resume as go_on
-    from anyformer.training.settings_file import parsed
+    from anyformer.training.setup.changes import change_run
+    from anyformer.training.setup.settings_file import parsed
+    from anyformer.training.train import resume as go_on
 
     check_mode(progress)
     configure_messages(quiet)
@@ -174,7 +174,7 @@ def evaluate(
       anyformer evaluate RUN test.csv
       anyformer evaluate RUN test.csv --json
     """
-    from anyformer.training.evaluation import evaluate_run
+    from anyformer.inference.evaluate import evaluate_run
 
     configure_messages(quiet)
     with with_standard_input(data or (), format) as files:
@@ -210,7 +210,7 @@ def predict(
       anyformer predict RUN new.txt
       head -n 20 new.csv | anyformer predict RUN - --json
     """
-    from anyformer.training.prediction import predict_files
+    from anyformer.inference.prediction_files import predict_files
 
     configure_messages(quiet)
     with with_standard_input(data, format) as files:

@@ -126,11 +126,11 @@ def nearest_option(typed: str, known: Sequence[str]) -> str | None:
 
 def setting_meant(name: str) -> str | None:
     """The setting that a name of other programs, or its own last name, stands for."""
-    from anyformer.training.other_names import setting_called
+    from anyformer.training.setup.other_names import setting_called
 
     if (path := setting_called(name)) is not None:
         return path
-    from anyformer.training.setting_paths import setting_paths  # torch comes with it, so only where it is needed
+    from anyformer.training.setup.setting_paths import setting_paths  # torch comes with it, so only where it is needed
 
     return next((path for path in setting_paths() if path.rpartition(".")[2] == name), None)
 

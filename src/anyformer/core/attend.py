@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from anyformer.slots import Relative
 
 ALIGNED = 8  # channels: 16 bytes in half precision
-rows_tried = False  # whether our own kernel has given the reference's answers here: see `try_out` in decode_kernel.py
+rows_tried = False  # whether our own kernel has given the reference's answers here: see `try_out` in decode.py
 ROWS = 2**22  # entries of a mask or bias built at once; more is done in blocks of rows
 
 
@@ -166,7 +166,7 @@ class Choice(NamedTuple):
 def choose(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0) -> Choice:
     """The engine for these inputs; everything it looks at is known before any compute."""
     if q.is_cuda and rows_tried and scores.gaps and dropout == 0.0:
-        from anyformer.core.decode_kernel import refusal
+        from anyformer.kernels.decode import refusal
 
         if refusal(q, k, v, scores) is None:
             return Choice("rows", "a few new tokens over fixed places: each row reads its own columns and no further")
@@ -310,14 +310,14 @@ def row_blocks(queries: int, entries: int) -> Iterator[slice]:
 
 def flex(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0) -> Tensor:
     """FlexAttention; imported where used, since it pulls in the compiler."""
-    from anyformer.core.flex import flex_attend
+    from anyformer.kernels.flex import flex_attend
 
     return flex_attend(q, k, v, scores)
 
 
 def rows(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0) -> Tensor:
     """Our own kernel; imported where used, as it needs Triton."""
-    from anyformer.core.decode_kernel import attend_in_places
+    from anyformer.kernels.decode import attend_in_places
 
     return attend_in_places(q, k, v, scores)
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from anyformer.core.init import Init, allocate, initialise
-from anyformer.core.start import Starting
+from anyformer.core.own_init import Starting
 from anyformer.errors import UserError
 from anyformer.spec import Spec, built_outside, comes_from_outside
 

@@ -10,7 +10,7 @@
 
 T5's queries are smaller by sqrt(C) besides. Biases start at 0 (table: as its weights), norms at 1 and 0, layer-scale at
 its setting, class tokens and registers as tables. Under every scheme alike: convolutions normal by fan-out
-(1502.01852), and whatever a part says itself (`core/start.py`). Modules of parts from outside the library are not
+(1502.01852), and whatever a part says itself (`core/own_init.py`). Modules of parts from outside the library are not
 filled: they start as their constructors leave them (`core/building.py`).
 """
 
@@ -23,8 +23,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from anyformer.core.own_init import Starting
 from anyformer.core.residual import Residual
-from anyformer.core.start import Starting
 from anyformer.mixers.attention import SelfAttention
 from anyformer.mixers.cross import CrossAttention
 

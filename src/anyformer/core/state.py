@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from anyformer.core.context import count
-from anyformer.core.joining import flush, joined_memories, joined_records, level, tensors_in
+from anyformer.core.join_states import flush, joined_memories, joined_records, level, tensors_in
 from anyformer.errors import UserError
 
 

@@ -14,7 +14,7 @@ from anyformer.core.building import materialise
 from anyformer.core.context import Mask
 from anyformer.core.init import Init
 from anyformer.core.model import Model, ModelModule, Output
-from anyformer.core.start import Starting, constant
+from anyformer.core.own_init import Starting, constant
 from anyformer.core.streams import Masks, PairOutput, as_tuple, begin, both_masks, common_width
 from anyformer.errors import UserError
 from anyformer.slots import Network

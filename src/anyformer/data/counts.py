@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.data.cells import worded
+from anyformer.data.columns.cells import worded
 from anyformer.data.frame import Frame
 from anyformer.errors import UserError
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from anyformer.data.columns.kinds import Facts, look
 from anyformer.data.frame import Frame
 from anyformer.data.inputs import Input, inputs_of, name_of
-from anyformer.data.kinds import Facts, look
 from anyformer.data.settings import Data
 from anyformer.data.tasks import Form, counted, sentences_for, task_of
 from anyformer.errors import UserError, did_you_mean

@@ -39,7 +39,7 @@ def paths_of(source: Any) -> list[Path] | None:
 
 def origin_of(paths: Paths, task: str | None) -> str:
     """What files hold: table, text (running), pairs, sentences, pictures, sounds or fasta."""
-    from anyformer.data.path_kinds import kind_of_path
+    from anyformer.data.files.path_kinds import kind_of_path
 
     if len(paths) == 2 and task in (None, "translate") and parallel(paths):
         return "pairs"
@@ -61,7 +61,7 @@ def origin_of(paths: Paths, task: str | None) -> str:
 
 def parallel(paths: Paths) -> bool:
     """Whether two files are named alike but for the language: train.en, train.de."""
-    from anyformer.data.path_kinds import kind_of_name
+    from anyformer.data.files.path_kinds import kind_of_name
 
     one, two = (bare(Path(path)) for path in paths)
     said = any(kind_of_name(path.name) not in ("", "text") for path in (one, two))
@@ -77,7 +77,7 @@ def bare(path: Path) -> Path:
 
 def files_of(paths: Paths, kind: str) -> list[Path]:
     """The files themselves, those of folders in the order of their names."""
-    from anyformer.data.path_kinds import kind_of_name
+    from anyformer.data.files.path_kinds import kind_of_name
 
     found: list[Path] = []
     for path in map(Path, paths):
@@ -90,30 +90,30 @@ def read_all(paths: Paths, origin: str, settings: Data, cache: Path) -> Frame:
     """Files of one origin as one frame."""
     found = [Path(path) for path in paths]
     if origin == "pictures":
-        from anyformer.data.pictures import read_pictures
+        from anyformer.data.images.decode_all import read_pictures
 
         return read_pictures(found)
     if origin == "sounds":
-        from anyformer.data.sound_folders import read_sounds
+        from anyformer.data.files.audio_folders import read_sounds
 
         return read_sounds(found)
     if origin == "sentences":
-        from anyformer.data.conll import read_conll
+        from anyformer.data.files.conll import read_conll
 
         column = settings.target[0] if settings.target else None
         return read_conll(files_of(found, "conll"), settings.format, column=column, bad=settings.bad)
     if origin == "fasta":
-        from anyformer.data.fasta import read_labelled
-        from anyformer.data.path_kinds import kind_of_name
+        from anyformer.data.files.fasta import read_labelled
+        from anyformer.data.files.path_kinds import kind_of_name
 
         tables = [path for path in found if kind_of_name(path.name) == "table"]
         records = files_of([path for path in found if path not in tables], "fasta")
         return read_labelled(records, tables, settings, cache)
     if origin == "pairs":
-        from anyformer.data.pairs import read_pairs
+        from anyformer.data.files.parallel_text import read_pairs
 
         return read_pairs(found, settings.format, bad=settings.bad, cache=cache)
-    from anyformer.data.reading import read
+    from anyformer.data.files.tables import read
 
     return read(files_of(found, "table"), settings.format, bad=settings.bad, cache=cache)
 
@@ -122,7 +122,7 @@ def gather(source: Any, origin: str, settings: Data, cache: Path) -> Gathered:
     """The rows of a source and of the files that validate and test, one behind the other."""
     paths = paths_of(source)
     if paths is None:
-        from anyformer.data.reading import frame_of
+        from anyformer.data.files.tables import frame_of
 
         frame, kind = frame_of(source), "table"
     else:
@@ -150,7 +150,7 @@ def gather(source: Any, origin: str, settings: Data, cache: Path) -> Gathered:
 
 def said(frame: Frame, settings: Data) -> str | None:
     """The column that says the split by its name and all of its values, if nothing else does."""
-    from anyformer.data.cells import coded
+    from anyformer.data.columns.cells import coded
 
     split = settings.split
     name = next((name for name in frame.names if name.lower() == "split"), None)
@@ -217,6 +217,6 @@ def worded_table(table: Any, schema: Any) -> Any:
     """A table with every column as text."""
     import pyarrow as pa
 
-    from anyformer.data.cells import worded
+    from anyformer.data.columns.cells import worded
 
     return pa.table({name: worded(table.column(name)) for name in schema.names})

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from anyformer.data.arrow_columns import column_of, plain_table, plain_types
+from anyformer.data.columns.arrow import column_of, plain_table, plain_types
+from anyformer.data.files.compression import import_pyarrow
+from anyformer.data.files.json_rows import batch_of, flat
 from anyformer.data.frame import Frame, Source
-from anyformer.data.packing import import_pyarrow
-from anyformer.data.reading_json import batch_of, flat
 from anyformer.errors import UserError
 
 if TYPE_CHECKING:

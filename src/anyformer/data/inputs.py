@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from anyformer.data.columns.kinds import Facts
 from anyformer.data.frame import Frame
-from anyformer.data.kinds import Facts
 from anyformer.data.settings import Data
 from anyformer.errors import UserError
 

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from anyformer.data.cells import is_list, texts, worded
-from anyformer.data.columns import Category, Column, Date, Image, Number, Sentence, Sound, Text
-from anyformer.data.conversions import MISSING, NUMBER, days, is_words, numbers
+from anyformer.data.columns.cells import is_list, texts, worded
+from anyformer.data.columns.convert import MISSING, NUMBER, days, is_words, numbers
+from anyformer.data.columns.fitted import Category, Column, Date, Image, Number, Sentence, Sound, Text
 from anyformer.data.frame import Frame, Source
-from anyformer.data.picture_decoding import pillow
+from anyformer.data.images.decoding import pillow
 from anyformer.data.preprocess import Preprocess
 from anyformer.errors import UserError, did_you_mean
 

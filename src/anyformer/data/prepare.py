@@ -9,29 +9,29 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.data.arrays import Arrays, MemoryArrays
-from anyformer.data.cells import texts
-from anyformer.data.columns import Image, Sound, Text
-from anyformer.data.conll import read_words
+from anyformer.data.audio.column import decode_new_sounds
+from anyformer.data.columns.cells import texts
+from anyformer.data.columns.fitted import Image, Sound, Text
+from anyformer.data.columns.kinds import look
 from anyformer.data.counts import Counts
-from anyformer.data.encode_rows import encode, encode_target
+from anyformer.data.datasets.arrays import Arrays, MemoryArrays
+from anyformer.data.datasets.encode_rows import encode, encode_target
+from anyformer.data.datasets.prepare_series import prepare_gathered
+from anyformer.data.datasets.rows import RowExamples
+from anyformer.data.files.conll import read_words
+from anyformer.data.files.path_kinds import kind_of_path
 from anyformer.data.frame import Frame, Source
 from anyformer.data.gather import gather, origin_of, paths_of
-from anyformer.data.images import ImageSteps
-from anyformer.data.kinds import look
-from anyformer.data.path_kinds import kind_of_path
-from anyformer.data.picture_rows import decode_new_pictures
+from anyformer.data.images.column import decode_new_pictures
+from anyformer.data.images.preprocessing import ImageSteps
 from anyformer.data.prepare_rows import prepare_rows, put_targets
 from anyformer.data.prepared import Given, Prepared, Say
 from anyformer.data.preprocess import Preprocess, fitting
 from anyformer.data.recognise import shows_objects, shows_series
-from anyformer.data.rows import RowExamples
-from anyformer.data.series_prepare import prepare_gathered
 from anyformer.data.settings import Data, Format
-from anyformer.data.sound_rows import decode_new_sounds
 from anyformer.data.splits import FREE, SIDES, TRAIN
 from anyformer.data.store import opened, pad_of
-from anyformer.data.tokenizer import Tokenizer
+from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.data.unused import refuse_both, refuse_columns
 from anyformer.errors import UserError
 
@@ -51,25 +51,25 @@ def prepare(
     paths = paths_of(source)
     objects = shows_objects(paths, settings) if task is None else ""
     if task == "detect" or objects:
-        from anyformer.data.detection_prepare import prepare_detection
+        from anyformer.data.datasets.prepare_detection import prepare_detection
 
         refuse_columns(settings, "images with objects")
         return prepare_detection(paths, settings, seed=seed, cache=cache, given=given, say=say, why=objects)
     origin = "table" if paths is None else origin_of(paths, task)
     if task == "forecast":
-        from anyformer.data.series_prepare import prepare_series
+        from anyformer.data.datasets.prepare_series import prepare_series
 
         refuse_both(settings, "a time series")
         refuse_columns(settings, "a time series", used=("--target", "--inputs", "--types", "--time", "--split-column"))
         return prepare_series(source, settings, cache=cache, say=say)
     if origin == "fasta":
-        from anyformer.data.fasta import by_residue
+        from anyformer.data.files.fasta import by_residue
 
         alone = settings.target is None and all(kind_of_path(path) == "fasta" for path in paths or ())
         task = task or ("lm" if alone else None)
         settings = by_residue(settings, alone=task == "lm")
     if task == "lm" or (task is None and origin == "text"):
-        from anyformer.data.text import prepare_text, prepare_texts
+        from anyformer.data.datasets.text import prepare_text, prepare_texts
 
         if paths is not None and origin == "text":
             refuse_columns(settings, "running text")
@@ -153,7 +153,7 @@ def lines_of(paths: list[Path], name: str, format: Format) -> Frame:
     """Files of plain text, one row a line."""
     import pyarrow as pa
 
-    from anyformer.data.opening import opened as look_at
+    from anyformer.data.files.open_text import opened as look_at
 
     sources, rows = [], []
     for path in paths:

@@ -7,26 +7,26 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.data.arrays import Arrays
-from anyformer.data.columns import Image, Sentence, Sound, Text
+from anyformer.data.audio.column import UNREADABLE as UNHEARD
+from anyformer.data.audio.column import Heard, decode_sounds, loudness
+from anyformer.data.columns.fitted import Image, Sentence, Sound, Text
+from anyformer.data.columns.parsed import Parsed
+from anyformer.data.datasets.arrays import Arrays
+from anyformer.data.datasets.encode_rows import encode, encode_target
 from anyformer.data.decide import Decision, decide, lines
-from anyformer.data.encode_rows import encode, encode_target
 from anyformer.data.gather import Gathered
-from anyformer.data.parsed import Parsed
-from anyformer.data.picture_rows import Pictured, decode_pictures
+from anyformer.data.images.column import Pictured, decode_pictures
 from anyformer.data.prepared import Given, Prepared, Say
 from anyformer.data.preprocess import Preprocess, fit_preprocess, sizes
+from anyformer.data.report import tell_counts, tell_files, tell_rows, tell_split, tell_target
 from anyformer.data.settings import Data
-from anyformer.data.sound_rows import UNREADABLE as UNHEARD
-from anyformer.data.sound_rows import Heard, decode_sounds, loudness
 from anyformer.data.splits import SIDES, TRAIN, Sides, split
 from anyformer.data.store import fingerprint, opened, seal
 from anyformer.data.targets import UNSEEN, Encoded, Tags
-from anyformer.data.telling import tell_counts, tell_files, tell_rows, tell_split, tell_target
-from anyformer.data.tokenizer import Tokenizer
-from anyformer.data.tokens import has_segments
+from anyformer.data.tokenizers.fit import tokenizer_for
+from anyformer.data.tokenizers.parallel_encode import has_segments
+from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.data.usable import refused, usable
-from anyformer.data.vocabulary import tokenizer_for
 from anyformer.errors import UserError, did_you_mean
 
 UNREADABLE = "the image cannot be read"

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from anyformer.data.examples import Examples
 
 if TYPE_CHECKING:
-    from anyformer.data.images import ImageSteps
+    from anyformer.data.images.preprocessing import ImageSteps
     from anyformer.data.preprocess import Preprocess
-    from anyformer.data.tokenizer import Tokenizer
+    from anyformer.data.tokenizers.tokenizer import Tokenizer
 
 Say = Callable[[str], None]  # one line about a decision, for people
 

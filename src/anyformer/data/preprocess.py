@@ -7,17 +7,17 @@ from typing import Any, Literal
 
 import numpy as np
 
-from anyformer.data.columns import Category, Column, Date, Image, Number, Sentence, Sound, Text, fit_column
+from anyformer.data.columns.fitted import Category, Column, Date, Image, Number, Sentence, Sound, Text, fit_column
+from anyformer.data.columns.parsed import Parsed
 from anyformer.data.decide import Decision, name_of
 from anyformer.data.detection_target import Things
 from anyformer.data.frame import Frame
-from anyformer.data.parsed import Parsed
 from anyformer.data.series_target import Future
 from anyformer.data.settings import Data
 from anyformer.data.targets import Answer, Classes, Tags, Target, Values
-from anyformer.data.tokenizer import Tokenizer
+from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.errors import UserError, did_you_mean
-from anyformer.files import inside, read_text
+from anyformer.safe_read import inside, read_text
 from anyformer.spec import Spec
 
 FILE = "preprocess.json"

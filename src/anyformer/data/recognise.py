@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
+from anyformer.data.columns.kinds import days, look, numbers
+from anyformer.data.datasets.prepare_series import NAMED_TIME
 from anyformer.data.decide import TARGET_NAMES
-from anyformer.data.detection import annotation_files, is_coco
+from anyformer.data.files.coco import annotation_files, is_coco
 from anyformer.data.frame import Frame
-from anyformer.data.kinds import days, look, numbers
-from anyformer.data.series_prepare import NAMED_TIME
 from anyformer.data.settings import Data
 
 FEWEST = 32  # rows of a series

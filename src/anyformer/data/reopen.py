@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from anyformer.data.arrays import Arrays
+from anyformer.data.datasets.arrays import Arrays
+from anyformer.data.datasets.windows import Windows
 from anyformer.data.prepare import open_prepared
 from anyformer.data.prepared import Prepared
 from anyformer.data.preprocess import Preprocess
-from anyformer.data.tokenizer import open_tokenizer
-from anyformer.data.windows import Windows
+from anyformer.data.tokenizers.tokenizer import open_tokenizer
 from anyformer.errors import UserError
 
 TEXT_FILE = "text.json"

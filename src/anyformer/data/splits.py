@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.data.cells import coded, worded
+from anyformer.data.columns.cells import coded, worded
+from anyformer.data.columns.kinds import days, look, numbers
+from anyformer.data.columns.parsed import Parsed
 from anyformer.data.decide import Decision
 from anyformer.data.frame import Frame
 from anyformer.data.inputs import Input, name_of
-from anyformer.data.kinds import days, look, numbers
-from anyformer.data.parsed import Parsed
 from anyformer.data.settings import Split
 from anyformer.errors import UserError, did_you_mean
 

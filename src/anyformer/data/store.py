@@ -8,18 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.data.arrays import Arrays, save_array
+from anyformer.data.datasets.arrays import Arrays, save_array
+from anyformer.data.datasets.rows import RowExamples
 from anyformer.data.frame import Frame, Source
-from anyformer.data.images import FILE as IMAGES
-from anyformer.data.images import ImageSteps
+from anyformer.data.images.preprocessing import FILE as IMAGES
+from anyformer.data.images.preprocessing import ImageSteps
 from anyformer.data.prepared import Prepared
 from anyformer.data.preprocess import FILE, Preprocess
-from anyformer.data.rows import RowExamples
 from anyformer.data.settings import Pictures, Sounds
 from anyformer.data.splits import SIDES
-from anyformer.data.tokenizer import Tokenizer, open_tokenizer
+from anyformer.data.tokenizers.tokenizer import Tokenizer, open_tokenizer
 from anyformer.errors import UserError
-from anyformer.files import digest
+from anyformer.safe_read import digest
 
 FRAME = "frame.arrow"
 KIND = "rows"
@@ -75,11 +75,11 @@ def opened(arrays: Arrays) -> Prepared | None:
     """What a sealed folder holds, None where it holds something else."""
     folder, facts = arrays.folder, arrays.facts
     if facts.get("kind") == "detection":
-        from anyformer.data.detection_prepare import opened_detection
+        from anyformer.data.datasets.prepare_detection import opened_detection
 
         return opened_detection(arrays)
     if facts.get("kind") == "series":
-        from anyformer.data.series_prepare import opened_series
+        from anyformer.data.datasets.prepare_series import opened_series
 
         return opened_series(arrays)
     if facts.get("kind") != KIND:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from anyformer.data.cells import LARGEST, bounded, coded, in_order, is_list, worded
+from anyformer.data.columns.cells import LARGEST, bounded, coded, in_order, is_list, worded
+from anyformer.data.columns.kinds import numbers
 from anyformer.data.frame import Frame
-from anyformer.data.kinds import numbers
 from anyformer.errors import UserError
 from anyformer.objectives.objective import IGNORED
 from anyformer.spec import Spec

@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from anyformer.data.cells import coded, is_list
+from anyformer.data.columns.cells import coded, is_list
+from anyformer.data.columns.kinds import Facts, numbers
 from anyformer.data.frame import Frame
 from anyformer.data.inputs import Input, name_of
-from anyformer.data.kinds import Facts, numbers
 from anyformer.data.targets import OFF, ON, flat
 from anyformer.errors import UserError
 

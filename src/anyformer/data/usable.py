@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from anyformer.data.cells import coded, is_list, worded
+from anyformer.data.columns.cells import coded, is_list, worded
+from anyformer.data.columns.kinds import numbers
 from anyformer.data.decide import Decision
 from anyformer.data.frame import Frame
-from anyformer.data.kinds import numbers
 from anyformer.data.targets import ABSENT, NOT_NUMBER, flat, switches
 from anyformer.errors import UserError
 

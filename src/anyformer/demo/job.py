@@ -18,12 +18,12 @@ from anyformer.demo.sampling import complete
 from anyformer.demo.show import Show
 from anyformer.demo.words import next_lines, train_line
 from anyformer.errors import UserError
-from anyformer.predictor import pick_device
+from anyformer.inference.predictor import pick_device
 from anyformer.terminal import visible
-from anyformer.training.job import Run, run_request
-from anyformer.training.request import Request
-from anyformer.training.run import RUN_FILE, check_new
-from anyformer.training.wording import duration, size, whole
+from anyformer.training.display.format import duration, size, whole
+from anyformer.training.run.folder import RUN_FILE, check_new
+from anyformer.training.setup.request import Request
+from anyformer.training.train import Run, run_request
 
 
 class Job:

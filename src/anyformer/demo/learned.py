@@ -7,8 +7,8 @@ import statistics
 from dataclasses import dataclass
 from typing import Any
 
-from anyformer.training.history import history
-from anyformer.training.job import Run
+from anyformer.training.run.history import history
+from anyformer.training.train import Run
 
 POINTS = 120  # of the training curve
 

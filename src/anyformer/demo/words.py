@@ -6,7 +6,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from anyformer.training.request import Request
+from anyformer.training.setup.request import Request
 
 
 def train_line(request: Request) -> str:

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context, Mask, lay_out
-from anyformer.core.int8 import Int8, Int8Table, look_up
 from anyformer.core.linear import Rows
 from anyformer.core.state import State
 from anyformer.errors import UserError, check_range
+from anyformer.kernels.int8 import Int8, Int8Table, look_up
 from anyformer.slots import Embed, Norm, Position
 
 

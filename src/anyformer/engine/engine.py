@@ -38,9 +38,9 @@ from anyformer.engine.queue import Waiting
 from anyformer.engine.writers import Writers
 from anyformer.engine.writing import Writing, accepted
 from anyformer.errors import UserError
-from anyformer.generation.rows.base import Rows
-from anyformer.generation.running import at_rest
-from anyformer.generation.settings import Generation
+from anyformer.generation.cache.base import Rows
+from anyformer.generation.config import Generation
+from anyformer.generation.runners.eager import at_rest
 from anyformer.generation.stops import TextOf
 
 log = logging.getLogger("anyformer")

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from anyformer.errors import UserError
+from anyformer.generation.config import Generation
 from anyformer.generation.guide import Guide
 from anyformer.generation.result import NewToken
-from anyformer.generation.settings import Generation
 
 Phase = Literal["queued", "prefill", "decode", "over"]
 Finish = Literal["eos", "stop", "length", "cancelled", "deadline"]

@@ -14,10 +14,10 @@ from anyformer.engine.counts import Counts
 from anyformer.engine.jobs import Ended, Event, Failed
 from anyformer.engine.writing import Echo, Writing
 from anyformer.errors import UserError
-from anyformer.generation.choosing import Choosing
+from anyformer.generation.batch_sampler import Choosing
+from anyformer.generation.cache.base import Rows
 from anyformer.generation.prompts import decoder_of, vocabulary_of
-from anyformer.generation.rows.base import Rows
-from anyformer.generation.running import device_of
+from anyformer.generation.runners.eager import device_of
 
 log = logging.getLogger("anyformer")
 

@@ -13,7 +13,7 @@ from anyformer.engine.counts import Counts
 from anyformer.engine.jobs import Ended, Event, NewToken, PromptRead
 from anyformer.engine.row_holders import RowHolders
 from anyformer.engine.writing import Writing
-from anyformer.generation.rows.base import Rows
+from anyformer.generation.cache.base import Rows
 
 CALM = 256  # steps without a fault after which twice as many rows may step together
 

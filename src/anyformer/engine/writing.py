@@ -12,12 +12,12 @@ from torch import Tensor
 from anyformer.core.model import Seq2Seq
 from anyformer.engine.jobs import Finish, Job, PromptRead, TooLong
 from anyformer.errors import UserError
+from anyformer.generation.cache.base import Rows
+from anyformer.generation.config import Generation
 from anyformer.generation.decode import check_settings
 from anyformer.generation.guide import Guide
 from anyformer.generation.prompts import check_model, decoder_of, vocabulary_of
-from anyformer.generation.rows.base import Rows
 from anyformer.generation.score import PIECE
-from anyformer.generation.settings import Generation
 from anyformer.generation.stops import Stops, TextOf
 
 MOST_NEW = 1024  # tokens of a text whose length nobody said

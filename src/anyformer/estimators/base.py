@@ -15,12 +15,12 @@ from anyformer.errors import UserError
 from anyformer.estimators.learn import learn, opened, saved
 from anyformer.evaluation.answers import Answers
 from anyformer.extras import install_command
-from anyformer.files import inside, read_json, short
-from anyformer.predictor import Predictor, load
+from anyformer.inference.predict import answer
+from anyformer.inference.predictor import Predictor, load
+from anyformer.safe_read import inside, read_json, short
 from anyformer.slots import Position
 from anyformer.spec import Spec, plain, subclasses
-from anyformer.training.answer import answer
-from anyformer.training.request import Request
+from anyformer.training.setup.request import Request
 
 NEEDED = "scikit-learn 1.6 or newer is not installed"
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from anyformer.data.files.tables import frame_of
 from anyformer.data.frame import Frame
-from anyformer.data.reading import frame_of
 from anyformer.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def packed(cell: Any, row: int) -> bytes:
     """One picture in memory as the bytes of a file."""
     if isinstance(cell, bytes):
         return cell
-    from anyformer.data.packing import import_pyarrow
+    from anyformer.data.files.compression import import_pyarrow
 
     import_pyarrow("X")
     from PIL import Image

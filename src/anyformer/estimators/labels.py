@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from anyformer.data.conversions import MISSING
+from anyformer.data.columns.convert import MISSING
 
 Cells = Literal["words", "file", "truths", "numbers"]  # what the cells of a target column were
 

@@ -20,13 +20,13 @@ from torch import Tensor
 
 from anyformer.checkpoints import store
 from anyformer.errors import Stopped
-from anyformer.outputs import scratch_folder
-from anyformer.predictor import Predictor, load, pick_device
+from anyformer.inference.predictor import Predictor, load, pick_device
+from anyformer.safe_write import scratch_folder
 from anyformer.training.checkpoint import save_model
-from anyformer.training.create import create, run_name
-from anyformer.training.job import Run, work
-from anyformer.training.request import Request
-from anyformer.training.session import Session
+from anyformer.training.setup.new_run import create, run_name
+from anyformer.training.setup.request import Request
+from anyformer.training.train import Run, work
+from anyformer.training.trainer import Session
 
 EVALUATIONS = 10  # of a fit with a given number of steps
 SMALL = 2**24  # parameters times rows of a step below which a second thread does not help

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from anyformer.data.files.tables import frame_of
 from anyformer.data.frame import Frame
-from anyformer.data.reading import frame_of
 from anyformer.errors import UserError
 from anyformer.estimators.base import Estimator, check_is_fitted
 from anyformer.estimators.inputs import files_of, is_table, listed, of_list
@@ -140,7 +140,7 @@ class LanguageModel(Estimator):
         check_is_fitted(self, "predictor_")
         files = files_of(X)
         if files is not None:
-            from anyformer.training.evaluation import of_text
+            from anyformer.inference.evaluate import of_text
 
             return -float(of_text(self.predictor_, files, 32, lambda line: None)["loss"])
         scored = [self.predictor_.score(str(text)) for text in listed(X)]

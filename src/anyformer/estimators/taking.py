@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from anyformer.data.files.tables import frame_of
 from anyformer.data.frame import Frame
-from anyformer.data.reading import frame_of
 from anyformer.errors import UserError
 from anyformer.estimators.base import Estimator, check_is_fitted, validate_data
 from anyformer.estimators.inputs import (

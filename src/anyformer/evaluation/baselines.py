@@ -13,9 +13,9 @@ import numpy as np
 
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.average_precision import Objects
+from anyformer.evaluation.baseline_rows import Rows, Series, chosen, sampled
 from anyformer.evaluation.forecasts import linear_map, repeat_past
 from anyformer.evaluation.metrics import metrics
-from anyformer.evaluation.rows import Rows, Series, chosen, sampled
 from anyformer.evaluation.text_scores import several
 from anyformer.evaluation.translation_table import word_by_word, word_table
 from anyformer.extras import install_command, installed

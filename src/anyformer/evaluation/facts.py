@@ -11,8 +11,8 @@ import numpy as np
 
 from anyformer.evaluation import calibration
 from anyformer.evaluation.answers import Answers
+from anyformer.evaluation.baseline_rows import sampled
 from anyformer.evaluation.metrics import auc, class_counts, known, metrics, notes, padded
-from anyformer.evaluation.rows import sampled
 from anyformer.evaluation.spans import are_spans, precision_recall_f1, span_counts
 from anyformer.evaluation.text_scores import bleu_available, bleu_chrf, row_scores, several
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.evaluation.rows import Rows
+from anyformer.evaluation.baseline_rows import Rows
 
 WEIGHTS = 5_000_000  # classes times features of a linear model at most, so that it ends soon
 CODES = 254  # categories that gradient boosting tells apart in a column; the rest are as good as one

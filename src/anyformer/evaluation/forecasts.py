@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from anyformer.evaluation.rows import Series, evenly
+from anyformer.evaluation.baseline_rows import Series, evenly
 
 MOST_WINDOWS = 4_000  # training windows a baseline learns from
 TRIED = 200  # training windows on which periods are compared

@@ -17,7 +17,7 @@ from torch import Tensor
 from anyformer.errors import UserError
 
 if TYPE_CHECKING:
-    from anyformer.predictor import Predictor
+    from anyformer.inference.predictor import Predictor
 
 
 class InceptionScore(NamedTuple):

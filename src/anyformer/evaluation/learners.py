@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from anyformer.evaluation.answers import Answers
+from anyformer.evaluation.baseline_rows import Rows
 from anyformer.evaluation.features import design, word_features
-from anyformer.evaluation.rows import Rows
 
 MOST_WORDS = 200_000  # words a tagger learns from
 WORK = 3_000_000_000  # products of a linear model's fit at most, about half a minute

@@ -15,10 +15,10 @@ from anyformer.evaluation.facts import evaluation_facts, plain
 from anyformer.evaluation.metrics import main_metric
 from anyformer.evaluation.page import document, preformatted, section
 from anyformer.evaluation.run_files import EVALUATION, RunFiles, is_number, read_evaluation, read_run
+from anyformer.evaluation.sentences import TASKS, duration
 from anyformer.evaluation.svg import number
-from anyformer.evaluation.wording import TASKS, duration
-from anyformer.files import AGAIN
-from anyformer.outputs import replace_file, writing
+from anyformer.safe_read import AGAIN
+from anyformer.safe_write import replace_file, writing
 
 NAME = "report.html"
 STYLE = Path(__file__).parent / "web" / "report.css"

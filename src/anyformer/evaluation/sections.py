@@ -9,8 +9,8 @@ from typing import Any
 from anyformer.evaluation import figures as draw
 from anyformer.evaluation.page import Cell, figures, folded, pairs, picture, preformatted, table, words
 from anyformer.evaluation.run_files import RunFiles, is_number
+from anyformer.evaluation.sentences import metric_name, verdict, way
 from anyformer.evaluation.svg import number
-from anyformer.evaluation.wording import metric_name, verdict, way
 
 
 def headline(evaluation: Mapping[str, Any], main: str, split: str) -> str:

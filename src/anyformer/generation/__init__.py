@@ -1,10 +1,10 @@
 """Decoding: writing text with a model, and scoring text that is there."""
 
+from anyformer.generation.config import Generation
 from anyformer.generation.decode import Decoding, generate, stream
 from anyformer.generation.grammar import choice_guide, json_guide, regex_guide
 from anyformer.generation.result import Generated, Step
 from anyformer.generation.score import Perplexity, Scored, perplexity, score
-from anyformer.generation.settings import Generation
 
 __all__ = [
     "Decoding", "Generated", "Generation", "Perplexity", "Scored", "Step", "choice_guide", "generate", "json_guide",

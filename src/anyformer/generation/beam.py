@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from anyformer.generation.filters import Written, rules
+from anyformer.generation.config import Generation
+from anyformer.generation.logits import Written, rules
 from anyformer.generation.result import Generated, is_one_of, reasons_of
-from anyformer.generation.running import Running
-from anyformer.generation.settings import Generation
+from anyformer.generation.runners.eager import Running
 from anyformer.generation.stops import Stops
 
 

@@ -13,10 +13,8 @@ from torch import Tensor
 from anyformer.core.model import Model, Seq2Seq
 from anyformer.errors import UserError
 from anyformer.generation.beam import beam_search
-from anyformer.generation.choice import Choice, Guides
-from anyformer.generation.compiled import Compiled
+from anyformer.generation.config import DEFAULT_NEW_TOKENS, Generation
 from anyformer.generation.guide import Guide
-from anyformer.generation.on_device import RunningLoop, needs_host, records, write_texts
 from anyformer.generation.prompts import (
     Asked,
     check_ids,
@@ -29,10 +27,12 @@ from anyformer.generation.prompts import (
     vocabulary_of,
 )
 from anyformer.generation.result import Generated, Step, generated, is_one_of, reasons_of
-from anyformer.generation.running import Running, RunningModel, RunningPair, at_rest, device_of
-from anyformer.generation.settings import DEFAULT_NEW_TOKENS, Generation
-from anyformer.generation.sheet import RunningSheet
-from anyformer.generation.speculate import Speculation
+from anyformer.generation.runners.compiled import Compiled
+from anyformer.generation.runners.compiled_texts import RunningSheet
+from anyformer.generation.runners.eager import Running, RunningModel, RunningPair, at_rest, device_of
+from anyformer.generation.runners.on_device import RunningLoop, needs_host, records, write_texts
+from anyformer.generation.sampler import Choice, Guides
+from anyformer.generation.speculative import Speculation
 from anyformer.generation.stops import Stops, TextOf
 
 log = logging.getLogger("anyformer")

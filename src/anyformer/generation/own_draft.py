@@ -6,10 +6,10 @@ import copy
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from anyformer.core.quantise import is_rounded, quantise
 from anyformer.errors import UserError
-from anyformer.generation.compiled import Compiled, compiled
-from anyformer.generation.plain_step import is_plain
+from anyformer.generation.runners.compiled import Compiled, compiled
+from anyformer.generation.runners.cpu_step import is_plain
+from anyformer.kernels.quantise import is_rounded, quantise
 
 Mark = list[tuple[int, int]]
 KEPT: WeakKeyDictionary[Any, tuple[Mark, Any]] = WeakKeyDictionary()  # of each model its draft, and of which weights

@@ -1,4 +1,4 @@
-"""Guesses at how texts go on: from the text itself, or by a smaller model. What becomes of them: speculate.py."""
+"""Guesses at how texts go on: from the text itself, or by a smaller model. What becomes of them: speculative.py."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor
 
 from anyformer.core.model import Seq2Seq
 from anyformer.errors import UserError
-from anyformer.generation.choice import Choice
-from anyformer.generation.compiled import Compiled
+from anyformer.generation.cache.ragged import CHUNK, Texts, opened, read_on
+from anyformer.generation.config import Generation
 from anyformer.generation.grammar import Grammar
 from anyformer.generation.prompts import Asked, check_model, check_room, decoder_of, vocabulary_of
-from anyformer.generation.ragged import CHUNK, Texts, opened, read_on
-from anyformer.generation.running import at_rest, device_of
-from anyformer.generation.settings import Generation
-from anyformer.generation.sheet import SheetTexts
+from anyformer.generation.runners.compiled import Compiled
+from anyformer.generation.runners.compiled_texts import SheetTexts
+from anyformer.generation.runners.eager import at_rest, device_of
+from anyformer.generation.sampler import Choice
 
 LONGEST_MATCH = 3  # newest tokens that are looked for, then fewer of them
 

@@ -21,7 +21,7 @@ from anyformer.generation.prompts import (
     room,
     vocabulary_of,
 )
-from anyformer.generation.running import (
+from anyformer.generation.runners.eager import (
     at_rest,
     device_of,
     hidden_states,

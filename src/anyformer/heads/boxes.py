@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context
-from anyformer.core.start import Starting, normal
+from anyformer.core.own_init import Starting, normal
 from anyformer.errors import UserError
 from anyformer.slots import Answer, Head
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context
-from anyformer.core.lines import Lines
+from anyformer.core.document_rows import Lines
 from anyformer.embeds.series import SeriesContext
 from anyformer.errors import UserError
 from anyformer.slots import Answer, Head

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context
-from anyformer.core.int8 import Int8, Int8Table, product
 from anyformer.core.loss import linear_cross_entropy
 from anyformer.errors import UserError
 from anyformer.feeds.mlp import ACTS, Act
+from anyformer.kernels.int8 import Int8, Int8Table, product
 from anyformer.slots import Answer, Head, Norm
 
 

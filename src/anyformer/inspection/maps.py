@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.core.attend import Choice, choose, weights_of
-from anyformer.core.weighing import Weighing
+from anyformer.core.attention_weights import Weighing
 from anyformer.errors import UserError
 from anyformer.mixers.attention import Prepared, SelfAttention
 from anyformer.mixers.cross import CrossAttention

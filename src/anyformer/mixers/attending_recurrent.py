@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.about import About
+from anyformer.core.attention_weights import Weighing
 from anyformer.core.context import Context
 from anyformer.core.history import Running
-from anyformer.core.joining import level
-from anyformer.core.weighing import Weighing
+from anyformer.core.join_states import level
 from anyformer.errors import UserError
 from anyformer.mixers.alignment import Alignment, Score, check_product
 from anyformer.mixers.cells import Cell, Held, Kind, Uncompiled, Walk

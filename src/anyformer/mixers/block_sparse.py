@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from anyformer.about import About
 from anyformer.core.attend import Scores, attend
 from anyformer.core.context import Context
-from anyformer.core.lines import Lines
+from anyformer.core.document_rows import Lines
 from anyformer.core.state import Keys
 from anyformer.errors import UserError
 from anyformer.mixers.attention import Attention, Prepared, SelfAttention

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.core.context import Context
-from anyformer.core.start import Start, Starting, uniform
+from anyformer.core.own_init import Start, Starting, uniform
 
 Kind = Literal["rnn", "gru", "lstm"]
 Held = tuple[Tensor, ...]  # what a cell remembers: (h,), or (h, c) of an LSTM; each (B,hidden)

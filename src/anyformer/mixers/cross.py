@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from anyformer.about import About
 from anyformer.core.attend import Scores, attend
 from anyformer.core.context import Context
-from anyformer.core.places import Places
 from anyformer.core.state import Memory
+from anyformer.core.static_cache import Places
 from anyformer.errors import UserError
 from anyformer.mixers.attention import Prepared
 from anyformer.mixers.heads import Scale, check_heads, head_sizes, scale_of

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context
+from anyformer.core.document_rows import Lines
 from anyformer.core.history import Inputs
-from anyformer.core.lines import Lines
 from anyformer.errors import UserError
 from anyformer.mixers.fft import convolve
 from anyformer.mixers.long_filter import LongFilter, ShortFilter

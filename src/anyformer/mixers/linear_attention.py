@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.attend import Scores
+from anyformer.core.attention_weights import Weighing
 from anyformer.core.context import Context
+from anyformer.core.document_rows import Lines, goes_on
 from anyformer.core.history import Running
-from anyformer.core.lines import Lines, goes_on
-from anyformer.core.weighing import Weighing
 from anyformer.mixers.attention import Attention, SelfAttention
 from anyformer.mixers.heads import check_heads
 from anyformer.slots import Mixer, Relative

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.about import About
+from anyformer.core.attention_weights import Weighing
 from anyformer.core.context import Context
-from anyformer.core.start import Starting, constant, normal
-from anyformer.core.weighing import Weighing
+from anyformer.core.own_init import Starting, constant, normal
 from anyformer.errors import UserError
 from anyformer.mixers.grid_cells import layout_of, shares
 from anyformer.slots import Mixer, Relative

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anyformer.core.start import Starting, constant, normal, uniform
+from anyformer.core.own_init import Starting, constant, normal, uniform
 
 SLOW, FAST = 1.5, 0.3  # the first and last channel's window falls to LEFT after this share of the longest lag
 LEFT = 0.01

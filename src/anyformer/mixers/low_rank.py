@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from anyformer.about import About
 from anyformer.core.attend import Scores
 from anyformer.core.context import Context
-from anyformer.core.lines import Lines
-from anyformer.core.start import Starting, normal
+from anyformer.core.document_rows import Lines
+from anyformer.core.own_init import Starting, normal
 from anyformer.core.state import Keys
 from anyformer.errors import UserError
 from anyformer.mixers.attention import Attention, Prepared, SelfAttention

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.attend import Scores, attend, weights_of
+from anyformer.core.attention_weights import Weighing
 from anyformer.core.context import Context
 from anyformer.core.state import Keys
-from anyformer.core.weighing import Weighing
 from anyformer.mixers.attention import Prepared
 from anyformer.slots import HeadSizes, Mixer, Relative
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context
+from anyformer.core.document_rows import Lines
 from anyformer.core.history import Running
-from anyformer.core.lines import Lines
 from anyformer.errors import UserError
 from anyformer.mixers.cells import Cell, Held, Kind, Uncompiled, Walk, pieces
 from anyformer.slots import Mixer, Relative

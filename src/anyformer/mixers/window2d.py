@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.attend import Scores, attend
+from anyformer.core.attention_weights import Weighing
 from anyformer.core.context import Context
-from anyformer.core.start import Starting, normal
-from anyformer.core.weighing import Weighing
+from anyformer.core.own_init import Starting, normal
 from anyformer.errors import UserError
 from anyformer.mixers.grid_cells import check_heads_fit, layout_of, look_everywhere, project, shares
 from anyformer.mixers.heads import check_heads

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anyformer.core.start import Starting, constant
+from anyformer.core.own_init import Starting, constant
 
 MOMENTUM = 0.1
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.core.attend import Scores, attend, weights_of
-from anyformer.core.start import Starting, constant
+from anyformer.core.own_init import Starting, constant
 from anyformer.nets.spectral import SpectralConv
 
 SCORES = Scores(scale=1.0)  # the paper divides by nothing

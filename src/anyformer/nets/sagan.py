@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.building import materialise
-from anyformer.core.start import Starting, constant
+from anyformer.core.own_init import Starting, constant
 from anyformer.errors import UserError
 from anyformer.nets.batch_norm import MOMENTUM, BatchNorm
 from anyformer.nets.map_attention import MapAttention

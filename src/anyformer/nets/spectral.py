@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anyformer.core.start import Starting, constant, uniform
+from anyformer.core.own_init import Starting, constant, uniform
 
 FIRST = 15  # power iterations at the start, so that a fresh layer is normalised before its first training pass
 EPS = 1e-12

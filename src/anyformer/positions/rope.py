@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context
-from anyformer.core.kept import Known, kept
+from anyformer.core.device_tables import Known, kept
 from anyformer.errors import UserError
 from anyformer.slots import Relative
 from anyformer.spec import Spec

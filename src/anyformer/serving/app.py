@@ -16,7 +16,23 @@ from starlette.routing import Route
 
 from anyformer.engine.engine import Engine
 from anyformer.errors import UserError
-from anyformer.serving.answers import (
+from anyformer.serving.auth import body_of
+from anyformer.serving.calls import Abilities, What, called, checked, packed
+from anyformer.serving.error_responses import Refusal, as_json, from_error, unavailable
+from anyformer.serving.limits import Limits
+from anyformer.serving.mailbox import Mailbox
+from anyformer.serving.metrics import Metrics
+from anyformer.serving.openapi import Path, describe
+from anyformer.serving.orders import Order, chat_order, completion_order, prompts_of
+from anyformer.serving.request_schemas import (
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    PredictRequest,
+    Writing,
+    read,
+)
+from anyformer.serving.response_schemas import (
     ChatCompletion,
     Completion,
     EmbeddingList,
@@ -25,17 +41,8 @@ from anyformer.serving.answers import (
     ModelList,
     Predictions,
 )
-from anyformer.serving.calls import Abilities, What, called, checked, packed
-from anyformer.serving.edge import body_of
-from anyformer.serving.limits import Limits
-from anyformer.serving.mailbox import Mailbox
-from anyformer.serving.metrics import Metrics
-from anyformer.serving.openapi import Path, describe
-from anyformer.serving.orders import Order, chat_order, completion_order, prompts_of
-from anyformer.serving.refusals import Refusal, as_json, from_error, unavailable
-from anyformer.serving.schemas import ChatRequest, CompletionRequest, EmbeddingRequest, PredictRequest, Writing, read
-from anyformer.serving.served import Served
-from anyformer.serving.shapes import ChatShape, CompletionShape
+from anyformer.serving.responses import ChatShape, CompletionShape
+from anyformer.serving.served_model import Served
 from anyformer.serving.streaming import Answer
 from anyformer.serving.written import compact, listed
 

@@ -15,11 +15,11 @@ from starlette.requests import Request
 from anyformer.engine.engine import Engine
 from anyformer.engine.jobs import Call
 from anyformer.errors import UserError
-from anyformer.predictor import Predictor
+from anyformer.inference.predictor import Predictor
+from anyformer.serving.error_responses import Refusal, from_error, unavailable
 from anyformer.serving.limits import Limits
 from anyformer.serving.mailbox import Box, Mailbox
-from anyformer.serving.predicting import embed_what, first_wrong, predict_what
-from anyformer.serving.refusals import Refusal, from_error, unavailable
+from anyformer.serving.predict_rows import embed_what, first_wrong, predict_what
 
 What = Callable[[list[Any]], Sequence[Any]]
 

@@ -17,8 +17,8 @@ from typing import Any
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from anyformer.serving.error_responses import Refusal
 from anyformer.serving.limits import Limits
-from anyformer.serving.refusals import Refusal
 
 # Of linux/tcp.h: bytes the kernel takes and does not send yet; facts of a line, and where the count of bytes stands.
 NOT_SENT, TCP_INFO, BYTES_ACKED = 25, 11, 120

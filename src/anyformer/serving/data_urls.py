@@ -12,8 +12,8 @@ import wave
 from pathlib import Path
 from typing import Any
 
-from anyformer.data.picture_decoding import Unreadable, opened
-from anyformer.data.sound import is_wav
+from anyformer.data.audio.decoding import is_wav
+from anyformer.data.images.decoding import Unreadable, opened
 from anyformer.errors import UserError
 
 MOST_BYTES = 3 * 2**20  # of one file, as it is without base64
@@ -72,7 +72,7 @@ def check_samples(data: bytes, where: str) -> None:
 
 def example_picture() -> str:
     """A gray square."""
-    from anyformer.data.picture_decoding import pillow
+    from anyformer.data.images.decoding import pillow
 
     sink = io.BytesIO()
     pillow().new("L", (8, 8), 128).save(sink, "PNG")

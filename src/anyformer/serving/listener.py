@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from anyformer.errors import UserError
-from anyformer.serving.refusals import unavailable
+from anyformer.serving.error_responses import unavailable
 
 log = logging.getLogger("anyformer")
 MOST = 1024  # connections, where the system would allow more: each may keep some hundred KB waiting

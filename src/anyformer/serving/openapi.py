@@ -11,7 +11,7 @@ from pydantic.json_schema import models_json_schema
 from starlette.requests import Request
 from starlette.responses import Response
 
-from anyformer.serving.answers import ErrorBody
+from anyformer.serving.response_schemas import ErrorBody
 from anyformer.version import __version__
 
 SAID = {

@@ -14,10 +14,10 @@ from anyformer.engine.jobs import Job
 from anyformer.generation import Generation
 from anyformer.generation.guide import Guide
 from anyformer.generation.noise import row_seeds, signed
+from anyformer.serving.error_responses import Refusal
 from anyformer.serving.limits import Limits
-from anyformer.serving.refusals import Refusal
-from anyformer.serving.schemas import ChatRequest, CompletionRequest, Message, Writing
-from anyformer.serving.served import Served, with_choices
+from anyformer.serving.request_schemas import ChatRequest, CompletionRequest, Message, Writing
+from anyformer.serving.served_model import Served, with_choices
 from anyformer.serving.written import Written
 
 LONG = 4096  # characters from which on a text is cut into tokens beside the event loop

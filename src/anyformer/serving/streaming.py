@@ -19,10 +19,10 @@ from starlette.types import Message, Receive, Scope, Send
 
 from anyformer.engine.engine import Engine
 from anyformer.engine.jobs import Event
+from anyformer.serving.error_responses import Refusal, from_error
 from anyformer.serving.limits import Limits
 from anyformer.serving.mailbox import Box, Mailbox
 from anyformer.serving.orders import Order
-from anyformer.serving.refusals import Refusal, from_error
 from anyformer.serving.written import Entry, Written
 
 MANY = 128  # tokens with log-probabilities, from which on they are written beside the event loop

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from anyformer.engine.jobs import Ended, Event, Failed, Job, NewToken, PromptRead
-from anyformer.serving.pieces import Reader, UntilStop
-from anyformer.serving.refusals import Refusal, from_error, unavailable
+from anyformer.serving.detokenizer import Reader, UntilStop
+from anyformer.serving.error_responses import Refusal, from_error, unavailable
 
 Reason = Literal["stop", "length"]
 FLOOR = -9999.0  # JSON has no minus infinity

@@ -27,10 +27,10 @@ from anyformer.data.prepared import Say
 from anyformer.errors import UserError
 from anyformer.evaluation.image_scores import whole_numbers
 from anyformer.extras import require
+from anyformer.inference.predictor import LABELS_FILE, pick_device
 from anyformer.nets.sagan import SAGAN, SAGANModule
-from anyformer.outputs import make_folder, replacing
-from anyformer.predictor import LABELS_FILE, pick_device
 from anyformer.presets import preset
+from anyformer.safe_write import make_folder, replacing
 from anyformer.training.checkpoint import (
     OPTIM_FILE,
     SHARD_BYTES,
@@ -40,9 +40,9 @@ from anyformer.training.checkpoint import (
     write_json,
 )
 from anyformer.training.duel import Adversarial, Duel, noise
-from anyformer.training.engine import put
 from anyformer.training.image_set import Images, ImageSet, read_images
-from anyformer.training.run import METRICS_FILE, RunFolder, check_new
+from anyformer.training.run.folder import METRICS_FILE, RunFolder, check_new
+from anyformer.training.step import put
 from anyformer.version import __version__
 
 log = logging.getLogger("anyformer")

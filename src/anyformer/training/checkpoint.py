@@ -17,11 +17,11 @@ from anyformer.checkpoints.folder import SPEC_FILE
 from anyformer.data.prepared import Prepared
 from anyformer.data.preprocess import FILE as PREPROCESS_FILE
 from anyformer.errors import UserError
-from anyformer.predictor import GENERATION_FILE, IMAGES_FILE
-from anyformer.training.engine import Engine
-from anyformer.training.judge import decoding
-from anyformer.training.run import CONFIG_FILE
+from anyformer.inference.judge import decoding
+from anyformer.inference.predictor import GENERATION_FILE, IMAGES_FILE
+from anyformer.training.run.folder import CONFIG_FILE
 from anyformer.training.settings import Config
+from anyformer.training.step import Engine
 from anyformer.version import __version__
 
 OPTIM_FILE, STATE_FILE = "optim.safetensors", "state.json"

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from anyformer import faults
-from anyformer.core.compile_cache import use_private_cache
 from anyformer.errors import Diverged, UserError
+from anyformer.kernels.compile_cache import use_private_cache
 from anyformer.nets.sagan import SAGANModule
 from anyformer.objectives.adversarial import discriminator_loss, generator_loss
 from anyformer.spec import Spec
-from anyformer.training.engine import put
 from anyformer.training.loader import seed_of
 from anyformer.training.optim import restore, state_tensors
+from anyformer.training.step import put
 
 BETAS = (0.0, 0.9)
 AGAIN = "train anew with lower rates or another seed; the last checkpoint is whole"

@@ -14,15 +14,15 @@ from anyformer.evaluation.baselines import baselines
 from anyformer.evaluation.facts import evaluation_facts
 from anyformer.evaluation.metrics import better, notes
 from anyformer.evaluation.report import write_report
+from anyformer.inference.judge import Judge
+from anyformer.inference.raw_rows import raw_rows, truth_of
+from anyformer.training.best import chosen_by, scored
 from anyformer.training.checkpoint import mean_of, read_weights, save_model
-from anyformer.training.engine import put
-from anyformer.training.judge import Judge
-from anyformer.training.memory import usage
-from anyformer.training.plan import PLAN_FILE
-from anyformer.training.raw import raw_rows, truth_of
-from anyformer.training.run import AVERAGED, RunFolder, now
-from anyformer.training.session import Session, in_short
-from anyformer.training.standing import chosen_by, scored
+from anyformer.training.duration import PLAN_FILE
+from anyformer.training.run.folder import AVERAGED, RunFolder, now
+from anyformer.training.setup.memory import usage
+from anyformer.training.step import put
+from anyformer.training.trainer import Session, in_short
 
 EVALUATION_FILE = "evaluation.json"
 

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anyformer.data.arrays import Arrays
-from anyformer.data.pictures import normalised, picture_arrays, picture_steps, read_pictures
+from anyformer.data.datasets.arrays import Arrays
+from anyformer.data.images.decode_all import normalised, picture_arrays, picture_steps, read_pictures
 from anyformer.data.prepared import Say
 from anyformer.data.settings import Pictures
 from anyformer.errors import UserError

@@ -1,0 +1,1 @@
+"""Recordings: decoding and log-mel spectrograms."""

@@ -1,0 +1,96 @@
+"""Cells of a column as plain words: codes for those that repeat, missing ones apart, names in a fixed order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from anyformer.data.columns.kinds import strings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ENORMOUS = 1e150  # of a number that is still reckoned with
+LARGEST = 1e30  # of a number in an array; a float32 holds it
+BETWEEN = "\x1f"  # stands between the items of a list that is compared as one word
+
+
+def worded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The column as strings, null where a cell is missing; whole numbers without a decimal point."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column, kind = column.cast(kind.value_type), kind.value_type
+    if is_list(kind):
+        return pc.binary_join(column.cast(pa.list_(pa.string())), BETWEEN)
+    if pa.types.is_float16(kind):  # which Arrow cannot round
+        column, kind = column.cast(pa.float32()), pa.float32()
+    if pa.types.is_floating(kind):
+        column = pc.if_else(pc.is_finite(column), column, pa.scalar(None, kind))
+        # Each cell by itself: whether its neighbours are whole does not change how it is written.
+        whole = pc.and_(pc.equal(column, pc.round(column)), pc.less(pc.abs(column), float(2**53)))
+        integers = pc.if_else(whole, column, pa.scalar(None, kind)).cast(pa.int64())
+        return pc.if_else(whole, integers.cast(pa.string()), column.cast(pa.string()))
+    return strings(column)
+
+
+def is_list(kind: Any) -> bool:
+    """Whether an Arrow type is a list."""
+    import pyarrow as pa
+
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def coded(column: pa.ChunkedArray) -> tuple[np.ndarray, list[str]]:
+    """Every cell as the number of its word, -1 where it is missing, and the words in the order they come."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    encoded = pc.utf8_trim_whitespace(worded(column)).combine_chunks().dictionary_encode()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.combine_chunks()
+    codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    return codes, encoded.dictionary.to_pylist()
+
+
+def texts(column: pa.ChunkedArray) -> list[str]:
+    """Every cell as text, empty where it is missing; the words of a list with spaces between."""
+    found = strings(column) if is_list(column.type) else worded(column)
+    return ["" if text is None else text for text in found.to_pylist()]
+
+
+def bounded(values: np.ndarray) -> np.ndarray:
+    """Numbers as float64, nan where one is not finite, none so large that its square could not be held."""
+    return np.clip(np.where(np.isfinite(values), values, np.nan).astype(np.float64), -ENORMOUS, ENORMOUS)
+
+
+def some(count: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> some(1, "row"), some(2000, "row")
+    ('1 row', '2,000 rows')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def in_order(names: Iterable[str]) -> tuple[str, ...]:
+    """Names sorted: by value where all are numbers, else as text."""
+    known = sorted(set(names))
+    values = [number_of(name) for name in known]
+    if all(value is not None for value in values):
+        return tuple(name for _, name in sorted(zip(values, known, strict=True)))
+    return tuple(known)
+
+
+def number_of(word: str) -> float | None:
+    """The finite number a word says, or None."""
+    try:
+        value = float(word)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

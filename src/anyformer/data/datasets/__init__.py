@@ -1,0 +1,1 @@
+"""Prepared examples that give batches: text windows, rows, series, detection."""

@@ -1,0 +1,223 @@
+"""A tokenizer for running text, and the text packed with it: once, into arrays of tokens on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from anyformer.data.datasets.arrays import Arrays
+from anyformer.data.files.documents import Document
+from anyformer.data.prepared import Given, Say
+from anyformer.data.settings import Data, Words
+from anyformer.data.tokenizers.fast_encode import Encoder
+from anyformer.data.tokenizers.tokenizer import Tokenizer, open_tokenizer, train_tokenizer
+from anyformer.data.tokenizers.training import Kind
+from anyformer.errors import UserError
+
+FORMAT = 1  # of the packed arrays; raised when the same text would be packed otherwise
+FEWEST = 32  # tokens to train on, below which there is nothing to learn
+SAMPLE = 10_000_000  # bytes of text a tokenizer is trained on at most
+AT_ONCE = 2**22  # characters encoded at once
+# Bytes to train on, and the size of vocabulary that goes with them; between two of them by the logarithm.
+SIZES = ((200_000, 512), (1_000_000, 2048), (10_000_000, 8192), (50_000_000, 16384))
+NAMES = {
+    "bpe": "byte-level BPE", "char-bpe": "BPE of characters", "wordpiece": "WordPiece", "unigram": "unigram",
+    "word": "words", "char": "characters", "byte": "bytes",
+}  # fmt: skip
+
+
+@dataclass
+class Part:
+    """One side of the split: characters `start` to `stop` of the documents one after another."""
+
+    documents: list[Document]
+    start: int = 0
+    stop: int | None = None
+
+    def spans(self) -> Iterator[tuple[int, int, int]]:
+        """Document number, first and last character of what belongs to the part."""
+        at = 0
+        for number, document in enumerate(self.documents):
+            stop = at + document.characters
+            first, last = max(at, self.start), stop if self.stop is None else min(stop, self.stop)
+            if first < last:
+                yield number, first - at, last - at
+            at = stop
+
+    def pieces(self) -> Iterator[tuple[int, int, str]]:
+        """Document number, character and text of each piece."""
+        for number, first, last in self.spans():
+            at = first
+            for piece in self.documents[number].pieces(first, last):
+                yield number, at, piece
+                at += len(piece)
+
+    @property
+    def characters(self) -> int:
+        """How many there are in it."""
+        return sum(last - first for _, first, last in self.spans())
+
+    @property
+    def bytes(self) -> int:
+        """About; exact where no document is cut."""
+        whole = sum(document.characters for document in self.documents)
+        return sum(document.size for document in self.documents) * self.characters // max(1, whole)
+
+
+# ---------------------------------------------------------------- the tokenizer
+
+
+def vocabulary(size: int) -> int:
+    """How many tokens suit a text of so many bytes.
+
+    >>> [vocabulary(size) for size in (10_000, 1_000_000, 3_000_000, 10**9)]
+    [512, 2048, 4096, 16384]
+    """
+    known, tokens = np.log([s for s, _ in SIZES]), np.log2([v for _, v in SIZES])
+    return round(2 ** float(np.interp(np.log(max(1, size)), known, tokens)) / 256) * 256
+
+
+def brought(words: Words, given: Given) -> Tokenizer | None:
+    """The tokenizer that a model or a folder brings along, if any."""
+    if given.tokenizer is not None or words.folder is None:
+        return given.tokenizer
+    tokenizer = open_tokenizer(Path(words.folder)) if Path(words.folder).is_dir() else None
+    if tokenizer is None:
+        raise UserError(
+            f"no tokenizer in {words.folder}", where="data.words.folder", fix="give a folder with tokenizer.json"
+        )
+    return tokenizer
+
+
+def trained(part: Part, words: Words, tell: Say) -> tuple[Tokenizer, str]:
+    """A tokenizer trained on the training part alone, and its kind."""
+    kind: Kind = "bpe" if words.kind == "auto" else words.kind
+    size = part.bytes
+    usual = {"char": 2**16, "byte": 512}.get(kind, vocabulary(size))
+    sample = list(sampled(part, size))
+    try:
+        tokenizer = train_tokenizer(sample, kind, words.vocab or usual, lower=words.lower)
+    except UserError as error:
+        raise error.inside("data.words.vocab") from None
+    of = f"{sum(map(len, sample)):,} characters spread over the training part" if size > SAMPLE else "the training part"
+    tell(f"tokens   {NAMES[kind]}, vocabulary {tokenizer.size:,}, trained on {of}")
+    if kind in ("wordpiece", "unigram", "word"):
+        tell("note     this tokenizer loses line breaks, so that bits per byte compare with nothing")
+    return tokenizer, kind
+
+
+def sampled(part: Part, size: int) -> Iterator[str]:
+    """Pieces of a part, all of them or as many, evenly spread, as a tokenizer is trained on."""
+    share = min(1.0, SAMPLE / max(1, size))
+    taken = 0
+    for number, (_, _, piece) in enumerate(part.pieces(), 1):
+        if taken < number * share:
+            taken += 1
+            yield piece
+
+
+# ---------------------------------------------------------------- the arrays
+
+
+def packed(parts: dict[str, Part], settings: Data, given: Given, cache: Path, tell: Say) -> tuple[Arrays, Tokenizer]:
+    """Every part as an array of tokens on disk, with the tokenizer beside; made once for the same text and settings."""
+    enough(parts["train"].characters, "characters")
+    own = brought(settings.words, given)
+    mark = fingerprint(parts, settings.words, own)
+    arrays = Arrays.of(cache)
+    if arrays is not None and arrays.facts.get("fingerprint") == mark:
+        tokenizer = own if own is not None else open_tokenizer(cache / "tokenizer")
+        if tokenizer is not None and tokenizer.sha256 == arrays.facts.get("tokenizer"):
+            tell(f"disk     packed before, {arrays.bytes / 1e6:,.1f} MB on disk")
+            return arrays, tokenizer
+    if own is not None:
+        tokenizer, kind = own, "given"
+        tell(f"tokens   given, vocabulary {tokenizer.size:,}")
+    else:
+        tokenizer, kind = trained(parts["train"], settings.words, tell)
+    encoder = Encoder(tokenizer, "given" if settings.words.lower else kind)  # its short ways know no lower case
+    if parts["train"].characters < AT_ONCE:  # seen before anything is written
+        enough(sum(map(len, encoder.encode([piece for _, _, piece in parts["train"].pieces()]))), "tokens")
+    arrays = Arrays.new(cache)
+    counts = {name: pack(part, encoder, arrays, name) for name, part in parts.items()}
+    tokenizer.save(cache / "tokenizer")  # a given one too: the folder can be opened by itself
+    arrays.close({"fingerprint": mark, "parts": counts, "kind": kind, "tokenizer": tokenizer.sha256})
+    tokens, of = (sum(count[name] for count in counts.values()) for name in ("tokens", "bytes"))
+    each = ", ".join(f"{name} {count['tokens']:,}" for name, count in counts.items())
+    tell(f"tokens   {each}; {tokens / of:.3f} a byte")
+    tell(f"disk     {arrays.bytes / 1e6:,.1f} MB")
+    for name, count in counts.items():
+        if count["unknown"]:
+            tell(f"note     {name}: {count['unknown']:,} tokens are unknown ({count['unknown'] / count['tokens']:.2%})")
+    return arrays, tokenizer
+
+
+def enough(count: int, unit: str) -> None:
+    """An error where there is next to nothing to train on."""
+    if count < FEWEST:
+        raise UserError(
+            f"only {count} {unit} to train on", where="text", fix=f"give a longer text; {FEWEST} tokens are the least"
+        )
+
+
+def fingerprint(parts: dict[str, Part], words: Words, own: Tokenizer | None) -> str:
+    """Of all that decides the arrays."""
+    mark = hashlib.sha256(json.dumps([FORMAT, words.replace(length=None).to_dict()], sort_keys=True).encode())
+    mark.update(own.sha256.encode() if own is not None else b"")
+    for name, part in parts.items():
+        mark.update(f"{name} {part.start} {part.stop} {len(part.documents)}".encode())
+        for document in part.documents:
+            mark.update(f"{document.sha256} {document.characters}".encode())
+    return mark.hexdigest()
+
+
+def pack(part: Part, encoder: Encoder, arrays: Arrays, name: str) -> dict[str, int]:
+    """Encode a part on all cores into one array, documents apart by the end token; memory stays that of `AT_ONCE`."""
+    tokenizer = encoder.tokenizer
+    ends = (tokenizer.eos, tokenizer.sep, tokenizer.bos)
+    apart = np.array([token for token in ends if token is not None][:1], encoder.dtype)
+    raw = arrays.folder / f"{name}.part"
+    marks: list[tuple[int, int, int]] = []
+    tokens = size = unknown = 0
+    last = -1
+    with raw.open("wb") as file:
+        for batch in batches(part.pieces()):
+            rows = encoder.encode([piece for _, _, piece in batch])
+            ready: list[np.ndarray] = []
+            for (number, at, piece), row in zip(batch, rows, strict=True):
+                if last not in (-1, number):
+                    ready.append(apart)
+                    tokens += len(apart)
+                last = number
+                marks.append((tokens, number, at))
+                ready.append(row)
+                tokens += len(row)
+                size += len(piece) if piece.isascii() else len(piece.encode())
+            block = np.concatenate(ready)
+            unknown += 0 if tokenizer.unk is None else int(np.count_nonzero(block == tokenizer.unk))
+            file.write(block.tobytes())
+    room = arrays.room(name, (tokens,), encoder.dtype)
+    if tokens:
+        room[:] = np.memmap(raw, dtype=encoder.dtype, mode="r")
+    raw.unlink()
+    arrays.put(f"{name}_marks", np.array(marks, dtype=np.int64).reshape(-1, 3))
+    return {"tokens": tokens, "bytes": size, "characters": part.characters, "unknown": unknown}
+
+
+def batches(pieces: Iterable[tuple[int, int, str]]) -> Iterator[list[tuple[int, int, str]]]:
+    """Pieces in groups of about `AT_ONCE` characters."""
+    batch: list[tuple[int, int, str]] = []
+    size = 0
+    for piece in pieces:
+        batch.append(piece)
+        size += len(piece[2])
+        if size >= AT_ONCE:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

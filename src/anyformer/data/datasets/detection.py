@@ -1,0 +1,150 @@
+"""Annotated images as batches: each as large as fits a square, padding masked, boxes in shares of the picture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from anyformer.data.datasets.arrays import Arrays
+from anyformer.data.examples import Draw, Examples
+from anyformer.data.files.coco import Annotated, Picture
+from anyformer.data.images.decode_all import normalised, picture_steps
+from anyformer.data.images.decoding import Unreadable, opened, plain
+from anyformer.data.images.preprocessing import BILINEAR, ImageSteps
+from anyformer.errors import UserError
+from anyformer.objectives.batch import Batch
+from anyformer.objectives.objective import IGNORED
+
+MULTIPLE, LARGEST = 32, 512  # a network's square when nobody says: the pictures' own size up to the largest
+
+
+@dataclass(frozen=True)
+class Square:
+    """How pictures stand in batches: the longer side fills `size` pixels, from the left upper corner."""
+
+    size: int
+    channels: int = 3
+
+    def fitted(self, wide: int, high: int) -> tuple[int, int]:
+        """Columns and rows of a picture in the square.
+
+        >>> Square(64).fitted(640, 480)
+        (64, 48)
+        """
+        share = self.size / max(wide, high)
+        return max(1, round(wide * share)), max(1, round(high * share))
+
+    def pixels(self, picture: Picture) -> np.ndarray:
+        """The picture as (channels, size, size), black beyond it."""
+        columns, rows = self.fitted(picture.wide, picture.high)
+        with opened(picture.path, Path()) as image:
+            seen = plain(image, self.channels)
+            seen = seen if seen.size == (columns, rows) else seen.resize((columns, rows), resample=BILINEAR)
+            made = np.asarray(seen)
+        room = np.zeros((self.channels, self.size, self.size), np.uint8)
+        room[:, :rows, :columns] = made[None] if made.ndim == 2 else np.moveaxis(made, -1, 0)
+        return room
+
+
+def usual_square(pictures: Sequence[Picture]) -> int:
+    """The size that shows most pictures as they are, up to the largest.
+
+    >>> usual_square([Picture(1, "a", Path(), 100, 60)]), usual_square([Picture(1, "a", Path(), 2000, 60)])
+    (128, 512)
+    """
+    longer = float(np.median([max(picture.wide, picture.high) for picture in pictures]))
+    return int(min(LARGEST, math.ceil(longer / MULTIPLE) * MULTIPLE))
+
+
+def shares(picture: Picture) -> np.ndarray:
+    """Class, centre and size of the objects to learn (n,5), in shares of the picture."""
+    learned = ~picture.crowd
+    left, top, wide, high = picture.boxes[learned].T
+    columns = (picture.kinds[learned], (left + wide / 2) / picture.wide, (top + high / 2) / picture.high,
+               wide / picture.wide, high / picture.high)  # fmt: skip
+    return np.stack(columns, 1).astype(np.float32)
+
+
+def put_pictures(found: Annotated, square: Square, arrays: Arrays) -> None:
+    """Decode every picture once, into `arrays`: pixels (N,C,S,S), sides (N,2) in the square, and the objects."""
+    room = arrays.room("pixels", (len(found.pictures), square.channels, square.size, square.size), np.uint8)
+    for row, picture in enumerate(found.pictures):
+        try:
+            room[row] = square.pixels(picture)
+        except Unreadable as error:
+            raise UserError(f"cannot be read ({error})", where=picture.name, fix="repair it, or take it out of the json"
+                            ) from None  # fmt: skip
+    if isinstance(room, np.memmap):
+        room.flush()
+    put_objects(found, square, arrays)
+
+
+def put_objects(found: Annotated, square: Square, arrays: Arrays) -> None:
+    """What stands beside the pixels: the sides of each picture in the square, and its objects."""
+    objects = [shares(picture) for picture in found.pictures]
+    fits = [square.fitted(picture.wide, picture.high) for picture in found.pictures]
+    arrays.put("sides", np.array(fits, np.int32).reshape(-1, 2))
+    arrays.put("objects", np.concatenate(objects))
+    arrays.put("objects_starts", np.cumsum([0, *(len(each) for each in objects)]))
+
+
+class DetectionExamples(Examples):
+    """One side of annotated images; `rows` are their places among all pictures of the file."""
+
+    def __init__(
+        self, arrays: Arrays, found: Annotated, rows: np.ndarray, *, steps: ImageSteps | None = None, flip: bool = True
+    ) -> None:
+        self.arrays, self.found, self.rows, self.flip = arrays, found, np.asarray(rows, np.int64), flip
+        size, channels = arrays["pixels"].shape[-1], arrays["pixels"].shape[1]
+        self.steps = steps or picture_steps(size, channels)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def batch(self, rows: Sequence[int] | np.ndarray, draw: Draw | None = None) -> Batch:
+        """Pixels (B,C,S,S), a mask over pixels, targets (B,M,5); while training half the images are mirrored."""
+        chosen = np.asarray(rows, np.int64)
+        at = self.rows[chosen]
+        stored = np.array(self.arrays["pixels"][at])
+        sides = np.array(self.arrays["sides"][at])  # (B,2) columns, rows
+        objects = [self.objects(row) for row in at.tolist()]
+        if draw is not None and self.flip:
+            for place, row in enumerate(chosen.tolist()):
+                if draw.generator(row).random() < 0.5:
+                    wide = sides[place, 0]
+                    stored[place, :, :, :wide] = stored[place, :, :, :wide][..., ::-1].copy()
+                    objects[place][:, 1] = 1 - objects[place][:, 1]
+        size = np.arange(stored.shape[-1])
+        mask = (size[None, :, None] < sides[:, 1, None, None]) & (size[None, None] < sides[:, 0, None, None])
+        pixels = normalised(stored, self.steps) * mask[:, None]  # padding is 0, the mean
+        targets = np.full((len(at), max(1, *(len(each) for each in objects)), 5), float(IGNORED), np.float32)
+        for place, each in enumerate(objects):
+            targets[place, : len(each)] = each
+        named = {"source_mask": torch.from_numpy(mask)}
+        return Batch((torch.from_numpy(pixels),), torch.from_numpy(targets), torch.from_numpy(chosen.copy()), named)
+
+    def objects(self, row: int) -> np.ndarray:
+        """Class, centre and size of one picture's objects (n,5)."""
+        start, stop = self.arrays["objects_starts"][row : row + 2]
+        return np.array(self.arrays["objects"][start:stop])
+
+    def picture(self, row: int) -> Picture:
+        """A row's picture, with its own size and boxes in pixels."""
+        return self.found.pictures[int(self.rows[row])]
+
+    def place(self, row: int) -> str:
+        return f"{self.found.file.name} image {self.picture(row).name}"
+
+
+def detection_examples(
+    found: Annotated, folder: Path, *, size: int | None = None, steps: ImageSteps | None = None, flip: bool = True
+) -> DetectionExamples:
+    """All images of a file as examples, decoded once into a folder of arrays."""
+    arrays = Arrays.new(folder)
+    put_pictures(found, Square(usual_square(found.pictures) if size is None else size), arrays)
+    return DetectionExamples(arrays, found, np.arange(len(found.pictures)), steps=steps, flip=flip)

@@ -1,0 +1,185 @@
+"""Text columns into tokens on disk: single texts, pairs, sentences with tags, and pairs to translate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from anyformer.data.columns.cells import texts, worded
+from anyformer.data.columns.fitted import Sentence, Text
+from anyformer.data.counts import Counts
+from anyformer.data.datasets.arrays import Arrays
+from anyformer.data.frame import Frame
+from anyformer.data.preprocess import Preprocess
+from anyformer.data.targets import Answer
+from anyformer.data.tokenizers.parallel_encode import (
+    Flat,
+    Framer,
+    WordEncoder,
+    around,
+    encoded,
+    longest,
+    pieces,
+    token_type,
+)
+from anyformer.data.tokenizers.tokenizer import Tokenizer
+
+LONGEST = 512  # tokens of a row, where nothing is said and training rows are that long
+
+
+def raw_tokens(
+    columns: Sequence[Any], tokenizer: Tokenizer, arrays: Arrays, names: Sequence[str]
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The ids of each column's texts without special tokens, on disk for now: tokens and where rows begin."""
+    flats = [Flat(arrays, name, token_type(tokenizer)) for name in names]
+    for piece in pieces(len(columns[0])):
+        size = piece.stop - piece.start
+        for flat, column in zip(flats, columns, strict=True):
+            flat.add([row for (row,) in encoded(tokenizer, [texts(column.slice(piece.start, size))])])
+    for flat in flats:
+        flat.close()
+    return [(arrays[name], arrays[f"{name}_starts"]) for name in names]
+
+
+def dropped(arrays: Arrays, names: Sequence[str]) -> None:
+    """Remove arrays that were needed on the way only."""
+    for name in names:
+        for part in (name, f"{name}_starts"):
+            arrays.drop(part)
+
+
+def rows_of(tokens: np.ndarray, starts: np.ndarray, piece: slice) -> list[list[int]]:
+    """Some rows as lists."""
+    edges = starts[piece.start : piece.stop + 1].tolist()
+    block = tokens[edges[0] : edges[-1]].tolist()
+    return [block[a - edges[0] : b - edges[0]] for a, b in pairwise(edges)]
+
+
+def encode_texts(
+    frame: Frame, preprocess: Preprocess, tokenizer: Tokenizer, arrays: Arrays, counts: Counts,
+    train: np.ndarray | None,
+) -> Preprocess:  # fmt: skip
+    """The texts of a row as one: a pair, or one behind the other."""
+    columns = preprocess.of(Text)
+    names = [f"raw{i}" for i in range(len(columns))]
+    raw = raw_tokens([frame.column(column.name) for column in columns], tokenizer, arrays, names)
+    joined = not preprocess.pair
+    if preprocess.length is None:
+        whole = sum((np.diff(starts) for _, starts in raw), np.zeros(len(frame), np.int64))
+        special = 1000 - Framer(tokenizer, 1000, len(columns), joined=joined).room
+        chosen = whole if train is None else whole[train]
+        preprocess = preprocess.replace(length=longest([int(chosen.max(initial=0)) + special], most=LONGEST))
+    framer = Framer(tokenizer, preprocess.length or LONGEST, len(columns), joined=joined)
+    flat = Flat(arrays, "tokens", token_type(tokenizer))
+    second, cut = np.zeros(len(frame), np.int32), np.zeros(len(frame), bool)
+    for piece in pieces(len(frame)):
+        ready = []
+        rows = zip(*(rows_of(*part, piece) for part in raw), strict=True)
+        for number, parts in enumerate(rows, piece.start):
+            row, second[number], cut[number] = framer(parts)
+            ready.append(row)
+        flat.add(ready)
+    flat.close()
+    dropped(arrays, names)
+    arrays.put("cut", cut)
+    if preprocess.pair and preprocess.segments:
+        arrays.put("second", second)
+    counts.cut = int(cut.sum())
+    for column in columns:
+        counts.lost(frame, column.name, worded(frame.column(column.name)).is_null().to_numpy())
+    return preprocess
+
+
+def encode_pairs(
+    frame: Frame, preprocess: Preprocess, tokenizer: Tokenizer, arrays: Arrays, counts: Counts,
+    train: np.ndarray | None,
+) -> Preprocess:  # fmt: skip
+    """A text to read and, where it is there, one to write: ids with the end, without what the decoder begins with."""
+    (source,) = preprocess.of(Text)
+    assert isinstance(preprocess.target, Answer)
+    (target,) = preprocess.target.names
+    both = target in frame.names
+    raw = raw_tokens([frame.column(source.name)], tokenizer, arrays, ["raw0"])
+    raw += raw_tokens([frame.column(target)], tokenizer.target, arrays, ["raw1"]) if both else []
+    marks = around(tokenizer.target)
+    front = [] if marks.front == [preprocess.start] else marks.front
+    back = marks.back or ([] if tokenizer.eos is None else [tokenizer.eos])
+    if preprocess.length is None:
+        special = max(1000 - Framer(tokenizer, 1000, 1).room, len(front) + len(back))
+        most = max(
+            int((np.diff(starts) if train is None else np.diff(starts)[train]).max(initial=0)) for _, starts in raw
+        )
+        preprocess = preprocess.replace(length=longest([most + special], most=LONGEST))
+    length = preprocess.length or LONGEST
+    framer = Framer(tokenizer, length, 1)
+    room = max(1, length - len(front) - len(back))
+    cut = np.zeros(len(frame), bool)
+    read = Flat(arrays, "tokens", token_type(tokenizer))
+    written = Flat(arrays, "answers", token_type(tokenizer)) if both else None
+    for piece in pieces(len(frame)):
+        ready = []
+        for number, row in enumerate(rows_of(*raw[0], piece), piece.start):
+            made, _, cut[number] = framer([row])
+            ready.append(made)
+        read.add(ready)
+        if written is not None:
+            ready = []
+            for number, row in enumerate(rows_of(*raw[1], piece), piece.start):
+                cut[number] |= len(row) > room
+                ready.append([*front, *row[:room], *back])
+            written.add(ready)
+    read.close()
+    if written is not None:
+        written.close()
+    dropped(arrays, ["raw0", "raw1"] if both else ["raw0"])
+    arrays.put("cut", cut)
+    counts.cut = int(cut.sum())
+    return preprocess
+
+
+def encode_sentences(
+    frame: Frame, preprocess: Preprocess, tokenizer: Tokenizer, arrays: Arrays, counts: Counts,
+    train: np.ndarray | None,
+) -> Preprocess:  # fmt: skip
+    """Words as their parts, where each word begins, and its tag."""
+    (column,) = preprocess.of(Sentence)
+    encoder = WordEncoder(tokenizer)
+    if preprocess.length is None:
+        lengths = np.zeros(len(frame), np.int64)
+        for piece in pieces(len(frame)):
+            for number, words in enumerate(encoder(sentences(frame, column.name, piece)), piece.start):
+                lengths[number] = sum(max(1, len(ids)) for ids in words)
+        most = int((lengths if train is None else lengths[train]).max(initial=0))
+        special = 1000 - Framer(tokenizer, 1000, 1).room
+        preprocess = preprocess.replace(length=longest([most + special], most=LONGEST))
+    framer = Framer(tokenizer, preprocess.length or LONGEST, 1)
+    tokens, begins = Flat(arrays, "tokens", token_type(tokenizer)), Flat(arrays, "begins", np.int32)
+    cut = np.zeros(len(frame), bool)
+    front = len(framer.marks.front)
+    for piece in pieces(len(frame)):
+        ready, places = [], []
+        for number, words in enumerate(encoder(sentences(frame, column.name, piece)), piece.start):
+            ids: list[int] = []
+            at: list[int] = []
+            for word in words:
+                at.append(front + len(ids))
+                ids += word or [framer.fill]
+            row, _, cut[number] = framer([ids])
+            ready.append(row)
+            places.append([place for place in at if place < front + framer.room])
+        tokens.add(ready)
+        begins.add(places)
+    tokens.close()
+    begins.close()
+    arrays.put("cut", cut)
+    counts.cut = int(cut.sum())
+    return preprocess
+
+
+def sentences(frame: Frame, name: str, piece: slice) -> list[list[str]]:
+    """Some rows as lists of words."""
+    cells = frame.column(name).slice(piece.start, piece.stop - piece.start).to_pylist()
+    return [["" if word is None else str(word) for word in words or ()] for words in cells]

@@ -1,0 +1,174 @@
+"""From annotated images to examples that train, validate and test: read, checked, decoded once; all of it said."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anyformer.data.columns.fitted import Image
+from anyformer.data.datasets.arrays import Arrays
+from anyformer.data.datasets.detection import DetectionExamples, Square, put_pictures, usual_square
+from anyformer.data.detection_target import Things
+from anyformer.data.files.coco import Annotated, Picture, annotation_files, read_coco
+from anyformer.data.images.decode_all import picture_steps
+from anyformer.data.images.preprocessing import FILE as IMAGES
+from anyformer.data.images.preprocessing import ImageSteps
+from anyformer.data.prepared import Given, Prepared, Say
+from anyformer.data.preprocess import FILE, Preprocess, sizes
+from anyformer.data.settings import Data
+from anyformer.data.splits import FREE, SIDES, TEST, TRAIN, VALID
+from anyformer.data.store import fingerprint
+from anyformer.errors import UserError, did_you_mean
+from anyformer.safe_read import digest
+
+KIND = "detection"
+TRUTH = ("boxes", "kinds", "crowd")
+
+
+def prepare_detection(
+    paths: list[Path] | None, settings: Data, *, seed: int, cache: Path, given: Given, say: Say, why: str = ""
+) -> Prepared:
+    """COCO's json, or a folder that holds one, ready to train on; --valid and --test name further ones.
+
+    `why` is how the task was found, where nobody asked for it.
+    """
+    notes: list[str] = []
+
+    def tell(line: str) -> None:
+        notes.append(line)
+        say(line)
+
+    if paths is None or len(paths) != 1:
+        raise UserError(f"{0 if paths is None else len(paths)} files are given to detect in", where="--task detect",
+                        fix="give COCO's json, or a folder that holds one")  # fmt: skip
+    if why:
+        tell(f"task     detect: {why}")
+    there = cache.exists()
+    try:
+        found, side = gathered(paths[0], settings, tell)
+        return prepared(found, sides(side, settings, seed), settings, cache, given, notes, tell)
+    except BaseException:
+        if not there:  # a mistake leaves nothing behind
+            shutil.rmtree(cache, ignore_errors=True)
+        raise
+
+
+def gathered(path: Path, settings: Data, tell: Say) -> tuple[Annotated, np.ndarray]:
+    """All pictures, those that validate and test behind the others, and the side that a picture's file says."""
+    found = read_coco(path, bad=settings.bad)
+    side = [np.full(len(found.pictures), FREE, np.int8)]
+    for note in found.notes:
+        tell(f"file     {note}")
+    beside = annotation_files(path) if path.is_dir() else {}
+    for number, name, files in ((VALID, "valid", settings.split.valid_file), (TEST, "test", settings.split.test_file)):
+        for file in files or ([beside[name]] if name in beside else []):
+            other = relabelled(read_coco(Path(file), bad=settings.bad), found.labels)
+            for note in other.notes:
+                tell(f"file     {note}")
+            found.pictures += other.pictures
+            side.append(np.full(len(other.pictures), number, np.int8))
+    return found, np.concatenate(side)
+
+
+def relabelled(other: Annotated, labels: tuple[str, ...]) -> Annotated:
+    """Another file with the class numbers of the first."""
+    strange = [label for label in other.labels if label not in labels]
+    if strange:
+        raise UserError(f"the class {strange[0]!r} is not in the training file", where=other.file.name,
+                        fix=did_you_mean(strange[0], labels))  # fmt: skip
+    number = np.array([labels.index(label) for label in other.labels])
+    return replace(other, labels=labels, pictures=[replace(p, kinds=number[p.kinds]) for p in other.pictures])
+
+
+def sides(side: np.ndarray, settings: Data, seed: int) -> np.ndarray:
+    """The side of every picture: as its file says, the others drawn by their shares."""
+    side, free = side.copy(), np.flatnonzero(side == FREE)
+    order = np.random.default_rng(seed).permutation(free)
+    start = 0
+    for number, share, files in ((VALID, settings.split.valid, settings.split.valid_file),
+                                 (TEST, settings.split.test, settings.split.test_file)):  # fmt: skip
+        said = bool(files) or bool((side == number).any())  # by an option, or by the folder itself
+        count = 0 if said else round(share * len(free))
+        count = max(count, 1) if share and not said and len(free) >= 4 else count
+        side[order[start : start + count]] = number
+        start += count
+    side[order[start:]] = TRAIN
+    return side
+
+
+def prepared(
+    found: Annotated, side: np.ndarray, settings: Data, cache: Path, given: Given, notes: list[str], tell: Say
+) -> Prepared:
+    counts = [int((side == number).sum()) for number in range(len(SIDES))]
+    if not counts[TRAIN]:
+        raise UserError("no image is left to train on", where=found.file.name, fix="hold out fewer")
+    trained = [picture for picture, at in zip(found.pictures, side, strict=True) if at == TRAIN]
+    kinds = np.concatenate([picture.kinds[~picture.crowd] for picture in trained])
+    if not len(kinds):
+        raise UserError("no image to train on holds an object", where=found.file.name, fix="give more images")
+    square = Square(settings.pictures.size or usual_square(found.pictures))
+    steps = picture_steps(square.size, square.channels)
+    if given.images is not None and given.images.mean is not None and len(given.images.mean) == square.channels:
+        steps = replace(steps, mean=given.images.mean, std=given.images.std, scale=given.images.scale)
+    arrays = Arrays.new(cache)
+    put_pictures(found, square, arrays)
+    arrays.put("side", side)
+    put_truth(found, arrays)
+    target = Things(
+        names=("objects",), labels=found.labels, most=max(int((~p.crowd).sum()) for p in trained),
+        counts=tuple(np.bincount(kinds, minlength=len(found.labels)).tolist()),
+    )  # fmt: skip
+    column = Image(name="image", size=square.size, channels=square.channels)
+    preprocess = Preprocess(task="detect", columns=(column,), target=target)
+    tell(f"task     detect: {len(target.labels)} classes ({', '.join(target.labels[:6])}"
+         f"{', ...' * (len(target.labels) > 6)}), at most {target.most} objects an image")  # fmt: skip
+    flipped = "; flipped left-right while training (--set data.pictures.flip=false)" if settings.pictures.flip else ""
+    tell(f"image    fitted into {square.size} x {square.size} pixels, padding masked{flipped}")
+    tell("split    " + ", ".join(f"{name} {n:,}" for name, n in zip(SIDES, counts, strict=True) if n) + " images")
+    facts = {
+        "task": "detect", "target": ["objects"], "rows": len(found.pictures), "used": len(found.pictures),
+        "skipped": found.skipped, "skipped_first": found.first, "columns": {"image": {"kind": "image", "missing": 0}},
+        "split": dict(zip(SIDES, counts, strict=True)), "labels": dict(zip(target.labels, target.counts, strict=True)),
+        "sources": [{"name": found.file.name, "path": str(found.file), "rows": len(found.pictures), "notes": [],
+                     "bytes": found.file.stat().st_size, "sha256": digest(found.file), "unit": "image", "first": 1}],
+        "sizes": sizes(preprocess), "fingerprint": fingerprint(arrays, preprocess, None),
+    }  # fmt: skip
+    preprocess.save(arrays.folder / FILE)
+    steps.save(arrays.folder)
+    pictures = [[str(p.id), p.name, str(p.path), p.wide, p.high] for p in found.pictures]
+    arrays.close({"kind": KIND, "file": str(found.file), "pictures": pictures, "flip": settings.pictures.flip,
+                  "facts": facts, "notes": notes})  # fmt: skip
+    tell(f"disk     {arrays.bytes / 1e6:,.1f} MB")
+    return opened_detection(arrays)
+
+
+def put_truth(found: Annotated, arrays: Arrays) -> None:
+    """The objects as annotated, in pixels of their pictures: what answers are judged by."""
+    for name in TRUTH:
+        arrays.put(f"true_{name}", np.concatenate([getattr(picture, name) for picture in found.pictures]))
+    arrays.put("true_starts", np.cumsum([0, *(len(picture.kinds) for picture in found.pictures)]))
+
+
+def opened_detection(arrays: Arrays) -> Prepared:
+    """What a sealed folder of annotated images holds."""
+    facts: dict[str, Any] = arrays.facts
+    preprocess = Preprocess.read(arrays.folder / FILE)
+    steps = ImageSteps.read(arrays.folder / IMAGES)
+    assert isinstance(preprocess.target, Things)
+    starts = arrays["true_starts"]
+    pictures = []
+    for row, (key, name, path, wide, high) in enumerate(facts["pictures"]):
+        own = [np.array(arrays[f"true_{part}"][starts[row] : starts[row + 1]]) for part in TRUTH]
+        pictures.append(Picture(key, name, Path(path), wide, high, *own))
+    found = Annotated(Path(facts["file"]), preprocess.target.labels, pictures)
+    made = [DetectionExamples(arrays, found, np.flatnonzero(arrays["side"] == number), steps=steps, flip=facts["flip"])
+            for number in range(len(SIDES))]  # fmt: skip
+    train, valid, test = (side if len(side) else None for side in made)
+    assert train is not None
+    return Prepared(
+        "detect", train, valid, test, preprocess, images=steps, facts=facts["facts"], notes=list(facts["notes"])
+    )

@@ -1,0 +1,242 @@
+"""From a table to a series: which column is the time, which are channels, what trains and what tests."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anyformer.data.columns.fitted import Number
+from anyformer.data.columns.kinds import Facts, days, look, numbers
+from anyformer.data.datasets.arrays import Arrays
+from anyformer.data.datasets.series import SeriesExamples
+from anyformer.data.frame import Frame
+from anyformer.data.gather import Gathered, gather
+from anyformer.data.inputs import name_of
+from anyformer.data.prepared import Prepared, Say
+from anyformer.data.preprocess import FILE, Preprocess, sizes
+from anyformer.data.report import tell_files
+from anyformer.data.series_target import Future
+from anyformer.data.settings import Data
+from anyformer.data.splits import FREE, SIDES, TEST, TRAIN, VALID
+from anyformer.data.store import fingerprint, save_frame
+from anyformer.errors import UserError, did_you_mean
+
+KIND = "series"
+NAMED_TIME = ("time", "timestamp", "datetime", "date", "t", "step", "index")
+LOOK_BACK, HORIZON = 336, 96  # where nothing is said and the rows are enough
+
+
+def prepare_series(source: Any, settings: Data, *, cache: Path, say: Say) -> Prepared:
+    """Rows of a table, in the order of time, ready for a forecast."""
+    there = cache.exists()
+    try:
+        return prepare_gathered(gather(source, "table", settings, cache / "read"), settings, cache=cache, say=say)
+    except BaseException:
+        if not there:
+            shutil.rmtree(cache, ignore_errors=True)
+        raise
+    finally:
+        shutil.rmtree(cache / "read", ignore_errors=True)
+
+
+def prepare_gathered(gathered: Gathered, settings: Data, *, cache: Path, say: Say, why: str = "") -> Prepared:
+    """The same for rows that were read already; `why` is how the task was found, where nobody asked for it."""
+    notes: list[str] = []
+
+    def tell(line: str) -> None:
+        notes.append(line)
+        say(line)
+
+    tell_files(gathered.frame, tell)
+    if why:
+        tell(f"task     forecast: {why}")
+    return prepared(gathered, settings, cache, notes, tell)
+
+
+def prepared(gathered: Gathered, settings: Data, cache: Path, notes: list[str], tell: Say) -> Prepared:
+    frame = gathered.frame
+    facts = look(frame, settings.kinds())
+    time, channels, dropped = chosen(frame, facts, settings)
+    tell(f"task     forecast: {len(channels)} channel{'s' * (len(channels) > 1)}" + (f" by {time}" if time else ""))
+    for name, reason in dropped:
+        tell(f"left out {name}: {reason}")
+    order = ordered(frame, time, gathered.fixed, tell)
+    raw = np.stack([numbers(frame.column(name)) for name in channels], 1)[order]  # (T,V)
+    raw[~np.isfinite(raw)] = np.nan
+    counts = side_counts(gathered.fixed, settings, len(order))
+    length, horizon = lengths(settings, counts, name_of(frame))
+    train = raw[: counts[TRAIN]]
+    tell_channels(channels, raw, train, tell)
+    columns = tuple(Number.fit(name, train[:, at], settings.columns.replace(scale="standard"))
+                    for at, name in enumerate(channels))  # fmt: skip
+    target = Future(names=channels, mean=tuple(c.mean for c in columns), deviation=tuple(c.deviation for c in columns),
+                    horizon=horizon, time=time)  # fmt: skip
+    preprocess = Preprocess(task="forecast", columns=columns, target=target, length=length)
+    arrays = Arrays.new(cache)
+    arrays.put("values", scaled(raw, preprocess))
+    arrays.put("order", order)
+    ends = np.cumsum(counts)
+    spans = [[length, int(ends[TRAIN])], [int(ends[TRAIN]), int(ends[VALID])], [int(ends[VALID]), int(ends[TEST])]]
+    sides = {name: max(0, stop - begin - horizon + 1) for name, (begin, stop) in zip(SIDES, spans, strict=True)}
+    tell(f"split    {', '.join(f'{name} {count:,}' for name, count in zip(SIDES, counts, strict=True) if count)} rows, "
+         "the earliest first")  # fmt: skip
+    tell(f"windows  {length} steps back, {horizon} ahead: "
+         + ", ".join(f"{name} {count:,}" for name, count in sides.items() if count))  # fmt: skip
+    made: dict[str, Any] = {
+        "task": "forecast", "target": list(channels), "rows": len(frame), "used": len(order), "split": sides,
+        "dropped": dict(dropped), "columns": {name: {"kind": "number"} for name in channels},
+        "skipped": dict(frame.skipped),
+        "sources": [vars(source) | {"notes": list(source.notes)} for source in frame.sources],
+        "sizes": sizes(preprocess), "fingerprint": fingerprint(arrays, preprocess, None),
+    }  # fmt: skip
+    preprocess.save(arrays.folder / FILE)
+    arrays.close({"kind": KIND, "frame": save_frame(frame, arrays.folder), "spans": spans, "facts": made,
+                  "notes": notes})  # fmt: skip
+    tell(f"disk     {arrays.bytes / 1e6:,.1f} MB")
+    return opened_series(arrays)
+
+
+def opened_series(arrays: Arrays) -> Prepared:
+    """What a sealed folder of a series holds."""
+    preprocess = Preprocess.read(arrays.folder / FILE)
+    assert isinstance(preprocess.target, Future) and preprocess.length is not None
+    sides = [SeriesExamples(arrays, None, preprocess.target, preprocess.length, begin, stop)
+             for begin, stop in arrays.facts["spans"]]  # fmt: skip
+    train, valid, test = (side if len(side) else None for side in sides)
+    assert train is not None
+    facts = arrays.facts
+    return Prepared("forecast", train, valid, test, preprocess, facts=facts["facts"], notes=list(facts["notes"]))
+
+
+def scaled(raw: np.ndarray, preprocess: Preprocess) -> np.ndarray:
+    """Every channel by the mean and deviation of its training rows."""
+    return np.stack([column.encode(raw[:, at]) for at, column in enumerate(preprocess.of(Number))], 1)
+
+
+# ---------------------------------------------------------------- decisions
+
+
+def chosen(
+    frame: Frame, facts: dict[str, Facts], settings: Data
+) -> tuple[str | None, tuple[str, ...], list[tuple[str, str]]]:
+    """The column of time, the channels, and what is left out."""
+    asked = settings.target or settings.inputs or ()
+    for option, names in (("--time", [settings.split.time] if settings.split.time else []), ("--target", asked)):
+        for name in names:
+            if name not in frame.names:
+                raise UserError(f"{name_of(frame)} has no column {name!r}", where=option,
+                                fix=did_you_mean(name, frame.names))  # fmt: skip
+    time = settings.split.time or next((n for n in frame.names if n not in asked and is_time(frame, n, facts[n])), None)
+    channels, dropped = [], []
+    for name in frame.names:
+        values = numbers(frame.column(name)) if name != time and (not asked or name in asked) else None
+        if name == time or name == settings.split.column:
+            continue
+        if values is None:
+            dropped.append((name, "not among the channels asked for"))
+        elif facts[name].kind == "date" or not np.isfinite(values).any():
+            if name in asked:
+                raise UserError(f"{name} holds no numbers", where="--target", fix="name columns of numbers")
+            dropped.append((name, "holds no numbers"))
+        elif np.isfinite(values).sum() < 0.5 * (facts[name].rows - facts[name].missing):
+            dropped.append((name, "most cells are no numbers"))
+        else:
+            channels.append(name)
+    if not channels:
+        raise UserError("no column holds numbers to forecast", where=name_of(frame), fix="give a table of numbers")
+    return time, tuple(channels), dropped
+
+
+def is_time(frame: Frame, name: str, facts: Facts) -> bool:
+    """Whether a column orders the rows: dates, numbers named like a time, or a first column that counts evenly."""
+    if facts.kind == "date":
+        return True
+    values = numbers(frame.column(name))
+    if not len(values) or not np.isfinite(values).all():
+        return False
+    steps = np.diff(values)
+    even = bool(len(steps) and steps[0] > 0 and np.allclose(steps, steps[0], rtol=1e-6, atol=0.0))
+    return name.lower() in NAMED_TIME or (even and name == frame.names[0] and len(frame.names) > 1)
+
+
+def ordered(frame: Frame, time: str | None, fixed: np.ndarray | None, tell: Say) -> np.ndarray:
+    """The rows in the order of time; files that validate and test come after, as given."""
+    rows = np.arange(len(frame))
+    if time is None:
+        tell("note     no column of time: the rows count as they stand")
+        return rows
+    moments = moments_of(frame, time)
+    if np.isnan(moments).any():
+        row = int(np.flatnonzero(np.isnan(moments))[0])
+        raise UserError(f"the time {str(frame.cells(row)[time])[:40]!r} cannot be read", where=frame.place(row),
+                        fix="repair the cell, or remove the row")  # fmt: skip
+    side = np.zeros(len(frame), np.int8) if fixed is None else np.where(fixed == FREE, TRAIN, fixed)
+    order = np.lexsort((moments, side))
+    same = (np.diff(moments[order]) == 0) & (np.diff(side[order]) == 0)
+    if same.any():
+        row = int(order[int(np.flatnonzero(same)[0]) + 1])
+        raise UserError(f"the time {str(frame.cells(row)[time])[:40]!r} comes twice", where=frame.place(row),
+                        fix="keep one row for each time")  # fmt: skip
+    if (order != rows).any():
+        tell(f"note     the rows were not in the order of {time}, and are now")
+    steps = np.diff(moments[order])
+    usual = float(np.median(steps)) if len(steps) else 0.0
+    odd = int((np.abs(steps - usual) > 1e-6 * max(1.0, abs(usual))).sum())
+    if odd:
+        tell(f"note     {odd:,} steps of {time} are longer or shorter than the others")
+    return order
+
+
+def moments_of(frame: Frame, time: str) -> np.ndarray:
+    """The time of every row as a number, nan where there is none."""
+    found = numbers(frame.column(time))
+    if np.isfinite(found).sum() >= 0.5 * len(found):
+        return found
+    when = days(frame.column(time), None)
+    return np.where(np.isnat(when), np.nan, when.astype("datetime64[s]").astype(np.float64))
+
+
+def side_counts(fixed: np.ndarray | None, settings: Data, rows: int) -> list[int]:
+    """Rows that train, validate and test, one after the other."""
+    if fixed is not None:
+        side = np.where(fixed == FREE, TRAIN, fixed)
+        found = [int((side == number).sum()) for number in range(len(SIDES))]
+        if not found[VALID] and settings.split.valid:
+            found[VALID] = int(settings.split.valid * found[TRAIN])
+            found[TRAIN] -= found[VALID]
+        return found
+    valid, test = int(settings.split.valid * rows), int(settings.split.test * rows)
+    return [rows - valid - test, valid, test]
+
+
+def lengths(settings: Data, counts: list[int], where: str) -> tuple[int, int]:
+    """Steps to look back on and to foresee; what was not asked for is made to fit."""
+    held = min((count for count in counts[1:] if count), default=counts[TRAIN])
+    horizon = settings.series.horizon or max(1, min(HORIZON, held // 2, counts[TRAIN] // 8))
+    length = settings.series.look_back or max(2, min(LOOK_BACK, counts[TRAIN] // 4))
+    needed = length + horizon
+    if counts[TRAIN] < needed:
+        what = f"{counts[TRAIN]:,} rows to train on are fewer than {length} back and {horizon} ahead"
+        raise UserError(what, where=where,
+                        fix="lower data.series.look_back or data.series.horizon")  # fmt: skip
+    for name, count in zip(SIDES[1:], counts[1:], strict=True):
+        if 0 < count < horizon:
+            raise UserError(f"{count:,} rows to {name} are fewer than the {horizon} ahead", where=where,
+                            fix="lower data.series.horizon, or hold out more")  # fmt: skip
+    return length, horizon
+
+
+def tell_channels(channels: tuple[str, ...], raw: np.ndarray, train: np.ndarray, tell: Say) -> None:
+    for at, name in enumerate(channels[:20]):
+        known = train[:, at][np.isfinite(train[:, at])]
+        lost = int(np.isnan(raw[:, at]).sum())
+        spread = (
+            f"mean {known.mean():.6g}, deviation {known.std():.6g} in training" if len(known) else "no training value"
+        )
+        flat = "; never changes" if len(known) and known.min() == known.max() else ""
+        tell(f"channel  {name}: {spread}{flat}{f', {lost:,} missing' if lost else ''}")
+    if len(channels) > 20:
+        tell(f"channel  and {len(channels) - 20} more")

@@ -1,0 +1,108 @@
+"""Time series: the rows of a table in the order of time, cut into windows to look back on and steps to foresee."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from anyformer.data.datasets.arrays import Arrays
+from anyformer.data.examples import Draw, Examples
+from anyformer.data.frame import Frame
+from anyformer.data.series_target import Future
+from anyformer.objectives.batch import Batch
+
+
+class SeriesExamples(Examples):
+    """Windows of `length` steps with the `horizon` after them, one beginning at every step.
+
+    The steps to foresee lie in the rows from `begin` on and before `stop`; the window before may reach further back,
+    and what would lie before the first row of all is missing.
+    """
+
+    def __init__(self, arrays: Arrays, frame: Frame | None, target: Future, length: int, begin: int, stop: int) -> None:
+        self.arrays, self.known, self.target, self.length = arrays, frame, target, length
+        self.first, self.stop = begin, stop
+
+    def __len__(self) -> int:
+        return max(0, self.stop - self.first - self.target.horizon + 1)
+
+    def __getstate__(self) -> dict[str, Any]:
+        arrays = Arrays(Path(self.arrays.folder))
+        arrays.facts = self.arrays.facts
+        return self.__dict__ | {"arrays": arrays, "known": None if "frame" in arrays.facts else self.known}
+
+    @property
+    def frame(self) -> Frame:
+        """The rows as they stand in their file."""
+        if self.known is None:
+            from anyformer.data.store import open_frame
+
+            self.known = open_frame(self.arrays)
+        return self.known
+
+    @property
+    def values(self) -> np.ndarray:
+        """(T, V) scaled, in the order of time, nan where a value is missing."""
+        return self.arrays["values"]
+
+    def batch(self, rows: Sequence[int] | np.ndarray, draw: Draw | None = None) -> Batch:
+        """Windows (B, length, V) and what comes after them (B, horizon, V)."""
+        chosen = np.asarray(rows, np.int64)
+        at = self.first + chosen
+        windows = torch.from_numpy(window(self.values, at, self.length))
+        after = torch.from_numpy(self.values[at[:, None] + np.arange(self.target.horizon)])
+        return Batch((windows,), after, torch.from_numpy(chosen.copy()))
+
+    def place(self, row: int) -> str:
+        """The row of the first step to foresee."""
+        return self.frame.place(int(self.arrays["order"][self.first + row]))
+
+    def steps(self, rows: np.ndarray) -> StepRows:
+        """Every step of some windows as a row of its own, for reports."""
+        return StepRows(self, np.asarray(rows))
+
+
+class StepRows(Examples):
+    """One row for each foreseen step of each window."""
+
+    def __init__(self, windows: SeriesExamples, rows: np.ndarray) -> None:
+        self.windows, self.rows = windows, rows
+
+    def __len__(self) -> int:
+        return len(self.rows) * self.windows.target.horizon
+
+    def batch(self, rows: Sequence[int] | np.ndarray, draw: Draw | None = None) -> Batch:
+        return self.windows.batch(self.rows[np.asarray(rows) // self.windows.target.horizon], draw)
+
+    def at(self, row: int) -> int:
+        """The step's place in the order of time."""
+        number, ahead = divmod(row, self.windows.target.horizon)
+        return self.windows.first + int(self.rows[number]) + ahead
+
+    def place(self, row: int) -> str:
+        ahead = row % self.windows.target.horizon + 1
+        return f"{self.windows.frame.place(int(self.windows.arrays['order'][self.at(row)]))}, {ahead} ahead"
+
+    def shown(self, row: int, most: int = 200) -> str:
+        cells = self.windows.frame.cells(int(self.windows.arrays["order"][self.at(row)]))
+        time = self.windows.target.time
+        return str(cells.get(time, "")) if time else self.place(row)
+
+
+def window(values: np.ndarray, at: np.ndarray, length: int) -> np.ndarray:
+    """The `length` rows before each of `at`, (B, length, V); rows before the first are nan."""
+    back = at[:, None] + np.arange(-length, 0)
+    found = np.array(values[np.maximum(back, 0)])
+    found[back < 0] = np.nan
+    return found
+
+
+def after(times: np.ndarray, count: int) -> np.ndarray:
+    """The next moments, as far apart as most of the last ones are."""
+    steps = np.diff(times[-100:].astype("datetime64[s]").astype(np.int64))
+    usual = int(np.median(steps)) if len(steps) else 1
+    return times[-1].astype("datetime64[s]") + np.arange(1, count + 1) * np.timedelta64(usual, "s")

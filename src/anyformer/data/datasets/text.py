@@ -1,0 +1,191 @@
+"""Running text for a language model: split, given a tokenizer, and packed once into arrays of tokens on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anyformer.data.datasets.corpus import Part, enough, packed
+from anyformer.data.datasets.windows import Windows
+from anyformer.data.files.documents import Document, in_memory, read_documents
+from anyformer.data.prepared import Given, Prepared, Say
+from anyformer.data.preprocess import Preprocess, sizes
+from anyformer.data.settings import Data, Words
+from anyformer.errors import UserError
+
+LENGTH = 256  # tokens of a window, where nothing is said
+WINDOWS = 8  # a pass has at least so many, or the windows are made shorter
+
+
+def prepare_text(
+    paths: Sequence[str | Path], settings: Data, *, seed: int, cache: Path, given: Given, say: Say
+) -> Prepared:
+    """Text files and folders of them, ready for a language model. Nothing here is random; the seed is unused."""
+    documents, skipped = read_documents([Path(path) for path in paths], settings.format)
+    return prepared(documents, settings, cache=cache, given=given, say=say, skipped=skipped, unit="file")
+
+
+def prepare_texts(
+    texts: Iterable[str],
+    settings: Data,
+    *,
+    seed: int,
+    cache: Path,
+    given: Given,
+    say: Say,
+    name: str = "texts",
+    unit: str = "row",
+    valid: Iterable[str] | None = None,
+    test: Iterable[str] | None = None,
+) -> Prepared:
+    """Texts that come one by one, one document each, ready for a language model; `valid` and `test` are texts too."""
+    documents = in_memory(texts, name, unit)
+    own = {side: in_memory(rows, side, unit) for side, rows in (("valid", valid), ("test", test)) if rows is not None}
+    if not documents:
+        raise UserError("there is no text in it", where=name, fix="give at least one text that is not empty")
+    return prepared(documents, settings, cache=cache, given=given, say=say, skipped={}, unit="text", own=own)
+
+
+def prepared(
+    documents: list[Document],
+    settings: Data,
+    *,
+    cache: Path,
+    given: Given,
+    say: Say,
+    skipped: dict[str, list[str]],
+    unit: str,
+    own: Mapping[str, list[Document]] | None = None,
+) -> Prepared:
+    """The split, the tokenizer and the arrays; all of it taken from the cache where nothing has changed."""
+    notes: list[str] = []
+
+    def tell(line: str) -> None:
+        notes.append(line)
+        say(line)
+
+    for reason, names in skipped.items():
+        tell(f"skipped  {len(names):,} files: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''} ({reason})")
+    parts = split(documents, settings, unit, own or {}, tell)
+    arrays, tokenizer = packed(parts, settings, given, cache, tell)
+    counts: dict[str, Any] = arrays.facts["parts"]
+    length = window(settings.words, given, counts["train"]["tokens"], tell)
+    sides = {
+        name: Windows(
+            arrays[name], length, bytes=counts[name]["bytes"], vocab=tokenizer.size, tokenizer=tokenizer,
+            marks=arrays[f"{name}_marks"], names=[document.name for document in part.documents],
+        )
+        for name, part in parts.items() if counts[name]["tokens"] >= 2
+    }  # fmt: skip
+    if "valid" in parts and "valid" not in sides:
+        tell("note     the validation part is too short for a single target: nothing validates")
+    tell(f"rows     windows of {length} tokens: {len(sides['train']):,} a pass")
+    preprocess = Preprocess(task="lm", length=length)
+    facts = {
+        "unit": unit, "documents": len(documents), "sources": sources(parts, unit),
+        "skipped": {reason: len(names) for reason, names in skipped.items()}, "parts": counts,
+        "tokenizer": {"kind": arrays.facts["kind"], "size": tokenizer.size, "sha256": tokenizer.sha256},
+        "length": length, "disk": arrays.bytes, "fingerprint": arrays.facts["fingerprint"],
+        "sizes": sizes(preprocess, tokenizer),
+    }  # fmt: skip
+    return Prepared(
+        "lm", sides["train"], sides.get("valid"), sides.get("test"), preprocess, tokenizer,
+        facts=facts, notes=notes,
+    )  # fmt: skip
+
+
+def sources(parts: dict[str, Part], unit: str) -> list[dict[str, Any]]:
+    """What was read, for the record: each file once, or all texts as one."""
+    found: dict[str, dict[str, Any]] = {}
+    for part in parts.values():
+        for d in part.documents if unit == "file" else part.documents[:1]:
+            counts = {"bytes": d.size, "characters": d.characters, "sha256": d.sha256, "notes": list(d.notes)}
+            found[d.sha256 + d.name] = {"name": d.name} | (counts if unit == "file" else {})
+    return list(found.values())[:1000]
+
+
+# ---------------------------------------------------------------- the split
+
+
+def split(
+    documents: list[Document], settings: Data, unit: str, own: Mapping[str, list[Document]], tell: Say
+) -> dict[str, Part]:
+    """Training, validation and test parts; the last share of the text validates unless files say otherwise."""
+    chosen = settings.split
+    count, size = len(documents), sum(d.size for d in documents)
+    characters = sum(d.characters for d in documents)
+    how = sorted({note for d in documents for note in d.notes})
+    named = documents[0].name if (count, unit) == (1, "file") else f"{count:,} {unit}{'s' * (count > 1)}"
+    packed_as = f" ({', '.join(how)})" if how else ""
+    tell(f"file     {named}: {size:,} bytes, {characters:,} characters{packed_as}")
+    tell("task     lm: running text")
+    parts = {"train": Part(documents)}
+    for name, files in (("valid", chosen.valid_file), ("test", chosen.test_file)):
+        if name in own or files is not None:
+            other = (
+                own[name] if name in own else read_documents([Path(file) for file in files or ()], settings.format)[0]
+            )
+            parts[name] = Part(other)
+            what = ", ".join(files) if files else f"{len(other):,} {unit}{'s' * (len(other) != 1)}"
+            tell(f"split    {name}: {what}, {parts[name].characters:,} characters")
+            seen = {d.sha256 for d in documents if d.sha256}
+            both = [d.name for d in other if d.sha256 in seen]
+            if both:
+                more = f" and {len(both) - 1:,} more" if len(both) > 1 else ""
+                tell(f"warning  {both[0]}{more} to {name} on: the same text is trained on too")
+    if "valid" not in parts and chosen.valid > 0:
+        at = boundary(documents, 1 - chosen.valid)
+        if 0 < at < characters:
+            parts["train"], parts["valid"] = Part(documents, 0, at), Part(documents, at)
+            tell(
+                f"split    the first {at:,} characters train, the last {characters - at:,} "
+                f"({(characters - at) / characters:.1%}) validate"
+            )
+    return {name: parts[name] for name in ("train", "valid", "test") if name in parts}
+
+
+def boundary(documents: list[Document], share: float) -> int:
+    """Where to cut: of one text at the very character, of several between two, else at the end of a line."""
+    total = sum(d.characters for d in documents)
+    wanted = int(share * total)
+    if len(documents) == 1:
+        return wanted
+    ends = np.cumsum([d.characters for d in documents])
+    nearest = int(ends[:-1][np.argmin(np.abs(ends[:-1] - wanted))])
+    if 0.5 * (total - wanted) <= total - nearest <= 2 * (total - wanted):
+        return nearest
+    number = int(np.searchsorted(ends, wanted, side="right"))
+    before = int(ends[number]) - documents[number].characters
+    at = wanted
+    for piece in documents[number].pieces(wanted - before):
+        if "\n" in piece:
+            at += piece.index("\n") + 1
+            return at if at < total else wanted
+        at += len(piece)
+    return wanted
+
+
+# ---------------------------------------------------------------- the windows
+
+
+def window(words: Words, given: Given, tokens: int, tell: Say) -> int:
+    """Tokens of a window: as asked, or 256; never more than the model can place or the text has."""
+    enough(tokens, "tokens")
+    asked = words.length or LENGTH
+    if given.length is not None and asked > given.length:
+        if words.length is not None:
+            tell(f"note     windows of {asked} tokens do not fit the model: cut to {given.length}")
+        asked = given.length
+    length = asked
+    # Only a default is made shorter for the sake of more windows; what was asked for has to fit, and no more.
+    while words.length is None and length > 8 and (tokens - 1) // length < WINDOWS:
+        length //= 2
+    length = min(length, tokens - 1)
+    if length < asked:
+        tell(
+            f"note     the text is short ({tokens:,} tokens to train on): windows of {length} tokens instead of {asked}"
+        )
+    return length

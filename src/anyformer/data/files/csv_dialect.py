@@ -1,0 +1,268 @@
+"""How a file of separated values is laid out: delimiter, quotes, header. Seen from its beginning."""
+
+from __future__ import annotations
+
+import csv
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+
+from anyformer.data.files.csv_header import looks_like_header
+from anyformer.data.files.open_text import Opened
+from anyformer.data.settings import Format
+from anyformer.errors import UserError
+
+SAMPLE = 2**22  # bytes looked at
+ROWS = 1000  # rows among them that decide about delimiter and header
+DELIMITERS = ("\t", ";", "|", ",")  # a comma is last: it is also found in texts and numbers
+SPELLED = {"\\t": "\t", "tab": "\t", "comma": ",", "semicolon": ";", "pipe": "|", "space": " "}
+NO_QUOTES = "quotes are part of the text"
+NONE = "\x1f"  # stands for no delimiter: a character that texts do not hold
+NAMES = {"\t": "tab", " ": "space", NONE: "none"}
+LABEL = re.compile(r"^(?:\d{1,3}|__label__\S+|[A-Z]{2,}[A-Z_]*(?::\S+)?)$")
+LABELS, LABELLED = 100, 50  # labels at most, and lines at least, for lines like `label text`
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Everything reading must know about a file of separated values."""
+
+    delimiter: str
+    quoted: bool
+    names: tuple[str, ...]
+    header: bool
+    lead: int = 0  # lines before the first row of values
+    above: int = 0  # among them lines above the header
+    spaces: bool = False  # a space follows every delimiter and belongs to no value
+    returns: bool = False  # lines end in \r alone, as they did on old Macs
+    labelled: bool = False  # lines are `label text`
+    notes: tuple[str, ...] = ()
+
+
+def layout_of(file: Opened, format: Format) -> Layout:
+    """Find out how a file is laid out; what `format` says is not asked."""
+    head = file.head(SAMPLE)
+    whole = len(head) < SAMPLE
+    text = head.decode("utf-8", "ignore")
+    returns = "\n" not in text and "\r" in text.rstrip("\r")
+    lines = [line.removesuffix("\r") for line in (text.replace("\r", "\n") if returns else text).split("\n")]
+    if not whole and len(lines) > 1:
+        lines.pop()  # most likely half a line
+    given = delimiter_given(format, file.name)
+    if lines[0].lstrip().lower().startswith(("<!doctype html", "<html")):
+        raise UserError("looks like a web page, not a table", where=file.name, fix="download the file itself")
+    full = [line for line in lines if line.strip()]
+    if given is None and is_labelled(full[:ROWS]) and best_delimiter(lines)[1] < 0.98:
+        return Layout(" ", False, ("label", "text"), False, labelled=True, notes=("each line is a label and a text",))
+    delimiter = given or found_delimiter(lines, file)
+    quoted = file.quotes > 0
+    notes: list[str] = []
+    if quoted:
+        quoted = keeps_quotes(lambda: lines, delimiter, whole=whole, name=file.name)
+        notes += [] if quoted else [NO_QUOTES]
+    layout = Layout(delimiter, quoted, (), False, returns=returns)
+    rows, ends = parsed(lines, layout)
+    if sum(len(row) > 1 and all(cell[:1] in (" ", "") for cell in row[1:]) for row in rows) >= 0.95 * len(rows):
+        if any(cell[:1] == " " for row in rows for cell in row[1:]):
+            layout = replace(layout, spaces=True)
+            rows, ends = parsed(lines, layout)
+            notes.append("spaces after the delimiter left out")
+    if returns:
+        notes.append("lines end in carriage returns")
+    layout = named(layout, rows, ends, format, file)
+    if len(layout.names) > 1 and (delimiter != "," or given is not None):
+        shown = NAMES.get(delimiter, f'"{delimiter}"')
+        notes.insert(0, f"delimiter {shown}")
+    return replace(layout, notes=(*notes, *layout.notes))
+
+
+def delimiter_given(format: Format, name: str) -> str | None:
+    """The delimiter a person asked for."""
+    if format.delimiter is None:
+        return None
+    found = SPELLED.get(format.delimiter.lower(), format.delimiter)
+    if len(found) != 1 or not found.isascii() or found in '"\r\n\0' or found.isalnum():
+        what = f"{format.delimiter[:20]!r} is no delimiter"
+        raise UserError(what, where=f"data.format.delimiter for {name}", fix='give one character like "," or tab')
+    return found
+
+
+def best_delimiter(lines: Sequence[str]) -> tuple[str, float, int]:
+    """The delimiter that cuts most rows into equally many fields, that share of rows, and how many fields."""
+    best, best_key = (",", 0.0, 1), (0.0, False, 0)
+    some = lines[: 2 * ROWS]
+    quotes = any('"' in line for line in some)
+    for delimiter in DELIMITERS:
+        for quoted in (True, False) if quotes else (False,):
+            rows, _ = parsed(some, Layout(delimiter, quoted, (), False))
+            widths = Counter(len(row) for row in rows)
+            if not widths:
+                continue
+            width, count = widths.most_common(1)[0]
+            share = count / len(rows)
+            key = (round(share, 2), len(rows[0]) == width, quoted)
+            if width > 1 and key > best_key and (best[0] != delimiter or key[:2] > best_key[:2]):
+                best, best_key = (delimiter, share, width), key
+    return best
+
+
+def found_delimiter(lines: Sequence[str], file: Opened) -> str:
+    """The delimiter, by looking; a file without any has one column."""
+    delimiter, share, _ = best_delimiter(lines)
+    if share >= 0.6:
+        return delimiter
+    suffixes = [suffix.lower() for suffix in file.path.suffixes]
+    first = next(line for line in lines if line.strip())
+    usual = "\t" if ".tsv" in suffixes else ","
+    if usual in first:
+        return usual
+    return NONE if not any(mark in first for mark in DELIMITERS) else delimiter
+
+
+def is_labelled(lines: Sequence[str]) -> bool:
+    """Whether every line is a label of few, a space and a text, as in `1 a fine film` or `__label__pos A fine film`."""
+    if len(lines) < LABELLED or not all(" " in line for line in lines):
+        return False
+    firsts = Counter(line.partition(" ")[0] for line in lines)
+    if all(LABEL.match(first) for first in firsts):
+        most = LABELS
+    elif all(first.isalpha() and first.islower() for first in firsts):
+        most = 5  # common words: sentences begin with more of them
+    else:
+        return False
+    texts = sum(len(line.split(None, 3)) >= 3 for line in lines)
+    return 2 <= len(firsts) <= min(most, len(lines) // 10) and min(firsts.values()) > 1 and texts >= 0.5 * len(lines)
+
+
+# ---------------------------------------------------------------- quotes
+
+
+@contextmanager
+def long_fields() -> Iterator[None]:
+    """Fields of any length for the standard library's reader."""
+    before = csv.field_size_limit(sys.maxsize)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
+def reader_of(lines: Iterable[str], layout: Layout, *, strict: bool = False) -> Iterator[list[str]]:
+    """The standard library's reader over lines without their ends."""
+    kept = (line + "\n" for line in lines)
+    return csv.reader(
+        kept, delimiter=layout.delimiter, quoting=csv.QUOTE_MINIMAL if layout.quoted else csv.QUOTE_NONE,
+        quotechar='"' if layout.quoted else None, skipinitialspace=layout.spaces, strict=strict,
+    )  # fmt: skip
+
+
+def parsed(lines: Sequence[str], layout: Layout, most: int = ROWS) -> tuple[list[list[str]], list[int]]:
+    """The first rows that are not blank, and after how many lines each one ends."""
+    rows: list[list[str]] = []
+    ends: list[int] = []
+    reader = reader_of(lines, layout)
+    with long_fields():
+        try:
+            for row in reader:
+                if row and (len(row) > 1 or row[0].strip()):
+                    rows.append(row)
+                    ends.append(reader.line_num)  # type: ignore[attr-defined]
+                if len(rows) == most:
+                    break
+        except csv.Error:
+            pass  # what is wrong there is told when the rows are read
+    return rows, ends
+
+
+def keeps_quotes(lines: Callable[[], Iterable[str]], delimiter: str, *, whole: bool, name: str) -> bool:
+    """Whether quotes hold fields together; they do not where taking them so would run rows into each other."""
+    reader = reader_of(lines(), Layout(delimiter, True, (), False), strict=True)
+    joined = broken = unfinished = False
+    begins = 1
+    with long_fields():
+        try:
+            for row in reader:
+                joined = joined or any("\n" in cell and delimiter in cell for cell in row)
+                begins = reader.line_num + 1  # type: ignore[attr-defined]
+        except csv.Error as error:
+            unfinished = "unexpected end" in str(error)
+            broken = not unfinished or whole or reader.line_num - begins > ROWS  # type: ignore[attr-defined]
+    if not broken and not joined:
+        return True
+    with_quotes, without = (good_rows(lines(), Layout(delimiter, quoted, (), False)) for quoted in (True, False))
+    proper, stray = quoted_fields(lines(), delimiter)
+    if not broken and delimiter != "\t" and with_quotes[1] == 0:
+        # Commas often stand in a text, tabs hardly ever; but a text does not hold three whole rows by chance.
+        return without[1] < 0 or without[0] - with_quotes[0] < 3 or proper > 0
+    if with_quotes == without:
+        kept = proper > 10 * stray
+    else:
+        kept = with_quotes > without
+    if kept and unfinished and whole:
+        what = f"a quote is opened in line {begins} and never closed"
+        raise UserError(what, where=name, fix="close it, or remove it")
+    return kept
+
+
+def good_rows(lines: Iterable[str], layout: Layout) -> tuple[int, int]:
+    """How many rows have as many fields as most have, and below zero how many have not."""
+    widths: Counter[int] = Counter()
+    with long_fields(), suppress(csv.Error):
+        widths.update(len(row) for row in reader_of(lines, layout) if row)
+    good = max((count for width, count in widths.items() if width > 1), default=0)
+    return good, good - widths.total()
+
+
+def quoted_fields(lines: Iterable[str], delimiter: str) -> tuple[int, int]:
+    """Fields that are quoted as they should be, and fields that begin with a quote which means something else."""
+    proper = stray = 0
+    for line in lines:
+        if '"' in line:
+            for field in line.split(delimiter):
+                if field.startswith('"'):
+                    whole = len(field) > 1 and field.endswith('"') and '"' not in field[1:-1].replace('""', "")
+                    proper, stray = proper + whole, stray + (not whole)
+    return proper, stray
+
+
+# ---------------------------------------------------------------- names
+
+
+def named(layout: Layout, rows: list[list[str]], ends: list[int], format: Format, file: Opened) -> Layout:
+    """The layout with the names of its columns."""
+    width = Counter(len(row) for row in rows).most_common(1)[0][0]
+    first = next((at for at, row in enumerate(rows[:10]) if len(row) > 1), 0)
+    above = first if width > 1 and all(len(row) == 1 for row in rows[:first]) else 0
+    if above and len(rows) > above and len(rows[above]) not in (width, width - 1):
+        above = 0
+    top, below = rows[above], rows[above + 1 :]
+    header = format.header if format.header is not None else looks_like_header(top, below)
+    notes: list[str] = []
+    if above and header:
+        notes.append(f"{above} line{'s' if above > 1 else ''} above the table left out")
+    if not header:
+        names = tuple(f"c{at}" for at in range(1, width + 1))
+        shown = f"c1 ... c{width}" if width > 2 else " and ".join(names)
+        return replace(layout, names=names, notes=(f"no header: columns are {shown}",))
+    if not below:
+        raise UserError("only a header, no rows", where=file.name, fix="give a table with rows below its header")
+    names = tuple(name.strip() for name in top)
+    usual = [row for row in below if len(row) == width]
+    if len(names) == width - 1 and len(usual) >= 0.99 * len(below):
+        last = all(not row[-1].strip() for row in usual)
+        names = (*names, "") if last else ("", *names)
+        notes.append("the last column has no name" if last else "the first column has no name")
+    if not any(len(row) == len(names) for row in below):
+        what = f"the header has {len(names)} names, but rows have {width} fields"
+        fix = "mend the header, or give --set data.format.header=false"
+        raise UserError(what, where=f"{file.name} row {above + 1}", fix=fix)
+    names = tuple(name or f"c{at}" for at, name in enumerate(names, 1))
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        shown = ", ".join(repr(name[:40]) for name in twice[:3]) + (" and more" if len(twice) > 3 else "")
+        what = f"the column name {shown} comes twice" if len(twice) == 1 else f"column names {shown} come twice"
+        raise UserError(what, where=f"{file.name} row {above + 1}", fix="rename one of them")
+    return replace(layout, names=names, header=True, lead=ends[above], above=above, notes=tuple(notes))

@@ -1,0 +1,246 @@
+"""Opening a file as text, whatever it is packed and encoded in; what is no text is named and refused.
+
+A file is looked at once from end to end before it is read: its hash, its encoding and what else reading must know.
+Nothing is held but a block at a time, so a file may be larger than memory.
+"""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+import io
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from anyformer.data.files.compression import HEAD, looks_like, packing, unpacked
+from anyformer.data.files.encoding import NOTES, Judge, known, marked
+from anyformer.data.settings import Format
+from anyformer.errors import UserError, nearest, one_edit
+
+BLOCK = 2**20
+Bytes = bytes  # below, the name of a field hides it
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A file that has been looked at: `stream()` gives it as UTF-8, as often as wanted."""
+
+    path: Path
+    packed: str  # gzip, xz, bzip2, zstd or nothing
+    encoding: str
+    notes: tuple[str, ...]  # what a person should know: "gzip", "Latin-1", "byte-order mark"
+    sha256: str  # of the file as it is stored
+    bytes: int  # as stored
+    size: int  # unpacked
+    newlines: int
+    quotes: int  # double quotes, which make reading a table harder
+
+    @property
+    def name(self) -> str:
+        """The file's name as shown to people."""
+        return self.path.name
+
+    def stream(self) -> BinaryIO:
+        """All of it as bytes of UTF-8 without a byte-order mark."""
+        raw = unpacked(cast(BinaryIO, self.path.open("rb")), self.packed, self.name, self.bytes)
+        if self.encoding in ("utf-8", "utf-8-sig"):
+            read_up_to(raw, 3 if self.encoding == "utf-8-sig" else 0)
+            return raw
+        return io.BufferedReader(Recoded(raw, self.encoding, self.name), BLOCK)
+
+    def lines(self) -> Iterator[str]:
+        """Its lines without their ends, which are \\n or \\r\\n and nothing else."""
+        with self.stream() as stream:
+            for line in stream:
+                yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+
+    def head(self, size: int) -> Bytes:
+        """The first bytes of `stream()`."""
+        with self.stream() as stream:
+            return read_up_to(stream, size)
+
+
+class Recoded(io.RawIOBase):
+    """Bytes of another encoding as UTF-8."""
+
+    def __init__(self, raw: BinaryIO, encoding: str, name: str) -> None:
+        self.raw, self.encoding, self.name = raw, encoding.removesuffix("-sig"), name
+        self.decoder = codecs.getincrementaldecoder(self.encoding)()
+        self.ready, self.offset, self.done = memoryview(b""), 0, False
+        if encoding == "utf-8-sig":  # dropped here, so that offsets count it
+            self.offset = len(read_up_to(raw, 3))
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self.ready and not self.done:
+            block = self.raw.read(BLOCK)
+            self.done = not block
+            pending = len(self.decoder.getstate()[0])
+            try:
+                text = self.decoder.decode(block, self.done)
+                self.ready = memoryview(text.encode("utf-8"))
+            except UnicodeError as error:
+                at = self.offset - pending + error.start if isinstance(error, UnicodeDecodeError) else self.offset
+                what = f"not {self.encoding} at byte {at:,}"
+                raise UserError(what, where=self.name, fix="give another --set data.format.encoding=...") from None
+            self.offset += len(block)
+        count = min(len(buffer), len(self.ready))
+        buffer[:count] = self.ready[:count]
+        self.ready = self.ready[count:]
+        return count
+
+    def close(self) -> None:
+        if not self.closed:
+            self.raw.close()
+        super().close()
+
+
+class Hashed(io.RawIOBase):
+    """A file whose bytes are hashed while they are read."""
+
+    def __init__(self, path: Path) -> None:
+        self.file = path.open("rb", buffering=0)
+        self.hash = hashlib.sha256()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count = self.file.readinto(buffer) or 0
+        self.hash.update(memoryview(buffer)[:count])
+        return count
+
+    def close(self) -> None:
+        self.file.close()
+        super().close()
+
+
+def opened(path: Path, format: Format) -> Opened:
+    """Look at a file of text from end to end: whether it is text, how it is packed and encoded, its hash."""
+    path = present(path)
+    name = path.name
+    with path.open("rb") as file:
+        packed = packing(file.read(8))
+    stored = path.stat().st_size
+    hashed = Hashed(path)
+    outer = io.BufferedReader(hashed, BLOCK)
+    with unpacked(cast(BinaryIO, outer), packed, name, stored) as raw:
+        head = read_up_to(raw, HEAD)
+        refuse(head, name)
+        encoding = marked(head)
+        if format.encoding is not None:
+            asked = known(format.encoding, name)
+            encoding = encoding if asked == "utf-8" and encoding == "utf-8-sig" else asked
+        judge = None if encoding else Judge(name)
+        source: BinaryIO = cast(BinaryIO, Rest(head, raw))
+        stream = source if judge else io.BufferedReader(Recoded(source, encoding, name), BLOCK)
+        size = newlines = quotes = 0
+        blank = True
+        while block := stream.read(BLOCK):
+            if judge:
+                judge.feed(block)
+            elif b"\0" in block:
+                what = f"a NUL character near byte {size + block.index(0):,}: this is no text in {encoding}"
+                raise UserError(what, where=name, fix="give a text file")
+            size += len(block)
+            newlines += block.count(b"\n")
+            quotes += block.count(b'"')
+            blank = blank and not block.strip()
+        encoding = judge.verdict() if judge else encoding
+        while outer.read(BLOCK):  # what may follow the packed part belongs to the hash
+            pass
+        digest = hashed.hash.hexdigest()
+    if blank:
+        what = "the file is empty" if not size else "there are only blank lines"
+        raise UserError(what, where=name, fix="give a file with something in it")
+    notes = ((packed,) if packed else ()) + NOTES.get(encoding, (encoding,))
+    return Opened(path, packed, encoding, notes, digest, stored, size, newlines, quotes)
+
+
+def lines(path: Path, format: Format) -> Iterator[str]:
+    """The lines of a text file, split at \\n and \\r\\n only: what else Unicode calls a line end stays in its line."""
+    return opened(path, format).lines()
+
+
+class Rest(io.RawIOBase):
+    """A stream whose first bytes have been read already, put back before it."""
+
+    def __init__(self, head: bytes, raw: BinaryIO) -> None:
+        self.head, self.raw = head, raw
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        if self.head:
+            given, self.head = (self.head, b"") if size < 0 else (self.head[:size], self.head[size:])
+            return given
+        return self.raw.read(size)
+
+
+def read_up_to(stream: BinaryIO, size: int) -> bytes:
+    """So many bytes, or all where there are fewer."""
+    parts, missing = [], size
+    while missing and (part := stream.read(missing)):
+        parts.append(part)
+        missing -= len(part)
+    return b"".join(parts)
+
+
+def refuse(head: bytes, name: str) -> None:
+    """An error where the first bytes are those of something else than text."""
+    guess = "" if marked(head) else looks_like(head)
+    if guess:
+        raise UserError(f"looks like {guess}, not text (byte 0)", where=name, fix="give a text file or a table")
+    if head.startswith(b"version https://git-lfs"):
+        raise UserError("only a Git LFS pointer, not the data itself", where=name, fix="run git lfs pull first")
+
+
+def present(path: Path) -> Path:
+    """The path of a file that is there and may be read; otherwise an error with the nearest name beside it."""
+    path = Path(path)
+    where = shown(path)
+    try:
+        mode = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        if path.is_symlink():
+            raise UserError("a link to a file that is not there", where=where, fix="give the file itself") from None
+        raise UserError("there is no such file", where=where, fix=beside(path)) from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a path"
+        raise UserError(f"cannot be opened ({reason})", where=where, fix="check the path") from None
+    if stat.S_ISDIR(mode):
+        raise UserError("a folder, where a file is expected", where=where, fix="give the file inside it")
+    if not stat.S_ISREG(mode):
+        raise UserError("not a plain file", where=where, fix="write it to a file first: it is read twice")
+    if not os.access(path, os.R_OK):
+        raise UserError("may not be read (permission denied)", where=where, fix=f"try chmod u+r {path.name[:60]}")
+    return path
+
+
+def beside(path: Path) -> str:
+    """What the user may have meant by the name of a file that is not there."""
+    folder = path.parent
+    while not folder.is_dir() and folder != folder.parent:
+        path, folder = folder, folder.parent
+    names: list[str] = []
+    if os.access(folder, os.R_OK | os.X_OK):
+        with os.scandir(folder) as found:
+            names = sorted(entry.name for entry, _ in zip(found, range(10_000), strict=False))
+    # A shared ending is no likeness: of .csv files, the one whose own name is near.
+    near = next((name for name in names if one_edit(path.name, name)), None)
+    by_stem = {Path(name).stem: name for name in names}
+    near = near or by_stem.get(nearest(path.stem, by_stem) or "")
+    return f"did you mean {str(folder / near)[-120:]!r}?" if near else "check the path"
+
+
+def shown(path: Path) -> str:
+    """A path as it stands in a message: whole where it is short."""
+    text = str(path)
+    return text if len(text) <= 80 else path.name[-80:]

@@ -1,0 +1,261 @@
+"""Reading tables: separated values, JSON, Parquet and Arrow files, one or several, into one `Frame`.
+
+Rows that cannot be used are left out and counted, so that rows used and rows left out are the rows of the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from anyformer.data.columns.arrow import as_type, common_type, plain_table
+from anyformer.data.files.compression import import_pyarrow
+from anyformer.data.files.csv_rows import Left, Table
+from anyformer.data.files.json_rows import json_rows
+from anyformer.data.files.open_text import Opened, opened, present
+from anyformer.data.files.path_kinds import kind_of_path
+from anyformer.data.files.spool import LARGE, Spool
+from anyformer.data.frame import Frame, Source
+from anyformer.data.in_memory import frame_of
+from anyformer.data.settings import Format
+from anyformer.errors import UserError
+from anyformer.safe_read import digest, short
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MOST_COLUMNS = 20_000  # each is a token of the model, and a mapped file while the rows are prepared
+LONGEST_NAME = 1000  # characters of a column's name
+LONGEST_CELL = 2**22  # bytes of one cell, more than the longest novels; its tokens take a hundred times as much memory
+
+__all__ = ["frame_of", "kind_of_path", "read"]
+
+
+@dataclass
+class Part:
+    """The rows of one file."""
+
+    table: pa.Table
+    source: Source
+    left: Left
+
+
+def read(
+    paths: Sequence[Path], format: Format, *, bad: Literal["skip", "error"] = "skip", cache: Path | None = None
+) -> Frame:
+    """Read files with the same columns as one table. Large ones are kept in `cache` and mapped, never held whole."""
+    if not paths:
+        raise UserError("no file was given", where="data", fix="name a file")
+    import_pyarrow(Path(paths[0]).name)
+    parts = [read_one(Path(path), format, bad == "error", cache) for path in paths]
+    for part in parts:
+        check_names(part.table.column_names, part.source.name)
+        check_cells(part)
+    return joined(parts)
+
+
+def check_names(names: Sequence[str], where: str) -> None:
+    """An error where a table is too wide to be one, before its rows are looked at."""
+    if len(names) > MOST_COLUMNS:
+        what = f"{len(names):,} columns; at most {MOST_COLUMNS:,} can be used"
+        raise UserError(what, where=where, fix="leave out columns, or give it as text")
+    long = next((name for name in names if len(name) > LONGEST_NAME), None)
+    if long is not None:
+        what = f"a column name of {len(long):,} characters ({long[:20]!r} ...)"
+        raise UserError(what, where=where, fix="give the columns short names")
+
+
+def check_cells(part: Part) -> None:
+    """An error that names the first cell too long to be one."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for name, column in zip(part.table.column_names, part.table.columns, strict=True):
+        if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+            continue
+        longest = pc.max(pc.binary_length(column)).as_py() or 0
+        if longest > LONGEST_CELL:
+            row = pc.index(pc.binary_length(column), longest).as_py()
+            frame = Frame(part.table, (part.source,), numbers=kept_numbers(part))
+            what = f"{name[:40]!r} holds {longest:,} bytes, more than the {LONGEST_CELL:,} of a cell"
+            raise UserError(what, where=frame.place(row), fix="cut it into rows, or train on it as text (--task lm)")
+
+
+def kept_numbers(part: Part) -> np.ndarray:
+    """Which of a file's rows were kept, counted from 0."""
+    kept = np.ones(part.source.rows, bool)
+    kept[part.left.numbers] = False
+    return np.flatnonzero(kept)
+
+
+def read_one(path: Path, format: Format, strict: bool, cache: Path | None) -> Part:
+    """One file."""
+    path = present(path)
+    with path.open("rb") as file:
+        magic = file.read(8)
+    if magic[:4] == b"PAR1" or magic[:6] == b"ARROW1" or magic[:4] == b"\xff\xff\xff\xff" or magic[:4] == b"FEA1":
+        return binary(path, magic, cache)
+    if path.suffix.lower() in (".parquet", ".arrow", ".feather") and path.stat().st_size:
+        raise UserError(f"not a {path.suffix[1:].lower()} file (its first bytes differ)", where=path.name,
+                        fix="copy it again, or name it by what it is")  # fmt: skip
+    file_ = opened(path, format)
+    name = hashlib.sha256(f"{file_.sha256} {format.to_json()}".encode()).hexdigest()[:16]
+    if is_json(file_, format):
+        left = Left(path.name, 1, "row", strict)
+        table, notes = json_rows(file_, left, Spool(cache, name))
+    else:
+        rows = Table(file_, format, strict=strict)
+        check_names(rows.layout.names, path.name)
+        table, left, notes = rows.into(lambda: Spool(cache, name)), rows.left, ()
+        notes = rows.layout.notes
+    total = table.num_rows + len(left.numbers)
+    if not table.num_rows:
+        reason = next(iter(left.reasons), "")
+        what = f"none of {total:,} rows can be used ({reason})" if total else "no rows"
+        raise UserError(what, where=path.name, fix="give a table with rows" if not total else "mend the file",
+                        details=[place for places in left.places.values() for place in places])  # fmt: skip
+    source = Source(
+        path.name, str(path), total, file_.bytes, file_.sha256, left.unit, left.first, (*file_.notes, *notes)
+    )
+    return Part(table, source, left)
+
+
+def is_json(file: Opened, format: Format) -> bool:
+    """Whether a file holds JSON: its name says so, or its first line is an object."""
+    suffixes = [suffix.lower() for suffix in file.path.suffixes[-2:]]
+    if any(suffix in (".jsonl", ".ndjson", ".json") for suffix in suffixes):
+        return True
+    if format.delimiter is not None or any(suffix in (".csv", ".tsv") for suffix in suffixes):
+        return False
+    head = file.head(4096).lstrip()
+    return head.startswith((b'{"', b'[{"', b"[\n")) or (head.startswith(b"[") and b'{"' in head)
+
+
+def binary(path: Path, magic: bytes, cache: Path | None) -> Part:
+    """A file with types of its own: Parquet or Arrow, mapped from disk or read group by group."""
+    import pyarrow as pa
+
+    sha, size = digest(path), path.stat().st_size
+    kind = "Parquet" if magic[:4] == b"PAR1" else "Arrow"
+    try:
+        if kind == "Parquet":
+            table = parquet(path, Spool(cache, sha[:16]), size)
+        elif magic[:4] == b"FEA1":
+            from pyarrow import feather
+
+            table = feather.read_table(path)
+        else:
+            mapped = pa.memory_map(str(path))
+            table = (
+                pa.ipc.open_file(mapped).read_all() if magic[:6] == b"ARROW1" else pa.ipc.open_stream(mapped).read_all()
+            )
+        # Lengths and offsets in the file are believed by every later touch: a wrong one reads another's memory.
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, KeyError, ValueError, OverflowError) as error:
+        raise UserError(f"a damaged {kind} file ({short(error)})", where=path.name, fix="copy it again") from None
+    twice = sorted({name for name in table.column_names if table.column_names.count(name) > 1})
+    if twice:
+        raise UserError(f"the column name {twice[0][:40]!r} comes twice", where=path.name, fix="rename one of them")
+    if not table.num_rows:
+        raise UserError("no rows", where=path.name, fix="give a table with rows")
+    notes = () if path.suffix.lower() in (".parquet", ".arrow", ".feather", ".ipc") else (kind,)
+    source = Source(path.name, str(path), table.num_rows, size, sha, "row", 1, notes)
+    try:
+        return Part(plain_table(table), source, Left(path.name, 1))
+    except (pa.ArrowException, ValueError, OverflowError) as error:  # a date inside a list that Python cannot hold, say
+        raise UserError(f"a column cannot be read ({short(error)})", where=path.name, fix="leave it out of the file"
+                        ) from None  # fmt: skip
+
+
+def parquet(path: Path, spool: Spool, size: int) -> pa.Table:
+    """A Parquet file; a large one goes through the cache a block at a time."""
+    import pyarrow.parquet as pq
+
+    if spool.path is None or size <= LARGE:
+        return pq.read_table(path, memory_map=True, use_threads=True)
+    file = pq.ParquetFile(path, memory_map=True)
+    try:
+        for batch in file.iter_batches(batch_size=2**15):
+            spool.add(batch)
+    except BaseException:
+        spool.drop()
+        raise
+    return spool.table()
+
+
+def joined(parts: list[Part]) -> Frame:
+    """The rows of several files one below the other, by the names of their columns."""
+    import pyarrow as pa
+
+    first = parts[0]
+    names = first.table.column_names
+    tables = [first.table]
+    for part in parts[1:]:
+        same_columns(first, part)
+        tables.append(part.table.select(names))
+    if len(tables) > 1 and any(table.schema.types != tables[0].schema.types for table in tables):
+        tables = same_types(parts, tables)
+    skipped: dict[str, int] = {}
+    places: dict[str, tuple[str, ...]] = {}
+    numbers, before = [], 0
+    for part in parts:
+        for reason, count in part.left.reasons.items():
+            skipped[reason] = skipped.get(reason, 0) + count
+            places[reason] = (*places.get(reason, ()), *part.left.places[reason])[:5]
+        numbers.append(kept_numbers(part) + before)
+        before += part.source.rows
+    places_kept = np.concatenate(numbers) if skipped else None
+    table = pa.concat_tables(tables) if len(tables) > 1 else tables[0]
+    return Frame(table, tuple(part.source for part in parts), skipped, places_kept, places)
+
+
+def same_columns(first: Part, part: Part) -> None:
+    """An error that names the difference where two files have different columns."""
+    one, other = first.table.column_names, part.table.column_names
+    lacks = [name for name in one if name not in other]
+    extra = [name for name in other if name not in one]
+    if lacks or extra:
+        told = [f"lacks {lacks[0][:40]!r}{more(lacks)}"] if lacks else []
+        told += [f"has {extra[0][:40]!r}{more(extra)} besides"] if extra else []
+        what = f"other columns than {first.source.name[:60]}: {' and '.join(told)}"
+        raise UserError(what, where=part.source.name, fix="give files with the same columns")
+
+
+def more(names: list[str]) -> str:
+    return f" and {len(names) - 1} more" if len(names) > 1 else ""
+
+
+def same_types(parts: list[Part], tables: list[pa.Table]) -> list[pa.Table]:
+    """Tables whose columns have the same types; numbers and words under one name do not go together."""
+    import pyarrow as pa
+
+    fields = []
+    for at, name in enumerate(tables[0].column_names):
+        kind = tables[0].schema.field(at).type
+        for part, table in zip(parts, tables, strict=True):
+            found = table.schema.field(at).type
+            wider = common_type(kind, found)
+            loose = part.source.path.lower().endswith(("json", "jsonl", "ndjson"))
+            if pa.types.is_string(wider) and not loose and not (is_text(kind) and is_text(found)):
+                what = f"{name[:40]!r} is {found}, but {kind} in {parts[0].source.name[:60]}"
+                raise UserError(what, where=part.source.name, fix="give files with the same types")
+            kind = wider
+        fields.append(pa.field(name, kind))
+    schema = pa.schema(fields)
+    return [
+        pa.table(
+            [as_type(column, field.type) for column, field in zip(table.columns, schema, strict=True)], schema=schema
+        )
+        for table in tables
+    ]
+
+
+def is_text(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind))

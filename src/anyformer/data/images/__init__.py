@@ -1,0 +1,1 @@
+"""Images: decoding, preprocessing, augmentation, and the processes that decode them."""

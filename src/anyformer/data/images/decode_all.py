@@ -1,0 +1,258 @@
+"""Pictures for training: folders of classes and IDX files as tables, and every picture decoded once into an array."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from anyformer.data.datasets.arrays import Arrays
+from anyformer.data.files.idx import read_idx
+from anyformer.data.files.image_folders import read_pictures
+from anyformer.data.images.decoding import Shape, located, pixels
+from anyformer.data.images.preprocessing import BILINEAR, ImageSteps
+from anyformer.data.images.workers import decode, look, shared
+from anyformer.data.prepared import Say
+from anyformer.data.settings import Pictures
+from anyformer.errors import UserError
+
+__all__ = ["normalised", "picture_arrays", "picture_steps", "read_pictures"]
+
+OWN = 64  # pictures of one size are taken as they are up to this side
+STEPS = ((160, 224), (80, 96), (48, 64), (0, 32))  # from this usual side on, the size of the network's input
+FLIPPED = "images are flipped left-right while training; --set data.pictures.flip=false for letters and digits"
+
+
+def picture_steps(size: int, channels: int) -> ImageSteps:
+    """What a model trained here does to a new picture, to be saved beside it."""
+    half = (0.5,) * channels
+    return ImageSteps(
+        size=size, crop=(size, size), resample=BILINEAR, mean=half, std=half, convert=channels == 3,
+        kind="CLIPImageProcessor",
+    )  # fmt: skip
+
+
+def normalised(stored: np.ndarray, steps: ImageSteps) -> np.ndarray:
+    """Stored pixels (B, C, H, W) as float32 for the network: bit by bit what the steps give after their crop."""
+    levels = np.arange(256)
+    table = levels.astype(np.float32) if steps.scale is None else (levels * float(steps.scale)).astype(np.float32)
+    channels = stored.shape[1]
+    tables = np.repeat(table[None], channels, 0)
+    if steps.mean is not None and steps.std is not None:
+        mean, std = (np.array(values, np.float32)[:, None] for values in (steps.mean, steps.std))
+        tables = (tables - mean) / std
+    made = np.empty(stored.shape, np.float32)
+    for channel in range(channels):
+        np.take(tables[channel], stored[:, channel], out=made[:, channel])
+    return made
+
+
+def picture_arrays(
+    values: Any,
+    folder: Path,
+    settings: Pictures,
+    arrays: Arrays,
+    name: str,
+    *,
+    say: Say,
+    bad: Literal["skip", "error"] = "skip",
+    processes: int = 1,
+    steps: ImageSteps | None = None,
+) -> tuple[int, int, np.ndarray]:
+    """Every picture decoded into `arrays[name]` (N, C, H, W); gives the size, the channels and which rows are there.
+
+    A value is a path (taken from `folder`), `file#n` inside an IDX file, the bytes of a picture file, an array or
+    nothing. What cannot be read is named, then skipped or an error; a row without a picture is only not there.
+    `steps` are those of a model that the pictures have to fit.
+    """
+    given = list(values) if isinstance(values, np.ndarray) else listed(values)
+    there = [row for row, value in enumerate(given) if not missing(value)]
+    groups = idx_groups(given, there, folder)
+    troubles: dict[int, str] = {}
+    heads: dict[int, tuple[int, int, bool]] = {}
+    if groups is not None:
+        for images, rows, _ in groups:
+            heads |= dict.fromkeys(rows.tolist(), (images.shape[2], images.shape[1], images.ndim == 3))
+    else:
+        sort(there, shared(look, [given[row] for row in there], folder, processes), heads.__setitem__, troubles)
+    if troubles and (bad == "error" or not heads):
+        raise refused(troubles, given)
+    if not heads and steps is None:  # rows for a model that knows its size may all be without a picture
+        raise UserError("no images", where=name, fix="give paths of images")
+    while True:
+        shape = shape_of(list(heads.values()), settings, steps)
+        room = arrays.room(name, (len(given), shape.channels, *shape.sides), np.uint8)
+        if groups is not None:
+            for images, rows, numbers in groups:
+                copy_idx(images, rows, numbers, shape, room)
+        else:
+            todo, work = sorted(heads), partial(decode, shape=shape)
+            sort(todo, shared(work, [given[row] for row in todo], folder, processes), room.__setitem__, troubles)
+        if troubles and (bad == "error" or len(troubles) == len(there)):
+            raise refused(troubles, given)
+        heads = {row: head for row, head in heads.items() if row not in troubles}
+        # A picture that only looked like one has no say in the size; most often it made no difference.
+        if shape == shape_of(list(heads.values()), settings, steps):
+            break
+    ok = np.zeros(len(given), bool)
+    ok[list(heads)] = True
+    if isinstance(room, np.memmap):
+        room.flush()
+    if heads:
+        tell(say, list(heads.values()), shape, troubles, given, len(given) - len(there), room.nbytes)
+    if settings.flip and steps is None:  # pictures to train on; those to predict come with the steps of their model
+        say(FLIPPED)
+    return shape.sides[0], shape.channels, ok
+
+
+def new_pictures(
+    cells: list[Any], folder: Path, arrays: Arrays, name: str, *, steps: ImageSteps, processes: int
+) -> tuple[np.ndarray, dict[int, str]]:
+    """Pictures for a model whose steps say their size, into `arrays[name]`: which are there, and why others are not."""
+    there = [row for row, cell in enumerate(cells) if not missing(cell)]
+    shape = shape_of([], Pictures(), steps)
+    room = arrays.room(name, (len(cells), shape.channels, *shape.sides), np.uint8)
+    reasons: dict[int, str] = {}
+    groups = idx_groups(cells, there, folder)
+    if groups is not None:
+        for images, rows, numbers in groups:
+            copy_idx(images, rows, numbers, shape, room)
+    else:
+        made = shared(partial(decode, shape=shape), [cells[row] for row in there], folder, processes)
+        sort(there, made, room.__setitem__, reasons)
+    if isinstance(room, np.memmap):
+        room.flush()
+    seen = np.zeros(len(cells), bool)
+    seen[[row for row in there if row not in reasons]] = True
+    return seen, reasons
+
+
+def sort(
+    rows: Sequence[int], results: Iterable[Any], keep: Callable[[int, Any], None], troubles: dict[int, str]
+) -> None:
+    """Keep what was made of each row; a text is the reason why nothing was."""
+    for row, made in zip(rows, results, strict=True):
+        if isinstance(made, str):
+            troubles[row] = made
+        else:
+            keep(row, made)
+
+
+def listed(values: Any) -> list[Any]:
+    """Cells of an Arrow column, or any other sequence, as plain values."""
+    import pyarrow as pa
+
+    return values.to_pylist() if isinstance(values, pa.ChunkedArray | pa.Array) else list(values)
+
+
+def missing(value: Any) -> bool:
+    return value is None or (isinstance(value, str | bytes) and not value)
+
+
+# ---------------------------------------------------------------- sizes
+
+
+def shape_of(heads: Sequence[tuple[int, int, bool]], settings: Pictures, steps: ImageSteps | None) -> Shape:
+    """The pixels to make: as a given model wants them, as asked for, or as suits the pictures."""
+    if steps is not None:
+        if isinstance(steps.size, int) and steps.crop is None:
+            raise UserError("pictures would come out in different sizes", where="images", fix="set a crop")
+        if steps.size is None and steps.crop is None:
+            raise UserError("the model takes pictures of any size", where="images", fix="set its size")
+        return Shape(steps.size, steps.crop, steps.resample, 3 if steps.mean is None else len(steps.mean))
+    channels = settings.channels or (1 if all(gray for _, _, gray in heads) else 3)
+    size = settings.size or usual_size([(wide, high) for wide, high, _ in heads])
+    return Shape(size, (size, size), BILINEAR, channels)
+
+
+def usual_size(sizes: Sequence[tuple[int, int]]) -> int:
+    """The pictures' own size where all are equal and small, else the size of network input next to most of them.
+
+    >>> usual_size([(28, 28)] * 3), usual_size([(640, 480), (500, 300)]), usual_size([(40, 30), (33, 60)])
+    (28, 224, 32)
+    """
+    if len(set(sizes)) == 1 and min(sizes[0]) >= 4 and max(sizes[0]) <= OWN:
+        return min(sizes[0])
+    side = statistics.median(min(size) for size in sizes)
+    return next(size for least, size in STEPS if side >= least)
+
+
+# ---------------------------------------------------------------- IDX
+
+
+def idx_groups(
+    values: list[Any], there: list[int], folder: Path
+) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]] | None:
+    """Images, rows and numbers for each IDX file, where all values are like `train-images-idx3-ubyte#17` (from 0)."""
+    first = values[there[0]] if there else None
+    if not isinstance(first, str) or "#" not in first or os.path.lexists(located(first, folder)):
+        return None
+    found: dict[str, list[tuple[int, int]]] = {}
+    for row in there:
+        name, _, number = values[row].rpartition("#") if isinstance(values[row], str) else ("", "", "")
+        if not name or not number.isdecimal():
+            return None
+        found.setdefault(name, []).append((row, int(number)))
+    groups = []
+    for name, pairs in found.items():
+        images, (rows, numbers) = read_idx(located(name, folder)), np.array(pairs).T
+        if images.ndim < 3 or int(numbers.max()) >= len(images):
+            raise UserError(f"no image {numbers.max()} in it", where=Path(name).name, fix="give the file of images")
+        groups.append((images, rows, numbers))
+    return groups
+
+
+def copy_idx(images: np.ndarray, rows: np.ndarray, numbers: np.ndarray, shape: Shape, room: np.ndarray) -> None:
+    """The bytes as they are where they fit, else each image by itself."""
+    if images.shape[1:] == shape.sides and shape.channels == 1:
+        for at in range(0, len(rows), 4096):
+            room[rows[at : at + 4096], 0] = images[numbers[at : at + 4096]]
+        return
+    for row, number in zip(rows, numbers, strict=True):
+        room[row] = pixels(np.asarray(images[number]), Path(), shape)
+
+
+# ---------------------------------------------------------------- what people read
+
+
+def shown(value: Any, row: int) -> str:
+    """A picture's name in messages."""
+    return str(value)[-120:] if isinstance(value, str | os.PathLike) else f"image {row + 1}"
+
+
+def refused(troubles: dict[int, str], values: list[Any]) -> UserError:
+    """One error for all pictures that cannot be read."""
+    first, reason = min(troubles.items())
+    more = f", and {len(troubles) - 1:,} images more" if len(troubles) > 1 else ""
+    return UserError(
+        f"cannot be read ({reason}){more}", where=shown(values[first], first),
+        fix="repair or remove it" if len(troubles) == len(values) else "repair or remove it, or data.bad=skip",
+        details=[f"{shown(values[row], row)}: {why}" for row, why in sorted(troubles.items())],
+    )  # fmt: skip
+
+
+def tell(
+    say: Say, heads: list[tuple[int, int, bool]], shape: Shape, troubles: dict[int, str], values: list[Any], none: int,
+    size: int,
+) -> None:  # fmt: skip
+    """What was found and decided."""
+    sides = sorted({(wide, high) for wide, high, _ in heads})
+    if len(sides) == 1:
+        what = f"all {sides[0][0]} x {sides[0][1]}"
+    else:
+        wide, high = [w for w, _ in sides], [h for _, h in sides]
+        what = f"{min(wide)} to {max(wide)} wide, {min(high)} to {max(high)} high"
+    rows, columns = shape.sides
+    kept = "" if sides == [(columns, rows)] else f"; resized and cropped to {columns} x {rows}"
+    colour = "gray" if shape.channels == 1 else "colour"
+    say(f"images: {len(heads):,}, {what}, {colour}{kept}; {size / 1e6:,.1f} MB on disk")
+    if none:
+        say(f"{none:,} rows have no image")
+    if troubles:
+        named = [f"{shown(values[row], row)} ({why})" for row, why in sorted(troubles.items())[:3]]
+        say(f"skipped {len(troubles):,} images that cannot be read: {', '.join(named)}{', ...' * (len(troubles) > 3)}")

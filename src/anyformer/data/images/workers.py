@@ -1,0 +1,91 @@
+"""Pictures decoded in worker processes; one that kills its worker is found and named."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import multiprocessing
+import os
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
+
+from anyformer.data.images.decoding import Shape, Unreadable, looked_at, pixels
+from anyformer.parent_death import end_with_parent
+
+TOGETHER = 32  # pictures a worker takes at once
+FEW = 256  # below this, starting workers takes longer than decoding
+Work = Callable[[Any, Path], Any]
+
+
+def look(value: Any, folder: Path) -> Any:
+    """The head of one picture, or the reason why not."""
+    try:
+        return looked_at(value, folder)
+    except Unreadable as error:
+        return str(error)
+
+
+def decode(value: Any, folder: Path, shape: Shape) -> Any:
+    """The pixels of one picture, or the reason why not."""
+    try:
+        return pixels(value, folder, shape)
+    except Unreadable as error:
+        return str(error)
+
+
+def each(work: Work, values: list[Any], folder: Path) -> list[Any]:
+    """What a worker process does with its share."""
+    return [work(value, folder) for value in values]
+
+
+def shared(work: Work, values: list[Any], folder: Path, processes: int) -> Iterator[Any]:
+    """The work on each value in order; on several processes where there are many files."""
+    if processes < 2 or len(values) < FEW or "fork" not in multiprocessing.get_all_start_methods():
+        yield from (work(value, folder) for value in values)
+        return
+    parts = [values[at : at + TOGETHER] for at in range(0, len(values), TOGETHER)]
+    # Forked workers need nothing of the script that started the training, and touch neither torch nor a GPU.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        with pool(processes) as workers:
+            waiting: deque[Any] = deque()
+            done = 0
+            try:
+                for number, part in enumerate(parts):
+                    waiting.append(workers.submit(each, work, part, folder))
+                    if number >= 4 * processes:  # a few shares ahead, so that memory stays bounded
+                        yield from waiting.popleft().result()
+                        done += 1
+                while waiting:
+                    yield from waiting.popleft().result()
+                    done += 1
+            except BrokenProcessPool:
+                pass
+    for part in parts[done:]:
+        yield from alone(work, part, folder)
+
+
+def pool(processes: int) -> concurrent.futures.ProcessPoolExecutor:
+    """Forked workers that end with this process, however it ends."""
+    return concurrent.futures.ProcessPoolExecutor(
+        processes, multiprocessing.get_context("fork"), initializer=end_with_parent, initargs=(os.getpid(),)
+    )
+
+
+def alone(work: Work, values: list[Any], folder: Path) -> Iterator[Any]:
+    """A share that some picture may have killed a worker of: together first, then each in a process of its own."""
+    try:
+        with pool(1) as worker:
+            yield from worker.submit(each, work, values, folder).result()
+        return
+    except BrokenProcessPool:
+        pass
+    for value in values:
+        try:
+            with pool(1) as worker:
+                yield worker.submit(work, value, folder).result()
+        except BrokenProcessPool:
+            yield "crashes the decoder"

@@ -1,0 +1,113 @@
+"""What was found and decided, in lines for people: a word that says what about, then the facts."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from anyformer.data.columns.cells import some
+from anyformer.data.counts import Counts
+from anyformer.data.decide import Decision
+from anyformer.data.frame import Frame
+from anyformer.data.prepared import Say
+from anyformer.data.preprocess import Preprocess
+from anyformer.data.settings import Split
+from anyformer.data.splits import SIDES, Sides
+from anyformer.data.targets import Classes, Tags, Values
+
+SHOWN = 8  # classes that are named
+
+
+def tell_files(frame: Frame, tell: Say) -> None:
+    """Every file with its rows and how it was read."""
+    for source in frame.sources[:20]:
+        how = f" ({', '.join(source.notes)})" if source.notes else ""
+        rows = some(source.rows, source.unit) if source.rows else "the other side of each line"
+        tell(f"file     {source.name}: {rows}{how}")
+    if len(frame.sources) > 20:
+        tell(f"file     and {len(frame.sources) - 20:,} more")
+
+
+def tell_target(preprocess: Preprocess, decision: Decision, trained: int, tell: Say) -> None:
+    """What is predicted: classes with their share, or the spread of the numbers."""
+    target = preprocess.target
+    name = ", ".join(decision.target[:6]) + (
+        f" and {len(decision.target) - 6} more" if len(decision.target) > 6 else ""
+    )
+    if isinstance(target, Values):
+        spread = "; ".join(
+            f"mean {mean:.6g}, deviation {deviation:.6g}"
+            for mean, deviation in list(zip(target.mean, target.deviation, strict=True))[:6]
+        )
+        tell(f"target   {name}: {len(target.names)} number{'s' * (len(target.names) > 1)}, {spread} in training")
+    elif isinstance(target, Classes | Tags):
+        total = max(1, trained if preprocess.multi else sum(target.counts))
+        ranked = sorted(zip(target.labels, target.counts, strict=True), key=lambda pair: -pair[1])
+        shown = ", ".join(f"{label} {count / total:.1%}" for label, count in ranked[:SHOWN])
+        more = f" and {len(ranked) - SHOWN} more" if len(ranked) > SHOWN else ""
+        what = "tags" if isinstance(target, Tags) else "labels that may come together" if target.multi else "classes"
+        tell(f"target   {name}: {len(ranked)} {what}: {shown}{more}")
+        least = ranked[-1]
+        if not preprocess.multi and isinstance(target, Classes) and least[1] * 10 < ranked[0][1]:
+            tell(
+                f"note     the classes are uneven: {ranked[0][0]} has {ranked[0][1]:,} training rows, "
+                f"{least[0]} {least[1]:,}; class weights are one setting"
+            )
+    else:
+        tell(f"target   {name}: text to write")
+
+
+def tell_split(sides: Sides, preprocess: Preprocess, settings: Split, tell: Say) -> None:
+    """Rows of each side, how they were chosen, and how many are there twice."""
+    counts = [int((sides.side == number).sum()) for number in range(len(SIDES))]
+    total = max(1, sum(counts))
+    how = "drawn at random"
+    by_file = settings.valid_file is not None or settings.test_file is not None
+    if settings.column:
+        how = f"as column {settings.column} says"
+    elif by_file:
+        how = "by file" if settings.valid_file or not settings.valid else "test by file, valid drawn from the rest"
+    elif settings.group:
+        how = f"whole groups of {settings.group}"
+    elif settings.time:
+        how = f"by time, the latest {settings.time} last"
+    elif isinstance(preprocess.target, Classes) and preprocess.target.form != "columns" and settings.stratify:
+        how = "drawn at random, each class in its share"
+    each = ", ".join(
+        f"{name} {count:,} ({count / total:.0%})" for name, count in zip(SIDES, counts, strict=True) if count
+    )
+    tell(f"split    {each}; {how}")
+    if sides.duplicates:
+        plural = "s have" if sides.duplicates > 1 else " has"
+        tell(
+            f"split    {sides.duplicates:,} row{plural} the same inputs as an earlier one; equal rows stay on one side"
+        )
+    for note in sides.notes:
+        tell(f"note     {note}")
+
+
+def tell_counts(counts: Counts, preprocess: Preprocess, unseen: list[str], tell: Say) -> None:
+    """What was cut, missing and unknown."""
+    if counts.cut:
+        share = counts.cut / max(1, counts.rows)
+        tell(f"cut      {share:.1%} of rows cut at {preprocess.length} tokens ({counts.cut:,})")
+    if counts.missing:
+        said = ", ".join(f"{name} {count:,}" for name, count in list(counts.missing.items())[:10])
+        tell(f"missing  cells without a value are a value of their own: {said}")
+    for name, count in counts.odd.items():
+        tell(f"missing  {name}: {some(count, 'cell')} among them cannot be read, first {counts.odd_first[name]}")
+    for name, count in counts.unknown.items():
+        first = counts.unknown_first[name]
+        tell(f"unknown  {name}: {some(count, 'cell')} with a value training does not have, first {first}")
+    if unseen:
+        shown = ", ".join(repr(label[:40]) for label in unseen[:6]) + (" ..." if len(unseen) > 6 else "")
+        tell(f"note     held-out rows have labels that no training row has, and are left out: {shown}")
+
+
+def tell_rows(total: int, used: int, skipped: dict[str, int], places: dict[str, str], tell: Say) -> None:
+    """Used and skipped rows, which add up."""
+    left = sum(skipped.values())
+    tell(f"rows     {total:,} = {used:,} used + {left:,} skipped" if left else f"rows     {total:,}, all used")
+    for reason, count in skipped.items():
+        first = f", first {places[reason]}" if reason in places else ""
+        tell(f"skipped  {count:,}: {reason}{first}")
+    assert used + left == total, np.array([used, left, total])

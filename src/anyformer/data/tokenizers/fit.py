@@ -1,0 +1,85 @@
+"""The tokenizer of rows of text: given, or trained on the training rows alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anyformer.data.columns.cells import texts
+from anyformer.data.columns.fitted import Sentence, Text
+from anyformer.data.frame import Frame
+from anyformer.data.prepared import Given
+from anyformer.data.preprocess import Preprocess
+from anyformer.data.settings import Words
+from anyformer.data.targets import Answer
+from anyformer.data.tokenizers.parallel_encode import pieces
+from anyformer.data.tokenizers.tokenizer import Tokenizer, open_tokenizer, train_tokenizer
+from anyformer.data.tokenizers.training import Kind
+from anyformer.errors import UserError
+
+MOST = 8000  # tokens of a vocabulary, where nothing is said
+LEAST = 512
+SAMPLE = 50_000_000  # characters a tokenizer is trained on at most
+NAMES = {
+    "bpe": "byte-level BPE", "char-bpe": "BPE of characters", "wordpiece": "WordPiece", "unigram": "unigram",
+    "word": "words", "char": "characters", "byte": "bytes",
+}  # fmt: skip
+
+
+def tokenizer_for(
+    frame: Frame, preprocess: Preprocess, rows: np.ndarray, words: Words, given: Given, *, seed: int
+) -> tuple[Tokenizer, str]:
+    """A tokenizer for the rows' texts and what to say about it; trained on the training `rows` if none is given."""
+    if given.tokenizer is not None:
+        return given.tokenizer, f"{given.tokenizer.size:,} tokens, the model's own"
+    if words.folder is not None:
+        found = open_tokenizer(Path(words.folder))
+        if found is None:
+            raise UserError("no tokenizer in the folder", where=words.folder, fix="give one with tokenizer.json")
+        return found, f"{found.size:,} tokens, from {Path(words.folder).name}"
+    kind: Kind = "bpe" if words.kind == "auto" else words.kind
+    sample, part = sampled(frame, preprocess, rows, seed)
+    if not any(sample):
+        raise UserError("the training rows hold no text", where="tokenizer", fix="give rows with text")
+    size = words.vocab or {"char": 2**16, "byte": 512}.get(kind, vocabulary(sample))
+    both = preprocess.task != "translate"  # a text to read ends in </s>; one to write begins with <s> by itself
+    tokenizer = train_tokenizer(sample, kind, size, add_bos=both and kind != "wordpiece", add_eos=kind != "wordpiece",
+                                lower=words.lower)  # fmt: skip
+    of = f"{len(rows):,} training rows" if part == 1 else f"{part:.0%} of {len(rows):,} training rows"
+    return tokenizer, f"{NAMES[kind]}, {tokenizer.size:,} tokens, trained on {of}"
+
+
+def vocabulary(sample: Sequence[str]) -> int:
+    """How many tokens suit the texts: about one for each different word, within bounds."""
+    different: set[str] = set()
+    for text in sample:
+        different.update(text.split())
+        if len(different) > MOST:
+            return MOST
+    return max(LEAST, min(MOST, len(different)))
+
+
+def sampled(frame: Frame, preprocess: Preprocess, rows: np.ndarray, seed: int) -> tuple[list[str], float]:
+    """The texts of the training rows, or of as many, drawn at random, as a tokenizer is trained on; and their share."""
+    names = [column.name for column in preprocess.of(Text, Sentence)]
+    names += preprocess.target.names if isinstance(preprocess.target, Answer) else ()
+    held = sum(frame.column(name).nbytes for name in names) * len(rows) / max(1, len(frame))
+    share = min(1.0, SAMPLE / max(1.0, held))
+    if share < 1:
+        rows = np.sort(np.random.default_rng((seed, 1)).permutation(rows)[: max(1, int(len(rows) * share))])
+    found: list[str] = []
+    sentences = bool(preprocess.of(Sentence))
+    for name in names:
+        column = frame.column(name)
+        for piece in pieces(len(rows)):
+            cells: Any = column.take(rows[piece])
+            if sentences:
+                found += [
+                    " ".join(str(word) for word in words or () if word is not None) for words in cells.to_pylist()
+                ]
+            else:
+                found += texts(cells)
+    return found, share

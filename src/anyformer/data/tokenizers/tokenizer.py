@@ -1,0 +1,294 @@
+"""Tokenizers: text to token ids and back, opened from a model folder or trained on one's own text."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Core
+from torch import Tensor
+
+from anyformer.data.tokenizers.backends import Engine, LibraryEngine, MarianEngine, Text
+from anyformer.data.tokenizers.config import (
+    ROLES,
+    SETTINGS,
+    content,
+    extras,
+    flag,
+    merge_settings,
+    named_tokens,
+    roles_of,
+)
+from anyformer.data.tokenizers.files import json_if_there, there
+from anyformer.data.tokenizers.folder import GENERIC, open_folder
+from anyformer.data.tokenizers.formats import FORMS
+from anyformer.data.tokenizers.token_bytes import Spelling, spelling_of
+from anyformer.data.tokenizers.training import Kind, checked, default_special, framed, train
+from anyformer.errors import UserError
+
+Side = Literal["left", "right"]
+NO_LIMIT = 2**40  # folders write 1e30 for "no limit"
+# Written anew by `save`, or a name of a file or of code on somebody's machine.
+NOT_KEPT = {
+    "tokenizer_class", "auto_map", "name_or_path", "special_tokens_map_file", "tokenizer_file", "vocab_file",
+    "merges_file", "source_spm", "target_spm", "added_tokens_decoder", "extra_special_tokens", "chat_template",
+    "additional_special_tokens", "model_max_length", "max_len", "padding_side", "split_special_tokens", "backend",
+    "is_local", "local_files_only",
+}  # fmt: skip
+
+
+class Tokenizer:
+    """Text to token ids and back, with what a model needs to know about them.
+
+    `bos`, `eos`, `unk`, `sep`, `pad`, `cls` and `mask` are ids, or None where the tokenizer has no such token.
+
+    >>> words = train_tokenizer(["a rose is a rose"], "char", 20)
+    >>> words.decode(words.encode("a rose"))
+    'a rose'
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        roles: Mapping[str, str],
+        settings: Mapping[str, Any],
+        *,
+        form: str,
+        target: Engine | None = None,
+    ) -> None:
+        self.engine, self.settings, self.form = engine, dict(settings), form
+        self.roles = {role: token for role, token in roles.items() if engine.id_of(token) is not None}
+        self.target_engine = target
+        self.bos, self.eos, self.unk, self.sep, self.pad, self.cls, self.mask = (
+            engine.id_of(self.roles[role]) if role in self.roles else None for role in ROLES
+        )
+        self.size = engine.size()
+        self.safe = flag(settings, "split_special_tokens", False)
+        self.padding_side = side_of(settings.get("padding_side", FORMS[form].side if form in FORMS else "right"))
+        self.max_length = limit_of(settings.get("model_max_length", settings.get("max_len")))
+        self.chat_template = template_of(settings.get("chat_template"))
+
+    def __repr__(self) -> str:
+        return f"Tokenizer({self.size} tokens, {self.form})"
+
+    @property
+    def core(self) -> Core:
+        """The `tokenizers.Tokenizer` underneath."""
+        if isinstance(self.engine, LibraryEngine):
+            return self.engine.core
+        raise UserError(f"a {self.form} is two sentencepiece models", fix="use encode and decode")
+
+    @cached_property
+    def target(self) -> Tokenizer:
+        """The tokenizer of the text to write; another than that of the text to read only for Marian."""
+        if self.target_engine is None:
+            return self
+        return Tokenizer(self.target_engine, self.roles, self.settings, form=self.form)
+
+    @cached_property
+    def spelling(self) -> Spelling:
+        """What each token writes, in bytes."""
+        return spelling_of(self.engine, (self.bos, self.eos, self.unk, self.sep, self.pad, self.cls, self.mask))
+
+    def encode(
+        self, text: str, pair: str | None = None, *, special: bool = True, safe: bool | None = None
+    ) -> list[int]:
+        """Ids of a text, or of two texts as one sequence.
+
+        `special` puts the model's own begin and end tokens around. `safe` takes no special token from the text, even
+        where it is written out there; a tokenizer trained here does so unasked, a published one as its folder says.
+        """
+        texts: list[Text] = [text if pair is None else (text, pair)]
+        return self.engine.encode(texts, special=special, safe=self.safe if safe is None else safe)[0]
+
+    def encode_batch(self, texts: Sequence[Text], *, special: bool = True, safe: bool | None = None) -> list[list[int]]:
+        """Ids of each text or pair of texts, on all cores."""
+        return self.engine.encode(list(texts), special=special, safe=self.safe if safe is None else safe)
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+        """The text of the ids."""
+        try:
+            return self.engine.decode([int(i) for i in ids], skip_special=skip_special)
+        except (OverflowError, TypeError, ValueError):
+            raise UserError("ids are not whole numbers from 0", fix="give a list of token ids") from None
+
+    def token(self, number: int) -> str:
+        """The token of an id, as the vocabulary writes it."""
+        found = self.engine.token(number) if 0 <= number < 2**31 else None
+        if found is None:
+            raise UserError(f"no token has id {number}", fix=f"ids go from 0 to {self.size - 1}")
+        return found
+
+    def batch(
+        self,
+        texts: Sequence[Text],
+        *,
+        side: Side | None = None,
+        device: torch.device | str = "cpu",
+        special: bool = True,
+    ) -> tuple[Tensor, Tensor]:
+        """Ids (B,T) and mask (B,T), True where there is text, padded on one side to the longest text."""
+        return self.padded(self.encode_batch(texts, special=special), side=side, device=device)
+
+    def padded(
+        self, rows: Sequence[Sequence[int]], *, side: Side | None = None, device: torch.device | str = "cpu"
+    ) -> tuple[Tensor, Tensor]:
+        """Lists of ids as one (B,T), with a mask that is True where there is text."""
+        side = side_of(side or self.padding_side)
+        length = max(map(len, rows), default=0)
+        # A padded place is never read, so that any id may stand there; the model's own end is the most usual one.
+        fill = next((i for i in (self.pad, self.eos) if i is not None), 0)
+        ids = torch.full((len(rows), length), fill, dtype=torch.long)  # (B,T)
+        mask = torch.zeros((len(rows), length), dtype=torch.bool)  # (B,T)
+        for i, row in enumerate(rows):
+            place = slice(length - len(row), length) if side == "left" else slice(0, len(row))
+            ids[i, place] = torch.tensor(list(row), dtype=torch.long)
+            mask[i, place] = True
+        return ids.to(device), mask.to(device)
+
+    @property
+    def sha256(self) -> str:
+        """Fingerprint of all that decides which ids a text gets."""
+        mark = hashlib.sha256(
+            json.dumps([self.form, self.roles, self.safe, self.padding_side], sort_keys=True).encode()
+        )
+        for name, data in sorted(self.engine.files().items()):
+            mark.update(name.encode() + data)
+        return mark.hexdigest()
+
+    def save(self, folder: Path) -> None:
+        """Write a folder's tokenizer files, in the form that transformers and `open_tokenizer` read to the same ids."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, data in self.engine.files().items():
+            (folder / name).write_bytes(data)
+        special: dict[str, Any] = {f"{role}_token": token for role, token in self.roles.items()}
+        further = extras(self.settings)
+        if further:
+            special["additional_special_tokens"] = [content(token) for token in further]
+        write_json(folder / SETTINGS, self.config() | special)
+        write_json(folder / "special_tokens_map.json", special)
+
+    def config(self) -> dict[str, Any]:
+        """What tokenizer_config.json says, without the special tokens."""
+        kept = {
+            k: content(v) if isinstance(v, AddedToken) else v for k, v in self.settings.items() if k not in NOT_KEPT
+        }
+        kept |= {f"{role}_token": None for role in ROLES if f"{role}_token" in kept}
+        rule = FORMS.get(self.form)
+        # Wanted by name, since a model given token types it never knew would add them to its input.
+        inputs = ["input_ids", *(["token_type_ids"] if rule and rule.segments else []), "attention_mask"]
+        # GPT-NeoX's class forgets its begin and end tokens when it opens a tokenizer.json; the file itself does not.
+        form = GENERIC if self.form == "GPTNeoXTokenizer" else self.form
+        config = {"clean_up_tokenization_spaces": False, "model_input_names": inputs} | kept
+        config |= {"tokenizer_class": form, "padding_side": self.padding_side, "split_special_tokens": self.safe}
+        if self.max_length is not None:
+            config["model_max_length"] = self.max_length
+        if self.settings.get("chat_template") is not None:
+            config["chat_template"] = self.settings["chat_template"]
+        added = {str(i): flags(token) for i, token in sorted(self.engine.added().items())}
+        return config | ({"added_tokens_decoder": added} if added else {})
+
+
+def flags(token: Any) -> dict[str, Any]:
+    return {
+        "content": token.content, "lstrip": token.lstrip, "normalized": token.normalized, "rstrip": token.rstrip,
+        "single_word": token.single_word, "special": token.special,
+    }  # fmt: skip
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def side_of(value: Any) -> Side:
+    if value not in ("left", "right"):
+        raise UserError(f"padding side {str(value)[:40]!r}", fix="use 'left' or 'right'")
+    return "left" if value == "left" else "right"
+
+
+def limit_of(value: Any) -> int | None:
+    """The longest sequence in tokens, None where the folder states none."""
+    if value is None or isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < NO_LIMIT:
+        return None
+    return int(value)
+
+
+def template_of(value: Any) -> str | None:
+    """The chat template; of several the one named default."""
+    if isinstance(value, list):
+        named = {row.get("name"): row.get("template") for row in value if isinstance(row, dict)}
+        value = named.get("default")
+    return value if isinstance(value, str) else None
+
+
+def open_tokenizer(folder: Path) -> Tokenizer | None:
+    """The tokenizer of a model folder, None where it has none; ids are those of transformers' fast tokenizer."""
+    folder = Path(folder)
+    if there(folder, "source.spm") and there(folder, "target.spm"):
+        return open_marian(folder)
+    opened = open_folder(folder)
+    if opened is None:
+        return None
+    tidy = "clip" if opened.form == "CLIPTokenizer" else ""
+    if not tidy and flag(opened.settings, "clean_up_tokenization_spaces", False):
+        # Meant for WordPiece; on BPE it would eat blanks that stood in the text.
+        tidy = "" if type(opened.core.model).__name__ == "BPE" else "words"
+    engine = LibraryEngine(opened.core, opened.roles, tidy=tidy)
+    return Tokenizer(engine, opened.roles, opened.settings, form=opened.form)
+
+
+def open_marian(folder: Path) -> Tokenizer:
+    settings, _ = merge_settings(folder, json_if_there(folder, SETTINGS), [])
+    if flag(settings, "separate_vocabs", False):
+        raise UserError(
+            "a Marian tokenizer with two vocabularies", where=folder.name, fix="one shared vocabulary is read"
+        )
+    roles = roles_of(named_tokens(settings, {"unk": "<unk>", "eos": "</s>", "pad": "<pad>"}))
+    extra = [content(token) for token in extras(settings) or []]
+    source, target = (MarianEngine(folder, roles, extra, target=side) for side in (False, True))
+    return Tokenizer(source, roles, {"model_max_length": 512} | settings, form="MarianTokenizer", target=target)
+
+
+def train_tokenizer(
+    texts: Iterable[str],
+    kind: Kind,
+    vocab: int,
+    *,
+    special: Mapping[str, str] | None = None,
+    extra: Sequence[str] = (),
+    add_bos: bool = False,
+    add_eos: bool = False,
+    lower: bool = False,
+    max_length: int | None = None,
+) -> Tokenizer:
+    """A tokenizer trained on the texts: byte-level or plain BPE, WordPiece, unigram, words, characters, bytes.
+
+    `special` names the token of each role (`{"pad": "<pad>", "eos": "</s>"}`), `extra` further special tokens. None of
+    them is ever taken from a text. The same texts give the same tokenizer.
+
+    >>> words = train_tokenizer(["to be or not to be"], "bpe", 300, add_eos=True)
+    >>> words.encode("to be")[-1] == words.eos
+    True
+    """
+    named = dict(default_special(kind) if special is None else special)
+    wrong = [role for role in named if role not in ROLES]
+    if wrong:
+        raise UserError(f"no special role {wrong[0]!r}", fix="use " + ", ".join(ROLES) + "; or extra=[...]")
+    for asked, role in ((add_bos, "bos"), (add_eos, "eos")):
+        if asked and role not in named:
+            raise UserError(f"add_{role} without a {role} token", fix=f"name one: special={{'{role}': ...}}")
+    core = train(list(checked(texts)), kind, vocab, named, extra, lower)
+    core.post_processor = framed(core, named, add_bos, add_eos)
+    settings: dict[str, Any] = {"split_special_tokens": True, "model_max_length": max_length}
+    if kind == "wordpiece":
+        settings["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+    if extra:
+        settings["additional_special_tokens"] = list(extra)
+    return Tokenizer(LibraryEngine(core, named), named, settings, form=GENERIC)

@@ -1,0 +1,151 @@
+"""The layers of a plain decoder on a CPU as one call of machine code (core/layers.cpp), for a few tokens of some rows.
+
+Plain are GPT-2, Llama and their like: norm, attention, norm, feed, each around a sum; rotary positions or none; weights
+in float32 or 8 bits. Other decoders are compiled by torch: slower to make and slower to call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.core.block import BlockModule
+from anyformer.core.context import Context
+from anyformer.core.model import Model
+from anyformer.core.static_cache import PlacedState
+from anyformer.feeds.mlp import PointwiseMLP
+from anyformer.kernels.cpu import library
+from anyformer.kernels.int8 import Int8Linear
+from anyformer.mixers.attention import SelfAttention
+from anyformer.positions.none import NoRelative
+from anyformer.positions.rope import Rope
+
+ACTS = ("relu", "gelu", "gelu_tanh", "quick_gelu", "silu")  # their numbers in layers.cpp
+
+
+class Norm(ctypes.Structure):
+    _fields_ = [("gain", ctypes.c_void_p), ("shift", ctypes.c_void_p), ("eps", ctypes.c_double),
+                ("centred", ctypes.c_long)]  # fmt: skip
+
+
+class Product(ctypes.Structure):
+    _fields_ = [("weight", ctypes.c_void_p), ("scale", ctypes.c_void_p), ("bias", ctypes.c_void_p),
+                ("ins", ctypes.c_long), ("outs", ctypes.c_long)]  # fmt: skip
+
+
+class Layer(ctypes.Structure):
+    _fields_ = [
+        ("before_mixer", Norm), ("before_feed", Norm), ("qkv", Product), ("out", Product), ("up", Product),
+        ("down", Product), *((name, ctypes.c_long) for name in ("heads", "groups", "channels", "value_channels")),
+        ("scale", ctypes.c_double),
+        *((name, ctypes.c_long) for name in ("window", "turned", "interleaved", "act", "gated")),
+    ]  # fmt: skip
+
+
+def is_plain(model: Any) -> bool:
+    """Whether `PlainStep` can stand for the layers of this decoder."""
+    if not isinstance(model.spec, Model) or not model.stack.blocks:
+        return False
+    if any(weight.device.type != "cpu" or weight.dtype != torch.float32 for weight in model.parameters()):
+        return False
+    return all(isinstance(block, BlockModule) and plain_block(block) for block in model.stack.blocks)
+
+
+def plain_block(block: BlockModule) -> bool:
+    spec, mixer, feed = block.spec, block.mixer, block.feed
+    if spec.place != "pre" or spec.order != "serial" or not spec.residual or spec.layer_scale is not None:
+        return False
+    if block.cross is not None or type(mixer) is not SelfAttention or type(feed) is not PointwiseMLP:
+        return False
+    if mixer.q_norm is not None or mixer.spec.soft_cap is not None or not mixer.causal or feed.spec.act not in ACTS:
+        return False
+    if not isinstance(spec.relative, NoRelative | Rope) or not spec.relative.shared:
+        return False
+    norms = (block.around_mixer.before, block.around_feed.before)  # type: ignore[union-attr]
+    return all(type(norm) in (nn.LayerNorm, nn.RMSNorm) for norm in norms) and all(
+        type(part) in (nn.Linear, Int8Linear) for part in (mixer.qkv, mixer.out, feed.up, feed.down)
+    )
+
+
+class PlainStep:
+    """The weights and buffers of one decoder where they are now: made for one call of `generate`, then thrown away."""
+
+    def __init__(self, model: Any, keys: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+        code = library()
+        assert code is not None
+        self.code, self.model, self.held = code, model, [*keys, *values]  # what is pointed at must stay
+        blocks = [model.stack.blocks[which] for which in model.stack.order]
+        self.layers = (Layer * len(blocks))(*(self.layer(block) for block in blocks))
+        self.keys, self.values = pointers(keys), pointers(values)
+        self.columns, self.width = keys[0].shape[2], model.stack.spec.width
+        self.room = (  # floats a token: the widest of queries, keys and values, of their means, and of inner channels
+            max(layer.qkv.outs for layer in self.layers) + max(layer.out.ins for layer in self.layers)
+            + max(layer.up.outs for layer in self.layers)
+        )  # fmt: skip
+        self.work = torch.empty(0)
+        none = (ctypes.c_void_p * len(blocks))()
+        self.turns = none, none  # where nothing turns, for every pass
+
+    def layer(self, block: BlockModule) -> Layer:
+        mixer, feed, relative = block.mixer, block.feed, block.spec.relative
+        sizes, turned = mixer.sizes, 0
+        if isinstance(relative, Rope):
+            turned = sizes.channels if relative.width is None else relative.width
+        assert block.around_feed is not None
+        return Layer(
+            self.norm(block.around_mixer.before), self.norm(block.around_feed.before), self.product(mixer.qkv),
+            self.product(mixer.out), self.product(feed.up), self.product(feed.down), sizes.heads, sizes.groups,
+            sizes.channels, sizes.value_channels, mixer.scale, mixer.spec.window or 0, turned,
+            isinstance(relative, Rope) and relative.layout == "interleaved", ACTS.index(feed.spec.act), feed.spec.gated,
+        )  # fmt: skip
+
+    def norm(self, norm: Any) -> Norm:
+        centred = isinstance(norm, nn.LayerNorm)
+        eps = torch.finfo(torch.float32).eps if norm.eps is None else norm.eps
+        return Norm(self.point(norm.weight), self.point(norm.bias if centred else None), eps, centred)
+
+    def product(self, part: Any) -> Product:
+        rounded = isinstance(part, Int8Linear)
+        weight = part.values if rounded else part.weight
+        return Product(self.point(weight), self.point(part.scales if rounded else None), self.point(part.bias),
+                       weight.shape[1], weight.shape[0])  # fmt: skip
+
+    def point(self, tensor: Tensor | None) -> int | None:
+        if tensor is None:
+            return None
+        tensor = tensor.detach().contiguous()
+        self.held.append(tensor)
+        return tensor.data_ptr()
+
+    def hidden(self, tokens: Tensor, places: Tensor, at: Tensor, columns: Tensor) -> Tensor:
+        """As `read_in_places` in compiled.py, with the buffers this was made for."""
+        model, (rows, length) = self.model, tokens.shape
+        context = model.embed.layout(tokens, state=PlacedState([], rows, places=places, columns=columns))
+        x = model.embed(tokens, context=context).contiguous()  # (B,T,D)
+        cos, sin, _held = self.tables(context, x)
+        if self.work.numel() < rows * length * self.room:
+            self.work = torch.empty(rows * length * self.room)
+        places, at = places.contiguous(), at.contiguous()
+        self.code.layers(
+            self.layers, len(self.layers), x.data_ptr(), self.width, places.data_ptr(), at.data_ptr(), rows, length,
+            self.columns, self.keys, self.values, cos, sin, self.work.data_ptr(), torch.get_num_threads(),
+        )  # fmt: skip
+        return x if model.stack.final is None else model.stack.final(x)
+
+    def tables(self, context: Context, x: Tensor) -> tuple[Any, Any, object]:
+        """Where cosines and sines (B,T,turned/2) of each layer stand, and what must stay as long as they are read."""
+        stack = self.model.stack
+        made = [relative(context, x.dtype) for relative in stack.relatives]
+        if not any(made):
+            return *self.turns, None
+        made = [[one.expand(*x.shape[:2], -1).contiguous() for one in found] or [x, x] for found in made]
+        of = [[x, x] if at is None else made[at] for at in stack.table_of]
+        return pointers([cos for cos, _ in of]), pointers([sin for _, sin in of]), made
+
+
+def pointers(tensors: Sequence[Tensor]) -> Any:
+    return (ctypes.c_void_p * len(tensors))(*(tensor.data_ptr() for tensor in tensors))

@@ -1,0 +1,205 @@
+"""Prediction files: the input rows, with what the model says of them beside."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from anyformer.data.columns.fitted import Sentence
+from anyformer.data.preprocess import Preprocess
+from anyformer.errors import UserError, did_you_mean
+from anyformer.evaluation.answers import Answers
+from anyformer.inference.evaluate import settings_of
+from anyformer.inference.predict import TOLD, Asked, OnBadRows, asked, cells, predictions
+from anyformer.inference.predictor import load
+from anyformer.safe_write import check_output_name, replace_file, scratch_folder, writing
+
+SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".txt", ".conll")
+
+
+def predict_files(
+    run: Path, files: list[Path], out: Path | None, *, device: str, batch: int, as_json: bool,
+    say: Callable[[str], None], on_bad_rows: OnBadRows = "error",
+) -> str | None:  # fmt: skip
+    """Write predictions to `out`, or give them as text where there is none."""
+    check_place(out)
+    if out is not None and out.exists():
+        raise UserError("the file is there and is not overwritten", where=str(out), fix="give a new name")
+    if as_json and out is not None and out.suffix != ".jsonl":
+        raise UserError("--json writes one object a line", where=str(out), fix=f"name it {out.stem}.jsonl")
+    predictor = load(run, device=device)
+    if predictor.preprocess is None or not predictor.has_columns():
+        fix = f'anyformer generate {run} "..."' if predictor.preprocess is not None else "give a run"
+        raise UserError("this model does not answer rows", where=str(run), fix=fix)
+    writes = predictor.preprocess.task == "translate"  # texts go to a file of any name: new.de
+    if out is not None and out.suffix not in SUFFIXES and not writes:
+        raise UserError(f"no format ends in {out.suffix!r}", where=str(out), fix=did_you_mean(out.suffix, SUFFIXES))
+    if predictor.preprocess.task == "detect":
+        from anyformer.inference.detecting import object_table
+
+        suffix = ".jsonl" if as_json else out.suffix if out is not None else ".csv"
+        table = object_table(predictor, files, batch=batch, on_bad_rows=on_bad_rows, say=say)
+        return handed(tabled(table, suffix), out)
+    if predictor.preprocess.task == "forecast":
+        return forecast(predictor, run, files, out, as_json=as_json, say=say, on_bad_rows=on_bad_rows)
+    with told_how_to_skip():
+        found = asked(predictor, files, batch=batch, say=say, settings=settings_of(run), on_bad_rows=on_bad_rows)
+    suffix = ".jsonl" if as_json else out.suffix if out is not None else shape_of(found, predictor.preprocess)
+    return handed(rendered(found, suffix if suffix in SUFFIXES else ".txt", predictor.preprocess), out)
+
+
+@contextmanager
+def told_how_to_skip() -> Iterator[None]:
+    """A row that cannot be read as it stands in its file: here the way to leave it out is an option."""
+    try:
+        yield
+    except UserError as error:
+        if "bad=" not in error.fix:
+            raise
+        fix = "mend or remove it, or add --skip-bad-rows"
+        raise UserError(error.what, where=error.where, fix=fix, details=error.details) from None
+
+
+def handed(data: bytes, out: Path | None) -> str | None:
+    """Text where there is no file to write; a file is there whole or not at all."""
+    if out is None:
+        return data.decode("utf-8")
+    with writing(out, len(data)):
+        replace_file(out, data)
+    return None
+
+
+def forecast(
+    predictor: Any, run: Path, files: list[Path], out: Path | None, *, as_json: bool, say: Callable[[str], None],
+    on_bad_rows: OnBadRows,
+) -> str | None:  # fmt: skip
+    """The steps that come after the last row of a series."""
+    from anyformer.inference.forecasting import foreseen
+
+    with scratch_folder() as cache, told_how_to_skip():
+        table = foreseen(predictor, files, settings=settings_of(run), cache=cache, say=say, on_bad_rows=on_bad_rows)
+    return handed(tabled(table, ".jsonl" if as_json else out.suffix if out is not None else ".csv"), out)
+
+
+def shape_of(found: Asked, preprocess: Preprocess) -> str:
+    """How predictions are printed: tags as CoNLL, lines of text line by line, all else as CSV."""
+    if preprocess.task == "tag":
+        return ".conll"
+    frame = found.frame
+    lines = len(frame.names) == 1 and all(source.unit == "line" for source in frame.sources) and frame.sources
+    return ".txt" if preprocess.task == "translate" or lines else ".csv"
+
+
+def rendered(found: Asked, suffix: str, preprocess: Preprocess) -> bytes:
+    """The bytes of a prediction file."""
+    if found.answers is None:
+        raise UserError("no row can be read", where=found.frame.place(0), fix="give other files",
+                        details=[error.line for error in list(found.bad.values())[:TOLD]])  # fmt: skip
+    if suffix == ".txt":
+        lines = found.aligned([one_line(value) for value in predictions(found.answers)])
+        return "".join(f"{line or ''}\n" for line in lines).encode("utf-8")
+    if suffix == ".conll":
+        if preprocess.task != "tag":
+            raise UserError("only words with tags are written as CoNLL", where=suffix, fix="name it .csv or .jsonl")
+        return conll(found.answers, preprocess)
+    return tabled(with_answers(found), suffix)
+
+
+def tabled(table: Any, suffix: str) -> bytes:
+    """A table as a file of some kind."""
+    if suffix == ".parquet":
+        import pyarrow.parquet as pq
+
+        sink = io.BytesIO()
+        pq.write_table(table, sink)
+        return sink.getvalue()
+    if suffix == ".jsonl":
+        lines = (json.dumps(row, ensure_ascii=False, default=str) for row in table.to_pylist())
+        return "".join(f"{line}\n" for line in lines).encode("utf-8")
+    return separated(table, "\t" if suffix == ".tsv" else ",")
+
+
+def with_answers(found: Asked) -> Any:
+    """The rows as they were, then the model's columns, empty where a row was skipped."""
+    import pyarrow as pa
+
+    assert found.answers is not None
+    ours = {name: found.aligned(values) for name, values in cells(found.answers).items()}
+    if found.cut.any():
+        ours["cut"] = found.aligned(found.cut.tolist())
+    table = found.frame.table
+    table = table.rename_columns(names_beside(table.column_names, list(ours)))
+    for name, values in ours.items():
+        table = table.append_column(name, pa.array(values))
+    return table
+
+
+def names_beside(names: Sequence[str], ours: Sequence[str]) -> list[str]:
+    """Names for the columns of a file beside ours: one that we need makes way, under a name that nobody has.
+
+    >>> names_beside(["text", "prediction"], ["prediction", "cut"])
+    ['text', 'prediction_before']
+    >>> names_beside(["prediction", "prediction_before"], ["prediction"])
+    ['prediction_before_2', 'prediction_before']
+    """
+    taken, found = {*names, *ours}, []
+    for name in names:
+        if name in ours:
+            wanted = name = f"{name}_before"
+            for number in itertools.count(2):
+                if name not in taken:
+                    break
+                name = f"{wanted}_{number}"
+            taken.add(name)
+        found.append(name)
+    return found
+
+
+def check_place(out: Path | None) -> None:
+    """Refuse a place that cannot be written to before the work is done."""
+    if out is not None:
+        check_output_name(out, "--out")
+    if out is not None and out.is_dir():
+        raise UserError("is a folder", where=str(out), fix=f"-o {out / 'predictions.csv'}")
+    if out is not None and not out.parent.is_dir():
+        raise UserError("the folder is not there", where=str(out), fix=f"mkdir -p {out.parent}")
+    if out is not None and not os.access(out.parent, os.W_OK):
+        raise UserError("the folder may not be written to", where=str(out), fix="give another place")
+
+
+def separated(table: Any, delimiter: str) -> bytes:
+    """Rows as text with a delimiter, quoted where needed."""
+    import csv
+
+    sink = io.StringIO(newline="")
+    writer = csv.writer(sink, delimiter=delimiter, lineterminator="\n")
+    writer.writerow(table.column_names)
+    for batch in table.to_batches(max_chunksize=8192):
+        rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        writer.writerows([["" if cell is None else shown(cell) for cell in row] for row in rows])
+    return sink.getvalue().encode("utf-8")
+
+
+def shown(cell: Any) -> Any:
+    return " ".join(map(str, cell)) if isinstance(cell, list) else cell
+
+
+def one_line(value: Any) -> str:
+    text = ";".join(map(str, value)) if isinstance(value, list) else str(value)
+    return " ".join(text.split("\n"))
+
+
+def conll(found: Answers, preprocess: Preprocess) -> bytes:
+    """One word and its tag a line, a blank line between sentences."""
+    (sentence,) = preprocess.of(Sentence)
+    lines = []
+    for row, tags in enumerate(found.predicted):
+        words = found.examples.cells(row)[sentence.name]
+        lines += [f"{word}\t{tag}" for word, tag in zip(words, tags, strict=True)] + [""]
+    return ("\n".join(lines) + "\n").encode("utf-8")

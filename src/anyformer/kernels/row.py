@@ -1,0 +1,85 @@
+"""A linear map of one row with what stands around it: the norm before, the activation and the sum after, in one pass.
+
+A step for one text reads every weight once and little else; its time is that of the reading and of starting each
+kernel. Norms, activations and sums of the stream have no kernels of their own here: every program that holds some rows
+of the weights normalises the row of channels for itself, which costs nothing beside the weights.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from anyformer.core.static_cache import rounded
+from anyformer.kernels.decode import starts_early
+
+ACTS = ("none", "relu", "gelu", "gelu_tanh", "silu")
+NORMS = ("none", "rms", "layer")
+MANY = 8192  # rows of the weights from which there are programs enough whatever each holds
+
+
+class Cut(NamedTuple):
+    """Rows of the weights a program holds, channels of them at a time, and its warps."""
+
+    rows: int
+    block: int
+    warps: int
+
+
+def cut_for(width: int, outs: int, normed: bool) -> Cut:
+    """By measurement on an H200, for widths of 768 to 5,632; a norm needs all channels of the row at once."""
+    block = rounded(width) if normed else min(1024, rounded(width))
+    if block > 1024:
+        return Cut(max(2, 8192 // block), block, 4 if block <= 4096 else 8)
+    if outs >= MANY:
+        return Cut(4, block, 2)
+    return Cut(8, block, 4) if width <= 1024 else Cut(2, block, 4)
+
+
+@torch.library.custom_op("anyformer::row_linear", mutates_args=())
+def row_linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, norm: str, gain: Tensor | None, shift: Tensor | None, eps: float,
+    act: str, gated: bool, added: Tensor | None,
+) -> Tensor:  # fmt: skip
+    """act(norm(x) weight' + bias) + added for x (..., D) that is one row; `gated`: act(even outputs) * odd ones."""
+    from anyformer.kernels.row_triton import map_row
+
+    assert x.numel() == weight.shape[1] and weight.stride(1) == 1
+    x, width, outs = x.contiguous(), weight.shape[1], weight.shape[0]
+    out = shape_of(x, weight, bias, norm, gain, shift, eps, act, gated, added)
+    cut, early = cut_for(width, outs, norm != "none"), starts_early(x.device)
+    map_row[(-(-outs // cut.rows),)](
+        x, weight, bias, gain, shift, None if added is None else added.contiguous(), out, eps, outs, weight.stride(0),
+        WIDTH=width, TURNS=-(-width // cut.block), BLOCK=cut.block, ROWS=cut.rows, NORM=NORMS.index(norm),
+        ACT=ACTS.index(act), GATED=gated, EARLY=early, num_warps=cut.warps, **({"launch_pdl": True} if early else {}),
+    )  # fmt: skip
+    return out
+
+
+@row_linear.register_fake
+def shape_of(
+    x: Tensor, weight: Tensor, bias: Tensor | None, norm: str, gain: Tensor | None, shift: Tensor | None, eps: float,
+    act: str, gated: bool, added: Tensor | None,
+) -> Tensor:  # fmt: skip
+    """An empty result (..., O)."""
+    return x.new_empty(*x.shape[:-1], weight.shape[0] // 2 if gated else weight.shape[0])
+
+
+def plain(
+    x: Tensor, weight: Tensor, bias: Tensor | None, norm: str, gain: Tensor | None, shift: Tensor | None, eps: float,
+    act: str, gated: bool, added: Tensor | None,
+) -> Tensor:  # fmt: skip
+    """The definition."""
+    from torch.nn import functional as F
+
+    if norm == "rms":
+        x = F.rms_norm(x, x.shape[-1:], gain, eps)
+    if norm == "layer":
+        x = F.layer_norm(x, x.shape[-1:], gain, shift, eps)
+    acts = {"none": lambda y: y, "relu": F.relu, "gelu": F.gelu, "silu": F.silu,
+            "gelu_tanh": lambda y: F.gelu(y, approximate="tanh")}  # fmt: skip
+    y = F.linear(x, weight, bias)
+    y = acts[act](y[..., 0::2]) * y[..., 1::2] if gated else acts[act](y)
+    return y if added is None else y + added

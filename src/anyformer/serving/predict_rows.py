@@ -1,0 +1,202 @@
+"""Labels, numbers, tags and vectors for rows of many clients at once.
+
+`predict_what` and `embed_what` give functions from a list of rows to one answer a row, for an engine's calls. No row's
+answer depends on another's: each is checked and brought to its kind by itself, padding is masked, and what is wrong
+with a row is that row's answer, a `UserError`, while the others get theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from anyformer.core.model import Model, Seq2Seq
+from anyformer.data.new_rows import shown, spelled
+from anyformer.data.series_target import Future
+from anyformer.errors import UserError
+from anyformer.heads import LM, Pooled, Regress, TokenHead
+from anyformer.inference.predictor import Predictor
+from anyformer.serving.column_predict import TOGETHER, Answer, columns_answered, detected, foreseen
+from anyformer.serving.data_urls import PICTURES_SAID, example_picture, picture, picture_bytes
+from anyformer.serving.row_bounds import example_cell, kind_of, listed, row_cells
+
+What = Callable[[list[Any]], Sequence[Answer]]
+
+
+def predict_what(predictor: Predictor) -> What:
+    """A function that answers rows of any clients together; a `UserError` here if the model answers no rows."""
+    if predictor.has_columns():
+        assert predictor.preprocess is not None
+        kept = predictor.preprocess
+        if isinstance(kept.target, Future):
+            from anyformer.inference.forecasting import history
+
+            return Answering(lambda row: history(row, kept), lambda rows: foreseen(rows, predictor))
+        if kept.task == "detect":
+            return Answering(only_picture, lambda rows: detected(rows, predictor))
+        return Answering(lambda row: row_cells(row, kept), lambda rows: columns_answered(rows, predictor))
+    head = predictor.head_kind()
+    if head not in (Pooled, TokenHead, Regress) or (head is Pooled and predictor.spec.head.classes is None):
+        writes = head is LM
+        raise UserError("this model writes text and answers no rows" if writes else "this model answers no rows",
+                        fix="use /v1/completions" if writes else "serve a classifier, tagger or regressor")  # fmt: skip
+    if predictor.images is not None:
+        return Answering(lambda row: picture(only_picture(row)), lambda rows: whole_answered(rows, predictor))
+    predictor.words()
+    answered = tags_answered if head is TokenHead else whole_answered
+    return Answering(lambda row: tokens_of(row, predictor), lambda rows: answered(rows, predictor))
+
+
+def embed_what(predictor: Predictor) -> What:
+    """A function from texts, token ids or images to `{"embedding": [...], "tokens": n}` a row."""
+    encoder = predictor.spec.encoder if isinstance(predictor.spec, Seq2Seq) else predictor.spec
+    parts = () if predictor.preprocess is None else predictor.preprocess.parts
+    if isinstance(encoder, Model) and predictor.images is not None and parts in ((), ("image",)):
+        return Answering(lambda row: picture(only_picture(row)), lambda rows: embedded(rows, predictor))
+    vocabulary = encoder.embed.vocabulary if isinstance(encoder, Model) else None
+    if vocabulary is None or len(parts) > 1 or predictor.tokenizer is None:
+        raise UserError("this model gives no vectors of texts", fix="serve a model that reads text or images alone")
+    return Answering(lambda row: tokens_of(row, predictor), lambda rows: embedded(rows, predictor))
+
+
+def takes(predictor: Predictor) -> str:
+    """What a row for this model is, in words."""
+    kept = predictor.preprocess
+    if kept is not None and kept.columns is not None:
+        columns = {column.name: column for column in kept.columns}
+        if isinstance(kept.target, Future):
+            return f"an object with a list of numbers, oldest first, for each of {', '.join(columns)}"
+        if len(columns) == 1:
+            (alone,) = columns.values()
+            return f'{kind_of(alone)}, bare or as {{"{alone.name}": ...}}'
+        return f"an object with {listed(columns)}"
+    if predictor.images is not None:
+        return f'an image, {PICTURES_SAID}, bare or as {{"image": ...}}'
+    return "nothing: there is no tokenizer" if predictor.tokenizer is None else "a text, or a list of token ids"
+
+
+def example(predictor: Predictor) -> Any:
+    """A row that the model answers, for a line to try."""
+    kept = predictor.preprocess
+    if kept is None or kept.columns is None:
+        return {"image": example_picture()} if predictor.images is not None else "Hello"
+    if isinstance(kept.target, Future):
+        return {column.name: [1.0, 2.0, 3.0] for column in kept.columns}
+    row = {column.name: example_cell(column) for column in kept.columns}
+    (alone,) = row.values() if len(row) == 1 else (None,)
+    return alone if isinstance(alone, str) and not alone.startswith("data:") else row
+
+
+def first_wrong(answers: Sequence[Answer]) -> UserError | None:
+    """The first row's error among the answers, with the number of the row."""
+    for at, answer in enumerate(answers):
+        if isinstance(answer, UserError):
+            return answer.inside(f"[{at}]")
+    return None
+
+
+class Answering:
+    """Checks each row by itself, then answers those that are right together, a bounded number at a time."""
+
+    def __init__(self, check: Callable[[Any], Any], answer: Callable[[list[Any]], Sequence[Answer]]) -> None:
+        self.check, self.answer = check, answer
+
+    def __call__(self, rows: list[Any]) -> list[Answer]:
+        """One answer a row, in their order."""
+        answers: list[Answer] = [None] * len(rows)
+        right: list[tuple[int, Any]] = []
+        for at, row in enumerate(rows):
+            try:
+                right.append((at, self.check(row)))
+            except UserError as error:
+                answers[at] = error
+        # Rows of about one length together: the shorter ones are padded less.
+        right.sort(key=lambda entry: size_of(entry[1]))
+        for start in range(0, len(right), TOGETHER):
+            places, given = zip(*right[start : start + TOGETHER], strict=True)
+            for at, answer in zip(places, self.together(list(given)), strict=True):
+                answers[at] = answer
+        return answers
+
+    def together(self, rows: list[Any]) -> Sequence[Answer]:
+        """The answers; where something is wrong that only the model could see, each row alone."""
+        try:
+            return self.answer(rows)
+        except UserError as error:
+            return [error] if len(rows) == 1 else [answer for row in rows for answer in self.together([row])]
+
+
+def size_of(row: Any) -> int:
+    """How long a row is, roughly; 0 where all are alike."""
+    if isinstance(row, Mapping):
+        return sum(len(cell) for cell in row.values() if isinstance(cell, str | list))
+    return len(row) if isinstance(row, list) else 0
+
+
+# ---------------------------------------------------------------- models opened from a folder
+
+
+def only_picture(row: Any) -> bytes:
+    """The image of a row, bare or under its name."""
+    if isinstance(row, Mapping):
+        if set(row) != {"image"}:
+            raise UserError("a row has one entry, 'image'", fix=f"send {PICTURES_SAID}")
+        row = row["image"]
+    return picture_bytes(row, "image")
+
+
+def tokens_of(row: Any, predictor: Predictor) -> list[int]:
+    """The tokens of a text, or ids as they are, if the model has room for them."""
+    words = predictor.words()
+    encoder: Any = predictor.spec.encoder if isinstance(predictor.spec, Seq2Seq) else predictor.spec
+    vocabulary, room = encoder.embed.vocabulary[0], encoder.embed.limit
+    limit = min((n for n in (room, words.max_length) if n is not None), default=None)
+    if isinstance(row, Mapping) and set(row) == {"text"}:
+        row = row["text"]
+    if isinstance(row, str):
+        ids = words.encode(spelled(row))
+    elif isinstance(row, list) and row and all(isinstance(one, int) and not isinstance(one, bool) for one in row):
+        ids = row
+        if not all(0 <= one < vocabulary for one in ids):
+            raise UserError("a token id is not in the vocabulary", fix=f"ids go from 0 to {vocabulary - 1}")
+    else:
+        raise UserError(f"a row is {shown(row)}", fix="send a text, or a list of token ids")
+    if not ids:
+        raise UserError("the text is empty", fix="send at least one token")
+    if limit is not None and len(ids) > limit:
+        raise UserError(f"the text is {len(ids):,} tokens long, the model takes {limit:,}", fix="shorten it")
+    return ids
+
+
+@torch.inference_mode()
+def whole_answered(rows: list[Any], predictor: Predictor) -> list[Answer]:
+    """Classes or numbers of whole texts or images."""
+    from anyformer.inference.predict import finite, named
+
+    out = predictor.run(rows).logits.float()
+    if predictor.head_kind() is Regress:
+        return [{"value": finite(row[0])} if len(row) == 1 else {"values": [finite(one) for one in row]}
+                for row in out.cpu().tolist()]  # fmt: skip
+    labels = [predictor.label(i) for i in range(out.shape[1])]
+    shares = out.softmax(-1).cpu().numpy()
+    return [named(labels[int(row.argmax())], row, labels) for row in shares]
+
+
+@torch.inference_mode()
+def tags_answered(rows: list[Any], predictor: Predictor) -> list[Answer]:
+    """A tag for every token of a text but those that frame it."""
+    words = predictor.words()
+    frame = {words.bos, words.eos, words.cls, words.sep, words.pad}
+    best = predictor.run(rows).logits.argmax(-1).tolist()
+    return [{"tags": [{"word": words.token(one), "tag": predictor.label(tag)}
+                      for one, tag in zip(ids, tags, strict=False) if one not in frame]}
+            for ids, tags in zip(rows, best, strict=True)]  # fmt: skip
+
+
+def embedded(rows: list[Any], predictor: Predictor) -> list[Answer]:
+    """One vector a row."""
+    vectors = predictor.embed(rows, batch=TOGETHER).float().tolist()
+    return [{"embedding": vector, "tokens": len(row) if isinstance(row, list) else 0}
+            for vector, row in zip(vectors, rows, strict=True)]  # fmt: skip

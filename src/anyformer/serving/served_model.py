@@ -1,0 +1,137 @@
+"""What is served: a model, its name, its context, and how its texts are read and its conversations written."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from anyformer.core.model import Model, Seq2Seq
+from anyformer.errors import UserError
+from anyformer.generation import Generation
+from anyformer.generation.guide import Guide
+from anyformer.heads import LM
+from anyformer.inference.predictor import Predictor, changed
+from anyformer.serving.chat_template import ChatForm, PlainForm
+from anyformer.serving.detokenizer import Reader
+from anyformer.serving.error_responses import Refusal
+from anyformer.serving.predict_rows import takes
+
+# Of a folder's decoding settings those that make sense for one text, token by token.
+KEPT = (
+    "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
+    "no_repeat_ngram_size", "suppress_tokens", "renormalize_logits", "pad_token_id", "bos_token_id",
+    "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id",
+)  # fmt: skip
+
+
+@dataclass
+class Served:
+    """One model with a name."""
+
+    predictor: Predictor
+    name: str
+    limit: int | None = None  # tokens of a text with its prompt; None where the model writes none
+    chat: ChatForm = field(default_factory=PlainForm)
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def writes(self) -> bool:
+        """Whether texts can be asked for."""
+        return self.limit is not None
+
+    @property
+    def pair(self) -> bool:
+        """Whether it is an encoder-decoder: prompts are read by the encoder."""
+        return isinstance(self.predictor.spec, Seq2Seq)
+
+    @cached_property
+    def reader(self) -> Reader:
+        """How new tokens are read."""
+        return Reader(self.predictor.words().target)
+
+    @cached_property
+    def longest_token(self) -> int:
+        """Characters of the longest token: no text with more than that for each place in the context can fit."""
+        return max((len(raw) for raw in self.predictor.words().spelling[0] if raw is not None), default=1)
+
+    @property
+    def source_limit(self) -> int | None:
+        """Tokens a prompt may have, before anything is written."""
+        return self.predictor.spec.encoder.embed.limit if self.pair else self.limit
+
+    @cached_property
+    def settings(self) -> Generation:
+        """The folder's own decoding settings, as far as they are about single tokens."""
+        found = {name: value for name, value in changed(self.predictor.defaults).items() if name in KEPT}
+        ends = self.predictor.defaults.ends
+        words = self.predictor.tokenizer
+        if not ends and words is not None and words.eos is not None:
+            ends = (words.eos,)
+        return Generation.from_settings(found | {"eos_token_id": ends, "do_sample": True})
+
+    @cached_property
+    def vocabulary(self) -> int:
+        """How many ids the model knows."""
+        spec = self.predictor.spec.decoder if self.pair else self.predictor.spec
+        return spec.embed.vocabulary[0]
+
+    def start(self) -> list[int]:
+        """What an encoder-decoder's text begins with."""
+        settings = self.predictor.defaults
+        first = (
+            settings.decoder_start_token_id if settings.decoder_start_token_id is not None else settings.bos_token_id
+        )
+        if first is None:
+            raise UserError(
+                "nothing says which token a text begins with", fix="add decoder_start_token_id to the folder"
+            )
+        return [first]
+
+    def check_name(self, asked: str | None) -> None:
+        """Only this model is here."""
+        if asked is not None and asked != self.name:
+            raise Refusal(404, f"the model {asked[:80]!r} is not here; this server has {self.name!r}", param="model",
+                          code="model_not_found")  # fmt: skip
+
+    def check_writes(self) -> None:
+        """Whether texts can be asked for, else a refusal."""
+        if not self.writes:
+            raise Refusal(400, "this model writes no text; ask /v1/predict or /v1/embeddings", code="unsupported")
+
+    def card(self) -> dict[str, Any]:
+        """The entry of /v1/models."""
+        facts: dict[str, Any] = {"id": self.name, "object": "model", "created": self.created, "owned_by": "anyformer"}
+        facts["writes"] = self.writes
+        facts["context"] = self.limit
+        facts["chat_template"] = self.chat.name if self.writes else None
+        facts["takes"] = takes(self.predictor)
+        facts["parameters"] = sum(p.numel() for p in self.predictor.model.parameters())
+        return facts
+
+    def guide(self, kind: str, rule: Any) -> Guide:
+        """A fresh guide for one text."""
+        from anyformer.generation.grammar import json_guide, regex_guide
+
+        words, ends = self.predictor.words().target, self.settings.ends
+        return regex_guide(words, rule, ends) if kind == "regex" else json_guide(words, rule, ends)
+
+
+def can_write(predictor: Predictor) -> bool:
+    """Whether a model has rows: a head that scores words, and a stack that looks back only."""
+    spec = predictor.spec
+    if not isinstance(spec, Model | Seq2Seq) or not isinstance(spec.head, LM):
+        return False
+    decoder = spec.decoder if isinstance(spec, Seq2Seq) else spec
+    return decoder.stack.causal and decoder.embed.vocabulary is not None
+
+
+def with_choices(settings: Generation, given: dict[str, Any]) -> Generation:
+    """The folder's settings with a request's on top; what is None there is left as it is."""
+    named = {name: value for name, value in given.items() if value is not None}
+    if named.get("top_k") == 0:
+        named["top_k"] = None
+    if named.get("temperature") == 0:
+        named["do_sample"] = False
+    return replace(settings, **named)

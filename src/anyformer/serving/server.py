@@ -1,0 +1,264 @@
+"""A server from its start to its end: it answers while the model is loaded, works, drains and goes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from anyformer.engine.engine import Engine
+from anyformer.errors import UserError
+from anyformer.generation.cache.base import rows_for
+from anyformer.inference.predictor import best_of, load
+from anyformer.serving.app import State, make_app
+from anyformer.serving.auth import Door, is_loopback, own_names
+from anyformer.serving.chat_template import chat_form
+from anyformer.serving.connection import connection_class, look_at
+from anyformer.serving.error_responses import as_json, unavailable
+from anyformer.serving.limits import Limits
+from anyformer.serving.listener import Listener, most_connections
+from anyformer.serving.served_model import Served, can_write
+
+KEEP_ALIVE = 30  # seconds an idle connection is kept; longer than clients keep theirs
+FLUSH = 1  # seconds for last words after the grace time
+TICK = 0.02
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to serve, and where."""
+
+    folder: Path
+    host: str = "127.0.0.1"
+    port: int = 8000
+    device: str = "auto"
+    dtype: torch.dtype | None = None
+    quantise: str | None = None
+    rows: int = 16
+    context: int | None = None
+    key: str | None = None
+    no_auth: bool = False
+    name: str | None = None
+    strict: bool = False
+    grace: float = 30.0
+    queue_tokens: int = 65_536
+    deadline: float | None = None
+    connections: int | None = None  # as many as open files allow, where it is not said
+    known_as: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A server that is ready."""
+
+    url: str
+    served: Served
+    engine: Engine
+    bytes: int  # of weights and of what rows remember
+
+
+def serve(request: Request, on_ready: Callable[[Standing], None]) -> None:
+    """Serve until a signal comes; a second one ends at once."""
+    if request.key is None and not request.no_auth and not is_loopback(request.host):
+        raise UserError(f"{request.host} can be reached by others, and there is no key", where="--host",
+                        fix="give --key-file FILE, or --insecure-no-auth")  # fmt: skip
+    if request.key is not None and (not request.key.isascii() or len(request.key) < 8 or " " in request.key):
+        raise UserError("the key is no secret", where="--key", fix="use at least 8 ASCII characters without blanks")
+    most = most_connections(request.connections)
+    listening = listen(request.host, request.port)
+    with contextlib.closing(listening):
+        serving = Serving(request, listening, most, on_ready)
+        asyncio.run(serving.run())
+    if serving.hangs():
+        logging.getLogger("anyformer").warning("the engine hangs and is left behind")
+        os._exit(0)  # Python would wait for it, or crash beside it
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket at the address; whether it can be had is known before the model is loaded."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
+            0
+        ]
+        listening = socket.socket(family, kind)
+    except (OSError, UnicodeError) as error:
+        raise UserError(f"there is no address {host!r} here", where="--host", fix="use 127.0.0.1") from error
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+    except OSError as error:
+        listening.close()
+        raise UserError(f"{host} port {port} cannot be used ({error.strerror})", where="--port",
+                        fix="use another, or 0 for any free one") from None  # fmt: skip
+    return listening
+
+
+class Gate:
+    """The application once there is one; before, the door answers that it is loading."""
+
+    def __init__(self) -> None:
+        self.app: ASGIApp | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        if self.app is not None:
+            await self.app(scope, receive, send)
+        elif scope["type"] == "http" and scope["path"] == "/health/live":
+            await as_json({"status": "live"})(scope, receive, send)
+        else:
+            await unavailable("the model is being loaded", "loading", 2).response()(scope, receive, send)
+
+
+class QuietServer(uvicorn.Server):
+    """uvicorn without its signal handlers: ours drain first."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals alone."""
+        yield
+
+
+class Serving:
+    """One server."""
+
+    def __init__(
+        self, request: Request, listening: socket.socket, connections: int, on_ready: Callable[[Standing], None]
+    ) -> None:
+        self.request, self.listening, self.connections, self.on_ready = request, listening, connections, on_ready
+        self.limits = Limits(deadline=request.deadline)
+        self.gate = Gate()
+        hosts, any_address = own_names(request.host, request.known_as)
+        door = Door(self.gate, hosts=hosts, any_address=any_address, key=request.key)
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # strange bytes are everyday, not news
+        self.server = QuietServer(uvicorn.Config(
+            door, http=connection_class(self.limits), ws="none", lifespan="off", loop="asyncio", log_config=None,
+            access_log=False, server_header=False, timeout_keep_alive=KEEP_ALIVE, timeout_graceful_shutdown=FLUSH,
+        ))  # fmt: skip
+        self.signals = 0
+        self.asked_to_stop = asyncio.Event()
+        self.standing: Standing | None = None
+
+    async def run(self) -> None:
+        """From the first answer to the last."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.on_signal, number)
+        listener = self.listener()
+        serving = asyncio.create_task(self.server.serve(sockets=[]))  # connections come from our own listener
+        listener.start()
+        looking = asyncio.create_task(self.look())
+        try:
+            loading = asyncio.ensure_future(asyncio.to_thread(self.load))
+            await asyncio.wait({loading, serving, asyncio.create_task(self.asked_to_stop.wait())},
+                               return_when=asyncio.FIRST_COMPLETED)  # fmt: skip
+            if not loading.done():
+                os._exit(0)  # asked to stop before there was anything to lose
+            self.standing = loading.result()
+            gc.collect()
+            gc.freeze()  # what is here now stays: a collection that walks all of it holds everybody up for a while
+            self.on_ready(self.standing)
+            await self.asked_to_stop.wait()
+            await self.drain(self.standing)
+        finally:
+            listener.close()
+            self.server.should_exit = True
+            looking.cancel()
+            await serving
+            self.close()
+
+    def listener(self) -> Listener:
+        """What takes connections and hands them to uvicorn's protocol."""
+        config, shared = self.server.config, self.server.server_state
+        config.load()
+
+        def make() -> asyncio.Protocol:
+            protocol = config.http_protocol_class(config=config, server_state=shared, app_state={})  # type: ignore[call-arg]
+            return protocol
+
+        return Listener(self.listening, make, self.connections, lambda: len(shared.connections))
+
+    def on_signal(self, number: int) -> None:
+        """The first signal drains, the second ends."""
+        self.signals += 1
+        if self.signals > 1:
+            os._exit(128 + number)
+        self.asked_to_stop.set()
+
+    async def look(self) -> None:
+        """Once a second: who sends or reads too slowly."""
+        while True:
+            await asyncio.sleep(1.0)
+            look_at(self.server.server_state.connections)
+
+    def load(self) -> Standing:
+        """The model, its rows, its engine and its application."""
+        request = self.request
+        predictor = load(request.folder, device=request.device, dtype=request.dtype)
+        if request.quantise is not None:
+            from anyformer.kernels.quantise import quantise
+
+            quantise(predictor.model, request.quantise)
+        rows = None
+        if can_write(predictor) and predictor.tokenizer is not None:
+            rows = rows_for(predictor.model, capacity=request.rows, limit=request.context, strict=request.strict)
+        text_of = None if predictor.tokenizer is None else predictor.tokenizer.target.decode
+        engine = Engine(rows, text_of=text_of, queue_tokens=request.queue_tokens)
+        served = Served(
+            predictor, request.name or name_of(request.folder), None if rows is None else rows.limit,
+            chat_form(best_of(request.folder), predictor.tokenizer),
+        )  # fmt: skip
+        engine.start()
+        self.gate.app = make_app(served, engine, self.limits)
+        host, port = self.listening.getsockname()[:2]
+        shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host
+        url = f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
+        weights = sum(one.numel() * one.element_size() for one in predictor.model.state_dict().values())
+        return Standing(url, served, engine, weights + (0 if rows is None else rows.bytes))
+
+    async def drain(self, standing: Standing) -> None:
+        """No new work; what runs may end within the grace time, the rest is told that it does not."""
+        state: State = self.gate.app.state.shared  # type: ignore[union-attr]
+        state.draining = True
+        engine, until = standing.engine, time.monotonic() + self.request.grace
+        engine.drain(0)
+        while time.monotonic() < until and (engine.counts.in_flight or self.server.server_state.tasks):
+            await asyncio.sleep(TICK)
+        # Beside this thread: one that hangs in the model is waited for by nobody.
+        threading.Thread(target=engine.stop, daemon=True).start()
+        until = time.monotonic() + FLUSH / 2
+        while time.monotonic() < until and self.server.server_state.tasks:
+            await asyncio.sleep(TICK)
+
+    def hangs(self) -> bool:
+        """Whether the engine's thread does not end."""
+        thread = None if self.standing is None else self.standing.engine.thread
+        if thread is not None:
+            thread.join(0.3)
+        return thread is not None and thread.is_alive()
+
+    def close(self) -> None:
+        """Nothing of ours is left running."""
+        if self.standing is not None:
+            self.standing.served.chat.close()
+        gc.freeze()  # at the exit too, where walking all of it takes a second or more
+
+
+def name_of(folder: Path) -> str:
+    """The folder's own name, without what a URL would have to escape."""
+    name = folder.resolve().name or "model"
+    return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-_.") else "-" for letter in name)[
+        :128
+    ]

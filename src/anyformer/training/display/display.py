@@ -1,0 +1,146 @@
+"""What a person sees while a training runs: a live block, plain lines, one notebook cell, or only the last line.
+
+Everything goes to stderr, drawn by a thread of its own that never waits for a device. Whatever happens to the screen,
+the training goes on: a closed stream swallows what is written, and a display that fails is left out.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Protocol, TextIO
+
+from anyformer.errors import UserError, did_you_mean
+from anyformer.training.display.lines import Lines, last_line
+from anyformer.training.display.progress import Progress
+from anyformer.training.display.stream import Safe
+
+MODES = ("auto", "bar", "lines", "none")
+INTERVAL = 0.5  # seconds between two looks at the progress: a block is 3 to 8 ms of work, at most 2 % of one core
+PATIENCE = 5.0  # seconds to wait for a thread that is stuck in a write
+
+
+class Screen(Protocol):
+    """One way to show a progress; only the display's thread calls it, between `start` and `finish`."""
+
+    def start(self) -> None: ...
+
+    def tick(self) -> None: ...
+
+    def finish(self, last: str) -> None: ...
+
+
+class Display:
+    """Shows a progress while its `with` block runs; `mode` says how: bar, lines, notebook or none.
+
+    `last` replaces the last line.
+    """
+
+    def __init__(self, progress: Progress, mode: str, screens: list[Screen], stream: Safe) -> None:
+        self.progress, self.mode, self.screens, self.stream = progress, mode, screens, stream
+        self.trouble: list[Exception] = []
+        self.last = ""
+        self.stopping = threading.Event()
+        self.thread: threading.Thread | None = None
+
+    def __enter__(self) -> Display:
+        self.each(lambda screen: screen.start())
+        self.thread = threading.Thread(target=self.run, name="anyformer display", daemon=True)
+        self.thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stopping.set()
+        try:
+            if self.thread is not None:
+                self.thread.join(PATIENCE)
+        finally:  # a second Ctrl-C may come while the first is being dealt with
+            last = self.last or last_line(self.progress.snapshot(), kind)
+            self.each(lambda screen: screen.finish(last), last)
+
+    def run(self) -> None:
+        while not self.stopping.wait(INTERVAL):
+            self.each(lambda screen: screen.tick())
+
+    def each(self, what: Callable[[Screen], None], last: str = "") -> None:
+        """Call every screen; one that fails is dropped, and lines take its place."""
+        for screen in list(self.screens):
+            try:
+                what(screen)
+            except Exception as error:
+                self.trouble.append(error)
+                logging.getLogger("anyformer").debug("the display failed", exc_info=True)
+                self.screens.remove(screen)
+                if isinstance(screen, Lines):
+                    continue
+                self.mode = "lines"
+                lines = Lines(self.progress, self.stream, told=self.progress.numbered)
+                self.screens.append(lines)
+                if last:
+                    lines.finish(last)
+
+
+def display(
+    progress: Progress,
+    mode: str = "auto",
+    stream: TextIO | None = None,
+    quiet: bool = False,
+    log: TextIO | None = None,
+) -> Display:
+    """A display of `progress` for a `with` block, on stderr unless `stream` is given.
+
+    `auto` is the live block on a terminal, one cell in a notebook, plain lines elsewhere; `none` and `quiet` leave the
+    last line only. `log` is a file that gets the plain lines whatever the screen shows.
+    """
+    if mode not in MODES:
+        raise UserError(f"no display is called {mode!r}", where="progress", fix=did_you_mean(mode, MODES))
+    safe = Safe(sys.stderr if stream is None else stream)
+    chosen, screen = choose(progress, "none" if quiet else mode, safe)
+    screens = [screen]
+    if log is not None:
+        screens.append(Lines(progress, Safe(log)))
+    return Display(progress, chosen, screens, safe)
+
+
+def choose(progress: Progress, mode: str, stream: Safe) -> tuple[str, Screen]:
+    """The screen that this stream can carry; a block is never drawn into a pipe, whatever was asked for."""
+    if mode == "none":
+        return "none", LastLine(stream)
+    if mode in ("auto", "bar"):
+        try:
+            from anyformer.training.display.live import LiveBlock, console_on
+            from anyformer.training.display.notebook import Cell, kernel_display
+        except ModuleNotFoundError as missing:
+            if (missing.name or "").partition(".")[0] != "rich":
+                raise
+            return "lines", Lines(progress, stream)
+        show = kernel_display()
+        if show is not None:
+            return "notebook", Cell(progress, show)
+        console = console_on(stream) if stream.isatty() else None
+        if console is not None and not console.is_dumb_terminal:
+            return "bar", LiveBlock(progress, console)
+    return "lines", Lines(progress, stream)
+
+
+class LastLine:
+    """Silence, then one line."""
+
+    def __init__(self, stream: Safe) -> None:
+        self.stream = stream
+
+    def start(self) -> None:
+        """Nothing."""
+
+    def tick(self) -> None:
+        """Nothing."""
+
+    def finish(self, last: str) -> None:
+        """The one line."""
+        self.stream.write(last + "\n")
+        self.stream.flush()

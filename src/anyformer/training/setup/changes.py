@@ -1,0 +1,158 @@
+"""Settings of a run that exists, changed before it goes on. What would change its results has to be allowed by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from anyformer.checkpoints import store
+from anyformer.errors import UserError, did_you_mean
+from anyformer.spec import plain
+from anyformer.training.duration import PLAN_FILE, Plan
+from anyformer.training.run.folder import AVERAGED, CONFIG_FILE, RunFolder
+from anyformer.training.settings import Config, Training
+from anyformer.training.setup.request import changed
+from anyformer.training.setup.setting_paths import is_setting, suggestion
+
+FREE = ("training.save_every", "training.keep", "training.workers", "training.threads")  # the same run comes out
+MAY = (
+    "training.steps", "training.micro_batch", "training.optimizer.rate", "training.optimizer.decay",
+    "training.schedule", "training.clip", "training.patience", "training.eval_every", "training.eval_rows",
+    "training.average", "training.precision", "training.compile", "objective",
+)  # fmt: skip
+
+
+def change_run(path: Path, settings: dict[str, Any], allowed: Sequence[str], say: Callable[[str], None]) -> None:
+    """Write other settings into a run; one that changes results is refused unless it is named in `allowed`."""
+    folder = RunFolder.open(path)
+    config = folder.config()
+    for name in settings:
+        if not is_setting(name):
+            raise UserError("no such setting", where=name[:100], fix=suggestion(name))
+    made = after(config, settings, path)
+    different = {name: (value_at(config, name), value_at(made, name)) for name in settings}
+    plan = read_plan(folder, config)
+    if "training.steps" in different:  # the clock may have changed their number since it was first planned
+        different["training.steps"] = (plan.total(reached(folder)), made.training.steps)
+    different = {name: pair for name, pair in different.items() if pair[0] != pair[1]}
+    for name in different:
+        check_allowed(name, different[name], allowed, path)
+    for word in allowed:
+        if not any(is_named(name, [word]) for name in settings):
+            fix = did_you_mean(word, settings) if settings else f"add --set training.{word}=..."
+            raise UserError(f"{word!r} is not changed by any --set", where="--allow-change", fix=fix)
+    if not different:
+        return
+    check_steps(folder, made.training, path)
+    folder.hold()
+    try:
+        for name, (old, new) in different.items():
+            say(f"change   {name} {shown(old)} -> {shown(new)}")
+        for line in rates(config.training, plan, made.training, reached(folder)):
+            say(line)
+        reopen(folder, made, list(different))
+        if "training.steps" in different:
+            forget_time(folder)
+        folder.event("change", **{name: f"{shown(old)} -> {shown(new)}" for name, (old, new) in different.items()})
+    finally:
+        folder.let_go()
+
+
+def after(config: Config, settings: dict[str, Any], path: Path) -> Config:
+    """The run's settings with the changes in them; what no run can change is refused."""
+    sides: dict[str, dict[str, Any]] = {"training": {}, "objective": {}}
+    for name, value in settings.items():
+        section, _, rest = name.partition(".")
+        if name == "training.minutes":
+            raise UserError("the number of steps is fixed by now", where=name, fix="write --set training.steps=N")
+        if not any(name == known or name.startswith(f"{known}.") for known in (*FREE, *MAY)):
+            raise UserError("cannot change within a run", where=name, fix=f"train anew with --from {path}")
+        sides[section][rest] = value
+    training = changed(config.training, sides["training"], "training")
+    if type(training.optimizer) is not type(config.training.optimizer):
+        raise UserError("cannot change within a run", where="training.optimizer", fix=f"train anew with --from {path}")
+    return config.replace(training=training, objective=changed(config.objective, sides["objective"], "objective"))
+
+
+def value_at(config: Any, path: str) -> Any:
+    """What stands at a path of settings."""
+    found = config
+    for step in path.split("."):
+        found = getattr(found, step)
+    return found
+
+
+def is_named(path: str, words: Sequence[str]) -> bool:
+    """Whether a path is meant by one of the words: the whole path, its end, or a part above it.
+
+    >>> is_named("training.schedule.warmup", ["schedule"]), is_named("training.steps", ["training.steps"])
+    (True, True)
+    """
+    short = path.partition(".")[2]
+    return any(word in (path, short, short.rpartition(".")[2]) or f"{short}.".startswith(f"{word}.") for word in words)
+
+
+def check_allowed(name: str, pair: tuple[Any, Any], allowed: Sequence[str], path: Path) -> None:
+    if name in FREE or is_named(name, allowed):
+        return
+    short = name.removeprefix("training.")
+    raise UserError(
+        f"{shown(pair[0])} -> {shown(pair[1])} gives other results than the run as it began", where=f"{path} {name}",
+        fix=f"add --allow-change {short}",
+    )  # fmt: skip
+
+
+def reached(folder: RunFolder) -> int:
+    """The step of the newest whole checkpoint."""
+    newest = store.latest(folder.checkpoints)
+    return 0 if newest is None else newest[0]
+
+
+def check_steps(folder: RunFolder, training: Training, path: Path) -> None:
+    done = reached(folder)
+    if training.steps is not None and training.steps < done:
+        raise UserError(f"{training.steps:,} steps, and {done:,} are done", where=f"{path} training.steps",
+                        fix=f"use {done:,} or more")  # fmt: skip
+
+
+def read_plan(folder: RunFolder, config: Config) -> Plan:
+    """The number of steps with the corrections that the clock asked for."""
+    facts = folder.read_json(PLAN_FILE) if (folder.path / PLAN_FILE).is_file() else {}
+    return Plan.of(config.training.steps or 1, facts)
+
+
+def forget_time(folder: RunFolder) -> None:
+    """Steps that somebody named are not changed by the clock again."""
+    if (folder.path / PLAN_FILE).is_file():
+        folder.write_json(PLAN_FILE, folder.read_json(PLAN_FILE) | {"budget": None, "corrections": []})
+
+
+def rates(old: Training, plan: Plan, new: Training, step: int) -> list[str]:
+    """How the rate goes on from here, before and after the change; nothing where it goes on as it was."""
+    before, now = plan.total(step), new.steps or 1
+    full_before, full_now = (getattr(one.optimizer, "rate", 0.0) for one in (old, new))
+    here = [full_before * plan.factor(old.schedule, min(step, before - 1)),
+            full_now * new.schedule.factor(min(step, now - 1), now)]  # fmt: skip
+    if here[0] == here[1] and before == now:
+        return []
+    kind = type(new.schedule).__name__.lower()
+    return [f"change   the {kind} schedule now ends at step {now:,} (was {before:,}): the rate at step {step:,} is "
+            f"{here[1]:.3g} (was {here[0]:.3g})"]  # fmt: skip
+
+
+def reopen(folder: RunFolder, config: Config, changes: list[str]) -> None:
+    """Write the settings and that they may differ; a complete run is complete no more if there are steps to do."""
+    facts = folder.facts
+    more = facts.get("status") == "done" and (config.training.steps or 0) > reached(folder)
+    if more and (folder.path / AVERAGED).is_dir():
+        store.discard(folder.path / AVERAGED)
+    undone = {"status": "interrupted", "use": None, "finished": None} if more else {}
+    allowed = [*(facts.get("allowed") or ()), *changes]
+    folder.update(allowed=list(dict.fromkeys(allowed)), total=config.training.steps, **undone)
+    folder.write(CONFIG_FILE, config.to_yaml())
+
+
+def shown(value: Any) -> str:
+    value = plain(value)
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

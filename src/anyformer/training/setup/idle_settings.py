@@ -1,0 +1,54 @@
+"""Settings that would change nothing on this data are refused before the first step; defaults are left in peace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from anyformer.data.prepared import Prepared
+from anyformer.data.settings import Data
+from anyformer.errors import UserError
+from anyformer.slots import Network
+from anyformer.spec import Spec
+from anyformer.training.settings import Training
+from anyformer.training.setup.request import Request, changed
+
+
+def refuse_idle(request: Request, prepared: Prepared) -> None:
+    """Refuse settings of columns, images, sounds, words or series where the data has none of them."""
+    if request.lenient:
+        return
+    parts, task = prepared.preprocess.parts, prepared.task
+    there = {
+        "data.pictures": "image" in parts or task == "detect", "data.sounds": "sound" in parts,
+        "data.series": task == "forecast", "data.words": prepared.tokenizer is not None,
+        "data.columns": "table" in parts or task in ("regress", "forecast"),
+        "training.class_weights": task == "classify", "training.patience": prepared.valid is not None,
+    }  # fmt: skip
+    wanting = {
+        "data.pictures": "the data has no images", "data.sounds": "the data has no sounds",
+        "data.series": "only --task forecast cuts a series", "data.words": "the data has no text",
+        "data.columns": "the data has no columns of numbers or categories",
+        "training.class_weights": "only classes have weights", "training.patience": "no rows validate",
+    }  # fmt: skip
+    for path, value in request.settings.items():
+        for section, used in there.items():
+            if not used and f"{path}.".startswith(f"{section}.") and differs(path, value):
+                raise UserError(f"it would change nothing: {wanting[section]}", where=path, fix="leave it out")
+
+
+def differs(path: str, value: Any) -> bool:
+    """Whether a setting is another than when nobody sets it; a run's own file holds all of them."""
+    section, _, rest = path.partition(".")
+    plain: Spec = {"data": Data(), "training": Training()}[section]
+    return bool(changed(plain, {rest: value}, section) != plain)
+
+
+def refuse_overruled(request: Request, asked: Network, made: Network, changes: Mapping[str, Any]) -> None:
+    """Refuse a setting of the network that its data dictates: `made` is the network fitted to it, `asked` the same with
+    the settings on top. What a file of settings says is not somebody's wish alone: it may come from another run."""
+    if asked == made:
+        return
+    for path, value in changes.items():
+        if f"model.{path}" not in request.places and changed(made, {path: value}, "model") != made:
+            raise UserError("it would change nothing: the data decides it", where=f"model.{path}", fix="leave it out")

@@ -1,0 +1,333 @@
+"""A run's folder before its first step: the data prepared, everything decided, said and written down.
+
+The folder is made beside its final place and renamed at the end: bad input leaves nothing behind, and a run that is
+there can always be resumed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from anyformer.checkpoints import store, tensors
+from anyformer.core.model import Seq2Seq
+from anyformer.core.streams import Streams
+from anyformer.data.prepare import prepare
+from anyformer.data.prepared import Given, Prepared
+from anyformer.data.preprocess import sizes as sizes_of
+from anyformer.data.reopen import keep
+from anyformer.embeds import Tokens
+from anyformer.errors import NoRoom, UserError
+from anyformer.extras import require
+from anyformer.inference.predictor import Predictor, load
+from anyformer.safe_read import digest
+from anyformer.safe_write import FULL, hold_lock, is_at, writing
+from anyformer.slots import Network
+from anyformer.training.run.folder import CONFIG_FILE, LOCK_FILE, RunFolder, check_new, now
+from anyformer.training.settings import Config, Training
+from anyformer.training.setup.bf16_probe import check_bf16
+from anyformer.training.setup.defaults import default_objective, default_training
+from anyformer.training.setup.idle_settings import refuse_idle, refuse_overruled
+from anyformer.training.setup.network import Sizes, default_preset, fitted, longest
+from anyformer.training.setup.request import Request, changed
+
+Say = Callable[[str], None]
+START_FILE = "start.safetensors"  # the weights of a run that began with `--from`
+OWN = "own"  # how a network goes by that somebody gave instead of a name
+NEW = ".new-"  # what a folder is called until it is complete
+TRIES = 100  # names for it; there are places, such as /proc, where no folder can be made under any
+
+
+def create(request: Request, say: Say, device: torch.device, *, weights: bool = True) -> RunFolder:
+    """Prepare the data, decide the rest, and commit the folder of a new run.
+
+    Without `weights` those to start from stay where they are: no step can be made.
+    """
+    require("yaml", "the settings of a run need")
+    if request.task == "detect":
+        require("scipy", "detection needs")
+    name = run_name(request)
+    path = request.out if request.out is not None else Path("runs") / name
+    check_new(path)
+    path = path.resolve() if path.is_symlink() else path  # a link to an empty folder: the run takes that folder's place
+    made = [parent for parent in (path.parent, *path.parent.parents) if not parent.exists()]
+    try:
+        with starting(path):
+            folder = claim_new(path.parent)
+    except OSError as error:
+        raise UserError(
+            f"no folder can be made there ({error.strerror})", where=f"--out {path}", fix="give another --out"
+        ) from None
+    part = folder.path
+    try:
+        with starting(path):
+            sweep_new(path.parent)
+            start = None if request.start is None else load(request.start)
+            config, prepared = decide(request, start, folder, say, device)
+            write_down(folder, request, config, prepared, path)
+            if start is not None and request.start is not None and weights:
+                folder.update(start=keep_start(folder, start.model, config.model, request.start, say))
+        try:
+            if path.is_dir():
+                path.rmdir()  # it was seen to be empty
+            part.rename(path)
+        except OSError:
+            check_new(path)  # another process was quicker
+            raise
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        with suppress(OSError):
+            for parent in made:
+                parent.rmdir()
+        raise
+    finally:
+        folder.let_go()
+    return RunFolder.open(path)
+
+
+def claim_new(parent: Path) -> RunFolder:
+    """A new folder in `parent` with its lock held, under a name that nobody has yet.
+
+    Between its making and its lock another process may take it for a leftover, or remove an empty `parent`: then the
+    next name is tried. From the lock on it is ours.
+    """
+    for last in [False] * TRIES + [True]:
+        parent.mkdir(parents=True, exist_ok=True)
+        folder = RunFolder(parent / f"{NEW}{secrets.token_hex(8)}")
+        try:
+            folder.path.mkdir()
+            folder.hold()
+            return folder
+        except (FileNotFoundError, FileExistsError, UserError) as error:
+            if last or isinstance(error, NoRoom) or not parent.is_dir():
+                raise
+    raise AssertionError("the last try raises")
+
+
+@contextmanager
+def starting(path: Path) -> Iterator[None]:
+    """Whatever fills the disk before there is a run: nothing is left that could be resumed."""
+    again = "make room, or give --out on another disk, and train again"
+    try:
+        with writing(path, noticed=FULL, fix=again):
+            yield
+    except NoRoom as error:
+        raise NoRoom(error.what, where=str(path), fix=again) from None
+
+
+def sweep_new(parent: Path) -> None:
+    """Remove what a process left that was killed while it prepared its data; one that lives holds the lock."""
+    for path in parent.glob(f"{NEW}*"):
+        if path.is_symlink():
+            continue
+        with suppress(OSError):
+            lock = os.open(path / LOCK_FILE, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+            try:
+                if hold_lock(lock) and is_at(lock, path / LOCK_FILE):  # it may have got its final name just now
+                    shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(lock)
+
+
+def run_name(request: Request) -> str:
+    """Date, time and what is trained, with a few letters that keep names apart."""
+    stamp = datetime.now().strftime("%Y-%m-%d_%H%M%S")
+    source = request.source
+    first = source[0] if isinstance(source, list) and source and isinstance(source[0], Path) else None
+    word = "".join(c if c.isalnum() or c in "-_" else "-" for c in (first.name.split(".")[0] if first else "data"))[:24]
+    return f"{stamp}-{word or 'data'}-{secrets.token_hex(3)}"
+
+
+def decide(
+    request: Request, start: Predictor | None, folder: RunFolder, say: Say, device: torch.device
+) -> tuple[Config, Prepared]:
+    """Everything that the first step needs to know."""
+    seed = int(request.section("training").get("seed", 0) or 0)
+    settings = request.data()
+    prepared = prepare(
+        request.source,
+        task=request.task,
+        settings=settings,
+        seed=seed,
+        cache=folder.cache,
+        given=brought(start),
+        say=say,
+    )
+    refuse_idle(request, prepared)
+    keep(prepared, folder.cache)
+    sizes = Sizes(**sizes_of(prepared.preprocess, prepared.tokenizer))
+    gpu = device.type != "cpu"
+    spec, name = chosen_network(request, prepared.task, sizes, start, gpu=gpu)
+    check_length(spec, sizes)
+    rows = len(prepared.train)
+    training = default_training(prepared.task, sizes, rows, gpu=gpu, start=start is not None, seed=seed)
+    training = changed(training, request.section("training"), "training")
+    objective = default_objective(
+        prepared.task, sizes, getattr(prepared.preprocess.target, "counts", None), training.class_weights == "balanced"
+    )
+    objective = changed(objective, request.section("objective"), "objective")
+    training = resolved(training, rows, device)
+    check_bf16(training, device)
+    config = Config(
+        task=prepared.task, data=settings, model=spec, objective=objective, training=training, preset=name,
+        start=str(request.start.resolve()) if request.start is not None else "",
+    )  # fmt: skip
+    network = spec.build(device="meta")
+    count = sum(p.numel() for p in network.parameters() if p.requires_grad)
+    how = f"from {request.start}" if start is not None else name
+    say(f"model    {how}: {count / 1e6:.2f} M parameters, {described(spec)}")
+    say(
+        f"training {optimizer_words(training)}, batch {training.batch}"
+        f"{'' if training.micro_batch == training.batch else f' in parts of {training.micro_batch}'}, "
+        f"{training.precision} on {device}, seed {training.seed}"
+    )
+    return config, prepared
+
+
+def brought(start: Predictor | None) -> Given:
+    """What a model to start from says about the data."""
+    if start is None:
+        return Given()
+    return Given(tokenizer=start.tokenizer, images=start.images, length=longest(start.spec))
+
+
+def chosen_network(
+    request: Request, task: str, sizes: Sizes, start: Predictor | None, *, gpu: bool
+) -> tuple[Network, str]:
+    """The network's spec and the name it goes by."""
+    changes = request.section("model")
+    if start is not None:
+        if request.preset is not None:
+            raise UserError("both --preset and --from are given", where="--preset", fix="give one of them")
+        spec = adapted(start.spec, task, sizes, str(request.start))
+        return changed(spec, changes, "model"), Path(str(request.start)).name
+    if task == "lm" and changes.get("stack.causal") is False:
+        raise UserError("a language model reads from left to right", where="model.stack.causal", fix="leave it out")
+    if request.preset is None:
+        request = dataclasses.replace(request, preset=default_preset(task, sizes, gpu=gpu))
+    base = request.network()
+    name = request.preset if isinstance(request.preset, str) else OWN
+    early = {path: value for path, value in changes.items() if path.startswith(("stack", "encoder", "decoder", "init"))}
+    base = changed(base, early, "model")
+    spec = fitted(base, name, task, sizes)
+    late = {path: value for path, value in changes.items() if path not in early}
+    refuse_overruled(request, changed(spec, early, "model"), spec, early)
+    return changed(spec, late, "model"), name
+
+
+def check_length(spec: Network, sizes: Sizes) -> None:
+    """Refuse rows of text that are longer than the network has positions, before the first step meets one."""
+    reader: Any = spec.encoder if isinstance(spec, Seq2Seq) else spec
+    limit = longest(spec) if not isinstance(spec, Streams) and isinstance(reader.embed, Tokens) else None
+    if sizes.length is not None and limit is not None and limit < sizes.length:
+        raise UserError(f"rows of up to {sizes.length} tokens do not fit the network's {limit} positions",
+                        where="model", fix=f"add --set data.words.length={limit}")  # fmt: skip
+
+
+def adapted(spec: Network, task: str, sizes: Sizes, name: str) -> Network:
+    """A trained network's spec with the head of the task; its vocabulary and positions stay as they are."""
+    if task == "detect":
+        return fitted(spec, name, task, sizes)
+    if isinstance(spec, Seq2Seq) or task == "lm":
+        made = fitted(spec, name, task, sizes)
+        if isinstance(spec, Seq2Seq) and isinstance(made, Seq2Seq):
+            return made.replace(encoder=spec.encoder, decoder=spec.decoder, head=spec.head or made.head)
+        return made.replace(embed=spec.embed, head=spec.head or made.head)  # type: ignore[attr-defined]
+    made = fitted(spec, name, task, sizes)
+    kept = "text" in sizes.parts and len(sizes.parts) == 1
+    return made.replace(embed=spec.embed) if kept else made  # type: ignore[attr-defined]
+
+
+def resolved(training: Training, rows: int, device: torch.device) -> Training:
+    """The settings with everything decided that does not need a clock."""
+    batch = min(training.batch or 32, rows)
+    precision = training.precision
+    if precision == "auto":
+        precision = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
+    return training.replace(
+        batch=batch, micro_batch=min(training.micro_batch or batch, batch), precision=precision,
+        workers=0 if training.workers is None else training.workers, keep=max(training.keep, training.average, 2),
+    )  # fmt: skip
+
+
+def described(spec: Any) -> str:
+    """A network in a few words."""
+    if isinstance(spec, Seq2Seq):
+        a, b = spec.encoder.stack, spec.decoder.stack
+        return f"{len(a.layers)} + {len(b.layers)} layers, {a.width} wide"
+    if isinstance(spec, Streams):
+        a, b = spec.first.stack, spec.second.stack
+        return f"{len(a.layers)} layers, {a.width} wide, beside {len(b.layers)}, {b.width} wide"
+    return f"{len(spec.stack.layers)} layers, {spec.stack.width} wide"
+
+
+def optimizer_words(training: Training) -> str:
+    kind = type(training.optimizer).__name__
+    return f"{kind} at {training.optimizer.rate:g} ({type(training.schedule).__name__.lower()})"  # type: ignore[attr-defined]
+
+
+def write_down(folder: RunFolder, request: Request, config: Config, prepared: Prepared, path: Path) -> None:
+    """All files of the folder that are known before the first step."""
+    folder.write(CONFIG_FILE, config.to_yaml())
+    folder.write("command.txt", request.command + "\n")
+    folder.write("overrides.txt", "".join(f"{name}={value}\n" for name, value in request.settings.items()))
+    folder.write_json("data.json", prepared.facts | {"notes": prepared.notes})
+    for line in prepared.notes:
+        folder.log(line)
+    folder.write_json("run.json", {
+        "id": path.name, "status": "prepared", "task": config.task, "model": config.preset,
+        "data": ", ".join(source_names(request.source)), "step": 0, "total": config.training.steps, "best_step": None,
+        "best": None, "started": now(), "finished": None, "seconds": 0.0, "reason": "", "device": request.device,
+    })  # fmt: skip
+
+
+def source_names(source: Any) -> list[str]:
+    return (
+        [path.name for path in source]
+        if isinstance(source, list) and all(isinstance(p, Path) for p in source)
+        else ["rows"]
+    )
+
+
+def keep_start(folder: RunFolder, model: nn.Module, spec: Network, start: Path, say: Say) -> dict[str, str]:
+    """Keep the weights to start from in the run itself, so that it never needs the folder they came from again.
+
+    By name and shape; what has no counterpart there starts anew. Where they came from, and their hash.
+    """
+    trained, kept, fresh = dict(model.named_parameters()), {}, []
+    for name, parameter in spec.build(device="meta").named_parameters():
+        found = trained.get(name)
+        if found is not None and found.shape == parameter.shape:
+            kept[name] = found.detach()
+        else:
+            fresh.append(name)
+    path = folder.path / START_FILE
+    with store.writing(path, sum(t.numel() * t.element_size() for t in kept.values())):
+        tensors.write(path, kept)
+        store.flush(path)
+    shown = f" ({', '.join(fresh[:3])}{' ...' if len(fresh) > 3 else ''})" if fresh else ""
+    say(f"weights  from {start}; {len(fresh)} tensors start anew{shown}")
+    return {"path": str(start.resolve()), "sha256": digest(path)}
+
+
+def start_weights(model: nn.Module, folder: RunFolder) -> None:
+    """Copy the weights that a run keeps to start from into its network."""
+    path, facts = folder.path / START_FILE, folder.facts.get("start") or {}
+    if not path.is_file() or digest(path) != facts.get("sha256"):
+        what = "damaged" if path.is_file() else "not there"
+        raise UserError(f"the weights to start from are {what}", where=str(path), fix="train again")
+    found = tensors.read_header(path)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name in found:
+                parameter.copy_(found[name].read())

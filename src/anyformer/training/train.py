@@ -1,0 +1,194 @@
+"""`train` and `resume`: what the command line and `anyformer.train` call."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from anyformer.errors import Stopped, UserError
+from anyformer.evaluation.run_files import read_evaluation
+from anyformer.inference.predictor import Predictor, load, pick_device
+from anyformer.slots import Network
+from anyformer.training.display.format import figure
+from anyformer.training.finish import finish, rewrite_report
+from anyformer.training.run.folder import RunFolder
+from anyformer.training.setup.new_run import create
+from anyformer.training.setup.request import Request
+from anyformer.training.signals import Requests
+from anyformer.training.trainer import Session
+
+Say = Callable[[str], None]
+logger = logging.getLogger("anyformer")
+
+
+class Run:
+    """A finished (or stopped) training: its folder, its figures, and the model that came out of it."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = RunFolder.open(Path(folder))
+
+    def __repr__(self) -> str:
+        facts = self.facts
+        return f"Run({str(self.path)!r}, {facts['status']} at step {facts['step']} of {facts['total']})"
+
+    @property
+    def path(self) -> Path:
+        return self.folder.path
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What run.json says."""
+        return self.folder.facts
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The final figures, of the test rows where there are some, else of the validation rows."""
+        found = self.evaluation
+        return (found.get("metrics") or {}).get(found.get("split") or "valid", {})
+
+    @property
+    def evaluation(self) -> dict[str, Any]:
+        """Everything judged at the end: every split, the baselines, the facts of the report."""
+        return read_evaluation(self.path)
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """Every logged step and evaluation."""
+        return self.folder.metrics()
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.html"
+
+    def summary(self) -> list[str]:
+        """The figures in a few lines, beside the baselines."""
+        found = self.evaluation
+        if not found:
+            return [f"{self.facts['status']} at step {self.facts['step']}"]
+        split = str(found.get("split", "valid"))
+        lines = [f"{split:<10} " + ", ".join(f"{name} {figure(v)}" for name, v in self.metrics.items())]
+        for kind, facts in (found.get("baselines") or {}).items():
+            shown = [f"{name} {figure(v)}" for name, v in facts["metrics"].items() if name in self.metrics]
+            name = facts.get("name")
+            lines.append(f"{kind:<10} {', '.join(shown[:3])} ({name})" if shown else f"{kind:<10} {name}")
+        return lines
+
+    def next_commands(self) -> list[str]:
+        """What can be done with the run now."""
+        use = {"lm": f'anyformer generate {self.path} "..."', "tag": f"anyformer predict {self.path} new.conll",
+               "detect": f"anyformer predict {self.path} images/ -o out.csv"}  # fmt: skip
+        return [
+            f"report   {self.report}",
+            f"use it   {use.get(self.facts['task'], f'anyformer predict {self.path} new.csv -o out.csv')}",
+        ]
+
+    def predictor(self, device: str = "cpu") -> Predictor:
+        """The best model, ready to use."""
+        return load(self.path, device=device)
+
+
+def train(
+    data: Any,
+    task: str | None = None,
+    preset: str | Network | None = None,
+    target: str | Sequence[str] | None = None,
+    *,
+    start: str | Path | None = None,
+    out: str | Path | None = None,
+    device: str = "auto",
+    settings: Mapping[str, Any] | None = None,
+    progress: str = "auto",
+    quiet: bool = False,
+) -> Run:
+    """Train on files (a path or several) or on data in Python (a DataFrame, a dictionary of columns, texts).
+
+    What is not said is decided by looking at the data, and logged; `quiet` says nothing at all. `preset` is a name, or
+    a network of one's own (`Model(...)`), which gets the vocabulary, lengths and head that the data needs. `settings`
+    are dotted paths as on the command line: `{"training.steps": 500, "data.split.valid": 0.2, "model.stack.depth": 4}`.
+    `start` is a model folder to fine-tune.
+    """
+    asked = dict(settings or {})
+    if target is not None:
+        asked["data.target"] = (target,) if isinstance(target, str) else tuple(target)
+    source = as_source(data)
+    words = ["anyformer", "train", *(str(path) for path in source)] if is_paths(source) else ["anyformer.train(...)"]
+    request = Request(
+        source, task=task, preset=preset, start=None if start is None else Path(start),
+        out=None if out is None else Path(out), device=device, settings=asked, command=shlex.join(words),
+    )  # fmt: skip
+    return run_request(request, say=silence if quiet else logger.info, progress=progress, quiet=quiet)
+
+
+def silence(line: str) -> None:
+    """Where lines go that nobody wants."""
+
+
+def run_request(request: Request, *, say: Say, progress: str = "auto", quiet: bool = False) -> Run:
+    """Create a run and train it to the end."""
+    place = pick_device(request.device)
+    folder = create(request, say, place)
+    say(f"run      {folder.path}")
+    work(folder, place, say, progress=progress, quiet=quiet)
+    return Run(folder.path)
+
+
+def resume(
+    path: str | Path, *, say: Say | None = None, progress: str = "auto", quiet: bool = False, device: str | None = None
+) -> Run:
+    """Go on with a run from its newest whole checkpoint; a complete one is only finished up."""
+    tell = silence if quiet else say or logger.info
+    folder = RunFolder.open(Path(path))
+    facts = folder.facts
+    if facts.get("status") == "done":
+        tell(f"the run is complete: {facts['step']:,} steps, finished {facts.get('finished')}")
+        if not (folder.path / "report.html").is_file():
+            rewrite_report(folder)
+        return Run(path)
+    place = pick_device(device or str(facts.get("device") or "auto"))
+    work(folder, place, tell, progress=progress, quiet=quiet)
+    return Run(path)
+
+
+def work(folder: RunFolder, device: torch.device, say: Say, *, progress: str, quiet: bool) -> None:
+    """All of a run that is left to do, in this process."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
+    try:
+        session = Session(folder, device, say, progress="silent" if quiet else progress)
+        session.run()
+        try:
+            with session.recorded(Requests(at_once=True), doing="after the last step: "):
+                finish(session)
+        except Stopped:
+            raise
+        except Exception:
+            say(f"the model of step {session.done:,} is saved and can be used; for the rest: anyformer resume "
+                f"{folder.path}")  # fmt: skip
+            raise
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        torch.set_num_threads(before[1])
+
+
+def as_source(data: Any) -> Any:
+    """Paths as a list of paths; anything else as it is."""
+    if isinstance(data, str | Path):
+        return [Path(data)]
+    if isinstance(data, list | tuple) and data and all(isinstance(item, Path) for item in data):
+        return list(data)
+    if isinstance(data, list | tuple) and data and all(isinstance(item, str) for item in data):
+        paths = [Path(item) for item in data]
+        # A short list of names of files is files; anything else is texts.
+        if len(paths) <= 16 and all(len(str(path)) < 1024 and path.exists() for path in paths):
+            return paths
+    if data is None:
+        raise UserError("there is no data", fix="give a file, a folder or a table")
+    return data
+
+
+def is_paths(source: Any) -> bool:
+    return isinstance(source, list) and all(isinstance(item, Path) for item in source)

@@ -1,0 +1,451 @@
+"""Training in a run's folder, from its first step or from where it was left.
+
+A new run and a resumed one go the same way: everything is read from the folder, the newest whole checkpoint is put
+back if there is one, and steps follow until the last.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from anyformer import faults
+from anyformer.checkpoints import store
+from anyformer.core.building import check_buffers
+from anyformer.data.order import Order
+from anyformer.data.reopen import reopen
+from anyformer.errors import INTERRUPTED, Diverged, NoRoom, Stopped, UserError
+from anyformer.evaluation.metrics import direction
+from anyformer.inference.judge import Judge
+from anyformer.inspection.routing import routed
+from anyformer.training.best import Standing, chosen_by, line_of, scored
+from anyformer.training.checkpoint import check_same, read_checkpoint, save_checkpoint
+from anyformer.training.display.display import display
+from anyformer.training.display.format import duration
+from anyformer.training.display.progress import Progress
+from anyformer.training.display.samples import write_sample
+from anyformer.training.duration import PLAN_FILE, WINDOW, Budget, Pace, Plan
+from anyformer.training.loader import Steps, stream
+from anyformer.training.out_of_memory import enough_memory, lost_worker, too_large
+from anyformer.training.run.folder import (
+    CONFIG_FILE,
+    ENVIRONMENT_FILE,
+    METRICS_FILE,
+    RunFolder,
+    environment,
+    other_machine,
+)
+from anyformer.training.setup.budget import Measured, decide_length, measure
+from anyformer.training.setup.device_peaks import peak_flops
+from anyformer.training.setup.memory import Memory, usage
+from anyformer.training.setup.new_run import start_weights
+from anyformer.training.signals import Requests
+from anyformer.training.step import Engine, Moment, put
+
+LEAST_EVALUATIONS = 3  # without a better one before patience can end; a single one may have been bad luck
+LATE = 10  # steps whose losses are read together on a GPU
+SPEED_FILE = "speed.jsonl"
+ENDLESS = 2**62  # steps of a run whose number the clock may still raise
+
+
+class Session:
+    """One process's work on a run."""
+
+    def __init__(
+        self, folder: RunFolder, device: torch.device, say: Callable[[str], None], *, progress: str = "auto",
+    ) -> None:  # fmt: skip
+        self.started = time.perf_counter()
+        self.folder, self.device, self.say, self.mode = folder, device, say, progress
+        self.opened_with = folder.config_text()
+        self.config = folder.config()
+        opened = reopen(folder.cache)
+        if opened is None:
+            raise UserError("the prepared data is damaged", where=str(folder.cache), fix="train again")
+        self.data = opened
+        settings = self.config.training
+        torch.set_num_threads(settings.threads or torch.get_num_threads())
+        self.model = self.config.model.build(seed=settings.seed, device=device)
+        self.batch = settings.batch or 1
+        self.order = Order.of(self.data.train, self.batch, settings.seed)
+        self.steps = Steps(self.data.train, self.order, self.config.objective, settings.micro_batch or self.batch)
+        target = self.data.preprocess
+        self.standing = Standing(chosen_by(self.config.task, target.multi, target.labels or ()))
+        self.done = 0
+        self.seconds = 0.0  # of earlier processes
+
+    # ------------------------------------------------------------ before the first step
+
+    def run(self) -> None:
+        """Train to the end, unless stopped; then the work is saved and `Stopped` raised."""
+        with self.recorded(Requests()):
+            self.folder.sweep()
+            if self.folder.config_text() != self.opened_with:
+                raise UserError("another process has just changed it", where=str(self.folder.path), fix="try again")
+            self.prepare()
+            self.train()
+
+    @contextmanager
+    def recorded(self, asked: Requests, doing: str = "") -> Iterator[None]:
+        """With the folder held: however what is done inside ends, run.json says so. `doing` names it in the reason."""
+        self.folder.hold()
+        self.asked = asked
+        try:
+            with asked:
+                yield
+        except KeyboardInterrupt:
+            self.record("interrupted", f"{doing}stopped at once")
+            raise Stopped(f"stopped at once; the last checkpoint stands. Go on with: anyformer resume "
+                          f"{self.folder.path}", code=asked.code or INTERRUPTED) from None  # fmt: skip
+        except (RuntimeError, ConnectionError, EOFError) as error:
+            found = lost_worker(error, self.folder.path)
+            self.record("failed", f"{doing}{found}")
+            raise found from None
+        except BaseException as error:
+            self.record("interrupted" if isinstance(error, Stopped) else "failed", f"{doing}{error}")
+            raise
+        finally:
+            self.folder.let_go()
+
+    def record(self, status: str, reason: str) -> None:
+        """Let the folder say how it ended; a full disk must not hide why."""
+        with suppress(OSError, NoRoom):
+            self.folder.update(status=status, reason=reason[:300], step=self.done, **self.spent())
+            self.folder.event(status, step=self.done, reason=reason[:300])
+
+    def prepare(self) -> None:
+        """Settle what needs a clock, build the engine, and go back to where the run was left."""
+        facts = self.folder.facts
+        self.seconds = float(facts.get("seconds") or 0.0)
+        newest = store.latest(self.folder.checkpoints, self.say)
+        if self.config.start and newest is None:
+            start_weights(self.model, self.folder)
+        if not facts.get("settled"):
+            self.settle()
+        settings = self.config.training
+        self.read_plan()
+        if settings.deterministic or settings.compile is True:
+            torch.use_deterministic_algorithms(True)
+            torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+        self.engine = Engine(self.model, self.config.objective, settings, self.plan)
+        if settings.compile is True:
+            self.engine.compile()
+        if newest is not None:
+            self.go_back(newest[1])
+        elif facts.get("settled"):
+            self.folder.cut_back(0)
+            self.folder.event("resume", step=0)
+        here = environment(self.device, torch.get_num_threads())
+        if before := self.folder.side_facts(ENVIRONMENT_FILE):
+            for line in other_machine(before, here):
+                self.say(line)
+        self.folder.write_json(ENVIRONMENT_FILE, here)
+        self.folder.start(step=self.done, total=self.total)
+        if newest is not None:
+            self.tidy()
+
+    def read_plan(self) -> None:
+        """The number of steps with its corrections, and the time they must keep to, if any."""
+        path = self.folder.path / PLAN_FILE
+        facts = self.folder.read_json(PLAN_FILE) if path.is_file() else {}
+        self.plan = Plan.of(self.config.training.steps or 1, facts)
+        self.budget = Budget.of(facts)
+        # Steps that an earlier process has done and logged are done again as they were, without new decisions.
+        self.decided = max((int(line["step"]) for line in self.folder.metrics()), default=0)
+
+    @property
+    def total(self) -> int:
+        """Steps of the whole run, as the plan stands now."""
+        return self.plan.total(self.done)
+
+    def go_back(self, path: Path) -> None:
+        """Put a whole checkpoint back; it must be one of these settings and these rows."""
+        weights, memory, state = read_checkpoint(path, self.device)
+        check_same(state, self.config, self.data, self.folder.facts.get("allowed") or ())
+        self.engine.load(weights, memory, state["engine"])
+        self.done = int(state["step"])
+        self.standing = Standing(**state["standing"])
+        self.folder.cut_back(self.done)
+        self.folder.event("resume", step=self.done)
+        self.say(f"resume   from step {self.done:,} of {self.total:,}")
+
+    def settle(self) -> None:
+        """Time a few steps on weights that are then put back; fix the number of steps and what follows from it."""
+        kept = {name: p.detach().clone() for name, p in self.model.named_parameters()}
+        with faults.paused(), self.enough_memory(lambda: self.steps[0]):
+            found = measure(self.model, self.config, self.data, self.steps, self.device, kept)
+        put(self.model, kept)
+        training, budget = decide_length(self.config, found, self.data, self.device, self.elapsed())
+        if training.compile is True and self.config.training.compile == "auto":
+            self.say(f"compile  on: steps will be faster, the first one takes a while ({found.why_compile})")
+        self.config = self.config.replace(training=training)
+        self.folder.write(CONFIG_FILE, self.config.to_yaml())
+        self.folder.update(settled=True, total=training.steps)
+        self.folder.write_json(PLAN_FILE, {
+            "predicted": {"step_seconds": found.step, "seconds": found.step * (training.steps or 1),
+                          "memory_bytes": found.memory, "limit_bytes": found.limit},
+            "compile": training.compile, "steps": training.steps, "eval_every": training.eval_every,
+            "budget": None if budget is None else budget.plain(), "corrections": [],
+        })  # fmt: skip
+        for line in length_words(training, found, self.order):
+            self.say(line)
+        faults.point("settled")
+
+    # ------------------------------------------------------------ the loop
+
+    def train(self) -> None:
+        """All steps that are left."""
+        settings = self.config.training
+        self.progress = self.new_progress()
+        self.judge = Judge(self.config.objective, self.data.preprocess, self.data.tokenizer,
+                           batch=max(32, self.steps.micro), autocast=self.engine.autocast())  # fmt: skip
+        self.pending: list[Moment] = []
+        self.lap, self.waited, self.paused = time.perf_counter(), 0.0, 0.0
+        self.pace = Pace(WINDOW * (self.budget.seconds if self.budget is not None else 60.0))
+        end = ENDLESS if self.budget is not None and self.done < self.total else self.total
+        batches = stream(self.steps, self.done, end, workers=settings.workers or 0,
+                         pin=self.device.type == "cuda")  # fmt: skip
+        with display(self.progress, self.mode) if self.mode != "silent" else nullcontext():
+            while self.done < self.total:
+                if self.out_of_patience():  # also where a run is resumed that had stopped early
+                    self.progress.note(f"stopped early: no better since step {self.standing.best_step:,}", keep=True)
+                    self.folder.event("early stop", step=self.done, best_step=self.standing.best_step)
+                    break
+                waiting = time.perf_counter()
+                micros = next(batches)
+                self.waited += time.perf_counter() - waiting
+                self.one(self.done, micros)
+                self.correct_plan()
+                last = self.done == self.total
+                if last or (settings.eval_every and self.done % settings.eval_every == 0):
+                    with self.saved_on_failure():
+                        self.evaluate(last=last)
+                stop = self.asked.code is not None or self.out_of_patience()
+                if stop or self.fresh_best or self.regular(self.done):
+                    self.save()
+                if self.asked.code is not None and not last:
+                    self.flush()
+                    raise Stopped(f"stopped at step {self.done:,} of {self.total:,}; saved. "
+                                  f"Go on with: anyformer resume {self.folder.path}", code=self.asked.code)  # fmt: skip
+            self.flush()
+
+    def one(self, step: int, micros: list[Any]) -> None:
+        """A step, and what is to be known of it."""
+        with self.enough_memory(lambda: micros):
+            moment = self.engine.step(step, micros)
+        self.pending.append(moment)
+        late = self.engine.late
+        looked_at = self.pending[-2:-1] if late else self.pending[-1:]
+        for found in looked_at:
+            if not self.engine.finite(found):
+                self.diverged(found, micros if not late else self.steps[found.step - 1])
+        if step == 0:  # a part of one's own may count in buffers, which no checkpoint holds: known now, not at the end
+            check_buffers(self.config.model, self.model, "the model")
+        self.done = step + 1
+        if len(self.pending) >= (LATE if late else 1) or self.done == self.total:
+            self.flush()
+
+    def correct_plan(self) -> None:
+        """Change the number of steps where the clock asks for it; it is written down before a step depends on it."""
+        if self.budget is None or self.pending or self.done < self.decided or self.done == self.total:
+            return
+        found = self.budget.corrected(self.plan, self.done, self.elapsed(), self.pace, self.every)
+        if found is None:
+            return
+        facts = self.folder.read_json(PLAN_FILE)
+        facts["corrections"] = [*(facts.get("corrections") or ()), asdict(found)]
+        self.folder.write_json(PLAN_FILE, facts)
+        self.plan.correct(found)
+        self.folder.update(total=found.steps)
+        self.folder.event("plan", step=found.step, steps=found.steps)
+        self.progress.planned(found.steps)
+
+    @property
+    def every(self) -> int:
+        """Steps from one evaluation to the next."""
+        return self.config.training.eval_every or self.total
+
+    def flush(self) -> None:
+        """Read the losses of the last steps and write them down."""
+        if not self.pending:
+            return
+        for found in self.pending:
+            if not self.engine.finite(found):
+                self.diverged(found, self.steps[found.step - 1])
+        rows = [line_of(moment) for moment in self.pending]
+        self.folder.append(METRICS_FILE, rows)
+        clock = time.perf_counter()
+        seconds, count = max(1e-9, clock - self.lap - self.paused), len(self.pending)
+        last = rows[-1]
+        self.pace.stepped(count, seconds)
+        self.progress.step(self.done, seconds, last["loss"], last["lr"], last["grad_norm"], self.waited)
+        per_second = count * self.progress.per_step / seconds
+        self.folder.append(SPEED_FILE, [{"step": self.done, "seconds": round(seconds / count, 6),
+                                         f"{self.progress.unit}_per_s": round(per_second, 1),
+                                         "wait": round(self.waited / seconds, 4)}])  # fmt: skip
+        self.lap, self.waited, self.paused = clock, 0.0, 0.0
+        self.pending = []
+
+    # ------------------------------------------------------------ between steps
+
+    def evaluate(self, *, last: bool) -> None:
+        """Judge the validation rows, remember the best, and let a language model write."""
+        began = time.perf_counter()
+        self.flush()
+        if self.data.valid is not None:
+            self.progress.doing("evaluating")
+            with self.enough_memory(lambda: self.steps[self.done - 1]), self.engine.judged() as model:
+                with routed(model) as experts:
+                    answers = self.judge(model, self.data.valid, most=self.config.training.eval_rows, decode=False)
+                self.sample(model, last=last)
+            scores = scored(answers)
+            if self.standing.take(scores[self.standing.metric], scores.get("loss"), self.done):
+                self.fresh_best = True
+            line: dict[str, Any] = {"step": self.done, "eval": {"split": "valid", **scores}}
+            self.folder.append(METRICS_FILE, [line | experts.facts()])
+            self.progress.judged(self.done, scores)
+            faults.point("evaluated")
+        seconds = time.perf_counter() - began
+        self.paused += seconds
+        self.pace.evaluated(seconds)
+
+    def sample(self, model: Any, *, last: bool) -> None:
+        """Let a language model write; a text that cannot be written is no reason to stop."""
+        try:
+            write_sample(self, model, last=last)
+        except Exception as error:
+            self.folder.event("sample failed", step=self.done, error=in_short(error))
+
+    @contextmanager
+    def saved_on_failure(self) -> Iterator[None]:
+        """Steps that are done are kept even where what comes between them fails."""
+        try:
+            yield
+        except Exception:
+            with suppress(Exception):  # the first error is the one to tell
+                self.save()
+            raise
+
+    fresh_best: bool = False
+
+    def out_of_patience(self) -> bool:
+        """Whether enough passes over the data, and enough evaluations, have shown nothing better."""
+        patience, best = self.config.training.patience, self.standing.best_step
+        if patience is None or best is None or self.standing.since < LEAST_EVALUATIONS:
+            return False
+        return self.done - best >= patience * self.order.steps
+
+    def save(self) -> None:
+        """Commit a checkpoint, then delete the oldest; the best one and the newest stay."""
+        began = time.perf_counter()
+        self.flush()
+        self.progress.doing("saving")
+        self.refuse_spoilt()
+        path = self.folder.checkpoints / store.checkpoint_name(self.done)
+        if store.problem(path):
+            store.flush(self.folder.path / METRICS_FILE)  # what is saved has its lines, whatever happens to the machine
+            save_checkpoint(path, self.config, self.data, self.engine, self.done, vars(self.standing))
+        faults.point("saved")
+        self.tidy()
+        self.fresh_best = False
+        self.progress.note(f"saved step {self.done:,}")
+        seconds = time.perf_counter() - began
+        self.paused += seconds
+        self.pace.saved(seconds)
+
+    def tidy(self) -> None:
+        """After a save, or one that was cut short: delete old checkpoints, and let run.json say how the run stands."""
+        best = self.standing.best_step
+        store.rotate(self.folder.checkpoints, self.config.training.keep, [] if best is None else [best],
+                     newest=self.done, counts=self.regular)  # fmt: skip
+        value = None if self.standing.best is None else {"metric": self.standing.metric, "value": self.standing.best}
+        self.folder.update(step=self.done, best_step=best, best=value, **self.spent())
+
+    def regular(self, step: int) -> bool:
+        """Whether a run that nobody stops saves at this step; a stop's own checkpoint goes when the next one is there,
+        so that a run leaves the same checkpoints however often it was stopped."""
+        return step == self.total or step % (self.config.training.save_every or self.total) == 0
+
+    def refuse_spoilt(self) -> None:
+        """A checkpoint with a weight that is not finite could only be resumed into the same failure."""
+        for name, value in self.engine.weights().items():
+            if not bool(torch.isfinite(value).all()):
+                raise Diverged(f"step {self.done:,}: the weight {name} is not finite", where=str(self.folder.path),
+                               fix="lower the rate: --set training.optimizer.rate=0.0003",
+                               details=["it was not saved; the checkpoint before is whole"])  # fmt: skip
+
+    def elapsed(self) -> float:
+        """Seconds of this run, in all its processes."""
+        return self.seconds + time.perf_counter() - self.started
+
+    def spent(self) -> dict[str, Any]:
+        return {"seconds": round(self.elapsed(), 1)}
+
+    def new_progress(self) -> Progress:
+        """What the display reads."""
+        tokens = self.config.task == "lm"
+        per_step = self.batch * (self.data.train.length if tokens else 1)  # type: ignore[attr-defined]
+        metric = self.standing.metric
+        gpu = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else ""
+        # Six operations a weight and token: two forward, four backward; attention and rows of padding are left out.
+        flops = 6 * sum(p.numel() for p in self.model.parameters()) * per_step if tokens else None
+        return Progress(
+            self.total, per_step, unit="tokens" if tokens else "rows", metric=metric,
+            better="lower" if direction(metric) == "min" else "higher", first=self.done, title=self.folder.path.name,
+            memory=lambda: memory_of(self.device), flops_per_step=flops,
+            peak=peak_flops(gpu, self.config.training.precision) if gpu else None,
+        )  # fmt: skip
+
+    # ------------------------------------------------------------ when it goes wrong
+
+    def diverged(self, moment: Moment, micros: list[Any]) -> None:
+        """Stop before anything is spoilt: the weights are those of the step before."""
+        step = moment.step - 1
+        rows, tensor = self.engine.culprit(moment, micros)
+        all_rows = torch.cat([batch.rows for batch in micros]).tolist()
+        shown = [self.data.train.place(row) for row in (rows or all_rows)[:5]]
+        self.done = step
+        self.folder.append(METRICS_FILE, [line_of(found) for found in self.pending if found.step <= moment.step])
+        self.pending = []
+        self.folder.write("crash.txt", f"step {moment.step}: {tensor} is not finite\nrows {all_rows}\n")
+        best = "" if not rows else f" at {shown[0]}"
+        raise Diverged(
+            f"step {moment.step:,}: {tensor} is not finite (loss {float(moment.loss)}){best}; rows {all_rows[:8]}",
+            where=str(self.folder.path), fix="lower the rate: --set training.optimizer.rate=0.0003",
+            details=[f"row {place}" for place in shown] + ["weights are those of the step before; nothing was spoilt"],
+        )  # fmt: skip
+
+    def enough_memory(self, micros: Callable[[], list[Any]]) -> AbstractContextManager[None]:
+        """Where memory runs out inside, what was tried is said, and three ways down."""
+        return enough_memory(lambda: too_large(
+            self.config.training, self.done + 1, len(micros()[0]), self.data.preprocess.length, self.folder.path
+        ))  # fmt: skip
+
+
+# ---------------------------------------------------------------- small things
+
+
+def memory_of(device: torch.device) -> Memory:
+    return usage(str(device))
+
+
+def in_short(error: Exception) -> str:
+    """An error as a line of a log."""
+    return f"{type(error).__name__}: {error}"[:200]
+
+
+def length_words(training: Any, found: Measured, order: Order) -> list[str]:
+    """How long it will take, and how much memory."""
+    epochs = training.steps / order.steps
+    seconds = training.steps * found.step + found.pauses
+    limit = f" of {found.limit / 2**30:,.1f} GB" if found.limit else ""
+    return [
+        f"steps    {training.steps:,} ({epochs:,.1f} passes over the data), {found.step * 1e3:,.1f} ms each: about "
+        f"{duration(seconds)}; {'compiled' if training.compile else 'not compiled'}",
+        f"memory   {found.memory / 2**30:,.2f} GB{limit} in the first steps",
+    ]
