@@ -9,19 +9,17 @@ import numpy as np
 
 from anyformer.data.columns.fitted import Category, Column, Date, Image, Number, Sentence, Sound, Text, fit_column
 from anyformer.data.columns.parsed import Parsed
-from anyformer.data.decide import Decision, name_of
-from anyformer.data.detection_target import Things
+from anyformer.data.decision import Decision
 from anyformer.data.frame import Frame
-from anyformer.data.series_target import Future
+from anyformer.data.inputs import name_of
 from anyformer.data.settings import Data
-from anyformer.data.targets import Answer, Classes, Tags, Target, Values
+from anyformer.data.targets import Classes, Target
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.errors import UserError, did_you_mean
 from anyformer.safe_read import inside, read_text
 from anyformer.spec import Spec
 
 FILE = "preprocess.json"
-Part = Literal["text", "table", "image", "sound", "series"]
 
 
 class Preprocess(Spec):
@@ -48,7 +46,7 @@ class Preprocess(Spec):
     @property
     def labels(self) -> tuple[str, ...] | None:
         """The names of the classes or tags."""
-        return self.target.labels if isinstance(self.target, Classes | Tags | Things) else None
+        return None if self.target is None else self.target.label_names()
 
     @property
     def multi(self) -> bool:
@@ -60,19 +58,24 @@ class Preprocess(Spec):
         return [column for column in self.columns or () if isinstance(column, kinds)]
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[str, ...]:
         """What a row consists of: text, table, image, sound, in this order."""
-        if isinstance(self.target, Future):
-            return ("series",)
-        found: list[Part] = ["text"] if self.of(Text, Sentence) else []
+        if self.target is not None and self.target.part:
+            return (self.target.part,)
+        found = ["text"] if self.of(Text, Sentence) else []
         found += ["table"] if self.of(Number, Category, Date) else []
         found += ["image"] if self.of(Image) else []
         return (*found, "sound") if self.of(Sound) else tuple(found)
 
     @property
+    def writes_text(self) -> bool:
+        """Whether the answer is text."""
+        return self.target is not None and self.target.writes_text
+
+    @property
     def pair(self) -> bool:
         """Whether a row is two texts and nothing else."""
-        return self.task != "translate" and self.parts == ("text",) and len(self.of(Text)) == 2
+        return not self.writes_text and self.parts == ("text",) and len(self.of(Text)) == 2
 
     @property
     def numbers(self) -> int:
@@ -105,20 +108,9 @@ def fit_preprocess(
         elif kind == "category":
             cells = frame.column(name).take(rows)
         columns.append(fit_column(name, kind, cells, settings.columns, seed=seed, form=form))
-    target = fit_target(frame, decision, rows, settings, labels)
-    return Preprocess(task=decision.task, columns=tuple(columns), target=target, unknown=settings.columns.unknown)
-
-
-def fit_target(frame: Frame, decision: Decision, rows: np.ndarray, settings: Data, labels: list[str] | None) -> Target:
-    """What is predicted, as the training rows have it."""
-    if decision.task == "translate":
-        return Answer(names=decision.target)
     trained = frame.of(decision.target).take(rows)
-    if decision.task == "tag":
-        return Tags.fit(trained, decision.target, labels)
-    if decision.task == "regress":
-        return Values.fit(trained, decision.target, scale=settings.columns.target_scale)
-    return Classes.fit(trained, decision.target, decision.form, labels)
+    target = decision.task.fit_target(trained, decision, settings, labels)
+    return Preprocess(task=decision.task.name, columns=tuple(columns), target=target, unknown=settings.columns.unknown)
 
 
 def fitting(frame: Frame, preprocess: Preprocess) -> tuple[Frame, list[str]]:
@@ -142,7 +134,6 @@ def fitting(frame: Frame, preprocess: Preprocess) -> tuple[Frame, list[str]]:
 
 def sizes(preprocess: Preprocess, tokenizer: Tokenizer | None = None) -> dict[str, Any]:
     """What a network must be built for."""
-    target = preprocess.target
     found: dict[str, Any] = {"parts": list(preprocess.parts)}
     if tokenizer is not None:
         found |= {"vocab": tokenizer.size, "length": preprocess.length, "pad": tokenizer.pad}
@@ -154,14 +145,10 @@ def sizes(preprocess: Preprocess, tokenizer: Tokenizer | None = None) -> dict[st
         found |= {"image": image.size, "channels": image.channels}
     for sound in preprocess.of(Sound):
         found |= {"rate": sound.rate, "samples": sound.samples, "loudness": [sound.mean, sound.deviation]}
-    if isinstance(target, Classes | Tags | Things):
-        found |= {"classes": len(target.labels), "multi": preprocess.multi}
-    if isinstance(target, Things):
-        found["objects"] = target.most
-    if isinstance(target, Future):
-        return found | {"length": preprocess.length, "numbers": len(target.names), "outputs": target.horizon}
-    if isinstance(target, Values):
-        found["outputs"] = len(target.names)
+    if preprocess.target is not None:
+        found |= preprocess.target.sizes()
+        if preprocess.target.part:
+            found["length"] = preprocess.length
     if preprocess.start is not None:
         found["start"] = preprocess.start
     return found

@@ -60,6 +60,8 @@ class Estimator(BaseEstimator):
     """
 
     task: ClassVar[str] = "classify"
+    stacks: ClassVar[tuple[str, ...]] = ("stack",)  # where its network's blocks are
+    numeric_target: ClassVar[bool] = False
     kinds: ClassVar[tuple[str, ...]] = ()  # of columns it reads; none: all
     other: ClassVar[str] = "MixedClassifier"  # the estimator for columns of other kinds
 
@@ -141,16 +143,15 @@ class Estimator(BaseEstimator):
 
     def _parts(self) -> dict[str, Any]:
         """The parts of the model that were chosen one by one, as settings."""
-        stacks = ("encoder.stack", "decoder.stack") if self.task == "translate" else ("stack",)
         found = {}
         for name, part in (("norm", self.norm), ("mixer", self.mixer), ("relative", self.position)):
             if part is None:
                 continue
             if name == "relative" and is_absolute(part):
-                for stack in stacks:
+                for stack in self.stacks:
                     found[f"model.{stack.replace('stack', 'embed')}.position"] = part
             else:
-                for stack in stacks:
+                for stack in self.stacks:
                     found[f"model.{stack}.block.{name}"] = part
         return found
 

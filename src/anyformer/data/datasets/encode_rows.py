@@ -32,7 +32,7 @@ def encode(
     counts = Counts(len(frame))
     if "table" in preprocess.parts:
         encode_table(frame, preprocess, arrays, counts, train, parsed or Parsed(frame))
-    if preprocess.task == "translate":
+    if preprocess.writes_text:
         preprocess = encode_pairs(frame, preprocess, needed(tokenizer), arrays, counts, train)
     elif preprocess.of(Sentence):
         preprocess = encode_sentences(frame, preprocess, needed(tokenizer), arrays, counts, train)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.data.prepared import Prepared
-from anyformer.inference.judge import Judge
 from anyformer.slots import compiles
+from anyformer.tasks import Evaluator, find
 from anyformer.training.duration import FINAL, Budget, Plan
 from anyformer.training.loader import Steps
 from anyformer.training.settings import Config, Training
@@ -51,9 +51,11 @@ def measure(
     if settings.compile == "auto":
         rows = len(data.train)
         sizes = sizes_for(data)
-        count = settings.steps or default_steps(config.task, sizes, rows, settings.batch or 1, start=bool(config.start))
+        count = settings.steps or default_steps(
+            find(config.task), sizes, rows, settings.batch or 1, start=bool(config.start)
+        )
         planned = count * seconds if settings.minutes is None else settings.minutes * 60
-        fixed = config.task == "lm" or sizes.parts in (["table"], ["image"], ["sound"])  # one shape, so one compilation
+        fixed = find(config.task).has_one_shape(sizes)  # so that one compilation is enough
         if planned > LONG and fixed and compiles(config.model) and compiler(device):
             why = f"about {planned / 60:.0f} minutes without"
     compiled = settings.compile is True or bool(why)
@@ -107,10 +109,10 @@ def judging(model: nn.Module, config: Config, data: Prepared) -> float:
     """Seconds that judging one validation row takes."""
     assert data.valid is not None
     micro = config.training.micro_batch or 32
-    judge = Judge(config.objective, data.preprocess, data.tokenizer, batch=max(32, micro))
+    evaluator = Evaluator(config.objective, data.preprocess, data.tokenizer, batch=max(32, micro))
     count = min(len(data.valid), JUDGED)
     began = time.perf_counter()
-    judge(model, data.valid, most=count, decode=False)
+    evaluator(model, data.valid, most=count, decode=False)
     return (time.perf_counter() - began) / max(1, count)
 
 
@@ -120,13 +122,13 @@ def writing(model: nn.Module, config: Config, data: Prepared, row: float) -> flo
     Fresh weights rarely end a text, so that this is rather too much.
     """
     side = data.valid if data.test is None else data.test
-    if config.task != "translate" or side is None or not len(side):
+    if not find(config.task).decodes or side is None or not len(side):
         return 0.0
     size = max(32, config.training.micro_batch or 32)
-    judge = Judge(config.objective, data.preprocess, data.tokenizer, batch=size)
+    evaluator = Evaluator(config.objective, data.preprocess, data.tokenizer, batch=size)
     count = min(len(side), JUDGED)
     began = time.perf_counter()
-    judge(model, side, most=count, decode=True)
+    evaluator(model, side, most=count, decode=True)
     # A batch takes about as long as a few of its rows: one token after the other, all rows at once.
     return max(0.0, time.perf_counter() - began - row * count) * -(-len(side) // size)
 
@@ -147,7 +149,7 @@ def compiler(device: torch.device) -> bool:
 
 def sizes_for(data: Prepared) -> Any:
     from anyformer.data.preprocess import sizes
-    from anyformer.training.setup.network import Sizes
+    from anyformer.tasks.network import Sizes
 
     return Sizes(**sizes(data.preprocess, data.tokenizer))
 
@@ -166,7 +168,7 @@ def decide_length(
     steps, budget = settings.steps, None
     if steps is None:
         wanted = default_steps(
-            config.task, sizes_for(data), len(data.train), settings.batch or 1, start=bool(config.start)
+            find(config.task), sizes_for(data), len(data.train), settings.batch or 1, start=bool(config.start)
         )
         limit = MINUTES["cpu" if device.type == "cpu" else "gpu"] if settings.minutes is None else settings.minutes
         most = wanted if settings.minutes is None else None

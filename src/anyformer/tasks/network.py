@@ -1,23 +1,23 @@
-"""Which network a data set gets: a preset by name or by default, with the sizes that the data dictates."""
+"""Networks for data: a preset with the vocabulary, lengths, columns and pixels that the data dictates."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anyformer.core.model import Model, Seq2Seq
 from anyformer.core.streams import Streams
-from anyformer.embeds import Frames, Joint, Maps, Patches, Queries, Series, Table, Tokens
+from anyformer.embeds import Frames, Joint, Maps, Patches, Table, Tokens
+from anyformer.embeds.mel import bands
 from anyformer.errors import UserError
-from anyformer.heads import LM, Boxes, Distilled, Pair, Pooled, Regress, TokenHead
+from anyformer.heads import Pair, Pooled, Regress
 from anyformer.positions import Grid, Learned
-from anyformer.presets import preset
 from anyformer.slots import Backbone, Embed, Head, Network
-from anyformer.spec import fields_of, replace_in
-from anyformer.training.setup.network_signals import forecaster, sounds
+from anyformer.spec import fields_of
 
-LARGE = 200_000  # tokens, rows or images from which a GPU is worth the larger default
-NAMES = {"lm": "decoder", "classify": "encoder", "regress": "encoder", "tag": "encoder", "translate": "translator"}
+if TYPE_CHECKING:
+    from anyformer.tasks.base import RowTask, Task
 
 
 @dataclass
@@ -43,74 +43,45 @@ class Sizes:
     objects: int = 0
 
 
-def default_preset(task: str, sizes: Sizes, *, gpu: bool) -> str:
-    """The preset for a task and kind of data when none is named."""
-    if task == "detect":
-        return "detr-r50-tiny"
-    if sizes.parts in (["table"], ["series"]):
-        return "ft-transformer" if sizes.parts == ["table"] else "patchtst-small"
-    kind = {"image": "vit", "sound": "sound"}.get(sizes.parts[0], "") if len(sizes.parts) == 1 else ""
-    kind = kind or NAMES[task]
-    return f"{kind}-{'small' if gpu else 'mini'}"
+def preset_for_parts(parts: Sequence[str], *, gpu: bool) -> str:
+    """The preset for rows of these parts when none is named."""
+    if list(parts) == ["table"]:
+        return "ft-transformer"
+    kind = {"image": "vit", "sound": "sound"}.get(parts[0], "encoder") if len(parts) == 1 else "encoder"
+    return f"{kind}-{size_for(gpu)}"
 
 
-def network(name: str, task: str, sizes: Sizes) -> Network:
-    """The preset's spec with vocabulary, lengths, columns, pixels and head as the data needs them."""
-    return fitted(preset(name), name, task, sizes)
+def size_for(gpu: bool) -> str:
+    """The size of a default preset."""
+    return "small" if gpu else "mini"
 
 
-def fitted(spec: Network, name: str, task: str, sizes: Sizes) -> Network:
-    """A spec with the sizes of the data; one that cannot do the task is refused by name."""
-    if task == "translate":
-        if not isinstance(spec, Seq2Seq):
-            raise unfit(name, "has no encoder and decoder, which translation needs", "translator-mini")
-        return pair_of(spec, sizes)
+def fit_row_network(task: RowTask, spec: Network, name: str, sizes: Sizes) -> Network:
+    """A spec for rows: an embedding of their parts, the stack as it is, and the head of the task."""
     if isinstance(spec, Streams):
-        return two_streams(spec, name, task, sizes)
-    if task == "detect":
-        return detector(spec, name, sizes)
-    if not isinstance(spec, Model):
-        kind = "an encoder-decoder" if isinstance(spec, Seq2Seq) else f"a {type(spec).__name__}"
-        raise unfit(name, f"is {kind}, which does not {task}", default_preset(task, sizes, gpu=False))
-    if task == "lm":
-        return language(spec, name, sizes)
-    if task == "forecast":
-        if not isinstance(spec.embed, Series):
-            raise unfit(name, "does not read time series", "patchtst-small")
-        return forecaster(spec, sizes)
-    embed = embedding(spec, name, sizes)
-    return spec.replace(embed=embed, head=head_for(spec, embed, task, sizes))
+        return two_streams(spec, name, sizes)
+    made = require_model(spec, name, task, sizes)
+    embed = embedding(made, name, sizes)
+    return made.replace(embed=embed, head=task.head(made.head, pooling(made, embed), sizes))
+
+
+def require_model(spec: Network, name: str, task: Task, sizes: Sizes) -> Model:
+    """The spec, which must be one stack between an embedding and a head."""
+    if isinstance(spec, Model):
+        return spec
+    kind = "an encoder-decoder" if isinstance(spec, Seq2Seq) else f"a {type(spec).__name__}"
+    raise unfit(name, f"is {kind}, which does not {task.name}", task.default_preset(sizes, gpu=False))
 
 
 def unfit(name: str, why: str, instead: str) -> UserError:
     return UserError(f"the preset {name} {why}", where="--preset", fix=f"use {instead}")
 
 
-def language(spec: Model, name: str, sizes: Sizes) -> Model:
-    if not spec.stack.causal or not isinstance(spec.embed, Tokens):
-        raise unfit(name, "does not read text from left to right, which a language model must", "decoder-mini")
-    head = spec.head if isinstance(spec.head, LM) else LM(tied=True)
-    return spec.replace(embed=words(spec.embed, sizes), head=head)
-
-
-def pair_of(spec: Seq2Seq, sizes: Sizes) -> Seq2Seq:
-    source, target = spec.encoder.embed, spec.decoder.embed
-    if not isinstance(source, Tokens) or not isinstance(target, Tokens):
-        raise unfit("given", "does not read words", "translator-mini")
-    # What is written stands behind a start token, which takes a position of its own; BART has as many on both sides.
-    sizes = sizes if sizes.length is None else replace(sizes, length=sizes.length + 1)
-    return spec.replace(
-        encoder=spec.encoder.replace(embed=words(source, sizes)),
-        decoder=spec.decoder.replace(embed=words(target, sizes)),
-        head=spec.head or LM(tied=True),
-    )
-
-
-def two_streams(spec: Streams, name: str, task: str, sizes: Sizes) -> Streams:
+def two_streams(spec: Streams, name: str, sizes: Sizes) -> Streams:
     """Each part of the data in its own stream, the answer from both."""
     kinds = {Tokens: "text", Table: "table", Patches: "image"}
     reads = [kinds.get(type(side.embed), "nothing known") for side in (spec.first, spec.second)]
-    if task not in ("classify", "regress") or sizes.parts != reads:
+    if sizes.parts != reads:
         raise unfit(name, f"reads {reads[0]} beside {reads[1]}, for a class or numbers", "encoder-mini")
     one, two = (
         side.replace(embed=embedding(side, name, replace(sizes, parts=[part])))
@@ -118,22 +89,6 @@ def two_streams(spec: Streams, name: str, task: str, sizes: Sizes) -> Streams:
     )
     own = spec.head if isinstance(spec.head, Pair) else Pair()
     return spec.replace(first=one, second=two, head=own.replace(classes=sizes.classes or sizes.outputs))
-
-
-def detector(spec: Network, name: str, sizes: Sizes) -> Seq2Seq:
-    """An encoder of images and a decoder of queries, with the data's classes and queries enough for its objects."""
-    if not isinstance(spec, Seq2Seq) or not isinstance(spec.encoder.embed, Maps):
-        raise unfit(name, "has no decoder that asks an image for its objects", "detr-r50-tiny")
-    cells, asked = spec.encoder.embed, spec.decoder.embed
-    if not isinstance(asked, Queries):
-        raise unfit(name, "has no decoder that asks an image for its objects", "detr-r50-tiny")
-    colours = {"colours": sizes.channels} if "colours" in fields_of(type(cells.backbone)) else {}
-    cells = cells.replace(size=sizes.image or cells.size, backbone=cells.backbone.replace(**colours))
-    count = asked.count if sizes.objects <= asked.count else 2 * sizes.objects
-    return spec.replace(
-        encoder=spec.encoder.replace(embed=cells), decoder=spec.decoder.replace(embed=asked.replace(count=count)),
-        head=Boxes(classes=sizes.classes),
-    )  # fmt: skip
 
 
 def words(embed: Tokens, sizes: Sizes) -> Tokens:
@@ -207,23 +162,33 @@ def coloured(backbone: Backbone, size: int | tuple[int, int], colours: int) -> B
     return backbone.replace(**changes)
 
 
-def head_for(spec: Model, embed: Embed, task: str, sizes: Sizes) -> Head:
-    """The head of the task, in the style of the preset's own where it has one."""
+def sounds(embed: Frames, sizes: Sizes) -> Frames:
+    """Spectra of these clips; a patch as high as the preset's spectrum is as high as the data's."""
+    mels, (high, wide), (down, along) = bands(sizes.rate), embed.cell, embed.apart
+    whole = high == embed.mels
+    reach, step = round(embed.window * sizes.rate), max(1, round(embed.hop * sizes.rate))
+    frames = 1 + max(0, -((reach - sizes.samples) // step))  # rounded up: the last samples are heard
+    mean, std = sizes.loudness or (embed.mean, embed.std)
+    return embed.replace(
+        rate=sizes.rate, mels=mels, frames=max(wide, frames), mean=mean, std=std,
+        patch=(mels if whole else min(high, mels), wide), stride=(mels if whole else min(down, mels), along),
+        position=Grid() if isinstance(embed.position, Grid) else embed.position,
+    )  # fmt: skip
+
+
+def pooling(spec: Model, embed: Embed) -> str:
+    """How the rows of a model become one vector each: as its own head does, else as its tokens suggest."""
     own = spec.head
-    if task == "tag":
-        return TokenHead(classes=sizes.classes, dropout=getattr(own, "dropout", 0.0))
     led = isinstance(embed, Table | Patches | Maps | Frames) and embed.cls
     how = own.pool if isinstance(own, Pooled | Regress) else "first" if led else "last" if spec.stack.causal else "mean"
-    if isinstance(embed, Joint) and how in ("first", "lead"):
-        how = "mean"
-    style: dict[str, Any] = {"pool": how}
-    if isinstance(own, Pooled | Regress):
-        style |= {"norm": own.norm, "dense": bool(own.dense), "act": own.act, "dropout": own.dropout}
-    if task == "regress":
-        return Regress(outputs=sizes.outputs, **style)
-    if isinstance(own, Distilled):
-        return Distilled(classes=sizes.classes)
-    return Pooled(classes=sizes.classes, **style)
+    return "mean" if isinstance(embed, Joint) and how in ("first", "lead") else how
+
+
+def pooled_style(own: Head | None, pool: str) -> dict[str, Any]:
+    """Settings of a pooled head in the style of the preset's own, where it has one."""
+    if not isinstance(own, Pooled | Regress):
+        return {"pool": pool}
+    return {"pool": pool, "norm": own.norm, "dense": bool(own.dense), "act": own.act, "dropout": own.dropout}
 
 
 def longest(spec: Network) -> int | None:
@@ -234,8 +199,3 @@ def longest(spec: Network) -> int | None:
         limits = [spec.encoder.embed.limit, spec.decoder.embed.limit]
         return min((limit for limit in limits if limit is not None), default=None)
     return spec.embed.limit if isinstance(spec, Model) else None
-
-
-def with_changes(spec: Network, changes: dict[str, Any]) -> Network:
-    """The spec after `--set model.…`."""
-    return replace_in(spec, changes) if changes else spec  # type: ignore[return-value]
