@@ -153,7 +153,7 @@ def sizes(preprocess: Preprocess, tokenizer: Tokenizer | None = None) -> dict[st
     for image in preprocess.of(Image):
         found |= {"image": image.size, "channels": image.channels}
     for sound in preprocess.of(Sound):
-        found |= {"rate": sound.rate, "samples": sound.samples, "loudness": [sound.mean, sound.deviation]}
+        found |= {"sample_rate": sound.rate, "samples": sound.samples, "loudness": [sound.mean, sound.deviation]}
     if isinstance(target, Classes | Tags | Things):
         found |= {"classes": len(target.labels), "multi": preprocess.multi}
     if isinstance(target, Things):

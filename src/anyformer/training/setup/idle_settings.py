@@ -20,14 +20,14 @@ def refuse_idle(request: Request, prepared: Prepared) -> None:
         return
     parts, task = prepared.preprocess.parts, prepared.task
     there = {
-        "data.pictures": "image" in parts or task == "detect", "data.sounds": "sound" in parts,
-        "data.series": task == "forecast", "data.words": prepared.tokenizer is not None,
+        "data.images": "image" in parts or task == "detect", "data.audio": "sound" in parts,
+        "data.series": task == "forecast", "data.tokenizer": prepared.tokenizer is not None,
         "data.columns": "table" in parts or task in ("regress", "forecast"),
         "training.class_weights": task == "classify", "training.patience": prepared.valid is not None,
     }  # fmt: skip
     wanting = {
-        "data.pictures": "the data has no images", "data.sounds": "the data has no sounds",
-        "data.series": "only --task forecast cuts a series", "data.words": "the data has no text",
+        "data.images": "the data has no images", "data.audio": "the data has no sounds",
+        "data.series": "only --task forecast cuts a series", "data.tokenizer": "the data has no text",
         "data.columns": "the data has no columns of numbers or categories",
         "training.class_weights": "only classes have weights", "training.patience": "no rows validate",
     }  # fmt: skip

@@ -33,7 +33,7 @@ class Sizes:
     categories: list[int] | None = None
     image: int | tuple[int, int] | None = None
     channels: int = 3
-    rate: int = 16000
+    sample_rate: int = 16000
     samples: int = 16000
     loudness: list[float] | None = None
     classes: int = 0
@@ -160,7 +160,7 @@ def embedding(spec: Model, name: str, sizes: Sizes) -> Embed:
                 raise unfit(name, "does not read text", "encoder-mini")
             made.append(words(own, sizes))
         elif part == "sound":
-            own_frames = spec.embed if isinstance(spec.embed, Frames) else Frames(rate=16000, cls=False)
+            own_frames = spec.embed if isinstance(spec.embed, Frames) else Frames(sample_rate=16000, cls=False)
             if not isinstance(spec.embed, Frames) and len(sizes.parts) == 1:
                 raise unfit(name, "does not read sound", "sound-mini")
             made.append(sounds(own_frames, sizes))

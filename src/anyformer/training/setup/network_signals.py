@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 def sounds(embed: Frames, sizes: Sizes) -> Frames:
     """Spectra of these clips; a patch as high as the preset's spectrum is as high as the data's."""
-    mels, (high, wide), (down, along) = bands(sizes.rate), embed.cell, embed.apart
+    mels, (high, wide), (down, along) = bands(sizes.sample_rate), embed.cell, embed.apart
     whole = high == embed.mels
-    reach, step = round(embed.window * sizes.rate), max(1, round(embed.hop * sizes.rate))
+    reach, step = round(embed.window * sizes.sample_rate), max(1, round(embed.hop * sizes.sample_rate))
     frames = 1 + max(0, -((reach - sizes.samples) // step))  # rounded up: the last samples are heard
     mean, std = sizes.loudness or (embed.mean, embed.std)
     return embed.replace(
-        rate=sizes.rate, mels=mels, frames=max(wide, frames), mean=mean, std=std,
+        sample_rate=sizes.sample_rate, mels=mels, frames=max(wide, frames), mean=mean, std=std,
         patch=(mels if whole else min(high, mels), wide), stride=(mels if whole else min(down, mels), along),
         position=Grid() if isinstance(embed.position, Grid) else embed.position,
     )  # fmt: skip
