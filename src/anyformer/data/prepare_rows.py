@@ -60,7 +60,7 @@ def prepare_rows(
         arrays.put("sounded", work.kept)
     tokenizer, about = None, ""
     if preprocess.of(Text, Sentence):
-        tokenizer, about = tokenizer_for(frame, preprocess, train, settings.words, given, seed=seed)
+        tokenizer, about = tokenizer_for(frame, preprocess, train, settings.tokenizer, given, seed=seed)
         preprocess = worded(preprocess, tokenizer, settings, given)
     preprocess, counts = encode(frame, preprocess, tokenizer, arrays, train=train, parsed=work.parsed)
     if targets is not None and preprocess.target is not None:
@@ -82,8 +82,8 @@ def prepare_rows(
         "labels": label_counts(preprocess), "sizes": sizes(preprocess, tokenizer),
         "fingerprint": fingerprint(arrays, preprocess, tokenizer),
     }  # fmt: skip
-    seal(arrays, frame, preprocess, tokenizer, pictured.steps if pictured else None, facts, notes, settings.pictures,
-         settings.sounds)  # fmt: skip
+    seal(arrays, frame, preprocess, tokenizer, pictured.steps if pictured else None, facts, notes, settings.images,
+         settings.audio)  # fmt: skip
     tell(f"disk     {arrays.bytes / 1e6:,.1f} MB")
     made = opened(arrays)
     assert made is not None
@@ -126,7 +126,7 @@ class Rows:
                 fix=f"keep one: --types {names[1]}=skip",
             )  # fmt: skip
         found = decode_pictures(
-            self.frame, names[0], self.settings.pictures, self.arrays, steps=given.images, bad=self.settings.bad,
+            self.frame, names[0], self.settings.images, self.arrays, steps=given.images, bad=self.settings.bad,
             say=lambda line: tell(f"image    {line.removeprefix('images: ')}"),
         )  # fmt: skip
         # Where a row is more than its picture, one without it is still a row.
@@ -146,7 +146,7 @@ class Rows:
             raise UserError("several columns of images or recordings", where="columns",
                             fix=f"keep one: --types {names[-1]}=skip")  # fmt: skip
         found = decode_sounds(
-            self.frame, names[0], self.settings.sounds, self.arrays, fitted=None, bad=self.settings.bad,
+            self.frame, names[0], self.settings.audio, self.arrays, fitted=None, bad=self.settings.bad,
             say=lambda line: tell(f"sound    {line}"),
         )  # fmt: skip
         lost = found.broken if len(self.decision.inputs) > 1 else ~found.there
@@ -197,7 +197,7 @@ def with_sound(preprocess: Preprocess, heard: Heard, loud: tuple[float, float]) 
 
 def worded(preprocess: Preprocess, tokenizer: Tokenizer, settings: Data, given: Given) -> Preprocess:
     """The preprocessing with what the tokenizer and the model to start from say about text."""
-    limits = [limit for limit in (settings.words.length, given.length) if limit is not None]
+    limits = [limit for limit in (settings.tokenizer.max_length, given.length) if limit is not None]
     if not limits and given.tokenizer is not None and tokenizer.max_length is not None:
         limits = [min(tokenizer.max_length, 512)]
     start = None

@@ -144,7 +144,7 @@ def sizes(preprocess: Preprocess, tokenizer: Tokenizer | None = None) -> dict[st
     for image in preprocess.of(Image):
         found |= {"image": image.size, "channels": image.channels}
     for sound in preprocess.of(Sound):
-        found |= {"rate": sound.rate, "samples": sound.samples, "loudness": [sound.mean, sound.deviation]}
+        found |= {"sample_rate": sound.rate, "samples": sound.samples, "loudness": [sound.mean, sound.deviation]}
     if preprocess.target is not None:
         found |= preprocess.target.sizes()
         if preprocess.target.part:

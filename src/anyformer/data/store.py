@@ -15,7 +15,7 @@ from anyformer.data.images.preprocessing import FILE as IMAGES
 from anyformer.data.images.preprocessing import ImageSteps
 from anyformer.data.prepared import Prepared
 from anyformer.data.preprocess import FILE, Preprocess
-from anyformer.data.settings import Pictures, Sounds
+from anyformer.data.settings import AudioSettings, ImageSettings
 from anyformer.data.splits import SIDES
 from anyformer.data.tokenizers.tokenizer import Tokenizer, open_tokenizer
 from anyformer.errors import UserError
@@ -58,7 +58,7 @@ def fingerprint(arrays: Arrays, preprocess: Preprocess, tokenizer: Tokenizer | N
 
 def seal(
     arrays: Arrays, frame: Frame, preprocess: Preprocess, tokenizer: Tokenizer | None, images: ImageSteps | None,
-    facts: dict[str, Any], notes: list[str], pictures: Pictures, sounds: Sounds,
+    facts: dict[str, Any], notes: list[str], pictures: ImageSettings, sounds: AudioSettings,
 ) -> None:  # fmt: skip
     """Write what stands beside the arrays and close the folder."""
     folder = arrays.folder
@@ -89,11 +89,11 @@ def opened(arrays: Arrays) -> Prepared | None:
         tokenizer = open_tokenizer(folder) if (folder / "tokenizer_config.json").is_file() else None
         images = ImageSteps.read(folder / IMAGES) if (folder / IMAGES).is_file() else None
         frame = open_frame(arrays)
-        pictures = Pictures.from_dict(facts["pictures"])
+        pictures = ImageSettings.from_dict(facts["pictures"])
         made = assembled(arrays, frame, preprocess, tokenizer, images, pictures, facts["facts"], facts["notes"])
         for side in (made.train, made.valid, made.test):
             if isinstance(side, RowExamples) and "sounds" in facts:
-                side.sounds = Sounds.from_dict(facts["sounds"])
+                side.sounds = AudioSettings.from_dict(facts["sounds"])
         return made
     except (UserError, KeyError, TypeError, ValueError, OSError):
         return None
@@ -101,7 +101,7 @@ def opened(arrays: Arrays) -> Prepared | None:
 
 def assembled(
     arrays: Arrays, frame: Frame, preprocess: Preprocess, tokenizer: Tokenizer | None, images: ImageSteps | None,
-    pictures: Pictures, facts: dict[str, Any], notes: list[str],
+    pictures: ImageSettings, facts: dict[str, Any], notes: list[str],
 ) -> Prepared:  # fmt: skip
     """The three sides over one folder of arrays; a side without rows is None."""
     side = arrays["side"]

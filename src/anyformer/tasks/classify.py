@@ -116,7 +116,7 @@ class Classify(RowTask):
         """Images and sounds of one class each have their labels smoothed; classes are weighted where asked."""
         smooth = sizes.parts in (["image"], ["sound"]) and not sizes.multi
         weights = balanced_weights(counts, sizes.multi) if balanced and counts else None
-        return ClassLoss(multi=sizes.multi, smoothing=0.1 if smooth else 0.0, weights=weights)
+        return ClassLoss(multi=sizes.multi, label_smoothing=0.1 if smooth else 0.0, weights=weights)
 
     def objective_of(self, preprocess: Preprocess) -> Objective:
         return ClassLoss(multi=preprocess.multi)

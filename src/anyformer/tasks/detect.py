@@ -95,8 +95,10 @@ class Detect(Task):
 
     def habit(self, sizes: Sizes, *, start: bool) -> Habit:
         if start:
-            return Habit(epochs=50, batch=4, rate=1e-4, decay=1e-4, gpu_batch=16, gpu_rate=1e-4, layer_rate=0.9)
-        return Habit(epochs=300, batch=16, rate=5e-4, decay=1e-4, gpu_batch=32, gpu_rate=5e-4)
+            return Habit(
+                epochs=50, batch_size=4, lr=1e-4, weight_decay=1e-4, gpu_batch_size=16, gpu_lr=1e-4, layer_lr_decay=0.9
+            )
+        return Habit(epochs=300, batch_size=16, lr=5e-4, weight_decay=1e-4, gpu_batch_size=32, gpu_lr=5e-4)
 
     def next_command(self, run: Path) -> str:
         return f"anyformer predict {run} images/ -o out.csv"

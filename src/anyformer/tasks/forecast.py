@@ -89,7 +89,7 @@ class Forecast(NumberAnswers):
     def habit(self, sizes: Sizes, *, start: bool) -> Habit:
         if start:
             return FINE_TUNE
-        return Habit(epochs=20, batch=64, rate=1e-3, decay=0.0, gpu_batch=128, gpu_rate=1e-3, patience=6)
+        return Habit(epochs=20, batch_size=64, lr=1e-3, weight_decay=0.0, gpu_batch_size=128, gpu_lr=1e-3, patience=6)
 
     # ------------------------------------------------------------ evaluation
 

@@ -11,23 +11,27 @@ class Habit:
     """How one kind of data is usually trained."""
 
     epochs: int
-    batch: int
-    rate: float
-    decay: float
-    gpu_batch: int
-    gpu_rate: float
+    batch_size: int
+    lr: float
+    weight_decay: float
+    gpu_batch_size: int
+    gpu_lr: float
     patience: int | None = None  # passes over the data without a better evaluation
-    layer_rate: float = 1.0  # of each layer below the next
+    layer_lr_decay: float = 1.0  # of each layer below the next
 
 
 BY_PART = {
-    "text": Habit(epochs=20, batch=32, rate=1e-3, decay=0.1, gpu_batch=64, gpu_rate=5e-4),
-    "table": Habit(epochs=100, batch=256, rate=5e-4, decay=1e-5, gpu_batch=256, gpu_rate=3e-4, patience=40),
-    "image": Habit(epochs=40, batch=64, rate=1e-3, decay=0.05, gpu_batch=128, gpu_rate=1e-3),
-    "sound": Habit(epochs=40, batch=32, rate=1e-3, decay=0.05, gpu_batch=128, gpu_rate=1e-3),
+    "text": Habit(epochs=20, batch_size=32, lr=1e-3, weight_decay=0.1, gpu_batch_size=64, gpu_lr=5e-4),
+    "table": Habit(
+        epochs=100, batch_size=256, lr=5e-4, weight_decay=1e-5, gpu_batch_size=256, gpu_lr=3e-4, patience=40
+    ),
+    "image": Habit(epochs=40, batch_size=64, lr=1e-3, weight_decay=0.05, gpu_batch_size=128, gpu_lr=1e-3),
+    "sound": Habit(epochs=40, batch_size=32, lr=1e-3, weight_decay=0.05, gpu_batch_size=128, gpu_lr=1e-3),
 }
-MIXED = Habit(epochs=40, batch=32, rate=1e-3, decay=0.05, gpu_batch=128, gpu_rate=5e-4)
-FINE_TUNE = Habit(epochs=5, batch=16, rate=5e-5, decay=0.01, gpu_batch=32, gpu_rate=5e-5, layer_rate=0.9)
+MIXED = Habit(epochs=40, batch_size=32, lr=1e-3, weight_decay=0.05, gpu_batch_size=128, gpu_lr=5e-4)
+FINE_TUNE = Habit(
+    epochs=5, batch_size=16, lr=5e-5, weight_decay=0.01, gpu_batch_size=32, gpu_lr=5e-5, layer_lr_decay=0.9
+)
 
 
 def habit_for(parts: Sequence[str], *, start: bool) -> Habit:

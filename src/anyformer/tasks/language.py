@@ -21,7 +21,7 @@ from anyformer.data.files.fasta import by_residue
 from anyformer.data.files.path_kinds import kind_of_path
 from anyformer.data.gather import gather, origin_of, paths_of
 from anyformer.data.prepared import Given, Prepared, Say
-from anyformer.data.settings import Data, Split, Words
+from anyformer.data.settings import Data, Split, TokenizerSettings
 from anyformer.data.splits import FREE, SIDES, TRAIN
 from anyformer.data.unused import refuse_both, refuse_columns
 from anyformer.embeds import Tokens
@@ -110,8 +110,8 @@ class Language(Task):
 
     def habit(self, sizes: Sizes, *, start: bool) -> Habit:
         if start:
-            return replace(FINE_TUNE, layer_rate=1.0)
-        return Habit(epochs=20, batch=8, rate=3e-3, decay=0.1, gpu_batch=64, gpu_rate=1e-3)
+            return replace(FINE_TUNE, layer_lr_decay=1.0)
+        return Habit(epochs=20, batch_size=8, lr=3e-3, weight_decay=0.1, gpu_batch_size=64, gpu_lr=1e-3)
 
     def has_one_shape(self, sizes: Sizes) -> bool:
         return True
@@ -167,7 +167,7 @@ class Language(Task):
     def evaluate_files(self, evaluator: Evaluator, predictor: Any, files: Sequence[Path], say: Say) -> Answers | None:
         """All of some running text."""
         preprocess = evaluator.preprocess
-        settings = Data(split=Split(valid=0.0, test=0.0), words=Words(length=preprocess.length))
+        settings = Data(split=Split(valid=0.0, test=0.0), tokenizer=TokenizerSettings(max_length=preprocess.length))
         with scratch_folder() as cache:
             given = Given(tokenizer=evaluator.tokenizer, length=preprocess.length)
             if origin_of(files, None) == "fasta":

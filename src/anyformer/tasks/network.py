@@ -33,7 +33,7 @@ class Sizes:
     categories: list[int] | None = None
     image: int | tuple[int, int] | None = None
     channels: int = 3
-    rate: int = 16000
+    sample_rate: int = 16000
     samples: int = 16000
     loudness: list[float] | None = None
     classes: int = 0
@@ -115,7 +115,7 @@ def embedding(spec: Model, name: str, sizes: Sizes) -> Embed:
                 raise unfit(name, "does not read text", "encoder-mini")
             made.append(words(own, sizes))
         elif part == "sound":
-            own_frames = spec.embed if isinstance(spec.embed, Frames) else Frames(rate=16000, cls=False)
+            own_frames = spec.embed if isinstance(spec.embed, Frames) else Frames(sample_rate=16000, cls=False)
             if not isinstance(spec.embed, Frames) and len(sizes.parts) == 1:
                 raise unfit(name, "does not read sound", "sound-mini")
             made.append(sounds(own_frames, sizes))
@@ -164,13 +164,13 @@ def coloured(backbone: Backbone, size: int | tuple[int, int], colours: int) -> B
 
 def sounds(embed: Frames, sizes: Sizes) -> Frames:
     """Spectra of these clips; a patch as high as the preset's spectrum is as high as the data's."""
-    mels, (high, wide), (down, along) = bands(sizes.rate), embed.cell, embed.apart
+    mels, (high, wide), (down, along) = bands(sizes.sample_rate), embed.cell, embed.apart
     whole = high == embed.mels
-    reach, step = round(embed.window * sizes.rate), max(1, round(embed.hop * sizes.rate))
+    reach, step = round(embed.window * sizes.sample_rate), max(1, round(embed.hop * sizes.sample_rate))
     frames = 1 + max(0, -((reach - sizes.samples) // step))  # rounded up: the last samples are heard
     mean, std = sizes.loudness or (embed.mean, embed.std)
     return embed.replace(
-        rate=sizes.rate, mels=mels, frames=max(wide, frames), mean=mean, std=std,
+        sample_rate=sizes.sample_rate, mels=mels, frames=max(wide, frames), mean=mean, std=std,
         patch=(mels if whole else min(high, mels), wide), stride=(mels if whole else min(down, mels), along),
         position=Grid() if isinstance(embed.position, Grid) else embed.position,
     )  # fmt: skip

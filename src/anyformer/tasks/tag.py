@@ -101,7 +101,11 @@ class Tag(RowTask):
         return TokenHead(classes=sizes.classes, dropout=getattr(own, "dropout", 0.0))
 
     def habit(self, sizes: Sizes, *, start: bool) -> Habit:
-        return FINE_TUNE if start else Habit(epochs=20, batch=16, rate=1e-3, decay=0.1, gpu_batch=64, gpu_rate=1e-3)
+        return (
+            FINE_TUNE
+            if start
+            else Habit(epochs=20, batch_size=16, lr=1e-3, weight_decay=0.1, gpu_batch_size=64, gpu_lr=1e-3)
+        )
 
     def next_command(self, run: Path) -> str:
         return f"anyformer predict {run} new.conll"

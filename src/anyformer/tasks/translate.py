@@ -147,7 +147,11 @@ class Translate(RowTask):
         return made.replace(encoder=spec.encoder, decoder=spec.decoder, head=spec.head or made.head)
 
     def habit(self, sizes: Sizes, *, start: bool) -> Habit:
-        return FINE_TUNE if start else Habit(epochs=40, batch=64, rate=2e-3, decay=0.01, gpu_batch=128, gpu_rate=2e-3)
+        return (
+            FINE_TUNE
+            if start
+            else Habit(epochs=40, batch_size=64, lr=2e-3, weight_decay=0.01, gpu_batch_size=128, gpu_lr=2e-3)
+        )
 
     def has_one_shape(self, sizes: Sizes) -> bool:
         return False
@@ -272,7 +276,9 @@ def batches_of_equals(order: np.ndarray, values: np.ndarray, size: int) -> Itera
 
 def beam_search(objective: Objective, preprocess: Preprocess, tokenizer: Tokenizer, spec: Any) -> Generation:
     """How a translator writes: by beam, from its start token to its end token, within its decoder's positions."""
-    beams, penalty = (objective.beams, objective.length_penalty) if isinstance(objective, TranslationLoss) else (1, 1.0)
+    beams, penalty = (
+        (objective.num_beams, objective.length_penalty) if isinstance(objective, TranslationLoss) else (1, 1.0)
+    )
     longest, (places, _) = preprocess.length or 256, room(decoder_of(spec))
     if places is not None:
         longest = min(longest, places - 1)  # the start token has a position too

@@ -18,7 +18,7 @@ from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.examples import Draw
 from anyformer.data.frame import Frame
 from anyformer.data.prepared import Say
-from anyformer.data.settings import Sounds
+from anyformer.data.settings import AudioSettings
 from anyformer.embeds.mel import bands, log_mel
 from anyformer.errors import UserError
 
@@ -43,7 +43,7 @@ class Heard:
 
 
 def decode_sounds(
-    frame: Frame, column: str, settings: Sounds, arrays: Arrays, *, fitted: Sound | None, say: Say,
+    frame: Frame, column: str, settings: AudioSettings, arrays: Arrays, *, fitted: Sound | None, say: Say,
     bad: Literal["skip", "error"],
 ) -> Heard:  # fmt: skip
     """Decode every recording into `arrays["samples"]`; `fitted` says rate and length, else most clips do."""
@@ -130,11 +130,11 @@ def placed(error: UserError, frame: Frame, row: int) -> UserError:
     return UserError(error.what, where=f"{frame.place(row)} ({error.where})", fix=error.fix)
 
 
-def shape(heads: list[Head], settings: Sounds, fitted: Sound | None) -> tuple[int, int]:
+def shape(heads: list[Head], settings: AudioSettings, fitted: Sound | None) -> tuple[int, int]:
     """Samples a second and samples of the longest clip."""
     if fitted is not None and fitted.rate and fitted.samples:
         return fitted.rate, fitted.samples
-    rate = settings.rate or Counter(head.rate for head in heads).most_common(1)[0][0]
+    rate = settings.sample_rate or Counter(head.rate for head in heads).most_common(1)[0][0]
     seconds = np.array([head.samples / head.rate for head in heads])
     usual = min(float(seconds.max()), 1.5 * float(np.quantile(seconds, 0.95)), LONGEST)
     return rate, max(1, round((settings.seconds or usual) * rate))
@@ -170,7 +170,7 @@ def spectra(arrays: Arrays, clip: int, rate: int) -> torch.Tensor:
     wave = torch.from_numpy(arrays[NAME][starts[clip] : starts[clip + 1]].astype(np.float32) / LOUDEST)
     if len(wave) < window:
         return torch.zeros(bands(rate), 0, dtype=torch.float64)
-    return log_mel(wave[None], rate=rate, mels=bands(rate), window=window, hop=hop)[0].double()
+    return log_mel(wave[None], sample_rate=rate, mels=bands(rate), window=window, hop=hop)[0].double()
 
 
 def summaries(arrays: Arrays, at: np.ndarray, rate: int) -> np.ndarray:
@@ -197,7 +197,9 @@ def waves(arrays: Arrays, at: np.ndarray, samples: int) -> tuple[torch.Tensor, t
     return torch.from_numpy(found), torch.from_numpy(lengths)
 
 
-def varied(sound: torch.Tensor, lengths: torch.Tensor, rows: np.ndarray, draw: Draw, settings: Sounds) -> torch.Tensor:
+def varied(
+    sound: torch.Tensor, lengths: torch.Tensor, rows: np.ndarray, draw: Draw, settings: AudioSettings
+) -> torch.Tensor:
     """Each clip a little earlier or later and a little louder or softer, by the row and the epoch alone."""
     found = sound.clone()
     for at, row in enumerate(rows.tolist()):

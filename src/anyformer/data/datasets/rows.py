@@ -21,7 +21,7 @@ from anyformer.objectives.batch import Batch
 from anyformer.objectives.objective import IGNORED
 
 if TYPE_CHECKING:
-    from anyformer.data.settings import Pictures, Sounds
+    from anyformer.data.settings import AudioSettings, ImageSettings
 
 
 class RowExamples(Examples):
@@ -36,13 +36,13 @@ class RowExamples(Examples):
         *,
         pad: int = 0,
         images: ImageSteps | None = None,
-        pictures: Pictures | None = None,
+        pictures: ImageSettings | None = None,
     ) -> None:
         self.arrays, self.preprocess = arrays, preprocess
         self.known: Frame | None = frame
         self.rows, self.pad = np.asarray(rows, np.int64), pad
         self.images, self.pictures = images, pictures
-        self.sounds: Sounds | None = None  # how clips vary in training
+        self.sounds: AudioSettings | None = None  # how clips vary in training
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -14,7 +14,7 @@ from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.frame import Frame
 from anyformer.data.images.preprocessing import ImageSteps
 from anyformer.data.prepared import Say
-from anyformer.data.settings import Pictures
+from anyformer.data.settings import ImageSettings
 from anyformer.data.usable import empty
 from anyformer.errors import UserError
 
@@ -37,7 +37,7 @@ class Pictured:
 
 
 def decode_pictures(
-    frame: Frame, column: str, settings: Pictures, arrays: Arrays, *, steps: ImageSteps | None, say: Say,
+    frame: Frame, column: str, settings: ImageSettings, arrays: Arrays, *, steps: ImageSteps | None, say: Say,
     bad: Literal["skip", "error"],
 ) -> Pictured:  # fmt: skip
     """Decode every picture of a column, in processes, into `arrays["pixels"]` (N, C, H, W)."""

@@ -16,16 +16,17 @@ LEAST_STEPS = 200
 def default_training(task: Task, sizes: Sizes, rows: int, *, gpu: bool, start: bool, seed: int) -> Training:
     """The settings of a training on `rows` training rows (windows, for a language model)."""
     habit = task.habit(sizes, start=start)
-    wanted = habit.gpu_batch if gpu else habit.batch
+    wanted = habit.gpu_batch_size if gpu else habit.batch_size
     # A small data set still wants some tens of steps an epoch.
     batch = max(4, min(wanted, rows // 8)) if rows > 4 else rows
-    rate = habit.gpu_rate if gpu else habit.rate
     steps = max(LEAST_STEPS, habit.epochs * -(-rows // batch))
     # A pass over few rows is a handful of steps, and says little.
     patience = None if habit.patience is None else max(habit.patience, -(-LEAST_STEPS * batch // max(1, rows)))
     return Training(
-        steps=None, batch=batch, seed=seed, patience=patience,
-        optimizer=AdamW(rate=rate, decay=habit.decay, layer_rate=habit.layer_rate),
+        steps=None, batch_size=batch, seed=seed, patience=patience,
+        optimizer=AdamW(
+            lr=habit.gpu_lr if gpu else habit.lr, weight_decay=habit.weight_decay, layer_lr_decay=habit.layer_lr_decay
+        ),
         schedule=Linear(warmup=0.06) if start else Cosine(warmup=min(0.05, 200 / steps)),
     )  # fmt: skip
 

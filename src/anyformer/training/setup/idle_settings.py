@@ -21,14 +21,14 @@ def refuse_idle(request: Request, prepared: Prepared) -> None:
         return
     parts, task = prepared.preprocess.parts, find(prepared.task)
     there = {
-        "data.pictures": "image" in parts, "data.sounds": "sound" in parts,
-        "data.series": "series" in parts, "data.words": prepared.tokenizer is not None,
+        "data.images": "image" in parts, "data.audio": "sound" in parts,
+        "data.series": "series" in parts, "data.tokenizer": prepared.tokenizer is not None,
         "data.columns": "table" in parts or task.scales_numbers,
         "training.class_weights": task.weighs_classes, "training.patience": prepared.valid is not None,
     }  # fmt: skip
     wanting = {
-        "data.pictures": "the data has no images", "data.sounds": "the data has no sounds",
-        "data.series": "only --task forecast cuts a series", "data.words": "the data has no text",
+        "data.images": "the data has no images", "data.audio": "the data has no sounds",
+        "data.series": "only --task forecast cuts a series", "data.tokenizer": "the data has no text",
         "data.columns": "the data has no columns of numbers or categories",
         "training.class_weights": "only classes have weights", "training.patience": "no rows validate",
     }  # fmt: skip
