@@ -30,7 +30,9 @@ class Joint(Embed):
     )
 
     parts: tuple[Embed, ...]
+    """The embeddings whose tokens follow each other."""
     kinds: bool = True
+    """Whether a learned vector says which part a token is from."""
 
     @property
     def vocabulary(self) -> tuple[int, int | None] | None:

@@ -28,6 +28,7 @@ class Queries(Embed):
     about: ClassVar[About | None] = About("x = 0; q, k of every layer = W (x + E), E learned", "2005.12872", "n D")
 
     count: int = field(kw_only=False)
+    """Number of learned query tokens."""
 
     def check(self) -> None:
         if self.count < 1:

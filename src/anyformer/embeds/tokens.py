@@ -27,13 +27,21 @@ class Tokens(Embed):
     about: ClassVar[About | None] = About("x_t = E[id_t] + position + segment", "1706.03762", "T D")
 
     vocab: int
+    """Tokens in the vocabulary."""
     position: Position | None = None
+    """Absolute positions added to the tokens; none if not given."""
     segments: int = 0
+    """Number of segments, for pairs of texts; 0: none."""
     norm: Norm | None = None
+    """Norm of the tokens that come out; none if not given."""
     inner: int | None = None
+    """Channels of the table where they are fewer than the width (ALBERT)."""
     scale: bool = False
+    """Whether the table is multiplied by sqrt(width)."""
     dropout: float = 0.0
+    """Dropout probability."""
     frozen: bool = False
+    """Whether the table stays as initialised."""
 
     def check(self) -> None:
         if self.vocab < 1:

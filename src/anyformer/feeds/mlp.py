@@ -49,10 +49,15 @@ class MLP(Feed):
     )
 
     width: int | None = None
+    """Channels inside; 4 times the model's if not given."""
     act: Act = "gelu"
+    """Activation function."""
     gated: bool = False
+    """Whether a gate multiplies the inner channels (SwiGLU and the like)."""
     bias: bool = True
+    """Whether the linear layers have a bias."""
     dropout: float = 0.0
+    """Dropout probability."""
 
     def check(self) -> None:
         if self.width is not None and self.width < 1:

@@ -24,6 +24,7 @@ class Boxes(Head):
     about: ClassVar[About | None] = About("class = W h; box = sigmoid(W3 relu(W2 relu(W1 h)))", "2005.12872", "2 T D^2")
 
     classes: int
+    """Number of classes."""
 
     def check(self) -> None:
         if self.classes < 1:

@@ -23,6 +23,7 @@ class Distilled(Head):
     about: ClassVar[About | None] = About("logits = (W1 x_class + W2 x_distill) / 2", "2012.12877", "D classes")
 
     classes: int
+    """Number of classes."""
 
     def check(self) -> None:
         if self.classes < 1:

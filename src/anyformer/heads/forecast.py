@@ -26,8 +26,11 @@ class Forecast(Head):
         "y = [h_1; ...; h_N] W + b, times deviation plus mean of the window", "2211.14730", "V T D horizon"
     )
     horizon: int
+    """Steps to forecast."""
     patches: int
+    """Tokens of a channel."""
     dropout: float = 0.0
+    """Dropout probability."""
 
     def check(self) -> None:
         for name in ("horizon", "patches"):

@@ -25,8 +25,11 @@ class Pair(Head):
     """
 
     classes: int | None = None
+    """Logits; the features themselves if not given."""
     features: tuple[Feature, ...] = ("first", "second", "difference")
+    """What is made of the two vectors."""
     dropout: float = 0.0
+    """Dropout probability."""
 
     about: ClassVar[About | None] = About("W [u, v, |u - v|, u * v] + b, u and v the means", "1908.10084", "T D")
 

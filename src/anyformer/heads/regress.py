@@ -20,11 +20,17 @@ class Regress(Head):
     about: ClassVar[About | None] = About("y = W pool(x) + b", "2106.11959", "T D")
 
     outputs: int = 1
+    """Numbers to predict."""
     pool: Pool = "first"
+    """How the tokens become one vector."""
     norm: Norm | None = None
+    """Norm of the pooled vector."""
     dense: bool = False
+    """Whether a dense layer follows."""
     act: Act | None = None
+    """Activation of the dense layer."""
     dropout: float = 0.0
+    """Dropout probability."""
 
     def check(self) -> None:
         if self.outputs < 1:

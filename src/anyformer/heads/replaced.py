@@ -17,7 +17,9 @@ class Replaced(Head):
     """A dense layer with activation `act`, then one logit a token, (B,T,1): above 0 means replaced."""
 
     act: Act = "gelu"
+    """Activation function."""
     dropout: float = 0.0
+    """Dropout probability."""
 
     about: ClassVar[About | None] = About("p(replaced) = sigmoid(w . act(W h + b) + c)", "2003.10555", "T D^2")
 

@@ -19,6 +19,7 @@ class Span(Head):
     about: ClassVar[About | None] = About("start_t = w_s . x_t, end_t = w_e . x_t", "1810.04805", "T D")
 
     dropout: float = 0.0
+    """Dropout probability."""
 
     def check(self) -> None:
         if not 0 <= self.dropout < 1:

@@ -20,9 +20,13 @@ class TokenHead(Head):
     about: ClassVar[About | None] = About("logits_t = W x_t + b", "1810.04805", "T D classes")
 
     classes: int
+    """Number of classes."""
     dense: bool = False
+    """Whether a dense layer comes before the logits."""
     act: Act | None = None
+    """Activation of the dense layer."""
     dropout: float = 0.0
+    """Dropout probability."""
 
     def check(self) -> None:
         if self.classes < 1:

@@ -35,9 +35,13 @@ class AttendingRecurrent(Mixer):
     """
 
     cell: Kind = field(default="gru", kw_only=False)  # AttendingRecurrent("gru")
+    """Kind of recurrent cell."""
     hidden: int | None = None
+    """Units of the state; the width if not given."""
     context: Literal["attention", "every", "first"] = "attention"
+    """What a step knows of the source: attention over it, its ends, or the first state alone."""
     score: Score = "additive"
+    """How a state and a source token are scored."""
 
     looks_at_memory: ClassVar[bool] = True
     compiles: ClassVar[bool] = False

@@ -32,16 +32,27 @@ class Attention(Mixer):
     )
 
     heads: int
+    """Attention heads."""
     kv_heads: int | None = None
+    """Heads of keys and values, fewer than `heads` for GQA, 1 for MQA; as many as `heads` if not given."""
     key_size: int | None = None
+    """Channels of a query or key in one head; width / heads if not given."""
     value_size: int | None = None
+    """Channels of a value in one head; width / heads if not given."""
     bias: bool = True
+    """Whether the linear layers have a bias."""
     out_bias: bool | None = None
+    """Whether the output projection has a bias; as `bias` if not given."""
     scale: Scale = "sqrt"
+    """Factor on the scores."""
     qk_norm: Norm | None = None
+    """Norm of queries and keys; none if not given."""
     window: int | None = None
+    """Newest tokens that a token sees, itself included; all if not given."""
     soft_cap: float | None = None
+    """c in c tanh(scores / c); no cap if not given."""
     dropout: float = 0.0
+    """Dropout probability of the attention weights."""
 
     placed: ClassVar[bool] = True
     takes_added: ClassVar[bool] = True

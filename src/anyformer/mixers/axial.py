@@ -28,10 +28,15 @@ class Axial(Mixer):
     """
 
     heads: int
+    """Attention heads."""
     span: int = 127
+    """Cells of a row or column that a cell sees, half to either side."""
     joined: Literal["sequence", "sum"] = "sequence"
+    """Column, then row; or both at once, added."""
     bias: bool = True
+    """Whether the linear layers have a bias."""
     dropout: float = 0.0
+    """Dropout probability."""
 
     takes_added: ClassVar[bool] = True
     needs_grid: ClassVar[bool] = True

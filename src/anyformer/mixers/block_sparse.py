@@ -29,12 +29,19 @@ class BlockSparse(Mixer):
     """
 
     heads: int
+    """Attention heads."""
     block: int = 64
+    """Tokens of a block."""
     local: int = 1
+    """Blocks to either side that a token sees."""
     leading: int = 1
+    """First blocks that all tokens see."""
     kv_heads: int | None = None
+    """Heads of keys and values, fewer than `heads` for GQA, 1 for MQA; as many as `heads` if not given."""
     bias: bool = True
+    """Whether the linear layers have a bias."""
     dropout: float = 0.0
+    """Dropout probability."""
 
     takes_added: ClassVar[bool] = True
     takes_relative: ClassVar[bool] = True

@@ -24,9 +24,13 @@ class CoAttention(Mixer):
     """
 
     heads: int
+    """Attention heads."""
     key_size: int | None = None
+    """Channels of a query or key in one head; width / heads if not given."""
     bias: bool = True
+    """Whether the linear layers have a bias."""
     dropout: float = 0.0
+    """Dropout probability."""
 
     takes_added: ClassVar[bool] = True
     looks_at_memory: ClassVar[bool] = True

@@ -24,8 +24,11 @@ class Convolution(Mixer):
     """
 
     kernel: int = field(default=3, kw_only=False)  # Convolution(3)
+    """Tokens that a filter reaches over."""
     dilation: int = 1
+    """Distance of the tokens that a filter reads."""
     gated: bool = False
+    """Whether a second convolution gates the first."""
 
     about: ClassVar[About | None] = About(
         "y_t = b + sum_j W_j x_{t - j d}, j = 0 .. k-1; gated: y * sigmoid(y')",

@@ -28,12 +28,19 @@ class Cross(Mixer):
     )
 
     heads: int
+    """Attention heads."""
     kv_heads: int | None = None
+    """Heads of keys and values, fewer than `heads` for GQA, 1 for MQA; as many as `heads` if not given."""
     key_size: int | None = None
+    """Channels of a query or key in one head; width / heads if not given."""
     value_size: int | None = None
+    """Channels of a value in one head; width / heads if not given."""
     bias: bool = True
+    """Whether the linear layers have a bias."""
     scale: Scale = "sqrt"
+    """Factor on the scores."""
     dropout: float = 0.0
+    """Dropout probability."""
 
     placed: ClassVar[bool] = True
     takes_added: ClassVar[bool] = True

@@ -30,12 +30,19 @@ class Hyena(Mixer):
     """
 
     order: int = 2
+    """Number of gates."""
     short: int = 3
+    """Taps of the short filter over the projections."""
     longest: int = 1024
+    """Tokens back that a token sees, itself included."""
     bands: int = 16
+    """Sines and cosines of the lag that the filter network reads."""
     filter_width: int = 64
+    """Units of the filter network."""
     filter_depth: int = 3
+    """Layers of the filter network."""
     frequency: float = 10.0
+    """Where the speed of its sines starts."""
 
     takes_added: ClassVar[bool] = True
     exact: ClassVar[bool] = False

@@ -32,8 +32,11 @@ class LinearAttention(Mixer):
     """
 
     heads: int
+    """Attention heads."""
     feature: Literal["elu", "softplus"] = "elu"
+    """The positive feature map of queries and keys."""
     bias: bool = True
+    """Whether the linear layers have a bias."""
 
     takes_added: ClassVar[bool] = True
     about: ClassVar[About | None] = About(

@@ -29,10 +29,15 @@ class Local(Mixer):
     """
 
     heads: int
+    """Attention heads."""
     window: int
+    """Newest tokens that a token sees, itself included."""
     kv_heads: int | None = None
+    """Heads of keys and values, fewer than `heads` for GQA, 1 for MQA; as many as `heads` if not given."""
     bias: bool = True
+    """Whether the linear layers have a bias."""
     dropout: float = 0.0
+    """Dropout probability."""
 
     takes_added: ClassVar[bool] = True
     takes_relative: ClassVar[bool] = True

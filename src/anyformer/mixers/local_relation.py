@@ -28,8 +28,11 @@ class LocalRelation(Mixer):
     """
 
     window: int = 7
+    """Cells of a side of the neighbourhood."""
     share: int = 8
+    """Channels that share one set of weights."""
     fit: Fit = "squared"
+    """How a query and a key are compared."""
 
     takes_added: ClassVar[bool] = True
     needs_grid: ClassVar[bool] = True

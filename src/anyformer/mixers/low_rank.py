@@ -27,10 +27,15 @@ class LowRank(Mixer):
     """
 
     heads: int
+    """Attention heads."""
     rank: int
+    """Mixtures of keys and values that are attended to."""
     longest: int
+    """Longest text, in tokens."""
     bias: bool = True
+    """Whether the linear layers have a bias."""
     dropout: float = 0.0
+    """Dropout probability."""
 
     takes_added: ClassVar[bool] = True
     causal_form: ClassVar[bool] = False

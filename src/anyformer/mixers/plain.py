@@ -32,6 +32,7 @@ class Plain(Mixer):
     """
 
     score: Literal["scaled", "dot"] = "scaled"
+    """The product of two tokens, or that over sqrt(width)."""
 
     takes_added: ClassVar[bool] = True
     takes_relative: ClassVar[bool] = True

@@ -26,9 +26,13 @@ class Recurrent(Mixer):
     """
 
     cell: Kind = field(default="lstm", kw_only=False)  # Recurrent("gru")
+    """Kind of recurrent cell."""
     hidden: int | None = None
+    """Units of the state; the width if not given."""
     directions: Literal[1, 2] | None = None
+    """1 reads forwards only; one in a causal stack, else two if not given."""
     truncate: int | None = None
+    """Tokens after which the gradient is cut in training; nowhere if not given."""
 
     compiles: ClassVar[bool] = False
     about: ClassVar[About | None] = About(

@@ -28,10 +28,15 @@ class Window2D(Mixer):
     """
 
     heads: int
+    """Attention heads."""
     window: int = 7
+    """Cells of a side of a window."""
     shift: bool = False
+    """Whether windows are moved by half their side."""
     bias: bool = True
+    """Whether the linear layers have a bias."""
     dropout: float = 0.0
+    """Dropout probability."""
 
     takes_added: ClassVar[bool] = True
     needs_grid: ClassVar[bool] = True

@@ -20,6 +20,7 @@ class Regression(Objective):
 
     task: ClassVar[str] = "regress"
     measure: Literal["squared", "absolute", "huber"] = "squared"
+    """How a number that is off is counted."""
 
     def weight(self, batch: Batch) -> int:
         return int((~torch.isnan(batch.targets)).sum())

@@ -18,6 +18,7 @@ class Tag(Objective):
 
     task: ClassVar[str] = "tag"
     label_smoothing: float = 0.0
+    """Share of the target probability spread over all classes."""
 
     def check(self) -> None:
         if not 0 <= self.label_smoothing < 1:

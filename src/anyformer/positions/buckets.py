@@ -24,7 +24,9 @@ class Buckets(Relative):
     about: ClassVar[About | None] = About("score = q_i . k_j + b[h, bucket(i - j)]", "1910.10683", "H T S")
 
     buckets: int = 32
+    """Number of buckets of distances."""
     distance: int = 128
+    """Distance from which all share the last bucket."""
 
     wide_bias: ClassVar[bool] = True
 

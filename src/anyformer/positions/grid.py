@@ -28,9 +28,13 @@ class Grid(Position):
     about: ClassVar[About | None] = About("x_rc + P[r, c], resampled for another size", "2010.11929", "T D")
 
     rows: int | None = None
+    """Rows of patches; filled in by the embedding."""
     columns: int | None = None
+    """Columns of patches; filled in by the embedding."""
     extra: int | None = None
+    """Leading tokens with a vector of their own; filled in by the embedding."""
     resample: Literal["size", "scale"] = "size"
+    """How positions of another image size are interpolated."""
 
     def check(self) -> None:
         for name, least in (("rows", 1), ("columns", 1), ("extra", 0)):

@@ -21,7 +21,9 @@ class Learned(Position):
     about: ClassVar[About | None] = About("x_t + P[t]", "1705.03122", "T D")
 
     length: int = field(kw_only=False)  # Learned(1024)
+    """Longest text, in tokens."""
     offset: int = 0
+    """Rows of the table left unused at its start (RoBERTa and BART: 2)."""
 
     def check(self) -> None:
         if self.length < 1:

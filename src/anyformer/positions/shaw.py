@@ -27,7 +27,9 @@ class Shaw(Relative):
     )
 
     k: int = field(default=16, kw_only=False)  # Shaw(16)
+    """Distance beyond which all share one vector."""
     values_too: bool = True
+    """Whether values get vectors as well as keys."""
     shared: ClassVar[bool] = False
 
     def check(self) -> None:

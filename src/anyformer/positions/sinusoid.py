@@ -22,7 +22,9 @@ class Sinusoid(Position):
     about: ClassVar[About | None] = About("x_t + (sin(t w_i), cos(t w_i)), w_i = 10000^(-2i/D)", "1706.03762", "T D")
 
     base: float = 10000.0
+    """Base of the wavelengths."""
     layout: Literal["interleaved", "half"] = "interleaved"
+    """Sines and cosines in turn, or all sines first."""
 
     def check(self) -> None:
         if self.base <= 1:

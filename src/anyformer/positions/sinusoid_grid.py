@@ -28,7 +28,9 @@ class SinusoidGrid(Position):
     """
 
     base: float = 10000.0
+    """Base of the wavelengths."""
     leading: int | None = None
+    """Tokens before the cells, which get zeros; filled in by the embedding."""
 
     about: ClassVar[About | None] = About(
         "PE(y, x) = [sinusoid(2 pi y / rows), sinusoid(2 pi x / columns)], D / 2 channels each", "2005.12872", "T D"
