@@ -128,10 +128,10 @@ class Frames(Embed):
         return self.leading + self.grid[0] * self.grid[1]
 
     def build(self, width: int) -> nn.Module:
-        return FrameEmbedding(self, width)
+        return FramesModule(self, width)
 
 
-class FrameEmbedding(nn.Module):
+class FramesModule(nn.Module):
     def __init__(self, spec: Frames, width: int) -> None:
         super().__init__()
         self.spec = spec

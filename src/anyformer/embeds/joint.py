@@ -39,10 +39,10 @@ class Joint(Embed):
         return next((part.vocabulary for part in self.parts if part.vocabulary is not None), None)
 
     def build(self, width: int) -> nn.Module:
-        return JointEmbedding(self, width)
+        return JointModule(self, width)
 
 
-class JointEmbedding(nn.Module):
+class JointModule(nn.Module):
     def __init__(self, spec: Joint, width: int) -> None:
         super().__init__()
         self.spec = spec

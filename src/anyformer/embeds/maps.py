@@ -73,7 +73,7 @@ class Maps(Embed):
         if not self.project and self.backbone.channels != width:
             raise UserError(f"maps of {self.backbone.channels} channels meet a model {width} wide",
                             where="Maps.project", fix="use project=True")  # fmt: skip
-        return MapEmbedding(self, width)
+        return MapsModule(self, width)
 
 
 def cells(pixels: tuple[int, int], stride: int) -> tuple[int, int]:
@@ -81,7 +81,7 @@ def cells(pixels: tuple[int, int], stride: int) -> tuple[int, int]:
     return -(-pixels[0] // stride), -(-pixels[1] // stride)
 
 
-class MapEmbedding(nn.Module):
+class MapsModule(nn.Module):
     def __init__(self, spec: Maps, width: int) -> None:
         super().__init__()
         self.spec = spec

@@ -93,10 +93,10 @@ class Patches(Embed):
         return int(self.cls) + int(self.distill)
 
     def build(self, width: int) -> nn.Module:
-        return PatchEmbedding(self, width)
+        return PatchesModule(self, width)
 
 
-class PatchEmbedding(nn.Module):
+class PatchesModule(nn.Module):
     def __init__(self, spec: Patches, width: int) -> None:
         super().__init__()
         self.spec = spec

@@ -39,10 +39,10 @@ class Queries(Embed):
         return True
 
     def build(self, width: int) -> nn.Module:
-        return QueryEmbedding(self, width)
+        return QueriesModule(self, width)
 
 
-class QueryEmbedding(nn.Module):
+class QueriesModule(nn.Module):
     def __init__(self, spec: Queries, width: int) -> None:
         super().__init__()
         self.spec = spec

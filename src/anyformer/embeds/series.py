@@ -79,7 +79,7 @@ class Series(Embed):
         return (self.length + self.stride * self.repeat - self.patch) // self.stride + 1
 
     def build(self, width: int) -> nn.Module:
-        return SeriesEmbedding(self, width)
+        return SeriesModule(self, width)
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class SeriesContext(Context):
     spread: Tensor | None = None  # (B,1,V)
 
 
-class SeriesEmbedding(nn.Module):
+class SeriesModule(nn.Module):
     def __init__(self, spec: Series, width: int) -> None:
         super().__init__()
         self.spec = spec

@@ -50,10 +50,10 @@ class Table(Embed):
         return self.numbers + len(self.categories or ())
 
     def build(self, width: int) -> nn.Module:
-        return TableEmbedding(self, width)
+        return TableModule(self, width)
 
 
-class TableEmbedding(nn.Module):
+class TableModule(nn.Module):
     def __init__(self, spec: Table, width: int) -> None:
         super().__init__()
         self.spec = spec

@@ -59,12 +59,12 @@ class Tokens(Embed):
     def limit(self) -> int | None:
         return None if self.position is None else self.position.limit
 
-    def build(self, width: int, *, own_table: bool = True) -> TokenEmbedding:
+    def build(self, width: int, *, own_table: bool = True) -> TokensModule:
         """`own_table=False` leaves the table out: each pass is then given one (encoder-decoders share theirs)."""
-        return TokenEmbedding(self, width, own_table)
+        return TokensModule(self, width, own_table)
 
 
-class TokenEmbedding(nn.Module):
+class TokensModule(nn.Module):
     def __init__(self, spec: Tokens, width: int, own_table: bool) -> None:
         super().__init__()
         inner = width if spec.inner is None else spec.inner

@@ -74,10 +74,10 @@ class Experts(Feed):
         return self.top > 1 if self.renormalise is None else self.renormalise
 
     def build(self, width: int) -> nn.Module:
-        return RoutedExperts(self, width)
+        return ExpertsModule(self, width)
 
 
-class RoutedExperts(nn.Module):
+class ExpertsModule(nn.Module):
     """Tokens are sorted by expert, go through all experts in two grouped products, and come back to their places."""
 
     def __init__(self, spec: Experts, width: int) -> None:

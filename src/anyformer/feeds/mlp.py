@@ -66,10 +66,10 @@ class MLP(Feed):
             raise UserError(f"dropout {self.dropout} is not a share below 1", where="MLP", fix="use 0.1")
 
     def build(self, width: int) -> nn.Module:
-        return PointwiseMLP(self, width)
+        return MLPModule(self, width)
 
 
-class PointwiseMLP(nn.Module):
+class MLPModule(nn.Module):
     """Gate and value of an inner channel are neighbouring rows of `up`, (inner, 2): sharding keeps them together."""
 
     def __init__(self, spec: MLP, width: int) -> None:

@@ -31,10 +31,10 @@ class Boxes(Head):
             raise UserError(f"classes {self.classes} is below 1", where="Boxes", fix="give the number of kinds")
 
     def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:
-        return BoxesHead(self, width)
+        return BoxesModule(self, width)
 
 
-class BoxesHead(nn.Module):
+class BoxesModule(nn.Module):
     def __init__(self, spec: Boxes, width: int) -> None:
         super().__init__()
         self.spec = spec

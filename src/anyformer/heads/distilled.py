@@ -30,10 +30,10 @@ class Distilled(Head):
             raise UserError(f"classes {self.classes} is below 1", where="Distilled", fix="give the number of labels")
 
     def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:
-        return DistilledHead(self, width)
+        return DistilledModule(self, width)
 
 
-class DistilledHead(nn.Module):
+class DistilledModule(nn.Module):
     def __init__(self, spec: Distilled, width: int) -> None:
         super().__init__()
         self.out = nn.Linear(width, spec.classes)

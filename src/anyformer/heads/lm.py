@@ -60,10 +60,10 @@ class LM(Head):
             raise UserError(f"a table of {inner} channels cannot score {width}-wide tokens", where="head",
                             fix='use LM(transform="gelu"), which leads from one to the other')  # fmt: skip
         assert vocab is not None or self.vocab is not None
-        return LanguageHead(self, width, self.vocab or vocab or 0, inner)
+        return LMModule(self, width, self.vocab or vocab or 0, inner)
 
 
-class LanguageHead(nn.Module):
+class LMModule(nn.Module):
     def __init__(self, spec: LM, width: int, vocab: int, inner: int | None) -> None:
         super().__init__()
         self.spec = spec

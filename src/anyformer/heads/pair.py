@@ -42,10 +42,10 @@ class Pair(Head):
             raise UserError(f"dropout {self.dropout} is not a share below 1", where="Pair", fix="use 0.1")
 
     def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:
-        return PairHead(self, width)
+        return PairModule(self, width)
 
 
-class PairHead(nn.Module):
+class PairModule(nn.Module):
     def __init__(self, spec: Pair, width: int) -> None:
         super().__init__()
         self.spec = spec

@@ -61,10 +61,10 @@ class Pooled(Head):
                 raise UserError(f"{name} {getattr(self, name)} is not a share below 1", where="Pooled", fix="use 0.1")
 
     def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:
-        return PooledHead(self, width)
+        return PooledModule(self, width)
 
 
-class PooledHead(nn.Module):
+class PooledModule(nn.Module):
     def __init__(self, spec: Pooled, width: int) -> None:
         super().__init__()
         self.spec = spec

@@ -9,7 +9,7 @@ from torch import nn
 from anyformer.about import About
 from anyformer.errors import UserError
 from anyformer.feeds.mlp import Act
-from anyformer.heads.pooled import Pooled, PooledHead
+from anyformer.heads.pooled import Pooled, PooledModule
 from anyformer.heads.pooling import Pool
 from anyformer.slots import Head, Norm
 
@@ -42,4 +42,4 @@ class Regress(Head):
         same = Pooled(
             classes=self.outputs, pool=self.pool, norm=self.norm, dense=self.dense, act=self.act, dropout=self.dropout
         )
-        return PooledHead(same, width)
+        return PooledModule(same, width)

@@ -26,10 +26,10 @@ class Span(Head):
             raise UserError(f"dropout {self.dropout} is not a share below 1", where="Span", fix="use 0.1")
 
     def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:
-        return SpanHead(self, width)
+        return SpanModule(self, width)
 
 
-class SpanHead(nn.Module):
+class SpanModule(nn.Module):
     def __init__(self, spec: Span, width: int) -> None:
         super().__init__()
         self.spec = spec

@@ -35,10 +35,10 @@ class TokenHead(Head):
             raise UserError(f"dropout {self.dropout} is not a share below 1", where="TokenHead", fix="use 0.1")
 
     def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:
-        return TokenClassifier(self, width)
+        return TokenHeadModule(self, width)
 
 
-class TokenClassifier(nn.Module):
+class TokenHeadModule(nn.Module):
     def __init__(self, spec: TokenHead, width: int) -> None:
         super().__init__()
         self.spec = spec

@@ -61,7 +61,7 @@ class AttendingRecurrent(Mixer):
     def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
         if self.score == "dot" and memory_width is not None:  # a stack by itself does not know its encoder yet
             check_product(width if self.hidden is None else self.hidden, memory_width)
-        kind = {"attention": Attending, "every": Reminded, "first": Told}[self.context]
+        kind = {"attention": Attending, "every": Reminded, "first": AttendingRecurrentModule}[self.context]
         return kind(self, width, width if memory_width is None else memory_width)
 
 
@@ -88,7 +88,7 @@ class Decoding(Running):
         return super().bytes + held
 
 
-class Told(Uncompiled):
+class AttendingRecurrentModule(Uncompiled):
     """A cell that starts from the two ends of the memory and is told no more of it."""
 
     def __init__(self, spec: AttendingRecurrent, width: int, memory_width: int, reads: int = 0) -> None:
@@ -145,7 +145,7 @@ class Told(Uncompiled):
         return Decoding()
 
 
-class Reminded(Told):
+class Reminded(AttendingRecurrentModule):
     """The two ends of the memory enter at every step."""
 
     def __init__(self, spec: AttendingRecurrent, width: int, memory_width: int) -> None:
@@ -159,7 +159,7 @@ class Reminded(Told):
         return [source], []
 
 
-class Attending(Told, Weighing):
+class Attending(AttendingRecurrentModule, Weighing):
     """At every step the memory is read anew, where the state before that step points."""
 
     def __init__(self, spec: AttendingRecurrent, width: int, memory_width: int) -> None:

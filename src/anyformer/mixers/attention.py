@@ -74,7 +74,7 @@ class Attention(Mixer):
         return head_sizes(width, self.heads, self.kv_heads, self.key_size, self.value_size)
 
     def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
-        return SelfAttention(self, width, causal, relative)
+        return AttentionModule(self, width, causal, relative)
 
 
 class Prepared(NamedTuple):
@@ -86,7 +86,7 @@ class Prepared(NamedTuple):
     scores: Scores
 
 
-class SelfAttention(nn.Module):
+class AttentionModule(nn.Module):
     """One fused projection gives queries, keys and values; rows are stored group by group, (G, H/G + 2, C).
 
     Group-major rows let torch's column-wise plan shard the projection without splitting a group over devices.

@@ -53,10 +53,10 @@ class Axial(Mixer):
 
     def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
         check_heads_fit(width, self.heads)
-        return AxialAttention(self, width)
+        return AxialModule(self, width)
 
 
-class AxialAttention(nn.Module):
+class AxialModule(nn.Module):
     def __init__(self, spec: Axial, width: int) -> None:
         super().__init__()
         self.spec = spec

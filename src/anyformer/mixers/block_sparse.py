@@ -15,7 +15,7 @@ from anyformer.core.context import Context
 from anyformer.core.document_rows import Lines
 from anyformer.core.state import Keys
 from anyformer.errors import UserError
-from anyformer.mixers.attention import Attention, Prepared, SelfAttention
+from anyformer.mixers.attention import Attention, AttentionModule, Prepared
 from anyformer.mixers.heads import check_heads
 from anyformer.mixers.pieces import attend_in_pieces
 from anyformer.slots import HeadSizes, Mixer, Relative
@@ -69,10 +69,10 @@ class BlockSparse(Mixer):
         return self.whole.sizes(width)
 
     def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
-        return BlockSparseAttention(self, width, causal, relative)
+        return BlockSparseModule(self, width, causal, relative)
 
 
-class BlockSparseAttention(SelfAttention):
+class BlockSparseModule(AttentionModule):
     def __init__(self, pattern: BlockSparse, width: int, causal: bool, relative: Relative) -> None:
         super().__init__(pattern.whole, width, causal, relative)
         self.pattern = pattern

@@ -47,10 +47,10 @@ class Convolution(Mixer):
         return (self.kernel - 1) * self.dilation
 
     def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
-        return Convolving(self, width, causal)
+        return ConvolutionModule(self, width, causal)
 
 
-class Convolving(nn.Module):
+class ConvolutionModule(nn.Module):
     def __init__(self, spec: Convolution, width: int, causal: bool) -> None:
         super().__init__()
         self.spec = spec

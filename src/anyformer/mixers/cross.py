@@ -54,10 +54,10 @@ class Cross(Mixer):
                 raise UserError(f"{name} {value} is below 1", where="Cross", fix="use 1 or more, or leave it out")
 
     def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
-        return CrossAttention(self, width, width if memory_width is None else memory_width)
+        return CrossModule(self, width, width if memory_width is None else memory_width)
 
 
-class CrossAttention(nn.Module):
+class CrossModule(nn.Module):
     def __init__(self, spec: Cross, width: int, memory_width: int) -> None:
         super().__init__()
         sizes = head_sizes(width, spec.heads, spec.kv_heads, spec.key_size, spec.value_size)

@@ -63,7 +63,7 @@ class Hyena(Mixer):
             raise UserError(f"bands {self.bands} is below 0", where="Hyena", fix="use 16")
 
     def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
-        return HyenaMixing(self, width, causal)
+        return HyenaModule(self, width, causal)
 
 
 class Past:
@@ -102,7 +102,7 @@ class Past:
         return sum(part.bytes for part in (self.streams, *self.inputs))
 
 
-class HyenaMixing(nn.Module):
+class HyenaModule(nn.Module):
     """`streams` has a value, then the gates in the order in which they are applied."""
 
     def __init__(self, spec: Hyena, width: int, causal: bool) -> None:

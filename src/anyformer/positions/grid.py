@@ -53,10 +53,10 @@ class Grid(Position):
             raise UserError(
                 "Grid positions are for images", fix="use Learned(length) or Sinusoid() with this embedding"
             )
-        return GridTable(self, width, self.rows, self.columns, self.extra or 0)
+        return GridModule(self, width, self.rows, self.columns, self.extra or 0)
 
 
-class GridTable(nn.Module):
+class GridModule(nn.Module):
     def __init__(self, spec: Grid, width: int, rows: int, columns: int, extra: int) -> None:
         super().__init__()
         self.grid, self.extra, self.resample = (rows, columns), extra, spec.resample

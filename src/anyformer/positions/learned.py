@@ -36,10 +36,10 @@ class Learned(Position):
         return self.length
 
     def build(self, width: int) -> nn.Module:
-        return LearnedTable(self, width)
+        return LearnedModule(self, width)
 
 
-class LearnedTable(nn.Module):
+class LearnedModule(nn.Module):
     def __init__(self, spec: Learned, width: int) -> None:
         super().__init__()
         self.offset = spec.offset

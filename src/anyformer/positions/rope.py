@@ -192,7 +192,7 @@ class Rope(Relative):
         if turned == 2 and isinstance(self.scaling, NTKScaling | DynamicScaling):
             raise UserError(f"{type(self.scaling).__name__} stretches slow pairs and Rope turns one pair only",
                             where="relative.scaling", fix="use LinearScaling(factor=...) or wider heads")  # fmt: skip
-        return Turns(self, turned)
+        return RopeModule(self, turned)
 
     def rotate(self, x: Tensor, tables: tuple[Tensor, ...]) -> Tensor:
         cos, sin = (table[:, None] for table in tables)  # (B or 1, 1, T, width/2)
@@ -208,7 +208,7 @@ class Rope(Relative):
         return out if turned == x.shape[-1] else torch.cat([out, x[..., turned:]], -1)
 
 
-class Turns(nn.Module):
+class RopeModule(nn.Module):
     """Cosines and sines for the positions at hand, made when needed: a stored table would be rounded by a cast."""
 
     def __init__(self, spec: Rope, width: int) -> None:

@@ -31,10 +31,10 @@ class Sinusoid(Position):
             raise UserError(f"base {self.base} is not above 1", where="Sinusoid", fix="use 10000")
 
     def build(self, width: int) -> nn.Module:
-        return SinusoidTable(self, width)
+        return SinusoidModule(self, width)
 
 
-class SinusoidTable(nn.Module):
+class SinusoidModule(nn.Module):
     """Computed from the positions at hand: a stored table would be rounded by a cast to bf16.
 
     Angles are float64 where the device has it: in float32, position 1000 would be wrong by 6e-5.

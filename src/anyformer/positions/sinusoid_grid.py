@@ -51,10 +51,10 @@ class SinusoidGrid(Position):
         if width % 4:
             raise UserError(f"{width} channels do not divide into sines and cosines of rows and columns",
                             where="SinusoidGrid", fix="use a width that is a multiple of 4")  # fmt: skip
-        return SinusoidGridTable(self, width, self.leading)
+        return SinusoidGridModule(self, width, self.leading)
 
 
-class SinusoidGridTable(nn.Module):
+class SinusoidGridModule(nn.Module):
     """Computed at use, like all sinusoids: in float64 where the device has it."""
 
     def __init__(self, spec: SinusoidGrid, width: int, leading: int) -> None:
