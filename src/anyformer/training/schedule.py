@@ -26,7 +26,7 @@ class Schedule(Spec, slot=True):
         return min(total, round(self.warmup * total) if self.warmup < 1 else round(self.warmup))
 
     def factor(self, step: float, total: int) -> float:
-        """The share of the full rate at a step; the first step already moves and the last one still does.
+        """The share of the full learning rate at a step; the first step already moves and the last one still does.
 
         A corrected plan also asks for places between two steps.
         """
@@ -46,7 +46,7 @@ def progress(step: float, start: int, total: int) -> float:
 
 
 class Constant(Schedule):
-    """The full rate after the warm-up.
+    """The full learning rate after the warm-up.
 
     >>> Constant(warmup=1).factor(5, 10)
     1.0
@@ -99,7 +99,7 @@ class InverseSqrt(Schedule):
 
 
 class WSD(Schedule):
-    """Warm-up, stable, decay: the full rate, then down in a line over the last share `decay` (2404.06395).
+    """Warm-up, stable, decay: the full learning rate, then down in a line over the last share `decay` (2404.06395).
 
     >>> [WSD(warmup=0, decay=0.5).factor(step, 100) for step in (10, 40, 74)]
     [1.0, 1.0, 0.51]
