@@ -34,7 +34,7 @@ from anyformer.data.prepared import Given, Prepared, Say
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data
 from anyformer.data.targets import ABSENT, Target
-from anyformer.errors import UserError, did_you_mean
+from anyformer.errors import UserError
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.baseline_rows import Rows
 from anyformer.evaluation.baselines import Baseline
@@ -42,6 +42,7 @@ from anyformer.evaluation.facts import digits, plain, short
 from anyformer.evaluation.metrics import MOST_NATS
 from anyformer.evaluation.raw_rows import raw_rows
 from anyformer.objectives import Objective
+from anyformer.own_parts import UnknownPart
 from anyformer.slots import Network
 from anyformer.tasks.habits import Habit, habit_for
 from anyformer.tasks.network import Sizes, fit_row_network, preset_for_parts
@@ -446,6 +447,4 @@ def find(name: str) -> Task:
         if task.name == name:
             return task
     names = [task.name for task in all_tasks()]
-    fix = did_you_mean(name, names)
-    own = "" if "did you mean" in fix else "; a task of your own needs --import MODULE"
-    raise UserError(f"no task is called {name!r}", where="--task", fix=fix + own)
+    raise UnknownPart.named(name, f"no task is called {name!r}", names, where="--task")

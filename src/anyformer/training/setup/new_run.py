@@ -31,6 +31,7 @@ from anyformer.embeds import Tokens
 from anyformer.errors import NoRoom, UserError
 from anyformer.extras import require
 from anyformer.inference.predictor import Predictor, load
+from anyformer.own_parts import modules_outside
 from anyformer.safe_read import digest
 from anyformer.safe_write import FULL, hold_lock, is_at, writing
 from anyformer.slots import Network
@@ -287,8 +288,15 @@ def write_down(folder: RunFolder, request: Request, config: Config, prepared: Pr
     folder.write_json("run.json", {
         "id": path.name, "status": "prepared", "task": config.task, "model": config.preset,
         "data": ", ".join(source_names(request.source)), "step": 0, "total": config.training.steps, "best_step": None,
-        "best": None, "started": now(), "finished": None, "seconds": 0.0, "reason": "", "device": request.device,
+        "best": None, "modules": modules_needed(config, prepared), "started": now(),
+        "finished": None, "seconds": 0.0, "reason": "", "device": request.device,
     })  # fmt: skip
+
+
+def modules_needed(config: Config, prepared: Prepared) -> list[str]:
+    """The modules outside the library whose parts a run uses: whoever opens it has to import them."""
+    parts = [part for spec in (config, prepared.preprocess) for _, part in spec.walk()]
+    return modules_outside([type(part) for part in (*parts, find(config.task))])
 
 
 def source_names(source: Any) -> list[str]:
