@@ -29,6 +29,7 @@ from anyformer.safe_write import (
     open_plain,
     replace_file,
 )
+from anyformer.tasks.base import Task, find
 from anyformer.training.settings import Config
 
 RUN_FILE, CONFIG_FILE, METRICS_FILE, EVENTS_FILE = "run.json", "config.yaml", "metrics.jsonl", "events.jsonl"
@@ -160,6 +161,11 @@ class RunFolder:
     def config_text(self) -> str:
         """config.yaml as it is."""
         return read_text(self.path / CONFIG_FILE)
+
+    def task(self) -> Task:
+        """What the run's model is trained to do."""
+        with explaining_unknown(self.path):
+            return find(str(self.facts["task"]))
 
     def config(self) -> Config:
         """The settings of the run."""
