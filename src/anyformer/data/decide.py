@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from anyformer.data.columns.kinds import Facts, look
+from anyformer.data.columns.look import Facts, look
 from anyformer.data.frame import Frame
 from anyformer.data.inputs import Input, inputs_of, name_of
 from anyformer.data.settings import Data
-from anyformer.data.tasks import Form, counted, sentences_for, task_of
+from anyformer.data.tasks import Form, sentences_for, task_of
 from anyformer.errors import UserError, did_you_mean
 
 TARGET_NAMES = ("target", "label", "class", "y", "category", "output", "score")
-SPAN = re.compile(r"from (\S+) to ([^\s;]+)")
 SOURCE_NAMES = ("source", "src", "input", "question", "text", "document", "article")
 TASKS = ("classify", "tag", "regress", "translate")
 Origin = Literal["table", "sentences", "pairs", "pictures", "sounds"]
@@ -60,7 +58,7 @@ def decide(frame: Frame, settings: Data, *, task: str | None = None, origin: Ori
         raise UserError("no row can be used", where=name_of(frame), fix="give a file with rows")
     known(frame, settings)
     task = task or {"sentences": "tag", "pairs": "translate"}.get(origin)
-    files = {"pictures": {"image": "image"}, "sounds": {"sound": "sound"}}.get(origin, {})
+    files = {"pictures": {"image": "image"}, "sounds": {"audio": "audio"}}.get(origin, {})
     facts = look(frame, files | settings.kinds())
     target, why = targets_of(frame, facts, settings, task, origin)
     if not target:
@@ -76,7 +74,7 @@ def decide(frame: Frame, settings: Data, *, task: str | None = None, origin: Ori
         refuse_named(settings, [column.name for column in rest if column.name != name], "a tagger reads words alone")
         rest = [replace(column, kind="sentence") for column in rest if column.name == name]
     elif decided == "translate":
-        texts = [column for column in rest if column.kind == "text"]
+        texts = [column for column in rest if column.column.is_text]
         named = [column for column in texts if column.name.lower() in SOURCE_NAMES]
         texts = named if len(texts) > 1 and len(named) == 1 else texts
         others = [column for column in rest if column not in texts]
@@ -128,7 +126,7 @@ def targets_of(
     if origin == "pairs":
         return ("target",), ""
     found = [name for name in frame.names if name.lower() in TARGET_NAMES]
-    texts = [name for name in frame.names if facts[name].kind == "text"]
+    texts = [name for name in frame.names if facts[name].column.is_text]
     if task == "translate" or (task is None and not found):
         if len(texts) == 2 and (task == "translate" or len(frame.names) == 2):
             return (), ""
@@ -143,13 +141,13 @@ def targets_of(
 
 def likely(frame: Frame, facts: Mapping[str, Facts]) -> str:
     """The column to name as an example: the last that is whole and no text, else the last."""
-    names = [name for name in frame.names if facts[name].kind != "text" and not facts[name].missing]
+    names = [name for name in frame.names if not facts[name].column.is_text and not facts[name].missing]
     return (names or frame.names)[-1]
 
 
 def text_to_text(frame: Frame, facts: Mapping[str, Facts], settings: Data, origin: Origin) -> Decision:
     """A table of two texts: the first is read, the second written."""
-    first, second = [name for name in frame.names if facts[name].kind == "text"][:2]
+    first, second = [name for name in frame.names if facts[name].column.is_text][:2]
     others = [name for name in frame.names if name not in (first, second)]
     refuse_named(settings, others, "a translator reads one text")
     dropped = tuple((name, "only one text is read") for name in frame.names if name not in (first, second))
@@ -173,14 +171,7 @@ def lines(decision: Decision, frame: Frame) -> list[str]:
 
 def described(column: Input, frame: Frame) -> str:
     """What is known of a column, shortly: range or number of values, and how many are missing."""
-    facts, parts = column.facts, []
-    if column.kind == "number":
-        span = SPAN.search(facts.reason)
-        parts.append(f"{span[1]}..{span[2]}" if span else facts.reason)
-    elif column.kind == "category":
-        parts.append(f"{counted(facts)} values")
-    elif column.kind not in ("image", "sound"):
-        parts.append(facts.reason)
+    facts, parts = column.facts, [column.column.describe(column.facts)]
     if facts.missing:
         parts.append(f"{facts.missing:,} missing")
     return ", ".join(part for part in parts if part)

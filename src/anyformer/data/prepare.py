@@ -9,10 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.data.audio.column import decode_new_sounds
 from anyformer.data.columns.cells import texts
-from anyformer.data.columns.fitted import Image, Sound, Text
-from anyformer.data.columns.kinds import look
+from anyformer.data.columns.look import look
 from anyformer.data.counts import Counts
 from anyformer.data.datasets.arrays import Arrays, MemoryArrays
 from anyformer.data.datasets.encode_rows import encode, encode_target
@@ -22,7 +20,6 @@ from anyformer.data.files.conll import read_words
 from anyformer.data.files.path_kinds import kind_of_path
 from anyformer.data.frame import Frame, Source
 from anyformer.data.gather import gather, origin_of, paths_of
-from anyformer.data.images.column import decode_new_pictures
 from anyformer.data.images.preprocessing import ImageSteps
 from anyformer.data.prepare_rows import prepare_rows, put_targets
 from anyformer.data.prepared import Given, Prepared, Say
@@ -100,7 +97,7 @@ def texts_of(source: Any, origin: str, settings: Data, cache: Path) -> dict[str,
     gathered = gather(source, origin, settings, cache / "read")
     frame = gathered.frame
     names = list(settings.inputs or settings.target or ())
-    names = names or [name for name, facts in look(frame, settings.kinds()).items() if facts.kind == "text"]
+    names = names or [name for name, facts in look(frame, settings.kinds()).items() if facts.column.is_text]
     if len(names) != 1 or names[0] not in frame.names:
         first = (names or frame.names)[0]
         raise UserError("which column holds the text is not said", where="--task lm", fix=f"add --inputs {first}")
@@ -127,7 +124,7 @@ def frame_for(source: Any, preprocess: Preprocess, settings: Data, cache: Path) 
     columns = preprocess.columns or ()
     lone = columns[0].name if len(columns) == 1 else None
     paths = paths_of(source)
-    origin = "table" if paths is None else origin_of(paths, "lm" if preprocess.of(Text) and lone else preprocess.task)
+    origin = "table" if paths is None else origin_of(paths, "lm" if preprocess.texts and lone else preprocess.task)
     if paths is not None and len(paths) == 2 and preprocess.task == "translate":
         origin = origin_of(paths, "translate")
     if paths is not None and preprocess.task == "tag" and all(kind_of_path(path) == "text" for path in paths):
@@ -178,15 +175,7 @@ def examples_for(
     """
     needed, _ = fitting(frame, preprocess)
     arrays = MemoryArrays() if cache is None else Arrays.new(cache)
-    preprocess, counts = encode(needed, preprocess, tokenizer, arrays, train=None)
+    preprocess, counts = encode(needed, preprocess, tokenizer, arrays, train=None, images=images)
     put_targets(arrays, preprocess, encode_target(needed, preprocess))
-    for column in preprocess.of(Image):
-        there, unread = decode_new_pictures(needed, column, arrays, steps=images)
-        arrays.put("seen", there)
-        counts.unread |= unread
-    for column in preprocess.of(Sound):
-        there, unread = decode_new_sounds(needed, column, arrays)
-        arrays.put("seen", there)
-        counts.unread |= unread
     rows = np.arange(len(frame))
     return RowExamples(arrays, frame, preprocess, rows, pad=pad_of(tokenizer), images=images), counts

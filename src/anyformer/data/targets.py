@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from anyformer.data.columns.cells import LARGEST, bounded, coded, in_order, is_list, worded
-from anyformer.data.columns.kinds import numbers
+from anyformer.data.columns.convert import numbers
 from anyformer.data.frame import Frame
 from anyformer.errors import UserError
 from anyformer.objectives.objective import IGNORED

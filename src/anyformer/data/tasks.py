@@ -8,7 +8,8 @@ from typing import Any, Literal
 import numpy as np
 
 from anyformer.data.columns.cells import coded, is_list
-from anyformer.data.columns.kinds import Facts, numbers
+from anyformer.data.columns.convert import numbers
+from anyformer.data.columns.look import Facts
 from anyformer.data.frame import Frame
 from anyformer.data.inputs import Input, name_of
 from anyformer.data.targets import OFF, ON, flat
@@ -41,7 +42,7 @@ def task_of(
         return "regress", "one", ""
     whole, values = number_target(column, seen)
     if task is None and values and not whole:
-        return "regress", "one", f"{name} is a number with {counted(seen)} different values"
+        return "regress", "one", f"{name} is a number with {seen.counted} different values"
     codes, words = coded(column)
     used = int((codes >= 0).sum())
     if used == 0:
@@ -49,8 +50,8 @@ def task_of(
     listed = labels_in_lists(words) if not values else None
     if listed is not None:
         return "classify", "list", f"{name} holds lists of {listed} labels like {example(words)!r}"
-    texts = [column for column in rest if column.kind == "text"]
-    if task is None and len(words) > max(FEW, used // 2) and seen.kind == "text" and len(texts) == 1:
+    texts = [column for column in rest if column.column.is_text]
+    if task is None and len(words) > max(FEW, used // 2) and seen.column.is_text and len(texts) == 1:
         return "translate", "one", f"{name} is text, nearly every row another"
     if len(words) > max(FEW, 0.9 * used) or len(words) > MOST_CLASSES:
         raise UserError(
@@ -87,10 +88,6 @@ def sentences_for(frame: Frame, target: str, rest: list[Input]) -> str | None:
             if (pc.mean(same.cast("int8")).as_py() or 0) >= 0.9 and (pc.mean(tags).as_py() or 0) > 1:
                 return column.name
     return None
-
-
-def counted(facts: Facts) -> str:
-    return facts.unique if isinstance(facts.unique, str) else f"{facts.unique:,}"
 
 
 def number_target(column: Any, seen: Facts) -> tuple[bool, bool]:

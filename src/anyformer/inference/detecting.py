@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from anyformer.data.columns.fitted import Image
+from anyformer.data.columns.image import Image
 from anyformer.data.datasets.arrays import MemoryArrays
 from anyformer.data.datasets.detection import DetectionExamples, Square, detection_examples, put_objects
 from anyformer.data.files.coco import Annotated, Picture, annotation_file, read_coco
 from anyformer.data.frame import Frame
 from anyformer.data.images.decoding import Unreadable, looked_at
-from anyformer.data.new_rows import parse_image
 from anyformer.errors import UserError
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.average_precision import Objects, found_objects, true_objects
@@ -120,7 +119,7 @@ def decoded_picture(predictor: Predictor, row: int, value: Any) -> tuple[Picture
         value = value[column.name]
     if value is None:
         raise UserError("the row is empty", where=column.name, fix="give an image")
-    source = parse_image(value, column)
+    source = column.parse_value(value)
     try:
         wide, high, _ = looked_at(source, Path())
         picture = Picture(row, str(row), source if isinstance(source, bytes) else Path(source), wide, high)
@@ -132,7 +131,7 @@ def decoded_picture(predictor: Predictor, row: int, value: Any) -> tuple[Picture
 
 def image_column(predictor: Predictor) -> list[Image]:
     assert predictor.preprocess is not None
-    return predictor.preprocess.of(Image)
+    return [column for column in predictor.preprocess.columns or () if isinstance(column, Image)]
 
 
 def square_of(predictor: Predictor) -> Square:

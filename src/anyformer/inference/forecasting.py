@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from anyformer.data.columns.fitted import Number
-from anyformer.data.columns.kinds import days, numbers
+from anyformer.data.columns.convert import days, numbers
+from anyformer.data.columns.values import shown
 from anyformer.data.datasets.arrays import MemoryArrays
 from anyformer.data.datasets.prepare_series import ordered, scaled
 from anyformer.data.datasets.series import SeriesExamples, after, window
 from anyformer.data.files.tables import frame_of
 from anyformer.data.frame import Frame
-from anyformer.data.new_rows import parse_table, parse_values, placed, shown
+from anyformer.data.new_rows import parse_table, placed
 from anyformer.data.prepare import frame_for, frame_of_model
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.series_target import Future
@@ -150,7 +150,7 @@ def of_array(values: np.ndarray, names: Sequence[str]) -> Any:
 
 def history(row: Any, preprocess: Preprocess) -> np.ndarray:
     """A series to look back on (T, V), scaled: a list of numbers for each channel, or bare where there is but one."""
-    columns = {column.name: column for column in preprocess.of(Number)}
+    columns = {column.name: column for column in preprocess.columns or ()}
     names = list(columns)
     if len(names) == 1 and isinstance(row, list | tuple | np.ndarray):
         row = {names[0]: row}
@@ -172,7 +172,7 @@ def history(row: Any, preprocess: Preprocess) -> np.ndarray:
         if len(values) != len(row[names[0]]):
             raise UserError(f"is {len(values):,} steps long, {names[0]} is {len(row[names[0]]):,}", where=name,
                             fix="make them equally long")  # fmt: skip
-        cells, bad = parse_values(list(values), column)
+        cells, bad = column.parse_values(list(values))
         for at, error in bad.items():
             raise UserError(error.what, where=f"{name}[{at}]", fix=error.fix)
         channels.append(numbers(cells))

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from anyformer.data.columns.fitted import Sentence
 from anyformer.data.datasets.detection import DetectionExamples
 from anyformer.data.datasets.rows import RowExamples
 from anyformer.data.datasets.series import SeriesExamples
@@ -139,7 +138,7 @@ class Judge:
             for row, ids, loss in zip(batch.rows.tolist(), best, each, strict=True):
                 found[row] = [labels[i] for i in ids[examples.begins(row)]]
                 losses[row] = loss
-        (sentence,) = self.preprocess.of(Sentence)
+        (sentence,) = self.preprocess.texts
         truth, predicted = [], []
         for row in rows.tolist():
             cells = examples.cells(row)

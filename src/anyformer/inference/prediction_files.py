@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from anyformer.data.columns.fitted import Sentence
 from anyformer.data.preprocess import Preprocess
 from anyformer.errors import UserError, did_you_mean
 from anyformer.evaluation.answers import Answers
@@ -197,7 +196,7 @@ def one_line(value: Any) -> str:
 
 def conll(found: Answers, preprocess: Preprocess) -> bytes:
     """One word and its tag a line, a blank line between sentences."""
-    (sentence,) = preprocess.of(Sentence)
+    (sentence,) = preprocess.texts
     lines = []
     for row, tags in enumerate(found.predicted):
         words = found.examples.cells(row)[sentence.name]

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.data.columns.fitted import Sentence
 from anyformer.data.new_rows import parse_rows
 from anyformer.data.series_target import Future
+from anyformer.data.targets import Tags
 from anyformer.errors import UserError
 from anyformer.inference.predictor import Predictor
 
@@ -26,8 +26,8 @@ def columns_answered(rows: list[Any], predictor: Predictor) -> list[Answer]:
     new = parse_rows(rows, kept)
     found = answer_rows(predictor, new, new.frame, batch=TOGETHER)
     answers: list[Answer] = found.aligned([] if found.answers is None else spoken(found.answers))
-    for sentence in kept.of(Sentence):
-        words = new.frame.column(sentence.name).to_pylist()
+    if isinstance(kept.target, Tags):
+        words = new.frame.column(kept.texts[0].name).to_pylist()
         for at in found.rows.tolist():
             pairs = zip(words[at], answers[at]["tags"], strict=True)
             answers[at]["tags"] = [{"word": word, "tag": tag} for word, tag in pairs]

@@ -13,14 +13,14 @@ from typing import Any
 import torch
 
 from anyformer.core.model import Model, Seq2Seq
-from anyformer.data.new_rows import shown, spelled
+from anyformer.data.columns.values import shown, spelled
+from anyformer.data.files.data_urls import PICTURES_SAID, example_picture, picture, picture_bytes
 from anyformer.data.series_target import Future
 from anyformer.errors import UserError
 from anyformer.heads import LM, Pooled, Regress, TokenHead
 from anyformer.inference.predictor import Predictor
 from anyformer.serving.column_predict import TOGETHER, Answer, columns_answered, detected, foreseen
-from anyformer.serving.data_urls import PICTURES_SAID, example_picture, picture, picture_bytes
-from anyformer.serving.row_bounds import example_cell, kind_of, listed, row_cells
+from anyformer.serving.row_bounds import listed, row_cells
 
 What = Callable[[list[Any]], Sequence[Answer]]
 
@@ -70,7 +70,7 @@ def takes(predictor: Predictor) -> str:
             return f"an object with a list of numbers, oldest first, for each of {', '.join(columns)}"
         if len(columns) == 1:
             (alone,) = columns.values()
-            return f'{kind_of(alone)}, bare or as {{"{alone.name}": ...}}'
+            return f'{alone.request_noun}, bare or as {{"{alone.name}": ...}}'
         return f"an object with {listed(columns)}"
     if predictor.images is not None:
         return f'an image, {PICTURES_SAID}, bare or as {{"image": ...}}'
@@ -84,7 +84,7 @@ def example(predictor: Predictor) -> Any:
         return {"image": example_picture()} if predictor.images is not None else "Hello"
     if isinstance(kept.target, Future):
         return {column.name: [1.0, 2.0, 3.0] for column in kept.columns}
-    row = {column.name: example_cell(column) for column in kept.columns}
+    row = {column.name: column.example() for column in kept.columns}
     (alone,) = row.values() if len(row) == 1 else (None,)
     return alone if isinstance(alone, str) and not alone.startswith("data:") else row
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 import time
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from anyformer.data.columns.kinds import only_modality
 from anyformer.data.prepared import Prepared
+from anyformer.data.preprocess import sizes
+from anyformer.data.sizes import Sizes
 from anyformer.inference.judge import Judge
 from anyformer.slots import compiles
 from anyformer.training.duration import FINAL, Budget, Plan
@@ -53,7 +55,8 @@ def measure(
         sizes = sizes_for(data)
         count = settings.steps or default_steps(config.task, sizes, rows, settings.batch or 1, start=bool(config.start))
         planned = count * seconds if settings.minutes is None else settings.minutes * 60
-        fixed = config.task == "lm" or sizes.parts in (["table"], ["image"], ["sound"])  # one shape, so one compilation
+        alone = only_modality(sizes.parts)
+        fixed = config.task == "lm" or (alone is not None and alone.fixed_shape)  # one shape, so one compilation
         if planned > LONG and fixed and compiles(config.model) and compiler(device):
             why = f"about {planned / 60:.0f} minutes without"
     compiled = settings.compile is True or bool(why)
@@ -145,11 +148,8 @@ def compiler(device: torch.device) -> bool:
     return device.type == "cuda" and find_spec("triton") is not None
 
 
-def sizes_for(data: Prepared) -> Any:
-    from anyformer.data.preprocess import sizes
-    from anyformer.training.setup.network import Sizes
-
-    return Sizes(**sizes(data.preprocess, data.tokenizer))
+def sizes_for(data: Prepared) -> Sizes:
+    return Sizes.of(sizes(data.preprocess, data.tokenizer))
 
 
 def decide_length(

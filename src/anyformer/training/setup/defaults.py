@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from anyformer.data.columns.kinds import only_modality
+from anyformer.data.sizes import Sizes
 from anyformer.objectives import OBJECTIVES, Objective
 from anyformer.training.optim import AdamW
 from anyformer.training.schedule import Cosine, Linear
 from anyformer.training.settings import Training
-from anyformer.training.setup.network import Sizes
 
 MINUTES = {"cpu": 5.0, "gpu": 10.0}  # a run that nobody limited takes at most this long
 EVALUATIONS = 20  # in a run, unless they would take too much of its time
@@ -35,7 +36,7 @@ HABITS = {
     "tag": Habit(epochs=20, batch=16, rate=1e-3, decay=0.1, gpu_batch=64, gpu_rate=1e-3),
     "table": Habit(epochs=100, batch=256, rate=5e-4, decay=1e-5, gpu_batch=256, gpu_rate=3e-4, patience=40),
     "image": Habit(epochs=40, batch=64, rate=1e-3, decay=0.05, gpu_batch=128, gpu_rate=1e-3),
-    "sound": Habit(epochs=40, batch=32, rate=1e-3, decay=0.05, gpu_batch=128, gpu_rate=1e-3),
+    "audio": Habit(epochs=40, batch=32, rate=1e-3, decay=0.05, gpu_batch=128, gpu_rate=1e-3),
     "mixed": Habit(epochs=40, batch=32, rate=1e-3, decay=0.05, gpu_batch=128, gpu_rate=5e-4),
     "forecast": Habit(epochs=20, batch=64, rate=1e-3, decay=0.0, gpu_batch=128, gpu_rate=1e-3, patience=6),
     "detect": Habit(epochs=300, batch=16, rate=5e-4, decay=1e-4, gpu_batch=32, gpu_rate=5e-4),
@@ -51,7 +52,7 @@ def kind_of(task: str, sizes: Sizes, *, start: bool = False) -> str:
         return "fine-tune-detect" if task == "detect" else "fine-tune"
     if task in HABITS:
         return task
-    return sizes.parts[0] if len(sizes.parts) == 1 else "mixed"
+    return sizes.parts[0] if len(sizes.parts) == 1 and sizes.parts[0] in HABITS else "mixed"
 
 
 def default_training(task: str, sizes: Sizes, rows: int, *, gpu: bool, start: bool, seed: int) -> Training:
@@ -82,7 +83,8 @@ def default_objective(task: str, sizes: Sizes, counts: tuple[int, ...] | None, b
     settings: dict[str, Any] = {}
     if task == "classify":
         settings["multi"] = sizes.multi
-        if sizes.parts in (["image"], ["sound"]) and not sizes.multi:
+        alone = only_modality(sizes.parts)
+        if alone is not None and alone.smoothed and not sizes.multi:
             settings |= {"smoothing": 0.1}
         if balanced and counts:
             settings["weights"] = balanced_weights(counts, sizes.multi)

@@ -18,11 +18,12 @@ def refuse_idle(request: Request, prepared: Prepared) -> None:
     """Refuse settings of columns, images, sounds, words or series where the data has none of them."""
     if request.lenient:
         return
-    parts, task = prepared.preprocess.parts, prepared.task
+    task = prepared.task
+    read = {modality.settings for modality in prepared.preprocess.modalities}
     there = {
-        "data.pictures": "image" in parts or task == "detect", "data.sounds": "sound" in parts,
+        "data.pictures": "data.pictures" in read, "data.sounds": "data.sounds" in read,
         "data.series": task == "forecast", "data.words": prepared.tokenizer is not None,
-        "data.columns": "table" in parts or task in ("regress", "forecast"),
+        "data.columns": "data.columns" in read or task == "regress",
         "training.class_weights": task == "classify", "training.patience": prepared.valid is not None,
     }  # fmt: skip
     wanting = {

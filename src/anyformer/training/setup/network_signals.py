@@ -1,31 +1,12 @@
-"""The parts of a network that sound and time series dictate."""
+"""The parts of a network that time series dictate."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from anyformer.core.model import Model
-from anyformer.embeds import Frames, Series
-from anyformer.embeds.mel import bands
+from anyformer.data.sizes import Sizes
+from anyformer.embeds import Series
 from anyformer.heads import Forecast
-from anyformer.positions import Grid, Learned
-
-if TYPE_CHECKING:
-    from anyformer.training.setup.network import Sizes
-
-
-def sounds(embed: Frames, sizes: Sizes) -> Frames:
-    """Spectra of these clips; a patch as high as the preset's spectrum is as high as the data's."""
-    mels, (high, wide), (down, along) = bands(sizes.rate), embed.cell, embed.apart
-    whole = high == embed.mels
-    reach, step = round(embed.window * sizes.rate), max(1, round(embed.hop * sizes.rate))
-    frames = 1 + max(0, -((reach - sizes.samples) // step))  # rounded up: the last samples are heard
-    mean, std = sizes.loudness or (embed.mean, embed.std)
-    return embed.replace(
-        rate=sizes.rate, mels=mels, frames=max(wide, frames), mean=mean, std=std,
-        patch=(mels if whole else min(high, mels), wide), stride=(mels if whole else min(down, mels), along),
-        position=Grid() if isinstance(embed.position, Grid) else embed.position,
-    )  # fmt: skip
+from anyformer.positions import Learned
 
 
 def forecaster(spec: Model, sizes: Sizes) -> Model:

@@ -22,10 +22,12 @@ from torch import nn
 from anyformer.checkpoints import store, tensors
 from anyformer.core.model import Seq2Seq
 from anyformer.core.streams import Streams
+from anyformer.data.columns.kinds import only_modality
 from anyformer.data.prepare import prepare
 from anyformer.data.prepared import Given, Prepared
 from anyformer.data.preprocess import sizes as sizes_of
 from anyformer.data.reopen import keep
+from anyformer.data.sizes import Sizes
 from anyformer.embeds import Tokens
 from anyformer.errors import NoRoom, UserError
 from anyformer.extras import require
@@ -38,7 +40,7 @@ from anyformer.training.settings import Config, Training
 from anyformer.training.setup.bf16_probe import check_bf16
 from anyformer.training.setup.defaults import default_objective, default_training
 from anyformer.training.setup.idle_settings import refuse_idle, refuse_overruled
-from anyformer.training.setup.network import Sizes, default_preset, fitted, longest
+from anyformer.training.setup.network import default_preset, fitted, longest
 from anyformer.training.setup.request import Request, changed
 
 Say = Callable[[str], None]
@@ -165,7 +167,7 @@ def decide(
     )
     refuse_idle(request, prepared)
     keep(prepared, folder.cache)
-    sizes = Sizes(**sizes_of(prepared.preprocess, prepared.tokenizer))
+    sizes = Sizes.of(sizes_of(prepared.preprocess, prepared.tokenizer))
     gpu = device.type != "cpu"
     spec, name = chosen_network(request, prepared.task, sizes, start, gpu=gpu)
     check_length(spec, sizes)
@@ -244,8 +246,8 @@ def adapted(spec: Network, task: str, sizes: Sizes, name: str) -> Network:
             return made.replace(encoder=spec.encoder, decoder=spec.decoder, head=spec.head or made.head)
         return made.replace(embed=spec.embed, head=spec.head or made.head)  # type: ignore[attr-defined]
     made = fitted(spec, name, task, sizes)
-    kept = "text" in sizes.parts and len(sizes.parts) == 1
-    return made.replace(embed=spec.embed) if kept else made  # type: ignore[attr-defined]
+    alone = only_modality(sizes.parts)
+    return made.replace(embed=spec.embed) if alone is not None and alone.keeps_embedding else made  # type: ignore[attr-defined]
 
 
 def resolved(training: Training, rows: int, device: torch.device) -> Training:
