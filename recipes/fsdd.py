@@ -19,7 +19,7 @@ from anyformer.training.train import train
 SETTINGS = {
     "data.target": ("digit",),
     "data.split.column": "split",
-    "training.batch": 32,
+    "training.batch_size": 32,
     "training.steps": 1200,
     "training.ema": 0.99,
 }

@@ -63,20 +63,20 @@ if TYPE_CHECKING:
     from anyformer.nets import SAGAN, LRNet, ResNet, VisualTransformer
     from anyformer.norms import LayerNorm, NoNorm, RMSNorm
     from anyformer.positions import (
-        NTK,
         Alibi,
         Buckets,
-        Dynamic,
+        DynamicScaling,
         Grid,
         Learned,
-        Linear,
-        Llama3,
+        LinearScaling,
+        Llama3Scaling,
         NoRelative,
+        NTKScaling,
         Rope,
         Shaw,
         Sinusoid,
         SinusoidGrid,
-        Yarn,
+        YarnScaling,
     )
     from anyformer.presets import preset, preset_names
     from anyformer.slots import Backbone, Body, Embed, Feed, Head, Mixer, Network, Norm, Position, Relative
@@ -114,8 +114,8 @@ WHERE = {
     "anyformer.nets": ("LRNet", "ResNet", "SAGAN", "VisualTransformer"),
     "anyformer.norms": ("LayerNorm", "NoNorm", "RMSNorm"),
     "anyformer.positions": (
-        "NTK", "Alibi", "Buckets", "Dynamic", "Grid", "Learned", "Linear", "Llama3", "NoRelative", "Rope", "Shaw",
-        "Sinusoid", "SinusoidGrid", "Yarn",
+        "NTKScaling", "Alibi", "Buckets", "DynamicScaling", "Grid", "Learned", "LinearScaling", "Llama3Scaling",
+        "NoRelative", "Rope", "Shaw", "Sinusoid", "SinusoidGrid", "YarnScaling",
     ),
     "anyformer.inference.predictor": ("Predictor", "load"),
     "anyformer.presets": ("preset", "preset_names"),
@@ -141,17 +141,18 @@ PARTS = (
 HOME = {name: module for module, names in WHERE.items() for name in names}
 
 __all__ = [
-    "LM", "MLP", "NTK", "SAGAN", "Alibi", "AttendingRecurrent", "Attention", "Axial", "Backbone", "Block",
-    "BlockSparse", "Body", "Boxes", "Buckets", "CoAttention", "Convolution", "Cross", "Distilled", "Dynamic", "Embed",
+    "LM", "MLP", "SAGAN", "Alibi", "AttendingRecurrent", "Attention", "Axial", "Backbone", "Block", "BlockSparse",
+    "Body", "Boxes", "Buckets", "CoAttention", "Convolution", "Cross", "Distilled", "DynamicScaling", "Embed",
     "Experts", "Feed", "Forecast", "Frames", "Grid", "Head", "Hyena", "ImageClassifier", "Joint", "LRNet",
-    "LanguageModel", "LayerNorm", "Learned", "Linear", "LinearAttention", "Llama3", "Local", "LocalRelation", "LowRank",
-    "Maps", "MixedClassifier", "MixedRegressor", "Mixer", "Model", "Network", "NoNorm", "NoRelative", "Norm", "Output",
-    "Pair", "Patches", "Plain", "Pooled", "Position", "Predictor", "Pyramid", "Queries", "RMSNorm", "Recurrent",
-    "Regress", "Relative", "Replaced", "ResNet", "Rope", "Run", "Seq2Seq", "Series", "Shaw", "Sinusoid", "SinusoidGrid",
-    "Span", "Spec", "Stack", "Stage", "Streams", "Table", "TabularClassifier", "TabularRegressor", "TextClassifier",
-    "TextRegressor", "TokenHead", "TokenTagger", "Tokens", "Towers", "Translator", "UserError", "VisualTransformer",
-    "Window2D", "Yarn", "__version__", "attend", "attention_from_convolution", "attention_maps", "checks", "compiled",
-    "explain_attention", "linear_cross_entropy", "load", "preset", "preset_names", "quantise", "replace_in", "resume",
+    "LanguageModel", "LayerNorm", "Learned", "LinearAttention", "LinearScaling", "Llama3Scaling", "Local",
+    "LocalRelation", "LowRank", "Maps", "MixedClassifier", "MixedRegressor", "Mixer", "Model", "NTKScaling",
+    "Network", "NoNorm", "NoRelative", "Norm", "Output", "Pair", "Patches", "Plain", "Pooled", "Position",
+    "Predictor", "Pyramid", "Queries", "RMSNorm", "Recurrent", "Regress", "Relative", "Replaced", "ResNet", "Rope",
+    "Run", "Seq2Seq", "Series", "Shaw", "Sinusoid", "SinusoidGrid", "Span", "Spec", "Stack", "Stage", "Streams",
+    "Table", "TabularClassifier", "TabularRegressor", "TextClassifier", "TextRegressor", "TokenHead", "TokenTagger",
+    "Tokens", "Towers", "Translator", "UserError", "VisualTransformer", "Window2D", "YarnScaling", "__version__",
+    "attend", "attention_from_convolution", "attention_maps", "checks", "compiled", "explain_attention",
+    "linear_cross_entropy", "load", "preset", "preset_names", "quantise", "replace_in", "resume",
     "tokens_per_expert", "train",
 ]  # fmt: skip
 

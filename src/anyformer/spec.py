@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Literal, Self, dataclass_transform
 from anyformer.about import About
 from anyformer.errors import UserError, did_you_mean, nearest
 from anyformer.extras import require
+from anyformer.other_names import field_called
 
 FORMAT = 1  # version of the saved form; a change of meaning raises it and adds an entry to MIGRATIONS
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}  # from version n to n + 1
@@ -225,7 +226,10 @@ def subclasses(slot: type[Spec]) -> Iterator[type[Spec]]:
 
 def unknown_field(kind: type[Spec], name: str) -> UserError:
     """The error for a setting that a part does not have."""
-    return UserError(f"{kind.__name__} has no setting {name!r}", fix=did_you_mean(name, fields_of(kind)))
+    known = fields_of(kind)
+    ours = field_called(name, known)
+    fix = did_you_mean(name, known) if ours is None else f"did you mean {ours!r}?"
+    return UserError(f"{kind.__name__} has no setting {name!r}", fix=fix)
 
 
 # ---------------------------------------------------------------- dictionary <-> spec

@@ -114,7 +114,7 @@ REAL = [
     ("a bomb", bad_images, "bomb"),
 ]
 TYPED = [
-    ("a setting misspelt", ["--set", "training.bacth=4"], "did you mean 'training.batch'"),
+    ("a setting misspelt", ["--set", "training.bacth=4"], "did you mean 'training.batch_size'"),
     ("no such preset", ["--preset", "encoder-mni"], "did you mean 'encoder-mini'"),
     ("no such column", ["--target", "lable"], "did you mean 'label'"),
 ]

@@ -12,7 +12,7 @@ import torch
 
 from anyformer.data.prepare import examples_for, frame_for, open_prepared, prepare
 from anyformer.data.prepared import Given
-from anyformer.data.settings import Columns, Data, Split, Words
+from anyformer.data.settings import Columns, Data, Split, TokenizerSettings
 from anyformer.data.splits import TRAIN
 from anyformer.data.tokenizers.tokenizer import train_tokenizer
 from anyformer.errors import UserError
@@ -361,7 +361,9 @@ def test_running_text_goes_to_the_language_model(tmp_path):
 
 
 def go_text(path, tmp_path):
-    return prepare([path], settings=Data(words=Words(kind="char")), cache=tmp_path / "cache", say=lambda line: None)
+    return prepare(
+        [path], settings=Data(tokenizer=TokenizerSettings(kind="char")), cache=tmp_path / "cache", say=lambda line: None
+    )
 
 
 def test_a_given_model_brings_tokenizer_labels_length_and_start(tmp_path):
@@ -405,7 +407,7 @@ def test_a_mistake_leaves_nothing_behind(tmp_path):
         {"target": ("labl",)},
         {"split": Split(group="nobody")},
         {"inputs": ("label",)},
-        {"words": Words(folder="/nowhere")},
+        {"tokenizer": TokenizerSettings(folder="/nowhere")},
     ):
         with pytest.raises(UserError):
             go(tmp_path, [path], **settings)

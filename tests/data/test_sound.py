@@ -18,7 +18,7 @@ from anyformer.data.datasets.rows import RowExamples
 from anyformer.data.examples import Draw
 from anyformer.data.files.audio_folders import read_sounds, unlabelled
 from anyformer.data.prepare import examples_for, frame_for, open_prepared, prepare
-from anyformer.data.settings import Data, Sounds
+from anyformer.data.settings import AudioSettings, Data
 
 RATE = 1000
 
@@ -184,7 +184,7 @@ def test_batches_hold_clips_their_lengths_and_vary_by_the_draw_alone(tmp_path: P
     made = prepare([classes(tmp_path / "clips")], cache=tmp_path / "cache", seed=1)
     assert made.task == "classify" and isinstance(made.train, RowExamples)
     sizes = made.facts["sizes"]
-    assert sizes["parts"] == ["audio"] and sizes["rate"] == RATE and sizes["samples"] == 200
+    assert sizes["parts"] == ["audio"] and sizes["sample_rate"] == RATE and sizes["samples"] == 200
     batch = made.train.batch([0, 1])
     sound, lengths = batch.inputs
     assert sound.shape == (2, 200) and lengths.tolist() == [made_length(made.train, row) for row in (0, 1)]
@@ -224,14 +224,14 @@ def test_broken_clips_are_left_out_and_named_or_refused(tmp_path: Path) -> None:
         prepare([root], settings=Data(bad="error"), cache=tmp_path / "other")
     frame = read_sounds([root]).take([12])
     with pytest.raises(UserError, match="no recording can be read; the first is"):
-        decode_clips(frame, "audio", Sounds(), Arrays.new(tmp_path / "a"), say=lambda line: None, bad="skip")
+        decode_clips(frame, "audio", AudioSettings(), Arrays.new(tmp_path / "a"), say=lambda line: None, bad="skip")
 
 
 def test_long_clips_are_cut_and_settings_refused(tmp_path: Path) -> None:
     root = classes(tmp_path / "clips")
-    made = prepare([root], settings=Data(sounds=Sounds(seconds=0.1, rate=500)), cache=tmp_path / "cache")
+    made = prepare([root], settings=Data(audio=AudioSettings(seconds=0.1, sample_rate=500)), cache=tmp_path / "cache")
     assert made.facts["sizes"]["samples"] == 50 and made.train.batch([0]).inputs[1].tolist() == [50]
     assert any("12 resampled" in note and "12 cut at 0.10 s" in note for note in made.notes)
-    for settings in ({"rate": 1}, {"seconds": 0.0}, {"shift": 1.0}, {"gain": -1.0}):
+    for settings in ({"sample_rate": 1}, {"seconds": 0.0}, {"shift": 1.0}, {"gain": -1.0}):
         with pytest.raises(UserError):
-            Sounds(**settings)
+            AudioSettings(**settings)

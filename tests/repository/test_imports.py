@@ -11,8 +11,8 @@ LAYERS = [
     (
         "ground",
         [
-            "version", "errors", "extras", "about", "plain_text", "safe_read", "safe_write", "parent_death", "faults",
-            "spec", "slots", "terminal",
+            "version", "errors", "extras", "about", "other_names", "plain_text", "safe_read", "safe_write",
+            "parent_death", "faults", "spec", "slots", "terminal",
         ],
     ),
     (

@@ -27,7 +27,7 @@ from tests.training.test_detection import annotated
 from tests.training.test_signals import clips, waves
 
 SERIES = ["--task", "forecast", "--set", "data.series.look_back=32", "--set", "data.series.horizon=8", "--steps", "3"]
-SMALL = [word for name in ("training.batch=4", "training.eval_every=2", "model.encoder.stack.depth=1")
+SMALL = [word for name in ("training.batch_size=4", "training.eval_every=2", "model.encoder.stack.depth=1")
          for word in ("--set", name)]  # fmt: skip
 MAKERS: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     "clips": (lambda folder: [folder / word for word in clips(folder)], ["--steps", "3"]),

@@ -260,7 +260,7 @@ def test_a_detector_names_what_it_sees(tmp_path: Path, monkeypatch: pytest.Monke
     from anyformer.inference import detecting
     from tests.training.test_detection import annotated
 
-    small = [word for name in ("training.batch=4", "training.eval_every=2", "model.encoder.stack.depth=1")
+    small = [word for name in ("training.batch_size=4", "training.eval_every=2", "model.encoder.stack.depth=1")
              for word in ("--set", name)]  # fmt: skip
     seen = anyformer.load(trained(tmp_path / "seen", annotated, "--task", "detect", "--steps", "2", *small))
     monkeypatch.setattr(detecting.object_rows, "__defaults__", (0.0,))  # however unsure it still is

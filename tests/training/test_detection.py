@@ -18,7 +18,7 @@ from anyformer.data.datasets.prepare_detection import prepare_detection
 from anyformer.data.images.preprocessing import ImageSteps
 from anyformer.data.prepared import Given
 from anyformer.data.reopen import reopen
-from anyformer.data.settings import Data, Pictures, Split
+from anyformer.data.settings import Data, ImageSettings, Split
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.average_precision import Objects
 from anyformer.evaluation.facts import evaluation_facts
@@ -34,7 +34,7 @@ from anyformer.training.setup.network import Sizes, fitted
 from anyformer.training.step import Engine
 
 SIDE = 32
-FEW = {"training.steps": 2, "training.batch": 4, "training.eval_every": 2, "model.encoder.stack.depth": 1}
+FEW = {"training.steps": 2, "training.batch_size": 4, "training.eval_every": 2, "model.encoder.stack.depth": 1}
 
 
 def annotated(folder: Path, count: int = 12, names: tuple[str, ...] = ("bright", "dark"), start: int = 0) -> Path:
@@ -98,7 +98,7 @@ def test_files_may_say_what_validates_and_tests(tmp_path: Path) -> None:
 
 def test_sizes_flips_and_colours_are_as_asked(tmp_path: Path) -> None:
     path = annotated(tmp_path / "a", 8)
-    made, _ = prepared(path, tmp_path / "x", pictures=Pictures(size=48, flip=False))
+    made, _ = prepared(path, tmp_path / "x", images=ImageSettings(size=48, flip=False))
     assert made.train.batch([0]).inputs[0].shape == (1, 3, 48, 48) and not made.train.flip
     steps = ImageSteps.from_dict({"image_processor_type": "DetrImageProcessor", "size": {"shortest_edge": 800}})
     assert steps.mean == (0.485, 0.456, 0.406) and steps.to_dict()["size"] == {"shortest_edge": 800}
@@ -177,7 +177,7 @@ def test_two_images_are_learned_by_heart() -> None:
         [[[0, 0.3, 0.3, 0.4, 0.4], [1, 0.7, 0.7, 0.2, 0.2]], [[2, 0.5, 0.5, 0.9, 0.3], [-100, 0, 0, 0, 0]]]
     )
     batch = Batch((pixels,), targets, torch.arange(2))
-    training = Training(batch=2, micro_batch=2, precision="fp32", optimizer=AdamW(rate=1e-3, decay=0.0))
+    training = Training(batch_size=2, micro_batch_size=2, precision="fp32", optimizer=AdamW(lr=1e-3, weight_decay=0.0))
     engine = Engine(spec.build(seed=0), Detect(), training, Plan(1000))
     losses = [engine.step(step, [batch]).loss.item() for step in range(20)]
     assert losses[-1] < 0.6 * losses[0]

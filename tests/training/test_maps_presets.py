@@ -25,7 +25,7 @@ def images(size: int | tuple[int, int], channels: int, classes: int = 5) -> Size
 def test_one_command_trains_and_another_predicts(name: str, tmp_path: Path) -> None:
     write_pictures(tmp_path / "pictures")
     out = tmp_path / "run"
-    steps = ("--set", "training.steps=8", "--set", "training.threads=1", "--set", "training.batch=8")
+    steps = ("--set", "training.steps=8", "--set", "training.threads=1", "--set", "training.batch_size=8")
     done("train", tmp_path / "pictures", "--preset", name, "--out", out, "--progress", "none", "--device", "cpu",
          "--set", "training.workers=0", *steps)  # fmt: skip
     said = done("predict", out, tmp_path / "pictures" / "dark" / "00.png")

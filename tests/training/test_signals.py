@@ -106,7 +106,7 @@ def test_a_series_trains_evaluates_and_foresees(tmp_path: Path) -> None:
 @pytest.mark.parametrize("labels", [False, True], ids=["alone", "labelled"])
 def test_proteins_train_evaluate_and_predict(tmp_path: Path, labels: bool) -> None:
     with standing_in(tmp_path):
-        found = trained([*proteins(tmp_path, labels=labels), "--set", "data.words.length=32"])
+        found = trained([*proteins(tmp_path, labels=labels), "--set", "data.tokenizer.max_length=32"])
         assert found["task"] == ("classify" if labels else "lm")
         if not labels:
             assert found["metrics"]["valid"]["perplexity"] < 22  # fewer than there are residues
@@ -123,7 +123,7 @@ def test_proteins_train_evaluate_and_predict(tmp_path: Path, labels: bool) -> No
 
 @pytest.mark.quick
 def test_networks_fit_the_data() -> None:
-    heard = Sizes(parts=["audio"], rate=8000, samples=7999, loudness=[-3.0, 2.0], classes=4)
+    heard = Sizes(parts=["audio"], sample_rate=8000, samples=7999, loudness=[-3.0, 2.0], classes=4)
     assert default_preset("classify", heard, gpu=False) == "sound-mini"
     for name in ("sound-mini", "ast-tiny", "ast-small"):
         spec: Any = network(name, "classify", heard)

@@ -82,7 +82,7 @@ def generate(
     alone = chosen.num_beams == 1 and chosen.num_return_sequences == 1
     watch = Watch(predictor, text, shown=alone and not as_json)
     hear = watch.hear if chosen.num_beams == 1 else None
-    result = predictor.decode(text, given, on_token=hear, draft=writer, json_schema=schema, regex=regex)
+    result = predictor.run_generation(text, given, on_token=hear, draft=writer, json_schema=schema, regex=regex)
     rates, answer = watch.end(result), predictor.texts(result)
     if as_json:
         rate = {"load_seconds": round(opened - started, 3), **rates.facts()}

@@ -30,7 +30,7 @@ Progress = Annotated[str, typer.Option(help="auto, bar, lines or none.")]
 StdinFormat = Annotated[
     str | None, typer.Option("--format", help="What - holds: csv, tsv, jsonl, json, parquet, txt or conll.")
 ]
-Batch = Annotated[int, typer.Option(min=1, help="Rows at a time.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Rows at a time.")]
 MODES = ("auto", "bar", "lines", "none")
 
 
@@ -42,7 +42,11 @@ def train(
     start: asking.Start = None,
     out: Annotated[Path | None, typer.Option(help="A new folder for the run; runs/... if not given.")] = None,
     steps: asking.Steps = None,
+    epochs: asking.Epochs = None,
     minutes: asking.Minutes = None,
+    lr: asking.LearningRate = None,
+    batch_size: asking.BatchSize = None,
+    max_length: asking.MaxLength = None,
     seed: asking.Seed = None,
     device: asking.Device = "auto",
     valid: asking.Valid = None,
@@ -74,8 +78,8 @@ def train(
     configure_messages(quiet)
     refuse_settings(data)
     asked = Asked(
-        target, task, preset, start, steps, minutes, seed, device, valid, test, split_column, group, time, types,
-        inputs, config, settings,
+        target, task, preset, start, steps, epochs, minutes, lr, batch_size, max_length, seed, device, valid, test,
+        split_column, group, time, types, inputs, config, settings,
     )  # fmt: skip
     request = asked.request(list(data), out)
     if dry_run:
@@ -163,7 +167,7 @@ def evaluate(
     ] = None,
     format: StdinFormat = None,
     device: asking.Device = "auto",
-    batch: Batch = 64,
+    batch_size: BatchSize = 64,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -178,7 +182,7 @@ def evaluate(
 
     configure_messages(quiet)
     with with_standard_input(data or (), format) as files:
-        found = evaluate_run(run, files, device=device, batch=batch, say=messages(quiet))
+        found = evaluate_run(run, files, device=device, batch=batch_size, say=messages(quiet))
     if as_json:
         write(json.dumps(found))
         return
@@ -198,7 +202,7 @@ def predict(
     ] = False,
     format: StdinFormat = None,
     device: asking.Device = "auto",
-    batch: Batch = 64,
+    batch_size: BatchSize = 64,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a row, each on a line of its own.")] = False,
     quiet: Quiet = False,
 ) -> None:
@@ -214,7 +218,7 @@ def predict(
 
     configure_messages(quiet)
     with with_standard_input(data, format) as files:
-        text = predict_files(run, files, out, device=device, batch=batch, as_json=as_json, say=messages(quiet),
+        text = predict_files(run, files, out, device=device, batch=batch_size, as_json=as_json, say=messages(quiet),
                              on_bad_rows="skip" if skip_bad_rows else "error")  # fmt: skip
     if text is not None:
         write(text)

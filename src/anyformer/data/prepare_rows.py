@@ -56,7 +56,7 @@ def prepare_rows(
         preprocess = preprocess.with_column(decoded.column.settle(decoded, arrays, work.kept, train))
     tokenizer, about = None, ""
     if preprocess.texts:
-        tokenizer, about = tokenizer_for(frame, preprocess, train, settings.words, given, seed=seed)
+        tokenizer, about = tokenizer_for(frame, preprocess, train, settings.tokenizer, given, seed=seed)
         preprocess = worded(preprocess, tokenizer, settings, given)
     preprocess, counts = encode(frame, preprocess, tokenizer, arrays, train=train, parsed=work.parsed)
     put_targets(arrays, preprocess, targets)
@@ -159,7 +159,7 @@ class Rows:
 
 def worded(preprocess: Preprocess, tokenizer: Tokenizer, settings: Data, given: Given) -> Preprocess:
     """The preprocessing with what the tokenizer and the model to start from say about text."""
-    limits = [limit for limit in (settings.words.length, given.length) if limit is not None]
+    limits = [limit for limit in (settings.tokenizer.max_length, given.length) if limit is not None]
     if not limits and given.tokenizer is not None and tokenizer.max_length is not None:
         limits = [min(tokenizer.max_length, 512)]
     start = None

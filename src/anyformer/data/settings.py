@@ -36,20 +36,22 @@ class Split(Spec):
             raise UserError("two ways to split at once", where="data.split", fix="give one of column, group and time")
 
 
-class Words(Spec):
+class TokenizerSettings(Spec):
     """How text becomes tokens: a kind of tokenizer to train on the training rows, or a `folder` that holds one."""
 
     kind: Literal["auto", "bpe", "char-bpe", "wordpiece", "unigram", "word", "char", "byte"] = "auto"
     folder: str | None = None
-    vocab: int | None = None
-    length: int | None = None  # tokens of a row at most, or of a window of a language model
-    lower: bool = False
+    vocab_size: int | None = None
+    max_length: int | None = None  # tokens of a row at most, or of a window of a language model
+    lowercase: bool = False
 
     def check(self) -> None:
-        for name in ("vocab", "length"):
+        for name in ("vocab_size", "max_length"):
             value = getattr(self, name)
             if value is not None and value < 2:
-                raise UserError(f"{name} {value} is below 2", where=f"data.words.{name}", fix="leave it out or use 256")
+                raise UserError(
+                    f"{name} {value} is below 2", where=f"data.tokenizer.{name}", fix="leave it out or use 256"
+                )
 
 
 class Columns(Spec):
@@ -65,7 +67,7 @@ class Columns(Spec):
             raise UserError(f"rare {self.rare} is below 1", where="data.columns.rare", fix="use 1")
 
 
-class Pictures(Spec):
+class ImageSettings(Spec):
     """How images become pixels, and how they vary while training. `size` None takes the images' own."""
 
     size: int | None = None
@@ -78,37 +80,41 @@ class Pictures(Spec):
 
     def check(self) -> None:
         if self.size is not None and not 4 <= self.size <= 4096:
-            raise UserError(f"size {self.size} is outside 4 to 4096", where="data.pictures.size", fix="use 32 or 224")
+            raise UserError(f"size {self.size} is outside 4 to 4096", where="data.images.size", fix="use 32 or 224")
         if not 0 <= self.crop < 0.5:
-            raise UserError(f"crop {self.crop} is not a share below 0.5", where="data.pictures.crop", fix="use 0.125")
-        check_range("data.pictures", "erase", self.erase, 0, 1, fix="use 0.25")
-        check_range("data.pictures", "randaugment", self.randaugment, 0, 8, fix="use 2")
-        check_range("data.pictures", "magnitude", self.magnitude, 0, 30, fix="use 9")
+            raise UserError(f"crop {self.crop} is not a share below 0.5", where="data.images.crop", fix="use 0.125")
+        check_range("data.images", "erase", self.erase, 0, 1, fix="use 0.25")
+        check_range("data.images", "randaugment", self.randaugment, 0, 8, fix="use 2")
+        check_range("data.images", "magnitude", self.magnitude, 0, 30, fix="use 9")
 
 
-class Sounds(Spec):
-    """How recordings become clips, and how they vary while training. `rate` None takes that of most recordings.
+class AudioSettings(Spec):
+    """How recordings become clips, and how they vary while training. `sample_rate` None takes that of most recordings.
 
     A clip longer than `seconds` is cut; None takes the longest, unless few are that long, and 10.24 at most. `shift` is
     the share of a clip by which it comes earlier or later, `gain` how many decibels louder or softer it gets at most.
     """
 
-    rate: int | None = None
+    sample_rate: int | None = None
     seconds: float | None = None
     shift: float = 0.1
     gain: float = 6.0
 
     def check(self) -> None:
-        if self.rate is not None and not 100 <= self.rate <= 400_000:
-            raise UserError(f"rate {self.rate} is outside 100 to 400000", where="data.sounds.rate", fix="use 16000")
+        if self.sample_rate is not None and not 100 <= self.sample_rate <= 400_000:
+            raise UserError(
+                f"sample_rate {self.sample_rate} is outside 100 to 400000",
+                where="data.audio.sample_rate",
+                fix="use 16000",
+            )
         if self.seconds is not None and not 0.01 <= self.seconds <= 600:
-            raise UserError(f"{self.seconds} seconds are no clip", where="data.sounds.seconds", fix="use 1 to 10")
+            raise UserError(f"{self.seconds} seconds are no clip", where="data.audio.seconds", fix="use 1 to 10")
         if not 0 <= self.shift < 1:
-            raise UserError(f"shift {self.shift} is not a share below 1", where="data.sounds.shift", fix="use 0.1")
-        check_range("data.sounds", "gain", self.gain, 0, 60, fix="use 6")
+            raise UserError(f"shift {self.shift} is not a share below 1", where="data.audio.shift", fix="use 0.1")
+        check_range("data.audio", "gain", self.gain, 0, 60, fix="use 6")
 
 
-class Steps(Spec):
+class SeriesSettings(Spec):
     """How a time series is cut: steps to look back on, and steps to foresee; None takes what the rows allow."""
 
     look_back: int | None = None
@@ -137,11 +143,11 @@ class Data(Spec):
     types: tuple[str, ...] | None = None
     bad: Literal["skip", "error"] = "skip"  # what a row that cannot be used does
     split: Split = field(default_factory=Split)
-    words: Words = field(default_factory=Words)
+    tokenizer: TokenizerSettings = field(default_factory=TokenizerSettings)
     columns: Columns = field(default_factory=Columns)
-    pictures: Pictures = field(default_factory=Pictures)
-    sounds: Sounds = field(default_factory=Sounds)
-    series: Steps = field(default_factory=Steps)
+    images: ImageSettings = field(default_factory=ImageSettings)
+    audio: AudioSettings = field(default_factory=AudioSettings)
+    series: SeriesSettings = field(default_factory=SeriesSettings)
     format: Format = field(default_factory=Format)
 
     def check(self) -> None:

@@ -20,7 +20,7 @@ class Sizes:
     categories: list[int] | None = None
     image: int | tuple[int, int] | None = None
     channels: int = 3
-    rate: int = 16000
+    sample_rate: int = 16000
     samples: int = 16000
     loudness: list[float] | None = None
     classes: int = 0

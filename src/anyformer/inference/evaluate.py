@@ -117,11 +117,11 @@ def of_text(predictor: Predictor, files: list[Path], batch: int, say: Callable[[
     from anyformer.data.datasets.text import prepare_text
     from anyformer.data.gather import origin_of
     from anyformer.data.prepare import prepare
-    from anyformer.data.settings import Split, Words
+    from anyformer.data.settings import Split, TokenizerSettings
 
     preprocess = predictor.preprocess
     assert preprocess is not None
-    settings = Data(split=Split(valid=0.0, test=0.0), words=Words(length=preprocess.length))
+    settings = Data(split=Split(valid=0.0, test=0.0), tokenizer=TokenizerSettings(max_length=preprocess.length))
     with scratch_folder() as cache:
         given = Given(tokenizer=predictor.tokenizer, length=preprocess.length)
         if origin_of(files, None) == "fasta":

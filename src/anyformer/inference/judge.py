@@ -189,7 +189,7 @@ def batches_of_equals(order: np.ndarray, values: np.ndarray, size: int) -> Itera
 
 def decoding(objective: Objective, preprocess: Preprocess, tokenizer: Tokenizer, spec: Any) -> Generation:
     """How a translator writes: by beam, from its start token to its end token, within its decoder's positions."""
-    beams, penalty = (objective.beams, objective.length_penalty) if isinstance(objective, Translate) else (1, 1.0)
+    beams, penalty = (objective.num_beams, objective.length_penalty) if isinstance(objective, Translate) else (1, 1.0)
     longest, (places, _) = preprocess.length or 256, room(decoder_of(spec))
     if places is not None:
         longest = min(longest, places - 1)  # the start token has a position too

@@ -8,7 +8,7 @@ from anyformer.objectives.detect import Detect
 from anyformer.objectives.forecast import Forecasting
 from anyformer.objectives.objective import Objective
 from anyformer.objectives.regress import Regression
-from anyformer.objectives.replaced import Detection
+from anyformer.objectives.replaced import ReplacedTokenDetection
 from anyformer.objectives.tag import Tag
 from anyformer.objectives.translate import Translate
 
@@ -23,10 +23,10 @@ __all__ = [
     "Classify",
     "Contrast",
     "Detect",
-    "Detection",
     "Forecasting",
     "Objective",
     "Regression",
+    "ReplacedTokenDetection",
     "Tag",
     "Translate",
 ]

@@ -197,6 +197,6 @@ def tags_answered(rows: list[Any], predictor: Predictor) -> list[Answer]:
 
 def embedded(rows: list[Any], predictor: Predictor) -> list[Answer]:
     """One vector a row."""
-    vectors = predictor.embed(rows, batch=TOGETHER).float().tolist()
+    vectors = predictor.embed(rows, batch_size=TOGETHER).float().tolist()
     return [{"embedding": vector, "tokens": len(row) if isinstance(row, list) else 0}
             for vector, row in zip(vectors, rows, strict=True)]  # fmt: skip

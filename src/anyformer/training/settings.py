@@ -18,18 +18,20 @@ Precision = Literal["auto", "fp32", "bf16", "fp16"]
 class Training(Spec):
     """How a model is trained. None and "auto" are decided before the first step, printed and written down.
 
-    `batch` rows make a step, taken `micro_batch` at a time. `ema` is the decay of a running mean of the weights, which
-    is then what is judged and saved; `average` n takes the mean of the last n checkpoints at the end. `patience` stops
-    after that many passes over the data without a better evaluation, three evaluations at least.
+    `steps` or `epochs` is its length, `minutes` its time at most. `batch_size` rows make a step, taken
+    `micro_batch_size` at a time. `ema` is the decay of a running mean of the weights, which is then what is judged and
+    saved; `average` n takes the mean of the last n checkpoints at the end. `patience` stops after that many passes over
+    the data without a better evaluation, three evaluations at least.
     """
 
     steps: int | None = None
+    epochs: float | None = None
     minutes: float | None = None
-    batch: int | None = None
-    micro_batch: int | None = None
+    batch_size: int | None = None
+    micro_batch_size: int | None = None
     optimizer: Optimizer = field(default_factory=AdamW)
     schedule: Schedule = field(default_factory=Cosine)
-    clip: float = 1.0
+    grad_clip: float = 1.0
     precision: Precision = "auto"
     compile: Literal["auto"] | bool = "auto"
     deterministic: bool = False
@@ -46,7 +48,7 @@ class Training(Spec):
     threads: int | None = None
 
     def check(self) -> None:
-        least = {"steps": 1, "batch": 1, "micro_batch": 1, "average": 0, "save_every": 1,
+        least = {"steps": 1, "batch_size": 1, "micro_batch_size": 1, "average": 0, "save_every": 1,
                  "eval_every": 1, "eval_rows": 1, "keep": 1, "workers": 0, "seed": 0, "threads": 1}  # fmt: skip
         for name, bound in least.items():
             value = getattr(self, name)
@@ -56,18 +58,24 @@ class Training(Spec):
                 )
         if self.minutes is not None and not 0 < self.minutes < 10**6:
             raise UserError(f"minutes {self.minutes} is no time", where="training.minutes", fix="use 10")
-        if self.steps is not None and self.minutes is not None:
-            raise UserError("both steps and minutes are given", where="training", fix="give one of them")
+        if self.epochs is not None and not 0 < self.epochs < 10**6:
+            raise UserError(f"epochs {self.epochs} is no number of epochs", where="training.epochs", fix="use 3")
+        if self.steps is not None and self.epochs is not None:
+            raise UserError("both steps and epochs are given", where="training", fix="give one of them")
         if self.patience is not None and not self.patience > 0:
             raise UserError(f"patience {self.patience} is no number of passes", where="training.patience", fix="use 5")
-        if self.clip <= 0:
-            raise UserError(f"clip {self.clip} is not positive", where="training.clip", fix="use 1.0")
+        if self.grad_clip <= 0:
+            raise UserError(f"grad_clip {self.grad_clip} is not positive", where="training.grad_clip", fix="use 1.0")
         if self.ema is not None and not 0 < self.ema < 1:
             raise UserError(f"ema {self.ema} is not a share", where="training.ema", fix="use 0.999")
-        if self.batch is not None and self.micro_batch is not None and self.micro_batch > self.batch:
+        if (
+            self.batch_size is not None
+            and self.micro_batch_size is not None
+            and self.micro_batch_size > self.batch_size
+        ):
             raise UserError(
-                f"micro_batch {self.micro_batch} is larger than batch {self.batch}",
-                where="training.micro_batch", fix=f"use {self.batch} or less",
+                f"micro_batch_size {self.micro_batch_size} is larger than batch_size {self.batch_size}",
+                where="training.micro_batch_size", fix=f"use {self.batch_size} or less",
             )  # fmt: skip
         if self.seed >= 2**31:
             raise UserError(f"seed {self.seed} is too large", where="training.seed", fix="use one below 2147483648")

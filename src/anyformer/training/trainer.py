@@ -71,9 +71,9 @@ class Session:
         settings = self.config.training
         torch.set_num_threads(settings.threads or torch.get_num_threads())
         self.model = self.config.model.build(seed=settings.seed, device=device)
-        self.batch = settings.batch or 1
+        self.batch = settings.batch_size or 1
         self.order = Order.of(self.data.train, self.batch, settings.seed)
-        self.steps = Steps(self.data.train, self.order, self.config.objective, settings.micro_batch or self.batch)
+        self.steps = Steps(self.data.train, self.order, self.config.objective, settings.micro_batch_size or self.batch)
         target = self.data.preprocess
         self.standing = Standing(chosen_by(self.config.task, target.multi, target.labels or ()))
         self.done = 0
@@ -376,7 +376,7 @@ class Session:
         for name, value in self.engine.weights().items():
             if not bool(torch.isfinite(value).all()):
                 raise Diverged(f"step {self.done:,}: the weight {name} is not finite", where=str(self.folder.path),
-                               fix="lower the rate: --set training.optimizer.rate=0.0003",
+                               fix="lower the rate: --set training.optimizer.lr=0.0003",
                                details=["it was not saved; the checkpoint before is whole"])  # fmt: skip
 
     def elapsed(self) -> float:
@@ -416,7 +416,7 @@ class Session:
         best = "" if not rows else f" at {shown[0]}"
         raise Diverged(
             f"step {moment.step:,}: {tensor} is not finite (loss {float(moment.loss)}){best}; rows {all_rows[:8]}",
-            where=str(self.folder.path), fix="lower the rate: --set training.optimizer.rate=0.0003",
+            where=str(self.folder.path), fix="lower the rate: --set training.optimizer.lr=0.0003",
             details=[f"row {place}" for place in shown] + ["weights are those of the step before; nothing was spoilt"],
         )  # fmt: skip
 

@@ -17,7 +17,7 @@ from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.examples import Draw
 from anyformer.data.frame import Frame
 from anyformer.data.prepared import Say
-from anyformer.data.settings import Sounds
+from anyformer.data.settings import AudioSettings
 from anyformer.embeds.mel import bands, log_mel
 from anyformer.errors import UserError
 
@@ -40,7 +40,7 @@ class Clips:
 
 
 def decode_clips(
-    frame: Frame, column: str, settings: Sounds, arrays: Arrays, *, say: Say, bad: Literal["skip", "error"]
+    frame: Frame, column: str, settings: AudioSettings, arrays: Arrays, *, say: Say, bad: Literal["skip", "error"]
 ) -> Clips:  # fmt: skip
     """Decode every recording into `arrays["samples"]`, at the rate that most have."""
     folder = frame.folder
@@ -128,9 +128,9 @@ def placed(error: UserError, frame: Frame, row: int) -> UserError:
     return UserError(error.what, where=f"{frame.place(row)} ({error.where})", fix=error.fix)
 
 
-def shape(heads: list[Head], settings: Sounds) -> tuple[int, int]:
+def shape(heads: list[Head], settings: AudioSettings) -> tuple[int, int]:
     """Samples a second and samples of the longest clip."""
-    rate = settings.rate or Counter(head.rate for head in heads).most_common(1)[0][0]
+    rate = settings.sample_rate or Counter(head.rate for head in heads).most_common(1)[0][0]
     seconds = np.array([head.samples / head.rate for head in heads])
     usual = min(float(seconds.max()), 1.5 * float(np.quantile(seconds, 0.95)), LONGEST)
     return rate, max(1, round((settings.seconds or usual) * rate))
@@ -166,7 +166,7 @@ def spectra(arrays: Arrays, clip: int, rate: int) -> torch.Tensor:
     wave = torch.from_numpy(arrays[NAME][starts[clip] : starts[clip + 1]].astype(np.float32) / LOUDEST)
     if len(wave) < window:
         return torch.zeros(bands(rate), 0, dtype=torch.float64)
-    return log_mel(wave[None], rate=rate, mels=bands(rate), window=window, hop=hop)[0].double()
+    return log_mel(wave[None], sample_rate=rate, mels=bands(rate), window=window, hop=hop)[0].double()
 
 
 def clip_spectra(arrays: Arrays, at: np.ndarray, rate: int) -> np.ndarray:
@@ -193,7 +193,9 @@ def waves(arrays: Arrays, at: np.ndarray, samples: int) -> tuple[torch.Tensor, t
     return torch.from_numpy(found), torch.from_numpy(lengths)
 
 
-def varied(sound: torch.Tensor, lengths: torch.Tensor, rows: np.ndarray, draw: Draw, settings: Sounds) -> torch.Tensor:
+def varied(
+    sound: torch.Tensor, lengths: torch.Tensor, rows: np.ndarray, draw: Draw, settings: AudioSettings
+) -> torch.Tensor:
     """Each clip a little earlier or later and a little louder or softer, by the row and the epoch alone."""
     found = sound.clone()
     for at, row in enumerate(rows.tolist()):

@@ -45,7 +45,7 @@ class AudioModality(Modality):
     embeds: ClassVar[tuple[type[Embed], ...]] = (Frames,)
     presets: ClassVar[tuple[str, ...]] = ("sound-mini", "sound-small")
     plural: ClassVar[str] = "sound"
-    settings: ClassVar[str] = "data.sounds"
+    settings: ClassVar[str] = "data.audio"
     smoothed: ClassVar[bool] = True
 
     columns: tuple[Audio, ...]
@@ -54,7 +54,7 @@ class AudioModality(Modality):
         if work.train is None:  # those to train on were decoded before their rows were split
             for column in self.columns:
                 there, unread = decode_new_clips(
-                    work.frame, column.name, work.arrays, rate=column.rate or 1, most=column.samples or 1
+                    work.frame, column.name, work.arrays, rate=column.sample_rate or 1, most=column.samples or 1
                 )
                 work.arrays.put("seen", there)
                 work.counts.unread |= unread
@@ -67,24 +67,28 @@ class AudioModality(Modality):
         (column,) = self.columns
         clips, lengths = waves(examples.arrays, at, column.samples or 1)
         if draw is not None and examples.settings is not None:
-            clips = varied(clips, lengths, chosen, draw, examples.settings.sounds)
+            clips = varied(clips, lengths, chosen, draw, examples.settings.audio)
         return ModalityInputs((clips, lengths))
 
     def sizes(self) -> dict[str, Any]:
         (column,) = self.columns
-        return {"rate": column.rate, "samples": column.samples, "loudness": [column.mean, column.deviation]}
+        return {
+            "sample_rate": column.sample_rate,
+            "samples": column.samples,
+            "loudness": [column.mean, column.deviation],
+        }
 
     @classmethod
     def embed(cls, own: Embed | None, sizes: Sizes) -> Embed:
         """Spectra of these clips; a patch as high as the preset's spectrum is as high as the data's."""
-        embed = own if isinstance(own, Frames) else Frames(rate=16000, cls=False)
-        mels, (high, wide), (down, along) = bands(sizes.rate), embed.cell, embed.apart
+        embed = own if isinstance(own, Frames) else Frames(sample_rate=16000, cls=False)
+        mels, (high, wide), (down, along) = bands(sizes.sample_rate), embed.cell, embed.apart
         whole = high == embed.mels
-        reach, step = round(embed.window * sizes.rate), max(1, round(embed.hop * sizes.rate))
+        reach, step = round(embed.window * sizes.sample_rate), max(1, round(embed.hop * sizes.sample_rate))
         frames = 1 + max(0, -((reach - sizes.samples) // step))  # rounded up: the last samples are heard
         mean, std = sizes.loudness or (embed.mean, embed.std)
         return embed.replace(
-            rate=sizes.rate, mels=mels, frames=max(wide, frames), mean=mean, std=std,
+            sample_rate=sizes.sample_rate, mels=mels, frames=max(wide, frames), mean=mean, std=std,
             patch=(mels if whole else min(high, mels), wide), stride=(mels if whole else min(down, mels), along),
             position=Grid() if isinstance(embed.position, Grid) else embed.position,
         )  # fmt: skip
@@ -92,7 +96,7 @@ class AudioModality(Modality):
     def features(self, examples: RowExamples, frame: Frame) -> dict[str, Any]:
         """Mean and deviation of each band of the spectrum."""
         (column,) = self.columns
-        return {"numbers": clip_spectra(examples.arrays, examples.rows, column.rate or 1)}
+        return {"numbers": clip_spectra(examples.arrays, examples.rows, column.sample_rate or 1)}
 
 
 class Audio(FileColumn):
@@ -106,7 +110,7 @@ class Audio(FileColumn):
     unreadable: ClassVar[str] = "the recording cannot be read"
     file_unit: ClassVar[str | None] = "clip"
 
-    rate: int | None = None  # samples a second
+    sample_rate: int | None = None
     samples: int | None = None  # of the longest clip
     mean: float = 0.0
     deviation: float = 1.0
@@ -119,12 +123,12 @@ class Audio(FileColumn):
     def decode(
         cls, frame: Frame, name: str, settings: Data, arrays: Arrays, *, given: Given, say: Say
     ) -> Decoded:  # fmt: skip
-        found = decode_clips(frame, name, settings.sounds, arrays, bad=settings.bad, say=say)
-        column = cls(name=name, rate=found.rate, samples=found.samples)
+        found = decode_clips(frame, name, settings.audio, arrays, bad=settings.bad, say=say)
+        column = cls(name=name, sample_rate=found.rate, samples=found.samples)
         return Decoded(column, found.there, found.broken, found.same, found.first)
 
     def settle(self, decoded: Decoded, arrays: Arrays, kept: np.ndarray, train: np.ndarray) -> Audio:
-        mean, deviation = loudness(arrays, kept[train], self.rate or 1)
+        mean, deviation = loudness(arrays, kept[train], self.sample_rate or 1)
         arrays.put("sounded", kept)
         return self.replace(mean=mean, deviation=deviation)
 
@@ -148,4 +152,4 @@ class Audio(FileColumn):
         return sound_bytes(value, self.name)
 
     def example(self) -> str:
-        return example_sound(self.rate or 16_000)
+        return example_sound(self.sample_rate or 16_000)

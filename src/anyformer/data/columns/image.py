@@ -53,7 +53,7 @@ class ImageModality(Modality):
     embeds: ClassVar[tuple[type[Embed], ...]] = (Patches, Maps)
     presets: ClassVar[tuple[str, ...]] = ("vit-mini", "vit-small")
     plural: ClassVar[str] = "images"
-    settings: ClassVar[str] = "data.pictures"
+    settings: ClassVar[str] = "data.images"
     smoothed: ClassVar[bool] = True
 
     columns: tuple[Image, ...]
@@ -73,7 +73,7 @@ class ImageModality(Modality):
         arrays = examples.arrays
         stored = arrays[PIXELS][arrays["pictured"][at] if "pictured" in arrays else at]
         if draw is not None and examples.settings is not None:
-            stored = augmented_batch(stored, examples.settings.pictures, draw, chosen)
+            stored = augmented_batch(stored, examples.settings.images, draw, chosen)
         pixels = torch.from_numpy(normalised(stored, examples.images or ImageSteps(scale=None, mean=None)))
         seen = arrays["seen"][at] if "seen" in arrays else np.ones(len(at), bool)
         return ModalityInputs((pixels,), torch.from_numpy(np.array(seen, dtype=bool)))
@@ -150,7 +150,7 @@ class Image(FileColumn):
         """Decode every image, in processes, into `arrays["pixels"]` (N, C, H, W)."""
         steps = given.images
         size, channels, there = picture_arrays(
-            frame.column(name), frame.folder, settings.pictures, arrays, PIXELS, bad=settings.bad, processes=workers(),
+            frame.column(name), frame.folder, settings.images, arrays, PIXELS, bad=settings.bad, processes=workers(),
             steps=steps, say=lambda line: say(line.removeprefix("images: ")),
         )  # fmt: skip
         return Decoded(

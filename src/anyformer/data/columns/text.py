@@ -41,7 +41,7 @@ class TextModality(Modality):
     embeds: ClassVar[tuple[type[Embed], ...]] = (Tokens,)
     presets: ClassVar[tuple[str, ...]] = ("encoder-mini", "encoder-small")
     plural: ClassVar[str] = "text"
-    settings: ClassVar[str] = "data.words"
+    settings: ClassVar[str] = "data.tokenizer"
     fixed_shape: ClassVar[bool] = False
     keeps_embedding: ClassVar[bool] = True
 

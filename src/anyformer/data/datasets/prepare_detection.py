@@ -110,7 +110,7 @@ def prepared(
     kinds = np.concatenate([picture.kinds[~picture.crowd] for picture in trained])
     if not len(kinds):
         raise UserError("no image to train on holds an object", where=found.file.name, fix="give more images")
-    square = Square(settings.pictures.size or usual_square(found.pictures))
+    square = Square(settings.images.size or usual_square(found.pictures))
     steps = picture_steps(square.size, square.channels)
     if given.images is not None and given.images.mean is not None and len(given.images.mean) == square.channels:
         steps = replace(steps, mean=given.images.mean, std=given.images.std, scale=given.images.scale)
@@ -126,7 +126,7 @@ def prepared(
     preprocess = Preprocess(task="detect", columns=(column,), target=target)
     tell(f"task     detect: {len(target.labels)} classes ({', '.join(target.labels[:6])}"
          f"{', ...' * (len(target.labels) > 6)}), at most {target.most} objects an image")  # fmt: skip
-    flipped = "; flipped left-right while training (--set data.pictures.flip=false)" if settings.pictures.flip else ""
+    flipped = "; flipped left-right while training (--set data.images.flip=false)" if settings.images.flip else ""
     tell(f"image    fitted into {square.size} x {square.size} pixels, padding masked{flipped}")
     tell("split    " + ", ".join(f"{name} {n:,}" for name, n in zip(SIDES, counts, strict=True) if n) + " images")
     facts = {
@@ -140,7 +140,7 @@ def prepared(
     preprocess.save(arrays.folder / FILE)
     steps.save(arrays.folder)
     pictures = [[str(p.id), p.name, str(p.path), p.wide, p.high] for p in found.pictures]
-    arrays.close({"kind": KIND, "file": str(found.file), "pictures": pictures, "flip": settings.pictures.flip,
+    arrays.close({"kind": KIND, "file": str(found.file), "pictures": pictures, "flip": settings.images.flip,
                   "facts": facts, "notes": notes})  # fmt: skip
     tell(f"disk     {arrays.bytes / 1e6:,.1f} MB")
     return opened_detection(arrays)

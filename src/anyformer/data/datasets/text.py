@@ -13,7 +13,7 @@ from anyformer.data.datasets.windows import Windows
 from anyformer.data.files.documents import Document, in_memory, read_documents
 from anyformer.data.prepared import Given, Prepared, Say
 from anyformer.data.preprocess import Preprocess, sizes
-from anyformer.data.settings import Data, Words
+from anyformer.data.settings import Data, TokenizerSettings
 from anyformer.errors import UserError
 
 LENGTH = 256  # tokens of a window, where nothing is said
@@ -72,7 +72,7 @@ def prepared(
     parts = split(documents, settings, unit, own or {}, tell)
     arrays, tokenizer = packed(parts, settings, given, cache, tell)
     counts: dict[str, Any] = arrays.facts["parts"]
-    length = window(settings.words, given, counts["train"]["tokens"], tell)
+    length = window(settings.tokenizer, given, counts["train"]["tokens"], tell)
     sides = {
         name: Windows(
             arrays[name], length, bytes=counts[name]["bytes"], vocab=tokenizer.size, tokenizer=tokenizer,
@@ -171,17 +171,17 @@ def boundary(documents: list[Document], share: float) -> int:
 # ---------------------------------------------------------------- the windows
 
 
-def window(words: Words, given: Given, tokens: int, tell: Say) -> int:
+def window(words: TokenizerSettings, given: Given, tokens: int, tell: Say) -> int:
     """Tokens of a window: as asked, or 256; never more than the model can place or the text has."""
     enough(tokens, "tokens")
-    asked = words.length or LENGTH
+    asked = words.max_length or LENGTH
     if given.length is not None and asked > given.length:
-        if words.length is not None:
+        if words.max_length is not None:
             tell(f"note     windows of {asked} tokens do not fit the model: cut to {given.length}")
         asked = given.length
     length = asked
     # Only a default is made shorter for the sake of more windows; what was asked for has to fit, and no more.
-    while words.length is None and length > 8 and (tokens - 1) // length < WINDOWS:
+    while words.max_length is None and length > 8 and (tokens - 1) // length < WINDOWS:
         length //= 2
     length = min(length, tokens - 1)
     if length < asked:

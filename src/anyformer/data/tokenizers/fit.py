@@ -12,7 +12,7 @@ from anyformer.data.columns.cells import texts
 from anyformer.data.frame import Frame
 from anyformer.data.prepared import Given
 from anyformer.data.preprocess import Preprocess
-from anyformer.data.settings import Words
+from anyformer.data.settings import TokenizerSettings
 from anyformer.data.targets import Answer
 from anyformer.data.tokenizers.parallel_encode import pieces
 from anyformer.data.tokenizers.tokenizer import Tokenizer, open_tokenizer, train_tokenizer
@@ -29,7 +29,7 @@ NAMES = {
 
 
 def tokenizer_for(
-    frame: Frame, preprocess: Preprocess, rows: np.ndarray, words: Words, given: Given, *, seed: int
+    frame: Frame, preprocess: Preprocess, rows: np.ndarray, words: TokenizerSettings, given: Given, *, seed: int
 ) -> tuple[Tokenizer, str]:
     """A tokenizer for the rows' texts and what to say about it; trained on the training `rows` if none is given."""
     if given.tokenizer is not None:
@@ -43,10 +43,10 @@ def tokenizer_for(
     sample, part = sampled(frame, preprocess, rows, seed)
     if not any(sample):
         raise UserError("the training rows hold no text", where="tokenizer", fix="give rows with text")
-    size = words.vocab or {"char": 2**16, "byte": 512}.get(kind, vocabulary(sample))
+    size = words.vocab_size or {"char": 2**16, "byte": 512}.get(kind, vocabulary(sample))
     both = preprocess.task != "translate"  # a text to read ends in </s>; one to write begins with <s> by itself
     tokenizer = train_tokenizer(sample, kind, size, add_bos=both and kind != "wordpiece", add_eos=kind != "wordpiece",
-                                lower=words.lower)  # fmt: skip
+                                lower=words.lowercase)  # fmt: skip
     of = f"{len(rows):,} training rows" if part == 1 else f"{part:.0%} of {len(rows):,} training rows"
     return tokenizer, f"{NAMES[kind]}, {tokenizer.size:,} tokens, trained on {of}"
 

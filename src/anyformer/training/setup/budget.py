@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from dataclasses import dataclass
@@ -53,8 +54,11 @@ def measure(
     if settings.compile == "auto":
         rows = len(data.train)
         sizes = sizes_for(data)
-        count = settings.steps or default_steps(config.task, sizes, rows, settings.batch or 1, start=bool(config.start))
-        planned = count * seconds if settings.minutes is None else settings.minutes * 60
+        limit = math.inf if settings.minutes is None else settings.minutes * 60
+        count: float = settings.steps or math.inf
+        if settings.steps is None and settings.minutes is None:
+            count = default_steps(config.task, sizes, rows, settings.batch_size or 1, start=bool(config.start))
+        planned = min(count * seconds, limit)
         alone = only_modality(sizes.parts)
         fixed = config.task == "lm" or (alone is not None and alone.fixed_shape)  # one shape, so one compilation
         if planned > LONG and fixed and compiles(config.model) and compiler(device):
@@ -92,7 +96,9 @@ def trial(
     model: nn.Module, config: Config, steps: Steps, device: torch.device, *, compiled: bool, warm: bool = True
 ) -> float:
     """Seconds a step takes here; the very first one, which loads and allocates, is left out."""
-    engine = Engine(model, config.objective, config.training.replace(steps=None, minutes=None), Plan(10**6))
+    engine = Engine(
+        model, config.objective, config.training.replace(steps=None, epochs=None, minutes=None), Plan(10**6)
+    )
     if compiled:
         engine.compile()
     if warm:
@@ -109,7 +115,7 @@ def trial(
 def judging(model: nn.Module, config: Config, data: Prepared) -> float:
     """Seconds that judging one validation row takes."""
     assert data.valid is not None
-    micro = config.training.micro_batch or 32
+    micro = config.training.micro_batch_size or 32
     judge = Judge(config.objective, data.preprocess, data.tokenizer, batch=max(32, micro))
     count = min(len(data.valid), JUDGED)
     began = time.perf_counter()
@@ -125,7 +131,7 @@ def writing(model: nn.Module, config: Config, data: Prepared, row: float) -> flo
     side = data.valid if data.test is None else data.test
     if config.task != "translate" or side is None or not len(side):
         return 0.0
-    size = max(32, config.training.micro_batch or 32)
+    size = max(32, config.training.micro_batch_size or 32)
     judge = Judge(config.objective, data.preprocess, data.tokenizer, batch=size)
     count = min(len(side), JUDGED)
     began = time.perf_counter()
@@ -164,12 +170,12 @@ def decide_length(
     evaluation = found.row * judged + 0.05
     whole = found.row * sum(len(side) for side in (data.valid, data.test) if side is not None) + found.decoding
     steps, budget = settings.steps, None
-    if steps is None:
-        wanted = default_steps(
-            config.task, sizes_for(data), len(data.train), settings.batch or 1, start=bool(config.start)
+    if steps is None or settings.minutes is not None:
+        wanted = steps or default_steps(
+            config.task, sizes_for(data), len(data.train), settings.batch_size or 1, start=bool(config.start)
         )
         limit = MINUTES["cpu" if device.type == "cpu" else "gpu"] if settings.minutes is None else settings.minutes
-        most = wanted if settings.minutes is None else None
+        most = wanted if settings.minutes is None else steps
         budget = Budget(limit * 60, found.step, evaluation, whole, most)
         seconds = max(limit * 60 * (1 - SHARE) - whole - elapsed, limit * 60 * (1 - FINAL))
         fit = max(2, int(seconds / found.step))

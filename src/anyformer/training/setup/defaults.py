@@ -22,27 +22,29 @@ class Habit:
     """How one kind of data is usually trained."""
 
     epochs: int
-    batch: int
-    rate: float
-    decay: float
-    gpu_batch: int
-    gpu_rate: float
+    batch_size: int
+    lr: float
+    weight_decay: float
+    gpu_batch_size: int
+    gpu_lr: float
     patience: int | None = None  # passes over the data without a better evaluation
 
 
 HABITS = {
-    "lm": Habit(epochs=20, batch=8, rate=3e-3, decay=0.1, gpu_batch=64, gpu_rate=1e-3),
-    "text": Habit(epochs=20, batch=32, rate=1e-3, decay=0.1, gpu_batch=64, gpu_rate=5e-4),
-    "tag": Habit(epochs=20, batch=16, rate=1e-3, decay=0.1, gpu_batch=64, gpu_rate=1e-3),
-    "table": Habit(epochs=100, batch=256, rate=5e-4, decay=1e-5, gpu_batch=256, gpu_rate=3e-4, patience=40),
-    "image": Habit(epochs=40, batch=64, rate=1e-3, decay=0.05, gpu_batch=128, gpu_rate=1e-3),
-    "audio": Habit(epochs=40, batch=32, rate=1e-3, decay=0.05, gpu_batch=128, gpu_rate=1e-3),
-    "mixed": Habit(epochs=40, batch=32, rate=1e-3, decay=0.05, gpu_batch=128, gpu_rate=5e-4),
-    "forecast": Habit(epochs=20, batch=64, rate=1e-3, decay=0.0, gpu_batch=128, gpu_rate=1e-3, patience=6),
-    "detect": Habit(epochs=300, batch=16, rate=5e-4, decay=1e-4, gpu_batch=32, gpu_rate=5e-4),
-    "fine-tune-detect": Habit(epochs=50, batch=4, rate=1e-4, decay=1e-4, gpu_batch=16, gpu_rate=1e-4),
-    "translate": Habit(epochs=40, batch=64, rate=2e-3, decay=0.01, gpu_batch=128, gpu_rate=2e-3),
-    "fine-tune": Habit(epochs=5, batch=16, rate=5e-5, decay=0.01, gpu_batch=32, gpu_rate=5e-5),
+    "lm": Habit(epochs=20, batch_size=8, lr=3e-3, weight_decay=0.1, gpu_batch_size=64, gpu_lr=1e-3),
+    "text": Habit(epochs=20, batch_size=32, lr=1e-3, weight_decay=0.1, gpu_batch_size=64, gpu_lr=5e-4),
+    "tag": Habit(epochs=20, batch_size=16, lr=1e-3, weight_decay=0.1, gpu_batch_size=64, gpu_lr=1e-3),
+    "table": Habit(
+        epochs=100, batch_size=256, lr=5e-4, weight_decay=1e-5, gpu_batch_size=256, gpu_lr=3e-4, patience=40
+    ),
+    "image": Habit(epochs=40, batch_size=64, lr=1e-3, weight_decay=0.05, gpu_batch_size=128, gpu_lr=1e-3),
+    "audio": Habit(epochs=40, batch_size=32, lr=1e-3, weight_decay=0.05, gpu_batch_size=128, gpu_lr=1e-3),
+    "mixed": Habit(epochs=40, batch_size=32, lr=1e-3, weight_decay=0.05, gpu_batch_size=128, gpu_lr=5e-4),
+    "forecast": Habit(epochs=20, batch_size=64, lr=1e-3, weight_decay=0.0, gpu_batch_size=128, gpu_lr=1e-3, patience=6),
+    "detect": Habit(epochs=300, batch_size=16, lr=5e-4, weight_decay=1e-4, gpu_batch_size=32, gpu_lr=5e-4),
+    "fine-tune-detect": Habit(epochs=50, batch_size=4, lr=1e-4, weight_decay=1e-4, gpu_batch_size=16, gpu_lr=1e-4),
+    "translate": Habit(epochs=40, batch_size=64, lr=2e-3, weight_decay=0.01, gpu_batch_size=128, gpu_lr=2e-3),
+    "fine-tune": Habit(epochs=5, batch_size=16, lr=5e-5, weight_decay=0.01, gpu_batch_size=32, gpu_lr=5e-5),
 }
 
 
@@ -58,16 +60,18 @@ def kind_of(task: str, sizes: Sizes, *, start: bool = False) -> str:
 def default_training(task: str, sizes: Sizes, rows: int, *, gpu: bool, start: bool, seed: int) -> Training:
     """The settings of a training on `rows` training rows (windows, for a language model)."""
     habit = HABITS[kind_of(task, sizes, start=start)]
-    wanted = habit.gpu_batch if gpu else habit.batch
+    wanted = habit.gpu_batch_size if gpu else habit.batch_size
     # A small data set still wants some tens of steps an epoch.
     batch = max(4, min(wanted, rows // 8)) if rows > 4 else rows
-    rate = habit.gpu_rate if gpu else habit.rate
     steps = max(LEAST_STEPS, habit.epochs * -(-rows // batch))
     # A pass over few rows is a handful of steps, and says little.
     patience = None if habit.patience is None else max(habit.patience, -(-LEAST_STEPS * batch // max(1, rows)))
     return Training(
-        steps=None, batch=batch, seed=seed, patience=patience,
-        optimizer=AdamW(rate=rate, decay=habit.decay, layer_rate=0.9 if start and task != "lm" else 1.0),
+        steps=None, batch_size=batch, seed=seed, patience=patience,
+        optimizer=AdamW(
+            lr=habit.gpu_lr if gpu else habit.lr, weight_decay=habit.weight_decay,
+            layer_lr_decay=0.9 if start and task != "lm" else 1.0,
+        ),
         schedule=Linear(warmup=0.06) if start else Cosine(warmup=min(0.05, 200 / steps)),
     )  # fmt: skip
 
@@ -85,7 +89,7 @@ def default_objective(task: str, sizes: Sizes, counts: tuple[int, ...] | None, b
         settings["multi"] = sizes.multi
         alone = only_modality(sizes.parts)
         if alone is not None and alone.smoothed and not sizes.multi:
-            settings |= {"smoothing": 0.1}
+            settings |= {"label_smoothing": 0.1}
         if balanced and counts:
             settings["weights"] = balanced_weights(counts, sizes.multi)
     return OBJECTIVES[task](**settings)

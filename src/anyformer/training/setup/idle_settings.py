@@ -21,14 +21,14 @@ def refuse_idle(request: Request, prepared: Prepared) -> None:
     task = prepared.task
     read = {modality.settings for modality in prepared.preprocess.modalities}
     there = {
-        "data.pictures": "data.pictures" in read, "data.sounds": "data.sounds" in read,
-        "data.series": task == "forecast", "data.words": prepared.tokenizer is not None,
+        "data.images": "data.images" in read, "data.audio": "data.audio" in read,
+        "data.series": task == "forecast", "data.tokenizer": prepared.tokenizer is not None,
         "data.columns": "data.columns" in read or task == "regress",
         "training.class_weights": task == "classify", "training.patience": prepared.valid is not None,
     }  # fmt: skip
     wanting = {
-        "data.pictures": "the data has no images", "data.sounds": "the data has no sounds",
-        "data.series": "only --task forecast cuts a series", "data.words": "the data has no text",
+        "data.images": "the data has no images", "data.audio": "the data has no sounds",
+        "data.series": "only --task forecast cuts a series", "data.tokenizer": "the data has no text",
         "data.columns": "the data has no columns of numbers or categories",
         "training.class_weights": "only classes have weights", "training.patience": "no rows validate",
     }  # fmt: skip

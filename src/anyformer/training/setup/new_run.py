@@ -23,6 +23,8 @@ from anyformer.checkpoints import store, tensors
 from anyformer.core.model import Seq2Seq
 from anyformer.core.streams import Streams
 from anyformer.data.columns.kinds import only_modality
+from anyformer.data.examples import Examples
+from anyformer.data.order import Order
 from anyformer.data.prepare import prepare
 from anyformer.data.prepared import Given, Prepared
 from anyformer.data.preprocess import sizes as sizes_of
@@ -178,7 +180,7 @@ def decide(
         prepared.task, sizes, getattr(prepared.preprocess.target, "counts", None), training.class_weights == "balanced"
     )
     objective = changed(objective, request.section("objective"), "objective")
-    training = resolved(training, rows, device)
+    training = resolved(training, prepared.train, device)
     check_bf16(training, device)
     config = Config(
         task=prepared.task, data=settings, model=spec, objective=objective, training=training, preset=name,
@@ -189,8 +191,8 @@ def decide(
     how = f"from {request.start}" if start is not None else name
     say(f"model    {how}: {count / 1e6:.2f} M parameters, {described(spec)}")
     say(
-        f"training {optimizer_words(training)}, batch {training.batch}"
-        f"{'' if training.micro_batch == training.batch else f' in parts of {training.micro_batch}'}, "
+        f"training {optimizer_words(training)}, batch {training.batch_size}"
+        f"{'' if training.micro_batch_size == training.batch_size else f' in parts of {training.micro_batch_size}'}, "
         f"{training.precision} on {device}, seed {training.seed}"
     )
     return config, prepared
@@ -233,7 +235,7 @@ def check_length(spec: Network, sizes: Sizes) -> None:
     limit = longest(spec) if not isinstance(spec, Streams) and isinstance(reader.embed, Tokens) else None
     if sizes.length is not None and limit is not None and limit < sizes.length:
         raise UserError(f"rows of up to {sizes.length} tokens do not fit the network's {limit} positions",
-                        where="model", fix=f"add --set data.words.length={limit}")  # fmt: skip
+                        where="model", fix=f"add --set data.tokenizer.max_length={limit}")  # fmt: skip
 
 
 def adapted(spec: Network, task: str, sizes: Sizes, name: str) -> Network:
@@ -250,15 +252,19 @@ def adapted(spec: Network, task: str, sizes: Sizes, name: str) -> Network:
     return made.replace(embed=spec.embed) if alone is not None and alone.keeps_embedding else made  # type: ignore[attr-defined]
 
 
-def resolved(training: Training, rows: int, device: torch.device) -> Training:
-    """The settings with everything decided that does not need a clock."""
-    batch = min(training.batch or 32, rows)
+def resolved(training: Training, examples: Examples, device: torch.device) -> Training:
+    """The settings with everything decided that does not need a clock; epochs become steps."""
+    batch = min(training.batch_size or 32, len(examples))
+    steps = training.steps
+    if training.epochs is not None:
+        steps = max(1, round(training.epochs * Order.of(examples, batch, training.seed).steps))
     precision = training.precision
     if precision == "auto":
         precision = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
     return training.replace(
-        batch=batch, micro_batch=min(training.micro_batch or batch, batch), precision=precision,
-        workers=0 if training.workers is None else training.workers, keep=max(training.keep, training.average, 2),
+        steps=steps, epochs=None, batch_size=batch, micro_batch_size=min(training.micro_batch_size or batch, batch),
+        precision=precision, workers=0 if training.workers is None else training.workers,
+        keep=max(training.keep, training.average, 2),
     )  # fmt: skip
 
 
@@ -275,7 +281,7 @@ def described(spec: Any) -> str:
 
 def optimizer_words(training: Training) -> str:
     kind = type(training.optimizer).__name__
-    return f"{kind} at {training.optimizer.rate:g} ({type(training.schedule).__name__.lower()})"  # type: ignore[attr-defined]
+    return f"{kind} at {training.optimizer.lr:g} ({type(training.schedule).__name__.lower()})"  # type: ignore[attr-defined]
 
 
 def write_down(folder: RunFolder, request: Request, config: Config, prepared: Prepared, path: Path) -> None:
