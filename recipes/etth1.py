@@ -18,7 +18,7 @@ from pathlib import Path
 from common import arguments, report, settings_of
 
 from anyformer.data.preprocess import Preprocess
-from anyformer.data.series_target import Future
+from anyformer.data.targets import Future
 from anyformer.training.train import train
 
 HOURS = 14_400  # of which a fifth each validates and tests

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import anyformer.data
-from anyformer.data.prepare import prepare
 from anyformer.data.settings import Data, Format
 from anyformer.errors import UserError
+from anyformer.tasks.prepare import prepare
 from tests.cli import bad_folders, bad_requests
 from tests.cli.trying import Said, refused, run, standing_in, tree
 from tests.data import bad_images, bad_tables, bad_texts

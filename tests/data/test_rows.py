@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from anyformer.data.examples import Draw
-from anyformer.data.prepare import examples_for, prepare
+from anyformer.data.prepare_rows import examples_for
 from anyformer.data.settings import Data, ImageSettings, Split, TokenizerSettings
 from anyformer.data.targets import Classes
 from anyformer.data.tokenizers.parallel_encode import Framer, around, fair
+from anyformer.tasks.prepare import prepare
 
 DRAW = np.random.default_rng(0)
 WORDS = "the rose is red and violets are blue but oaks stand tall in old woods near a quiet lake".split()

@@ -17,8 +17,10 @@ from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.datasets.rows import RowExamples
 from anyformer.data.examples import Draw
 from anyformer.data.files.audio_folders import read_sounds, unlabelled
-from anyformer.data.prepare import examples_for, frame_for, open_prepared, prepare
+from anyformer.data.prepare_rows import examples_for
+from anyformer.data.reopen import open_prepared
 from anyformer.data.settings import AudioSettings, Data
+from anyformer.tasks.prepare import prepare, read_new_rows
 
 RATE = 1000
 
@@ -208,7 +210,7 @@ def test_a_table_of_paths_beside_it_and_new_clips_at_another_rate(tmp_path: Path
     assert [type(column).__name__ for column in made.preprocess.columns or ()] == ["Audio"]
     new = save(tmp_path / "new.wav", tone(60, 400, 2 * RATE), rate=2 * RATE)
     (tmp_path / "new.csv").write_text(f"path\n{new.name}\n")
-    frame, _ = frame_for([tmp_path / "new.csv"], made.preprocess, Data(), tmp_path / "read")
+    frame, _ = read_new_rows([tmp_path / "new.csv"], made.preprocess, Data(), tmp_path / "read")
     examples, _ = examples_for(frame, made.preprocess, None, tmp_path / "arrays")
     sound, lengths = examples.batch([0]).inputs
     assert lengths.tolist() == [200] and np.abs(sound[0, 50:150].numpy() - tone(60)[50:150]).max() < 1e-2

@@ -35,7 +35,7 @@ def prose(characters: int, seed: int = 0) -> str:
 def ready(paths: object, cache: Path, data: Data | None = None, given: Given | None = None) -> Prepared:
     listed = paths if isinstance(paths, list) else [paths]
     said: list[str] = []
-    made = prepare_text(listed, data or Data(), seed=0, cache=cache, given=given or Given(), say=said.append)
+    made = prepare_text(listed, data or Data(), task="lm", cache=cache, given=given or Given(), say=said.append)
     assert made.notes == said
     return made
 
@@ -219,7 +219,7 @@ def test_texts_from_a_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     def run(name: str) -> Prepared:
         lazy = (row for pair in zip(rows, [""] * 40, strict=True) for row in pair)
         return prepare_texts(
-            lazy, Data(), seed=0, cache=tmp_path / name, given=Given(), say=lambda line: None, name="t.jsonl"
+            lazy, Data(), task="lm", cache=tmp_path / name, given=Given(), say=lambda line: None, name="t.jsonl"
         )
 
     made = run("a")
@@ -230,15 +230,21 @@ def test_texts_from_a_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(documents, "KEPT", 1000)  # the rest waits on disk
     assert ids(run("b").train).tolist() == ids(made.train).tolist()
     apart = prepare_texts(
-        rows, Data(), seed=0, cache=tmp_path / "d", given=Given(), say=lambda line: None, valid=["unseen " * 9, rows[0]]
+        rows,
+        Data(),
+        task="lm",
+        cache=tmp_path / "d",
+        given=Given(),
+        say=lambda line: None,
+        valid=["unseen " * 9, rows[0]],
     )
     assert isinstance(apart.valid, Windows) and apart.valid.place(0).startswith("valid row 1")
     assert any(note.startswith("warning  valid row 2 to valid on") for note in apart.notes)
     assert apart.valid.bytes == 63 + len(rows[0].encode())
     with pytest.raises(UserError, match="no text in it"):
-        prepare_texts([""], Data(), seed=0, cache=tmp_path / "c", given=Given(), say=lambda line: None)
+        prepare_texts([""], Data(), task="lm", cache=tmp_path / "c", given=Given(), say=lambda line: None)
     with pytest.raises(UserError, match="row 2: half a character"):
-        prepare_texts(["a", "\ud800"], Data(), seed=0, cache=tmp_path / "c", given=Given(), say=lambda line: None)
+        prepare_texts(["a", "\ud800"], Data(), task="lm", cache=tmp_path / "c", given=Given(), say=lambda line: None)
 
 
 def test_the_cache_is_used_only_for_the_same_text_and_settings(tmp_path: Path) -> None:

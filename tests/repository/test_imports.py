@@ -30,8 +30,12 @@ LAYERS = [
         ["nets", "presets", "families", "checkpoints", "objectives", "generation", "inspection", "planning"],
     ),
     ("data", ["data"]),
+    ("evaluation", ["evaluation"]),
+    ("tasks", ["tasks", "evaluation.report"]),
+    ("folders of runs", ["training.settings", "training.optim", "training.schedule", "training.run.folder"]),
+    ("inference", ["inference", "evaluation.image_scores"]),
     ("engine", ["engine"]),
-    ("work", ["training", "inference", "evaluation", "serving", "lab", "estimators", "checks"]),
+    ("work", ["training", "serving", "lab", "estimators", "checks"]),
     ("package", [""]),
     ("front", ["cli", "commands", "demo", "recipes", "__main__"]),
 ]  # fmt: skip

@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from anyformer.core.towers import Towers
+from anyformer.data.sizes import Sizes
 from anyformer.errors import UserError
 from anyformer.nets.sagan import SAGAN
 from anyformer.presets import PRESETS, preset, preset_names
-from anyformer.training.setup.network import Sizes, network
 from tests.cli import made
 from tests.cli.trying import done, run, standing_in
+from tests.tasks_by_name import network
 from tests.training.test_detection import annotated
 from tests.training.test_signals import clips, waves
 from tests.training.tiny import write_pictures

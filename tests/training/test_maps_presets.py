@@ -10,8 +10,9 @@ import torch
 
 import anyformer
 from anyformer import LRNet, Maps, Model, Patches, Pooled, ResNet, VisualTransformer
-from anyformer.training.setup.network import Sizes, network
+from anyformer.data.sizes import Sizes
 from tests.cli.trying import done
+from tests.tasks_by_name import network
 from tests.training.tiny import write_pictures
 
 NAMES = ("lr-net-50-tiny", "resnet-50-tiny", "vt-resnet-tiny", "pyramid-small-tiny")

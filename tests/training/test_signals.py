@@ -15,11 +15,12 @@ import pytest
 import torch
 
 from anyformer import load
+from anyformer.data.sizes import Sizes
 from anyformer.objectives import Batch
 from anyformer.objectives.forecast import Forecasting
 from anyformer.presets import preset
-from anyformer.training.setup.network import Sizes, default_preset, network
 from tests.cli.trying import done, run, standing_in
+from tests.tasks_by_name import default_preset, network
 
 SMALL = ["--steps", "12", "--set", "training.threads=1", "--progress", "none", "--device", "cpu"]
 

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from anyformer.data.columns.base import Decoded, FileColumn
 from anyformer.data.columns.parsed import Parsed
-from anyformer.data.datasets.arrays import Arrays
+from anyformer.data.counts import Counts
+from anyformer.data.datasets.arrays import Arrays, MemoryArrays
 from anyformer.data.datasets.encode_rows import encode, encode_target
-from anyformer.data.decide import Decision, decide, lines
+from anyformer.data.datasets.rows import RowExamples
+from anyformer.data.decision import Decision, lines
+from anyformer.data.frame import Frame
 from anyformer.data.gather import Gathered
+from anyformer.data.images.preprocessing import ImageSteps
 from anyformer.data.prepared import Given, Prepared, Say
-from anyformer.data.preprocess import Preprocess, fit_preprocess, sizes
-from anyformer.data.report import tell_counts, tell_files, tell_rows, tell_split, tell_target
+from anyformer.data.preprocess import Preprocess, fit_preprocess, fitting, sizes
+from anyformer.data.report import tell_counts, tell_rows, tell_split, tell_target
 from anyformer.data.settings import Data
 from anyformer.data.splits import SIDES, TRAIN, Sides, split
-from anyformer.data.store import fingerprint, opened, seal
-from anyformer.data.targets import UNSEEN, Encoded, Tags
+from anyformer.data.store import fingerprint, opened, pad_of, seal
+from anyformer.data.targets import UNSEEN, Encoded
 from anyformer.data.tokenizers.fit import tokenizer_for
 from anyformer.data.tokenizers.parallel_encode import has_segments
 from anyformer.data.tokenizers.tokenizer import Tokenizer
@@ -28,20 +31,10 @@ from anyformer.errors import UserError, did_you_mean
 
 
 def prepare_rows(
-    gathered: Gathered, task: str | None, settings: Data, *, seed: int, cache: Path, given: Given, say: Say
-) -> Prepared:
-    """Rows of a frame, ready to train on."""
-    notes: list[str] = []
-
-    def tell(line: str) -> None:
-        notes.append(line)
-        say(line)
-
-    # Of a file of tagged words the target only names the column that was read.
-    named = None if gathered.origin == "sentences" else settings.target
-    settings = settings.replace(split=settings.split.replace(column=gathered.column), target=named)
-    tell_files(gathered.frame, tell)
-    decision = decide(gathered.frame, settings, task=task, origin=gathered.origin)
+    gathered: Gathered, decision: Decision, settings: Data, *, seed: int, cache: Path, given: Given, notes: list[str],
+    tell: Say,
+) -> Prepared:  # fmt: skip
+    """Rows about which everything was decided, ready to train on; `tell` says a line and adds it to `notes`."""
     for line in lines(decision, gathered.frame):
         tell(line)
     work = Rows(gathered, decision, settings, Arrays.new(cache))
@@ -59,7 +52,8 @@ def prepare_rows(
         tokenizer, about = tokenizer_for(frame, preprocess, train, settings.tokenizer, given, seed=seed)
         preprocess = worded(preprocess, tokenizer, settings, given)
     preprocess, counts = encode(frame, preprocess, tokenizer, arrays, train=train, parsed=work.parsed)
-    put_targets(arrays, preprocess, targets)
+    if targets is not None and preprocess.target is not None:
+        preprocess.target.put(arrays, targets)
     arrays.put("side", sides.side)
 
     tell_target(preprocess, decision, len(train), tell)
@@ -153,7 +147,7 @@ class Rows:
         self.places[UNSEEN] = self.frame.place(row)
         rows = np.flatnonzero(~strange)
         self.keep(rows)
-        smaller = Sides(sides.side[rows], sides.duplicates, sides.notes)
+        smaller = Sides(sides.side[rows], sides.duplicates, sides.notes, sides.stratified)
         return smaller, encode_target(self.frame, preprocess), list(targets.unseen)
 
 
@@ -163,28 +157,41 @@ def worded(preprocess: Preprocess, tokenizer: Tokenizer, settings: Data, given: 
     if not limits and given.tokenizer is not None and tokenizer.max_length is not None:
         limits = [min(tokenizer.max_length, 512)]
     start = None
-    if preprocess.task == "translate":
+    if preprocess.writes_text:
         known = (given.start, tokenizer.bos, tokenizer.pad, tokenizer.eos)
         start = next((token for token in known if token is not None), 0)
     segments = preprocess.pair and (has_segments(tokenizer) if given.segments is None else given.segments)
     return preprocess.replace(length=min(limits) if limits else None, segments=segments, start=start)
 
 
-def put_targets(arrays: Arrays, preprocess: Preprocess, targets: Encoded | None) -> None:
-    """Write the targets; tags only of words that were not cut off."""
-    if targets is None or preprocess.task == "translate":
-        return
-    if not isinstance(preprocess.target, Tags):
-        arrays.put("targets", targets.values)
-        return
-    kept = np.diff(arrays["begins_starts"])
-    counts = targets.lengths
-    assert counts is not None
-    place = np.arange(len(targets.values)) - np.repeat(np.cumsum(counts) - counts, counts)
-    arrays.put("tags", targets.values[place < np.repeat(kept, counts)].astype(np.int32))
-
-
 def label_counts(preprocess: Preprocess) -> dict[str, int] | None:
     """Training rows (or words) of each label."""
-    target: Any = preprocess.target
-    return None if preprocess.labels is None else dict(zip(target.labels, target.counts, strict=True))
+    target = preprocess.target
+    if target is None or (names := target.label_names()) is None:
+        return None
+    return dict(zip(names, target.label_counts() or (), strict=True))
+
+
+# ---------------------------------------------------------------- new rows
+
+
+def examples_for(
+    frame: Frame,
+    preprocess: Preprocess,
+    tokenizer: Tokenizer | None,
+    cache: Path | None,
+    *,
+    images: ImageSteps | None = None,
+) -> tuple[RowExamples, Counts]:
+    """New rows as examples, all of them, in their order; targets that are missing or new do not count.
+
+    The arrays are in the folder `cache`, or in memory where there is none.
+    """
+    needed, _ = fitting(frame, preprocess)
+    arrays = MemoryArrays() if cache is None else Arrays.new(cache)
+    preprocess, counts = encode(needed, preprocess, tokenizer, arrays, train=None, images=images)
+    targets = encode_target(needed, preprocess)
+    if targets is not None and preprocess.target is not None:
+        preprocess.target.put(arrays, targets)
+    rows = np.arange(len(frame))
+    return RowExamples(arrays, frame, preprocess, rows, pad=pad_of(tokenizer), images=images), counts

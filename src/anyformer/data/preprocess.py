@@ -10,12 +10,11 @@ import numpy as np
 from anyformer.data.columns.kinds import Column, kind_named, modalities
 from anyformer.data.columns.modality import Modality
 from anyformer.data.columns.parsed import Parsed
-from anyformer.data.decide import Decision, name_of
-from anyformer.data.detection_target import Things
+from anyformer.data.decision import Decision
 from anyformer.data.frame import Frame
-from anyformer.data.series_target import Future
+from anyformer.data.inputs import name_of
 from anyformer.data.settings import Data
-from anyformer.data.targets import Answer, Classes, Tags, Target, Values
+from anyformer.data.targets import Classes, Target
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.errors import UserError, did_you_mean
 from anyformer.safe_read import inside, read_text
@@ -48,7 +47,7 @@ class Preprocess(Spec):
     @property
     def labels(self) -> tuple[str, ...] | None:
         """The names of the classes or tags."""
-        return self.target.labels if isinstance(self.target, Classes | Tags | Things) else None
+        return None if self.target is None else self.target.label_names()
 
     @property
     def multi(self) -> bool:
@@ -63,8 +62,8 @@ class Preprocess(Spec):
     @property
     def parts(self) -> tuple[str, ...]:
         """What a row consists of, by name: text, table, image, audio, in this order; or a series."""
-        if isinstance(self.target, Future):
-            return ("series",)
+        if self.target is not None and self.target.part:
+            return (self.target.part,)
         return tuple(modality.name for modality in self.modalities)
 
     @property
@@ -73,9 +72,14 @@ class Preprocess(Spec):
         return tuple(column for column in self.columns or () if column.is_text)
 
     @property
+    def writes_text(self) -> bool:
+        """Whether the answer is text."""
+        return self.target is not None and self.target.writes_text
+
+    @property
     def pair(self) -> bool:
         """Whether a row is two texts and nothing else."""
-        return self.task != "translate" and len(self.texts) == len(self.columns or ()) == 2
+        return not self.writes_text and len(self.texts) == len(self.columns or ()) == 2
 
     def with_column(self, column: Column) -> Preprocess:
         """The preprocessing with one column in the place of that of its name."""
@@ -102,20 +106,9 @@ def fit_preprocess(
         values = parsed.values(kind, column.name, form)
         trained = None if values is None else values[rows] if isinstance(values, np.ndarray) else values.take(rows)
         columns.append(kind.fit(column.name, trained, settings.columns, seed=seed, form=form))
-    target = fit_target(frame, decision, rows, settings, labels)
-    return Preprocess(task=decision.task, columns=tuple(columns), target=target, unknown=settings.columns.unknown)
-
-
-def fit_target(frame: Frame, decision: Decision, rows: np.ndarray, settings: Data, labels: list[str] | None) -> Target:
-    """What is predicted, as the training rows have it."""
-    if decision.task == "translate":
-        return Answer(names=decision.target)
     trained = frame.of(decision.target).take(rows)
-    if decision.task == "tag":
-        return Tags.fit(trained, decision.target, labels)
-    if decision.task == "regress":
-        return Values.fit(trained, decision.target, scale=settings.columns.target_scale)
-    return Classes.fit(trained, decision.target, decision.form, labels)
+    target = decision.task.fit_target(trained, decision, settings, labels)
+    return Preprocess(task=decision.task.name, columns=tuple(columns), target=target, unknown=settings.columns.unknown)
 
 
 def fitting(frame: Frame, preprocess: Preprocess) -> tuple[Frame, list[str]]:
@@ -139,21 +132,16 @@ def fitting(frame: Frame, preprocess: Preprocess) -> tuple[Frame, list[str]]:
 
 def sizes(preprocess: Preprocess, tokenizer: Tokenizer | None = None) -> dict[str, Any]:
     """What a network must be built for."""
-    target = preprocess.target
     found: dict[str, Any] = {"parts": list(preprocess.parts)}
     if tokenizer is not None:
         found |= {"vocab": tokenizer.size, "length": preprocess.length, "pad": tokenizer.pad}
         found |= {"segments": 2 if preprocess.segments else 0}
     for modality in preprocess.modalities:
         found |= modality.sizes()
-    if isinstance(target, Classes | Tags | Things):
-        found |= {"classes": len(target.labels), "multi": preprocess.multi}
-    if isinstance(target, Things):
-        found["objects"] = target.most
-    if isinstance(target, Future):
-        return found | {"length": preprocess.length, "numbers": len(target.names), "outputs": target.horizon}
-    if isinstance(target, Values):
-        found["outputs"] = len(target.names)
+    if preprocess.target is not None:
+        found |= preprocess.target.sizes()
+        if preprocess.target.part:
+            found["length"] = preprocess.length
     if preprocess.start is not None:
         found["start"] = preprocess.start
     return found

@@ -10,7 +10,7 @@ import numpy as np
 from anyformer.data.columns.convert import days, numbers
 from anyformer.data.columns.look import look
 from anyformer.data.datasets.prepare_series import NAMED_TIME
-from anyformer.data.decide import TARGET_NAMES
+from anyformer.data.decision import TARGET_NAMES
 from anyformer.data.files.coco import annotation_files, is_coco
 from anyformer.data.frame import Frame
 from anyformer.data.settings import Data

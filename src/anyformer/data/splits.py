@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
-from anyformer.data.columns.cells import coded, worded
+from anyformer.data.columns.cells import coded
 from anyformer.data.columns.convert import days, numbers
 from anyformer.data.columns.look import look
 from anyformer.data.columns.parsed import Parsed
-from anyformer.data.decide import Decision
+from anyformer.data.decision import Decision
 from anyformer.data.frame import Frame
 from anyformer.data.inputs import Input, name_of
 from anyformer.data.settings import Split
@@ -26,7 +25,6 @@ SPELLED = {
     "valid": VALID, "validation": VALID, "val": VALID, "dev": VALID, "development": VALID, "eval": VALID,
     "test": TEST, "testing": TEST, "tst": TEST, "holdout": TEST,
 }  # fmt: skip
-SELDOM = 10  # rows of a combination of labels below which it is no class of its own
 ENOUGH = 4  # rows from which on at least one is held out
 
 
@@ -37,6 +35,7 @@ class Sides:
     side: np.ndarray  # (N,) int8
     duplicates: int = 0  # rows whose inputs another row has too
     notes: list[str] = field(default_factory=list)
+    stratified: bool = False  # whether each class has its share on every side
 
     def rows(self, side: int) -> np.ndarray:
         """The rows of one side, in the order of the file."""
@@ -67,6 +66,8 @@ def split(
     if given:
         shares = (0.0 if (side == VALID).any() else settings.valid, 0.0)
     side[open_rows] = TRAIN
+    classes = None if settings.group is not None or not settings.stratify else decision.task.strata(frame, decision)
+    found.stratified = classes is not None
     if len(open_rows) and any(shares):
         if settings.time is not None:
             drawn = by_time(frame, settings.time, open_rows, same, shares, found.notes)
@@ -74,7 +75,6 @@ def split(
             units = same[open_rows]
             if settings.group is not None:
                 units = joined(coded(frame.column(settings.group))[0][open_rows], units)
-            classes = None if settings.group is not None or not settings.stratify else strata(frame, decision)
             drawn = by_lot(units, None if classes is None else classes[open_rows], shares, seed)
             if settings.group is not None and len(np.unique(units)) < 1 + sum(share > 0 for share in shares):
                 raise UserError(
@@ -117,17 +117,6 @@ def joined(groups: np.ndarray, same: np.ndarray) -> np.ndarray:
             unit = least[key]
         if np.array_equal(before, unit):
             return unit
-
-
-def strata(frame: Frame, decision: Decision) -> np.ndarray | None:
-    """The class of each row, where rows have one."""
-    if decision.task != "classify" or decision.form == "columns":
-        return None
-    codes, words = coded(frame.column(decision.target[0]))
-    order = np.argsort(np.argsort(np.array(words, dtype=object), kind="stable"), kind="stable")
-    if decision.form == "list":  # combinations of labels; rare ones count as one, or none could be held out
-        order[np.bincount(codes[codes >= 0], minlength=len(words)) < SELDOM] = -1
-    return np.append(order, -1)[codes]
 
 
 def by_lot(units: np.ndarray, classes: np.ndarray | None, shares: tuple[float, float], seed: int) -> np.ndarray:
@@ -250,12 +239,4 @@ def enough(frame: Frame, decision: Decision, sides: Sides) -> None:
     counts = ", ".join(f"{name} {int((sides.side == number).sum()):,}" for number, name in enumerate(SIDES))
     if len(train) < 2:
         raise UserError(f"too few rows to train on ({counts})", where=name_of(frame), fix="give more rows")
-    if decision.task == "classify" and decision.form == "one":
-        column: Any = worded(frame.column(decision.target[0])).take(train)
-        seen = sorted(word for word in set(column.unique().to_pylist()) if word is not None)
-        if len(seen) < 2:
-            only = f"only {seen[0]!r}" if seen else "no label"
-            raise UserError(
-                f"{decision.target[0]} has {only} in the training rows ({counts})", where=name_of(frame),
-                fix="give rows of at least two classes",
-            )  # fmt: skip
+    decision.task.check_training_rows(frame, decision, train, counts)

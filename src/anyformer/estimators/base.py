@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from anyformer.data.columns.kinds import only_modality
 from anyformer.errors import UserError
 from anyformer.estimators.learn import learn, opened, saved
 from anyformer.evaluation.answers import Answers
@@ -61,6 +62,8 @@ class Estimator(BaseEstimator):
     """
 
     task: ClassVar[str] = "classify"
+    stacks: ClassVar[tuple[str, ...]] = ("stack",)  # where its network's blocks are
+    numeric_target: ClassVar[bool] = False
     kinds: ClassVar[tuple[str, ...]] = ()  # of columns it reads; none: all
     other: ClassVar[str] = "MixedClassifier"  # the estimator for columns of other kinds
 
@@ -144,16 +147,15 @@ class Estimator(BaseEstimator):
 
     def _parts(self) -> dict[str, Any]:
         """The parts of the model that were chosen one by one, as settings."""
-        stacks = ("encoder.stack", "decoder.stack") if self.task == "translate" else ("stack",)
         found = {}
         for name, part in (("norm", self.norm), ("mixer", self.mixer), ("relative", self.position)):
             if part is None:
                 continue
             if name == "relative" and is_absolute(part):
-                for stack in stacks:
+                for stack in self.stacks:
                     found[f"model.{stack.replace('stack', 'embed')}.position"] = part
             else:
-                for stack in stacks:
+                for stack in self.stacks:
                     found[f"model.{stack}.block.{name}"] = part
         return found
 
@@ -179,7 +181,8 @@ class Estimator(BaseEstimator):
         """What the model says about rows of a frame or of files."""
         predictor = self.predictor_
         preprocess = predictor.preprocess
-        if preprocess is not None and preprocess.parts == ("table",) and predictor.device.type == "cpu":
+        alone = None if preprocess is None else only_modality(preprocess.parts)
+        if alone is not None and alone.in_double and predictor.device.type == "cpu":
             predictor = doubled(predictor)
         return answer(predictor, source, batch=BATCH)
 

@@ -23,6 +23,7 @@ from anyformer.generation.guide import Guide
 from anyformer.heads import LM, Pooled, Regress, TokenHead
 from anyformer.kernels.quantise import check_whole
 from anyformer.safe_read import inside, read_json
+from anyformer.training.run.folder import RunFolder
 
 if TYPE_CHECKING:
     from anyformer.data.preprocess import Preprocess
@@ -65,8 +66,6 @@ def best_of(folder: Path) -> Path:
     """The model folder inside a run's folder; any other folder is itself."""
     if not (folder / "run.json").is_file():
         return folder
-    from anyformer.training.run.folder import RunFolder
-
     return RunFolder.open(folder).best()
 
 

@@ -12,12 +12,7 @@ from anyformer.objectives.replaced import ReplacedTokenDetection
 from anyformer.objectives.tag import Tag
 from anyformer.objectives.translate import Translate
 
-OBJECTIVES: dict[str, type[Objective]] = {
-    part.task: part for part in (Causal, Classify, Detect, Forecasting, Regression, Tag, Translate)
-}
-
 __all__ = [
-    "OBJECTIVES",
     "Batch",
     "Causal",
     "Classify",

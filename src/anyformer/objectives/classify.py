@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +22,6 @@ class Classify(Objective):
     training images are blended; with both, each batch takes one of the two.
     """
 
-    task: ClassVar[str] = "classify"
     multi: bool = False
     label_smoothing: float = 0.0
     weights: tuple[float, ...] | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +24,6 @@ class Detect(Objective):
     answers: so each image's loss is its own, however images are put into batches.
     """
 
-    task: ClassVar[str] = "detect"
     distance: float = 5.0
     overlap: float = 2.0
     nothing: float = 0.1

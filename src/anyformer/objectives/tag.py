@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,7 +16,6 @@ from anyformer.objectives.words import row_means
 class Tag(Objective):
     """Cross-entropy at the first piece of each word; targets (B,T) are -100 elsewhere."""
 
-    task: ClassVar[str] = "tag"
     label_smoothing: float = 0.0
 
     def check(self) -> None:

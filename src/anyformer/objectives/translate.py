@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -15,7 +15,6 @@ from anyformer.objectives.words import row_means, word_loss
 class Translate(Objective):
     """Each target word from the source and the words before it; `label_smoothing` spreads that share over all words."""
 
-    task: ClassVar[str] = "translate"
     label_smoothing: float = 0.1
     num_beams: int = 5  # at the final evaluation
     length_penalty: float = 1.0

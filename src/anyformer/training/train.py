@@ -14,6 +14,7 @@ from anyformer.errors import Stopped, UserError
 from anyformer.evaluation.run_files import read_evaluation
 from anyformer.inference.predictor import Predictor, load, pick_device
 from anyformer.slots import Network
+from anyformer.tasks import find
 from anyformer.training.display.format import figure
 from anyformer.training.finish import finish, rewrite_report
 from anyformer.training.run.folder import RunFolder
@@ -80,12 +81,7 @@ class Run:
 
     def next_commands(self) -> list[str]:
         """What can be done with the run now."""
-        use = {"lm": f'anyformer generate {self.path} "..."', "tag": f"anyformer predict {self.path} new.conll",
-               "detect": f"anyformer predict {self.path} images/ -o out.csv"}  # fmt: skip
-        return [
-            f"report   {self.report}",
-            f"use it   {use.get(self.facts['task'], f'anyformer predict {self.path} new.csv -o out.csv')}",
-        ]
+        return [f"report   {self.report}", f"use it   {find(self.facts['task']).next_command(self.path)}"]
 
     def predictor(self, device: str = "cpu") -> Predictor:
         """The best model, ready to use."""

@@ -16,6 +16,7 @@ from anyformer.data.columns.modality import Encoding, Modality, ModalityInputs
 from anyformer.data.columns.values import shown
 from anyformer.data.files.audio_folders import unlabelled
 from anyformer.data.files.data_urls import SOUNDS_SAID, example_sound, sound_bytes
+from anyformer.data.habit import Habit
 from anyformer.embeds.frames import Frames
 from anyformer.embeds.mel import bands
 from anyformer.errors import UserError
@@ -45,6 +46,9 @@ class AudioModality(Modality):
     embeds: ClassVar[tuple[type[Embed], ...]] = (Frames,)
     presets: ClassVar[tuple[str, ...]] = ("sound-mini", "sound-small")
     plural: ClassVar[str] = "sound"
+    habit: ClassVar[Habit | None] = Habit(
+        epochs=40, batch_size=32, lr=1e-3, weight_decay=0.05, gpu_batch_size=128, gpu_lr=1e-3
+    )
     settings: ClassVar[str] = "data.audio"
     smoothed: ClassVar[bool] = True
 

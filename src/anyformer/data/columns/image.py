@@ -17,6 +17,7 @@ from anyformer.data.columns.modality import Encoding, Modality, ModalityInputs
 from anyformer.data.columns.values import shown
 from anyformer.data.files.data_urls import PICTURES_SAID, example_picture, picture_bytes
 from anyformer.data.files.image_folders import unlabelled_images
+from anyformer.data.habit import Habit
 from anyformer.data.images.augmentation import augmented_batch
 from anyformer.data.images.decode_all import new_pictures, normalised, picture_arrays, picture_steps
 from anyformer.data.images.decoding import pillow
@@ -53,6 +54,9 @@ class ImageModality(Modality):
     embeds: ClassVar[tuple[type[Embed], ...]] = (Patches, Maps)
     presets: ClassVar[tuple[str, ...]] = ("vit-mini", "vit-small")
     plural: ClassVar[str] = "images"
+    habit: ClassVar[Habit | None] = Habit(
+        epochs=40, batch_size=64, lr=1e-3, weight_decay=0.05, gpu_batch_size=128, gpu_lr=1e-3
+    )
     settings: ClassVar[str] = "data.images"
     smoothed: ClassVar[bool] = True
 

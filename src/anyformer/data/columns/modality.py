@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from anyformer.data.habit import Habit
 from anyformer.slots import Embed
 
 if TYPE_CHECKING:
@@ -58,9 +59,11 @@ class Modality:
     embeds: ClassVar[tuple[type[Embed], ...]] = ()  # embeddings of a preset that can read it
     presets: ClassVar[tuple[str, ...]] = ()  # those that read it alone: on a CPU, on a GPU; () for any
     plural: ClassVar[str] = ""  # in messages: a preset "does not read images"
+    habit: ClassVar[Habit | None] = None  # how rows of it alone are usually trained
     settings: ClassVar[str] = ""  # the section of data settings that is idle without it
     fixed_shape: ClassVar[bool] = True  # whether batches of as many rows all have one shape
     keeps_embedding: ClassVar[bool] = False  # whether a model to start from reads it with its embedding as it is
+    in_double: ClassVar[bool] = False  # whether estimators answer in double precision, so that no row sees another
     smoothed: ClassVar[bool] = False  # whether classes are learned with label smoothing where nothing is said
 
     columns: tuple[Column, ...] = field(repr=False)

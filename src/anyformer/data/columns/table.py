@@ -9,6 +9,7 @@ import torch
 
 from anyformer.data.columns.base import Column
 from anyformer.data.columns.modality import Encoding, Modality, ModalityInputs
+from anyformer.data.habit import Habit
 from anyformer.embeds.table import Table
 from anyformer.slots import Embed
 
@@ -28,7 +29,11 @@ class TableModality(Modality):
     embeds: ClassVar[tuple[type[Embed], ...]] = (Table,)
     presets: ClassVar[tuple[str, ...]] = ("ft-transformer", "ft-transformer")
     plural: ClassVar[str] = "tables"
+    habit: ClassVar[Habit | None] = Habit(
+        epochs=100, batch_size=256, lr=5e-4, weight_decay=1e-5, gpu_batch_size=256, gpu_lr=3e-4, patience=40
+    )
     settings: ClassVar[str] = "data.columns"
+    in_double: ClassVar[bool] = True
 
     columns: tuple[TableColumn, ...]
 

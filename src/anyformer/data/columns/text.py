@@ -14,7 +14,7 @@ from anyformer.data.columns.convert import is_words
 from anyformer.data.columns.modality import Encoding, Modality, ModalityInputs
 from anyformer.data.columns.values import is_none, spelled
 from anyformer.data.datasets.encode_texts import encode_pairs, encode_sentences, encode_texts
-from anyformer.data.targets import Answer
+from anyformer.data.habit import Habit
 from anyformer.embeds.tokens import Tokens
 from anyformer.errors import UserError
 from anyformer.positions import Learned
@@ -41,6 +41,9 @@ class TextModality(Modality):
     embeds: ClassVar[tuple[type[Embed], ...]] = (Tokens,)
     presets: ClassVar[tuple[str, ...]] = ("encoder-mini", "encoder-small")
     plural: ClassVar[str] = "text"
+    habit: ClassVar[Habit | None] = Habit(
+        epochs=20, batch_size=32, lr=1e-3, weight_decay=0.1, gpu_batch_size=64, gpu_lr=5e-4
+    )
     settings: ClassVar[str] = "data.tokenizer"
     fixed_shape: ClassVar[bool] = False
     keeps_embedding: ClassVar[bool] = True
@@ -54,7 +57,7 @@ class TextModality(Modality):
         if work.tokenizer is None:
             raise UserError("there is text but no tokenizer", where="tokenizer", fix="copy the whole folder")
         encode = encode_sentences if self.sentence is not None else encode_texts
-        if isinstance(preprocess.target, Answer):
+        if preprocess.writes_text:
             encode = encode_pairs
         return encode(work.frame, preprocess, work.tokenizer, work.arrays, work.counts, work.train)
 

@@ -16,7 +16,6 @@ from anyformer.data.examples import Draw, Examples
 from anyformer.data.frame import Frame
 from anyformer.data.images.preprocessing import ImageSteps
 from anyformer.data.preprocess import Preprocess
-from anyformer.data.targets import Values
 from anyformer.objectives.batch import Batch
 from anyformer.objectives.objective import IGNORED
 
@@ -70,9 +69,9 @@ class RowExamples(Examples):
         """These rows as a batch, padded on the right to the longest."""
         chosen = np.asarray(rows, np.int64)
         at = self.rows[chosen]
-        if self.preprocess.task == "translate":
+        if self.preprocess.writes_text:
             inputs, named, targets = self.pair(at)
-        elif self.preprocess.task == "tag":
+        elif "begins" in self.arrays:
             inputs, named, targets = self.sentence(at)
         else:
             inputs, named = self.inputs(at, chosen, draw)
@@ -103,12 +102,8 @@ class RowExamples(Examples):
     def targets(self, at: np.ndarray) -> Tensor:
         """Class numbers, or numbers; rows without a target do not count."""
         if "targets" not in self.arrays:  # new rows: nothing to compare with, in the shape of what is answered
-            if self.preprocess.multi:
-                return torch.zeros(len(at), len(self.preprocess.labels or ()))
-            if isinstance(self.preprocess.target, Values):
-                count = len(self.preprocess.target.names)
-                return torch.full((len(at), count) if count > 1 else (len(at),), torch.nan)
-            return torch.full((len(at),), IGNORED)
+            assert self.preprocess.target is not None
+            return torch.from_numpy(self.preprocess.target.absent(len(at)))
         return torch.from_numpy(np.array(self.arrays["targets"][at]))
 
     def pair(self, at: np.ndarray) -> tuple[tuple[Any, ...], dict[str, Any], Tensor]:

@@ -21,18 +21,18 @@ WINDOWS = 8  # a pass has at least so many, or the windows are made shorter
 
 
 def prepare_text(
-    paths: Sequence[str | Path], settings: Data, *, seed: int, cache: Path, given: Given, say: Say
+    paths: Sequence[str | Path], settings: Data, *, task: str, cache: Path, given: Given, say: Say
 ) -> Prepared:
-    """Text files and folders of them, ready for a language model. Nothing here is random; the seed is unused."""
+    """Text files and folders of them, ready for a `task` that reads running text; nothing here is random."""
     documents, skipped = read_documents([Path(path) for path in paths], settings.format)
-    return prepared(documents, settings, cache=cache, given=given, say=say, skipped=skipped, unit="file")
+    return prepared(documents, settings, task=task, cache=cache, given=given, say=say, skipped=skipped, unit="file")
 
 
 def prepare_texts(
     texts: Iterable[str],
     settings: Data,
     *,
-    seed: int,
+    task: str,
     cache: Path,
     given: Given,
     say: Say,
@@ -46,13 +46,14 @@ def prepare_texts(
     own = {side: in_memory(rows, side, unit) for side, rows in (("valid", valid), ("test", test)) if rows is not None}
     if not documents:
         raise UserError("there is no text in it", where=name, fix="give at least one text that is not empty")
-    return prepared(documents, settings, cache=cache, given=given, say=say, skipped={}, unit="text", own=own)
+    return prepared(documents, settings, task=task, cache=cache, given=given, say=say, skipped={}, unit="text", own=own)
 
 
 def prepared(
     documents: list[Document],
     settings: Data,
     *,
+    task: str,
     cache: Path,
     given: Given,
     say: Say,
@@ -83,7 +84,7 @@ def prepared(
     if "valid" in parts and "valid" not in sides:
         tell("note     the validation part is too short for a single target: nothing validates")
     tell(f"rows     windows of {length} tokens: {len(sides['train']):,} a pass")
-    preprocess = Preprocess(task="lm", length=length)
+    preprocess = Preprocess(task=task, length=length)
     facts = {
         "unit": unit, "documents": len(documents), "sources": sources(parts, unit),
         "skipped": {reason: len(names) for reason, names in skipped.items()}, "parts": counts,
@@ -92,7 +93,7 @@ def prepared(
         "sizes": sizes(preprocess, tokenizer),
     }  # fmt: skip
     return Prepared(
-        "lm", sides["train"], sides.get("valid"), sides.get("test"), preprocess, tokenizer,
+        task, sides["train"], sides.get("valid"), sides.get("test"), preprocess, tokenizer,
         facts=facts, notes=notes,
     )  # fmt: skip
 

@@ -207,7 +207,10 @@ def side_of(path: Path) -> str:
 
 
 def unlabelled_images(paths: Sequence[Path]) -> list[str] | None:
-    """Every picture of these paths by its name; None where labels come with them, or where they are no pictures."""
+    """Pictures that nobody has labelled yet, by name: files, a folder of them, or IDX alone.
+
+    None where labels come with them, or where they are no pictures.
+    """
     found: list[str] = []
     for path in paths:
         if path.is_dir():

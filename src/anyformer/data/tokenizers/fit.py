@@ -13,7 +13,6 @@ from anyformer.data.frame import Frame
 from anyformer.data.prepared import Given
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import TokenizerSettings
-from anyformer.data.targets import Answer
 from anyformer.data.tokenizers.parallel_encode import pieces
 from anyformer.data.tokenizers.tokenizer import Tokenizer, open_tokenizer, train_tokenizer
 from anyformer.data.tokenizers.training import Kind
@@ -44,7 +43,7 @@ def tokenizer_for(
     if not any(sample):
         raise UserError("the training rows hold no text", where="tokenizer", fix="give rows with text")
     size = words.vocab_size or {"char": 2**16, "byte": 512}.get(kind, vocabulary(sample))
-    both = preprocess.task != "translate"  # a text to read ends in </s>; one to write begins with <s> by itself
+    both = not preprocess.writes_text  # a text to read ends in </s>; one to write begins with <s> by itself
     tokenizer = train_tokenizer(sample, kind, size, add_bos=both and kind != "wordpiece", add_eos=kind != "wordpiece",
                                 lower=words.lowercase)  # fmt: skip
     of = f"{len(rows):,} training rows" if part == 1 else f"{part:.0%} of {len(rows):,} training rows"
@@ -64,7 +63,8 @@ def vocabulary(sample: Sequence[str]) -> int:
 def sampled(frame: Frame, preprocess: Preprocess, rows: np.ndarray, seed: int) -> tuple[list[str], float]:
     """The texts of the training rows, or of as many, drawn at random, as a tokenizer is trained on; and their share."""
     readers: dict[str, Callable[[Any], list[str]]] = {column.name: column.as_texts for column in preprocess.texts}
-    readers |= dict.fromkeys(preprocess.target.names, texts) if isinstance(preprocess.target, Answer) else {}
+    if preprocess.target is not None and preprocess.target.writes_text:
+        readers |= dict.fromkeys(preprocess.target.names, texts)
     held = sum(frame.column(name).nbytes for name in readers) * len(rows) / max(1, len(frame))
     share = min(1.0, SAMPLE / max(1.0, held))
     if share < 1:

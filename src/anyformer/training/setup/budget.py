@@ -10,12 +10,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from anyformer.data.columns.kinds import only_modality
 from anyformer.data.prepared import Prepared
 from anyformer.data.preprocess import sizes
 from anyformer.data.sizes import Sizes
-from anyformer.inference.judge import Judge
 from anyformer.slots import compiles
+from anyformer.tasks import Evaluator, find
 from anyformer.training.duration import FINAL, Budget, Plan
 from anyformer.training.loader import Steps
 from anyformer.training.settings import Config, Training
@@ -57,10 +56,9 @@ def measure(
         limit = math.inf if settings.minutes is None else settings.minutes * 60
         count: float = settings.steps or math.inf
         if settings.steps is None and settings.minutes is None:
-            count = default_steps(config.task, sizes, rows, settings.batch_size or 1, start=bool(config.start))
+            count = default_steps(find(config.task), sizes, rows, settings.batch_size or 1, start=bool(config.start))
         planned = min(count * seconds, limit)
-        alone = only_modality(sizes.parts)
-        fixed = config.task == "lm" or (alone is not None and alone.fixed_shape)  # one shape, so one compilation
+        fixed = find(config.task).has_one_shape(sizes)  # so that one compilation is enough
         if planned > LONG and fixed and compiles(config.model) and compiler(device):
             why = f"about {planned / 60:.0f} minutes without"
     compiled = settings.compile is True or bool(why)
@@ -116,10 +114,10 @@ def judging(model: nn.Module, config: Config, data: Prepared) -> float:
     """Seconds that judging one validation row takes."""
     assert data.valid is not None
     micro = config.training.micro_batch_size or 32
-    judge = Judge(config.objective, data.preprocess, data.tokenizer, batch=max(32, micro))
+    evaluator = Evaluator(config.objective, data.preprocess, data.tokenizer, batch=max(32, micro))
     count = min(len(data.valid), JUDGED)
     began = time.perf_counter()
-    judge(model, data.valid, most=count, decode=False)
+    evaluator(model, data.valid, most=count, decode=False)
     return (time.perf_counter() - began) / max(1, count)
 
 
@@ -129,13 +127,13 @@ def writing(model: nn.Module, config: Config, data: Prepared, row: float) -> flo
     Fresh weights rarely end a text, so that this is rather too much.
     """
     side = data.valid if data.test is None else data.test
-    if config.task != "translate" or side is None or not len(side):
+    if not find(config.task).decodes or side is None or not len(side):
         return 0.0
     size = max(32, config.training.micro_batch_size or 32)
-    judge = Judge(config.objective, data.preprocess, data.tokenizer, batch=size)
+    evaluator = Evaluator(config.objective, data.preprocess, data.tokenizer, batch=size)
     count = min(len(side), JUDGED)
     began = time.perf_counter()
-    judge(model, side, most=count, decode=True)
+    evaluator(model, side, most=count, decode=True)
     # A batch takes about as long as a few of its rows: one token after the other, all rows at once.
     return max(0.0, time.perf_counter() - began - row * count) * -(-len(side) // size)
 
@@ -172,7 +170,7 @@ def decide_length(
     steps, budget = settings.steps, None
     if steps is None or settings.minutes is not None:
         wanted = steps or default_steps(
-            config.task, sizes_for(data), len(data.train), settings.batch_size or 1, start=bool(config.start)
+            find(config.task), sizes_for(data), len(data.train), settings.batch_size or 1, start=bool(config.start)
         )
         limit = MINUTES["cpu" if device.type == "cpu" else "gpu"] if settings.minutes is None else settings.minutes
         most = wanted if settings.minutes is None else steps

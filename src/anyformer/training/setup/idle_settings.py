@@ -10,6 +10,7 @@ from anyformer.data.settings import Data
 from anyformer.errors import UserError
 from anyformer.slots import Network
 from anyformer.spec import Spec
+from anyformer.tasks import find
 from anyformer.training.settings import Training
 from anyformer.training.setup.request import Request, changed
 
@@ -18,13 +19,13 @@ def refuse_idle(request: Request, prepared: Prepared) -> None:
     """Refuse settings of columns, images, sounds, words or series where the data has none of them."""
     if request.lenient:
         return
-    task = prepared.task
+    parts, task = prepared.preprocess.parts, find(prepared.task)
     read = {modality.settings for modality in prepared.preprocess.modalities}
     there = {
         "data.images": "data.images" in read, "data.audio": "data.audio" in read,
-        "data.series": task == "forecast", "data.tokenizer": prepared.tokenizer is not None,
-        "data.columns": "data.columns" in read or task == "regress",
-        "training.class_weights": task == "classify", "training.patience": prepared.valid is not None,
+        "data.series": "series" in parts, "data.tokenizer": prepared.tokenizer is not None,
+        "data.columns": "data.columns" in read or task.scales_numbers,
+        "training.class_weights": task.weighs_classes, "training.patience": prepared.valid is not None,
     }  # fmt: skip
     wanting = {
         "data.images": "the data has no images", "data.audio": "the data has no sounds",

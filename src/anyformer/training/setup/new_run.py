@@ -22,10 +22,8 @@ from torch import nn
 from anyformer.checkpoints import store, tensors
 from anyformer.core.model import Seq2Seq
 from anyformer.core.streams import Streams
-from anyformer.data.columns.kinds import only_modality
 from anyformer.data.examples import Examples
 from anyformer.data.order import Order
-from anyformer.data.prepare import prepare
 from anyformer.data.prepared import Given, Prepared
 from anyformer.data.preprocess import sizes as sizes_of
 from anyformer.data.reopen import keep
@@ -37,12 +35,14 @@ from anyformer.inference.predictor import Predictor, load
 from anyformer.safe_read import digest
 from anyformer.safe_write import FULL, hold_lock, is_at, writing
 from anyformer.slots import Network
+from anyformer.tasks import Task, find
+from anyformer.tasks.network import longest
+from anyformer.tasks.prepare import prepare
 from anyformer.training.run.folder import CONFIG_FILE, LOCK_FILE, RunFolder, check_new, now
 from anyformer.training.settings import Config, Training
 from anyformer.training.setup.bf16_probe import check_bf16
-from anyformer.training.setup.defaults import default_objective, default_training
+from anyformer.training.setup.defaults import default_training
 from anyformer.training.setup.idle_settings import refuse_idle, refuse_overruled
-from anyformer.training.setup.network import default_preset, fitted, longest
 from anyformer.training.setup.request import Request, changed
 
 Say = Callable[[str], None]
@@ -58,8 +58,8 @@ def create(request: Request, say: Say, device: torch.device, *, weights: bool = 
     Without `weights` those to start from stay where they are: no step can be made.
     """
     require("yaml", "the settings of a run need")
-    if request.task == "detect":
-        require("scipy", "detection needs")
+    if request.task is not None:
+        require_packages(find(request.task))
     name = run_name(request)
     path = request.out if request.out is not None else Path("runs") / name
     check_new(path)
@@ -97,6 +97,12 @@ def create(request: Request, say: Say, device: torch.device, *, weights: bool = 
     finally:
         folder.let_go()
     return RunFolder.open(path)
+
+
+def require_packages(task: Task) -> None:
+    """Refuse a task whose packages are not installed, before any work."""
+    for package in task.needs:
+        require(package, f"{task.title} needs")
 
 
 def claim_new(parent: Path) -> RunFolder:
@@ -167,18 +173,20 @@ def decide(
         given=brought(start),
         say=say,
     )
+    task = find(prepared.task)
+    require_packages(task)
     refuse_idle(request, prepared)
     keep(prepared, folder.cache)
     sizes = Sizes.of(sizes_of(prepared.preprocess, prepared.tokenizer))
     gpu = device.type != "cpu"
-    spec, name = chosen_network(request, prepared.task, sizes, start, gpu=gpu)
+    spec, name = chosen_network(request, task, sizes, start, gpu=gpu)
     check_length(spec, sizes)
     rows = len(prepared.train)
-    training = default_training(prepared.task, sizes, rows, gpu=gpu, start=start is not None, seed=seed)
+    training = default_training(task, sizes, rows, gpu=gpu, start=start is not None, seed=seed)
     training = changed(training, request.section("training"), "training")
-    objective = default_objective(
-        prepared.task, sizes, getattr(prepared.preprocess.target, "counts", None), training.class_weights == "balanced"
-    )
+    target = prepared.preprocess.target
+    counts = None if target is None else target.label_counts()
+    objective = task.default_objective(sizes, counts, balanced=training.class_weights == "balanced")
     objective = changed(objective, request.section("objective"), "objective")
     training = resolved(training, prepared.train, device)
     check_bf16(training, device)
@@ -206,24 +214,23 @@ def brought(start: Predictor | None) -> Given:
 
 
 def chosen_network(
-    request: Request, task: str, sizes: Sizes, start: Predictor | None, *, gpu: bool
+    request: Request, task: Task, sizes: Sizes, start: Predictor | None, *, gpu: bool
 ) -> tuple[Network, str]:
     """The network's spec and the name it goes by."""
     changes = request.section("model")
     if start is not None:
         if request.preset is not None:
             raise UserError("both --preset and --from are given", where="--preset", fix="give one of them")
-        spec = adapted(start.spec, task, sizes, str(request.start))
+        spec = task.adapt_network(start.spec, str(request.start), sizes)
         return changed(spec, changes, "model"), Path(str(request.start)).name
-    if task == "lm" and changes.get("stack.causal") is False:
-        raise UserError("a language model reads from left to right", where="model.stack.causal", fix="leave it out")
+    task.check_changes(changes)
     if request.preset is None:
-        request = dataclasses.replace(request, preset=default_preset(task, sizes, gpu=gpu))
+        request = dataclasses.replace(request, preset=task.default_preset(sizes, gpu=gpu))
     base = request.network()
     name = request.preset if isinstance(request.preset, str) else OWN
     early = {path: value for path, value in changes.items() if path.startswith(("stack", "encoder", "decoder", "init"))}
     base = changed(base, early, "model")
-    spec = fitted(base, name, task, sizes)
+    spec = task.fit_network(base, name, sizes)
     late = {path: value for path, value in changes.items() if path not in early}
     refuse_overruled(request, changed(spec, early, "model"), spec, early)
     return changed(spec, late, "model"), name
@@ -236,20 +243,6 @@ def check_length(spec: Network, sizes: Sizes) -> None:
     if sizes.length is not None and limit is not None and limit < sizes.length:
         raise UserError(f"rows of up to {sizes.length} tokens do not fit the network's {limit} positions",
                         where="model", fix=f"add --set data.tokenizer.max_length={limit}")  # fmt: skip
-
-
-def adapted(spec: Network, task: str, sizes: Sizes, name: str) -> Network:
-    """A trained network's spec with the head of the task; its vocabulary and positions stay as they are."""
-    if task == "detect":
-        return fitted(spec, name, task, sizes)
-    if isinstance(spec, Seq2Seq) or task == "lm":
-        made = fitted(spec, name, task, sizes)
-        if isinstance(spec, Seq2Seq) and isinstance(made, Seq2Seq):
-            return made.replace(encoder=spec.encoder, decoder=spec.decoder, head=spec.head or made.head)
-        return made.replace(embed=spec.embed, head=spec.head or made.head)  # type: ignore[attr-defined]
-    made = fitted(spec, name, task, sizes)
-    alone = only_modality(sizes.parts)
-    return made.replace(embed=spec.embed) if alone is not None and alone.keeps_embedding else made  # type: ignore[attr-defined]
 
 
 def resolved(training: Training, examples: Examples, device: torch.device) -> Training:

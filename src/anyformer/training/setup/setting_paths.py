@@ -10,9 +10,9 @@ from anyformer.core.model import Model, Seq2Seq
 from anyformer.core.streams import Streams
 from anyformer.data.settings import Data
 from anyformer.errors import did_you_mean, nearest, one_edit
-from anyformer.objectives import OBJECTIVES
 from anyformer.other_names import setting_called
 from anyformer.spec import Spec, fields_of, slots_in, subclasses
+from anyformer.tasks import all_tasks
 from anyformer.training.settings import Training
 
 SECTIONS = ("data", "model", "objective", "training")
@@ -30,7 +30,7 @@ def roots(section: str) -> list[type[Spec]]:
     if section == "model":
         return [Model, Seq2Seq, Streams]
     if section == "objective":
-        return list(OBJECTIVES.values())
+        return [task.objective for task in all_tasks()]
     known: dict[str, list[type[Spec]]] = {"data": [Data], "training": [Training]}
     return known.get(section, [])
 
