@@ -129,7 +129,7 @@ def test_networks_fit_the_data() -> None:
     for name in ("sound-mini", "ast-tiny", "ast-small"):
         spec: Any = network(name, "classify", heard)
         assert spec.embed.samples >= 7999 and spec.embed.samples - 7999 < spec.embed.step
-        assert (spec.embed.rate, spec.embed.mels, spec.embed.mean, spec.head.classes) == (8000, 64, -3.0, 4)
+        assert (spec.embed.sample_rate, spec.embed.mels, spec.embed.mean, spec.head.classes) == (8000, 64, -3.0, 4)
         assert spec.build(seed=0)(torch.zeros(2, 7999), torch.tensor([7999, 5])).logits.shape == (2, 4)
     series = Sizes(parts=["series"], length=12, numbers=5, outputs=3)
     assert default_preset("forecast", series, gpu=True) == "patchtst-small"

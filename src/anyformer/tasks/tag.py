@@ -172,7 +172,7 @@ class Tag(RowTask):
 
     def facts(self, answers: Answers) -> dict[str, Any]:
         note = "Numbers before a tag count the words of the sentence."
-        return tag_facts(answers) | {"unit": "tag", "worst_note": note}
+        return tag_facts(answers) | {"rows_are": "sentences", "unit": "tag", "worst_note": note}
 
     def error_name(self, answers: Answers) -> str:
         return "wrong words"
