@@ -25,6 +25,7 @@ from anyformer.commands.checking import check
 from anyformer.commands.folders import convert, generate
 from anyformer.commands.runs import runs
 from anyformer.commands.serving import serve
+from anyformer.commands.settings import settings
 from anyformer.commands.training import evaluate, predict, resume, train
 from anyformer.commands.usage import explain_usage
 from anyformer.commands.words import configure_messages, note, note_line, short, write
@@ -70,7 +71,7 @@ def top(
         write(context.get_help())
 
 
-for verb in (train, resume, evaluate, predict, generate, chat, serve, runs, convert, check):
+for verb in (train, resume, evaluate, predict, generate, chat, serve, runs, convert, check, settings):
     app.command()(verb)
 
 

@@ -15,6 +15,7 @@ class Schedule(Spec, slot=True):
     """
 
     warmup: float = 0.02
+    """Warm-up as a share of all steps below 1, or in steps."""
 
     def check(self) -> None:
         if self.warmup < 0:
@@ -63,6 +64,7 @@ class Cosine(Schedule):
     """
 
     floor: float = 0.0
+    """Share of the full learning rate at the end."""
 
     def after(self, step: float, warm: int, total: int) -> float:
         return self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(math.pi * progress(step, warm, total)))
@@ -76,6 +78,7 @@ class Linear(Schedule):
     """
 
     floor: float = 0.0
+    """Share of the full learning rate at the end."""
 
     def after(self, step: float, warm: int, total: int) -> float:
         return self.floor + (1 - self.floor) * (1 - progress(step, warm, total))
@@ -89,6 +92,7 @@ class InverseSqrt(Schedule):
     """
 
     warmup: float = 4000
+    """Warm-up as a share of all steps below 1, or in steps."""
 
     def after(self, step: float, warm: int, total: int) -> float:
         return math.sqrt(max(1, warm) / (step + 1))
@@ -102,7 +106,9 @@ class WSD(Schedule):
     """
 
     decay: float = 0.2
+    """Share of all steps over which the learning rate falls at the end."""
     floor: float = 0.0
+    """Share of the full learning rate at the end."""
 
     def check(self) -> None:
         super().check()
