@@ -7,9 +7,6 @@ from typing import Literal
 from anyformer.errors import UserError, check_range, did_you_mean
 from anyformer.spec import Spec, field
 
-Kind = Literal["text", "number", "category", "date", "image", "sound", "skip"]
-KINDS: tuple[str, ...] = ("text", "number", "category", "date", "image", "sound", "skip")
-
 
 class Split(Spec):
     """Which rows validate and which test. Files and columns that say so win over shares.
@@ -202,16 +199,20 @@ class Data(Spec):
 
     def kinds(self) -> dict[str, str]:
         """Column name to kind, as asked for by `types`."""
-        asked: dict[str, str] = {}
+        if not self.types:
+            return {}
+        from anyformer.data.columns.kinds import kind_names
+
+        asked, known = dict[str, str](), kind_names()
         for word in self.types or ():
             name, equals, kind = word.rpartition("=")
             if not equals or not name:
                 raise UserError(
                     f"{word!r} does not say column=kind", where="data.types", fix="write --types year=number"
                 )
-            if kind not in KINDS:
+            if kind not in known:
                 raise UserError(
-                    f"{kind!r} is no kind of column", where=f"data.types {name}", fix=did_you_mean(kind, KINDS)
+                    f"{kind!r} is no kind of column", where=f"data.types {name}", fix=did_you_mean(kind, known)
                 )
             asked[name] = kind
         return asked

@@ -22,7 +22,8 @@ import torch
 from torch import nn
 
 from anyformer.data.columns.cells import coded
-from anyformer.data.columns.kinds import Facts
+from anyformer.data.columns.kinds import only_modality
+from anyformer.data.columns.look import Facts
 from anyformer.data.datasets.rows import RowExamples
 from anyformer.data.decision import Decision
 from anyformer.data.examples import Examples
@@ -33,6 +34,7 @@ from anyformer.data.inputs import Input
 from anyformer.data.prepared import Given, Prepared, Say
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data
+from anyformer.data.sizes import Sizes
 from anyformer.data.targets import ABSENT, Target
 from anyformer.errors import UserError
 from anyformer.evaluation.answers import Answers
@@ -45,7 +47,7 @@ from anyformer.objectives import Objective
 from anyformer.own_parts import UnknownPart
 from anyformer.slots import Network
 from anyformer.tasks.habits import Habit, habit_for
-from anyformer.tasks.network import Sizes, fit_row_network, preset_for_parts
+from anyformer.tasks.network import fit_row_network, preset_for_parts
 from anyformer.tasks.target_look import Match, TargetLook
 
 if TYPE_CHECKING:
@@ -128,7 +130,8 @@ class Task:
 
     def has_one_shape(self, sizes: Sizes) -> bool:
         """Whether all batches have one shape, so that a step is compiled once."""
-        return sizes.parts in (["table"], ["image"], ["sound"])
+        alone = only_modality(sizes.parts)
+        return alone is not None and alone.fixed_shape
 
     def generation_config(self, objective: Objective, data: Prepared, spec: Network) -> dict[str, Any] | None:
         """What `generate` does with the model unless told otherwise; None where it writes no text."""
@@ -381,7 +384,8 @@ class RowTask(Task):
 
     def adapt_network(self, spec: Network, name: str, sizes: Sizes) -> Network:
         made = self.fit_network(spec, name, sizes)
-        kept = sizes.parts == ["text"]  # a trained vocabulary and its positions stay as they are
+        alone = only_modality(sizes.parts)
+        kept = alone is not None and alone.keeps_embedding  # such as a trained vocabulary and its positions
         return made.replace(embed=spec.embed) if kept else made  # type: ignore[attr-defined]
 
     @abstractmethod

@@ -27,6 +27,7 @@ from anyformer.data.order import Order
 from anyformer.data.prepared import Given, Prepared
 from anyformer.data.preprocess import sizes as sizes_of
 from anyformer.data.reopen import keep
+from anyformer.data.sizes import Sizes
 from anyformer.embeds import Tokens
 from anyformer.errors import NoRoom, UserError
 from anyformer.extras import require
@@ -36,7 +37,7 @@ from anyformer.safe_read import digest
 from anyformer.safe_write import FULL, hold_lock, is_at, writing
 from anyformer.slots import Network
 from anyformer.tasks import Task, find
-from anyformer.tasks.network import Sizes, longest
+from anyformer.tasks.network import longest
 from anyformer.tasks.prepare import prepare
 from anyformer.training.run.folder import CONFIG_FILE, LOCK_FILE, RunFolder, check_new, now
 from anyformer.training.settings import Config, Training
@@ -177,7 +178,7 @@ def decide(
     require_packages(task)
     refuse_idle(request, prepared)
     keep(prepared, folder.cache)
-    sizes = Sizes(**sizes_of(prepared.preprocess, prepared.tokenizer))
+    sizes = Sizes.of(sizes_of(prepared.preprocess, prepared.tokenizer))
     gpu = device.type != "cpu"
     spec, name = chosen_network(request, task, sizes, start, gpu=gpu)
     check_length(spec, sizes)
