@@ -198,6 +198,11 @@ class SAGANModule(nn.Module):
         """The same as `generate`."""
         return self.generate(z, labels)
 
+    def draw_noise(self, rows: int) -> Tensor:
+        """Noise (B,`noise`) from torch's own generator of the nets' device."""
+        weight = self.generator.start.weight
+        return torch.randn(rows, self.spec.noise, device=weight.device)
+
     def generate(self, z: Tensor, labels: Tensor | None = None) -> Tensor:
         """Images (B,colours,H,W) between -1 and 1 from noise (B,`noise`); one class alone needs no `labels` (B,)."""
         if z.dim() != 2 or z.shape[1] != self.spec.noise:

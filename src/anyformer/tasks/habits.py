@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,7 @@ class Habit:
     gpu_lr: float
     patience: int | None = None  # passes over the data without a better evaluation
     layer_lr_decay: float = 1.0  # of each layer below the next
+    settings: Mapping[str, Any] = field(default_factory=dict)  # any others, by their paths below `training`
 
 
 BY_PART = {
