@@ -62,7 +62,7 @@ def test_one_slip_in_a_verb_is_answered_with_the_right_one() -> None:
         ("train x --output o", "did you mean '--out'?"),
         ("train x --model m", "did you mean '--preset'?"),
         ("train x --batch", "did you mean '--batch-size'?"),
-        ("resume r --steps 5", "write --set training.steps=5"),
+        ("resume r --grad-clip 5", "write --set training.grad_clip=5"),
         ("evaluate r --batch 3", "did you mean '--batch-size'?"),
         ("predict r x --output o", "did you mean '--out'?"),
         ("predict r x --target y", "it belongs to 'anyformer train'"),

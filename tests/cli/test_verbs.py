@@ -240,13 +240,18 @@ def test_a_change_of_meaning_is_refused_by_name_and_told_where_allowed(home: Pat
         assert "12 -> 16" in said.err and "schedule now ends at step 16 (was 12)" in said.err
         assert json.loads((tmp_path / "run" / "run.json").read_text())["step"] == 16
         assert "the run is complete: 16" in done("resume", "run", "--set", "training.save_every=2").err
+        said = done("resume", "run", "--steps", "18", "--lr", "2e-4", *STILL)  # typed as an option: allowed
+        assert "training.steps 16 -> 18" in said.err and "training.optimizer.lr" in said.err
     steps = [json.loads(line)["step"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert sorted(set(steps)) == list(range(1, 17))
+    assert sorted(set(steps)) == list(range(1, 19))
 
 
 @pytest.mark.parametrize("words, said", [
     (["--set", "training.steps=4", "--allow-change", "steps"], "12 are done"),
+    (["--steps", "4"], "12 are done"),
+    (["--steps", "0"], "steps 0 is below 1"),
     (["--set", "training.minutes=4"], "training.steps=N"),
+    (["--set", "training.epochs=4"], "training.steps=N"),
     (["--set", "model.stack.depth=4", "--allow-change", "depth"], "--from"),
     (["--set", "training.optimizer=Muon", "--allow-change", "optimizer"], "--from"),
     (["--set", "training.seed=4", "--allow-change", "seed"], "--from"),

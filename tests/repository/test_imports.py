@@ -12,7 +12,7 @@ LAYERS = [
         "ground",
         [
             "version", "errors", "extras", "about", "other_names", "plain_text", "safe_read", "safe_write",
-            "parent_death", "faults", "spec", "slots", "terminal",
+            "parent_death", "own_parts", "faults", "spec", "slots", "terminal",
         ],
     ),
     (

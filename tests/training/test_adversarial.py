@@ -15,13 +15,13 @@ import torch
 
 from anyformer import UserError, faults, load, preset
 from anyformer.data.order import Order
+from anyformer.data.sizes import Sizes
 from anyformer.errors import Diverged
 from anyformer.nets.sagan import SAGAN
 from anyformer.objectives import Adversarial, Batch
 from anyformer.serving.predict_rows import example, predict_what
 from anyformer.tasks import find
 from anyformer.tasks.adversarial import draw_images, tiled
-from anyformer.tasks.network import Sizes
 from anyformer.tasks.prepare import prepare
 from anyformer.training.duration import Plan
 from anyformer.training.optim import AdamW

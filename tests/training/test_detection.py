@@ -19,13 +19,13 @@ from anyformer.data.images.preprocessing import ImageSteps
 from anyformer.data.prepared import Given
 from anyformer.data.reopen import reopen
 from anyformer.data.settings import Data, ImageSettings, Split
+from anyformer.data.sizes import Sizes
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.average_precision import Objects
 from anyformer.inference.evaluate import evaluate_run
 from anyformer.inference.prediction_files import predict_files
 from anyformer.objectives import Batch, Detect
 from anyformer.tasks.detect import object_rows
-from anyformer.tasks.network import Sizes
 from anyformer.training.duration import Plan
 from anyformer.training.optim import AdamW
 from anyformer.training.settings import Training

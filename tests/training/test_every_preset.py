@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from anyformer.core.towers import Towers
+from anyformer.data.sizes import Sizes
 from anyformer.errors import UserError
 from anyformer.presets import PRESETS, preset, preset_names
-from anyformer.tasks.network import Sizes
 from tests.cli import made
 from tests.cli.trying import done, run, standing_in
 from tests.tasks_by_name import network
@@ -87,7 +87,7 @@ KINDS: dict[str, Kind] = {
     "table": ("classify", Sizes(parts=["table"], numbers=2, categories=[4], classes=3), table),
     "pictures": ("classify", Sizes(parts=["image"], image=12, classes=2), pictures),
     "drawings": ("adversarial", Sizes(parts=["image"], image=32, classes=2), drawings),
-    "clips": ("classify", Sizes(parts=["sound"], sample_rate=1000, samples=290, loudness=[0.0, 1.0], classes=2), clips),
+    "clips": ("classify", Sizes(parts=["audio"], sample_rate=1000, samples=290, loudness=[0.0, 1.0], classes=2), clips),
 }
 ONLY_TWO_STREAMS = "captions"  # any reader of text or images also takes both in one sequence; it has a kind of its own
 

@@ -10,7 +10,7 @@ import torch
 
 import anyformer
 from anyformer import LRNet, Maps, Model, Patches, Pooled, ResNet, VisualTransformer
-from anyformer.tasks.network import Sizes
+from anyformer.data.sizes import Sizes
 from tests.cli.trying import done
 from tests.tasks_by_name import network
 from tests.training.tiny import write_pictures

@@ -233,7 +233,7 @@ def test_killed_around_the_steps_it_is_finished_up(
 
 def test_stopped_early_and_killed_it_does_not_train_on(place: Path, nursery: Nursery) -> None:
     case = CASES["table"]
-    early = {"training__patience": 0.5, "training__eval_every": 1, "training__optimizer__rate": 1e-30}
+    early = {"training__patience": 0.5, "training__eval_every": 1, "training__optimizer__lr": 1e-30}
     expect(nursery, case.train("whole", **early), place, 0)
     assert logged(place / "whole")[-1] == 4
     expect(nursery, case.train("run", **early), place, KILLED, "kill@saved:3")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import anyformer
 from anyformer.errors import UserError
@@ -36,6 +37,11 @@ def test_an_epoch_of_running_text_is_every_window_once(tmp_path: Path) -> None:
     run = trained(tmp_path / "run", book, cut, epochs=1, batch_size=7)
     windows = run.folder.read_json("data.json")["parts"]["train"]["tokens"] // 16
     assert run.facts["step"] == -(-windows // 7)
+    predictor = run.predictor()
+    ids = predictor.encode("the cat")
+    assert len(ids) == 7 and predictor.decode(ids) == predictor.decode(torch.tensor(ids)) == "the cat"
+    written = predictor.run_generation("the cat", {"max_new_tokens": 5})
+    assert predictor.decode(next(written.rows())) == predictor.generate("the cat", max_new_tokens=5)
 
 
 @pytest.mark.parametrize("length", [{"steps": 6}, {"epochs": 0.5}])

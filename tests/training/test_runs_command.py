@@ -47,7 +47,7 @@ def make(folder: Path, name: str, steps: int = 100, pace: float = 30, **facts) -
         "host": socket.gethostname(), "reason": "",
     }  # fmt: skip
     (path / "run.json").write_text(json.dumps(known | facts))
-    (path / "config.yaml").write_text(f"task: classify\ntraining: {{batch: {steps}, seed: 0}}\n")
+    (path / "config.yaml").write_text(f"task: classify\ntraining: {{batch_size: {steps}, seed: 0}}\n")
     return path
 
 

@@ -15,10 +15,10 @@ import pytest
 import torch
 
 from anyformer import load
+from anyformer.data.sizes import Sizes
 from anyformer.objectives import Batch
 from anyformer.objectives.forecast import Forecasting
 from anyformer.presets import preset
-from anyformer.tasks.network import Sizes
 from tests.cli.trying import done, run, standing_in
 from tests.tasks_by_name import default_preset, network
 
@@ -75,7 +75,7 @@ def test_recordings_train_evaluate_and_predict(tmp_path: Path) -> None:
         assert judged["accuracy"] > 0.9
         save(tmp_path / "new.wav", 65, 250)
         said = done("predict", "run", "new.wav", "--device", "cpu").out.splitlines()
-        assert said[0] == "sound,prediction,probability" and said[1].startswith("new.wav,low")
+        assert said[0] == "audio,prediction,probability" and said[1].startswith("new.wav,low")
         (tmp_path / "bad.wav").write_bytes(b"junk")
         refused = run("predict", "run", "bad.wav", "--device", "cpu")
         assert refused.code == 2 and len(refused.errors) == 1 and "bad.wav" in refused.errors[0]
@@ -124,7 +124,7 @@ def test_proteins_train_evaluate_and_predict(tmp_path: Path, labels: bool) -> No
 
 @pytest.mark.quick
 def test_networks_fit_the_data() -> None:
-    heard = Sizes(parts=["sound"], sample_rate=8000, samples=7999, loudness=[-3.0, 2.0], classes=4)
+    heard = Sizes(parts=["audio"], sample_rate=8000, samples=7999, loudness=[-3.0, 2.0], classes=4)
     assert default_preset("classify", heard, gpu=False) == "sound-mini"
     for name in ("sound-mini", "ast-tiny", "ast-small"):
         spec: Any = network(name, "classify", heard)

@@ -33,7 +33,7 @@ Test = Annotated[list[Path] | None, typer.Option(help="A file to test on, in pla
 SplitColumn = Annotated[str | None, typer.Option(help="A column that says train, valid or test.")]
 Group = Annotated[str | None, typer.Option(help="Rows with equal values here stay on one side.")]
 Time = Annotated[str | None, typer.Option(help="The latest rows by this column validate and test.")]
-Types = Annotated[list[str] | None, typer.Option(help="column=number|category|text|date|image|sound|skip.")]
+Types = Annotated[list[str] | None, typer.Option(help="column=number|category|text|date|image|audio|skip.")]
 Inputs = Annotated[list[str] | None, typer.Option(help="A column to learn from; all if none is named.")]
 Settings = Annotated[Path | None, typer.Option("--config", help="A YAML file of settings, as a run's config.yaml.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="path=value, e.g. training.batch_size=16.")]

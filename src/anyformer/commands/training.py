@@ -129,6 +129,8 @@ def rehearsed(request: Request, *, as_json: bool, quiet: bool) -> None:
 
 def resume(
     run: Run,
+    steps: Annotated[int | None, typer.Option(help="Another number of steps in all.")] = None,
+    lr: Annotated[float | None, typer.Option("--lr", help="Another learning rate from here on.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="path=value, e.g. training.save_every=50.")
     ] = None,
@@ -145,7 +147,8 @@ def resume(
     \b
     Example:
       anyformer resume runs/2026-01-31_120000-book-3f9a1c
-      anyformer resume RUN --set training.steps=2000 --allow-change steps
+      anyformer resume RUN --steps 2000
+      anyformer resume RUN --set training.patience=5 --allow-change patience
     """
     from anyformer.training.setup.changes import change_run
     from anyformer.training.setup.settings_file import parsed
@@ -154,8 +157,11 @@ def resume(
     check_mode(progress)
     configure_messages(quiet)
     say = messages(quiet)
-    if settings or allow_change:
-        change_run(run, parsed(settings or []), allow_change or [], say)
+    # An option of its own is allowed by being typed: who writes --steps knows that the run becomes another.
+    asked = {"training.steps": steps, "training.optimizer.lr": lr}
+    named = {path: value for path, value in asked.items() if value is not None}
+    if settings or allow_change or named:
+        change_run(run, parsed(settings or []) | named, [*(allow_change or []), *named], say)
     done = go_on(run, say=say, progress=shown(progress, quiet), quiet=quiet, device=device)
     conclude(done, as_json=as_json, quiet=quiet)
 

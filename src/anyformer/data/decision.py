@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
-from anyformer.data.columns.kinds import Facts
 from anyformer.data.frame import Frame
 from anyformer.data.inputs import Input
 
@@ -62,10 +61,6 @@ class Decision:
         """Whether a row may have several labels."""
         return self.form != "one"
 
-    def of(self, kind: str) -> list[str]:
-        """The names of the inputs of one kind."""
-        return [column.name for column in self.inputs if column.kind == kind]
-
     def plain(self) -> dict[str, Any]:
         """The decision as JSON holds it."""
         return {
@@ -88,19 +83,7 @@ def lines(decision: Decision, frame: Frame) -> list[str]:
 
 def described(column: Input, frame: Frame) -> str:
     """What is known of a column, shortly: range or number of values, and how many are missing."""
-    facts, parts = column.facts, []
-    if column.kind == "number":
-        span = SPAN.search(facts.reason)
-        parts.append(f"{span[1]}..{span[2]}" if span else facts.reason)
-    elif column.kind == "category":
-        parts.append(f"{counted(facts)} values")
-    elif column.kind not in ("image", "sound"):
-        parts.append(facts.reason)
+    facts, parts = column.facts, [column.column.describe(column.facts)]
     if facts.missing:
         parts.append(f"{facts.missing:,} missing")
     return ", ".join(part for part in parts if part)
-
-
-def counted(facts: Facts) -> str:
-    """How many different values a column has, as far as they were counted."""
-    return facts.unique if isinstance(facts.unique, str) else f"{facts.unique:,}"

@@ -133,7 +133,7 @@ def gather(source: Any, origin: str, settings: Data, cache: Path) -> Gathered:
     if kind == "pictures" and (settings.split.valid_file or settings.split.test_file):
         frame = frame.of(["image", "label"])  # files say the split, so that names of folders do not
     if kind == "sounds" and (settings.split.valid_file or settings.split.test_file):
-        frame = frame.of(["sound", "label"])
+        frame = frame.of(["audio", "label"])
     frames, sides = [frame], [np.full(len(frame), FREE, np.int8)]
     for name, side, files in (
         ("--valid", VALID, settings.split.valid_file),

@@ -11,9 +11,6 @@ from typing import Any, Literal
 import numpy as np
 
 from anyformer.data.columns.cells import some
-from anyformer.data.columns.fitted import Image, Sound
-from anyformer.data.files.audio_folders import unlabelled as unlabelled_sounds
-from anyformer.data.files.image_folders import unlabelled_images
 from anyformer.data.files.tables import frame_of
 from anyformer.data.frame import Frame
 from anyformer.data.preprocess import Preprocess
@@ -32,9 +29,8 @@ def given_rows(source: Any, preprocess: Preprocess, *, judged: bool = False) -> 
     if is_files(rows):
         assert isinstance(rows, list)
         lone = columns[0] if len(columns) == 1 and not judged else None
-        # Pictures and recordings that nobody has labelled yet: files, or a folder of them.
-        inside = unlabelled_images(rows) if isinstance(lone, Image) else None
-        inside = unlabelled_sounds(rows) if isinstance(lone, Sound) else inside
+        # Images and recordings that nobody has labelled yet: files, or a folder of them.
+        inside = None if lone is None else lone.files_in(rows)
         return rows if inside is None or lone is None else frame_of({lone.name: inside})
     if isinstance(rows, np.ndarray):
         if rows.ndim == 2 and len(columns) == rows.shape[1] > 1:

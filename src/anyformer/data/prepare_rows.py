@@ -6,9 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from anyformer.data.audio.column import UNREADABLE as UNHEARD
-from anyformer.data.audio.column import Heard, decode_new_sounds, decode_sounds, loudness
-from anyformer.data.columns.fitted import Image, Sentence, Sound, Text
+from anyformer.data.columns.base import Decoded, FileColumn
 from anyformer.data.columns.parsed import Parsed
 from anyformer.data.counts import Counts
 from anyformer.data.datasets.arrays import Arrays, MemoryArrays
@@ -17,7 +15,6 @@ from anyformer.data.datasets.rows import RowExamples
 from anyformer.data.decision import Decision, lines
 from anyformer.data.frame import Frame
 from anyformer.data.gather import Gathered
-from anyformer.data.images.column import Pictured, decode_new_pictures, decode_pictures
 from anyformer.data.images.preprocessing import ImageSteps
 from anyformer.data.prepared import Given, Prepared, Say
 from anyformer.data.preprocess import Preprocess, fit_preprocess, fitting, sizes
@@ -32,8 +29,6 @@ from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.data.usable import refused, usable
 from anyformer.errors import UserError, did_you_mean
 
-UNREADABLE = "the image cannot be read"
-
 
 def prepare_rows(
     gathered: Gathered, decision: Decision, settings: Data, *, seed: int, cache: Path, given: Given, notes: list[str],
@@ -43,23 +38,17 @@ def prepare_rows(
     for line in lines(decision, gathered.frame):
         tell(line)
     work = Rows(gathered, decision, settings, Arrays.new(cache))
-    pictured = work.pictures(given, tell)
-    heard = work.sounds(given, tell)
-    same = pictured.same[work.kept] if pictured else heard.same[work.kept] if heard else None
+    decoded = work.decode(given, tell)
+    same = None if decoded is None else decoded.same[work.kept]
     sides = split(work.frame, decision, settings.split, seed, fixed=work.fixed, same=same, parsed=work.parsed)
     preprocess = fit_preprocess(work.frame, decision, sides.rows(TRAIN), settings, seed=seed, labels=given.labels,
                                 parsed=work.parsed)  # fmt: skip
     sides, targets, unseen = work.known_labels(sides, preprocess)
     frame, arrays, train = work.frame, work.arrays, sides.rows(TRAIN)
-    if pictured is not None:
-        preprocess = with_picture(preprocess, pictured)
-        arrays.put("pictured", work.kept)
-        arrays.put("seen", pictured.there[work.kept])
-    if heard is not None:
-        preprocess = with_sound(preprocess, heard, loudness(arrays, work.kept[train], heard.rate))
-        arrays.put("sounded", work.kept)
+    if decoded is not None:
+        preprocess = preprocess.with_column(decoded.column.settle(decoded, arrays, work.kept, train))
     tokenizer, about = None, ""
-    if preprocess.of(Text, Sentence):
+    if preprocess.texts:
         tokenizer, about = tokenizer_for(frame, preprocess, train, settings.tokenizer, given, seed=seed)
         preprocess = worded(preprocess, tokenizer, settings, given)
     preprocess, counts = encode(frame, preprocess, tokenizer, arrays, train=train, parsed=work.parsed)
@@ -82,8 +71,7 @@ def prepare_rows(
         "labels": label_counts(preprocess), "sizes": sizes(preprocess, tokenizer),
         "fingerprint": fingerprint(arrays, preprocess, tokenizer),
     }  # fmt: skip
-    seal(arrays, frame, preprocess, tokenizer, pictured.steps if pictured else None, facts, notes, settings.images,
-         settings.audio)  # fmt: skip
+    seal(arrays, frame, preprocess, tokenizer, decoded.steps if decoded else None, facts, notes, settings)
     tell(f"disk     {arrays.bytes / 1e6:,.1f} MB")
     made = opened(arrays)
     assert made is not None
@@ -105,7 +93,7 @@ class Rows:
         self.parsed = Parsed(frame, arrays.folder / "read")
         self.kept = np.arange(len(frame))
         self.keep(rows)
-        self.kept = np.arange(len(rows))  # counted from here on: pictures are decoded of these rows
+        self.kept = np.arange(len(rows))  # counted from here on: files are decoded of these rows
 
     def keep(self, rows: np.ndarray) -> None:
         """Go on with these rows alone."""
@@ -115,44 +103,28 @@ class Rows:
             self.kept = self.kept[rows]
             self.parsed = Parsed(self.frame, self.parsed.folder)
 
-    def pictures(self, given: Given, tell: Say) -> Pictured | None:
-        """Decode the pictures, if there are any; rows whose picture cannot be read are left out."""
-        names = self.decision.of("image")
-        if not names:
+    def decode(self, given: Given, tell: Say) -> Decoded | None:
+        """Decode the files that a column names, if one does; rows whose file cannot be read are left out."""
+        inputs = self.decision.inputs
+        files = [(column.name, kind) for column in inputs if issubclass(kind := column.column, FileColumn)]
+        if not files:
             return None
-        if len(names) > 1:
+        if len(files) > 1:
+            nouns = " or ".join(dict.fromkeys(kind.plural for _, kind in files))
+            names = [name for name, _ in files]
             raise UserError(
-                f"{len(names)} columns of images ({', '.join(names[:4])})", where="columns",
+                f"{len(names)} columns of {nouns} ({', '.join(names[:4])})", where="columns",
                 fix=f"keep one: --types {names[1]}=skip",
             )  # fmt: skip
-        found = decode_pictures(
-            self.frame, names[0], self.settings.images, self.arrays, steps=given.images, bad=self.settings.bad,
-            say=lambda line: tell(f"image    {line.removeprefix('images: ')}"),
-        )  # fmt: skip
-        # Where a row is more than its picture, one without it is still a row.
-        lost = found.broken if len(self.decision.inputs) > 1 else ~found.there
+        ((name, kind),) = files
+        found = kind.decode(
+            self.frame, name, self.settings, self.arrays, given=given, say=lambda line: tell(f"{kind.kind:<9}{line}")
+        )
+        # Where a row is more than its file, one without it is still a row.
+        lost = found.broken if len(inputs) > 1 else ~found.there
         if lost.any():
-            self.skipped[UNREADABLE] = int(lost.sum())
-            self.places[UNREADABLE] = self.frame.place(int(np.flatnonzero(lost)[0]))
-            self.keep(np.flatnonzero(~lost))
-        return found
-
-    def sounds(self, given: Given, tell: Say) -> Heard | None:
-        """Decode the recordings, if there are any; rows whose recording cannot be read are left out."""
-        names = self.decision.of("sound")
-        if not names:
-            return None
-        if len(names) > 1 or self.decision.of("image"):
-            raise UserError("several columns of images or recordings", where="columns",
-                            fix=f"keep one: --types {names[-1]}=skip")  # fmt: skip
-        found = decode_sounds(
-            self.frame, names[0], self.settings.audio, self.arrays, fitted=None, bad=self.settings.bad,
-            say=lambda line: tell(f"sound    {line}"),
-        )  # fmt: skip
-        lost = found.broken if len(self.decision.inputs) > 1 else ~found.there
-        if lost.any():
-            self.skipped[UNHEARD] = int(lost.sum())
-            self.places[UNHEARD] = found.first or self.frame.place(int(np.flatnonzero(lost)[0]))
+            self.skipped[kind.unreadable] = int(lost.sum())
+            self.places[kind.unreadable] = found.first or self.frame.place(int(np.flatnonzero(lost)[0]))
             self.keep(np.flatnonzero(~lost))
         return found
 
@@ -177,22 +149,6 @@ class Rows:
         self.keep(rows)
         smaller = Sides(sides.side[rows], sides.duplicates, sides.notes, sides.stratified)
         return smaller, encode_target(self.frame, preprocess), list(targets.unseen)
-
-
-def with_picture(preprocess: Preprocess, pictured: Pictured) -> Preprocess:
-    """The preprocessing with the size of its pictures."""
-    columns = tuple(
-        column.replace(size=pictured.size, channels=pictured.channels) if isinstance(column, Image) else column
-        for column in preprocess.columns or ()
-    )
-    return preprocess.replace(columns=columns)
-
-
-def with_sound(preprocess: Preprocess, heard: Heard, loud: tuple[float, float]) -> Preprocess:
-    """The preprocessing with the rate, length and loudness of its recordings."""
-    changes = {"rate": heard.rate, "samples": heard.samples, "mean": loud[0], "deviation": loud[1]}
-    columns = (c.replace(**changes) if isinstance(c, Sound) else c for c in preprocess.columns or ())
-    return preprocess.replace(columns=tuple(columns))
 
 
 def worded(preprocess: Preprocess, tokenizer: Tokenizer, settings: Data, given: Given) -> Preprocess:
@@ -233,17 +189,9 @@ def examples_for(
     """
     needed, _ = fitting(frame, preprocess)
     arrays = MemoryArrays() if cache is None else Arrays.new(cache)
-    preprocess, counts = encode(needed, preprocess, tokenizer, arrays, train=None)
+    preprocess, counts = encode(needed, preprocess, tokenizer, arrays, train=None, images=images)
     targets = encode_target(needed, preprocess)
     if targets is not None and preprocess.target is not None:
         preprocess.target.put(arrays, targets)
-    for column in preprocess.of(Image):
-        there, unread = decode_new_pictures(needed, column, arrays, steps=images)
-        arrays.put("seen", there)
-        counts.unread |= unread
-    for column in preprocess.of(Sound):
-        there, unread = decode_new_sounds(needed, column, arrays)
-        arrays.put("seen", there)
-        counts.unread |= unread
     rows = np.arange(len(frame))
     return RowExamples(arrays, frame, preprocess, rows, pad=pad_of(tokenizer), images=images), counts

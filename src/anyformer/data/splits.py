@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from anyformer.data.columns.cells import coded
-from anyformer.data.columns.kinds import days, look, numbers
+from anyformer.data.columns.convert import days, numbers
+from anyformer.data.columns.look import look
 from anyformer.data.columns.parsed import Parsed
 from anyformer.data.decision import Decision
 from anyformer.data.frame import Frame
@@ -51,7 +52,7 @@ def split(
     same: np.ndarray | None = None,
     parsed: Parsed | None = None,
 ) -> Sides:
-    """The side of every row. `fixed` holds rows whose file says it; `same` numbers rows with equal pictures equally."""
+    """The side of every row. `fixed` holds rows whose file says it; `same` numbers rows with equal files equally."""
     same = equal_rows(frame, decision.inputs, parsed or Parsed(frame), same)
     found = Sides(np.full(len(frame), TRAIN, np.int8), int(len(same) - 1 - same.max(initial=-1)))
     side = np.full(len(frame), FREE, np.int8) if fixed is None else fixed.copy()
@@ -91,16 +92,11 @@ def split(
 
 
 def equal_rows(frame: Frame, inputs: Sequence[Input], parsed: Parsed, known: np.ndarray | None = None) -> np.ndarray:
-    """Numbers (N,), equal for rows whose input cells are all equal, and whose `known` numbers (of pictures) are."""
+    """Numbers (N,), equal for rows whose input cells are all equal, and whose `known` numbers (of files) are."""
     mark = np.zeros(len(frame), np.uint64)
     draw = np.random.default_rng(0)
     for column in [*inputs, None]:
-        if column is None:
-            codes = known
-        elif column.kind in ("number", "date"):
-            codes = parsed.marks(column.name, column.kind, column.facts.form)
-        else:
-            codes = None if column.kind in ("image", "sound") else coded(frame.column(column.name))[0]
+        codes = known if column is None else column.column.marks(parsed, column.name, column.facts.form)
         if codes is not None:
             odd = draw.integers(2**63, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
             mark = (mark ^ (codes.astype(np.uint64) + np.uint64(1))) * odd
@@ -186,7 +182,7 @@ def by_time(
 ) -> np.ndarray:
     """The earliest rows train, then come validation and test; rows with equal inputs stand where the last does."""
     facts = look(Frame(frame.table.select([name])), {})[name]
-    if facts.kind == "date":
+    if facts.column.is_time:
         moments = days(frame.column(name))
         when = np.where(np.isnat(moments), np.nan, moments.astype("datetime64[s]").astype(np.int64).astype(np.float64))
     else:

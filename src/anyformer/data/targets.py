@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from anyformer.data.columns.cells import LARGEST, bounded, coded, in_order, is_list, worded
-from anyformer.data.columns.kinds import numbers
+from anyformer.data.columns.convert import numbers
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.frame import Frame
 from anyformer.errors import UserError

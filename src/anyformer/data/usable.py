@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from anyformer.data.columns.cells import is_list, worded
+from anyformer.data.columns.base import empty
 from anyformer.data.decision import Decision
 from anyformer.data.frame import Frame
 from anyformer.errors import UserError
@@ -44,22 +44,10 @@ def problems(frame: Frame, decision: Decision) -> list[tuple[str, np.ndarray]]:
     """Reasons not to use a row, each with a mask over the rows."""
     found = decision.task.target_problems(frame, decision)
     names = [column.name for column in decision.inputs]
-    texts = all(column.kind in ("text", "sentence") for column in decision.inputs)
+    texts = all(column.column.is_text for column in decision.inputs)
     lost = np.ones(len(frame), bool)
     for name in names:
         lost &= empty(frame, name)
         if not lost.any():
             break
     return [*found, (NO_TEXT if texts else EMPTY, lost)]
-
-
-def empty(frame: Frame, name: str) -> np.ndarray:
-    """Which cells of a column hold nothing."""
-    import pyarrow.compute as pc
-
-    column = frame.column(name)
-    if is_list(column.type):
-        return pc.fill_null(pc.equal(pc.list_value_length(column), 0), True).to_numpy()
-    if str(column.type) in ("binary", "large_binary"):
-        return column.is_null().to_numpy()
-    return worded(column).is_null().to_numpy()

@@ -35,19 +35,33 @@ class Frames(Embed):
     )  # fmt: skip
     gridded: ClassVar[bool] = True
     sample_rate: int
+    """Samples a second of the clips."""
     frames: int = 1024
+    """Spectra of the longest clip."""
     mels: int = 128
+    """Mel bands of a spectrum."""
     window: float = 0.025
+    """Seconds that a spectrum is taken over."""
     hop: float = 0.010
+    """Seconds from one spectrum to the next."""
     patch: int | tuple[int, int] = 16
+    """Bands and spectra of a patch."""
     stride: int | tuple[int, int] = 10
+    """Bands and spectra from one patch to the next."""
     cls: bool = True
+    """Whether a learned class token comes first."""
     distill: bool = False
+    """Whether DeiT's distillation token follows the class token."""
     position: Position | None = field(default_factory=Grid)
+    """Absolute positions added to the tokens, or null for none."""
     norm: Norm | None = None
+    """Norm of the tokens that come out; none if not given."""
     mean: float = -4.2677393
+    """Mean of the log-mel values, taken off."""
     std: float = 4.5689974
+    """Standard deviation of the log-mel values; they are divided by twice that."""
     dropout: float = 0.0
+    """Dropout probability."""
 
     def check(self) -> None:
         check_range("Frames", "sample_rate", self.sample_rate, 1, fix="use 16000")
@@ -114,10 +128,10 @@ class Frames(Embed):
         return self.leading + self.grid[0] * self.grid[1]
 
     def build(self, width: int) -> nn.Module:
-        return FrameEmbedding(self, width)
+        return FramesModule(self, width)
 
 
-class FrameEmbedding(nn.Module):
+class FramesModule(nn.Module):
     def __init__(self, spec: Frames, width: int) -> None:
         super().__init__()
         self.spec = spec

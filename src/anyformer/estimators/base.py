@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from anyformer.data.columns.kinds import only_modality
 from anyformer.errors import UserError
 from anyformer.estimators.learn import learn, opened, saved
 from anyformer.evaluation.answers import Answers
@@ -180,7 +181,8 @@ class Estimator(BaseEstimator):
         """What the model says about rows of a frame or of files."""
         predictor = self.predictor_
         preprocess = predictor.preprocess
-        if preprocess is not None and preprocess.parts == ("table",) and predictor.device.type == "cpu":
+        alone = None if preprocess is None else only_modality(preprocess.parts)
+        if alone is not None and alone.in_double and predictor.device.type == "cpu":
             predictor = doubled(predictor)
         return answer(predictor, source, batch=BATCH)
 

@@ -21,7 +21,7 @@ def headline(evaluation: Mapping[str, Any], main: str, split: str) -> str:
     facts, baselines = evaluation.get("facts") or {}, evaluation.get("baselines") or {}
     rows = facts.get("words", facts.get("rows"))
     standing = escape(verdict(main, ours, baselines, rows if isinstance(rows, int) else None))
-    count = f"{facts['rows']:,} {'sentences' if facts.get('task') == 'tag' else 'rows'}" if "rows" in facts else (
+    count = f"{facts['rows']:,} {facts.get('rows_are') or 'rows'}" if "rows" in facts else (
         f"{facts['tokens']:,} tokens" if "tokens" in facts else "")  # fmt: skip
     where = escape(f"{split}{f', {count}' if count else ''}")
     name = escape(metric_name(main))

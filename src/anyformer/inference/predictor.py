@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from anyformer.checkpoints.folder import Opened, open_folder, save_foreign, save
 from anyformer.checkpoints.target import new_folder
 from anyformer.core.model import Model, Seq2Seq
 from anyformer.data.images.preprocessing import ImageSteps
+from anyformer.data.preprocess import Preprocess
 from anyformer.data.tokenizers.tokenizer import Tokenizer, open_tokenizer
 from anyformer.errors import UserError
 from anyformer.generation import Generated, Generation, Scored, Step, generate, score
@@ -25,10 +26,8 @@ from anyformer.heads import LM, Pooled, Regress, TokenHead
 from anyformer.kernels.quantise import check_whole
 from anyformer.nets.sagan import SAGAN
 from anyformer.safe_read import inside, read_json
-from anyformer.training.run.folder import RunFolder
-
-if TYPE_CHECKING:
-    from anyformer.data.preprocess import Preprocess
+from anyformer.tasks import find
+from anyformer.training.run.folder import RunFolder, explaining_unknown
 
 GENERATION_FILE, IMAGES_FILE, LABELS_FILE = "generation_config.json", "preprocessor_config.json", "preprocess.json"
 
@@ -40,7 +39,12 @@ def load(
 
     `head` opens a Hugging Face folder with another head ("bare": none). `device` is auto, cpu, cuda[:N] or mps.
     """
-    path, place = best_of(Path(folder)), pick_device(device)
+    with explaining_unknown(Path(folder)):
+        return open_predictor(best_of(Path(folder)), head, pick_device(device), dtype)
+
+
+def open_predictor(path: Path, head: str | None, place: torch.device, dtype: torch.dtype | None) -> Predictor:
+    """The model folder with all that stands around the model."""
     opened = open_folder(path, head=head, device=place, dtype=dtype)
     images = inside(path, IMAGES_FILE)
     kept = inside(path, LABELS_FILE)
@@ -48,10 +52,9 @@ def load(
     if kept.is_file():
         found = read_json(kept)
         if found.get("type") == "Preprocess":
-            from anyformer.data.preprocess import Preprocess
-
             preprocess = Preprocess.read(kept)
             labels = None if preprocess.labels is None else list(preprocess.labels)
+            find(preprocess.task)
         elif isinstance(found.get("labels"), list):
             labels = [str(name) for name in found["labels"]]
     return Predictor(

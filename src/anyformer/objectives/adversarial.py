@@ -29,12 +29,13 @@ class AdversarialNets(Protocol):
 class Adversarial(Objective):
     """Each step trains the discriminator, then the generator, on the same real images and on noise of its own.
 
-    The discriminator learns faster (1706.08500), by `discriminator_lr_scale`. Batches are images between -1 and 1 with
+    The discriminator learns faster (1706.08500). Batches are images between -1 and 1 with
     their classes. The running mean of training.ema is of the generator alone, which is what a user keeps.
     """
 
     min_batch_size: ClassVar[int] = 2  # batch norm compares the images of a batch
     discriminator_lr_scale: float = 4.0
+    """Learning rate of the discriminator over that of the generator, training.optimizer.lr."""
 
     def check(self) -> None:
         if not 0 < self.discriminator_lr_scale < 1000:

@@ -23,10 +23,15 @@ class Classify(Objective):
     """
 
     multi: bool = False
+    """Whether a row may have several labels, each a question of its own."""
     label_smoothing: float = 0.0
+    """Share of the target probability spread over all classes."""
     weights: tuple[float, ...] | None = None
+    """Factor of each class in the loss; all 1 if not given."""
     mixup: float = 0.0
+    """Alpha of mixup on training images; 0: off."""
     cutmix: float = 0.0
+    """Alpha of CutMix on training images; 0: off."""
 
     def check(self) -> None:
         if not 0 <= self.label_smoothing < 1:

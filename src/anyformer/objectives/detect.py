@@ -25,8 +25,11 @@ class Detect(Objective):
     """
 
     distance: float = 5.0
+    """Weight of the L1 distance of boxes."""
     overlap: float = 2.0
+    """Weight of the generalised IoU."""
     nothing: float = 0.1
+    """Weight of "no object" in the cross-entropy."""
 
     def check(self) -> None:
         for name in ("distance", "overlap"):

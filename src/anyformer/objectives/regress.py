@@ -19,6 +19,7 @@ class Regression(Objective):
     """How far off each number is; targets are scaled by the data, nan does not count."""
 
     measure: Literal["squared", "absolute", "huber"] = "squared"
+    """How a number that is off is counted."""
 
     def weight(self, batch: Batch) -> int:
         return int((~torch.isnan(batch.targets)).sum())

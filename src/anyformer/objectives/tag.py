@@ -17,6 +17,7 @@ class Tag(Objective):
     """Cross-entropy at the first piece of each word; targets (B,T) are -100 elsewhere."""
 
     label_smoothing: float = 0.0
+    """Share of the target probability spread over all classes."""
 
     def check(self) -> None:
         if not 0 <= self.label_smoothing < 1:

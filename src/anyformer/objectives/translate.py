@@ -16,8 +16,11 @@ class Translate(Objective):
     """Each target word from the source and the words before it; `label_smoothing` spreads that share over all words."""
 
     label_smoothing: float = 0.1
-    num_beams: int = 5  # at the final evaluation
+    """Share of the target probability spread over the vocabulary."""
+    num_beams: int = 5
+    """Beams of the beam search at the final evaluation."""
     length_penalty: float = 1.0
+    """Exponent of the length by which a beam's score is divided."""
 
     def check(self) -> None:
         if not 0 <= self.label_smoothing < 1:

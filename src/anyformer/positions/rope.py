@@ -38,6 +38,7 @@ class LinearScaling(Scaling):
     """Position interpolation (2306.15595, SuperHOT): position m acts as m / factor."""
 
     factor: float
+    """How many times longer than in training texts become."""
 
     def check(self) -> None:
         check_factor(self.factor, "LinearScaling")
@@ -50,6 +51,7 @@ class NTKScaling(Scaling):
     """A larger base: slow frequencies stretch by about `factor`, fast ones hardly change."""
 
     factor: float
+    """How many times longer than in training texts become."""
 
     def check(self) -> None:
         check_factor(self.factor, "NTKScaling")
@@ -65,7 +67,9 @@ class DynamicScaling(Scaling):
     """
 
     factor: float
+    """How many times longer than in training texts become."""
     original: int
+    """Context length the model was trained with, in tokens."""
 
     def check(self) -> None:
         check_factor(self.factor, "DynamicScaling", self.original)
@@ -86,11 +90,17 @@ class YarnScaling(Scaling):
     """YaRN (2309.00071): fast frequencies stay, slow ones are interpolated, a ramp between; scores gain a little."""
 
     factor: float
+    """How many times longer than in training texts become."""
     original: int
+    """Context length the model was trained with, in tokens."""
     fast: float = 32.0
+    """Turns over the original length from which a frequency is kept."""
     slow: float = 1.0
-    attention: float | None = None  # None: the paper's 0.1 ln(factor) + 1
+    """Turns below which it is stretched whole."""
+    attention: float | None = None
+    """Factor on cosines and sines; the paper's 0.1 ln(factor) + 1 if not given."""
     truncate: bool = True
+    """Whether the ends of the ramp are rounded to whole channels."""
 
     def check(self) -> None:
         check_factor(self.factor, "YarnScaling", self.original)
@@ -116,9 +126,13 @@ class Llama3Scaling(Scaling):
     """Llama 3.1: long waves are divided by `factor`, short ones kept, those between blended."""
 
     factor: float = 8.0
+    """How many times longer than in training texts become."""
     low: float = 1.0
+    """Waves longer than original / low are stretched whole."""
     high: float = 4.0
+    """Waves shorter than original / high are kept."""
     original: int = 8192
+    """Context length the model was trained with, in tokens."""
 
     def check(self) -> None:
         check_factor(self.factor, "Llama3Scaling", self.original)
@@ -149,9 +163,13 @@ class Rope(Relative):
     )
 
     theta: float = 10000.0
+    """Base of the frequencies."""
     width: int | None = None
+    """Channels of a head that turn; all if not given."""
     layout: Literal["half", "interleaved"] = "half"
+    """Which channels make a pair: halves apart, or neighbours."""
     scaling: Scaling | None = None
+    """How positions beyond the trained length are stretched; not at all if not given."""
 
     def check(self) -> None:
         if self.theta <= 1:
@@ -174,7 +192,7 @@ class Rope(Relative):
         if turned == 2 and isinstance(self.scaling, NTKScaling | DynamicScaling):
             raise UserError(f"{type(self.scaling).__name__} stretches slow pairs and Rope turns one pair only",
                             where="relative.scaling", fix="use LinearScaling(factor=...) or wider heads")  # fmt: skip
-        return Turns(self, turned)
+        return RopeModule(self, turned)
 
     def rotate(self, x: Tensor, tables: tuple[Tensor, ...]) -> Tensor:
         cos, sin = (table[:, None] for table in tables)  # (B or 1, 1, T, width/2)
@@ -190,7 +208,7 @@ class Rope(Relative):
         return out if turned == x.shape[-1] else torch.cat([out, x[..., turned:]], -1)
 
 
-class Turns(nn.Module):
+class RopeModule(nn.Module):
     """Cosines and sines for the positions at hand, made when needed: a stored table would be rounded by a cast."""
 
     def __init__(self, spec: Rope, width: int) -> None:

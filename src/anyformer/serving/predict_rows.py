@@ -13,14 +13,15 @@ from typing import Any
 import torch
 
 from anyformer.core.model import Model, Seq2Seq
-from anyformer.data.new_rows import parse_rows, shown, spelled
+from anyformer.data.columns.values import shown, spelled
+from anyformer.data.files.data_urls import PICTURES_SAID, example_picture, picture, picture_bytes
+from anyformer.data.new_rows import parse_rows
 from anyformer.data.preprocess import Preprocess
 from anyformer.errors import UserError
 from anyformer.heads import LM, Pooled, Regress, TokenHead
 from anyformer.inference.predict import answer_rows
 from anyformer.inference.predictor import Predictor
-from anyformer.serving.data_urls import PICTURES_SAID, example_picture, picture, picture_bytes
-from anyformer.serving.row_bounds import example_cell, kind_of, listed, row_cells
+from anyformer.serving.row_bounds import listed, row_cells
 from anyformer.tasks import find
 
 TOGETHER = 32  # rows of one pass
@@ -50,7 +51,7 @@ def embed_what(predictor: Predictor) -> What:
     """A function from texts, token ids or images to `{"embedding": [...], "tokens": n}` a row."""
     encoder = predictor.spec.encoder if isinstance(predictor.spec, Seq2Seq) else predictor.spec
     parts = () if predictor.preprocess is None else predictor.preprocess.parts
-    if isinstance(encoder, Model) and predictor.images is not None and parts in ((), ("image",)):
+    if isinstance(encoder, Model) and predictor.images is not None and len(parts) <= 1:
         return Answering(lambda row: picture(only_picture(row)), lambda rows: embedded(rows, predictor))
     vocabulary = encoder.embed.vocabulary if isinstance(encoder, Model) else None
     if vocabulary is None or len(parts) > 1 or predictor.tokenizer is None:
@@ -68,7 +69,7 @@ def takes(predictor: Predictor) -> str:
             return own
         if len(columns) == 1:
             (alone,) = columns.values()
-            return f'{kind_of(alone)}, bare or as {{"{alone.name}": ...}}'
+            return f'{alone.request_noun}, bare or as {{"{alone.name}": ...}}'
         return f"an object with {listed(columns)}"
     if predictor.images is not None:
         return f'an image, {PICTURES_SAID}, bare or as {{"image": ...}}'
@@ -83,7 +84,7 @@ def example(predictor: Predictor) -> Any:
     own = find(kept.task).example_request(kept)
     if own is not None:
         return own
-    row = {column.name: example_cell(column) for column in kept.columns}
+    row = {column.name: column.example() for column in kept.columns}
     (alone,) = row.values() if len(row) == 1 else (None,)
     return alone if isinstance(alone, str) and not alone.startswith("data:") else row
 

@@ -20,11 +20,13 @@ from anyformer.data.files.tables import frame_of
 from anyformer.data.frame import Frame
 from anyformer.data.gather import gather, origin_of
 from anyformer.data.given_rows import OnBadRows, by_row, given, is_files, report_bad
+from anyformer.data.habit import Habit
 from anyformer.data.images.preprocessing import pillow
 from anyformer.data.inputs import Input
 from anyformer.data.prepared import Prepared, Say
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data, ImageSettings
+from anyformer.data.sizes import Sizes
 from anyformer.data.targets import Classes
 from anyformer.errors import UserError, did_you_mean
 from anyformer.evaluation.answers import Answers
@@ -36,8 +38,7 @@ from anyformer.safe_write import scratch_folder
 from anyformer.slots import Network
 from anyformer.tasks.base import RowTask
 from anyformer.tasks.classify import Classify
-from anyformer.tasks.habits import Habit
-from anyformer.tasks.network import Sizes, unfit
+from anyformer.tasks.network import unfit
 from anyformer.tasks.target_look import Match, TargetLook
 
 if TYPE_CHECKING:
@@ -72,14 +73,13 @@ class Adversarial(RowTask):
 
     def match(self, seen: TargetLook, *, asked: bool) -> Match | None:
         """Never found by looking: the same data is more often meant for a classifier."""
-        if not asked or seen.several or not any(column.kind == "image" for column in seen.inputs):
+        if not asked or seen.several or not seen.images:
             return None
         found = Classify().match(seen, asked=True)
         return found if found is not None and found.form == "one" else None
 
     def choose_inputs(self, seen: TargetLook) -> tuple[list[Input], list[Input]]:
-        images = [column for column in seen.inputs if column.kind == "image"]
-        return images, [column for column in seen.inputs if column.kind != "image"]
+        return seen.images, [column for column in seen.inputs if column not in seen.images]
 
     def strata(self, frame: Frame, decision: Decision) -> np.ndarray | None:
         return Classify().strata(frame, decision)

@@ -22,7 +22,8 @@ import torch
 from torch import nn
 
 from anyformer.data.columns.cells import coded
-from anyformer.data.columns.kinds import Facts
+from anyformer.data.columns.kinds import only_modality
+from anyformer.data.columns.look import Facts
 from anyformer.data.datasets.rows import RowExamples
 from anyformer.data.decision import Decision
 from anyformer.data.examples import Examples
@@ -33,8 +34,9 @@ from anyformer.data.inputs import Input
 from anyformer.data.prepared import Given, Prepared, Say
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data
+from anyformer.data.sizes import Sizes
 from anyformer.data.targets import ABSENT, Target
-from anyformer.errors import UserError, did_you_mean
+from anyformer.errors import UserError
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.baseline_rows import Rows
 from anyformer.evaluation.baselines import Baseline
@@ -42,9 +44,10 @@ from anyformer.evaluation.facts import digits, plain, short
 from anyformer.evaluation.metrics import MOST_NATS
 from anyformer.evaluation.raw_rows import raw_rows
 from anyformer.objectives import Objective
+from anyformer.own_parts import UnknownPart
 from anyformer.slots import Network
 from anyformer.tasks.habits import Habit, habit_for
-from anyformer.tasks.network import Sizes, fit_row_network, preset_for_parts
+from anyformer.tasks.network import fit_row_network, preset_for_parts
 from anyformer.tasks.target_look import Match, TargetLook
 
 if TYPE_CHECKING:
@@ -132,14 +135,15 @@ class Task:
 
     def has_one_shape(self, sizes: Sizes) -> bool:
         """Whether all batches have one shape, so that a step is compiled once."""
-        return sizes.parts in (["table"], ["image"], ["sound"])
+        alone = only_modality(sizes.parts)
+        return alone is not None and alone.fixed_shape
 
     def generation_config(self, objective: Objective, data: Prepared, spec: Network) -> dict[str, Any] | None:
         """What `generate` does with the model unless told otherwise; None where it writes no text."""
         return None
 
     def write_sample(self, model: nn.Module, data: Prepared, *, seed: int) -> str | bytes | None:
-        """What the model makes while it learns, to be kept in the run: a text or a PNG file; None where it makes none."""
+        """What the model makes while it learns, kept in the run: a text or a PNG file; None where it makes none."""
         return None
 
     def next_command(self, run: Path) -> str:
@@ -389,7 +393,8 @@ class RowTask(Task):
 
     def adapt_network(self, spec: Network, name: str, sizes: Sizes) -> Network:
         made = self.fit_network(spec, name, sizes)
-        kept = sizes.parts == ["text"]  # a trained vocabulary and its positions stay as they are
+        alone = only_modality(sizes.parts)
+        kept = alone is not None and alone.keeps_embedding  # such as a trained vocabulary and its positions
         return made.replace(embed=spec.embed) if kept else made  # type: ignore[attr-defined]
 
     @abstractmethod
@@ -455,6 +460,4 @@ def find(name: str) -> Task:
         if task.name == name:
             return task
     names = [task.name for task in all_tasks()]
-    fix = did_you_mean(name, names)
-    own = "" if "did you mean" in fix else "; a task of your own needs --import MODULE"
-    raise UserError(f"no task is called {name!r}", where="--task", fix=fix + own)
+    raise UnknownPart.named(name, f"no task is called {name!r}", names, where="--task")

@@ -9,11 +9,13 @@ import numpy as np
 import torch
 
 from anyformer.data.columns.cells import coded, worded
+from anyformer.data.columns.kinds import only_modality
 from anyformer.data.decision import Decision
 from anyformer.data.frame import Frame
 from anyformer.data.inputs import name_of
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data
+from anyformer.data.sizes import Sizes
 from anyformer.data.targets import ABSENT, Classes, flat, switches
 from anyformer.errors import UserError
 from anyformer.evaluation import learners
@@ -25,7 +27,7 @@ from anyformer.heads import Distilled, Pooled
 from anyformer.objectives import Classify as ClassLoss
 from anyformer.objectives import Objective
 from anyformer.tasks.base import RowTask
-from anyformer.tasks.network import Sizes, pooled_style
+from anyformer.tasks.network import pooled_style
 from anyformer.tasks.shapes import six_digits
 from anyformer.tasks.target_look import FEW, Match, TargetLook
 
@@ -114,7 +116,8 @@ class Classify(RowTask):
 
     def default_objective(self, sizes: Sizes, counts: Sequence[int] | None, *, balanced: bool) -> Objective:
         """Images and sounds of one class each have their labels smoothed; classes are weighted where asked."""
-        smooth = sizes.parts in (["image"], ["sound"]) and not sizes.multi
+        alone = only_modality(sizes.parts)
+        smooth = alone is not None and alone.smoothed and not sizes.multi
         weights = balanced_weights(counts, sizes.multi) if balanced and counts else None
         return ClassLoss(multi=sizes.multi, label_smoothing=0.1 if smooth else 0.0, weights=weights)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping
 
-from anyformer.data.columns.kinds import Facts, look
+from anyformer.data.columns.look import Facts, look
 from anyformer.data.decision import TARGET_NAMES, Decision, Origin
 from anyformer.data.frame import Frame
 from anyformer.data.inputs import inputs_of, name_of
@@ -16,7 +16,7 @@ from anyformer.tasks.target_look import Match, TargetLook
 
 # What a reader of files calls the column to predict, and the kind of the one to learn from.
 NAMED_BY_READER: Mapping[str, str] = {"sentences": "tags", "pairs": "target", "pictures": "label", "sounds": "label"}
-FILE_COLUMNS = {"pictures": {"image": "image"}, "sounds": {"sound": "sound"}}
+FILE_COLUMNS = {"pictures": {"image": "image"}, "sounds": {"audio": "audio"}}
 
 
 def row_tasks() -> list[RowTask]:
@@ -122,5 +122,5 @@ def find_target(
 
 def likely(frame: Frame, facts: Mapping[str, Facts]) -> str:
     """The column to name as an example: the last that is whole and no text, else the last."""
-    names = [name for name in frame.names if facts[name].kind != "text" and not facts[name].missing]
+    names = [name for name in frame.names if not facts[name].column.is_text and not facts[name].missing]
     return (names or frame.names)[-1]

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from anyformer.core.model import Seq2Seq
-from anyformer.data.columns.fitted import Image
+from anyformer.data.columns.image import Image
 from anyformer.data.datasets.arrays import MemoryArrays
 from anyformer.data.datasets.detection import DetectionExamples, Square, detection_examples, put_objects
 from anyformer.data.datasets.prepare_detection import prepare_detection, relabelled
@@ -22,10 +22,10 @@ from anyformer.data.frame import Frame
 from anyformer.data.gather import paths_of
 from anyformer.data.given_rows import OnBadRows, by_row, given, is_files, report_bad
 from anyformer.data.images.decoding import Unreadable, looked_at
-from anyformer.data.new_rows import parse_image
 from anyformer.data.prepared import Given, Prepared, Say
 from anyformer.data.recognise import shows_objects
 from anyformer.data.settings import Data
+from anyformer.data.sizes import Sizes
 from anyformer.data.unused import refuse_columns
 from anyformer.embeds import Maps, Queries
 from anyformer.errors import UserError
@@ -41,7 +41,7 @@ from anyformer.slots import Network
 from anyformer.spec import fields_of
 from anyformer.tasks.base import Task
 from anyformer.tasks.habits import Habit
-from anyformer.tasks.network import Sizes, unfit
+from anyformer.tasks.network import unfit
 
 if TYPE_CHECKING:
     from anyformer.tasks.evaluator import Evaluator
@@ -277,7 +277,7 @@ def decoded_picture(predictor: Any, row: int, value: Any) -> tuple[Picture, np.n
         value = value[column.name]
     if value is None:
         raise UserError("the row is empty", where=column.name, fix="give an image")
-    source = parse_image(value, column)
+    source = column.parse_value(value)
     try:
         wide, high, _ = looked_at(source, Path())
         picture = Picture(row, str(row), source if isinstance(source, bytes) else Path(source), wide, high)
@@ -289,7 +289,7 @@ def decoded_picture(predictor: Any, row: int, value: Any) -> tuple[Picture, np.n
 
 def image_column(predictor: Any) -> list[Image]:
     assert predictor.preprocess is not None
-    return predictor.preprocess.of(Image)
+    return list(predictor.preprocess.columns)
 
 
 def square_of(predictor: Any) -> Square:

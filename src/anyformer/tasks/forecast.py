@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from anyformer.core.model import Model
-from anyformer.data.columns.fitted import Number
-from anyformer.data.columns.kinds import days, numbers
+from anyformer.data.columns.convert import days, numbers
+from anyformer.data.columns.values import shown
 from anyformer.data.datasets.arrays import MemoryArrays
 from anyformer.data.datasets.prepare_series import ordered, prepare_gathered, prepare_series, scaled
 from anyformer.data.datasets.series import SeriesExamples, StepRows, after, window
@@ -22,11 +22,12 @@ from anyformer.data.files.tables import frame_of
 from anyformer.data.frame import Frame
 from anyformer.data.gather import Gathered
 from anyformer.data.given_rows import OnBadRows, given, is_files, report_bad, room_for
-from anyformer.data.new_rows import parse_table, parse_values, placed, shown
+from anyformer.data.new_rows import parse_table, placed
 from anyformer.data.prepared import Given, Prepared, Say
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.recognise import shows_series
 from anyformer.data.settings import Data
+from anyformer.data.sizes import Sizes
 from anyformer.data.targets import Future
 from anyformer.data.unused import refuse_both, refuse_columns
 from anyformer.embeds import Series as SeriesEmbed
@@ -40,7 +41,7 @@ from anyformer.positions import Learned
 from anyformer.safe_write import scratch_folder
 from anyformer.slots import Network
 from anyformer.tasks.habits import FINE_TUNE, Habit
-from anyformer.tasks.network import Sizes, require_model, unfit
+from anyformer.tasks.network import require_model, unfit
 from anyformer.tasks.prepare import frame_of_model, read_new_rows
 from anyformer.tasks.regress import NumberAnswers
 
@@ -300,7 +301,7 @@ def of_array(values: np.ndarray, names: Sequence[str]) -> Any:
 
 def history(row: Any, preprocess: Preprocess) -> np.ndarray:
     """A series to look back on (T, V), scaled: a list of numbers for each channel, or bare where there is but one."""
-    columns = {column.name: column for column in preprocess.of(Number)}
+    columns = {column.name: column for column in preprocess.columns or ()}
     names = list(columns)
     if len(names) == 1 and isinstance(row, list | tuple | np.ndarray):
         row = {names[0]: row}
@@ -322,7 +323,7 @@ def history(row: Any, preprocess: Preprocess) -> np.ndarray:
         if len(values) != len(row[names[0]]):
             raise UserError(f"is {len(values):,} steps long, {names[0]} is {len(row[names[0]]):,}", where=name,
                             fix="make them equally long")  # fmt: skip
-        cells, bad = parse_values(list(values), column)
+        cells, bad = column.parse_values(list(values))
         for at, error in bad.items():
             raise UserError(error.what, where=f"{name}[{at}]", fix=error.fix)
         channels.append(numbers(cells))

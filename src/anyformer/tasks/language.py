@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from anyformer.data.columns.cells import texts
-from anyformer.data.columns.kinds import look
+from anyformer.data.columns.look import look
+from anyformer.data.columns.text import embed_tokens
 from anyformer.data.datasets.text import prepare_text, prepare_texts
 from anyformer.data.datasets.windows import Windows
 from anyformer.data.examples import Examples
@@ -22,6 +23,7 @@ from anyformer.data.files.path_kinds import kind_of_path
 from anyformer.data.gather import gather, origin_of, paths_of
 from anyformer.data.prepared import Given, Prepared, Say
 from anyformer.data.settings import Data, Split, TokenizerSettings
+from anyformer.data.sizes import Sizes
 from anyformer.data.splits import FREE, SIDES, TRAIN
 from anyformer.data.unused import refuse_both, refuse_columns
 from anyformer.embeds import Tokens
@@ -36,7 +38,7 @@ from anyformer.safe_write import scratch_folder
 from anyformer.slots import Network
 from anyformer.tasks.base import Task
 from anyformer.tasks.habits import FINE_TUNE, Habit
-from anyformer.tasks.network import Sizes, require_model, size_for, unfit, words
+from anyformer.tasks.network import require_model, size_for, unfit
 
 if TYPE_CHECKING:
     from anyformer.tasks.evaluator import Evaluator
@@ -98,7 +100,7 @@ class Language(Task):
         if not made.stack.causal or not isinstance(made.embed, Tokens):
             raise unfit(name, "does not read text from left to right, which a language model must", "decoder-mini")
         head = made.head if isinstance(made.head, LM) else LM(tied=True)
-        return made.replace(embed=words(made.embed, sizes), head=head)
+        return made.replace(embed=embed_tokens(made.embed, sizes), head=head)
 
     def adapt_network(self, spec: Network, name: str, sizes: Sizes) -> Network:
         made = self.fit_network(spec, name, sizes)
@@ -231,7 +233,7 @@ def texts_of(source: Any, origin: str, settings: Data, cache: Path) -> dict[str,
     gathered = gather(source, origin, settings, cache / "read")
     frame = gathered.frame
     names = list(settings.inputs or settings.target or ())
-    names = names or [name for name, facts in look(frame, settings.kinds()).items() if facts.kind == "text"]
+    names = names or [name for name, facts in look(frame, settings.kinds()).items() if facts.column.is_text]
     if len(names) != 1 or names[0] not in frame.names:
         first = (names or frame.names)[0]
         raise UserError("which column holds the text is not said", where="--task lm", fix=f"add --inputs {first}")

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from anyformer.data.columns.fitted import Text
 from anyformer.data.files.fasta import by_residue
 from anyformer.data.frame import Frame, Source
 from anyformer.data.gather import gather, origin_of, paths_of
@@ -97,7 +96,7 @@ def read_new_rows(source: Any, preprocess: Preprocess, settings: Data, cache: Pa
     paths = paths_of(source)
     frame = None if paths is None else task.read_new_files(paths, plain, cache / "read")
     if frame is None:
-        wanted = "text" if preprocess.of(Text) and lone else task.origin
+        wanted = "text" if preprocess.texts and lone else task.origin
         origin = "table" if paths is None else origin_of(paths, wanted)
         if paths is not None and origin == "text":
             frame = lines_of(paths, lone or "text", settings.format)

@@ -9,13 +9,14 @@ import numpy as np
 import torch
 
 from anyformer.data.columns.cells import worded
-from anyformer.data.columns.kinds import numbers
+from anyformer.data.columns.convert import numbers
 from anyformer.data.datasets.rows import RowExamples
-from anyformer.data.decision import Decision, counted
+from anyformer.data.decision import Decision
 from anyformer.data.examples import Examples
 from anyformer.data.frame import Frame
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data
+from anyformer.data.sizes import Sizes
 from anyformer.data.targets import ABSENT, NOT_NUMBER, Values
 from anyformer.errors import UserError
 from anyformer.evaluation import learners
@@ -26,7 +27,7 @@ from anyformer.evaluation.metrics import number_metrics
 from anyformer.heads import Regress as NumbersHead
 from anyformer.objectives import Regression
 from anyformer.tasks.base import RowTask, Task
-from anyformer.tasks.network import Sizes, pooled_style
+from anyformer.tasks.network import pooled_style
 from anyformer.tasks.shapes import finite
 from anyformer.tasks.target_look import Match, TargetLook
 
@@ -86,7 +87,7 @@ class Regress(NumberAnswers, RowTask):
             return Match()
         if not seen.is_numeric or seen.few_whole_numbers:
             return None
-        return Match("one", f"{seen.name} is a number with {counted(seen.facts[seen.name])} different values")
+        return Match("one", f"{seen.name} is a number with {seen.facts[seen.name].counted} different values")
 
     def match_columns(self, seen: TargetLook, asked: bool) -> Match | None:
         """Several columns are numbers, unless all of them are on or off."""

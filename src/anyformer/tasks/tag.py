@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import nn
 
-from anyformer.data.columns.fitted import Sentence
 from anyformer.data.datasets.rows import RowExamples
 from anyformer.data.decision import Decision
 from anyformer.data.examples import Examples
@@ -22,6 +21,7 @@ from anyformer.data.frame import Frame
 from anyformer.data.inputs import Input, name_of
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data
+from anyformer.data.sizes import Sizes
 from anyformer.data.targets import ABSENT, Tags
 from anyformer.errors import UserError
 from anyformer.evaluation import learners
@@ -34,7 +34,7 @@ from anyformer.heads import TokenHead
 from anyformer.objectives import Tag as TagLoss
 from anyformer.tasks.base import RowTask
 from anyformer.tasks.habits import FINE_TUNE, Habit
-from anyformer.tasks.network import Sizes, size_for
+from anyformer.tasks.network import size_for
 from anyformer.tasks.target_look import Match, TargetLook
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ class Tag(RowTask):
 
     def facts(self, answers: Answers) -> dict[str, Any]:
         note = "Numbers before a tag count the words of the sentence."
-        return tag_facts(answers) | {"unit": "tag", "worst_note": note}
+        return tag_facts(answers) | {"rows_are": "sentences", "unit": "tag", "worst_note": note}
 
     def error_name(self, answers: Answers) -> str:
         return "wrong words"
@@ -213,7 +213,7 @@ class Tag(RowTask):
 
 def sentence_of(preprocess: Preprocess) -> str:
     """The name of the column of words."""
-    (sentence,) = preprocess.of(Sentence)
+    (sentence,) = preprocess.texts
     return str(sentence.name)
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from anyformer.data.columns.cells import coded, is_list
-from anyformer.data.columns.kinds import Facts, numbers
+from anyformer.data.columns.convert import numbers
+from anyformer.data.columns.look import Facts
 from anyformer.data.decision import Form
 from anyformer.data.frame import Frame
 from anyformer.data.inputs import Input, name_of
@@ -57,7 +58,12 @@ class TargetLook:
     @property
     def texts(self) -> list[Input]:
         """The inputs that are text."""
-        return [column for column in self.inputs if column.kind == "text"]
+        return [column for column in self.inputs if column.column.is_text]
+
+    @property
+    def images(self) -> list[Input]:
+        """The inputs that are images."""
+        return [column for column in self.inputs if column.column.is_image]
 
     @cached_property
     def values(self) -> tuple[np.ndarray, list[str]]:

@@ -12,8 +12,8 @@ from torch import nn
 
 from anyformer.core.model import Seq2Seq
 from anyformer.data.columns.cells import texts, worded
-from anyformer.data.columns.fitted import Text
-from anyformer.data.columns.kinds import Facts
+from anyformer.data.columns.look import Facts
+from anyformer.data.columns.text import embed_tokens
 from anyformer.data.datasets.rows import RowExamples
 from anyformer.data.decision import Decision
 from anyformer.data.examples import Examples
@@ -23,6 +23,7 @@ from anyformer.data.inputs import Input, name_of
 from anyformer.data.prepared import Prepared
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data
+from anyformer.data.sizes import Sizes
 from anyformer.data.targets import ABSENT, Answer
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.embeds import Tokens
@@ -41,7 +42,7 @@ from anyformer.objectives import Translate as TranslationLoss
 from anyformer.slots import Network
 from anyformer.tasks.base import RowTask
 from anyformer.tasks.habits import FINE_TUNE, Habit
-from anyformer.tasks.network import Sizes, size_for, unfit, words
+from anyformer.tasks.network import size_for, unfit
 from anyformer.tasks.target_look import FEW, Match, TargetLook
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class Translate(RowTask):
         if seen.is_numeric or seen.labels_in_lists is not None:
             return None
         many = len(seen.values[1]) > max(FEW, seen.used // 2)
-        fits = many and seen.facts[seen.name].kind == "text" and len(seen.texts) == 1
+        fits = many and seen.facts[seen.name].column.is_text and len(seen.texts) == 1
         return Match("one", f"{seen.name} is text, nearly every row another") if fits else None
 
     def choose_inputs(self, seen: TargetLook) -> tuple[list[Input], list[Input]]:
@@ -100,7 +101,7 @@ class Translate(RowTask):
         """A table of two texts: the first is read, the second written."""
         from anyformer.tasks.decide import refuse_named
 
-        found = [name for name in frame.names if facts[name].kind == "text"]
+        found = [name for name in frame.names if facts[name].column.is_text]
         if len(found) != 2 or not (asked or len(frame.names) == 2):
             return None
         first, second = found
@@ -136,8 +137,8 @@ class Translate(RowTask):
         # What is written stands behind a start token, which takes a position; BART has as many on both sides.
         sizes = sizes if sizes.length is None else replace(sizes, length=sizes.length + 1)
         return spec.replace(
-            encoder=spec.encoder.replace(embed=words(source, sizes)),
-            decoder=spec.decoder.replace(embed=words(target, sizes)),
+            encoder=spec.encoder.replace(embed=embed_tokens(source, sizes)),
+            decoder=spec.decoder.replace(embed=embed_tokens(target, sizes)),
             head=spec.head or LM(tied=True),
         )
 
@@ -198,7 +199,7 @@ class Translate(RowTask):
 
     def raw_rows(self, examples: Examples) -> Rows:
         assert isinstance(examples, RowExamples)
-        (source,) = examples.preprocess.of(Text)
+        (source,) = examples.preprocess.texts
         return Rows(sources=texts(examples.frame.take(examples.rows).column(source.name)))
 
     # ------------------------------------------------------------ baselines

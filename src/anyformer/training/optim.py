@@ -26,10 +26,15 @@ class AdamW(Optimizer):
     """
 
     lr: float = 1e-3
+    """Learning rate after the warm-up."""
     weight_decay: float = 0.1
+    """Decoupled weight decay of the matrices."""
     betas: tuple[float, float] = (0.9, 0.95)
+    """Decay of the running means of the gradient and of its square."""
     eps: float = 1e-8
+    """Added to the denominator of the update."""
     layer_lr_decay: float = 1.0
+    """Factor on the learning rate for each layer further from the head."""
 
     def check(self) -> None:
         check_rates("AdamW", self.lr, self.weight_decay)
@@ -53,9 +58,13 @@ class Muon(Optimizer):
     """Orthogonalised momentum for the matrices inside the blocks (torch.optim.Muon), AdamW for the rest."""
 
     lr: float = 0.02
+    """Learning rate of the matrices inside blocks, after the warm-up."""
     weight_decay: float = 0.1
+    """Decoupled weight decay of those matrices."""
     momentum: float = 0.95
+    """Decay of the running mean of the gradient."""
     others: AdamW = field(default_factory=lambda: AdamW(lr=3e-3))
+    """AdamW for all other parameters."""
 
     def check(self) -> None:
         check_rates("Muon", self.lr, self.weight_decay)

@@ -26,27 +26,49 @@ class Training(Spec):
     """
 
     steps: int | None = None
+    """Optimizer steps of the run; by `epochs`, `minutes` or the kind of data if not given."""
     epochs: float | None = None
+    """Passes over the training rows, in place of steps."""
     minutes: float | None = None
+    """Time of the run at most."""
     batch_size: int | None = None
+    """Rows a step; by the kind of data if not given."""
     micro_batch_size: int | None = None
+    """Rows taken at a time, with the same result; the whole batch if not given."""
     optimizer: Optimizer = field(default_factory=AdamW)
+    """What updates the weights."""
     schedule: Schedule = field(default_factory=Cosine)
+    """The learning rate over the run."""
     grad_clip: float | None = 1.0
+    """Norm that gradients are clipped to; None: they are not."""
     precision: Precision = "auto"
+    """Number format of the forward pass; auto: bf16 where the device has it."""
     compile: Literal["auto"] | bool = "auto"
+    """Whether the model is compiled; auto: where the run is long enough to pay."""
     deterministic: bool = False
+    """Whether torch must use deterministic algorithms."""
     ema: float | None = None
+    """Decay of a running mean of the weights, which is then judged and saved; none if not given."""
     average: int = 0
+    """Number of last checkpoints averaged at the end; 0: none."""
     patience: float | None = None
+    """Passes without a better evaluation after which the run stops; never if not given."""
     class_weights: Literal["none", "balanced"] = "none"
+    """Whether rare classes weigh as much as frequent ones."""
     save_every: int | None = None
+    """Steps from one checkpoint to the next; with every evaluation if not given."""
     eval_every: int | None = None
-    eval_rows: int | None = 10_000  # rows judged while training; the final evaluation takes all
+    """Steps from one evaluation to the next; about 20 in the run if not given."""
+    eval_rows: int | None = 10_000
+    """Rows judged while training; the final evaluation takes all."""
     keep: int = 2
+    """Checkpoints kept, beside the best."""
     workers: int | None = None
+    """Processes that prepare batches; 0: the training process itself."""
     seed: int = 0
+    """What everything random follows from."""
     threads: int | None = None
+    """CPU threads; what is fastest here if not given."""
 
     def check(self) -> None:
         least = {"steps": 1, "batch_size": 1, "micro_batch_size": 1, "average": 0, "save_every": 1,

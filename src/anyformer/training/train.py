@@ -14,7 +14,6 @@ from anyformer.errors import Stopped, UserError
 from anyformer.evaluation.run_files import read_evaluation
 from anyformer.inference.predictor import Predictor, load, pick_device
 from anyformer.slots import Network
-from anyformer.tasks import find
 from anyformer.training.display.format import figure
 from anyformer.training.finish import finish, rewrite_report
 from anyformer.training.run.folder import RunFolder
@@ -81,7 +80,7 @@ class Run:
 
     def next_commands(self) -> list[str]:
         """What can be done with the run now."""
-        return [f"report   {self.report}", f"use it   {find(self.facts['task']).next_command(self.path)}"]
+        return [f"report   {self.report}", f"use it   {self.folder.task().next_command(self.path)}"]
 
     def predictor(self, device: str = "cpu") -> Predictor:
         """The best model, ready to use."""

@@ -23,7 +23,7 @@ from anyformer.data.reopen import reopen
 from anyformer.errors import INTERRUPTED, Diverged, NoRoom, Stopped, UserError
 from anyformer.evaluation.metrics import direction
 from anyformer.inspection.routing import routed
-from anyformer.tasks import Evaluator, find
+from anyformer.tasks import Evaluator
 from anyformer.training.best import Standing, line_of
 from anyformer.training.checkpoint import check_same, read_checkpoint, save_checkpoint
 from anyformer.training.display.display import display
@@ -64,7 +64,7 @@ class Session:
         self.folder, self.device, self.say, self.mode = folder, device, say, progress
         self.opened_with = folder.config_text()
         self.config = folder.config()
-        self.task = find(self.config.task)
+        self.task = folder.task()
         opened = reopen(folder.cache)
         if opened is None:
             raise UserError("the prepared data is damaged", where=str(folder.cache), fix="train again")

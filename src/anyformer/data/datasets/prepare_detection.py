@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.data.columns.fitted import Image
+from anyformer.data.columns.image import Image
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.datasets.detection import DetectionExamples, Square, put_pictures, usual_square
 from anyformer.data.files.coco import Annotated, Picture, annotation_files, read_coco

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.data.columns.fitted import Number
-from anyformer.data.columns.kinds import Facts, days, look, numbers
+from anyformer.data.columns.convert import days, numbers
+from anyformer.data.columns.look import Facts, look
+from anyformer.data.columns.number import Number
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.datasets.series import SeriesExamples
 from anyformer.data.frame import Frame
@@ -116,7 +117,7 @@ def opened_series(arrays: Arrays) -> Prepared:
 
 def scaled(raw: np.ndarray, preprocess: Preprocess) -> np.ndarray:
     """Every channel by the mean and deviation of its training rows."""
-    return np.stack([column.encode(raw[:, at]) for at, column in enumerate(preprocess.of(Number))], 1)
+    return np.stack([column.encode(raw[:, at]) for at, column in enumerate(preprocess.columns or ())], 1)
 
 
 # ---------------------------------------------------------------- decisions
@@ -140,7 +141,7 @@ def chosen(
             continue
         if values is None:
             dropped.append((name, "not among the channels asked for"))
-        elif facts[name].kind == "date" or not np.isfinite(values).any():
+        elif facts[name].column.is_time or not np.isfinite(values).any():
             if name in asked:
                 raise UserError(f"{name} holds no numbers", where="--target", fix="name columns of numbers")
             dropped.append((name, "holds no numbers"))
@@ -155,7 +156,7 @@ def chosen(
 
 def is_time(frame: Frame, name: str, facts: Facts) -> bool:
     """Whether a column orders the rows: dates, numbers named like a time, or a first column that counts evenly."""
-    if facts.kind == "date":
+    if facts.column.is_time:
         return True
     values = numbers(frame.column(name))
     if not len(values) or not np.isfinite(values).all():

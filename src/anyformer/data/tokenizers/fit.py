@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from anyformer.data.columns.cells import texts
-from anyformer.data.columns.fitted import Sentence, Text
 from anyformer.data.frame import Frame
 from anyformer.data.prepared import Given
 from anyformer.data.preprocess import Preprocess
@@ -63,22 +62,16 @@ def vocabulary(sample: Sequence[str]) -> int:
 
 def sampled(frame: Frame, preprocess: Preprocess, rows: np.ndarray, seed: int) -> tuple[list[str], float]:
     """The texts of the training rows, or of as many, drawn at random, as a tokenizer is trained on; and their share."""
-    names = [column.name for column in preprocess.of(Text, Sentence)]
-    names += preprocess.target.names if preprocess.target is not None and preprocess.target.writes_text else ()
-    held = sum(frame.column(name).nbytes for name in names) * len(rows) / max(1, len(frame))
+    readers: dict[str, Callable[[Any], list[str]]] = {column.name: column.as_texts for column in preprocess.texts}
+    if preprocess.target is not None and preprocess.target.writes_text:
+        readers |= dict.fromkeys(preprocess.target.names, texts)
+    held = sum(frame.column(name).nbytes for name in readers) * len(rows) / max(1, len(frame))
     share = min(1.0, SAMPLE / max(1.0, held))
     if share < 1:
         rows = np.sort(np.random.default_rng((seed, 1)).permutation(rows)[: max(1, int(len(rows) * share))])
     found: list[str] = []
-    sentences = bool(preprocess.of(Sentence))
-    for name in names:
-        column = frame.column(name)
+    for name, read in readers.items():
+        column: Any = frame.column(name)
         for piece in pieces(len(rows)):
-            cells: Any = column.take(rows[piece])
-            if sentences:
-                found += [
-                    " ".join(str(word) for word in words or () if word is not None) for words in cells.to_pylist()
-                ]
-            else:
-                found += texts(cells)
+            found += read(column.take(rows[piece]))
     return found, share

@@ -6,12 +6,13 @@ import math
 import shutil
 import time
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from anyformer.data.prepared import Prepared
+from anyformer.data.preprocess import sizes
+from anyformer.data.sizes import Sizes
 from anyformer.slots import compiles
 from anyformer.tasks import Evaluator, find
 from anyformer.training.duration import FINAL, Budget, Plan
@@ -151,11 +152,8 @@ def compiler(device: torch.device) -> bool:
     return device.type == "cuda" and find_spec("triton") is not None
 
 
-def sizes_for(data: Prepared) -> Any:
-    from anyformer.data.preprocess import sizes
-    from anyformer.tasks.network import Sizes
-
-    return Sizes(**sizes(data.preprocess, data.tokenizer))
+def sizes_for(data: Prepared) -> Sizes:
+    return Sizes.of(sizes(data.preprocess, data.tokenizer))
 
 
 def decide_length(

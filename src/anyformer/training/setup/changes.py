@@ -137,8 +137,8 @@ def rates(old: Training, plan: Plan, new: Training, step: int) -> list[str]:
     if here[0] == here[1] and before == now:
         return []
     kind = type(new.schedule).__name__.lower()
-    return [f"change   the {kind} schedule now ends at step {now:,} (was {before:,}): the rate at step {step:,} is "
-            f"{here[1]:.3g} (was {here[0]:.3g})"]  # fmt: skip
+    return [f"change   the {kind} schedule now ends at step {now:,} (was {before:,}): the learning rate at step "
+            f"{step:,} is {here[1]:.3g} (was {here[0]:.3g})"]  # fmt: skip
 
 
 def reopen(folder: RunFolder, config: Config, changes: list[str]) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from anyformer.data.sizes import Sizes
 from anyformer.tasks import Task
-from anyformer.tasks.network import Sizes
 from anyformer.training.optim import AdamW
 from anyformer.training.schedule import Cosine, Linear
 from anyformer.training.settings import Training

@@ -20,10 +20,11 @@ def refuse_idle(request: Request, prepared: Prepared) -> None:
     if request.lenient:
         return
     parts, task = prepared.preprocess.parts, find(prepared.task)
+    read = {modality.settings for modality in prepared.preprocess.modalities}
     there = {
-        "data.images": "image" in parts, "data.audio": "sound" in parts,
+        "data.images": "data.images" in read, "data.audio": "data.audio" in read,
         "data.series": "series" in parts, "data.tokenizer": prepared.tokenizer is not None,
-        "data.columns": "table" in parts or task.scales_numbers,
+        "data.columns": "data.columns" in read or task.scales_numbers,
         "training.class_weights": task.weighs_classes, "training.patience": prepared.valid is not None,
     }  # fmt: skip
     wanting = {

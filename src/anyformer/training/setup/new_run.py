@@ -28,17 +28,19 @@ from anyformer.data.prepared import Given, Prepared
 from anyformer.data.preprocess import sizes as sizes_of
 from anyformer.data.reopen import keep
 from anyformer.data.settings import Data
+from anyformer.data.sizes import Sizes
 from anyformer.embeds import Tokens
 from anyformer.errors import NoRoom, UserError
 from anyformer.extras import require
 from anyformer.inference.predictor import Predictor, load
 from anyformer.nets.sagan import SAGAN
 from anyformer.objectives import Objective
+from anyformer.own_parts import modules_outside
 from anyformer.safe_read import digest
 from anyformer.safe_write import FULL, hold_lock, is_at, writing
 from anyformer.slots import Network
 from anyformer.tasks import Task, find
-from anyformer.tasks.network import Sizes, longest
+from anyformer.tasks.network import longest
 from anyformer.tasks.prepare import prepare
 from anyformer.training.run.folder import CONFIG_FILE, LOCK_FILE, RunFolder, check_new, now
 from anyformer.training.settings import Config, Training
@@ -179,7 +181,7 @@ def decide(
     require_packages(task)
     refuse_idle(request, prepared)
     keep(prepared, folder.cache)
-    sizes = Sizes(**sizes_of(prepared.preprocess, prepared.tokenizer))
+    sizes = Sizes.of(sizes_of(prepared.preprocess, prepared.tokenizer))
     gpu = device.type != "cpu"
     spec, name = chosen_network(request, task, sizes, start, gpu=gpu)
     check_length(spec, sizes)
@@ -312,8 +314,15 @@ def write_down(folder: RunFolder, request: Request, config: Config, prepared: Pr
     folder.write_json("run.json", {
         "id": path.name, "status": "prepared", "task": config.task, "model": config.preset,
         "data": ", ".join(source_names(request.source)), "step": 0, "total": config.training.steps, "best_step": None,
-        "best": None, "started": now(), "finished": None, "seconds": 0.0, "reason": "", "device": request.device,
+        "best": None, "modules": modules_needed(config, prepared), "started": now(),
+        "finished": None, "seconds": 0.0, "reason": "", "device": request.device,
     })  # fmt: skip
+
+
+def modules_needed(config: Config, prepared: Prepared) -> list[str]:
+    """The modules outside the library whose parts a run uses: whoever opens it has to import them."""
+    parts = [part for spec in (config, prepared.preprocess) for _, part in spec.walk()]
+    return modules_outside([type(part) for part in (*parts, find(config.task))])
 
 
 def source_names(source: Any) -> list[str]:
