@@ -22,7 +22,7 @@ from anyformer.data.targets import Values
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.evaluation.answers import Answers
 from anyformer.generation import Generation, generate
-from anyformer.generation.prompts import decoder_of, room
+from anyformer.generation.prompts import decoder_of, max_positions
 from anyformer.objectives import Batch, Objective, Translate
 
 STEP = 16  # tokens to which a source's length is rounded up, so that texts of about one length are written together
@@ -191,7 +191,7 @@ def batches_of_equals(order: np.ndarray, values: np.ndarray, size: int) -> Itera
 def decoding(objective: Objective, preprocess: Preprocess, tokenizer: Tokenizer, spec: Any) -> Generation:
     """How a translator writes: by beam, from its start token to its end token, within its decoder's positions."""
     beams, penalty = (objective.beams, objective.length_penalty) if isinstance(objective, Translate) else (1, 1.0)
-    longest, (places, _) = preprocess.length or 256, room(decoder_of(spec))
+    longest, (places, _) = preprocess.length or 256, max_positions(decoder_of(spec))
     if places is not None:
         longest = min(longest, places - 1)  # the start token has a position too
     return Generation(

@@ -12,7 +12,7 @@ from anyformer.core.attend import Scores
 from anyformer.core.context import Context
 from anyformer.core.document_rows import Lines
 from anyformer.core.own_init import Starting, normal
-from anyformer.core.state import Keys
+from anyformer.core.state import KVCache
 from anyformer.errors import UserError
 from anyformer.mixers.attention import Attention, Prepared, SelfAttention
 from anyformer.mixers.heads import check_heads
@@ -57,7 +57,7 @@ class LowRankAttention(SelfAttention):
         self.low = low
         self.mix = Mixtures(low.rank, low.longest)
 
-    def prepare(self, x: Tensor, context: Context, state: Keys | None, tables: tuple[Tensor, ...]) -> Prepared:
+    def prepare(self, x: Tensor, context: Context, state: KVCache | None, tables: tuple[Tensor, ...]) -> Prepared:
         """Queries as they are; keys and values mixed over time, each document by itself."""
         length, rank = x.shape[1], self.low.rank
         if length > self.low.longest:
