@@ -49,9 +49,7 @@ def plain(windows: list[torch.Tensor]) -> Callable[[int], None]:
 def ours(windows: list[torch.Tensor]) -> Callable[[int], None]:
     """The training engine's own step, with all that it checks and keeps."""
     net = gpt2(128, 4, 4, vocab=VOCAB, length=LENGTH, dropout=0.0).build(seed=0)
-    settings = Training(
-        precision="fp32", optimizer=AdamW(rate=1e-3, betas=(0.9, 0.99)), threads=torch.get_num_threads()
-    )
+    settings = Training(precision="fp32", optimizer=AdamW(lr=1e-3, betas=(0.9, 0.99)), threads=torch.get_num_threads())
     engine = Engine(net, Causal(), settings, Plan(10**6))
     engine.compile()
     rows = torch.arange(BATCH)

@@ -93,8 +93,8 @@ def optimizer_of(net: nn.Module, rate: float) -> torch.optim.Optimizer:
 def accuracy(net: nn.Module, asked: argparse.Namespace, count: int) -> float:
     """The share of right answers, over sequences of the full length that training never draws."""
     generator, right, net = torch.Generator().manual_seed(10**6 + asked.seed), 0, net.eval()
-    for start in range(0, count, asked.batch):
-        given, wanted = sequences(min(asked.batch, count - start), asked.length, asked.vocab, generator)
+    for start in range(0, count, asked.batch_size):
+        given, wanted = sequences(min(asked.batch_size, count - start), asked.length, asked.vocab, generator)
         logits = net(given.to(asked.device)).logits[:, -1]
         right += (logits.argmax(-1).cpu() == wanted[:, -1]).sum().item()
     net.train()
@@ -113,13 +113,13 @@ def lengths(asked: argparse.Namespace) -> list[int]:
 def train(asked: argparse.Namespace) -> tuple[nn.Module, int, float]:
     """The trained network, the step at which it stopped and the last accuracy on a fifth of the test."""
     net, generator = network(asked).train(), torch.Generator().manual_seed(asked.seed)
-    optimizer, planned, began = optimizer_of(net, asked.rate), lengths(asked), time.perf_counter()
+    optimizer, planned, began = optimizer_of(net, asked.lr), lengths(asked), time.perf_counter()
     warm, score = max(1, asked.steps // 20), 0.0
     for step, length in enumerate(planned):
         for group in optimizer.param_groups:
             rest = (step - warm) / max(1, asked.steps - warm)
-            group["lr"] = asked.rate * min((step + 1) / warm, 0.55 + 0.45 * math.cos(math.pi * max(0.0, rest)))
-        rows = min(asked.most, asked.batch * asked.length // length)  # short sequences come in larger batches
+            group["lr"] = asked.lr * min((step + 1) / warm, 0.55 + 0.45 * math.cos(math.pi * max(0.0, rest)))
+        rows = min(asked.most, asked.batch_size * asked.length // length)  # short sequences come in larger batches
         given, wanted = (part.to(asked.device) for part in sequences(rows, length, asked.vocab, generator))
         with torch.autocast(given.device.type, torch.bfloat16, enabled=asked.bf16):
             logits = net(given).logits
@@ -152,9 +152,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--steps", type=int, default=5000, help="at most; it stops once 200 of 200 answers are right")
-    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--most", type=int, default=32, help="sequences of a batch while they are short")
-    parser.add_argument("--rate", type=float, default=2e-3)
+    parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--every", type=int, default=250, help="steps between looks at the accuracy")
     parser.add_argument("--grow", action="store_true", help="begin with short sequences")
     parser.add_argument("--bf16", action="store_true")
@@ -163,8 +163,8 @@ def main() -> None:
     net, steps, seconds = train(asked)
     line = {"recipe": "associative_recall", "mixer": asked.mixer, "length": asked.length, "vocab": asked.vocab,
             "seed": asked.seed, "accuracy": accuracy(net, asked, TESTED), "steps": steps, "seconds": round(seconds, 1),
-            "parameters": sum(p.numel() for p in net.parameters()), "grow": asked.grow, "rate": asked.rate,
-            "batch": asked.batch, "bf16": asked.bf16, "torch": torch.__version__}  # fmt: skip
+            "parameters": sum(p.numel() for p in net.parameters()), "grow": asked.grow, "lr": asked.lr,
+            "batch_size": asked.batch_size, "bf16": asked.bf16, "torch": torch.__version__}  # fmt: skip
     print(json.dumps(line))
     if asked.out is not None:
         with asked.out.open("a", encoding="utf-8") as file:

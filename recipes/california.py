@@ -21,14 +21,14 @@ ROWS = (13_209, 3_303, 4_128)  # to train, validate and test, as the paper has t
 SETTINGS = {
     "data.target": ("value",),
     "data.split.column": "side",
-    "training.batch": 128,
+    "training.batch_size": 128,
     "training.steps": 12000,
     "training.eval_every": 208,
     "training.patience": 20,
     "training.precision": "fp32",
     "training.ema": 0.999,
-    "training.optimizer.rate": 2e-4,
-    "training.optimizer.decay": 1e-5,
+    "training.optimizer.lr": 2e-4,
+    "training.optimizer.weight_decay": 1e-5,
     "training.optimizer.betas": (0.9, 0.999),
 }
 

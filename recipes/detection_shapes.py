@@ -139,13 +139,13 @@ def main() -> None:
         })  # fmt: skip
         model: Any = spec.build(seed=asked.seed, device=device)
         total = asked.steps or (2000 if asked.overfit else 20_000)
-        rate = asked.rate or (1e-3 if asked.overfit else 5e-4)
+        lr = asked.lr or (1e-3 if asked.overfit else 5e-4)
         settings = Training(
-            batch=asked.batch, micro_batch=asked.batch, precision="fp32", seed=asked.seed, clip=0.5,
-            optimizer=AdamW(rate=rate, decay=1e-4, betas=(0.9, 0.999)), schedule=Cosine(warmup=0.03),
+            batch_size=asked.batch_size, micro_batch_size=asked.batch_size, precision="fp32", seed=asked.seed,
+            grad_clip=0.5, optimizer=AdamW(lr=lr, weight_decay=1e-4, betas=(0.9, 0.999)), schedule=Cosine(warmup=0.03),
         )  # fmt: skip
         engine = Engine(model, Detect(), settings, Plan(total))
-        steps = Steps(train, Order.of(train, asked.batch, asked.seed), engine.objective, asked.batch)
+        steps = Steps(train, Order.of(train, asked.batch_size, asked.seed), engine.objective, asked.batch_size)
         curve = []
         for step in range(total):
             moment = engine.step(step, steps[step])
@@ -178,8 +178,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--size", type=int, help="pixels a side of the square that images are fitted into")
     parser.add_argument("--count", type=int, default=10_000, help="drawn images to train on")
     parser.add_argument("--steps", type=int)
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--rate", type=float, help="1e-3 by heart, 5e-4 otherwise")
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--lr", type=float, help="1e-3 by heart, 5e-4 otherwise")
     parser.add_argument("--every", type=int, default=500, help="steps between judgements")
     parser.add_argument("--minutes", type=float, default=30.0, help="stop at the next judgement after this long")
     parser.add_argument("--threads", type=int, default=0)

@@ -18,7 +18,7 @@ from pathlib import Path
 from common import arguments, report, settings_of
 
 from anyformer.data.preprocess import Preprocess
-from anyformer.data.series_target import Future
+from anyformer.data.targets import Future
 from anyformer.training.train import train
 
 HOURS = 14_400  # of which a fifth each validates and tests
@@ -27,14 +27,14 @@ SETTINGS = {
     "data.split.test": 0.2,
     "data.series.look_back": 512,
     "data.series.horizon": 96,
-    "training.batch": 128,
+    "training.batch_size": 128,
     "training.steps": 2000,
     "training.eval_every": 63,
     "training.patience": 12,
     "training.precision": "fp32",
     "training.ema": 0.99,
-    "training.optimizer.rate": 5e-4,
-    "training.optimizer.decay": 0.0,
+    "training.optimizer.lr": 5e-4,
+    "training.optimizer.weight_decay": 0.0,
 }
 
 

@@ -14,18 +14,18 @@ from anyformer.training.optim import AdamW, Muon
 from anyformer.training.train import train
 
 SETTINGS = {
-    "training.batch": 256,
+    "training.batch_size": 256,
     "training.steps": 12600,
     "training.eval_every": 420,
     "training.workers": 4,
     "training.ema": 0.999,
-    "training.optimizer": Muon(rate=0.02, decay=0.05, others=AdamW(rate=3e-3, decay=0.05)),
+    "training.optimizer": Muon(lr=0.02, weight_decay=0.05, others=AdamW(lr=3e-3, weight_decay=0.05)),
     "training.schedule.warmup": 630.0,
     "objective.mixup": 0.2,
     "objective.cutmix": 0.5,
-    "data.pictures.crop": 0.1,
-    "data.pictures.randaugment": 0,
-    "data.pictures.erase": 0.1,
+    "data.images.crop": 0.1,
+    "data.images.randaugment": 0,
+    "data.images.erase": 0.1,
 }
 
 

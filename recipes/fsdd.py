@@ -19,7 +19,7 @@ from anyformer.training.train import train
 SETTINGS = {
     "data.target": ("digit",),
     "data.split.column": "split",
-    "training.batch": 32,
+    "training.batch_size": 32,
     "training.steps": 1200,
     "training.ema": 0.99,
 }
@@ -33,7 +33,7 @@ def table(archive: Path, folder: Path) -> dict[str, list[str]]:
     clips = sorted(folder.rglob("*.wav"))
     parts = [clip.stem.split("_") for clip in clips]
     sides = ["test" if int(number) < 5 else "valid" if int(number) < 8 else "train" for _, _, number in parts]
-    return {"sound": [str(clip.resolve()) for clip in clips], "digit": [part[0] for part in parts], "split": sides}
+    return {"audio": [str(clip.resolve()) for clip in clips], "digit": [part[0] for part in parts], "split": sides}
 
 
 def main() -> None:

@@ -15,11 +15,11 @@ from common import arguments, report, settings_of
 from anyformer.training.train import train
 
 SETTINGS = {
-    "data.words.vocab": 8000,
-    "training.batch": 256,
+    "data.tokenizer.vocab_size": 8000,
+    "training.batch_size": 256,
     "training.steps": 6000,
     "training.eval_every": 250,
-    "training.optimizer.rate": 2e-3,
+    "training.optimizer.lr": 2e-3,
     "training.optimizer.betas": (0.9, 0.98),
     "training.schedule.warmup": 600.0,
     "training.average": 5,

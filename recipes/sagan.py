@@ -72,7 +72,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("images", type=Path)
     parser.add_argument("--preset", default="sagan-32")
     parser.add_argument("--steps", type=int, default=10_000)
-    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--classifier", type=Path, help="an anyformer image classifier whose features to use")
     parser.add_argument("--classifier-steps", type=int, default=3000)
@@ -93,7 +93,7 @@ def classifier(asked: argparse.Namespace, images: Path) -> Predictor:
     if (out / RUN_FILE).is_file():
         resume(out)
     else:
-        settings = {"training.steps": asked.classifier_steps, "training.batch": 128, "training.seed": 0}
+        settings = {"training.steps": asked.classifier_steps, "training.batch_size": 128, "training.seed": 0}
         run = train(images, "classify", asked.classifier_preset, device=asked.device, settings=settings, out=out,
                     progress="lines")  # fmt: skip
         print(json.dumps({"recipe": "sagan", "classifier": run.evaluation["metrics"]}), flush=True)
@@ -109,7 +109,8 @@ def one_run(
     began = time.monotonic()
     try:
         run = train_sagan(images, spec, out=asked.out / f"{way}-{seed}", device=asked.device,
-                          **({"steps": asked.steps, "batch": asked.batch, "seed": seed} | settings))  # fmt: skip
+                          **({"steps": asked.steps, "batch_size": asked.batch_size, "seed": seed}
+                             | settings))  # fmt: skip
     except Diverged as error:
         return row | {"diverged": str(error)}
     seconds = time.monotonic() - began

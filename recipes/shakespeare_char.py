@@ -15,13 +15,13 @@ from anyformer.training.optim import AdamW, Muon
 from anyformer.training.train import train
 
 SETTINGS = {
-    "data.words.kind": "char",
-    "data.words.length": 256,
-    "training.batch": 64,
+    "data.tokenizer.kind": "char",
+    "data.tokenizer.max_length": 256,
+    "training.batch_size": 64,
     "training.steps": 1500,
     "training.eval_every": 125,
     "training.eval_rows": None,
-    "training.optimizer": Muon(rate=0.02, decay=0.1, others=AdamW(rate=3e-3, betas=(0.9, 0.99))),
+    "training.optimizer": Muon(lr=0.02, weight_decay=0.1, others=AdamW(lr=3e-3, betas=(0.9, 0.99))),
     "training.schedule.warmup": 100.0,
 }
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from anyformer.core.stack import Stack
     from anyformer.core.streams import Streams
     from anyformer.core.towers import Towers
+    from anyformer.data.order import Order
     from anyformer.embeds import Frames, Joint, Maps, Patches, Queries, Series, Table, Tokens
     from anyformer.errors import UserError
     from anyformer.estimators import (
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         Translator,
     )
     from anyformer.feeds import MLP, Experts
+    from anyformer.generation import Generation, generate
     from anyformer.generation.runners.compiled import compiled
     from anyformer.heads import LM, Boxes, Distilled, Forecast, Pair, Pooled, Regress, Replaced, Span, TokenHead
     from anyformer.inference.predictor import Predictor, load
@@ -62,25 +64,31 @@ if TYPE_CHECKING:
     )
     from anyformer.nets import SAGAN, LRNet, ResNet, VisualTransformer
     from anyformer.norms import LayerNorm, NoNorm, RMSNorm
+    from anyformer.objectives import Batch, Objective
     from anyformer.positions import (
-        NTK,
         Alibi,
         Buckets,
-        Dynamic,
+        DynamicScaling,
         Grid,
         Learned,
-        Linear,
-        Llama3,
+        LinearScaling,
+        Llama3Scaling,
         NoRelative,
+        NTKScaling,
         Rope,
         Shaw,
         Sinusoid,
         SinusoidGrid,
-        Yarn,
+        YarnScaling,
     )
     from anyformer.presets import preset, preset_names
     from anyformer.slots import Backbone, Body, Embed, Feed, Head, Mixer, Network, Norm, Position, Relative
     from anyformer.spec import Spec, replace_in
+    from anyformer.tasks import RowTask, Task
+    from anyformer.tasks.prepare import prepare
+    from anyformer.training.optim import AdamW, Muon
+    from anyformer.training.schedule import WSD, Constant, Cosine, InverseSqrt, Linear
+    from anyformer.training.settings import Training
     from anyformer.training.train import Run, resume, train
 
 WHERE = {
@@ -93,6 +101,7 @@ WHERE = {
     "anyformer.core.stack": ("Stack",),
     "anyformer.core.streams": ("Streams",),
     "anyformer.core.towers": ("Towers",),
+    "anyformer.data.order": ("Order",),
     "anyformer.embeds": ("Frames", "Joint", "Maps", "Patches", "Queries", "Series", "Table", "Tokens"),
     "anyformer.errors": ("UserError",),
     "anyformer.estimators": (
@@ -100,6 +109,7 @@ WHERE = {
         "TabularRegressor", "TextClassifier", "TextRegressor", "TokenTagger", "Translator",
     ),
     "anyformer.feeds": ("Experts", "MLP"),
+    "anyformer.generation": ("Generation", "generate"),
     "anyformer.generation.runners.compiled": ("compiled",),
     "anyformer.heads": (
         "Boxes", "Distilled", "Forecast", "LM", "Pair", "Pooled", "Regress", "Replaced", "Span", "TokenHead",
@@ -113,9 +123,10 @@ WHERE = {
     ),
     "anyformer.nets": ("LRNet", "ResNet", "SAGAN", "VisualTransformer"),
     "anyformer.norms": ("LayerNorm", "NoNorm", "RMSNorm"),
+    "anyformer.objectives": ("Batch", "Objective"),
     "anyformer.positions": (
-        "NTK", "Alibi", "Buckets", "Dynamic", "Grid", "Learned", "Linear", "Llama3", "NoRelative", "Rope", "Shaw",
-        "Sinusoid", "SinusoidGrid", "Yarn",
+        "NTKScaling", "Alibi", "Buckets", "DynamicScaling", "Grid", "Learned", "LinearScaling", "Llama3Scaling",
+        "NoRelative", "Rope", "Shaw", "Sinusoid", "SinusoidGrid", "YarnScaling",
     ),
     "anyformer.inference.predictor": ("Predictor", "load"),
     "anyformer.presets": ("preset", "preset_names"),
@@ -123,6 +134,11 @@ WHERE = {
         "Backbone", "Body", "Embed", "Feed", "Head", "Mixer", "Network", "Norm", "Position", "Relative",
     ),
     "anyformer.spec": ("Spec", "replace_in"),
+    "anyformer.tasks": ("RowTask", "Task"),
+    "anyformer.tasks.prepare": ("prepare",),
+    "anyformer.training.optim": ("AdamW", "Muon"),
+    "anyformer.training.schedule": ("Constant", "Cosine", "InverseSqrt", "Linear", "WSD"),
+    "anyformer.training.settings": ("Training",),
     "anyformer.training.train": ("Run", "resume", "train"),
 }  # fmt: skip
 # Where the classes are that a saved spec may name.
@@ -141,20 +157,23 @@ PARTS = (
 HOME = {name: module for module, names in WHERE.items() for name in names}
 
 __all__ = [
-    "LM", "MLP", "NTK", "SAGAN", "Alibi", "AttendingRecurrent", "Attention", "Axial", "Backbone", "Block",
-    "BlockSparse", "Body", "Boxes", "Buckets", "CoAttention", "Convolution", "Cross", "Distilled", "Dynamic", "Embed",
-    "Experts", "Feed", "Forecast", "Frames", "Grid", "Head", "Hyena", "ImageClassifier", "Joint", "LRNet",
-    "LanguageModel", "LayerNorm", "Learned", "Linear", "LinearAttention", "Llama3", "Local", "LocalRelation", "LowRank",
-    "Maps", "MixedClassifier", "MixedRegressor", "Mixer", "Model", "Network", "NoNorm", "NoRelative", "Norm", "Output",
-    "Pair", "Patches", "Plain", "Pooled", "Position", "Predictor", "Pyramid", "Queries", "RMSNorm", "Recurrent",
-    "Regress", "Relative", "Replaced", "ResNet", "Rope", "Run", "Seq2Seq", "Series", "Shaw", "Sinusoid", "SinusoidGrid",
-    "Span", "Spec", "Stack", "Stage", "Streams", "Table", "TabularClassifier", "TabularRegressor", "TextClassifier",
-    "TextRegressor", "TokenHead", "TokenTagger", "Tokens", "Towers", "Translator", "UserError", "VisualTransformer",
-    "Window2D", "Yarn", "__version__", "attend", "attention_from_convolution", "attention_maps", "checks", "compiled",
-    "explain_attention", "linear_cross_entropy", "load", "preset", "preset_names", "quantise", "replace_in", "resume",
-    "tokens_per_expert", "train",
+    "LM", "MLP", "SAGAN", "WSD", "AdamW", "Alibi", "AttendingRecurrent", "Attention", "Axial", "Backbone", "Batch",
+    "Block", "BlockSparse", "Body", "Boxes", "Buckets", "CoAttention", "Constant", "Convolution", "Cosine", "Cross",
+    "Distilled", "DynamicScaling", "Embed", "Experts", "Feed", "Forecast", "Frames", "Generation", "Grid", "Head",
+    "Hyena", "ImageClassifier", "InverseSqrt", "Joint", "LRNet", "LanguageModel", "LayerNorm", "Learned", "Linear",
+    "LinearAttention", "LinearScaling", "Llama3Scaling", "Local", "LocalRelation", "LowRank", "Maps",
+    "MixedClassifier", "MixedRegressor", "Mixer", "Model", "Muon", "NTKScaling", "Network", "NoNorm", "NoRelative",
+    "Norm", "Objective", "Order", "Output", "Pair", "Patches", "Plain", "Pooled", "Position", "Predictor", "Pyramid",
+    "Queries", "RMSNorm", "Recurrent", "Regress", "Relative", "Replaced", "ResNet", "Rope", "RowTask", "Run",
+    "Seq2Seq", "Series", "Shaw", "Sinusoid", "SinusoidGrid", "Span", "Spec", "Stack", "Stage", "Streams", "Table",
+    "TabularClassifier", "TabularRegressor", "Task", "TextClassifier", "TextRegressor", "TokenHead", "TokenTagger",
+    "Tokens", "Towers", "Training", "Translator", "UserError", "VisualTransformer", "Window2D", "YarnScaling",
+    "__version__", "attend", "attention_from_convolution", "attention_maps", "checks", "compiled",
+    "explain_attention", "generate", "linear_cross_entropy", "load", "prepare", "preset", "preset_names", "quantise",
+    "replace_in", "resume", "tokens_per_expert", "train",
 ]  # fmt: skip
 
+installed_parts = False
 logging.getLogger("anyformer").addHandler(logging.NullHandler())
 
 
@@ -166,9 +185,20 @@ def __getattr__(name: str) -> Any:
     # A spec finds its parts by name among imported classes, so the first use of any name brings in every part.
     for module in PARTS:
         importlib.import_module(f"anyformer.{module}")
+    bring_installed_parts()
     value = getattr(importlib.import_module(HOME[name]), name)
     globals()[name] = value
     return value
+
+
+def bring_installed_parts() -> None:
+    """Parts that installed packages bring along, imported once; a package may use this one while it is imported."""
+    global installed_parts
+    if not installed_parts:
+        installed_parts = True
+        from anyformer.own_parts import import_installed
+
+        import_installed()
 
 
 def __dir__() -> list[str]:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.core.model import Model, Seq2Seq
-from anyformer.embeds.joint import JointEmbedding
-from anyformer.embeds.patches import PatchEmbedding
+from anyformer.embeds.joint import JointModule
+from anyformer.embeds.patches import PatchesModule
 from anyformer.errors import UserError, did_you_mean
 from anyformer.generation.runners.eager import eval_mode
 from anyformer.slots import Feed, Mixer
@@ -102,7 +102,7 @@ def permuted_below_the_stack(model: nn.Module, inputs: tuple[Any, ...], seed: in
     context = embed.layout(*inputs)
     kept = stack(embed(*inputs, context=context), context)[0]
     orders: list[Tensor] = []
-    parts = list(embed.parts) if isinstance(embed, JointEmbedding) else [embed]
+    parts = list(embed.parts) if isinstance(embed, JointModule) else [embed]
     handles = [handle for number, one in enumerate(parts) for handle in move_tokens(one, seed + number, orders)]
     try:
         x = embed(*inputs, context=context)
@@ -122,7 +122,7 @@ def move_tokens(embed: nn.Module, seed: int, orders: list[Tensor]) -> list[Any]:
     An embedding adds positions to tokens. With its positions in the inverse order and the sums in the order, the tokens
     have moved and the positions are back where they were.
     """
-    lead, registers = (embed.spec.leading, embed.spec.registers) if isinstance(embed, PatchEmbedding) else (0, 0)
+    lead, registers = (embed.spec.leading, embed.spec.registers) if isinstance(embed, PatchesModule) else (0, 0)
 
     def invert(module: nn.Module, given: Any, positions: Tensor) -> Tensor:
         return positions[:, order_behind(lead, positions.shape[1], seed).to(positions.device).argsort()]

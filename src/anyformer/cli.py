@@ -25,11 +25,13 @@ from anyformer.commands.checking import check
 from anyformer.commands.folders import convert, generate
 from anyformer.commands.runs import runs
 from anyformer.commands.serving import serve
+from anyformer.commands.settings import settings
 from anyformer.commands.training import evaluate, predict, resume, train
 from anyformer.commands.usage import explain_usage
 from anyformer.commands.words import configure_messages, note, note_line, short, write
 from anyformer.errors import DONE, INTERRUPTED, OUR_BUG, RESOURCES, USER_ERROR, Stopped, UserError
 from anyformer.extras import explained
+from anyformer.own_parts import import_installed, import_modules, take_imports
 from anyformer.version import __version__
 
 # What the system says of a name or place that somebody chose: not there, not allowed, too long, in a circle.
@@ -55,6 +57,10 @@ def top(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Print the whole traceback of an error.")] = False,
+    modules: Annotated[
+        list[str] | None,
+        typer.Option("--import", metavar="MODULE", help="A module of your own parts; may be repeated."),
+    ] = None,
 ) -> None:
     """One Transformer, every kind of sequence.
 
@@ -70,7 +76,7 @@ def top(
         write(context.get_help())
 
 
-for verb in (train, resume, evaluate, predict, generate, chat, serve, runs, convert, check):
+for verb in (train, resume, evaluate, predict, generate, chat, serve, runs, convert, check, settings):
     app.command()(verb)
 
 
@@ -134,12 +140,16 @@ def presets(
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command line and answer with its exit code: 0 done, 1 our bug, 2 user error, 4 resources, 130 stopped."""
     given = list(sys.argv[1:] if args is None else args)
-    # --debug may stand anywhere, also behind the verb.
+    # --debug and --import may stand anywhere, also behind the verb.
     debug = "--debug" in given
     given = [word for word in given if word != "--debug"]
-    let_threads_sleep(given)
     try:
+        given, modules = take_imports(given)
+        let_threads_sleep(given)
         arm_faults(os.environ.get("ANYFORMER_FAULT", ""))
+        import_modules(modules)
+        if given and not given[0].startswith("-") and not {"--help", "-h"} & set(given):
+            import_installed()
         result = typer.main.get_command(app).main(args=given, prog_name="anyformer", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         result = INTERRUPTED

@@ -32,7 +32,7 @@ class UserError(ValueError):
     def inside(self, where: str) -> UserError:
         """The same error seen from one level further out, so that nested settings give a whole path."""
         path = f"{where}.{self.where}" if self.where else where
-        return UserError(self.what, where=path.replace(".[", "["), fix=self.fix, details=self.details)
+        return type(self)(self.what, where=path.replace(".[", "["), fix=self.fix, details=self.details)
 
 
 LONGEST = 300  # characters of each part: a message may quote a file, and a file may hold anything
@@ -132,12 +132,15 @@ def told_apart(name: str, near: str) -> str:
     return f" (its character {at + 1} is U+{ord(letter):04X})" if letter and not letter.isascii() else ""
 
 
+MEANT = "did you mean"
+
+
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """A closing half-sentence: the nearest name, or all names where none is near."""
     known = sorted(set(choices))
     near = nearest(name, known)
     if near is not None:
-        return f"did you mean {near!r}{told_apart(name, near)}?"
+        return f"{MEANT} {near!r}{told_apart(name, near)}?"
     if not known:
         return "nothing is allowed here"
     shown = ", ".join(repr(choice) for choice in known[:MOST])

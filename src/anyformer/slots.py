@@ -212,6 +212,7 @@ class Body(Spec, slot=True):
     """
 
     width: int
+    """Channels of a token."""
 
     @property
     def out_width(self) -> int:

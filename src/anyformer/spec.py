@@ -22,6 +22,8 @@ from typing import Any, ClassVar, Literal, Self, dataclass_transform
 from anyformer.about import About
 from anyformer.errors import UserError, did_you_mean, nearest
 from anyformer.extras import require
+from anyformer.other_names import field_called
+from anyformer.own_parts import UnknownPart
 
 FORMAT = 1  # version of the saved form; a change of meaning raises it and adds an entry to MIGRATIONS
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}  # from version n to n + 1
@@ -225,7 +227,10 @@ def subclasses(slot: type[Spec]) -> Iterator[type[Spec]]:
 
 def unknown_field(kind: type[Spec], name: str) -> UserError:
     """The error for a setting that a part does not have."""
-    return UserError(f"{kind.__name__} has no setting {name!r}", fix=did_you_mean(name, fields_of(kind)))
+    known = fields_of(kind)
+    ours = field_called(name, known)
+    fix = did_you_mean(name, known) if ours is None else f"did you mean {ours!r}?"
+    return UserError(f"{kind.__name__} has no setting {name!r}", fix=fix)
 
 
 # ---------------------------------------------------------------- dictionary <-> spec
@@ -268,7 +273,7 @@ def parse_spec(data: Mapping[str, Any], kind: Any, *, complete: bool) -> Spec:
         raise UserError("which part is meant is not said", fix="add type: " + " | ".join(sorted(known)))
     if name not in known:
         slot = slots[0].__name__
-        raise UserError(f"{name!r} is not a known {slot}", where="type", fix=did_you_mean(name, known))
+        raise UnknownPart.named(name, f"{name!r} is not a known {slot}", known, where="type")
     part = known[name]
     annotated = fields_of(part)
     given: dict[str, Any] = {}

@@ -122,7 +122,7 @@ def cut(data: bytearray, chance: random.Random) -> None:
 def read_all(path: Path) -> str:
     """Read a file as `train` and `predict` do, and look at every cell."""
     from anyformer.data.columns.cells import texts
-    from anyformer.data.columns.kinds import look
+    from anyformer.data.columns.look import look
     from anyformer.data.files.tables import read
     from anyformer.data.settings import Format
     from anyformer.errors import UserError

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 import anyformer
-from anyformer import Attention, Linear, Rope, checks, preset, replace_in
+from anyformer import Attention, LinearScaling, Rope, checks, preset, replace_in
 from anyformer.checkpoints import changes
 from anyformer.checkpoints.folder import save_own
 from anyformer.cli import main
 from anyformer.errors import UserError
-from anyformer.positions import Dynamic, Yarn
+from anyformer.positions import DynamicScaling, YarnScaling
 
 TOKENS = torch.randint(0, 512, (2, 20), generator=torch.Generator().manual_seed(0))
 
@@ -103,7 +103,7 @@ def test_shorter_positions_are_cut_and_longer_ones_interpolated() -> None:
 def test_rotary_positions_are_divided_by_the_stretch() -> None:
     spec, model = built("llama2-7b-tiny")
     made = changes.longer(spec, model, 4096, trained=1024)
-    assert made.spec.stack.block.relative == Rope(scaling=Linear(factor=4.0))
+    assert made.spec.stack.block.relative == Rope(scaling=LinearScaling(factor=4.0))
     assert changes.longer(spec, model, 512, trained=1024).spec == spec
 
 
@@ -202,11 +202,11 @@ def test_what_a_change_says_about_answers_is_true(case: str) -> None:
 
 
 def test_rotary_positions_stretched_already_stretch_on_or_are_refused() -> None:
-    spec, model = built(ROPED, stack__block__relative=Rope(scaling=Linear(factor=2.0)))
-    assert changes.longer(spec, model, 256, 64).spec.stack.block.relative.scaling == Linear(factor=8.0)
-    spec, model = built(ROPED, stack__block__relative=Rope(scaling=Dynamic(factor=2.0, original=64)))
+    spec, model = built(ROPED, stack__block__relative=Rope(scaling=LinearScaling(factor=2.0)))
+    assert changes.longer(spec, model, 256, 64).spec.stack.block.relative.scaling == LinearScaling(factor=8.0)
+    spec, model = built(ROPED, stack__block__relative=Rope(scaling=DynamicScaling(factor=2.0, original=64)))
     assert changes.longer(spec, model, 256, 64).spec == spec
-    spec, model = built(ROPED, stack__block__relative=Rope(scaling=Yarn(factor=2.0, original=64)))
+    spec, model = built(ROPED, stack__block__relative=Rope(scaling=YarnScaling(factor=2.0, original=64)))
     with pytest.raises(UserError, match="stretched already, by Yarn"):
         changes.longer(spec, model, 256, 64)
 
@@ -244,12 +244,12 @@ def test_convert_knows_how_long_the_texts_of_a_run_were(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("once upon a time there was a fox. " * 300)
     run = anyformer.train([text], "lm", ROPED, out=tmp_path / "run", device="cpu", progress="silent",
-                          settings={"training.steps": 1, "data.words.length": 32})  # fmt: skip
+                          settings={"training.steps": 1, "data.tokenizer.max_length": 32})  # fmt: skip
     (said,) = converted(run.path, tmp_path / "longer", "--max-length", "64")
     assert "divided by 2, for 64 tokens instead of 32" in said
     opened = anyformer.load(tmp_path / "longer")
     assert opened.preprocess is not None and opened.preprocess.length == 64
-    assert opened.spec.stack.block.relative.scaling == Linear(factor=2.0)
+    assert opened.spec.stack.block.relative.scaling == LinearScaling(factor=2.0)
 
 
 def test_convert_says_what_another_type_does(tmp_path: Path) -> None:

@@ -54,7 +54,9 @@ def test_real_weights_decode_as_in_transformers(tmp_path: Path) -> None:
             prompt, max_new_tokens=48, do_sample=False, eos_token_id=2, pad_token_id=0, return_dict_in_generate=True,
             output_scores=True, **settings,
         )  # fmt: skip
-        ours = predictor.decode(prompt, {"max_new_tokens": 48, "eos_token_id": 2, "pad_token_id": 0, **settings})
+        ours = predictor.run_generation(
+            prompt, {"max_new_tokens": 48, "eos_token_id": 2, "pad_token_id": 0, **settings}
+        )
         assert torch.equal(ours.ids, right.sequences)
         if settings["num_beams"] > 1:
             assert (ours.scores - right.sequences_scores).abs().max() < 1e-4

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import anyformer.data
-from anyformer.data.prepare import prepare
 from anyformer.data.settings import Data, Format
 from anyformer.errors import UserError
+from anyformer.tasks.prepare import prepare
 from tests.cli import bad_folders, bad_requests
 from tests.cli.trying import Said, refused, run, standing_in, tree
 from tests.data import bad_images, bad_tables, bad_texts
@@ -114,7 +114,7 @@ REAL = [
     ("a bomb", bad_images, "bomb"),
 ]
 TYPED = [
-    ("a setting misspelt", ["--set", "training.bacth=4"], "did you mean 'training.batch'"),
+    ("a setting misspelt", ["--set", "training.bacth=4"], "did you mean 'training.batch_size'"),
     ("no such preset", ["--preset", "encoder-mni"], "did you mean 'encoder-mini'"),
     ("no such column", ["--target", "lable"], "did you mean 'label'"),
 ]

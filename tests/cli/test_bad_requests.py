@@ -41,7 +41,7 @@ def test_a_slip_is_told_and_nothing_is_written(case: Bad, place: Path) -> None:
 
 
 def test_control_the_good_line_is_taken(place: Path) -> None:
-    (place / "run.yaml").write_text("task: classify\ntraining:\n  batch: 4\n  optimizer: {rate: 1e-3}\n")
+    (place / "run.yaml").write_text("task: classify\ntraining:\n  batch_size: 4\n  optimizer: {lr: 1e-3}\n")
     with standing_in(place):
         assert run("check", "run.yaml").code == 0
         assert run("check", "data.csv", "--config", "run.yaml", "--set", "training.save_every=10").code == 0

@@ -26,7 +26,7 @@ KINDS: dict[str, tuple[Callable[[Path], Any], list[str], str, str]] = {
     "TSV": (made.pairs, ["--steps", "60"], "translate", "bleu"),
     "table": (made.flowers, ["--target", "kind", "--steps", "60"], "classify", "accuracy"),
     "Parquet": (made.houses, ["--target", "price", "--steps", "80"], "regress", "rmse"),
-    "images": (made.photos, ["--steps", "45", "--set", "data.pictures.randaugment=0"], "classify", "accuracy"),
+    "images": (made.photos, ["--steps", "45", "--set", "data.images.randaugment=0"], "classify", "accuracy"),
     "mixed": (made.mixed, ["--target", "y", "--steps", "20"], "classify", "accuracy"),
 }
 
@@ -58,8 +58,8 @@ def test_reversing_strings_is_learned_exactly(tmp_path: Path) -> None:
     places = [f"{side}.{part}" for side in ("encoder", "decoder")
               for part in ("embed", "stack.block", "stack.block.mixer", "stack.block.feed")]  # fmt: skip
     sets = [f"model.{place}.dropout=0" for place in [*places, "decoder.stack.block.cross"]]
-    sets += ["data.words.kind=word", "objective.smoothing=0.0", "objective.beams=1", "training.batch=64",
-             "training.optimizer.rate=1e-3", "training.threads=1"]  # fmt: skip
+    sets += ["data.tokenizer.kind=word", "objective.label_smoothing=0.0", "objective.num_beams=1",
+             "training.batch_size=64", "training.optimizer.lr=1e-3", "training.threads=1"]  # fmt: skip
     worked = time.process_time()
     with standing_in(tmp_path):
         said = done("train", "reverse.tsv", "--out", "run", "--json", "--progress", "none", "--steps", "900",

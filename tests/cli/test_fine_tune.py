@@ -72,7 +72,7 @@ FAMILIES: dict[str, tuple[Any, Any, list[str], str, str]] = {
     "GPT-2 on text": (gpt2, made.book, [], "lm", "stack.blocks.0"),
     "GPT-2 on a CSV": (gpt2, made.reviews, ["--target", "label"], "classify", "stack.blocks.0"),
     "ViT on photos": (vit, made.photos, [], "classify", "stack.blocks.0"),
-    "T5 on pairs": (t5, made.pairs, ["--set", "objective.beams=1"], "translate", "encoder.stack.blocks.0"),
+    "T5 on pairs": (t5, made.pairs, ["--set", "objective.num_beams=1"], "translate", "encoder.stack.blocks.0"),
 }
 
 
@@ -82,7 +82,7 @@ def test_a_folder_of_hugging_face_is_fine_tuned(name: str, tmp_path: Path) -> No
     torch.manual_seed(0)
     folder = make(tmp_path / "model")
     path = data(tmp_path)
-    slow = ["--set", "training.optimizer.rate=1e-9"]  # so that the weights can be recognised
+    slow = ["--set", "training.optimizer.lr=1e-9"]  # so that the weights can be recognised
     with standing_in(tmp_path):
         said = done("train", path.name, "--from", "model", "--out", "run", *words, *slow, *STILL)
     assert said.json["task"] == task and said.json["status"] == "done"

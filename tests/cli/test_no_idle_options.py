@@ -18,11 +18,19 @@ IDLE = {
     "group of running text": (made.book, ["--group", "a"], "--group"),
     "time of running text": (made.book, ["--time", "a"], "--time"),
     "split column of running text": (made.book, ["--split-column", "a"], "--split-column"),
-    "images of running text": (made.book, ["--set", "data.pictures.size=32"], "data.pictures.size"),
+    "images of running text": (made.book, ["--set", "data.images.size=32"], "data.images.size"),
     "classes of running text": (made.book, ["--set", "training.class_weights=balanced"], "training.class_weights"),
     "group of a language model": (made.reviews, ["--task", "lm", "--inputs", "text", "--group", "label"], "--group"),
-    "sounds of a table": (made.flowers, ["--target", "kind", "--set", "data.sounds.rate=8000"], "data.sounds.rate"),
-    "words of a table": (made.flowers, ["--target", "kind", "--set", "data.words.vocab=99"], "data.words.vocab"),
+    "sounds of a table": (
+        made.flowers,
+        ["--target", "kind", "--set", "data.audio.sample_rate=8000"],
+        "data.audio.sample_rate",
+    ),
+    "words of a table": (
+        made.flowers,
+        ["--target", "kind", "--set", "data.tokenizer.vocab_size=99"],
+        "data.tokenizer.vocab_size",
+    ),
     "series of a table": (made.flowers, ["--target", "kind", "--set", "data.series.horizon=4"], "data.series"),
     "columns of texts": (made.reviews, ["--target", "label", "--set", "data.columns.scale=none"], "data.columns"),
     "patience without validation": (
@@ -66,7 +74,7 @@ def test_control_the_same_words_with_an_effect_are_taken(tmp_path: Path) -> None
     """What a run wrote down holds every setting, most of them without use for its data: it is read back as it is."""
     made.reviews(tmp_path)
     with standing_in(tmp_path):
-        done("train", "reviews.csv", "--target", "label", "--set", "data.words.vocab=300", "--steps",
+        done("train", "reviews.csv", "--target", "label", "--set", "data.tokenizer.vocab_size=300", "--steps",
              "2", "--out", "run", "--set", "training.threads=1", "--quiet")  # fmt: skip
         done("check", "reviews.csv", "--config", "run/config.yaml")
 

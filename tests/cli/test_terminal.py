@@ -104,7 +104,7 @@ def test_data_for_a_pipe_stays_as_it_is(tmp_path: Path) -> None:
 def test_what_a_model_writes_does_not_act(tmp_path: Path) -> None:
     text = (f"{TITLE}{WIPE}{TURN}word and more\n" * 9 + "\tone\n") * 40
     (tmp_path / "text.txt").write_text(text, encoding="utf-8")
-    train = ["train", "text.txt", "--out", "run", "--set", "training.steps=2", "--set", "data.words.kind=char",
+    train = ["train", "text.txt", "--out", "run", "--set", "training.steps=2", "--set", "data.tokenizer.kind=char",
              "--task", "lm", "--device", "cpu", "--progress", "lines"]  # fmt: skip
     asked = ["generate", "run", f"word{TITLE}", "--max-new-tokens", "60"]
     sampled = ["--temperature", "5", "--seed", "1"]

@@ -10,7 +10,7 @@ import pytest
 
 from anyformer.cli import every_option, main
 from anyformer.commands.usage import OTHER_OPTIONS, explain_usage
-from anyformer.training.setup.other_names import OTHER_NAMES
+from anyformer.other_names import OTHER_NAMES
 from anyformer.training.setup.setting_paths import is_setting
 from tests.cli.test_bad_requests import one_slip
 from tests.cli.trying import run
@@ -50,20 +50,20 @@ def test_one_slip_in_a_verb_is_answered_with_the_right_one() -> None:
 @pytest.mark.parametrize(
     "words, expected",
     [
-        ("train x --lr 1e-3", "--lr; write --set training.optimizer.rate=1e-3"),
-        ("train x --learning-rate=1e-3", "write --set training.optimizer.rate=1e-3"),
-        ("train x --batch-size 16", "write --set training.batch=16"),
-        ("train x --weight-decay 0.1", "write --set training.optimizer.decay=0.1"),
-        ("train x --grad-clip 1", "write --set training.clip=1"),
-        ("train x --max-length 64", "write --set data.words.length=64"),
+        ("train x --wd 1e-3", "--wd; write --set training.optimizer.weight_decay=1e-3"),
+        ("train x --learning-rate=1e-3", "did you mean '--lr'?"),
+        ("train x --micro-batch-size 16", "write --set training.micro_batch_size=16"),
+        ("train x --weight-decay 0.1", "write --set training.optimizer.weight_decay=0.1"),
+        ("train x --grad-clip 1", "write --set training.grad_clip=1"),
+        ("train x --max-seq-len 64", "did you mean '--max-length'?"),
         ("train x --dropout 0.1", "write --set model.stack.block.dropout=0.1"),
-        ("train x --epochs 3", "did you mean '--steps'? (the length of a run is given in steps"),
-        ("train x --num-epochs 3", "did you mean '--steps'?"),
+        ("train x --max-steps 3", "did you mean '--steps'?"),
+        ("train x --num-epochs 3", "did you mean '--epochs'?"),
         ("train x --output o", "did you mean '--out'?"),
         ("train x --model m", "did you mean '--preset'?"),
-        ("train x --batch", "write --set training.batch=..."),
-        ("resume r --steps 5", "write --set training.steps=5"),
-        ("evaluate r --batch-size 3", "did you mean '--batch'?"),
+        ("train x --batch", "did you mean '--batch-size'?"),
+        ("resume r --grad-clip 5", "write --set training.grad_clip=5"),
+        ("evaluate r --batch 3", "did you mean '--batch-size'?"),
         ("predict r x --output o", "did you mean '--out'?"),
         ("predict r x --target y", "it belongs to 'anyformer train'"),
         ("generate f x --max-length 3", "did you mean '--max-new-tokens'?"),

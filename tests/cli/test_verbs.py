@@ -106,9 +106,9 @@ def test_a_config_file_gives_the_same_run_again(home: Path, tmp_path: Path) -> N
 def test_what_is_typed_wins_over_the_file(home: Path, tmp_path: Path) -> None:
     with standing_in(home):
         said = done("train", "data.csv", "--config", "run/config.yaml", "--dry-run", "--json", "--minutes", "0.01",
-                    "--set", "training.batch=8")  # fmt: skip
+                    "--set", "training.batch_size=8")  # fmt: skip
     settings = said.json["settings"]["training"]
-    assert settings["batch"] == 8 and settings["steps"] != 12 and settings["seed"] == 3
+    assert settings["batch_size"] == 8 and settings["steps"] != 12 and settings["seed"] == 3
 
 
 def test_strict_categories(home: Path, tmp_path: Path) -> None:
@@ -191,7 +191,9 @@ def test_generate_on_a_run(home: Path, tmp_path: Path) -> None:
     assert "anyformer predict" in refused(run("generate", home / "run", "hello"), tree(tmp_path), tmp_path)
     made.book(tmp_path)
     with standing_in(tmp_path):
-        done("train", "book.txt", "--out", "run", "--steps", "2", "--set", "data.words.length=32", *TINY, *STILL)
+        done(
+            "train", "book.txt", "--out", "run", "--steps", "2", "--set", "data.tokenizer.max_length=32", *TINY, *STILL
+        )
         said = done("generate", "run", "The good", "--max-new-tokens", "5", "--json")
         drafted = done("generate", "run", "The good", "--max-new-tokens", "5", "--json", "--draft", "int8")
         assert drafted.json["texts"] == said.json["texts"] and drafted.json["passes"] <= said.json["new_tokens"]
@@ -207,7 +209,9 @@ def test_tags_and_translations_are_written_as_they_were_read(tmp_path: Path) -> 
         done("train", "words.conll", "--out", "tags", "--steps", "2", *TINY, *STILL)
         done("predict", "tags", "words.conll", "-o", "out.conll")
         assert done("evaluate", "tags", "words.conll", "--json").json["rows"] == made.ROWS
-        done("train", "train.en", "train.de", "--out", "pairs", "--steps", "2", "--set", "objective.beams=1", *STILL)
+        done(
+            "train", "train.en", "train.de", "--out", "pairs", "--steps", "2", "--set", "objective.num_beams=1", *STILL
+        )
         (tmp_path / "new.txt").write_text("one two\nthree\n")
         done("predict", "pairs", "new.txt", "-o", "out.txt")
         done("generate", "pairs", "one two", "--max-new-tokens", "4", "--quiet")
@@ -236,19 +240,24 @@ def test_a_change_of_meaning_is_refused_by_name_and_told_where_allowed(home: Pat
         assert "12 -> 16" in said.err and "schedule now ends at step 16 (was 12)" in said.err
         assert json.loads((tmp_path / "run" / "run.json").read_text())["step"] == 16
         assert "the run is complete: 16" in done("resume", "run", "--set", "training.save_every=2").err
+        said = done("resume", "run", "--steps", "18", "--lr", "2e-4", *STILL)  # typed as an option: allowed
+        assert "training.steps 16 -> 18" in said.err and "training.optimizer.lr" in said.err
     steps = [json.loads(line)["step"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert sorted(set(steps)) == list(range(1, 17))
+    assert sorted(set(steps)) == list(range(1, 19))
 
 
 @pytest.mark.parametrize("words, said", [
     (["--set", "training.steps=4", "--allow-change", "steps"], "12 are done"),
+    (["--steps", "4"], "12 are done"),
+    (["--steps", "0"], "steps 0 is below 1"),
     (["--set", "training.minutes=4"], "training.steps=N"),
+    (["--set", "training.epochs=4"], "training.steps=N"),
     (["--set", "model.stack.depth=4", "--allow-change", "depth"], "--from"),
     (["--set", "training.optimizer=Muon", "--allow-change", "optimizer"], "--from"),
     (["--set", "training.seed=4", "--allow-change", "seed"], "--from"),
     (["--set", "training.stepps=4"], "did you mean 'training.steps'"),
     (["--allow-change", "steps"], "--set training.steps"),
-    (["--set", "training.clip=2", "--allow-change", "steps"], "training.clip"),
+    (["--set", "training.grad_clip=2", "--allow-change", "steps"], "training.grad_clip"),
     (["--progress", "loud"], "--progress"),
 ])  # fmt: skip
 def test_resume_refuses(home: Path, words: list[str], said: str) -> None:

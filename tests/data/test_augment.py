@@ -9,10 +9,10 @@ from PIL import Image, ImageEnhance, ImageOps
 from anyformer.data.examples import Draw
 from anyformer.data.images.augmentation import augmented, augmented_batch, erased, shifted
 from anyformer.data.images.randaugment import OPERATIONS, moved
-from anyformer.data.settings import Pictures
+from anyformer.data.settings import ImageSettings
 
-ALL = Pictures(erase=0.5, magnitude=15)
-STILL = Pictures(crop=0.0, flip=False, randaugment=0, erase=0.0)
+ALL = ImageSettings(erase=0.5, magnitude=15)
+STILL = ImageSettings(crop=0.0, flip=False, randaugment=0, erase=0.0)
 BY_NAME = {operation.__name__: operation for operation in OPERATIONS}
 
 
@@ -60,7 +60,7 @@ def test_nothing_asked_is_nothing_done() -> None:
         STILL.replace(erase=1.0),
     ],
 )
-def test_each_setting_alone_changes_images(settings: Pictures) -> None:
+def test_each_setting_alone_changes_images(settings: ImageSettings) -> None:
     made = augmented_batch(images(), settings, Draw(0, 0), range(24))
     changed = sum(not np.array_equal(a, b) for a, b in zip(images(), made, strict=True))
     assert changed >= 6

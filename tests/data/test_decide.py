@@ -8,10 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from anyformer.data.decide import decide, lines
+from anyformer.data.decision import lines
 from anyformer.data.frame import Frame, Source
 from anyformer.data.settings import Data, Split
 from anyformer.errors import UserError
+from anyformer.tasks import find
+from anyformer.tasks.decide import decide
 
 ROWS = 200
 DRAW = np.random.default_rng(0)
@@ -50,21 +52,21 @@ def frame_of(**columns):
 )
 def test_the_task_is_seen_in_the_target(columns, target, expected):
     found = decide(frame_of(**columns), Data(target=target))
-    assert (found.task, found.form) == expected
+    assert (found.task.name, found.form) == expected
 
 
 def test_a_task_that_is_said_wins():
     frame = frame_of(x=SIZE, y=STARS)
-    assert decide(frame, Data(), task="regress").task == "regress"
-    assert decide(frame, Data(), task="classify").task == "classify"
+    assert decide(frame, Data(), task=find("regress")).task.name == "regress"
+    assert decide(frame, Data(), task=find("classify")).task.name == "classify"
 
 
 def test_whole_numbers_are_classes_while_they_are_few():
     few = [str(i % 21) for i in range(ROWS)]
-    assert decide(frame_of(x=SIZE, y=[str(i % 20) for i in range(ROWS)]), Data()).task == "classify"
-    assert decide(frame_of(x=SIZE, y=few), Data()).task == "regress"  # 21 values are above 2 % of 200 rows
+    assert decide(frame_of(x=SIZE, y=[str(i % 20) for i in range(ROWS)]), Data()).task.name == "classify"
+    assert decide(frame_of(x=SIZE, y=few), Data()).task.name == "regress"  # 21 values are above 2 % of 200 rows
     many = frame_of(x=[f"{i / 7:.4f}" for i in range(4000)], y=[str(i % 60) for i in range(4000)])
-    assert decide(many, Data()).task == "classify"
+    assert decide(many, Data()).task.name == "classify"
 
 
 def test_a_target_is_guessed_only_where_one_column_is_named_like_it():
@@ -130,7 +132,7 @@ def test_inputs_and_types_that_are_asked_for_win():
 )
 def test_what_cannot_be_is_refused_in_one_line(columns, settings, task, words):
     with pytest.raises(UserError) as error:
-        decide(frame_of(**columns), settings, task=task)
+        decide(frame_of(**columns), settings, task=find(task) if task else None)
     assert words in str(error.value) and len(str(error.value)) <= 300 and "\n" not in str(error.value)
 
 

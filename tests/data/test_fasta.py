@@ -12,8 +12,8 @@ from anyformer.data.files.fasta import EMPTY, ODD, labelled, read_fasta
 from anyformer.data.files.path_kinds import kind_of_path
 from anyformer.data.files.tables import frame_of
 from anyformer.data.gather import origin_of
-from anyformer.data.prepare import prepare
 from anyformer.data.settings import Data, Format
+from anyformer.tasks.prepare import prepare
 
 TEXT = """>sp|P1|FIRST a protein
 MKTAY IAKQR

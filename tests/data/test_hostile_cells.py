@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
-from anyformer.data.columns.kinds import look
+from anyformer.data.columns.look import look
 from anyformer.data.files import tables
 from anyformer.data.files.tables import read
 from anyformer.data.images.decode_all import read_pictures

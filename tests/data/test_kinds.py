@@ -14,8 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anyformer.data.columns import convert, kinds
-from anyformer.data.columns.kinds import MISSING, Facts, date_form, days, look, numbers, strings
+from anyformer.data.columns import convert
+from anyformer.data.columns import look as looking
+from anyformer.data.columns.convert import MISSING, date_form, days, numbers, strings
+from anyformer.data.columns.look import Facts, look
 from anyformer.data.frame import Frame, Source
 from anyformer.errors import UserError
 
@@ -138,7 +140,7 @@ def test_pieces_change_nothing(size: int, monkeypatch: pytest.MonkeyPatch) -> No
         return cases + [facts(values, name) for _, name, values in KEPT]
 
     whole = all_facts()
-    for module in (convert, kinds):
+    for module in (convert, looking):
         monkeypatch.setattr(module, "PIECE", size)
     assert all_facts() == whole
 

@@ -21,14 +21,14 @@ from anyformer.data.images import workers
 from anyformer.data.images.decode_all import normalised, picture_arrays, picture_steps, read_pictures
 from anyformer.data.images.decoding import Shape, Unreadable, eight_bits, opened, pixels, plain
 from anyformer.data.images.preprocessing import ImageSteps
-from anyformer.data.settings import Pictures
+from anyformer.data.settings import ImageSettings
 from anyformer.errors import UserError
 from tests.data.bad_images import ACCEPTED, REFUSED, SIDE, Case, bomb, colours, encoded, first, grays, see_through
 
 
 def arrays_of(values: Any, folder: Path, **options: Any) -> tuple[int, int, np.ndarray, np.ndarray, list[str]]:
     said: list[str] = []
-    settings = options.pop("settings", Pictures())
+    settings = options.pop("settings", ImageSettings())
     arrays = Arrays.new(folder / "arrays")
     size, channels, ok = picture_arrays(values, folder, settings, arrays, "pixels", say=said.append, **options)
     return size, channels, ok, arrays["pixels"], said
@@ -152,7 +152,7 @@ def test_deep_gray_keeps_its_range(dtype: Any, high: float) -> None:
 def test_the_size_suits_the_pictures(tmp_path: Path) -> None:
     def size(*sides: tuple[int, int], **options: Any) -> int:
         values = [np.zeros((high, wide, 3), np.uint8) for wide, high in sides]
-        return arrays_of(values, tmp_path, settings=Pictures(**options))[0]
+        return arrays_of(values, tmp_path, settings=ImageSettings(**options))[0]
 
     assert size((28, 28), (28, 28)) == 28
     assert size((64, 64)) == 64
@@ -166,8 +166,8 @@ def test_the_size_suits_the_pictures(tmp_path: Path) -> None:
 def test_channels_are_those_of_the_pictures_unless_asked(tmp_path: Path) -> None:
     assert arrays_of([grays(), grays(1)], tmp_path)[1] == 1
     assert arrays_of([grays(), colours()], tmp_path)[1] == 3
-    assert arrays_of([colours()], tmp_path, settings=Pictures(channels=1))[1] == 1
-    assert arrays_of([grays()], tmp_path, settings=Pictures(channels=3))[1] == 3
+    assert arrays_of([colours()], tmp_path, settings=ImageSettings(channels=1))[1] == 1
+    assert arrays_of([grays()], tmp_path, settings=ImageSettings(channels=3))[1] == 3
 
 
 SHAPES = [(37, 53), (53, 37), (20, 20), (10, 90), (224, 224), (300, 500)]
@@ -187,7 +187,7 @@ def test_training_pixels_equal_those_of_the_saved_steps(tmp_path: Path, channels
     ink = tmp_path / "ink.tif"
     Image.fromarray(colours(2, 41)).convert("CMYK").save(ink)
     values = [str(path) for path in [*paths, jpeg, ink]]
-    size, _, ok, stored, _ = arrays_of(values, tmp_path, settings=Pictures(size=24, channels=channels))
+    size, _, ok, stored, _ = arrays_of(values, tmp_path, settings=ImageSettings(size=24, channels=channels))
     assert ok.all() and size == 24
     picture_steps(24, channels).save(tmp_path)
     steps = ImageSteps.read(tmp_path / "preprocessor_config.json")
@@ -200,7 +200,7 @@ def test_training_pixels_equal_those_of_the_saved_steps(tmp_path: Path, channels
 
 def test_see_through_pictures_equal_the_saved_steps_once_decoded(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(see_through()[0])
-    _, _, _, stored, _ = arrays_of(["a.png"], tmp_path, settings=Pictures(size=8))
+    _, _, _, stored, _ = arrays_of(["a.png"], tmp_path, settings=ImageSettings(size=8))
     steps = picture_steps(8, 3)
     with opened("a.png", tmp_path) as image:
         assert torch.equal(steps(plain(image, 3))[0], torch.from_numpy(normalised(stored, steps)[0]))
@@ -279,7 +279,7 @@ def test_a_folder_of_classes(tmp_path: Path) -> None:
     _, _, ok, stored, said = arrays_of(frame.column("image"), tmp_path)
     assert ok.all() and np.array_equal(stored[2], first(colours(1)))
     assert any("flip=false for letters and digits" in line for line in said)
-    assert not any("flip" in line for line in arrays_of([colours()], tmp_path, settings=Pictures(flip=False))[4])
+    assert not any("flip" in line for line in arrays_of([colours()], tmp_path, settings=ImageSettings(flip=False))[4])
     assert not any("flip" in line for line in arrays_of([colours()], tmp_path, steps=picture_steps(8, 3))[4])
 
 
@@ -366,7 +366,7 @@ def test_idx_files_are_their_bytes(tmp_path: Path, pack: Any, suffix: str) -> No
     assert frame.place(12).endswith("image 3")
     some = frame.take([15, 3])
     assert np.array_equal(arrays_of(some.column("image"), tmp_path)[3][0, 0], made["train"][5])
-    resized = arrays_of(some.column("image"), tmp_path, settings=Pictures(size=16, channels=3))[3]
+    resized = arrays_of(some.column("image"), tmp_path, settings=ImageSettings(size=16, channels=3))[3]
     steps = picture_steps(16, 3)
     assert torch.equal(steps(made["train"][5])[0], torch.from_numpy(normalised(resized, steps)[0]))
 

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from anyformer.data.prepare import examples_for, frame_for, open_prepared, prepare
+from anyformer.data.prepare_rows import examples_for
 from anyformer.data.prepared import Given
-from anyformer.data.settings import Columns, Data, Split, Words
+from anyformer.data.reopen import open_prepared
+from anyformer.data.settings import Columns, Data, Split, TokenizerSettings
 from anyformer.data.splits import TRAIN
 from anyformer.data.tokenizers.tokenizer import train_tokenizer
 from anyformer.errors import UserError
+from anyformer.tasks.prepare import prepare, read_new_rows
 
 DRAW = np.random.default_rng(1)
 VOCABULARY = "the rose is red and violets are blue but oaks stand tall in old woods near a quiet lake".split()
@@ -238,12 +240,12 @@ def test_new_rows_are_encoded_as_the_training_rows_were_in_any_order_of_columns(
     )
     whole = made.train.batch(range(60))
     for number, path in enumerate((straight, turned)):
-        frame, notes = frame_for([path], made.preprocess, Data(), tmp_path / f"n{number}")
+        frame, notes = read_new_rows([path], made.preprocess, Data(), tmp_path / f"n{number}")
         examples, _ = examples_for(frame, made.preprocess, made.tokenizer, tmp_path / f"n{number}")
         assert same(examples.batch(range(60)), whole) and len(examples) == 60
         assert bool(notes) == (path == turned)
     bare = written(tmp_path / "bare.csv", ROWS[:60], names=["age", "size", "city", "day", "note"])
-    frame, _ = frame_for([bare], made.preprocess, Data(), tmp_path / "n3")
+    frame, _ = read_new_rows([bare], made.preprocess, Data(), tmp_path / "n3")
     batch = examples_for(frame, made.preprocess, made.tokenizer, tmp_path / "n3")[0].batch(range(60))
     assert (
         same(type(batch)(batch.inputs, whole.targets, batch.rows, batch.named), whole) and (batch.targets == -100).all()
@@ -253,14 +255,14 @@ def test_new_rows_are_encoded_as_the_training_rows_were_in_any_order_of_columns(
 def test_a_missing_column_is_named_and_an_unknown_category_counted(tmp_path):
     made = go(tmp_path, [written(tmp_path / "cars.csv", ROWS)])
     with pytest.raises(UserError, match=r"less.csv: the column 'city' is missing"):
-        frame_for(
+        read_new_rows(
             [written(tmp_path / "less.csv", ROWS, names=["age", "size", "day", "note"])],
             made.preprocess,
             Data(),
             tmp_path / "n",
         )
     new = written(tmp_path / "new.csv", [dict(row, city="Paris") if i == 6 else row for i, row in enumerate(ROWS)])
-    frame, _ = frame_for([new], made.preprocess, Data(), tmp_path / "n")
+    frame, _ = read_new_rows([new], made.preprocess, Data(), tmp_path / "n")
     examples, counts = examples_for(frame, made.preprocess, made.tokenizer, tmp_path / "n")
     assert counts.unknown == {"city": 1} and counts.unknown_first == {"city": "city=Paris, new.csv row 8"}
     assert examples.batch([6]).inputs[1][1].tolist() == [[3]]
@@ -289,7 +291,7 @@ def test_a_model_of_one_text_takes_lines_rows_and_lists(tmp_path, form):
         source[0].write_text("\n".join(texts) + "\n")
     else:
         source = texts
-    frame, _ = frame_for(source, made.preprocess, Data(), tmp_path / "n")
+    frame, _ = read_new_rows(source, made.preprocess, Data(), tmp_path / "n")
     batch = examples_for(frame, made.preprocess, made.tokenizer, tmp_path / "n")[0].batch(range(30))
     assert torch.equal(batch.inputs[0], made.train.batch(range(30)).inputs[0])
 
@@ -349,7 +351,7 @@ def test_a_folder_of_pictures_is_a_table_too(tmp_path):
     valid = photos(tmp_path / "more", 5, 1)
     made = go(tmp_path, [folder], split=Split(valid_file=(str(valid),)), name="valid")
     assert (len(made.train), len(made.valid), made.test) == (41, 10, None)
-    frame, _ = frame_for([valid], made.preprocess, Data(), tmp_path / "new")
+    frame, _ = read_new_rows([valid], made.preprocess, Data(), tmp_path / "new")
     new, _ = examples_for(frame, made.preprocess, None, tmp_path / "new", images=made.images)
     assert same(new.batch(range(10)), made.valid.batch(range(10)))
 
@@ -361,7 +363,9 @@ def test_running_text_goes_to_the_language_model(tmp_path):
 
 
 def go_text(path, tmp_path):
-    return prepare([path], settings=Data(words=Words(kind="char")), cache=tmp_path / "cache", say=lambda line: None)
+    return prepare(
+        [path], settings=Data(tokenizer=TokenizerSettings(kind="char")), cache=tmp_path / "cache", say=lambda line: None
+    )
 
 
 def test_a_given_model_brings_tokenizer_labels_length_and_start(tmp_path):
@@ -405,7 +409,7 @@ def test_a_mistake_leaves_nothing_behind(tmp_path):
         {"target": ("labl",)},
         {"split": Split(group="nobody")},
         {"inputs": ("label",)},
-        {"words": Words(folder="/nowhere")},
+        {"tokenizer": TokenizerSettings(folder="/nowhere")},
     ):
         with pytest.raises(UserError):
             go(tmp_path, [path], **settings)

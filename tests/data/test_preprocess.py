@@ -6,13 +6,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from anyformer.data.columns.fitted import Category, Date, Number, normal, quantiles
-from anyformer.data.decide import decide
+from anyformer.data.columns.kinds import Category, Date, Number
+from anyformer.data.columns.number import normal, quantiles
 from anyformer.data.frame import Frame, Source
 from anyformer.data.preprocess import Preprocess, fit_preprocess, fitting, sizes
 from anyformer.data.settings import Columns, Data
 from anyformer.data.targets import ABSENT, NOT_NUMBER, UNSEEN, Classes, Values
 from anyformer.errors import UserError
+from anyformer.tasks.decide import decide
 
 
 def frame_of(**columns):

@@ -461,7 +461,7 @@ MEASURE = """
 import sys, time
 from pathlib import Path
 start = time.perf_counter()
-from anyformer.data.columns.kinds import look
+from anyformer.data.columns.look import look
 from anyformer.data.files.tables import read
 from anyformer.data.settings import Format
 frame = read([Path(sys.argv[1])], Format(), cache=Path(sys.argv[2]))

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anyformer.data.prepare import prepare
 from anyformer.data.settings import Data
 from anyformer.errors import UserError, did_you_mean
+from anyformer.tasks.prepare import prepare
 from tests.training.test_detection import annotated
 
 

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from anyformer.data.examples import Draw
-from anyformer.data.prepare import examples_for, prepare
-from anyformer.data.settings import Data, Pictures, Split, Words
+from anyformer.data.prepare_rows import examples_for
+from anyformer.data.settings import Data, ImageSettings, Split, TokenizerSettings
 from anyformer.data.targets import Classes
 from anyformer.data.tokenizers.parallel_encode import Framer, around, fair
+from anyformer.tasks.prepare import prepare
 
 DRAW = np.random.default_rng(0)
 WORDS = "the rose is red and violets are blue but oaks stand tall in old woods near a quiet lake".split()
@@ -55,7 +56,7 @@ def test_text_is_what_the_tokenizer_gives_padded_on_the_right(tmp_path):
 
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece", "unigram", "word", "char", "byte"])
 def test_two_texts_are_a_pair_as_the_tokenizer_writes_pairs(tmp_path, kind):
-    found = made(tmp_path, {"one": TEXT, "two": OTHER, "label": LABEL}, words=Words(kind=kind))
+    found = made(tmp_path, {"one": TEXT, "two": OTHER, "label": LABEL}, tokenizer=TokenizerSettings(kind=kind))
     batch = found.train.batch([3])
     assert batch.inputs[0][0].tolist() == found.tokenizer.encode(TEXT[3], OTHER[3])
     if kind == "wordpiece":
@@ -66,7 +67,11 @@ def test_two_texts_are_a_pair_as_the_tokenizer_writes_pairs(tmp_path, kind):
 
 
 def test_a_long_pair_is_cut_where_it_is_longest_and_keeps_its_frame(tmp_path):
-    found = made(tmp_path, {"one": TEXT, "two": OTHER, "label": LABEL}, words=Words(kind="wordpiece", length=14))
+    found = made(
+        tmp_path,
+        {"one": TEXT, "two": OTHER, "label": LABEL},
+        tokenizer=TokenizerSettings(kind="wordpiece", max_length=14),
+    )
     tokenizer = found.tokenizer
     cut = 0
     for row in range(ROWS):
@@ -133,7 +138,7 @@ def test_tags_stand_on_the_first_part_of_their_word(tmp_path, kind):
         tmp_path,
         {"words": words, "tags": tags},
         target=("tags",),
-        words=Words(kind=kind, vocab=300 if kind == "bpe" else 90),
+        tokenizer=TokenizerSettings(kind=kind, vocab_size=300 if kind == "bpe" else 90),
     )
     tokenizer, labels = found.tokenizer, found.preprocess.labels
     for row in range(0, ROWS, 7):
@@ -151,7 +156,10 @@ def test_tags_stand_on_the_first_part_of_their_word(tmp_path, kind):
 def test_a_long_sentence_loses_its_last_words(tmp_path):
     words = [t.split() for t in TEXT]
     found = made(
-        tmp_path, {"words": words, "tags": [["T"] * len(w) for w in words]}, target=("tags",), words=Words(length=8)
+        tmp_path,
+        {"words": words, "tags": [["T"] * len(w) for w in words]},
+        target=("tags",),
+        tokenizer=TokenizerSettings(max_length=8),
     )
     for row, sentence in enumerate(words):
         kept = len(found.train.begins(row))
@@ -212,7 +220,7 @@ def test_a_mixture_has_one_entry_a_part_and_a_mask_for_each(tmp_path):
 def test_pictures_vary_with_the_draw_and_only_with_it(tmp_path):
     names = pictures(tmp_path / "images")
     found = made(
-        tmp_path, {"photo": names, "label": LABEL[:40]}, types=("photo=image",), pictures=Pictures(randaugment=0)
+        tmp_path, {"photo": names, "label": LABEL[:40]}, types=("photo=image",), images=ImageSettings(randaugment=0)
     )
     plain = found.train.batch([4, 5]).inputs[0]
     one, two = found.train.batch([4, 5], Draw(0, 1)).inputs[0], found.train.batch([5, 4], Draw(0, 1)).inputs[0]

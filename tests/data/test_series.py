@@ -11,10 +11,11 @@ import torch
 
 from anyformer import UserError
 from anyformer.data.datasets.series import SeriesExamples, after, window
-from anyformer.data.prepare import open_prepared, prepare
 from anyformer.data.prepared import Prepared
-from anyformer.data.series_target import Future
+from anyformer.data.reopen import open_prepared
 from anyformer.data.settings import Data, Split, Steps
+from anyformer.data.targets import Future
+from anyformer.tasks.prepare import prepare
 
 ROWS = 100
 

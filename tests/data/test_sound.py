@@ -11,14 +11,16 @@ import numpy as np
 import pytest
 
 from anyformer import UserError
-from anyformer.data.audio.column import decode_sounds
+from anyformer.data.audio.clips import decode_clips
 from anyformer.data.audio.decoding import look_at, read_sound, resample
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.datasets.rows import RowExamples
 from anyformer.data.examples import Draw
 from anyformer.data.files.audio_folders import read_sounds, unlabelled
-from anyformer.data.prepare import examples_for, frame_for, open_prepared, prepare
-from anyformer.data.settings import Data, Sounds
+from anyformer.data.prepare_rows import examples_for
+from anyformer.data.reopen import open_prepared
+from anyformer.data.settings import AudioSettings, Data
+from anyformer.tasks.prepare import prepare, read_new_rows
 
 RATE = 1000
 
@@ -163,7 +165,7 @@ def test_folders_are_classes_and_strangers_are_counted(tmp_path: Path) -> None:
     frame = read_sounds([root])
     assert (
         len(frame) == 12
-        and frame.names == ["sound", "label"]
+        and frame.names == ["audio", "label"]
         and set(frame.column("label").to_pylist()) == {"low", "high"}
     )
     assert dict(frame.skipped) == {"no recording by name (.txt)": 1, "outside the class folders": 1}
@@ -184,7 +186,7 @@ def test_batches_hold_clips_their_lengths_and_vary_by_the_draw_alone(tmp_path: P
     made = prepare([classes(tmp_path / "clips")], cache=tmp_path / "cache", seed=1)
     assert made.task == "classify" and isinstance(made.train, RowExamples)
     sizes = made.facts["sizes"]
-    assert sizes["parts"] == ["sound"] and sizes["rate"] == RATE and sizes["samples"] == 200
+    assert sizes["parts"] == ["audio"] and sizes["sample_rate"] == RATE and sizes["samples"] == 200
     batch = made.train.batch([0, 1])
     sound, lengths = batch.inputs
     assert sound.shape == (2, 200) and lengths.tolist() == [made_length(made.train, row) for row in (0, 1)]
@@ -197,7 +199,7 @@ def test_batches_hold_clips_their_lengths_and_vary_by_the_draw_alone(tmp_path: P
 
 
 def made_length(examples: RowExamples, row: int) -> int:
-    return look_at(Path(examples.cells(row)["sound"])).samples
+    return look_at(Path(examples.cells(row)["audio"])).samples
 
 
 def test_a_table_of_paths_beside_it_and_new_clips_at_another_rate(tmp_path: Path) -> None:
@@ -205,10 +207,10 @@ def test_a_table_of_paths_beside_it_and_new_clips_at_another_rate(tmp_path: Path
     lines = [f"clips/{kind}/{number}.wav,{kind}" for kind in ("low", "high") for number in range(8)]
     (tmp_path / "clips.csv").write_text("path,kind\n" + "\n".join(lines) + "\n")
     made = prepare([tmp_path / "clips.csv"], settings=Data(target=("kind",)), cache=tmp_path / "cache")
-    assert [type(column).__name__ for column in made.preprocess.columns or ()] == ["Sound"]
+    assert [type(column).__name__ for column in made.preprocess.columns or ()] == ["Audio"]
     new = save(tmp_path / "new.wav", tone(60, 400, 2 * RATE), rate=2 * RATE)
     (tmp_path / "new.csv").write_text(f"path\n{new.name}\n")
-    frame, _ = frame_for([tmp_path / "new.csv"], made.preprocess, Data(), tmp_path / "read")
+    frame, _ = read_new_rows([tmp_path / "new.csv"], made.preprocess, Data(), tmp_path / "read")
     examples, _ = examples_for(frame, made.preprocess, None, tmp_path / "arrays")
     sound, lengths = examples.batch([0]).inputs
     assert lengths.tolist() == [200] and np.abs(sound[0, 50:150].numpy() - tone(60)[50:150]).max() < 1e-2
@@ -224,16 +226,14 @@ def test_broken_clips_are_left_out_and_named_or_refused(tmp_path: Path) -> None:
         prepare([root], settings=Data(bad="error"), cache=tmp_path / "other")
     frame = read_sounds([root]).take([12])
     with pytest.raises(UserError, match="no recording can be read; the first is"):
-        decode_sounds(
-            frame, "sound", Sounds(), Arrays.new(tmp_path / "a"), fitted=None, say=lambda line: None, bad="skip"
-        )
+        decode_clips(frame, "audio", AudioSettings(), Arrays.new(tmp_path / "a"), say=lambda line: None, bad="skip")
 
 
 def test_long_clips_are_cut_and_settings_refused(tmp_path: Path) -> None:
     root = classes(tmp_path / "clips")
-    made = prepare([root], settings=Data(sounds=Sounds(seconds=0.1, rate=500)), cache=tmp_path / "cache")
+    made = prepare([root], settings=Data(audio=AudioSettings(seconds=0.1, sample_rate=500)), cache=tmp_path / "cache")
     assert made.facts["sizes"]["samples"] == 50 and made.train.batch([0]).inputs[1].tolist() == [50]
     assert any("12 resampled" in note and "12 cut at 0.10 s" in note for note in made.notes)
-    for settings in ({"rate": 1}, {"seconds": 0.0}, {"shift": 1.0}, {"gain": -1.0}):
+    for settings in ({"sample_rate": 1}, {"seconds": 0.0}, {"shift": 1.0}, {"gain": -1.0}):
         with pytest.raises(UserError):
-            Sounds(**settings)
+            AudioSettings(**settings)

@@ -6,11 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from anyformer.data.decide import decide
 from anyformer.data.frame import Frame, Source
 from anyformer.data.settings import Data, Split
 from anyformer.data.splits import TEST, TRAIN, VALID, by_lot, quotas, split
 from anyformer.errors import UserError
+from anyformer.tasks import find
+from anyformer.tasks.decide import decide
 
 
 def frame_of(**columns):
@@ -160,7 +161,7 @@ def test_too_little_to_learn_from_is_refused_with_counts(labels, words):
     frame = frame_of(x=[f"{i / 3:.4f}" for i in range(len(labels))], label=labels)
     with pytest.raises(UserError, match=words) as error:
         data = Data(target=("label",), inputs=("x",), types=("x=number",))
-        split(frame, decide(frame, data, task="classify"), data.split, 0)
+        split(frame, decide(frame, data, task=find("classify")), data.split, 0)
     assert "train" in str(error.value)
 
 

@@ -13,7 +13,7 @@ from anyformer.data.datasets.text import boundary, prepare_text, prepare_texts, 
 from anyformer.data.datasets.windows import Windows
 from anyformer.data.files import documents
 from anyformer.data.prepared import Given, Prepared
-from anyformer.data.settings import Data, Split, Words
+from anyformer.data.settings import Data, Split, TokenizerSettings
 from anyformer.data.tokenizers.fast_encode import Encoder
 from anyformer.data.tokenizers.tokenizer import open_tokenizer, train_tokenizer
 from anyformer.errors import UserError
@@ -35,7 +35,7 @@ def prose(characters: int, seed: int = 0) -> str:
 def ready(paths: object, cache: Path, data: Data | None = None, given: Given | None = None) -> Prepared:
     listed = paths if isinstance(paths, list) else [paths]
     said: list[str] = []
-    made = prepare_text(listed, data or Data(), seed=0, cache=cache, given=given or Given(), say=said.append)
+    made = prepare_text(listed, data or Data(), task="lm", cache=cache, given=given or Given(), say=said.append)
     assert made.notes == said
     return made
 
@@ -62,7 +62,11 @@ def texts(made: Prepared) -> tuple[str, str]:
 @pytest.mark.parametrize("kind", ["auto", "char", "byte"])
 def test_the_tokens_are_the_whole_file(tmp_path: Path, kind: str) -> None:
     text = prose(30_000) + "\r\nend </s> <pad>\t\x1f\u2028  \n"
-    made = ready(written(tmp_path, "a book.txt", text), tmp_path / "c", Data(words=Words.from_dict({"kind": kind})))
+    made = ready(
+        written(tmp_path, "a book.txt", text),
+        tmp_path / "c",
+        Data(tokenizer=TokenizerSettings.from_dict({"kind": kind})),
+    )
     train, valid = texts(made)
     cut = int(0.9 * len(text))
     assert train == text[:cut]
@@ -215,7 +219,7 @@ def test_texts_from_a_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     def run(name: str) -> Prepared:
         lazy = (row for pair in zip(rows, [""] * 40, strict=True) for row in pair)
         return prepare_texts(
-            lazy, Data(), seed=0, cache=tmp_path / name, given=Given(), say=lambda line: None, name="t.jsonl"
+            lazy, Data(), task="lm", cache=tmp_path / name, given=Given(), say=lambda line: None, name="t.jsonl"
         )
 
     made = run("a")
@@ -226,15 +230,21 @@ def test_texts_from_a_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(documents, "KEPT", 1000)  # the rest waits on disk
     assert ids(run("b").train).tolist() == ids(made.train).tolist()
     apart = prepare_texts(
-        rows, Data(), seed=0, cache=tmp_path / "d", given=Given(), say=lambda line: None, valid=["unseen " * 9, rows[0]]
+        rows,
+        Data(),
+        task="lm",
+        cache=tmp_path / "d",
+        given=Given(),
+        say=lambda line: None,
+        valid=["unseen " * 9, rows[0]],
     )
     assert isinstance(apart.valid, Windows) and apart.valid.place(0).startswith("valid row 1")
     assert any(note.startswith("warning  valid row 2 to valid on") for note in apart.notes)
     assert apart.valid.bytes == 63 + len(rows[0].encode())
     with pytest.raises(UserError, match="no text in it"):
-        prepare_texts([""], Data(), seed=0, cache=tmp_path / "c", given=Given(), say=lambda line: None)
+        prepare_texts([""], Data(), task="lm", cache=tmp_path / "c", given=Given(), say=lambda line: None)
     with pytest.raises(UserError, match="row 2: half a character"):
-        prepare_texts(["a", "\ud800"], Data(), seed=0, cache=tmp_path / "c", given=Given(), say=lambda line: None)
+        prepare_texts(["a", "\ud800"], Data(), task="lm", cache=tmp_path / "c", given=Given(), say=lambda line: None)
 
 
 def test_the_cache_is_used_only_for_the_same_text_and_settings(tmp_path: Path) -> None:
@@ -246,9 +256,9 @@ def test_the_cache_is_used_only_for_the_same_text_and_settings(tmp_path: Path) -
     assert ids(first.train).tolist() == ids(again.train).tolist()
     assert first.tokenizer is not None and again.tokenizer is not None
     assert first.tokenizer.sha256 == again.tokenizer.sha256
-    longer = Data(words=Words(length=32))  # windows are cut later: the arrays stay
+    longer = Data(tokenizer=TokenizerSettings(max_length=32))  # windows are cut later: the arrays stay
     assert any(note.startswith("disk     packed before") for note in ready(path, cache, longer).notes)
-    for data in (Data(words=Words(vocab=600)), Data(split=Split(valid=0.2)), Data()):
+    for data in (Data(tokenizer=TokenizerSettings(vocab_size=600)), Data(split=Split(valid=0.2)), Data()):
         assert not any(note.startswith("disk     packed before") for note in ready(path, cache, data).notes)
     written(tmp_path, "t.txt", prose(9000, 1))
     changed = ready(path, cache)
@@ -276,10 +286,10 @@ def test_a_given_tokenizer_is_kept(tmp_path: Path) -> None:
     kept = open_tokenizer(tmp_path / "c" / "tokenizer")
     assert kept is not None and kept.encode("a rose") == own.encode("a rose")
     own.save(tmp_path / "tok")
-    folder = ready(path, tmp_path / "d", Data(words=Words(folder=str(tmp_path / "tok"))))
+    folder = ready(path, tmp_path / "d", Data(tokenizer=TokenizerSettings(folder=str(tmp_path / "tok"))))
     assert ids(folder.train).tolist() == ids(made.train).tolist()
-    with pytest.raises(UserError, match=r"data\.words\.folder: no tokenizer in"):
-        ready(path, tmp_path / "e", Data(words=Words(folder=str(tmp_path / "none"))))
+    with pytest.raises(UserError, match=r"data\.tokenizer\.folder: no tokenizer in"):
+        ready(path, tmp_path / "e", Data(tokenizer=TokenizerSettings(folder=str(tmp_path / "none"))))
 
 
 def test_a_big_text_trains_its_tokenizer_on_a_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,13 +303,13 @@ def test_a_big_text_trains_its_tokenizer_on_a_sample(tmp_path: Path, monkeypatch
 
 def test_how_long_windows_are() -> None:
     said: list[str] = []
-    assert window(Words(), Given(), 100_000, said.append) == 256
-    assert window(Words(length=512), Given(), 100_000, said.append) == 512
-    assert window(Words(), Given(length=64), 100_000, said.append) == 64
+    assert window(TokenizerSettings(), Given(), 100_000, said.append) == 256
+    assert window(TokenizerSettings(max_length=512), Given(), 100_000, said.append) == 512
+    assert window(TokenizerSettings(), Given(length=64), 100_000, said.append) == 64
     assert not said
-    assert window(Words(length=512), Given(length=64), 100_000, said.append) == 64
-    assert window(Words(), Given(), 500, said.append) == 32
-    assert window(Words(length=100), Given(), 60, said.append) == 59
+    assert window(TokenizerSettings(max_length=512), Given(length=64), 100_000, said.append) == 64
+    assert window(TokenizerSettings(), Given(), 500, said.append) == 32
+    assert window(TokenizerSettings(max_length=100), Given(), 60, said.append) == 59
     assert len(said) == 3 and "windows of 32 tokens instead of 256" in said[1]
 
 
@@ -339,5 +349,5 @@ def test_a_folder_without_text_is_refused(tmp_path: Path) -> None:
 
 def test_too_small_a_vocabulary_is_named(tmp_path: Path) -> None:
     path = written(tmp_path, "t.txt", prose(3000))
-    with pytest.raises(UserError, match=r"data\.words\.vocab: .*use at least 259"):
-        ready(path, tmp_path / "c", Data(words=Words(vocab=100)))
+    with pytest.raises(UserError, match=r"data\.tokenizer\.vocab_size: .*use at least 259"):
+        ready(path, tmp_path / "c", Data(tokenizer=TokenizerSettings(vocab_size=100)))

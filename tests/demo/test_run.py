@@ -157,9 +157,9 @@ def test_what_cannot_be_trained_leaves_nothing(tmp_path, monkeypatch, capsys):
     from anyformer.demo import job
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(job.SETTINGS, "training.batch", 0)
+    monkeypatch.setitem(job.SETTINGS, "training.batch_size", 0)
     assert main(["demo", "--device", "cpu", "--steps", "2"]) == 2
-    assert "training.batch" in capsys.readouterr().err and not list(tmp_path.iterdir())
+    assert "training.batch_size" in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:99", "tpu", "cpu:x"])

@@ -92,7 +92,7 @@ def test_a_convolution_sees_six_tokens_back_and_no_more(monkeypatch: pytest.Monk
 
 
 def test_associative_recall_runs_to_its_line_of_figures(run: Callable[..., str], tmp_path: Path) -> None:
-    small = ["--length", "32", "--steps", "4", "--every", "2", "--batch", "8", "--most", "8", "--width", "16"]
+    small = ["--length", "32", "--steps", "4", "--every", "2", "--batch-size", "8", "--most", "8", "--width", "16"]
     for mixer in ("hyena", "attention"):
         words = ["--mixer", mixer, "--grow", "--out", tmp_path / "lines"]
         figures = json.loads(run("associative_recall", *small, *words, TESTED=40))

@@ -137,7 +137,7 @@ def test_a_run_on_text_goes_by_the_page(words: list[str], architecture: str, act
     line = [{"RUN": "run", "DST": "dst"}.get(word, word) for word in shlex.split(command, comments=True)[1:]]
     with standing_in(tmp_path):
         done("train", "book.txt", "--out", "run", "--steps", "3", "--quiet", "--progress", "none",
-             "--set", "data.words.length=32", *words)  # fmt: skip
+             "--set", "data.tokenizer.max_length=32", *words)  # fmt: skip
         done(*line)
     config = json.loads((tmp_path / "dst" / "config.json").read_text())
     assert config["architectures"] == [architecture] and config.get("hidden_act") == act

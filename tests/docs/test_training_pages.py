@@ -66,7 +66,7 @@ def test_every_command_of_the_page_runs(home: Path) -> None:
 def made_small(words: list[str]) -> list[str]:
     """A translator has two stacks; one that starts from a run keeps its size."""
     if words[1].endswith((".en", "pairs.tsv")):
-        return ["--steps", "4", "--set", "objective.beams=1"]
+        return ["--steps", "4", "--set", "objective.num_beams=1"]
     return SMALL[:2] if "--from" in words or "--valid" in words else SMALL
 
 

@@ -12,7 +12,7 @@ LEAN: dict[str, Any] = {
     "model.stack.depth": 1,
     "training.eval_every": 1000,
 }
-FIT: dict[str, Any] = {"preset": "ft-transformer-tiny", "steps": 30, "rate": 0.03, "batch": 64, "settings": LEAN}
+FIT: dict[str, Any] = {"preset": "ft-transformer-tiny", "steps": 30, "lr": 0.03, "batch_size": 64, "settings": LEAN}
 BLINK: dict[str, Any] = FIT | {"steps": 3}
 
 

@@ -14,10 +14,10 @@ from anyformer import MixedClassifier, MixedRegressor
 SETTINGS: dict[str, Any] = {
     "model.stack.width": 64,
     "model.stack.depth": 2,
-    "data.words.kind": "word",
-    "data.pictures.randaugment": 0,
-    "data.pictures.crop": 0.0,
-    "data.pictures.flip": False,
+    "data.tokenizer.kind": "word",
+    "data.images.randaugment": 0,
+    "data.images.crop": 0.0,
+    "data.images.flip": False,
 }
 JOINT = {"model.embed.parts[2].patch": 4}  # four patches of an image of 8 x 8
 WORDS = ["river", "stone", "cloud", "field", "house", "light", "paper"]
@@ -50,7 +50,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], np.n
 @pytest.fixture(scope="module")
 def fitted(data: Any) -> MixedClassifier:
     X, y, _, _ = data
-    return MixedClassifier(steps=150, rate=0.003, batch=64, settings=SETTINGS | JOINT).fit(X, y)
+    return MixedClassifier(steps=150, lr=0.003, batch_size=64, settings=SETTINGS | JOINT).fit(X, y)
 
 
 def test_the_combination_is_learned_and_every_column_it_needs_counts(data: Any, fitted: MixedClassifier) -> None:
@@ -67,7 +67,7 @@ def test_the_combination_is_learned_and_every_column_it_needs_counts(data: Any, 
 def test_a_single_column_stays_at_chance(data: Any, column: str) -> None:
     X, y, new, wanted = data
     patch = {"model.embed.patch": 4} if column == "photo" else {}
-    alone = MixedClassifier(steps=60, rate=0.003, batch=64, settings=SETTINGS | patch).fit({column: X[column]}, y)
+    alone = MixedClassifier(steps=60, lr=0.003, batch_size=64, settings=SETTINGS | patch).fit({column: X[column]}, y)
     assert alone.score({column: new[column]}, wanted) <= CHANCE + 0.12
 
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from anyformer import MixedClassifier, MixedRegressor, Streams, UserError
 
-SETTINGS: dict[str, Any] = {"data.words.kind": "word", "data.pictures.randaugment": 0, "data.pictures.crop": 0.0}
+SETTINGS: dict[str, Any] = {"data.tokenizer.kind": "word", "data.images.randaugment": 0, "data.images.crop": 0.0}
 WORDS = ["river", "stone", "cloud", "field"]
 
 
@@ -36,7 +36,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], np.n
 def test_two_streams_are_one_name_away_from_one_sequence(data: Any) -> None:
     X, y = data
     made = {
-        name: MixedClassifier(name, steps=4, batch=16, settings=SETTINGS).fit(X, y)
+        name: MixedClassifier(name, steps=4, batch_size=16, settings=SETTINGS).fit(X, y)
         for name in ("encoder-mini", "vilbert-base-tiny")
     }
     two = made["vilbert-base-tiny"].predictor_.spec
@@ -51,7 +51,7 @@ def test_two_streams_are_one_name_away_from_one_sequence(data: Any) -> None:
 def test_two_streams_learn_what_neither_column_tells_alone(data: Any, tmp_path: Path) -> None:
     X, y = data
     few = SETTINGS | {"model.second.embed.patch": 4}  # four patches of an image of 8 x 8
-    model = MixedClassifier("vilbert-base-tiny", steps=90, rate=2e-3, batch=32, settings=few).fit(X, y)
+    model = MixedClassifier("vilbert-base-tiny", steps=90, lr=2e-3, batch_size=32, settings=few).fit(X, y)
     new, wanted = rows(60, tmp_path, 1)
     found = model.ablation(new, wanted)
     assert found.whole >= 0.95
@@ -61,7 +61,7 @@ def test_two_streams_learn_what_neither_column_tells_alone(data: Any, tmp_path: 
 def test_numbers_come_from_two_streams_too_and_other_columns_are_refused(data: Any) -> None:
     X, _ = data
     some = {name: values[:40] for name, values in X.items()}
-    model = MixedRegressor("vilbert-base-tiny", steps=2, batch=8, settings=SETTINGS).fit(some, np.arange(40.0))
+    model = MixedRegressor("vilbert-base-tiny", steps=2, batch_size=8, settings=SETTINGS).fit(some, np.arange(40.0))
     assert model.predict(some).shape == (40,)
     with pytest.raises(UserError, match="reads text beside image"):
         MixedClassifier("vilbert-base-tiny", steps=2).fit({"note": some["note"]}, np.arange(40) % 2)

@@ -9,13 +9,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from anyformer.evaluation import baselines as module
+from anyformer.evaluation import learners
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.average_precision import Objects
 from anyformer.evaluation.baseline_rows import Rows, sampled
-from anyformer.evaluation.baselines import baselines, compressed, strong, trivial, trivial_name
 from anyformer.evaluation.features import codes, pixels
 from anyformer.evaluation.translation_table import ROUNDS, word_table
+from anyformer.tasks import language
+from tests.tasks_by_name import baselines, strong, trivial, trivial_name
 
 ROWS, TRAIN = 400, 300
 
@@ -129,7 +130,7 @@ def test_tags():
     assert blind["span_f1"] == 0 < by_word["span_f1"] < found.metrics["span_f1"]
     assert found.metrics["span_f1"] > 0.99
     assert found.metrics == strong("tag", train, truth[:TRAIN], test, truth[TRAIN:], labels=answers.labels).metrics
-    assert trivial_name(truth, answers, train, test) == "each word's most frequent tag"
+    assert trivial_name(truth[:TRAIN], answers, train, test) == "each word's most frequent tag"
 
 
 def test_language_models_against_frequencies_and_a_compressor():
@@ -144,12 +145,12 @@ def test_language_models_against_frequencies_and_a_compressor():
     assert plain["bits_per_byte"] == pytest.approx(3, abs=0.1)
     found = strong("lm", train, None, test, None, judged=answers)
     assert found.metrics["bits_per_byte"] < 0.5 and list(found.metrics) == list(plain)
-    assert compressed(train, test, None)[1].keys() == {"bits_per_byte"}
+    assert strong("lm", train, None, test, None).metrics.keys() == {"bits_per_byte"}
     assert strong("lm", Rows(), None, Rows(), None).metrics == {}
 
 
 def test_long_text_is_cut_and_said(monkeypatch):
-    monkeypatch.setattr(module, "MOST_TEXT", 2**20)
+    monkeypatch.setattr(language, "MOST_TEXT", 2**20)
     train, test = Rows(texts=["ab" * 2**20]), Rows(texts=["ab" * 100])
     assert "the last 1 MiB" in strong("lm", train, None, test, None).name
 
@@ -214,7 +215,8 @@ def test_the_trivial_class_is_named_as_in_the_file():
 def test_large_data_is_sampled_and_said():
     rows, truth = table()
     train, test = halves(rows)
-    found = strong("regress", train, truth[:TRAIN], test, truth[TRAIN:], most=120)
+    answers = Answers("regress", truth[TRAIN:], truth[TRAIN:])
+    found = learners.learn(learners.regression, train, truth[:TRAIN], test, answers, most=120)
     assert found.name == "gradient boosting on 120 of 300 rows"
     drawn = sampled(1000, 10, 3)
     assert len(np.unique(drawn)) == 10 and (np.diff(drawn) > 0).all() and (drawn == sampled(1000, 10, 3)).all()
@@ -234,7 +236,7 @@ def test_poor_data_gives_a_number_or_a_reason_never_a_crash(task):
 
 
 def test_without_scikit_learn_a_sentence_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(module, "installed", lambda name: False)
+    monkeypatch.setattr(learners, "installed", lambda name: False)
     real = builtins.__import__
 
     def refuse(name, *rest):

@@ -9,7 +9,7 @@ from sklearn.linear_model import Ridge
 from anyformer.evaluation import forecasts
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.baseline_rows import Rows, Series
-from anyformer.evaluation.baselines import baselines
+from tests.tasks_by_name import baselines
 
 LENGTH, HORIZON, SPLIT = 60, 12, 600
 
@@ -25,7 +25,7 @@ def judged(values: np.ndarray) -> dict[str, dict[str, object]]:
     train, test = sides(values)
     truth = test.futures(np.arange(len(test))).reshape(-1, values.shape[1])
     truth = truth if values.shape[1] > 1 else truth[:, 0]
-    return baselines(Answers("regress", truth, truth), None, Rows(series=train), Rows(series=test))
+    return baselines(Answers("forecast", truth, truth), None, Rows(series=train), Rows(series=test))
 
 
 def day(steps: int = 900) -> np.ndarray:
@@ -93,7 +93,7 @@ def test_too_few_windows_give_a_reason_and_no_crash(rows: int) -> None:
     train = Series(values, np.arange(LENGTH, LENGTH + rows), LENGTH, HORIZON)
     test = Series(values, np.arange(SPLIT, SPLIT + 3), LENGTH, HORIZON)
     truth = test.futures(np.arange(3)).reshape(-1, 2)
-    found = baselines(Answers("regress", truth, truth), None, Rows(series=train), Rows(series=test))
+    found = baselines(Answers("forecast", truth, truth), None, Rows(series=train), Rows(series=test))
     if rows:
         assert all(part["metrics"] for part in found.values())
     else:

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from anyformer.evaluation import metrics as module
 from anyformer.evaluation import text_scores
 from anyformer.evaluation.answers import Answers
-from anyformer.evaluation.metrics import better, direction, main_metric, metrics, notes
+from anyformer.evaluation.metrics import better, direction
 from anyformer.evaluation.spans import are_spans, span_counts, spans
 from anyformer.evaluation.text_scores import bleu_chrf, common_words, rouge_l, rouge_n, row_scores
+from anyformer.tasks import translate
+from tests.tasks_by_name import main_metric, metrics, notes
 
 CASES = [(seed, classes) for seed in range(4) for classes in (2, 3, 7)]
 
@@ -238,7 +240,7 @@ def test_bleu_and_chrf_are_those_of_sacrebleu():
 
 
 def test_without_sacrebleu_the_rest_remains_and_a_note_says_why(monkeypatch):
-    for where in (module, text_scores):
+    for where in (module, text_scores, translate):
         monkeypatch.setattr(where, "bleu_available", lambda: False)
     one = Answers("translate", ["a b"], ["a b"])
     ours = metrics(one)

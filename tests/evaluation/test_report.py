@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 from anyformer.evaluation.answers import Answers
-from anyformer.evaluation.facts import evaluation_facts
-from anyformer.evaluation.metrics import metrics
 from anyformer.evaluation.report import write_report
 from anyformer.evaluation.run_files import read_run, smoothed, thinned
 from anyformer.evaluation.sentences import relation, verdict
+from tests.tasks_by_name import evaluation_facts, metrics
 
 EVIL = "<script>alert(1)</script>"
 ATTRIBUTE = '"onmouseover="alert(1)" x="'

@@ -14,7 +14,7 @@ import anyformer
 from anyformer.checkpoints.folder import open_folder
 from anyformer.core.block import BlockModule
 from anyformer.core.stack import StackModule
-from anyformer.embeds.tokens import TokenEmbedding
+from anyformer.embeds.tokens import TokensModule
 from tests.families.parity import Case, both, make, save
 
 
@@ -68,7 +68,7 @@ def layers(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
 
         return hook
 
-    kinds = (TokenEmbedding, BlockModule, StackModule)
+    kinds = (TokensModule, BlockModule, StackModule)
     found = [(path, module) for path, module in model.named_modules() if isinstance(module, kinds)]
     handles = [
         module.register_forward_hook(note(path.split(".")[0] if "coder." in path else "")) for path, module in found

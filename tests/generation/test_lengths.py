@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from anyformer import Alibi, Dynamic, Learned, Rope, UserError
+from anyformer import Alibi, DynamicScaling, Learned, Rope, UserError
 from anyformer.generation import Generation, generate, stream
 from anyformer.generation.decode import begin, prepare
 from tests.generation.nets import POSITIONS, PROMPTS, build, decoder, ids, padded, pair, rows
@@ -85,11 +85,11 @@ def test_learned_positions_stop_before_the_start_and_say_why() -> None:
 
 @pytest.mark.quick
 def test_dynamic_scaling_stops_before_the_start() -> None:
-    net = build(decoder(None, Rope(scaling=Dynamic(factor=2.0, original=10))))
+    net = build(decoder(None, Rope(scaling=DynamicScaling(factor=2.0, original=10))))
     assert generate(net, ids(1, 5), settings=Generation(max_new_tokens=5)).ids.shape == (1, 10)
     with pytest.raises(UserError, match="do not fit 10 tokens, after which Dynamic scaling"):
         generate(net, ids(1, 5), settings=Generation(max_new_tokens=6))
-    narrow = build(decoder(None, Rope(scaling=Dynamic(factor=2.0, original=80)), window=4))
+    narrow = build(decoder(None, Rope(scaling=DynamicScaling(factor=2.0, original=80)), window=4))
     state = narrow.state(1)
     with pytest.raises(UserError, match="Dynamic scaling cannot go past 80 tokens"), torch.no_grad():
         for t in range(90):  # also where a rolling state has forgotten how much there was

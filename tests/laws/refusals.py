@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from anyformer import LM, NTK, Dynamic, Grid, NoRelative, Patches, Rope
+from anyformer import LM, DynamicScaling, Grid, NoRelative, NTKScaling, Patches, Rope
 from anyformer.spec import fields_of
 from tests.laws.examples import gathered
 from tests.laws.nets import around, build, gap, inputs, looking
@@ -33,7 +33,11 @@ def odd_channels(parts: Parts) -> bool:
 def one_pair_only(parts: Parts) -> bool:
     """With one pair there is no slow end to stretch: the formula's exponent width / (width - 2) divides by zero."""
     turned = parts["relative"].width or parts["mixer"].sizes(parts["width"]).channels
-    return isinstance(parts["relative"], Rope) and isinstance(parts["relative"].scaling, NTK | Dynamic) and turned == 2
+    return (
+        isinstance(parts["relative"], Rope)
+        and isinstance(parts["relative"].scaling, NTKScaling | DynamicScaling)
+        and turned == 2
+    )
 
 
 def other_sequence(parts: Parts) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from anyformer import Embed, Joint, Learned, Linear, Position, Relative, Rope, Sinusoid, checks, preset
+from anyformer import Embed, Joint, Learned, LinearScaling, Position, Relative, Rope, Sinusoid, checks, preset
 from tests.laws.nets import build, gap, inputs, language, model, tokens
 from tests.laws.parts import every, named, of_images
 
@@ -45,7 +45,7 @@ def test_a_score_turned_by_rope_depends_on_the_difference() -> None:
 
     generator = torch.Generator().manual_seed(0)
     q, k = (torch.randn(1, 1, 1, 8, generator=generator, dtype=torch.float64) for _ in range(2))
-    for spec in (Rope(), Rope(layout="interleaved"), Rope(width=4), Rope(scaling=Linear(factor=4.0))):
+    for spec in (Rope(), Rope(layout="interleaved"), Rope(width=4), Rope(scaling=LinearScaling(factor=4.0))):
         module = spec.build(1, 8, 8, True)
 
         def score(m: int, n: int, spec: Rope = spec, module: Any = module) -> float:
@@ -62,7 +62,7 @@ def test_a_score_turned_by_rope_depends_on_the_difference() -> None:
 
 @torch.no_grad()
 def test_interpolated_rope_is_rope_at_fractions() -> None:
-    net, stretched = build(language(relative=Rope())), build(language(relative=Rope(scaling=Linear(factor=4.0))))
+    net, stretched = build(language(relative=Rope())), build(language(relative=Rope(scaling=LinearScaling(factor=4.0))))
     assert gap(net(GIVEN, positions=PLACES / 4).logits, stretched(GIVEN).logits) < 1e-12
     assert gap(net(GIVEN).logits, stretched(GIVEN).logits) > 1e-3  # control
 

@@ -28,7 +28,7 @@ from tests.reference.copying import (
     under,
 )  # fmt: skip
 
-SOUND = Frames(rate=16000, frames=40, mels=32, patch=8, stride=5, distill=True)
+SOUND = Frames(sample_rate=16000, frames=40, mels=32, patch=8, stride=5, distill=True)
 
 
 # ---------------------------------------------------------------- log-mel
@@ -60,7 +60,7 @@ def slow_log_mel(wave: Tensor, rate: int, mels: int, window: int, hop: int) -> T
 @pytest.mark.quick
 def test_log_mel_equals_the_formula_read_aloud() -> None:
     wave = seeded(140)
-    ours = log_mel(wave[None], rate=1000, mels=6, window=40, hop=25)[0]
+    ours = log_mel(wave[None], sample_rate=1000, mels=6, window=40, hop=25)[0]
     agree(ours, slow_log_mel(wave, 1000, 6, 40, 25), [wave])
 
 
@@ -89,10 +89,10 @@ def test_both_ways_to_the_powers_agree() -> None:
 
 def test_silence_and_half_precision_have_finite_spectra_and_slopes() -> None:
     wave = torch.zeros(1, 800, requires_grad=True)
-    spectra = log_mel(wave, rate=16000, mels=16, window=400, hop=160)
+    spectra = log_mel(wave, sample_rate=16000, mels=16, window=400, hop=160)
     spectra.sum().backward()
     assert spectra.isfinite().all() and wave.grad is not None and wave.grad.isfinite().all()
-    assert log_mel(wave.detach().bfloat16(), rate=16000, mels=16, window=400, hop=160).dtype == torch.float32
+    assert log_mel(wave.detach().bfloat16(), sample_rate=16000, mels=16, window=400, hop=160).dtype == torch.float32
 
 
 # ---------------------------------------------------------------- AST
@@ -162,7 +162,7 @@ def test_from_a_waveform_to_logits_as_transformers_does() -> None:
 @pytest.mark.quick
 def test_the_preset_has_the_parameters_of_the_original() -> None:
     with torch.device("meta"):
-        theirs = theirs_of(384, 12, 6, Frames(rate=16000), 527)
+        theirs = theirs_of(384, 12, 6, Frames(sample_rate=16000), 527)
     ours = PRESETS["ast-small"]().build(device="meta")
     assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in theirs.parameters())
     assert ours.spec.embed.grid == (12, 101)
@@ -215,7 +215,7 @@ def test_what_is_no_sound_is_refused(given: Any, said: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"rate": 0}, "below 1"), ({"patch": 64}, "less than a patch"), ({"stride": 0}, "below 1"),
+        ({"sample_rate": 0}, "below 1"), ({"patch": 64}, "less than a patch"), ({"stride": 0}, "below 1"),
         ({"std": 0.0}, "std"), ({"cls": False}, "comes with a class token"), ({"dropout": 1.0}, "share"),
     ],
     ids=lambda value: value if isinstance(value, str) else next(iter(value)),

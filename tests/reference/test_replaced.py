@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from anyformer import LM, Replaced, TokenHead, UserError
-from anyformer.objectives import Batch, Detection
+from anyformer.objectives import Batch, ReplacedTokenDetection
 from anyformer.objectives.replaced import corrupt
 from tests.laws.nets import EXACT, build, gap, model, numbers, tokens
 
@@ -71,13 +71,13 @@ def test_the_loss_is_binary_cross_entropy_over_real_tokens() -> None:
                 row.append(-(chance if replaced[b, t] else 1 - chance).log())
         rows.append(sum(row) / len(row))
         wanted = wanted + sum(row)
-    assert Detection().weight(batch) == int(MASK.sum())
-    assert gap(Detection().loss(net, batch), wanted) < EXACT
-    assert gap(Detection().row_losses(out, batch), torch.stack(rows)) < EXACT
+    assert ReplacedTokenDetection().weight(batch) == int(MASK.sum())
+    assert gap(ReplacedTokenDetection().loss(net, batch), wanted) < EXACT
+    assert gap(ReplacedTokenDetection().row_losses(out, batch), torch.stack(rows)) < EXACT
     blind = Batch((corrupted,), replaced, torch.arange(4), {"mask": MASK})
-    assert gap(Detection().loss(net, blind), wanted) > 1e-3  # control: padding that counts
+    assert gap(ReplacedTokenDetection().loss(net, blind), wanted) > 1e-3  # control: padding that counts
     grads = torch.autograd.grad(wanted, list(net.parameters()))
-    mine = torch.autograd.grad(Detection().loss(net, batch), list(net.parameters()))
+    mine = torch.autograd.grad(ReplacedTokenDetection().loss(net, batch), list(net.parameters()))
     assert all(gap(a, b) < EXACT for a, b in zip(mine, grads, strict=True))
 
 
@@ -102,7 +102,7 @@ def test_a_generator_and_a_discriminator_train_together() -> None:
         logits = generator(TEXT.masked_fill(CHOSEN, 0)).logits
         corrupted, replaced = corrupt(TEXT, logits, CHOSEN, draws(step))
         batch = Batch((corrupted,), replaced, torch.arange(4))
-        told = Detection().loss(judge, batch) / Detection().weight(batch)
+        told = ReplacedTokenDetection().loss(judge, batch) / ReplacedTokenDetection().weight(batch)
         told.backward()
         assert all(p.grad is None for p in generator.parameters()) or step
         F.cross_entropy(logits[CHOSEN], TEXT[CHOSEN]).backward()

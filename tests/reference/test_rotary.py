@@ -18,7 +18,7 @@ from transformers.models.gptj import modeling_gptj
 from transformers.models.llama import modeling_llama
 from x_transformers import x_transformers
 
-from anyformer import NTK, Attention, Dynamic, Linear, Llama3, Rope, Yarn
+from anyformer import Attention, DynamicScaling, LinearScaling, Llama3Scaling, NTKScaling, Rope, YarnScaling
 from anyformer.core.context import lay_out
 from anyformer.positions.rope import plain, yarn_gain
 from tests.reference import naive
@@ -29,19 +29,25 @@ YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 
 # Name: our scaling, theirs.
 SCALINGS: dict[str, tuple[Any, dict[str, Any]]] = {
     "default": (None, {"rope_type": "default"}),
-    "linear": (Linear(factor=4.0), {"rope_type": "linear", "factor": 4.0}),
-    "dynamic": (Dynamic(factor=3.0, original=8), {"rope_type": "dynamic", "factor": 3.0}),
-    "dynamic, short text": (Dynamic(factor=3.0, original=64), {"rope_type": "dynamic", "factor": 3.0, "short": True}),
-    "yarn": (Yarn(factor=8.0, original=64), YARN),
-    "yarn, own gain": (Yarn(factor=8.0, original=64, attention=1.7), YARN | {"attention_factor": 1.7}),
+    "linear": (LinearScaling(factor=4.0), {"rope_type": "linear", "factor": 4.0}),
+    "dynamic": (DynamicScaling(factor=3.0, original=8), {"rope_type": "dynamic", "factor": 3.0}),
+    "dynamic, short text": (
+        DynamicScaling(factor=3.0, original=64),
+        {"rope_type": "dynamic", "factor": 3.0, "short": True},
+    ),
+    "yarn": (YarnScaling(factor=8.0, original=64), YARN),
+    "yarn, own gain": (YarnScaling(factor=8.0, original=64, attention=1.7), YARN | {"attention_factor": 1.7}),
     "yarn, two weights": (
-        Yarn(factor=8.0, original=64, attention=yarn_gain(8.0, 0.7) / yarn_gain(8.0, 0.4)),
+        YarnScaling(factor=8.0, original=64, attention=yarn_gain(8.0, 0.7) / yarn_gain(8.0, 0.4)),
         YARN | {"mscale": 0.7, "mscale_all_dim": 0.4},
     ),
-    "yarn, own ramp": (Yarn(factor=8.0, original=64, fast=8.0, slow=2.0), YARN | {"beta_fast": 8, "beta_slow": 2}),
-    "yarn, not cut": (Yarn(factor=8.0, original=64, truncate=False), YARN | {"truncate": False}),
+    "yarn, own ramp": (
+        YarnScaling(factor=8.0, original=64, fast=8.0, slow=2.0),
+        YARN | {"beta_fast": 8, "beta_slow": 2},
+    ),
+    "yarn, not cut": (YarnScaling(factor=8.0, original=64, truncate=False), YARN | {"truncate": False}),
     "llama3": (
-        Llama3(factor=8.0, low=1.0, high=4.0, original=64),
+        Llama3Scaling(factor=8.0, low=1.0, high=4.0, original=64),
         {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
          "original_max_position_embeddings": 64},
     ),
@@ -139,14 +145,14 @@ def test_rotary_equals_x_transformers(width: int, factor: float) -> None:
     angles, _ = theirs(torch.arange(T))
     x = seeded(B, H, T, C)
     expected = x_transformers.apply_rotary_pos_emb(x, angles.double())
-    spec = Rope(layout="interleaved", width=width, scaling=None if factor == 1 else Linear(factor=factor))
+    spec = Rope(layout="interleaved", width=width, scaling=None if factor == 1 else LinearScaling(factor=factor))
     agree(spec.rotate(x, tables(spec, dtype=torch.float32)), expected, [x], bound=CAST)  # angles in float32 there
     assert deviation(Rope(layout="half", width=width).rotate(x, tables(spec)), expected) > 1e-2
 
 
 @pytest.mark.parametrize("factor", [1.0, 2.0, 8.0])
 def test_a_larger_base_equals_x_transformers_and_the_formula(factor: float) -> None:
-    ours = NTK(factor=factor).frequencies(10000.0, C, torch.float64)
+    ours = NTKScaling(factor=factor).frequencies(10000.0, C, torch.float64)
     theirs = x_transformers.RotaryEmbedding(C, base_rescale_factor=factor).inv_freq.double()
     assert ((ours - theirs) / ours).abs().max() < CAST  # a float32 buffer
     base = 10000.0 * factor ** (C / (C - 2))
@@ -200,18 +206,21 @@ def test_scores_depend_on_the_difference_of_positions_only(name: str, layout: st
 @pytest.mark.quick
 def test_linear_scaling_by_four_is_rope_at_a_quarter_of_the_position() -> None:
     positions = torch.arange(0, 4 * T, 4)[None]
-    quarter = tables(Rope(scaling=Linear(factor=4.0)), positions=positions)
+    quarter = tables(Rope(scaling=LinearScaling(factor=4.0)), positions=positions)
     for made, expected in zip(quarter, tables(Rope()), strict=True):
         assert torch.equal(made, expected)  # a power of two loses no bit
     x = seeded(B, H, T, C)
-    assert torch.equal(Rope(scaling=Linear(factor=4.0)).rotate(x, quarter), Rope().rotate(x, tables(Rope())))
+    assert torch.equal(Rope(scaling=LinearScaling(factor=4.0)).rotate(x, quarter), Rope().rotate(x, tables(Rope())))
     assert deviation(tables(Rope(), positions=positions)[0], tables(Rope())[0]) > 1e-2
 
 
 def test_scores_gain_the_square_of_yarns_factor() -> None:
     """1 + 0.1 ln s on cosines and sines is a temperature of its square on the scores (2309.00071, 3.4)."""
-    assert Yarn(factor=8.0, original=64).gain == pytest.approx(1 + 0.1 * math.log(8))
-    spec, bare = Rope(scaling=Yarn(factor=8.0, original=64)), Rope(scaling=Yarn(factor=8.0, original=64, attention=1.0))
+    assert YarnScaling(factor=8.0, original=64).gain == pytest.approx(1 + 0.1 * math.log(8))
+    spec, bare = (
+        Rope(scaling=YarnScaling(factor=8.0, original=64)),
+        Rope(scaling=YarnScaling(factor=8.0, original=64, attention=1.0)),
+    )
     q = seeded(1, 1, T, C)
     scores = [s.rotate(q, tables(s)) @ s.rotate(q, tables(s)).mT for s in (spec, bare)]
     agree(scores[0], scores[1] * (1 + 0.1 * math.log(8)) ** 2, [q])

@@ -16,7 +16,7 @@ from anyformer import (
     Alibi,
     Attention,
     Block,
-    Linear,
+    LinearScaling,
     Model,
     NoRelative,
     Patches,
@@ -126,7 +126,7 @@ def test_w05_rope_score_of_two_channels(layout: str) -> None:
 @pytest.mark.quick
 def test_w06_superhot_position_8192_acts_as_2048() -> None:
     q, k = seeded(8, grad=False), seeded(8, seed=2, grad=False)
-    stretched, plain = Rope(scaling=Linear(factor=4.0)), Rope()
+    stretched, plain = Rope(scaling=LinearScaling(factor=4.0)), Rope()
     assert score(stretched, q, k, 8192, 0) == score(plain, q, k, 2048, 0)
     assert score(plain, q, k, 8192, 0) != pytest.approx(score(plain, q, k, 2048, 0), abs=1e-2)
 

@@ -11,8 +11,8 @@ LAYERS = [
     (
         "ground",
         [
-            "version", "errors", "extras", "about", "plain_text", "safe_read", "safe_write", "parent_death", "faults",
-            "spec", "slots", "terminal",
+            "version", "errors", "extras", "about", "other_names", "plain_text", "safe_read", "safe_write",
+            "parent_death", "own_parts", "faults", "spec", "slots", "terminal",
         ],
     ),
     (
@@ -30,8 +30,12 @@ LAYERS = [
         ["nets", "presets", "families", "checkpoints", "objectives", "generation", "inspection", "planning"],
     ),
     ("data", ["data"]),
+    ("evaluation", ["evaluation"]),
+    ("tasks", ["tasks", "evaluation.report"]),
+    ("folders of runs", ["training.settings", "training.optim", "training.schedule", "training.run.folder"]),
+    ("inference", ["inference", "evaluation.image_scores"]),
     ("engine", ["engine"]),
-    ("work", ["training", "inference", "evaluation", "serving", "lab", "estimators", "checks"]),
+    ("work", ["training", "serving", "lab", "estimators", "checks"]),
     ("package", [""]),
     ("front", ["cli", "commands", "demo", "recipes", "__main__"]),
 ]  # fmt: skip

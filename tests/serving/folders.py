@@ -96,7 +96,7 @@ def table(folder: Path) -> Path:
 
 def pictures(folder: Path) -> Path:
     """Stripes down or across."""
-    return trained(folder, made.photos, "--steps", "10", "--set", "data.pictures.randaugment=0")
+    return trained(folder, made.photos, "--steps", "10", "--set", "data.images.randaugment=0")
 
 
 def translator(folder: Path) -> Path:

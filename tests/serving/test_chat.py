@@ -73,7 +73,9 @@ def test_a_model_with_a_template_is_asked_by_it(folders: Folders, monkeypatch: p
     assert found["finish_reason"] in ("eos", "length") and found["time_to_first_token"] > 0
     import torch
 
-    ids_out = predictor.decode(torch.tensor([ids]), {"max_new_tokens": 12, "eos_token_id": predictor.words().eos})
+    ids_out = predictor.run_generation(
+        torch.tensor([ids]), {"max_new_tokens": 12, "eos_token_id": predictor.words().eos}
+    )
     assert found["text"].strip() == predictor.texts(ids_out)[0].strip()
 
 

@@ -95,7 +95,9 @@ class TestOpenai:
         ids = predictor.tokenizer.encode(PROMPT)
         text = answer.choices[0].text
         assert text == PROMPT + greedy(predictor, PROMPT, 5)
-        scored = predictor.score(torch.tensor([predictor.decode(PROMPT, {"max_new_tokens": 5}).ids[0].tolist()]))
+        scored = predictor.score(
+            torch.tensor([predictor.run_generation(PROMPT, {"max_new_tokens": 5}).ids[0].tolist()])
+        )
         ours = scored.logprobs[0].tolist()
         assert found.token_logprobs[0] is None and found.top_logprobs[0] is None
         assert found.token_logprobs[1:] == pytest.approx(ours[1:], abs=2e-5)

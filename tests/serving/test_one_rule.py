@@ -27,7 +27,7 @@ from tests.training.test_detection import annotated
 from tests.training.test_signals import clips, waves
 
 SERIES = ["--task", "forecast", "--set", "data.series.look_back=32", "--set", "data.series.horizon=8", "--steps", "3"]
-SMALL = [word for name in ("training.batch=4", "training.eval_every=2", "model.encoder.stack.depth=1")
+SMALL = [word for name in ("training.batch_size=4", "training.eval_every=2", "model.encoder.stack.depth=1")
          for word in ("--set", name)]  # fmt: skip
 MAKERS: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     "clips": (lambda folder: [folder / word for word in clips(folder)], ["--steps", "3"]),
@@ -161,7 +161,7 @@ def test_other_kinds_have_the_same_answers_everywhere(runs: Callable[[str], Path
 def test_a_detector_sees_the_same_everywhere(runs: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     from PIL import Image
 
-    from anyformer.inference import detecting
+    from anyformer.tasks import detect as detecting
 
     monkeypatch.setattr(detecting.object_rows, "__defaults__", (0.0,))  # however unsure it still is
     folder = runs("seen")

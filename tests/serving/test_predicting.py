@@ -15,9 +15,9 @@ import pytest
 import torch
 
 import anyformer
+from anyformer.data.files import data_urls
 from anyformer.errors import UserError
 from anyformer.inference.predictor import Predictor
-from anyformer.serving import data_urls
 from anyformer.serving.predict_rows import embed_what, example, first_wrong, predict_what, takes
 from tests.cli import made
 from tests.serving.folders import Folders, trained
@@ -239,7 +239,7 @@ def test_sounds_and_series_are_answered_too(tmp_path: Path) -> None:
                                    "--steps", "3"))  # fmt: skip
     high = as_url((tmp_path / "clips" / "clips" / "high" / "0.wav").read_bytes(), "audio/wav")
     what = predict_what(heard)
-    alone, odd, again = what([high])[0], *what([as_url(b"RIFF", "audio/wav"), {"sound": high}])
+    alone, odd, again = what([high])[0], *what([as_url(b"RIFF", "audio/wav"), {"audio": high}])
     assert set(alone["scores"]) == {"high", "low"} and isinstance(odd, UserError) and difference(alone, again) < 1e-5
 
     series_words = ["--task", "forecast", "--set", "data.series.look_back=32", "--set", "data.series.horizon=8"]
@@ -257,10 +257,10 @@ def test_sounds_and_series_are_answered_too(tmp_path: Path) -> None:
 
 
 def test_a_detector_names_what_it_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from anyformer.inference import detecting
+    from anyformer.tasks import detect as detecting
     from tests.training.test_detection import annotated
 
-    small = [word for name in ("training.batch=4", "training.eval_every=2", "model.encoder.stack.depth=1")
+    small = [word for name in ("training.batch_size=4", "training.eval_every=2", "model.encoder.stack.depth=1")
              for word in ("--set", name)]  # fmt: skip
     seen = anyformer.load(trained(tmp_path / "seen", annotated, "--task", "detect", "--steps", "2", *small))
     monkeypatch.setattr(detecting.object_rows, "__defaults__", (0.0,))  # however unsure it still is

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import anyformer
-from anyformer.serving import data_urls
+from anyformer.data.files import data_urls
 from anyformer.serving.limits import Limits
 from anyformer.serving.predict_rows import predict_what
 from anyformer.serving.request_schemas import PredictRequest, read

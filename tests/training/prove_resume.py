@@ -80,14 +80,14 @@ def matrix() -> list[Row]:
     return [
         Row("text fp32, accumulation 3", "text", {}, 8),
         Row("text bf16, workers 2, accumulation 1", "text",
-            {"training.precision": "bf16", "training.workers": 2, "training.micro_batch": 12}, 6),
+            {"training.precision": "bf16", "training.workers": 2, "training.micro_batch_size": 12}, 6),
         Row("text fp32, 2 threads", "text", {"training.threads": 2}, 4, threads=2),
         Row("image fp32, workers 2, augmented, running mean", "image", {}, 8),
         Row("image bf16, workers 0, accumulation 3", "image",
-            {"training.precision": "bf16", "training.workers": 0, "training.micro_batch": 2}, 6),
+            {"training.precision": "bf16", "training.workers": 0, "training.micro_batch_size": 2}, 6),
         Row("table fp32, workers 2, accumulation 3, mean of 2", "table", {}, 8),
         Row("table fp16 with scaler, workers 0", "table",
-            {"training.precision": "fp16", "training.workers": 0, "training.micro_batch": 12}, 7),
+            {"training.precision": "fp16", "training.workers": 0, "training.micro_batch_size": 12}, 7),
         Row("table compiled", "table", {"training.compile": "true", "training.workers": 0, "training.patience": "null"},
             3),
     ]  # fmt: skip

@@ -22,7 +22,7 @@ from anyformer.training.duel import Adversarial, Duel
 from anyformer.training.image_set import read_images
 
 TINY = SAGAN(size=32, attention=16, width=2, noise=8)
-SETTINGS = {"steps": 12, "batch": 8, "save_every": 4, "sample_every": 6, "ema": 0.9}
+SETTINGS = {"steps": 12, "batch_size": 8, "save_every": 4, "sample_every": 6, "ema": 0.9}
 
 
 def pictures() -> tuple[np.ndarray, np.ndarray]:
@@ -139,7 +139,7 @@ def test_each_turn_moves_its_own_net_and_the_mean_follows() -> None:
 
 def test_the_discriminator_learns_to_tell_bright_from_made() -> None:
     net = TINY.replace(classes=2).build(seed=0)
-    duel = Duel(net, Adversarial(discriminator_rate=4e-3))
+    duel = Duel(net, Adversarial(discriminator_lr=4e-3))
     images, labels = torch.full((8, 3, 32, 32), 0.9), torch.arange(8) % 2
     rows = [duel.step(step, images, labels) for step in range(15)]
     assert rows[-1]["discriminator_loss"] < 0.5 * rows[0]["discriminator_loss"]
@@ -147,8 +147,8 @@ def test_the_discriminator_learns_to_tell_bright_from_made() -> None:
 
 
 def test_going_on_with_other_settings_or_images_is_refused(whole: Path) -> None:
-    with pytest.raises(UserError, match="batch is 4, was 8"):
-        trained(whole, batch=4)
+    with pytest.raises(UserError, match="batch_size is 4, was 8"):
+        trained(whole, batch_size=4)
     with pytest.raises(UserError, match="width is 4, was 2"):
         train_sagan(pictures(), TINY.replace(width=4), out=whole, device="cpu", **SETTINGS)
     pixels, labels = pictures()
@@ -162,8 +162,8 @@ def test_what_cannot_be_trained_is_refused(tmp_path: Path) -> None:
         train_sagan(pictures(), "gpt2-tiny", out=tmp_path / "a")
     with pytest.raises(UserError, match="did you mean 'steps'"):
         train_sagan(pictures(), TINY, out=tmp_path / "a", step=3)
-    with pytest.raises(UserError, match="batch 1 is below 2"):
-        trained(tmp_path / "a", batch=1)
+    with pytest.raises(UserError, match="batch_size 1 is below 2"):
+        trained(tmp_path / "a", batch_size=1)
     assert not (tmp_path / "a").exists()
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "letter.txt").write_text("mine")

@@ -18,23 +18,22 @@ from anyformer.data.datasets.prepare_detection import prepare_detection
 from anyformer.data.images.preprocessing import ImageSteps
 from anyformer.data.prepared import Given
 from anyformer.data.reopen import reopen
-from anyformer.data.settings import Data, Pictures, Split
+from anyformer.data.settings import Data, ImageSettings, Split
+from anyformer.data.sizes import Sizes
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.average_precision import Objects
-from anyformer.evaluation.facts import evaluation_facts
-from anyformer.evaluation.metrics import main_metric, metrics
-from anyformer.inference.detecting import object_rows
 from anyformer.inference.evaluate import evaluate_run
 from anyformer.inference.prediction_files import predict_files
 from anyformer.objectives import Batch, Detect
+from anyformer.tasks.detect import object_rows
 from anyformer.training.duration import Plan
 from anyformer.training.optim import AdamW
 from anyformer.training.settings import Training
-from anyformer.training.setup.network import Sizes, fitted
 from anyformer.training.step import Engine
+from tests.tasks_by_name import evaluation_facts, fitted, main_metric, metrics
 
 SIDE = 32
-FEW = {"training.steps": 2, "training.batch": 4, "training.eval_every": 2, "model.encoder.stack.depth": 1}
+FEW = {"training.steps": 2, "training.batch_size": 4, "training.eval_every": 2, "model.encoder.stack.depth": 1}
 
 
 def annotated(folder: Path, count: int = 12, names: tuple[str, ...] = ("bright", "dark"), start: int = 0) -> Path:
@@ -63,7 +62,9 @@ def annotated(folder: Path, count: int = 12, names: tuple[str, ...] = ("bright",
 
 def prepared(path: Path, cache: Path, **settings: Any) -> Any:
     said: list[str] = []
-    made = prepare_detection([path], Data(**settings), seed=0, cache=cache, given=Given(), say=said.append)
+    made = prepare_detection(
+        [path], Data(**settings), task="detect", seed=0, cache=cache, given=Given(), say=said.append
+    )
     return made, said
 
 
@@ -98,16 +99,18 @@ def test_files_may_say_what_validates_and_tests(tmp_path: Path) -> None:
 
 def test_sizes_flips_and_colours_are_as_asked(tmp_path: Path) -> None:
     path = annotated(tmp_path / "a", 8)
-    made, _ = prepared(path, tmp_path / "x", pictures=Pictures(size=48, flip=False))
+    made, _ = prepared(path, tmp_path / "x", images=ImageSettings(size=48, flip=False))
     assert made.train.batch([0]).inputs[0].shape == (1, 3, 48, 48) and not made.train.flip
     steps = ImageSteps.from_dict({"image_processor_type": "DetrImageProcessor", "size": {"shortest_edge": 800}})
     assert steps.mean == (0.485, 0.456, 0.406) and steps.to_dict()["size"] == {"shortest_edge": 800}
     other = prepare_detection(
-        [path], Data(), seed=0, cache=tmp_path / "y", given=Given(images=steps), say=lambda _: None
+        [path], Data(), task="detect", seed=0, cache=tmp_path / "y", given=Given(images=steps), say=lambda _: None
     )
     assert other.images is not None and other.images.mean == steps.mean
     with pytest.raises(UserError, match="2 files are given"):
-        prepare_detection([path, path], Data(), seed=0, cache=tmp_path / "z", given=Given(), say=lambda _: None)
+        prepare_detection(
+            [path, path], Data(), task="detect", seed=0, cache=tmp_path / "z", given=Given(), say=lambda _: None
+        )
 
 
 def test_a_run_from_the_file_to_the_boxes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -177,7 +180,7 @@ def test_two_images_are_learned_by_heart() -> None:
         [[[0, 0.3, 0.3, 0.4, 0.4], [1, 0.7, 0.7, 0.2, 0.2]], [[2, 0.5, 0.5, 0.9, 0.3], [-100, 0, 0, 0, 0]]]
     )
     batch = Batch((pixels,), targets, torch.arange(2))
-    training = Training(batch=2, micro_batch=2, precision="fp32", optimizer=AdamW(rate=1e-3, decay=0.0))
+    training = Training(batch_size=2, micro_batch_size=2, precision="fp32", optimizer=AdamW(lr=1e-3, weight_decay=0.0))
     engine = Engine(spec.build(seed=0), Detect(), training, Plan(1000))
     losses = [engine.step(step, [batch]).loss.item() for step in range(20)]
     assert losses[-1] < 0.6 * losses[0]

@@ -231,7 +231,7 @@ def test_out_of_memory_in_the_first_trial_is_said_too(
 ) -> None:
     session = session_of("table", data, tmp_path / "run")
     monkeypatch.setattr("anyformer.training.trainer.measure", lambda *words: torch.empty(2**50))
-    with pytest.raises(NoRoom, match="step 1: out of memory with batch 4; try --set training.micro_batch=2"):
+    with pytest.raises(NoRoom, match="step 1: out of memory with batch 4; try --set training.micro_batch_size=2"):
         session.run()
     session.folder.let_go()
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "failed"

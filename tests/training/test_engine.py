@@ -117,8 +117,8 @@ NETS: dict[str, Callable[[float], Network]] = {
     ),
 }  # fmt: skip
 OBJECTIVES: dict[str, Objective] = {
-    "lm": Causal(), "classify": Classify(weights=(0.5, 1.0, 3.0), smoothing=0.1), "regress": Regression(), "tag": Tag(),
-    "translate": Translate(),
+    "lm": Causal(), "classify": Classify(weights=(0.5, 1.0, 3.0), label_smoothing=0.1), "regress": Regression(),
+    "tag": Tag(), "translate": Translate(),
 }  # fmt: skip
 TASKS = list(NETS)
 
@@ -127,7 +127,13 @@ def engine_for(
     task: str, *, dtype: torch.dtype = torch.float32, dropout: float = 0.0, total: int = 20, **training: Any
 ) -> Engine:
     network = NETS[task](dropout).build(seed=1, dtype=dtype)
-    chosen = {"steps": total, "batch": ROWS, "micro_batch": ROWS, "precision": "fp32", "compile": False} | training
+    chosen = {
+        "steps": total,
+        "batch_size": ROWS,
+        "micro_batch_size": ROWS,
+        "precision": "fp32",
+        "compile": False,
+    } | training
     return Engine(network, OBJECTIVES[task], Training(**chosen), Plan(total))
 
 
@@ -163,19 +169,21 @@ def apart(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
 @pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
 def test_accumulation_equals_the_big_batch(task: str, dtype: torch.dtype, limit: float) -> None:
     """1 x 32, 8 x 4, 32 x 1 and a last part of 2; rows of unlike lengths, so that parts have unlike weights."""
-    whole = gradients(engine_for(task, dtype=dtype, clip=1e9), steps_for(task, ROWS, dtype=dtype)[0])
+    whole = gradients(engine_for(task, dtype=dtype, grad_clip=1e9), steps_for(task, ROWS, dtype=dtype)[0])
     assert len(whole) > 10
     for micro in (1, 4, 6):
         micros = steps_for(task, micro, dtype=dtype)[0]
         assert len(micros) == -(-ROWS // micro)
         assert len({OBJECTIVES[task].weight(batch) for batch in micros}) > 1
-        assert apart(gradients(engine_for(task, dtype=dtype, clip=1e9), micros), whole) <= limit
+        assert apart(gradients(engine_for(task, dtype=dtype, grad_clip=1e9), micros), whole) <= limit
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_a_mean_of_means_would_differ(task: str) -> None:
     """The control: each part divided by its own weight, then the mean of the parts."""
-    whole = gradients(engine_for(task, dtype=torch.float64, clip=1e9), steps_for(task, ROWS, dtype=torch.float64)[0])
+    whole = gradients(
+        engine_for(task, dtype=torch.float64, grad_clip=1e9), steps_for(task, ROWS, dtype=torch.float64)[0]
+    )
     engine = engine_for(task, dtype=torch.float64)
     micros = [m for m in steps_for(task, 4, dtype=torch.float64)[0] if OBJECTIVES[task].weight(m)]
     total = 0.0
@@ -314,7 +322,7 @@ def test_seeds_of_places_do_not_meet() -> None:
 # ---------------------------------------------------------------- saved and put back
 
 HALVES = {
-    "adamw": {}, "layers": {"optimizer": AdamW(layer_rate=0.5)}, "muon": {"optimizer": Muon()}, "ema": {"ema": 0.9},
+    "adamw": {}, "layers": {"optimizer": AdamW(layer_lr_decay=0.5)}, "muon": {"optimizer": Muon()}, "ema": {"ema": 0.9},
     "bf16": {"precision": "bf16"}, "fp16": {"precision": "fp16"},
 }  # fmt: skip
 
@@ -410,18 +418,18 @@ def test_schedules(schedule: Schedule, known: dict[int, float]) -> None:
 def test_what_decays_and_how_fast() -> None:
     network = NETS["translate"](0.0).build(device="meta")
     named = dict(network.named_parameters())
-    groups = AdamW(rate=0.1, decay=0.3).build(network)[0].param_groups
+    groups = AdamW(lr=0.1, weight_decay=0.3).build(network)[0].param_groups
     decayed = {id(p) for group in groups if group["weight_decay"] for p in group["params"]}
     still = {name for name, p in named.items() if id(p) not in decayed}
     assert sum(len(group["params"]) for group in groups) == len(named)
     assert {group["weight_decay"] for group in groups} == {0.3, 0.0}
     assert all(named[name].dim() == 1 or "embed" in name for name in still)
     assert any("embed" in name for name in still) and any(".blocks." in name for name in still)
-    slow = AdamW(rate=1.0, layer_rate=0.5).build(NETS["classify"](0.0).build(device="meta"))[0].param_groups
+    slow = AdamW(lr=1.0, layer_lr_decay=0.5).build(NETS["classify"](0.0).build(device="meta"))[0].param_groups
     assert {group["full"] for group in slow} == {1.0, 0.5, 0.25, 0.125}  # head, second block, first block, table
 
 
-@pytest.mark.parametrize("optimizer", [AdamW(rate=3e-3), Muon(rate=0.02), Muon(rate=0.003)])
+@pytest.mark.parametrize("optimizer", [AdamW(lr=3e-3), Muon(lr=0.02), Muon(lr=0.003)])
 def test_optimizers_learn(optimizer: Optimizer) -> None:
     engine = engine_for("tag", optimizer=optimizer, schedule=Constant(warmup=0), total=40)
     kinds = {type(part).__name__ for part in engine.optimizers}
@@ -433,7 +441,7 @@ def test_optimizers_learn(optimizer: Optimizer) -> None:
 def test_clipping_limits_a_step() -> None:
     figures = []
     for clip in (1e9, 1e-3):
-        engine = engine_for("lm", clip=clip, optimizer=AdamW(rate=1e-3, eps=1.0, decay=0.0))
+        engine = engine_for("lm", grad_clip=clip, optimizer=AdamW(lr=1e-3, eps=1.0, weight_decay=0.0))
         before = [p.detach().clone() for p in engine.parameters]
         engine.step(0, steps_for("lm", ROWS)[0])
         figures.append(sum(float((p.detach() - b).norm()) for p, b in zip(engine.parameters, before, strict=True)))

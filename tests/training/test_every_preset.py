@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from anyformer.core.towers import Towers
+from anyformer.data.sizes import Sizes
 from anyformer.errors import UserError
 from anyformer.nets.sagan import SAGAN
 from anyformer.presets import PRESETS, preset, preset_names
-from anyformer.training.setup.network import Sizes, network
 from tests.cli import made
 from tests.cli.trying import done, run, standing_in
+from tests.tasks_by_name import network
 from tests.training.test_detection import annotated
 from tests.training.test_signals import clips, waves
 from tests.training.tiny import write_pictures
@@ -35,7 +36,7 @@ def head_of(path: Path) -> Path:
 
 
 def pairs(folder: Path) -> list[str]:
-    return [head_of(made.pairs(folder)).name, "--set", "objective.beams=2"]
+    return [head_of(made.pairs(folder)).name, "--set", "objective.num_beams=2"]
 
 
 def objects(folder: Path) -> list[str]:
@@ -79,7 +80,7 @@ KINDS: dict[str, Kind] = {
     "reviews": ("classify", Sizes(parts=["text"], vocab=99, length=16, classes=2), reviews),
     "table": ("classify", Sizes(parts=["table"], numbers=2, categories=[4], classes=3), table),
     "pictures": ("classify", Sizes(parts=["image"], image=12, classes=2), pictures),
-    "clips": ("classify", Sizes(parts=["sound"], rate=1000, samples=290, loudness=[0.0, 1.0], classes=2), clips),
+    "clips": ("classify", Sizes(parts=["audio"], sample_rate=1000, samples=290, loudness=[0.0, 1.0], classes=2), clips),
 }
 ONLY_TWO_STREAMS = "captions"  # any reader of text or images also takes both in one sequence; it has a kind of its own
 
@@ -118,7 +119,7 @@ def test_every_preset_has_a_tiny_twin() -> None:
 @pytest.mark.parametrize(("name", "kind"), CELLS)
 def test_it_trains_goes_on_is_judged_and_answers(name: str, kind: str, tmp_path: Path) -> None:
     words = KINDS[kind][2](tmp_path)
-    few = ["--set", "training.threads=1", "--set", "training.workers=0", "--set", "training.batch=4", "--quiet"]
+    few = ["--set", "training.threads=1", "--set", "training.workers=0", "--set", "training.batch_size=4", "--quiet"]
     with standing_in(tmp_path):
         done("train", *words, "--preset", name, "--out", "run", "--device", "cpu", "--steps", "2", *few)
         done("resume", "run", "--set", "training.steps=3", "--allow-change", "steps", "--quiet")

@@ -16,7 +16,12 @@ def test_experts_train_on_a_text_by_their_name(tmp_path: Path, capsys: pytest.Ca
     words = "the a small old red cat dog bird sees likes follows and but".split()
     book, out = tmp_path / "book.txt", tmp_path / "run"
     book.write_text("\n".join(" ".join(draw.choices(words, k=12)) + "." for _ in range(200)), encoding="utf-8")
-    settings = ["training.steps=30", "training.batch=8", "data.words.kind=char", "data.words.length=32"]
+    settings = [
+        "training.steps=30",
+        "training.batch_size=8",
+        "data.tokenizer.kind=char",
+        "data.tokenizer.max_length=32",
+    ]
     given = [word for setting in settings for word in ("--set", setting)]
     assert main(["train", str(book), "--preset", name, "--out", str(out), "--device", "cpu", "--quiet", *given]) == 0
     opened = anyformer.load(out)

@@ -19,7 +19,7 @@ from anyformer.training.train import train
 
 RECORDED = Path(__file__).parent / "golden.json"
 SAME = ("processor", "capability", "torch", "machine", "details")  # what the bits depend on
-COMMON = {"training.steps": 30, "training.threads": 1, "training.eval_every": 15, "training.batch": 8}
+COMMON = {"training.steps": 30, "training.threads": 1, "training.eval_every": 15, "training.batch_size": 8}
 
 
 def text(folder: Path) -> Path:
@@ -56,7 +56,7 @@ def curve(kind: str, folder: Path) -> list[float]:
     """The losses of a short training on a corpus made here."""
     if kind == "text":
         run = train(text(folder), "lm", "gpt2-tiny", device="cpu", out=folder / "run", progress="none", quiet=True,
-                    settings=COMMON | {"data.words.kind": "char", "data.words.length": 32,
+                    settings=COMMON | {"data.tokenizer.kind": "char", "data.tokenizer.max_length": 32,
                                        "model.stack.block.dropout": 0.1})  # fmt: skip
     else:
         run = train(table(folder), "regress", "ft-transformer-tiny", "value", device="cpu", out=folder / "run",

@@ -18,7 +18,7 @@ from anyformer.training import train as job
 from anyformer.training.best import Standing
 from tests.cli import made
 
-FEW = {"training.steps": 2, "training.threads": 1, "training.batch": 4}
+FEW = {"training.steps": 2, "training.threads": 1, "training.batch_size": 4}
 OWN = Model(embed=Tokens(vocab=7), stack=Stack(width=16, depth=1, block=Block(mixer=Attention(heads=2))),
             head=Pooled(classes=2))  # fmt: skip
 
@@ -130,7 +130,7 @@ def test_patience_is_passes_and_not_evaluations(tmp_path: Path) -> None:
     """Judged after every step, a table of 40 steps a pass is not given up after nine of them."""
     run = anyformer.train(made.flowers(tmp_path), target="kind", out=tmp_path / "run", device="cpu", quiet=True,
                           settings={"training.steps": 25, "training.eval_every": 1, "training.threads": 1,
-                                    "training.optimizer.rate": 1e-30, "training.batch": 4})  # fmt: skip
+                                    "training.optimizer.lr": 1e-30, "training.batch_size": 4})  # fmt: skip
     assert run.facts["step"] == 25
 
 

@@ -10,8 +10,9 @@ import torch
 
 import anyformer
 from anyformer import LRNet, Maps, Model, Patches, Pooled, ResNet, VisualTransformer
-from anyformer.training.setup.network import Sizes, network
+from anyformer.data.sizes import Sizes
 from tests.cli.trying import done
+from tests.tasks_by_name import network
 from tests.training.tiny import write_pictures
 
 NAMES = ("lr-net-50-tiny", "resnet-50-tiny", "vt-resnet-tiny", "pyramid-small-tiny")
@@ -25,7 +26,7 @@ def images(size: int | tuple[int, int], channels: int, classes: int = 5) -> Size
 def test_one_command_trains_and_another_predicts(name: str, tmp_path: Path) -> None:
     write_pictures(tmp_path / "pictures")
     out = tmp_path / "run"
-    steps = ("--set", "training.steps=8", "--set", "training.threads=1", "--set", "training.batch=8")
+    steps = ("--set", "training.steps=8", "--set", "training.threads=1", "--set", "training.batch_size=8")
     done("train", tmp_path / "pictures", "--preset", name, "--out", out, "--progress", "none", "--device", "cpu",
          "--set", "training.workers=0", *steps)  # fmt: skip
     said = done("predict", out, tmp_path / "pictures" / "dark" / "00.png")

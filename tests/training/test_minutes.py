@@ -110,7 +110,7 @@ MINUTES = 0.25
 ALLOWED = 2.0  # seconds for starting and for closing the folder, which a plan cannot foresee
 WORDS = ["train", "book.txt", "--minutes", str(MINUTES), "--progress", "none", "--device", "cpu", "--set",
          "training.threads=1", "--set", "training.keep=1000", "--set", "model.stack.depth=1", "--set",
-         "model.stack.width=32", "--set", "data.words.kind=char", "--set", "data.words.length=24"]  # fmt: skip
+         "model.stack.width=32", "--set", "data.tokenizer.kind=char", "--max-length", "24"]  # fmt: skip
 
 
 @contextmanager

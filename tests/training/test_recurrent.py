@@ -10,8 +10,8 @@ import pytest
 from anyformer import Convolution, Mixer, NoRelative, Predictor, Recurrent
 from anyformer.training.train import Run, train
 
-STEPS = {"training.steps": 16, "training.batch": 8, "training.eval_every": 16, "training.threads": 1,
-         "training.workers": 0, "training.optimizer.rate": 5e-3, "training.schedule.warmup": 2.0}  # fmt: skip
+STEPS = {"training.steps": 16, "training.batch_size": 8, "training.eval_every": 16, "training.threads": 1,
+         "training.workers": 0, "training.optimizer.lr": 5e-3, "training.schedule.warmup": 2.0}  # fmt: skip
 COLOURS = {"red": "rot", "green": "grün", "blue": "blau", "black": "schwarz"}
 THINGS = {"door": "Tor", "house": "Haus", "cat": "Tier", "very small stone": "ganz kleines Steinchen"}
 ENDS = {"is here": "ist hier", "was there": "war da", "comes": "kommt", "is old and grey": "ist alt und grau"}
@@ -41,13 +41,13 @@ def written(path: Path, lines: list[str]) -> Path:
 
 def test_a_language_model_writes(tmp_path: Path) -> None:
     book = written(tmp_path / "book.txt", ENGLISH * 4)
-    _, model = tried([book], "lm", "lstm-lm-tiny", tmp_path / "run", **{"data.words.length": 32})
+    _, model = tried([book], "lm", "lstm-lm-tiny", tmp_path / "run", **{"data.tokenizer.max_length": 32})
     assert len(model.generate(["a red "], max_new_tokens=5)) == 1
 
 
 def test_a_translator_reads_and_writes(tmp_path: Path) -> None:
     files = [written(tmp_path / "train.en", ENGLISH), written(tmp_path / "train.de", GERMAN)]
-    _, model = tried(files, "translate", "bahdanau-seq2seq-tiny", tmp_path / "run", **{"objective.beams": 2})
+    _, model = tried(files, "translate", "bahdanau-seq2seq-tiny", tmp_path / "run", **{"objective.num_beams": 2})
     assert len(model.predict(["a red door", "a blue very small stone"])) == 2
 
 

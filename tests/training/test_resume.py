@@ -233,7 +233,7 @@ def test_killed_around_the_steps_it_is_finished_up(
 
 def test_stopped_early_and_killed_it_does_not_train_on(place: Path, nursery: Nursery) -> None:
     case = CASES["table"]
-    early = {"training__patience": 0.5, "training__eval_every": 1, "training__optimizer__rate": 1e-30}
+    early = {"training__patience": 0.5, "training__eval_every": 1, "training__optimizer__lr": 1e-30}
     expect(nursery, case.train("whole", **early), place, 0)
     assert logged(place / "whole")[-1] == 4
     expect(nursery, case.train("run", **early), place, KILLED, "kill@saved:3")
@@ -311,10 +311,10 @@ def test_what_changed_is_announced_or_refused(place: Path, nursery: Nursery) -> 
     said = expect(nursery, resume("run"), place, KILLED, "kill@saved:1")
     assert "threads is 2, was 1: the rest may differ in the last bits" in said
     assert "was abacus" in said
-    change(run, "clip", 7.0)
+    change(run, "grad_clip", 7.0)
     said = expect(nursery, resume("run"), place, 2)
-    assert "training.clip is 7.0, was 1.0 at step" in said and said.count("error:") == 1
-    change(run, "clip", 1.0)
+    assert "training.grad_clip is 7.0, was 1.0 at step" in said and said.count("error:") == 1
+    change(run, "grad_clip", 1.0)
     said = expect(nursery, resume("run"), place, KILLED, "kill@saved:1")
     assert "may differ" not in said
 
@@ -339,9 +339,9 @@ def test_a_bad_disk_ends_with_4_and_the_run_goes_on(
 def test_out_of_memory_names_three_ways_down(place: Path, nursery: Nursery) -> None:
     said = expect(nursery, CASES["text"].train("run"), place, 4, "oom@step:14")
     error = next(line for line in said.splitlines() if line.startswith("error:"))
-    assert "step 5: out of memory with batch 4 x length 24" in error and "training.micro_batch=2" in error
+    assert "step 5: out of memory with batch 4 x length 24" in error and "training.micro_batch_size=2" in error
     assert [line.strip() for line in said.splitlines() if line.startswith("  or ")][:3] == [
-        "or --set data.words.length=12", "or --set training.precision=bf16", "or a smaller --preset",
+        "or --set data.tokenizer.max_length=12", "or --set training.precision=bf16", "or a smaller --preset",
     ]  # fmt: skip
     assert steps_of(place / "run") == [3] and logged(place / "run") == [1, 2, 3, 4]
 

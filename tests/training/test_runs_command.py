@@ -47,7 +47,7 @@ def make(folder: Path, name: str, steps: int = 100, pace: float = 30, **facts) -
         "host": socket.gethostname(), "reason": "",
     }  # fmt: skip
     (path / "run.json").write_text(json.dumps(known | facts))
-    (path / "config.yaml").write_text(f"task: classify\ntraining: {{batch: {steps}, seed: 0}}\n")
+    (path / "config.yaml").write_text(f"task: classify\ntraining: {{batch_size: {steps}, seed: 0}}\n")
     return path
 
 
@@ -213,11 +213,11 @@ def test_compare_is_a_table_the_differences_and_one_plot(home, capsys):
     make(home, "b", steps=200, total=200, pace=90)
     assert call("compare", "a", "b") == 0
     out = capsys.readouterr().out
-    assert "training.batch" in out and "training.seed" not in out and "valid loss" in out and "\x1b" not in out
+    assert "training.batch_size" in out and "training.seed" not in out and "valid loss" in out and "\x1b" not in out
     plot = out[out.index("valid loss") :].splitlines()[1:-1]
     assert any("1" in line.split("|")[-1] for line in plot) and any("2" in line.split("|")[-1] for line in plot)
     assert call("compare", "a", "b", "--json") == 0
-    assert [run["settings"]["training.batch"] for run in json.loads(capsys.readouterr().out)] == [100, 200]
+    assert [run["settings"]["training.batch_size"] for run in json.loads(capsys.readouterr().out)] == [100, 200]
     assert differences([{"a": 1}, {"a": 1}]) == {}
 
 

@@ -15,11 +15,12 @@ import pytest
 import torch
 
 from anyformer import load
+from anyformer.data.sizes import Sizes
 from anyformer.objectives import Batch
 from anyformer.objectives.forecast import Forecasting
 from anyformer.presets import preset
-from anyformer.training.setup.network import Sizes, default_preset, network
 from tests.cli.trying import done, run, standing_in
+from tests.tasks_by_name import default_preset, network
 
 SMALL = ["--steps", "12", "--set", "training.threads=1", "--progress", "none", "--device", "cpu"]
 
@@ -74,7 +75,7 @@ def test_recordings_train_evaluate_and_predict(tmp_path: Path) -> None:
         assert judged["accuracy"] > 0.9
         save(tmp_path / "new.wav", 65, 250)
         said = done("predict", "run", "new.wav", "--device", "cpu").out.splitlines()
-        assert said[0] == "sound,prediction,probability" and said[1].startswith("new.wav,low")
+        assert said[0] == "audio,prediction,probability" and said[1].startswith("new.wav,low")
         (tmp_path / "bad.wav").write_bytes(b"junk")
         refused = run("predict", "run", "bad.wav", "--device", "cpu")
         assert refused.code == 2 and len(refused.errors) == 1 and "bad.wav" in refused.errors[0]
@@ -106,7 +107,7 @@ def test_a_series_trains_evaluates_and_foresees(tmp_path: Path) -> None:
 @pytest.mark.parametrize("labels", [False, True], ids=["alone", "labelled"])
 def test_proteins_train_evaluate_and_predict(tmp_path: Path, labels: bool) -> None:
     with standing_in(tmp_path):
-        found = trained([*proteins(tmp_path, labels=labels), "--set", "data.words.length=32"])
+        found = trained([*proteins(tmp_path, labels=labels), "--set", "data.tokenizer.max_length=32"])
         assert found["task"] == ("classify" if labels else "lm")
         if not labels:
             assert found["metrics"]["valid"]["perplexity"] < 22  # fewer than there are residues
@@ -123,12 +124,12 @@ def test_proteins_train_evaluate_and_predict(tmp_path: Path, labels: bool) -> No
 
 @pytest.mark.quick
 def test_networks_fit_the_data() -> None:
-    heard = Sizes(parts=["sound"], rate=8000, samples=7999, loudness=[-3.0, 2.0], classes=4)
+    heard = Sizes(parts=["audio"], sample_rate=8000, samples=7999, loudness=[-3.0, 2.0], classes=4)
     assert default_preset("classify", heard, gpu=False) == "sound-mini"
     for name in ("sound-mini", "ast-tiny", "ast-small"):
         spec: Any = network(name, "classify", heard)
         assert spec.embed.samples >= 7999 and spec.embed.samples - 7999 < spec.embed.step
-        assert (spec.embed.rate, spec.embed.mels, spec.embed.mean, spec.head.classes) == (8000, 64, -3.0, 4)
+        assert (spec.embed.sample_rate, spec.embed.mels, spec.embed.mean, spec.head.classes) == (8000, 64, -3.0, 4)
         assert spec.build(seed=0)(torch.zeros(2, 7999), torch.tensor([7999, 5])).logits.shape == (2, 4)
     series = Sizes(parts=["series"], length=12, numbers=5, outputs=3)
     assert default_preset("forecast", series, gpu=True) == "patchtst-small"

@@ -42,15 +42,16 @@ def resume(out: str) -> list[str]:
 # Dropout, augmentation, blending, accumulation, a running mean and patience are on somewhere, workers 0 and 2.
 CASES = {
     "text": Case(("book.txt",), {
-        "data.words.kind": "char", "data.words.length": 24, "training.batch": 12, "training.micro_batch": 4,
-        "model.stack.block.dropout": 0.1, "training.workers": 0, "training.eval_every": 6,
+        "data.tokenizer.kind": "char", "data.tokenizer.max_length": 24, "training.batch_size": 12,
+        "training.micro_batch_size": 4, "model.stack.block.dropout": 0.1, "training.workers": 0,
+        "training.eval_every": 6,
     }),
     "image": Case(("pictures",), {
-        "training.batch": 6, "objective.mixup": 0.4, "objective.cutmix": 0.5, "training.workers": 2,
+        "training.batch_size": 6, "objective.mixup": 0.4, "objective.cutmix": 0.5, "training.workers": 2,
         "training.ema": 0.9, "model.stack.block.drop_path": 0.1, "model.stack.block.dropout": 0.1,
     }),
     "table": Case(("table.csv",), {
-        "training.batch": 12, "training.micro_batch": 4, "training.workers": 2, "training.average": 2,
+        "training.batch_size": 12, "training.micro_batch_size": 4, "training.workers": 2, "training.average": 2,
         "training.keep": 2, "training.patience": 50,
     }, words=("--target", "y")),
 }  # fmt: skip

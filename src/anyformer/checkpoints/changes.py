@@ -24,7 +24,7 @@ from anyformer.errors import UserError, did_you_mean
 from anyformer.kernels.quantise import check_whole
 from anyformer.mixers.attention import Attention
 from anyformer.mixers.cross import Cross
-from anyformer.positions import Alibi, Buckets, Dynamic, Learned, Linear, NoRelative, Rope, Shaw, Sinusoid
+from anyformer.positions import Alibi, Buckets, DynamicScaling, Learned, LinearScaling, NoRelative, Rope, Shaw, Sinusoid
 from anyformer.slots import HeadSizes, Network, Position, Relative
 
 Weights = dict[str, Tensor]
@@ -230,14 +230,14 @@ def stretch_rope(rope: Rope, length: int, trained: int | None) -> tuple[Rope, st
         return rope, f"rotary positions have no limit; {NOTHING}; {unknown}"
     if length <= trained:
         return rope, f"rotary positions have no limit and were trained on {trained} tokens; {NOTHING}"
-    if isinstance(rope.scaling, Dynamic):
+    if isinstance(rope.scaling, DynamicScaling):
         return rope, f"rotary positions stretch by themselves beyond {rope.scaling.original} tokens; {NOTHING}"
-    if rope.scaling is not None and not isinstance(rope.scaling, Linear):
+    if rope.scaling is not None and not isinstance(rope.scaling, LinearScaling):
         raise UserError(f"rotary positions are stretched already, by {type(rope.scaling).__name__}",
                         where="--max-length", fix=f"give at most {trained}")  # fmt: skip
     stretch = length / trained
     before = 1.0 if rope.scaling is None else rope.scaling.factor
-    longer = rope.replace(scaling=Linear(factor=before * stretch))
+    longer = rope.replace(scaling=LinearScaling(factor=before * stretch))
     return longer, f"rotary positions divided by {stretch:g}, for {length} tokens instead of {trained}; {TUNE}"
 
 

@@ -11,7 +11,7 @@ from anyformer.core.building import with_memory
 from anyformer.embeds.patches import Patches
 from anyformer.errors import UserError
 from anyformer.kernels.quantise import check_whole
-from anyformer.positions.grid import Grid, GridTable, resize
+from anyformer.positions.grid import Grid, GridModule, resize
 from anyformer.spec import replace_in
 
 
@@ -54,6 +54,6 @@ def resize_images(spec: Any, model: nn.Module, size: int | tuple[int, int]) -> t
     return changed, new
 
 
-def grids(model: nn.Module) -> dict[str, GridTable]:
+def grids(model: nn.Module) -> dict[str, GridModule]:
     """Every table of grid positions, by the name of its parameter."""
-    return {f"{path}.table.weight": part for path, part in model.named_modules() if isinstance(part, GridTable)}
+    return {f"{path}.table.weight": part for path, part in model.named_modules() if isinstance(part, GridModule)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from dataclasses import dataclass
+from itertools import permutations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +21,11 @@ Task = Annotated[str | None, typer.Option(help="lm, classify, regress, tag, tran
 Preset = Annotated[str | None, typer.Option(help="A named model; see: anyformer presets.")]
 Start = Annotated[Path | None, typer.Option("--from", help="A model folder or run to fine-tune.")]
 Steps = Annotated[int | None, typer.Option(help="Number of steps.")]
-Minutes = Annotated[float | None, typer.Option(help="Time to train for, in place of steps.")]
+Epochs = Annotated[float | None, typer.Option(help="Passes over the training rows, in place of steps.")]
+Minutes = Annotated[float | None, typer.Option(help="Time to train for at most.")]
+LearningRate = Annotated[float | None, typer.Option("--lr", help="Learning rate after the warm-up.")]
+BatchSize = Annotated[int | None, typer.Option(help="Rows a step.")]
+MaxLength = Annotated[int | None, typer.Option(help="Tokens of a row at most, or of a window of text.")]
 Seed = Annotated[int | None, typer.Option(help="Everything random follows from it.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda[:N] or mps.")]
 Valid = Annotated[list[Path] | None, typer.Option(help="A file to validate on, in place of a share.")]
@@ -28,17 +33,15 @@ Test = Annotated[list[Path] | None, typer.Option(help="A file to test on, in pla
 SplitColumn = Annotated[str | None, typer.Option(help="A column that says train, valid or test.")]
 Group = Annotated[str | None, typer.Option(help="Rows with equal values here stay on one side.")]
 Time = Annotated[str | None, typer.Option(help="The latest rows by this column validate and test.")]
-Types = Annotated[list[str] | None, typer.Option(help="column=number|category|text|date|image|sound|skip.")]
+Types = Annotated[list[str] | None, typer.Option(help="column=number|category|text|date|image|audio|skip.")]
 Inputs = Annotated[list[str] | None, typer.Option(help="A column to learn from; all if none is named.")]
 Settings = Annotated[Path | None, typer.Option("--config", help="A YAML file of settings, as a run's config.yaml.")]
-Set = Annotated[list[str] | None, typer.Option("--set", help="path=value, e.g. training.batch=16.")]
+Set = Annotated[list[str] | None, typer.Option("--set", help="path=value, e.g. training.batch_size=16.")]
 
 
+LENGTH = ("training.steps", "training.epochs", "training.minutes")
 # What is typed puts away what the file says of the other: the length of a run, and what was decided from the batch.
-REPLACES = (
-    ("training.steps", "training.minutes"), ("training.minutes", "training.steps"),
-    ("training.batch", "training.micro_batch"),
-)  # fmt: skip
+REPLACES = (*permutations(LENGTH, 2), ("training.batch_size", "training.micro_batch_size"))
 
 
 @dataclass
@@ -50,7 +53,11 @@ class Asked:
     preset: str | None = None
     start: Path | None = None
     steps: int | None = None
+    epochs: float | None = None
     minutes: float | None = None
+    lr: float | None = None
+    batch_size: int | None = None
+    max_length: int | None = None
     seed: int | None = None
     device: str = "auto"
     valid: list[Path] | None = None
@@ -71,7 +78,9 @@ class Asked:
             "data.split.valid_file": tuple(map(str, self.valid or ())) or None,
             "data.split.test_file": tuple(map(str, self.test or ())) or None,
             "data.split.column": self.split_column, "data.split.group": self.group, "data.split.time": self.time,
-            "training.steps": self.steps, "training.minutes": self.minutes, "training.seed": self.seed,
+            "training.steps": self.steps, "training.epochs": self.epochs, "training.minutes": self.minutes,
+            "training.optimizer.lr": self.lr, "training.batch_size": self.batch_size, "training.seed": self.seed,
+            "data.tokenizer.max_length": self.max_length,
         }  # fmt: skip
         return {name: value for name, value in found.items() if value is not None}
 

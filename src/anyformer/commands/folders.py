@@ -82,7 +82,7 @@ def generate(
     alone = chosen.num_beams == 1 and chosen.num_return_sequences == 1
     watch = Watch(predictor, text, shown=alone and not as_json)
     hear = watch.hear if chosen.num_beams == 1 else None
-    result = predictor.decode(text, given, on_token=hear, draft=writer, json_schema=schema, regex=regex)
+    result = predictor.run_generation(text, given, on_token=hear, draft=writer, json_schema=schema, regex=regex)
     rates, answer = watch.end(result), predictor.texts(result)
     if as_json:
         rate = {"load_seconds": round(opened - started, 3), **rates.facts()}
@@ -272,11 +272,13 @@ def announce_length(predictor: Predictor, length: int) -> None:
 
 def check_writes(predictor: Predictor, folder: Path) -> None:
     """A model that was trained to answer rows is asked by another verb."""
+    from anyformer.tasks import find
+
     kept = predictor.preprocess
-    if kept is not None and kept.task not in ("lm", "translate"):
-        what = {"classify": "names classes", "regress": "gives numbers", "tag": "tags words"}.get(kept.task, kept.task)
+    task = None if kept is None else find(kept.task)
+    if task is not None and not task.writes_text:
         fix = f"anyformer predict {folder} FILE"
-        raise UserError(f"this model {what} and does not write text", where=str(folder), fix=fix)
+        raise UserError(f"this model {task.verb} and does not write text", where=str(folder), fix=fix)
 
 
 def layers_of(text: str | None) -> list[int] | None:

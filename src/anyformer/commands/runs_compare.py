@@ -84,7 +84,7 @@ def picture(chosen: Sequence[Found], pasts: Sequence[History], name: str, split:
 
 
 def settings_of(run: Found) -> dict[str, Any]:
-    """The run's config, flat: `training.batch` -> 32. A config that cannot be read has no settings."""
+    """The run's config, flat: `training.batch_size` -> 32. A config that cannot be read has no settings."""
     import yaml
 
     from anyformer.safe_read import read_text

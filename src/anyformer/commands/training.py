@@ -30,7 +30,7 @@ Progress = Annotated[str, typer.Option(help="auto, bar, lines or none.")]
 StdinFormat = Annotated[
     str | None, typer.Option("--format", help="What - holds: csv, tsv, jsonl, json, parquet, txt or conll.")
 ]
-Batch = Annotated[int, typer.Option(min=1, help="Rows at a time.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Rows at a time.")]
 MODES = ("auto", "bar", "lines", "none")
 
 
@@ -42,7 +42,11 @@ def train(
     start: asking.Start = None,
     out: Annotated[Path | None, typer.Option(help="A new folder for the run; runs/... if not given.")] = None,
     steps: asking.Steps = None,
+    epochs: asking.Epochs = None,
     minutes: asking.Minutes = None,
+    lr: asking.LearningRate = None,
+    batch_size: asking.BatchSize = None,
+    max_length: asking.MaxLength = None,
     seed: asking.Seed = None,
     device: asking.Device = "auto",
     valid: asking.Valid = None,
@@ -74,8 +78,8 @@ def train(
     configure_messages(quiet)
     refuse_settings(data)
     asked = Asked(
-        target, task, preset, start, steps, minutes, seed, device, valid, test, split_column, group, time, types,
-        inputs, config, settings,
+        target, task, preset, start, steps, epochs, minutes, lr, batch_size, max_length, seed, device, valid, test,
+        split_column, group, time, types, inputs, config, settings,
     )  # fmt: skip
     request = asked.request(list(data), out)
     if dry_run:
@@ -125,6 +129,8 @@ def rehearsed(request: Request, *, as_json: bool, quiet: bool) -> None:
 
 def resume(
     run: Run,
+    steps: Annotated[int | None, typer.Option(help="Another number of steps in all.")] = None,
+    lr: Annotated[float | None, typer.Option("--lr", help="Another learning rate from here on.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="path=value, e.g. training.save_every=50.")
     ] = None,
@@ -141,7 +147,8 @@ def resume(
     \b
     Example:
       anyformer resume runs/2026-01-31_120000-book-3f9a1c
-      anyformer resume RUN --set training.steps=2000 --allow-change steps
+      anyformer resume RUN --steps 2000
+      anyformer resume RUN --set training.patience=5 --allow-change patience
     """
     from anyformer.training.setup.changes import change_run
     from anyformer.training.setup.settings_file import parsed
@@ -150,8 +157,11 @@ def resume(
     check_mode(progress)
     configure_messages(quiet)
     say = messages(quiet)
-    if settings or allow_change:
-        change_run(run, parsed(settings or []), allow_change or [], say)
+    # An option of its own is allowed by being typed: who writes --steps knows that the run becomes another.
+    asked = {"training.steps": steps, "training.optimizer.lr": lr}
+    named = {path: value for path, value in asked.items() if value is not None}
+    if settings or allow_change or named:
+        change_run(run, parsed(settings or []) | named, [*(allow_change or []), *named], say)
     done = go_on(run, say=say, progress=shown(progress, quiet), quiet=quiet, device=device)
     conclude(done, as_json=as_json, quiet=quiet)
 
@@ -163,7 +173,7 @@ def evaluate(
     ] = None,
     format: StdinFormat = None,
     device: asking.Device = "auto",
-    batch: Batch = 64,
+    batch_size: BatchSize = 64,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -178,7 +188,7 @@ def evaluate(
 
     configure_messages(quiet)
     with with_standard_input(data or (), format) as files:
-        found = evaluate_run(run, files, device=device, batch=batch, say=messages(quiet))
+        found = evaluate_run(run, files, device=device, batch=batch_size, say=messages(quiet))
     if as_json:
         write(json.dumps(found))
         return
@@ -198,7 +208,7 @@ def predict(
     ] = False,
     format: StdinFormat = None,
     device: asking.Device = "auto",
-    batch: Batch = 64,
+    batch_size: BatchSize = 64,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a row, each on a line of its own.")] = False,
     quiet: Quiet = False,
 ) -> None:
@@ -214,7 +224,7 @@ def predict(
 
     configure_messages(quiet)
     with with_standard_input(data, format) as files:
-        text = predict_files(run, files, out, device=device, batch=batch, as_json=as_json, say=messages(quiet),
+        text = predict_files(run, files, out, device=device, batch=batch_size, as_json=as_json, say=messages(quiet),
                              on_bad_rows="skip" if skip_bad_rows else "error")  # fmt: skip
     if text is not None:
         write(text)

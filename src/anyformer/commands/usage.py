@@ -13,13 +13,15 @@ OTHER_OPTIONS = {
     "--preset": ("model", "model_name", "arch", "architecture", "size"),
     "--from": ("checkpoint", "ckpt", "pretrained", "finetune", "init_from", "model_name_or_path", "weights", "start"),
     "--target": ("label", "labels", "label_column", "target_column", "y"),
-    "--steps": ("epochs", "num_epochs", "num_train_epochs", "n_epochs", "max_epochs", "epoch", "max_steps",
-                "num_steps", "max_iters", "iterations", "iters"),
+    "--epochs": ("num_epochs", "num_train_epochs", "n_epochs", "max_epochs", "epoch", "passes"),
+    "--steps": ("max_steps", "num_steps", "max_iters", "iterations", "iters"),
+    "--lr": ("rate", "learning_rate", "max_lr", "base_lr"),
+    "--max-length": ("length", "max_len", "max_seq_len", "max_seq_length", "seq_len", "block_size", "context_length"),
     "--minutes": ("max_time", "time_limit", "hours"),
     "--seconds": ("max_time", "time_limit"),
     "--seed": ("random_state", "random_seed"),
     "--device": ("gpu", "cuda", "gpus", "cpu", "accelerator"),
-    "--batch": ("batch_size", "bs", "eval_batch_size"),
+    "--batch-size": ("batch", "bs", "eval_batch_size", "train_batch_size", "per_device_train_batch_size"),
     "--valid": ("val", "validation", "dev", "valid_file", "validation_file", "val_file", "eval_file"),
     "--test": ("test_file",),
     "--inputs": ("features", "columns", "input"),
@@ -38,7 +40,6 @@ OTHER_OPTIONS = {
     "--config": ("settings", "yaml", "config_file"),
     "--help": ("h", "usage"),
 }  # fmt: skip
-NO_EPOCHS = " (the length of a run is given in steps, not in epochs)"
 
 
 def explain_usage(message: str, given: Sequence[str], options: dict[str, list[str]]) -> str:
@@ -94,7 +95,7 @@ def option_meant(typed: str, verb: str, given: Sequence[str], options: dict[str,
     slip = next((choice for choice in known if one_edit(name, plain(choice))), None)
     option = next((option for option, names in OTHER_OPTIONS.items() if name in names and option in known), None)
     if option is not None:
-        return f"did you mean '{option}'?" + (NO_EPOCHS if option == "--steps" and "epoch" in name else "")
+        return f"did you mean '{option}'?"
     if slip is not None:
         return f"did you mean '{slip}'?"
     if "--set" in known and (path := setting_meant(name)):
@@ -126,7 +127,7 @@ def nearest_option(typed: str, known: Sequence[str]) -> str | None:
 
 def setting_meant(name: str) -> str | None:
     """The setting that a name of other programs, or its own last name, stands for."""
-    from anyformer.training.setup.other_names import setting_called
+    from anyformer.other_names import setting_called
 
     if (path := setting_called(name)) is not None:
         return path

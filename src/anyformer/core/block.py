@@ -27,17 +27,29 @@ class Block(Spec):
     """
 
     mixer: Mixer
+    """What mixes tokens: attention, convolution, recurrence."""
     feed: Feed | None = field(default_factory=MLP)
+    """The feed-forward network after the mixer, or null for none."""
     norm: Norm = field(default_factory=LayerNorm)
+    """Norm of the branches."""
     mixer_norm: Norm | None = None
+    """Norm around the mixer where it differs from `norm`."""
     place: Place = "pre"
+    """Where the norms sit: before the branch (pre), after the sum (post), and so on."""
     order: Literal["serial", "parallel"] = "serial"
+    """Branches one after the other, or both from one input (parallel, GPT-NeoX)."""
     relative: Relative = field(default_factory=NoRelative)
+    """Relative positions used by the mixer."""
     cross: Mixer | None = None
+    """Cross-attention between mixer and feed; none if not given."""
     residual: bool = True
+    """Whether a branch is added to its input."""
     dropout: float = 0.0
+    """Dropout probability of each branch's output."""
     layer_scale: float | None = None
+    """Starting value of a learned factor a channel on each branch; none if not given."""
     drop_path: float = 0.0
+    """Share of rows that skip a branch in the last layer, growing from 0 at the first."""
 
     def check(self) -> None:
         if not self.mixer.takes_relative and not isinstance(self.relative, NoRelative):

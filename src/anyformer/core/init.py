@@ -25,8 +25,8 @@ from torch import Tensor, nn
 
 from anyformer.core.own_init import Starting
 from anyformer.core.residual import Residual
-from anyformer.mixers.attention import SelfAttention
-from anyformer.mixers.cross import CrossAttention
+from anyformer.mixers.attention import AttentionModule
+from anyformer.mixers.cross import CrossModule
 
 Init = Literal["gpt2", "bert", "xavier", "t5", "table"]
 STD = 0.02
@@ -137,8 +137,8 @@ def table(p: Tensor, scheme: Init, generator: torch.Generator | None) -> None:
 def shrink_queries(module: nn.Module) -> None:
     """T5 leaves 1/sqrt(C) out of its scores and puts it into the start of the queries instead."""
     for child in module.modules():
-        if isinstance(child, SelfAttention):
+        if isinstance(child, AttentionModule):
             rows = child.qkv.weight.view(child.sizes.groups, -1, child.qkv.in_features)
             rows[:, : child.sizes.per_group * child.sizes.channels] *= child.sizes.channels**-0.5
-        elif isinstance(child, CrossAttention):
+        elif isinstance(child, CrossModule):
             child.q.weight *= child.sizes.channels**-0.5

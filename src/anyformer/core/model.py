@@ -51,9 +51,13 @@ class Model(Network):
     about: ClassVar[About | None] = About("head(stack(embed(input)))", "1706.03762", "the sum of its parts")
 
     embed: Embed
+    """What turns inputs into tokens."""
     stack: Body
+    """The blocks."""
     head: Head | None = None
+    """What turns hidden states into answers; they are the answer if not given."""
     init: Init = "gpt2"
+    """How weights are initialised."""
 
     def check(self) -> None:
         for mixer in self.stack.mixers:
@@ -182,10 +186,15 @@ class Seq2Seq(Network):
     )
 
     encoder: Model
+    """The model that reads the source."""
     decoder: Model
+    """The model that writes the target, with cross-attention."""
     head: Head | None = None
+    """What turns hidden states into answers; they are the answer if not given."""
     share: Literal["none", "table"] = "none"
+    """Whether encoder, decoder and tied head share one table of tokens."""
     init: Init = "xavier"
+    """How weights are initialised."""
 
     def check(self) -> None:
         if not self.decoder.stack.looks:

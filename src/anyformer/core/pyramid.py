@@ -24,8 +24,11 @@ class Stage(Spec):
     """`depth` blocks on one resolution; a tuple of blocks is tiled over them. `width` is twice the last stage's."""
 
     depth: int
+    """Number of layers at this resolution."""
     block: Block | tuple[Block, ...]
+    """The block, or several that are tiled over the depth."""
     width: int | None = None
+    """Channels of this stage; twice those of the last if not given."""
 
     def check(self) -> None:
         check_range("Stage", "depth", self.depth, 1, fix="use 2")
@@ -52,9 +55,13 @@ class Pyramid(Body):
     )
 
     stages: tuple[Stage, ...]
+    """Blocks at each resolution."""
     norm: Norm = field(default_factory=LayerNorm)
+    """Norm before the matrix that halves the grid."""
     final: Norm | None = None
+    """Norm after the last block; that block's own where one is needed if not given."""
     recompute: bool = False
+    """Recompute activations in the backward pass: less memory, more time."""
 
     def check(self) -> None:
         if self.width < 1:

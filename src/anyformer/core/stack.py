@@ -37,12 +37,19 @@ class Stack(Body):
     )
 
     depth: int
+    """Number of layers."""
     block: Block | tuple[Block, ...] | None = None
+    """The block, or several that are tiled over the depth."""
     causal: bool = False
+    """Whether a token sees earlier tokens only."""
     final: Norm | None = None
+    """Norm after the last block; the block's own where one is needed if not given."""
     groups: int | None = None
+    """Distinct sets of weights that serve all layers (ALBERT: 1); each layer its own if not given."""
     share: Literal["all", "attention", "feed", "none"] = "all"
+    """What layers of a group share."""
     recompute: bool = False
+    """Recompute activations in the backward pass: less memory, more time."""
 
     def check(self) -> None:
         check_range("Stack", "width", self.width, 1, fix="use 256")

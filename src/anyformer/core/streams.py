@@ -58,9 +58,13 @@ class Streams(Network):
     )
 
     first: Model
+    """The model of the first input."""
     second: Model
+    """The model of the second input."""
     head: Head | None = None
+    """What turns hidden states into answers; they are the answer if not given."""
     init: Init = "bert"
+    """How weights are initialised."""
 
     def check(self) -> None:
         counts = []

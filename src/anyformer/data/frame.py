@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,6 +43,11 @@ class Frame:
     @property
     def names(self) -> list[str]:
         return list(self.table.column_names)
+
+    @property
+    def folder(self) -> Path:
+        """Where the files lie that its cells name: beside the first file the rows came from."""
+        return Path(self.sources[0].path).parent if self.sources and self.sources[0].path else Path()
 
     def column(self, name: str) -> pa.ChunkedArray:
         return self.table.column(name)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.data.decide import Origin
+from anyformer.data.decision import Origin
 from anyformer.data.frame import Frame
 from anyformer.data.settings import Data
 from anyformer.data.splits import FREE, SPELLED, TEST, TRAIN, VALID
@@ -37,11 +37,14 @@ def paths_of(source: Any) -> list[Path] | None:
     return None
 
 
-def origin_of(paths: Paths, task: str | None) -> str:
-    """What files hold: table, text (running), pairs, sentences, pictures, sounds or fasta."""
+def origin_of(paths: Paths, wanted: str | None) -> str:
+    """What files hold: table, text (running), pairs, sentences, pictures, sounds or fasta.
+
+    `wanted` is what a task reads where files may be read in several ways, None where it is not known yet.
+    """
     from anyformer.data.files.path_kinds import kind_of_path
 
-    if len(paths) == 2 and task in (None, "translate") and parallel(paths):
+    if len(paths) == 2 and wanted in (None, "pairs") and parallel(paths):
         return "pairs"
     kinds = [kind_of_path(Path(path)) for path in paths]
     if any(kind in ("images", "image", "idx") for kind in kinds):
@@ -50,12 +53,12 @@ def origin_of(paths: Paths, task: str | None) -> str:
         return "sounds"
     if "fasta" in kinds:
         return "fasta"
-    if any(kind in ("conll", "folder-of-conll") for kind in kinds) or task == "tag":
+    if any(kind in ("conll", "folder-of-conll") for kind in kinds) or wanted == "sentences":
         return "sentences" if all(kind != "table" for kind in kinds) else "table"
     if all(kind in ("text", "folder-of-text") for kind in kinds):
-        if task == "translate" and len(paths) == 2:
+        if wanted == "pairs" and len(paths) == 2:
             return "pairs"
-        return "text" if task in (None, "lm") or "folder-of-text" in kinds else "table"
+        return "text" if wanted in (None, "text") or "folder-of-text" in kinds else "table"
     return "table"
 
 
@@ -130,7 +133,7 @@ def gather(source: Any, origin: str, settings: Data, cache: Path) -> Gathered:
     if kind == "pictures" and (settings.split.valid_file or settings.split.test_file):
         frame = frame.of(["image", "label"])  # files say the split, so that names of folders do not
     if kind == "sounds" and (settings.split.valid_file or settings.split.test_file):
-        frame = frame.of(["sound", "label"])
+        frame = frame.of(["audio", "label"])
     frames, sides = [frame], [np.full(len(frame), FREE, np.int8)]
     for name, side, files in (
         ("--valid", VALID, settings.split.valid_file),

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from anyformer.data.columns.kinds import Facts
+from anyformer.data.columns.base import Column
+from anyformer.data.columns.kinds import kind_named
+from anyformer.data.columns.look import Facts
 from anyformer.data.frame import Frame
 from anyformer.data.settings import Data
 from anyformer.errors import UserError
@@ -16,8 +18,13 @@ class Input:
     """One column to learn from."""
 
     name: str
-    kind: str  # number, category, date, text, sentence, image
+    kind: str  # the name of a kind of column
     facts: Facts
+
+    @property
+    def column(self) -> type[Column]:
+        """The kind itself."""
+        return kind_named(self.kind)
 
 
 def name_of(frame: Frame) -> str:
@@ -35,10 +42,9 @@ def inputs_of(
     for name in frame.names:
         if name in target:
             continue
-        kind = facts[name].kind
         if settings.inputs is not None:
             if name in settings.inputs:
-                rest.append(Input(name, "category" if kind in ("bool", "skip") else kind, facts[name]))
+                rest.append(Input(name, facts[name].readable, facts[name]))
             else:
                 dropped.append((name, "not among the inputs asked for"))
         elif name == split.column:
@@ -50,7 +56,7 @@ def inputs_of(
         elif facts[name].dropped and name not in asked:
             dropped.append((name, str(facts[name].dropped)))
         else:
-            rest.append(Input(name, "category" if kind == "bool" else kind, facts[name]))
+            rest.append(Input(name, facts[name].kind, facts[name]))
     both = [name for name in settings.inputs or () if name in target]
     if both:
         raise UserError(f"{both[0]!r} is input and target at once", where="--inputs", fix="take it out of one")

@@ -3,74 +3,57 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from anyformer.data.audio.column import UNREADABLE as UNHEARD
-from anyformer.data.audio.column import Heard, decode_sounds, loudness
-from anyformer.data.columns.fitted import Image, Sentence, Sound, Text
+from anyformer.data.columns.base import Decoded, FileColumn
 from anyformer.data.columns.parsed import Parsed
-from anyformer.data.datasets.arrays import Arrays
+from anyformer.data.counts import Counts
+from anyformer.data.datasets.arrays import Arrays, MemoryArrays
 from anyformer.data.datasets.encode_rows import encode, encode_target
-from anyformer.data.decide import Decision, decide, lines
+from anyformer.data.datasets.rows import RowExamples
+from anyformer.data.decision import Decision, lines
+from anyformer.data.frame import Frame
 from anyformer.data.gather import Gathered
-from anyformer.data.images.column import Pictured, decode_pictures
+from anyformer.data.images.preprocessing import ImageSteps
 from anyformer.data.prepared import Given, Prepared, Say
-from anyformer.data.preprocess import Preprocess, fit_preprocess, sizes
-from anyformer.data.report import tell_counts, tell_files, tell_rows, tell_split, tell_target
+from anyformer.data.preprocess import Preprocess, fit_preprocess, fitting, sizes
+from anyformer.data.report import tell_counts, tell_rows, tell_split, tell_target
 from anyformer.data.settings import Data
 from anyformer.data.splits import SIDES, TRAIN, Sides, split
-from anyformer.data.store import fingerprint, opened, seal
-from anyformer.data.targets import UNSEEN, Encoded, Tags
+from anyformer.data.store import fingerprint, opened, pad_of, seal
+from anyformer.data.targets import UNSEEN, Encoded
 from anyformer.data.tokenizers.fit import tokenizer_for
 from anyformer.data.tokenizers.parallel_encode import has_segments
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.data.usable import refused, usable
 from anyformer.errors import UserError, did_you_mean
 
-UNREADABLE = "the image cannot be read"
-
 
 def prepare_rows(
-    gathered: Gathered, task: str | None, settings: Data, *, seed: int, cache: Path, given: Given, say: Say
-) -> Prepared:
-    """Rows of a frame, ready to train on."""
-    notes: list[str] = []
-
-    def tell(line: str) -> None:
-        notes.append(line)
-        say(line)
-
-    # Of a file of tagged words the target only names the column that was read.
-    named = None if gathered.origin == "sentences" else settings.target
-    settings = settings.replace(split=settings.split.replace(column=gathered.column), target=named)
-    tell_files(gathered.frame, tell)
-    decision = decide(gathered.frame, settings, task=task, origin=gathered.origin)
+    gathered: Gathered, decision: Decision, settings: Data, *, seed: int, cache: Path, given: Given, notes: list[str],
+    tell: Say,
+) -> Prepared:  # fmt: skip
+    """Rows about which everything was decided, ready to train on; `tell` says a line and adds it to `notes`."""
     for line in lines(decision, gathered.frame):
         tell(line)
     work = Rows(gathered, decision, settings, Arrays.new(cache))
-    pictured = work.pictures(given, tell)
-    heard = work.sounds(given, tell)
-    same = pictured.same[work.kept] if pictured else heard.same[work.kept] if heard else None
+    decoded = work.decode(given, tell)
+    same = None if decoded is None else decoded.same[work.kept]
     sides = split(work.frame, decision, settings.split, seed, fixed=work.fixed, same=same, parsed=work.parsed)
     preprocess = fit_preprocess(work.frame, decision, sides.rows(TRAIN), settings, seed=seed, labels=given.labels,
                                 parsed=work.parsed)  # fmt: skip
     sides, targets, unseen = work.known_labels(sides, preprocess)
     frame, arrays, train = work.frame, work.arrays, sides.rows(TRAIN)
-    if pictured is not None:
-        preprocess = with_picture(preprocess, pictured)
-        arrays.put("pictured", work.kept)
-        arrays.put("seen", pictured.there[work.kept])
-    if heard is not None:
-        preprocess = with_sound(preprocess, heard, loudness(arrays, work.kept[train], heard.rate))
-        arrays.put("sounded", work.kept)
+    if decoded is not None:
+        preprocess = preprocess.with_column(decoded.column.settle(decoded, arrays, work.kept, train))
     tokenizer, about = None, ""
-    if preprocess.of(Text, Sentence):
-        tokenizer, about = tokenizer_for(frame, preprocess, train, settings.words, given, seed=seed)
+    if preprocess.texts:
+        tokenizer, about = tokenizer_for(frame, preprocess, train, settings.tokenizer, given, seed=seed)
         preprocess = worded(preprocess, tokenizer, settings, given)
     preprocess, counts = encode(frame, preprocess, tokenizer, arrays, train=train, parsed=work.parsed)
-    put_targets(arrays, preprocess, targets)
+    if targets is not None and preprocess.target is not None:
+        preprocess.target.put(arrays, targets)
     arrays.put("side", sides.side)
 
     tell_target(preprocess, decision, len(train), tell)
@@ -88,8 +71,7 @@ def prepare_rows(
         "labels": label_counts(preprocess), "sizes": sizes(preprocess, tokenizer),
         "fingerprint": fingerprint(arrays, preprocess, tokenizer),
     }  # fmt: skip
-    seal(arrays, frame, preprocess, tokenizer, pictured.steps if pictured else None, facts, notes, settings.pictures,
-         settings.sounds)  # fmt: skip
+    seal(arrays, frame, preprocess, tokenizer, decoded.steps if decoded else None, facts, notes, settings)
     tell(f"disk     {arrays.bytes / 1e6:,.1f} MB")
     made = opened(arrays)
     assert made is not None
@@ -111,7 +93,7 @@ class Rows:
         self.parsed = Parsed(frame, arrays.folder / "read")
         self.kept = np.arange(len(frame))
         self.keep(rows)
-        self.kept = np.arange(len(rows))  # counted from here on: pictures are decoded of these rows
+        self.kept = np.arange(len(rows))  # counted from here on: files are decoded of these rows
 
     def keep(self, rows: np.ndarray) -> None:
         """Go on with these rows alone."""
@@ -121,44 +103,28 @@ class Rows:
             self.kept = self.kept[rows]
             self.parsed = Parsed(self.frame, self.parsed.folder)
 
-    def pictures(self, given: Given, tell: Say) -> Pictured | None:
-        """Decode the pictures, if there are any; rows whose picture cannot be read are left out."""
-        names = self.decision.of("image")
-        if not names:
+    def decode(self, given: Given, tell: Say) -> Decoded | None:
+        """Decode the files that a column names, if one does; rows whose file cannot be read are left out."""
+        inputs = self.decision.inputs
+        files = [(column.name, kind) for column in inputs if issubclass(kind := column.column, FileColumn)]
+        if not files:
             return None
-        if len(names) > 1:
+        if len(files) > 1:
+            nouns = " or ".join(dict.fromkeys(kind.plural for _, kind in files))
+            names = [name for name, _ in files]
             raise UserError(
-                f"{len(names)} columns of images ({', '.join(names[:4])})", where="columns",
+                f"{len(names)} columns of {nouns} ({', '.join(names[:4])})", where="columns",
                 fix=f"keep one: --types {names[1]}=skip",
             )  # fmt: skip
-        found = decode_pictures(
-            self.frame, names[0], self.settings.pictures, self.arrays, steps=given.images, bad=self.settings.bad,
-            say=lambda line: tell(f"image    {line.removeprefix('images: ')}"),
-        )  # fmt: skip
-        # Where a row is more than its picture, one without it is still a row.
-        lost = found.broken if len(self.decision.inputs) > 1 else ~found.there
+        ((name, kind),) = files
+        found = kind.decode(
+            self.frame, name, self.settings, self.arrays, given=given, say=lambda line: tell(f"{kind.kind:<9}{line}")
+        )
+        # Where a row is more than its file, one without it is still a row.
+        lost = found.broken if len(inputs) > 1 else ~found.there
         if lost.any():
-            self.skipped[UNREADABLE] = int(lost.sum())
-            self.places[UNREADABLE] = self.frame.place(int(np.flatnonzero(lost)[0]))
-            self.keep(np.flatnonzero(~lost))
-        return found
-
-    def sounds(self, given: Given, tell: Say) -> Heard | None:
-        """Decode the recordings, if there are any; rows whose recording cannot be read are left out."""
-        names = self.decision.of("sound")
-        if not names:
-            return None
-        if len(names) > 1 or self.decision.of("image"):
-            raise UserError("several columns of images or recordings", where="columns",
-                            fix=f"keep one: --types {names[-1]}=skip")  # fmt: skip
-        found = decode_sounds(
-            self.frame, names[0], self.settings.sounds, self.arrays, fitted=None, bad=self.settings.bad,
-            say=lambda line: tell(f"sound    {line}"),
-        )  # fmt: skip
-        lost = found.broken if len(self.decision.inputs) > 1 else ~found.there
-        if lost.any():
-            self.skipped[UNHEARD] = int(lost.sum())
-            self.places[UNHEARD] = found.first or self.frame.place(int(np.flatnonzero(lost)[0]))
+            self.skipped[kind.unreadable] = int(lost.sum())
+            self.places[kind.unreadable] = found.first or self.frame.place(int(np.flatnonzero(lost)[0]))
             self.keep(np.flatnonzero(~lost))
         return found
 
@@ -181,54 +147,51 @@ class Rows:
         self.places[UNSEEN] = self.frame.place(row)
         rows = np.flatnonzero(~strange)
         self.keep(rows)
-        smaller = Sides(sides.side[rows], sides.duplicates, sides.notes)
+        smaller = Sides(sides.side[rows], sides.duplicates, sides.notes, sides.stratified)
         return smaller, encode_target(self.frame, preprocess), list(targets.unseen)
-
-
-def with_picture(preprocess: Preprocess, pictured: Pictured) -> Preprocess:
-    """The preprocessing with the size of its pictures."""
-    columns = tuple(
-        column.replace(size=pictured.size, channels=pictured.channels) if isinstance(column, Image) else column
-        for column in preprocess.columns or ()
-    )
-    return preprocess.replace(columns=columns)
-
-
-def with_sound(preprocess: Preprocess, heard: Heard, loud: tuple[float, float]) -> Preprocess:
-    """The preprocessing with the rate, length and loudness of its recordings."""
-    changes = {"rate": heard.rate, "samples": heard.samples, "mean": loud[0], "deviation": loud[1]}
-    columns = (c.replace(**changes) if isinstance(c, Sound) else c for c in preprocess.columns or ())
-    return preprocess.replace(columns=tuple(columns))
 
 
 def worded(preprocess: Preprocess, tokenizer: Tokenizer, settings: Data, given: Given) -> Preprocess:
     """The preprocessing with what the tokenizer and the model to start from say about text."""
-    limits = [limit for limit in (settings.words.length, given.length) if limit is not None]
+    limits = [limit for limit in (settings.tokenizer.max_length, given.length) if limit is not None]
     if not limits and given.tokenizer is not None and tokenizer.max_length is not None:
         limits = [min(tokenizer.max_length, 512)]
     start = None
-    if preprocess.task == "translate":
+    if preprocess.writes_text:
         known = (given.start, tokenizer.bos, tokenizer.pad, tokenizer.eos)
         start = next((token for token in known if token is not None), 0)
     segments = preprocess.pair and (has_segments(tokenizer) if given.segments is None else given.segments)
     return preprocess.replace(length=min(limits) if limits else None, segments=segments, start=start)
 
 
-def put_targets(arrays: Arrays, preprocess: Preprocess, targets: Encoded | None) -> None:
-    """Write the targets; tags only of words that were not cut off."""
-    if targets is None or preprocess.task == "translate":
-        return
-    if not isinstance(preprocess.target, Tags):
-        arrays.put("targets", targets.values)
-        return
-    kept = np.diff(arrays["begins_starts"])
-    counts = targets.lengths
-    assert counts is not None
-    place = np.arange(len(targets.values)) - np.repeat(np.cumsum(counts) - counts, counts)
-    arrays.put("tags", targets.values[place < np.repeat(kept, counts)].astype(np.int32))
-
-
 def label_counts(preprocess: Preprocess) -> dict[str, int] | None:
     """Training rows (or words) of each label."""
-    target: Any = preprocess.target
-    return None if preprocess.labels is None else dict(zip(target.labels, target.counts, strict=True))
+    target = preprocess.target
+    if target is None or (names := target.label_names()) is None:
+        return None
+    return dict(zip(names, target.label_counts() or (), strict=True))
+
+
+# ---------------------------------------------------------------- new rows
+
+
+def examples_for(
+    frame: Frame,
+    preprocess: Preprocess,
+    tokenizer: Tokenizer | None,
+    cache: Path | None,
+    *,
+    images: ImageSteps | None = None,
+) -> tuple[RowExamples, Counts]:
+    """New rows as examples, all of them, in their order; targets that are missing or new do not count.
+
+    The arrays are in the folder `cache`, or in memory where there is none.
+    """
+    needed, _ = fitting(frame, preprocess)
+    arrays = MemoryArrays() if cache is None else Arrays.new(cache)
+    preprocess, counts = encode(needed, preprocess, tokenizer, arrays, train=None, images=images)
+    targets = encode_target(needed, preprocess)
+    if targets is not None and preprocess.target is not None:
+        preprocess.target.put(arrays, targets)
+    rows = np.arange(len(frame))
+    return RowExamples(arrays, frame, preprocess, rows, pad=pad_of(tokenizer), images=images), counts

@@ -7,21 +7,20 @@ from typing import Any, Literal
 
 import numpy as np
 
-from anyformer.data.columns.fitted import Category, Column, Date, Image, Number, Sentence, Sound, Text, fit_column
+from anyformer.data.columns.kinds import Column, kind_named, modalities
+from anyformer.data.columns.modality import Modality
 from anyformer.data.columns.parsed import Parsed
-from anyformer.data.decide import Decision, name_of
-from anyformer.data.detection_target import Things
+from anyformer.data.decision import Decision
 from anyformer.data.frame import Frame
-from anyformer.data.series_target import Future
+from anyformer.data.inputs import name_of
 from anyformer.data.settings import Data
-from anyformer.data.targets import Answer, Classes, Tags, Target, Values
+from anyformer.data.targets import Classes, Target
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.errors import UserError, did_you_mean
 from anyformer.safe_read import inside, read_text
 from anyformer.spec import Spec
 
 FILE = "preprocess.json"
-Part = Literal["text", "table", "image", "sound", "series"]
 
 
 class Preprocess(Spec):
@@ -48,36 +47,43 @@ class Preprocess(Spec):
     @property
     def labels(self) -> tuple[str, ...] | None:
         """The names of the classes or tags."""
-        return self.target.labels if isinstance(self.target, Classes | Tags | Things) else None
+        return None if self.target is None else self.target.label_names()
 
     @property
     def multi(self) -> bool:
         """Whether a row may have several labels."""
         return isinstance(self.target, Classes) and self.target.multi
 
-    def of(self, *kinds: type[Column]) -> list[Any]:
-        """The columns of some kinds, in the order of the file."""
-        return [column for column in self.columns or () if isinstance(column, kinds)]
+    @property
+    def modalities(self) -> tuple[Modality, ...]:
+        """The inputs of the network that the columns make."""
+        return modalities(self.columns or ())
 
     @property
-    def parts(self) -> tuple[Part, ...]:
-        """What a row consists of: text, table, image, sound, in this order."""
-        if isinstance(self.target, Future):
-            return ("series",)
-        found: list[Part] = ["text"] if self.of(Text, Sentence) else []
-        found += ["table"] if self.of(Number, Category, Date) else []
-        found += ["image"] if self.of(Image) else []
-        return (*found, "sound") if self.of(Sound) else tuple(found)
+    def parts(self) -> tuple[str, ...]:
+        """What a row consists of, by name: text, table, image, audio, in this order; or a series."""
+        if self.target is not None and self.target.part:
+            return (self.target.part,)
+        return tuple(modality.name for modality in self.modalities)
+
+    @property
+    def texts(self) -> tuple[Column, ...]:
+        """The columns that a tokenizer reads."""
+        return tuple(column for column in self.columns or () if column.is_text)
+
+    @property
+    def writes_text(self) -> bool:
+        """Whether the answer is text."""
+        return self.target is not None and self.target.writes_text
 
     @property
     def pair(self) -> bool:
         """Whether a row is two texts and nothing else."""
-        return self.task != "translate" and self.parts == ("text",) and len(self.of(Text)) == 2
+        return not self.writes_text and len(self.texts) == len(self.columns or ()) == 2
 
-    @property
-    def numbers(self) -> int:
-        """Numbers of a row, the parts of dates included."""
-        return len(self.of(Number)) + sum(len(date.parts or ()) for date in self.of(Date))
+    def with_column(self, column: Column) -> Preprocess:
+        """The preprocessing with one column in the place of that of its name."""
+        return self.replace(columns=tuple(column if column.name == c.name else c for c in self.columns or ()))
 
     @classmethod
     def read(cls, path: Path) -> Preprocess:
@@ -96,29 +102,13 @@ def fit_preprocess(
     parsed = parsed or Parsed(frame)
     columns: list[Column] = []
     for column in decision.inputs:
-        name, kind, form = column.name, column.kind, column.facts.form
-        cells: Any = None
-        if kind == "number":
-            cells = parsed.numbers(name)[rows]
-        elif kind == "date":
-            cells = parsed.moments(name, form)[rows]
-        elif kind == "category":
-            cells = frame.column(name).take(rows)
-        columns.append(fit_column(name, kind, cells, settings.columns, seed=seed, form=form))
-    target = fit_target(frame, decision, rows, settings, labels)
-    return Preprocess(task=decision.task, columns=tuple(columns), target=target, unknown=settings.columns.unknown)
-
-
-def fit_target(frame: Frame, decision: Decision, rows: np.ndarray, settings: Data, labels: list[str] | None) -> Target:
-    """What is predicted, as the training rows have it."""
-    if decision.task == "translate":
-        return Answer(names=decision.target)
+        kind, form = kind_named(column.kind), column.facts.form
+        values = parsed.values(kind, column.name, form)
+        trained = None if values is None else values[rows] if isinstance(values, np.ndarray) else values.take(rows)
+        columns.append(kind.fit(column.name, trained, settings.columns, seed=seed, form=form))
     trained = frame.of(decision.target).take(rows)
-    if decision.task == "tag":
-        return Tags.fit(trained, decision.target, labels)
-    if decision.task == "regress":
-        return Values.fit(trained, decision.target, scale=settings.columns.target_scale)
-    return Classes.fit(trained, decision.target, decision.form, labels)
+    target = decision.task.fit_target(trained, decision, settings, labels)
+    return Preprocess(task=decision.task.name, columns=tuple(columns), target=target, unknown=settings.columns.unknown)
 
 
 def fitting(frame: Frame, preprocess: Preprocess) -> tuple[Frame, list[str]]:
@@ -142,26 +132,16 @@ def fitting(frame: Frame, preprocess: Preprocess) -> tuple[Frame, list[str]]:
 
 def sizes(preprocess: Preprocess, tokenizer: Tokenizer | None = None) -> dict[str, Any]:
     """What a network must be built for."""
-    target = preprocess.target
     found: dict[str, Any] = {"parts": list(preprocess.parts)}
     if tokenizer is not None:
         found |= {"vocab": tokenizer.size, "length": preprocess.length, "pad": tokenizer.pad}
         found |= {"segments": 2 if preprocess.segments else 0}
-    if "table" in preprocess.parts:
-        found["numbers"] = preprocess.numbers
-        found["categories"] = [column.count for column in preprocess.of(Category)]
-    for image in preprocess.of(Image):
-        found |= {"image": image.size, "channels": image.channels}
-    for sound in preprocess.of(Sound):
-        found |= {"rate": sound.rate, "samples": sound.samples, "loudness": [sound.mean, sound.deviation]}
-    if isinstance(target, Classes | Tags | Things):
-        found |= {"classes": len(target.labels), "multi": preprocess.multi}
-    if isinstance(target, Things):
-        found["objects"] = target.most
-    if isinstance(target, Future):
-        return found | {"length": preprocess.length, "numbers": len(target.names), "outputs": target.horizon}
-    if isinstance(target, Values):
-        found["outputs"] = len(target.names)
+    for modality in preprocess.modalities:
+        found |= modality.sizes()
+    if preprocess.target is not None:
+        found |= preprocess.target.sizes()
+        if preprocess.target.part:
+            found["length"] = preprocess.length
     if preprocess.start is not None:
         found["start"] = preprocess.start
     return found

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from anyformer.data.columns.kinds import days, look, numbers
+from anyformer.data.columns.convert import days, numbers
+from anyformer.data.columns.look import look
 from anyformer.data.datasets.prepare_series import NAMED_TIME
-from anyformer.data.decide import TARGET_NAMES
+from anyformer.data.decision import TARGET_NAMES
 from anyformer.data.files.coco import annotation_files, is_coco
 from anyformer.data.frame import Frame
 from anyformer.data.settings import Data
@@ -37,14 +38,14 @@ def shows_series(frame: Frame, settings: Data) -> str:
     if any(name.lower() in TARGET_NAMES for name in frame.names):
         return ""
     facts = look(frame, settings.kinds())
-    times = [name for name in frame.names if facts[name].kind == "date"]
-    times = times or [name for name in frame.names if name.lower() in NAMED_TIME and facts[name].kind == "number"]
+    times = [name for name in frame.names if facts[name].column.is_time]
+    times = times or [name for name in frame.names if name.lower() in NAMED_TIME and facts[name].column.is_number]
     channels = [name for name in frame.names if name not in times]
-    if len(times) != 1 or not channels or any(facts[name].kind != "number" for name in channels):
+    if len(times) != 1 or not channels or not all(facts[name].column.is_number for name in channels):
         return ""
     name, known = times[0], facts[times[0]]
     column = frame.column(name)
-    moments = days(column, known.form or None).astype(np.float64) if known.kind == "date" else numbers(column)
+    moments = days(column, known.form or None).astype(np.float64) if known.column.is_time else numbers(column)
     return f"{name} goes on in equal steps beside columns of numbers, and no target is named" if even(moments) else ""
 
 

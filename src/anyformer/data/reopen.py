@@ -8,9 +8,9 @@ from typing import Any
 
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.datasets.windows import Windows
-from anyformer.data.prepare import open_prepared
 from anyformer.data.prepared import Prepared
 from anyformer.data.preprocess import Preprocess
+from anyformer.data.store import opened
 from anyformer.data.tokenizers.tokenizer import open_tokenizer
 from anyformer.errors import UserError
 
@@ -20,16 +20,28 @@ SIDES = ("train", "valid", "test")
 
 def keep(prepared: Prepared, folder: Path) -> None:
     """Write down what the arrays of a text do not say themselves, beside them."""
-    if prepared.task != "lm":
+    if not isinstance(prepared.train, Windows):
         return
     sides = {name: list(side.names) for name in SIDES if isinstance(side := getattr(prepared, name), Windows)}
-    kept = {"length": prepared.preprocess.length, "names": sides, "facts": prepared.facts, "notes": prepared.notes}
+    kept = {
+        "task": prepared.task,
+        "length": prepared.preprocess.length,
+        "names": sides,
+        "facts": prepared.facts,
+        "notes": prepared.notes,
+    }
     (folder / TEXT_FILE).write_text(json.dumps(kept, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
 def reopen(folder: Path) -> Prepared | None:
     """Everything prepared in a folder, to the same bits; None where it is missing or damaged."""
     return open_text(folder) if (folder / TEXT_FILE).is_file() else open_prepared(folder)
+
+
+def open_prepared(cache: Path) -> Prepared | None:
+    """The rows that were prepared in a folder; None where they are not there, damaged or of another kind."""
+    arrays = Arrays.of(cache)
+    return None if arrays is None else opened(arrays)
 
 
 def open_text(folder: Path) -> Prepared | None:
@@ -49,8 +61,8 @@ def open_text(folder: Path) -> Prepared | None:
             for name, names in kept["names"].items()
         }  # fmt: skip
         return Prepared(
-            "lm", sides["train"], sides.get("valid"), sides.get("test"),
-            Preprocess(task="lm", length=kept["length"]), tokenizer, facts=kept["facts"], notes=kept["notes"],
+            kept["task"], sides["train"], sides.get("valid"), sides.get("test"),
+            Preprocess(task=kept["task"], length=kept["length"]), tokenizer, facts=kept["facts"], notes=kept["notes"],
         )  # fmt: skip
     except (UserError, KeyError, TypeError, ValueError, OSError):
         return None

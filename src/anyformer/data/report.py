@@ -6,15 +6,12 @@ import numpy as np
 
 from anyformer.data.columns.cells import some
 from anyformer.data.counts import Counts
-from anyformer.data.decide import Decision
+from anyformer.data.decision import Decision
 from anyformer.data.frame import Frame
 from anyformer.data.prepared import Say
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Split
 from anyformer.data.splits import SIDES, Sides
-from anyformer.data.targets import Classes, Tags, Values
-
-SHOWN = 8  # classes that are named
 
 
 def tell_files(frame: Frame, tell: Say) -> None:
@@ -28,32 +25,15 @@ def tell_files(frame: Frame, tell: Say) -> None:
 
 
 def tell_target(preprocess: Preprocess, decision: Decision, trained: int, tell: Say) -> None:
-    """What is predicted: classes with their share, or the spread of the numbers."""
+    """What is predicted, and what is worth knowing of it."""
     target = preprocess.target
+    assert target is not None
     name = ", ".join(decision.target[:6]) + (
         f" and {len(decision.target) - 6} more" if len(decision.target) > 6 else ""
     )
-    if isinstance(target, Values):
-        spread = "; ".join(
-            f"mean {mean:.6g}, deviation {deviation:.6g}"
-            for mean, deviation in list(zip(target.mean, target.deviation, strict=True))[:6]
-        )
-        tell(f"target   {name}: {len(target.names)} number{'s' * (len(target.names) > 1)}, {spread} in training")
-    elif isinstance(target, Classes | Tags):
-        total = max(1, trained if preprocess.multi else sum(target.counts))
-        ranked = sorted(zip(target.labels, target.counts, strict=True), key=lambda pair: -pair[1])
-        shown = ", ".join(f"{label} {count / total:.1%}" for label, count in ranked[:SHOWN])
-        more = f" and {len(ranked) - SHOWN} more" if len(ranked) > SHOWN else ""
-        what = "tags" if isinstance(target, Tags) else "labels that may come together" if target.multi else "classes"
-        tell(f"target   {name}: {len(ranked)} {what}: {shown}{more}")
-        least = ranked[-1]
-        if not preprocess.multi and isinstance(target, Classes) and least[1] * 10 < ranked[0][1]:
-            tell(
-                f"note     the classes are uneven: {ranked[0][0]} has {ranked[0][1]:,} training rows, "
-                f"{least[0]} {least[1]:,}; class weights are one setting"
-            )
-    else:
-        tell(f"target   {name}: text to write")
+    tell(f"target   {name}: {target.describe(trained)}")
+    for line in target.warnings():
+        tell(f"note     {line}")
 
 
 def tell_split(sides: Sides, preprocess: Preprocess, settings: Split, tell: Say) -> None:
@@ -70,7 +50,7 @@ def tell_split(sides: Sides, preprocess: Preprocess, settings: Split, tell: Say)
         how = f"whole groups of {settings.group}"
     elif settings.time:
         how = f"by time, the latest {settings.time} last"
-    elif isinstance(preprocess.target, Classes) and preprocess.target.form != "columns" and settings.stratify:
+    elif sides.stratified:
         how = "drawn at random, each class in its share"
     each = ", ".join(
         f"{name} {count:,} ({count / total:.0%})" for name, count in zip(SIDES, counts, strict=True) if count

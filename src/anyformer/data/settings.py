@@ -7,9 +7,6 @@ from typing import Literal
 from anyformer.errors import UserError, check_range, did_you_mean
 from anyformer.spec import Spec, field
 
-Kind = Literal["text", "number", "category", "date", "image", "sound", "skip"]
-KINDS: tuple[str, ...] = ("text", "number", "category", "date", "image", "sound", "skip")
-
 
 class Split(Spec):
     """Which rows validate and which test. Files and columns that say so win over shares.
@@ -19,13 +16,21 @@ class Split(Spec):
     """
 
     valid: float = 0.1
+    """Share of the rows that validate."""
     test: float = 0.1
-    valid_file: tuple[str, ...] | None = None  # two for a pair of parallel files
+    """Share of the rows that test."""
+    valid_file: tuple[str, ...] | None = None
+    """Files to validate on, two for a pair of parallel files."""
     test_file: tuple[str, ...] | None = None
+    """Files to test on, two for a pair of parallel files."""
     column: str | None = None
+    """A column that says train, valid or test for each row."""
     group: str | None = None
+    """A column whose equal values stay on one side."""
     time: str | None = None
+    """A column by which the latest rows validate and test."""
     stratify: bool = True
+    """Whether every side gets the same share of each class."""
 
     def check(self) -> None:
         for name in ("valid", "test"):
@@ -39,83 +44,111 @@ class Split(Spec):
             raise UserError("two ways to split at once", where="data.split", fix="give one of column, group and time")
 
 
-class Words(Spec):
+class TokenizerSettings(Spec):
     """How text becomes tokens: a kind of tokenizer to train on the training rows, or a `folder` that holds one."""
 
     kind: Literal["auto", "bpe", "char-bpe", "wordpiece", "unigram", "word", "char", "byte"] = "auto"
+    """The kind of tokenizer to train on the training rows."""
     folder: str | None = None
-    vocab: int | None = None
-    length: int | None = None  # tokens of a row at most, or of a window of a language model
-    lower: bool = False
+    """A folder with a tokenizer to use instead of training one."""
+    vocab_size: int | None = None
+    """Tokens in the vocabulary; by the amount of text if not given."""
+    max_length: int | None = None
+    """Tokens of a row at most, or of a window of running text."""
+    lowercase: bool = False
+    """Whether text is lowercased first."""
 
     def check(self) -> None:
-        for name in ("vocab", "length"):
+        for name in ("vocab_size", "max_length"):
             value = getattr(self, name)
             if value is not None and value < 2:
-                raise UserError(f"{name} {value} is below 2", where=f"data.words.{name}", fix="leave it out or use 256")
+                raise UserError(
+                    f"{name} {value} is below 2", where=f"data.tokenizer.{name}", fix="leave it out or use 256"
+                )
 
 
 class Columns(Spec):
     """How columns of a table become numbers. `rare`: a value seen less often in training is as good as unknown."""
 
     scale: Literal["quantile", "standard", "none"] = "quantile"
+    """How numbers are scaled."""
     rare: int = 1
+    """A category seen less often in training counts as unknown."""
     unknown: Literal["bucket", "error"] = "bucket"
+    """What a category unseen in training is: a value of its own, or an error."""
     target_scale: Literal["standard", "none"] = "standard"
+    """How a numeric target is scaled."""
 
     def check(self) -> None:
         if self.rare < 1:
             raise UserError(f"rare {self.rare} is below 1", where="data.columns.rare", fix="use 1")
 
 
-class Pictures(Spec):
+class ImageSettings(Spec):
     """How images become pixels, and how they vary while training. `size` None takes the images' own."""
 
     size: int | None = None
+    """Pixels of a side; the images' own if not given."""
     channels: Literal[1, 3] | None = None
-    crop: float = 0.125  # share of the size by which a training image is shifted at most
+    """1 for gray, 3 for colour; the images' own if not given."""
+    crop: float = 0.125
+    """Share of the size by which a training image is shifted at most."""
     flip: bool = True
-    randaugment: int = 2  # operations drawn for each training image; 0 turns it off
-    magnitude: int = 9  # of 30
-    erase: float = 0.0  # probability that a rectangle is blanked
+    """Whether training images are flipped left-right at random."""
+    randaugment: int = 2
+    """RandAugment operations drawn for each training image; 0 turns it off."""
+    magnitude: int = 9
+    """Strength of those operations, of 30."""
+    erase: float = 0.0
+    """Probability that a rectangle of a training image is blanked."""
 
     def check(self) -> None:
         if self.size is not None and not 4 <= self.size <= 4096:
-            raise UserError(f"size {self.size} is outside 4 to 4096", where="data.pictures.size", fix="use 32 or 224")
+            raise UserError(f"size {self.size} is outside 4 to 4096", where="data.images.size", fix="use 32 or 224")
         if not 0 <= self.crop < 0.5:
-            raise UserError(f"crop {self.crop} is not a share below 0.5", where="data.pictures.crop", fix="use 0.125")
-        check_range("data.pictures", "erase", self.erase, 0, 1, fix="use 0.25")
-        check_range("data.pictures", "randaugment", self.randaugment, 0, 8, fix="use 2")
-        check_range("data.pictures", "magnitude", self.magnitude, 0, 30, fix="use 9")
+            raise UserError(f"crop {self.crop} is not a share below 0.5", where="data.images.crop", fix="use 0.125")
+        check_range("data.images", "erase", self.erase, 0, 1, fix="use 0.25")
+        check_range("data.images", "randaugment", self.randaugment, 0, 8, fix="use 2")
+        check_range("data.images", "magnitude", self.magnitude, 0, 30, fix="use 9")
 
 
-class Sounds(Spec):
-    """How recordings become clips, and how they vary while training. `rate` None takes that of most recordings.
+class AudioSettings(Spec):
+    """How recordings become clips, and how they vary while training. `sample_rate` None takes that of most recordings.
 
     A clip longer than `seconds` is cut; None takes the longest, unless few are that long, and 10.24 at most. `shift` is
     the share of a clip by which it comes earlier or later, `gain` how many decibels louder or softer it gets at most.
     """
 
-    rate: int | None = None
+    sample_rate: int | None = None
+    """Samples a second that recordings are brought to; that of most recordings if not given."""
     seconds: float | None = None
+    """Where longer clips are cut; the longest, unless few are that long, and 10.24 at most if not given."""
     shift: float = 0.1
+    """Share of a clip by which it comes earlier or later in training, at most."""
     gain: float = 6.0
+    """Decibels by which a clip gets louder or softer in training, at most."""
 
     def check(self) -> None:
-        if self.rate is not None and not 100 <= self.rate <= 400_000:
-            raise UserError(f"rate {self.rate} is outside 100 to 400000", where="data.sounds.rate", fix="use 16000")
+        if self.sample_rate is not None and not 100 <= self.sample_rate <= 400_000:
+            raise UserError(
+                f"sample_rate {self.sample_rate} is outside 100 to 400000",
+                where="data.audio.sample_rate",
+                fix="use 16000",
+            )
         if self.seconds is not None and not 0.01 <= self.seconds <= 600:
-            raise UserError(f"{self.seconds} seconds are no clip", where="data.sounds.seconds", fix="use 1 to 10")
+            raise UserError(f"{self.seconds} seconds are no clip", where="data.audio.seconds", fix="use 1 to 10")
         if not 0 <= self.shift < 1:
-            raise UserError(f"shift {self.shift} is not a share below 1", where="data.sounds.shift", fix="use 0.1")
-        check_range("data.sounds", "gain", self.gain, 0, 60, fix="use 6")
+            raise UserError(f"shift {self.shift} is not a share below 1", where="data.audio.shift", fix="use 0.1")
+        check_range("data.audio", "gain", self.gain, 0, 60, fix="use 6")
 
 
-class Steps(Spec):
+class SeriesSettings(Spec):
     """How a time series is cut: steps to look back on, and steps to foresee; None takes what the rows allow."""
 
     look_back: int | None = None
+    """Steps of the past in a window; what the rows allow if not given."""
     horizon: int | None = None
+    """Steps to forecast; what the rows allow if not given."""
 
     def check(self) -> None:
         for name, least in (("look_back", 2), ("horizon", 1)):
@@ -128,40 +161,58 @@ class Format(Spec):
     """How files are read, where looking at them is not enough."""
 
     encoding: str | None = None
+    """Text encoding of the files; found by looking if not given."""
     delimiter: str | None = None
+    """What separates the cells of a CSV file; found by looking if not given."""
     header: bool | None = None
+    """Whether the first row names the columns; found by looking if not given."""
 
 
 class Data(Spec):
     """Everything about the data but the files themselves. `types` are words like "year=number"."""
 
     target: tuple[str, ...] | None = None
-    inputs: tuple[str, ...] | None = None  # the columns to learn from; None: all that help
+    """The columns to predict."""
+    inputs: tuple[str, ...] | None = None
+    """The columns to learn from; all that help if not given."""
     types: tuple[str, ...] | None = None
-    bad: Literal["skip", "error"] = "skip"  # what a row that cannot be used does
+    """Kinds of columns, as in "year=number", where looking at them is not enough."""
+    bad: Literal["skip", "error"] = "skip"
+    """What a row that cannot be used does."""
     split: Split = field(default_factory=Split)
-    words: Words = field(default_factory=Words)
+    """Which rows validate and test."""
+    tokenizer: TokenizerSettings = field(default_factory=TokenizerSettings)
+    """How text becomes tokens."""
     columns: Columns = field(default_factory=Columns)
-    pictures: Pictures = field(default_factory=Pictures)
-    sounds: Sounds = field(default_factory=Sounds)
-    series: Steps = field(default_factory=Steps)
+    """How numbers and categories become inputs."""
+    images: ImageSettings = field(default_factory=ImageSettings)
+    """How images become pixels."""
+    audio: AudioSettings = field(default_factory=AudioSettings)
+    """How recordings become clips."""
+    series: SeriesSettings = field(default_factory=SeriesSettings)
+    """How a time series is cut into windows."""
     format: Format = field(default_factory=Format)
+    """How files are read."""
 
     def check(self) -> None:
         self.kinds()
 
     def kinds(self) -> dict[str, str]:
         """Column name to kind, as asked for by `types`."""
-        asked: dict[str, str] = {}
+        if not self.types:
+            return {}
+        from anyformer.data.columns.kinds import kind_names
+
+        asked, known = dict[str, str](), kind_names()
         for word in self.types or ():
             name, equals, kind = word.rpartition("=")
             if not equals or not name:
                 raise UserError(
                     f"{word!r} does not say column=kind", where="data.types", fix="write --types year=number"
                 )
-            if kind not in KINDS:
+            if kind not in known:
                 raise UserError(
-                    f"{kind!r} is no kind of column", where=f"data.types {name}", fix=did_you_mean(kind, KINDS)
+                    f"{kind!r} is no kind of column", where=f"data.types {name}", fix=did_you_mean(kind, known)
                 )
             asked[name] = kind
         return asked

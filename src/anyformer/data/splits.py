@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
-from anyformer.data.columns.cells import coded, worded
-from anyformer.data.columns.kinds import days, look, numbers
+from anyformer.data.columns.cells import coded
+from anyformer.data.columns.convert import days, numbers
+from anyformer.data.columns.look import look
 from anyformer.data.columns.parsed import Parsed
-from anyformer.data.decide import Decision
+from anyformer.data.decision import Decision
 from anyformer.data.frame import Frame
 from anyformer.data.inputs import Input, name_of
 from anyformer.data.settings import Split
@@ -25,7 +25,6 @@ SPELLED = {
     "valid": VALID, "validation": VALID, "val": VALID, "dev": VALID, "development": VALID, "eval": VALID,
     "test": TEST, "testing": TEST, "tst": TEST, "holdout": TEST,
 }  # fmt: skip
-SELDOM = 10  # rows of a combination of labels below which it is no class of its own
 ENOUGH = 4  # rows from which on at least one is held out
 
 
@@ -36,6 +35,7 @@ class Sides:
     side: np.ndarray  # (N,) int8
     duplicates: int = 0  # rows whose inputs another row has too
     notes: list[str] = field(default_factory=list)
+    stratified: bool = False  # whether each class has its share on every side
 
     def rows(self, side: int) -> np.ndarray:
         """The rows of one side, in the order of the file."""
@@ -52,7 +52,7 @@ def split(
     same: np.ndarray | None = None,
     parsed: Parsed | None = None,
 ) -> Sides:
-    """The side of every row. `fixed` holds rows whose file says it; `same` numbers rows with equal pictures equally."""
+    """The side of every row. `fixed` holds rows whose file says it; `same` numbers rows with equal files equally."""
     same = equal_rows(frame, decision.inputs, parsed or Parsed(frame), same)
     found = Sides(np.full(len(frame), TRAIN, np.int8), int(len(same) - 1 - same.max(initial=-1)))
     side = np.full(len(frame), FREE, np.int8) if fixed is None else fixed.copy()
@@ -66,6 +66,8 @@ def split(
     if given:
         shares = (0.0 if (side == VALID).any() else settings.valid, 0.0)
     side[open_rows] = TRAIN
+    classes = None if settings.group is not None or not settings.stratify else decision.task.strata(frame, decision)
+    found.stratified = classes is not None
     if len(open_rows) and any(shares):
         if settings.time is not None:
             drawn = by_time(frame, settings.time, open_rows, same, shares, found.notes)
@@ -73,7 +75,6 @@ def split(
             units = same[open_rows]
             if settings.group is not None:
                 units = joined(coded(frame.column(settings.group))[0][open_rows], units)
-            classes = None if settings.group is not None or not settings.stratify else strata(frame, decision)
             drawn = by_lot(units, None if classes is None else classes[open_rows], shares, seed)
             if settings.group is not None and len(np.unique(units)) < 1 + sum(share > 0 for share in shares):
                 raise UserError(
@@ -91,16 +92,11 @@ def split(
 
 
 def equal_rows(frame: Frame, inputs: Sequence[Input], parsed: Parsed, known: np.ndarray | None = None) -> np.ndarray:
-    """Numbers (N,), equal for rows whose input cells are all equal, and whose `known` numbers (of pictures) are."""
+    """Numbers (N,), equal for rows whose input cells are all equal, and whose `known` numbers (of files) are."""
     mark = np.zeros(len(frame), np.uint64)
     draw = np.random.default_rng(0)
     for column in [*inputs, None]:
-        if column is None:
-            codes = known
-        elif column.kind in ("number", "date"):
-            codes = parsed.marks(column.name, column.kind, column.facts.form)
-        else:
-            codes = None if column.kind in ("image", "sound") else coded(frame.column(column.name))[0]
+        codes = known if column is None else column.column.marks(parsed, column.name, column.facts.form)
         if codes is not None:
             odd = draw.integers(2**63, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
             mark = (mark ^ (codes.astype(np.uint64) + np.uint64(1))) * odd
@@ -121,17 +117,6 @@ def joined(groups: np.ndarray, same: np.ndarray) -> np.ndarray:
             unit = least[key]
         if np.array_equal(before, unit):
             return unit
-
-
-def strata(frame: Frame, decision: Decision) -> np.ndarray | None:
-    """The class of each row, where rows have one."""
-    if decision.task != "classify" or decision.form == "columns":
-        return None
-    codes, words = coded(frame.column(decision.target[0]))
-    order = np.argsort(np.argsort(np.array(words, dtype=object), kind="stable"), kind="stable")
-    if decision.form == "list":  # combinations of labels; rare ones count as one, or none could be held out
-        order[np.bincount(codes[codes >= 0], minlength=len(words)) < SELDOM] = -1
-    return np.append(order, -1)[codes]
 
 
 def by_lot(units: np.ndarray, classes: np.ndarray | None, shares: tuple[float, float], seed: int) -> np.ndarray:
@@ -197,7 +182,7 @@ def by_time(
 ) -> np.ndarray:
     """The earliest rows train, then come validation and test; rows with equal inputs stand where the last does."""
     facts = look(Frame(frame.table.select([name])), {})[name]
-    if facts.kind == "date":
+    if facts.column.is_time:
         moments = days(frame.column(name))
         when = np.where(np.isnat(moments), np.nan, moments.astype("datetime64[s]").astype(np.int64).astype(np.float64))
     else:
@@ -254,12 +239,4 @@ def enough(frame: Frame, decision: Decision, sides: Sides) -> None:
     counts = ", ".join(f"{name} {int((sides.side == number).sum()):,}" for number, name in enumerate(SIDES))
     if len(train) < 2:
         raise UserError(f"too few rows to train on ({counts})", where=name_of(frame), fix="give more rows")
-    if decision.task == "classify" and decision.form == "one":
-        column: Any = worded(frame.column(decision.target[0])).take(train)
-        seen = sorted(word for word in set(column.unique().to_pylist()) if word is not None)
-        if len(seen) < 2:
-            only = f"only {seen[0]!r}" if seen else "no label"
-            raise UserError(
-                f"{decision.target[0]} has {only} in the training rows ({counts})", where=name_of(frame),
-                fix="give rows of at least two classes",
-            )  # fmt: skip
+    decision.task.check_training_rows(frame, decision, train, counts)

@@ -15,7 +15,7 @@ from anyformer.data.images.preprocessing import FILE as IMAGES
 from anyformer.data.images.preprocessing import ImageSteps
 from anyformer.data.prepared import Prepared
 from anyformer.data.preprocess import FILE, Preprocess
-from anyformer.data.settings import Pictures, Sounds
+from anyformer.data.settings import Data
 from anyformer.data.splits import SIDES
 from anyformer.data.tokenizers.tokenizer import Tokenizer, open_tokenizer
 from anyformer.errors import UserError
@@ -58,7 +58,7 @@ def fingerprint(arrays: Arrays, preprocess: Preprocess, tokenizer: Tokenizer | N
 
 def seal(
     arrays: Arrays, frame: Frame, preprocess: Preprocess, tokenizer: Tokenizer | None, images: ImageSteps | None,
-    facts: dict[str, Any], notes: list[str], pictures: Pictures, sounds: Sounds,
+    facts: dict[str, Any], notes: list[str], settings: Data,
 ) -> None:  # fmt: skip
     """Write what stands beside the arrays and close the folder."""
     folder = arrays.folder
@@ -68,7 +68,7 @@ def seal(
     if images is not None:
         images.save(folder)
     kept = {"kind": KIND, "frame": save_frame(frame, folder), "facts": facts, "notes": notes}
-    arrays.close(kept | {"pictures": pictures.to_dict(), "sounds": sounds.to_dict()})
+    arrays.close(kept | {"settings": settings.to_dict()})
 
 
 def opened(arrays: Arrays) -> Prepared | None:
@@ -89,26 +89,22 @@ def opened(arrays: Arrays) -> Prepared | None:
         tokenizer = open_tokenizer(folder) if (folder / "tokenizer_config.json").is_file() else None
         images = ImageSteps.read(folder / IMAGES) if (folder / IMAGES).is_file() else None
         frame = open_frame(arrays)
-        pictures = Pictures.from_dict(facts["pictures"])
-        made = assembled(arrays, frame, preprocess, tokenizer, images, pictures, facts["facts"], facts["notes"])
-        for side in (made.train, made.valid, made.test):
-            if isinstance(side, RowExamples) and "sounds" in facts:
-                side.sounds = Sounds.from_dict(facts["sounds"])
-        return made
+        settings = Data.from_dict(facts["settings"])
+        return assembled(arrays, frame, preprocess, tokenizer, images, settings, facts["facts"], facts["notes"])
     except (UserError, KeyError, TypeError, ValueError, OSError):
         return None
 
 
 def assembled(
     arrays: Arrays, frame: Frame, preprocess: Preprocess, tokenizer: Tokenizer | None, images: ImageSteps | None,
-    pictures: Pictures, facts: dict[str, Any], notes: list[str],
+    settings: Data, facts: dict[str, Any], notes: list[str],
 ) -> Prepared:  # fmt: skip
     """The three sides over one folder of arrays; a side without rows is None."""
     side = arrays["side"]
     pad = pad_of(tokenizer)
     sides = [
         RowExamples(
-            arrays, frame, preprocess, np.flatnonzero(side == number), pad=pad, images=images, pictures=pictures
+            arrays, frame, preprocess, np.flatnonzero(side == number), pad=pad, images=images, settings=settings
         )
         for number in range(len(SIDES))
     ]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
 from anyformer.data.columns.cells import LARGEST, bounded, coded, in_order, is_list, worded
-from anyformer.data.columns.kinds import numbers
+from anyformer.data.columns.convert import numbers
+from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.frame import Frame
 from anyformer.errors import UserError
 from anyformer.objectives.objective import IGNORED
@@ -17,6 +19,7 @@ from anyformer.spec import Spec
 if TYPE_CHECKING:
     import pyarrow as pa
 
+SHOWN = 8  # labels that are named
 ON, OFF = ("1", "true", "yes", "1.0"), ("0", "false", "no", "0.0")
 ABSENT, UNSEEN, NOT_NUMBER = "the target is missing", "the label is not in the training rows", "the target is no number"
 
@@ -32,25 +35,98 @@ class Encoded:
 
 
 class Target(Spec, slot=True):
-    """What a model answers with."""
+    """What a model answers with, as it was fitted on the training rows; saved in preprocess.json."""
 
+    part: ClassVar[str] = ""  # what a row consists of, where it is not its columns: "series"
+    writes_text: ClassVar[bool] = False  # whether the answer is text, read by the tokenizer
     names: tuple[str, ...]  # the columns
 
     def encode(self, frame: Frame) -> Encoded:
         """The targets of a frame's rows."""
         raise NotImplementedError
 
+    def put(self, arrays: Arrays, encoded: Encoded) -> None:
+        """Write the targets of all rows, in the form that batches take."""
+        arrays.put("targets", encoded.values)
 
-class Classes(Target):
-    """One label a row (`one`), or several at once: spelled `a;b` in one column (`list`), or 0 and 1 in `columns`."""
+    def absent(self, rows: int) -> np.ndarray:
+        """Targets of new rows, of which nothing is known, in the shape of what is answered."""
+        return np.full((rows,), IGNORED)
+
+    def label_names(self) -> tuple[str, ...] | None:
+        """The names of the classes or tags, None where there are none."""
+        return None
+
+    def label_counts(self) -> tuple[int, ...] | None:
+        """Training rows (or words, or objects) of each label."""
+        return None
+
+    def sizes(self) -> dict[str, Any]:
+        """What a network must be built for: classes, outputs."""
+        return {}
+
+    def describe(self, rows: int) -> str:
+        """The target in words, for people; `rows` is how many train."""
+        return type(self).__name__.lower()
+
+    def warnings(self) -> list[str]:
+        """What is worth knowing about the training rows."""
+        return []
+
+
+class Labelled(Target):
+    """A target of named classes, tags or objects."""
 
     labels: tuple[str, ...]
-    counts: tuple[int, ...]  # training rows with each label
-    form: Literal["one", "list", "columns"] = "one"
+    counts: tuple[int, ...]  # training rows, words or objects with each label
 
     def check(self) -> None:
         if len(self.labels) != len(self.counts) or len(set(self.labels)) != len(self.labels):
-            raise UserError("labels and counts do not fit", where="Classes", fix="train again")
+            raise UserError("labels and counts do not fit", where=type(self).__name__, fix="train again")
+
+    def label_names(self) -> tuple[str, ...]:
+        return self.labels
+
+    def label_counts(self) -> tuple[int, ...]:
+        return self.counts
+
+    def sizes(self) -> dict[str, Any]:
+        return {"classes": len(self.labels), "multi": False}
+
+    def ranked(self) -> list[tuple[str, int]]:
+        """Labels with their counts, the most frequent first."""
+        return sorted(zip(self.labels, self.counts, strict=True), key=lambda pair: -pair[1])
+
+    def describe_labels(self, what: str, total: int) -> str:
+        """How many labels there are, and the share of the most frequent."""
+        found = self.ranked()
+        shown = ", ".join(f"{label} {count / max(1, total):.1%}" for label, count in found[:SHOWN])
+        more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+        return f"{len(found)} {what}: {shown}{more}"
+
+
+class Classes(Labelled):
+    """One label a row (`one`), or several at once: spelled `a;b` in one column (`list`), or 0 and 1 in `columns`."""
+
+    form: Literal["one", "list", "columns"] = "one"
+
+    def sizes(self) -> dict[str, Any]:
+        return {"classes": len(self.labels), "multi": self.multi}
+
+    def absent(self, rows: int) -> np.ndarray:
+        return np.zeros((rows, len(self.labels)), np.float32) if self.multi else super().absent(rows)
+
+    def describe(self, rows: int) -> str:
+        if self.multi:
+            return self.describe_labels("labels that may come together", rows)
+        return self.describe_labels("classes", sum(self.counts))
+
+    def warnings(self) -> list[str]:
+        (most, many), (least, few) = self.ranked()[0], self.ranked()[-1]
+        if self.multi or few * 10 >= many:
+            return []
+        uneven = f"{most} has {many:,} training rows, {least} {few:,}"
+        return [f"the classes are uneven: {uneven}; class weights are one setting"]
 
     @property
     def multi(self) -> bool:
@@ -59,7 +135,7 @@ class Classes(Target):
 
     @classmethod
     def fit(
-        cls, frame: Frame, names: tuple[str, ...], form: Literal["one", "list", "columns"], given: list[str] | None
+        cls, frame: Frame, names: tuple[str, ...], form: Literal["one", "list", "columns"], given: Sequence[str] | None
     ) -> Classes:
         """The labels of the training rows; those of a model to start from keep their order where they hold them all."""
         if form == "columns":
@@ -163,20 +239,28 @@ class Values(Target):
             scaled[:, 0] if len(self.names) == 1 else scaled, {ABSENT: lost & ~said, NOT_NUMBER: lost & said}
         )
 
+    def absent(self, rows: int) -> np.ndarray:
+        return np.full((rows, len(self.names)) if len(self.names) > 1 else (rows,), np.nan, np.float32)
+
+    def sizes(self) -> dict[str, Any]:
+        return {"outputs": len(self.names)}
+
+    def describe(self, rows: int) -> str:
+        pairs = list(zip(self.mean, self.deviation, strict=True))[:6]
+        spread = "; ".join(f"mean {mean:.6g}, deviation {deviation:.6g}" for mean, deviation in pairs)
+        return f"{len(self.names)} number{'s' * (len(self.names) > 1)}, {spread} in training"
+
     def undo(self, scaled: np.ndarray) -> np.ndarray:
         """Numbers in the units of the file."""
         mean, deviation = (np.asarray(v if len(self.names) > 1 else v[0]) for v in (self.mean, self.deviation))
         return np.asarray(scaled, dtype=np.float64) * deviation + mean
 
 
-class Tags(Target):
+class Tags(Labelled):
     """One tag for each word of a sentence."""
 
-    labels: tuple[str, ...]
-    counts: tuple[int, ...]  # training words with each tag
-
     @classmethod
-    def fit(cls, frame: Frame, names: tuple[str, ...], given: list[str] | None) -> Tags:
+    def fit(cls, frame: Frame, names: tuple[str, ...], given: Sequence[str] | None) -> Tags:
         """The tags of the training sentences."""
         codes, words = coded(listed(frame.column(names[0]))[0])
         counts = dict(zip(words, np.bincount(codes[codes >= 0], minlength=len(words)).tolist(), strict=True))
@@ -197,6 +281,17 @@ class Tags(Target):
         lengths = np.bincount(owners, minlength=len(frame))
         return Encoded(np.where(found < 0, IGNORED, found), unusable, unseen, lengths)
 
+    def put(self, arrays: Arrays, encoded: Encoded) -> None:
+        """Tags of words that were not cut off."""
+        kept = np.diff(arrays["begins_starts"])
+        counts = encoded.lengths
+        assert counts is not None
+        place = np.arange(len(encoded.values)) - np.repeat(np.cumsum(counts) - counts, counts)
+        arrays.put("tags", encoded.values[place < np.repeat(kept, counts)].astype(np.int32))
+
+    def describe(self, rows: int) -> str:
+        return self.describe_labels("tags", sum(self.counts))
+
 
 def listed(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, np.ndarray, np.ndarray]:
     """The items of a column of lists one after the other, the row of each, and which rows have no list."""
@@ -212,7 +307,39 @@ def listed(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, np.ndarray, np.nda
 class Answer(Target):
     """Text that the model writes."""
 
+    writes_text = True
+
     def encode(self, frame: Frame) -> Encoded:
         """Nothing but which rows have no text; the tokens are made with the inputs."""
         lost = worded(frame.column(self.names[0])).is_null().to_numpy()
         return Encoded(np.zeros(len(frame), np.int64), {ABSENT: lost})
+
+    def put(self, arrays: Arrays, encoded: Encoded) -> None:
+        """Nothing: the tokens are there already."""
+
+    def describe(self, rows: int) -> str:
+        return "text to write"
+
+
+class Future(Values):
+    """The next `horizon` steps of each channel; `time` is the column that orders the rows, where there is one."""
+
+    part = "series"
+    horizon: int
+    time: str | None = None
+
+    def check(self) -> None:
+        if self.horizon < 1:
+            raise UserError(f"horizon {self.horizon} is below 1", where="Future", fix="train again")
+
+    def sizes(self) -> dict[str, Any]:
+        return {"numbers": len(self.names), "outputs": self.horizon}
+
+
+class Things(Labelled):
+    """Objects of an image, each of one class; `most` is how many one training image holds at most."""
+
+    most: int
+
+    def sizes(self) -> dict[str, Any]:
+        return super().sizes() | {"objects": self.most}

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from anyformer.data.columns.cells import coded, is_list, worded
-from anyformer.data.columns.kinds import numbers
-from anyformer.data.decide import Decision
+from anyformer.data.columns.base import empty
+from anyformer.data.decision import Decision
 from anyformer.data.frame import Frame
-from anyformer.data.targets import ABSENT, NOT_NUMBER, flat, switches
 from anyformer.errors import UserError
 
-EMPTY, NO_TEXT, UNEVEN = "every input is missing", "the text is empty", "words and tags differ in number"
+EMPTY, NO_TEXT = "every input is missing", "the text is empty"
 
 
 def usable(frame: Frame, decision: Decision, *, bad: str) -> tuple[np.ndarray, dict[str, int], dict[str, str]]:
@@ -44,50 +42,12 @@ def refused(frame: Frame, row: int, reason: str) -> UserError:
 
 def problems(frame: Frame, decision: Decision) -> list[tuple[str, np.ndarray]]:
     """Reasons not to use a row, each with a mask over the rows."""
-    found = target_problems(frame, decision)
+    found = decision.task.target_problems(frame, decision)
     names = [column.name for column in decision.inputs]
-    texts = all(column.kind in ("text", "sentence") for column in decision.inputs)
+    texts = all(column.column.is_text for column in decision.inputs)
     lost = np.ones(len(frame), bool)
     for name in names:
         lost &= empty(frame, name)
         if not lost.any():
             break
     return [*found, (NO_TEXT if texts else EMPTY, lost)]
-
-
-def empty(frame: Frame, name: str) -> np.ndarray:
-    """Which cells of a column hold nothing."""
-    import pyarrow.compute as pc
-
-    column = frame.column(name)
-    if is_list(column.type):
-        return pc.fill_null(pc.equal(pc.list_value_length(column), 0), True).to_numpy()
-    if str(column.type) in ("binary", "large_binary"):
-        return column.is_null().to_numpy()
-    return worded(column).is_null().to_numpy()
-
-
-def target_problems(frame: Frame, decision: Decision) -> list[tuple[str, np.ndarray]]:
-    """Reasons a row has no target."""
-    import pyarrow.compute as pc
-
-    columns = [frame.column(name) for name in decision.target]
-    if decision.task == "regress":
-        raw = np.stack([numbers(column) for column in columns], 1)
-        lost = ~np.isfinite(raw).any(1)
-        said = np.zeros(len(frame), bool)
-        for column in columns:
-            said |= ~worded(column).is_null().to_numpy()
-        return [(ABSENT, lost & ~said), (NOT_NUMBER, lost & said)]
-    if decision.form == "columns":
-        return [(ABSENT, np.isnan(np.stack([switches(column) for column in columns], 1)).any(1))]
-    (column,) = columns
-    if decision.task == "tag":
-        words = pc.list_value_length(frame.column(decision.inputs[0].name))
-        uneven = pc.fill_null(pc.not_equal(pc.list_value_length(column), words), True).to_numpy()
-        return [(ABSENT, column.is_null().to_numpy()), (UNEVEN, uneven)]
-    if decision.form == "list":
-        return [(ABSENT, flat(column)[2])]
-    if decision.task == "translate":
-        return [(ABSENT, worded(column).is_null().to_numpy())]
-    return [(ABSENT, coded(column)[0] < 0)]

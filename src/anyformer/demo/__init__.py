@@ -15,7 +15,7 @@ FOLDER = Path("runs/demo")
 SECONDS = 105.0  # of training, with the evaluations in between
 PRESET = "decoder-mini"
 # The defaults but for smaller steps: two minutes on two cores are then a thousand of them.
-SETTINGS = {"data.words.length": 128, "training.batch": 8}
+SETTINGS = {"data.tokenizer.max_length": 128, "training.batch_size": 8}
 PROMPTS = ("    def ", "class ", "    if ")
 
 

@@ -19,7 +19,7 @@ from anyformer.spec import field
 
 
 class Frames(Embed):
-    """Patches of `patch` bands x spectra, `stride` apart, of clips at `rate` samples a second.
+    """Patches of `patch` bands x spectra, `stride` apart, of clips at `sample_rate` samples a second.
 
     A spectrum of `mels` bands is taken every `hop` seconds over `window` seconds; `frames` of them are the longest
     clip, and a shorter one is padding from where it ends. The logarithms are read as (x - mean) / (2 std), AST's own
@@ -34,23 +34,37 @@ class Frames(Embed):
         "F (n log n + n mels) + T P^2 D for F spectra of n samples, patches of P x P",
     )  # fmt: skip
     gridded: ClassVar[bool] = True
-    rate: int
+    sample_rate: int
+    """Samples a second of the clips."""
     frames: int = 1024
+    """Spectra of the longest clip."""
     mels: int = 128
+    """Mel bands of a spectrum."""
     window: float = 0.025
+    """Seconds that a spectrum is taken over."""
     hop: float = 0.010
+    """Seconds from one spectrum to the next."""
     patch: int | tuple[int, int] = 16
+    """Bands and spectra of a patch."""
     stride: int | tuple[int, int] = 10
+    """Bands and spectra from one patch to the next."""
     cls: bool = True
+    """Whether a learned class token comes first."""
     distill: bool = False
+    """Whether DeiT's distillation token follows the class token."""
     position: Position | None = field(default_factory=Grid)
+    """Absolute positions added to the tokens, or null for none."""
     norm: Norm | None = None
+    """Norm of the tokens that come out; none if not given."""
     mean: float = -4.2677393
+    """Mean of the log-mel values, taken off."""
     std: float = 4.5689974
+    """Standard deviation of the log-mel values; they are divided by twice that."""
     dropout: float = 0.0
+    """Dropout probability."""
 
     def check(self) -> None:
-        check_range("Frames", "rate", self.rate, 1, fix="use 16000")
+        check_range("Frames", "sample_rate", self.sample_rate, 1, fix="use 16000")
         if self.step < 1:
             raise UserError(f"hop {self.hop} s is less than a sample", where="Frames.hop", fix="use 0.01")
         if self.reach < 2:
@@ -76,12 +90,12 @@ class Frames(Embed):
     @property
     def reach(self) -> int:
         """Samples that one spectrum is taken over."""
-        return round(self.window * self.rate)
+        return round(self.window * self.sample_rate)
 
     @property
     def step(self) -> int:
         """Samples from one spectrum to the next."""
-        return round(self.hop * self.rate)
+        return round(self.hop * self.sample_rate)
 
     @property
     def samples(self) -> int:
@@ -114,10 +128,10 @@ class Frames(Embed):
         return self.leading + self.grid[0] * self.grid[1]
 
     def build(self, width: int) -> nn.Module:
-        return FrameEmbedding(self, width)
+        return FramesModule(self, width)
 
 
-class FrameEmbedding(nn.Module):
+class FramesModule(nn.Module):
     def __init__(self, spec: Frames, width: int) -> None:
         super().__init__()
         self.spec = spec
@@ -175,7 +189,7 @@ class FrameEmbedding(nn.Module):
         sound = F.pad(sound, (0, (spec.frames if ready else spec.samples) - sound.shape[-1]))
         if ready:
             return sound
-        found = log_mel(sound, rate=spec.rate, mels=spec.mels, window=spec.reach, hop=spec.step)
+        found = log_mel(sound, sample_rate=spec.sample_rate, mels=spec.mels, window=spec.reach, hop=spec.step)
         return (found - spec.mean) / (2 * spec.std)
 
     def patches(self, spectra: Tensor) -> Tensor:

@@ -30,17 +30,19 @@ class Joint(Embed):
     )
 
     parts: tuple[Embed, ...]
+    """The embeddings whose tokens follow each other."""
     kinds: bool = True
+    """Whether a learned vector says which part a token is from."""
 
     @property
     def vocabulary(self) -> tuple[int, int | None] | None:
         return next((part.vocabulary for part in self.parts if part.vocabulary is not None), None)
 
     def build(self, width: int) -> nn.Module:
-        return JointEmbedding(self, width)
+        return JointModule(self, width)
 
 
-class JointEmbedding(nn.Module):
+class JointModule(nn.Module):
     def __init__(self, spec: Joint, width: int) -> None:
         super().__init__()
         self.spec = spec

@@ -29,14 +29,23 @@ class Maps(Embed):
 
     gridded: ClassVar[bool] = True
     backbone: Backbone
+    """The convolutional network whose maps are read."""
     size: int | tuple[int, int]
+    """Height and width of the images."""
     project: bool = True
+    """Whether a matrix leads from the backbone's channels to the width."""
     cls: bool = False
+    """Whether a learned class token comes first."""
     position: Position | None = None
+    """Absolute positions added to the tokens; none if not given."""
     norm: Norm | None = None
+    """Norm of the tokens that come out; none if not given."""
     every_layer: bool = False
+    """Add positions to queries and keys in every layer (DETR) instead of to the tokens once."""
     frozen: bool = False
+    """Whether the backbone stays as it is."""
     dropout: float = 0.0
+    """Dropout probability."""
 
     def check(self) -> None:
         if min(self.pixels) < 1:
@@ -64,7 +73,7 @@ class Maps(Embed):
         if not self.project and self.backbone.channels != width:
             raise UserError(f"maps of {self.backbone.channels} channels meet a model {width} wide",
                             where="Maps.project", fix="use project=True")  # fmt: skip
-        return MapEmbedding(self, width)
+        return MapsModule(self, width)
 
 
 def cells(pixels: tuple[int, int], stride: int) -> tuple[int, int]:
@@ -72,7 +81,7 @@ def cells(pixels: tuple[int, int], stride: int) -> tuple[int, int]:
     return -(-pixels[0] // stride), -(-pixels[1] // stride)
 
 
-class MapEmbedding(nn.Module):
+class MapsModule(nn.Module):
     def __init__(self, spec: Maps, width: int) -> None:
         super().__init__()
         self.spec = spec

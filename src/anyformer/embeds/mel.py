@@ -17,7 +17,7 @@ SHARPEN = 0.97
 FLOOR = 2.0**-23  # the smallest power that has a logarithm
 
 
-def log_mel(wave: Tensor, *, rate: int, mels: int, window: int, hop: int) -> Tensor:
+def log_mel(wave: Tensor, *, sample_rate: int, mels: int, window: int, hop: int) -> Tensor:
     """(B, samples) to (B, mels, F) with F = 1 + (samples - window) // hop, in single precision at least."""
     wave = wave.to(torch.promote_types(wave.dtype, torch.float32))
     pieces = wave.unfold(-1, window, hop)  # (B,F,window)
@@ -29,7 +29,7 @@ def log_mel(wave: Tensor, *, rate: int, mels: int, window: int, hop: int) -> Ten
     sharp = (pieces - SHARPEN * before) * fade.to(wave.dtype)
     # The compiler makes no code for complex numbers: there, the transform is a product with its own table.
     power = by_product(sharp, size) if torch.compiler.is_compiling() else by_transform(sharp, size)  # (B,F,bins)
-    bank = triangles(rate, mels, size, wave.device, wave.dtype)
+    bank = triangles(sample_rate, mels, size, wave.device, wave.dtype)
     return (power @ bank).clamp(min=FLOOR).log().mT  # (B,mels,F)
 
 
@@ -53,13 +53,13 @@ def transform_size(window: int) -> int:
     return 1 << (window - 1).bit_length()
 
 
-def triangles(rate: int, mels: int, size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+def triangles(sample_rate: int, mels: int, size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     """What each frequency of a transform counts in each band, (size / 2 + 1, mels); computed at use, never stored."""
     kind = exact(device)
     bins = size // 2 + 1
-    low, high = mel(LOWEST), mel(rate / 2)
+    low, high = mel(LOWEST), mel(sample_rate / 2)
     edges = torch.linspace(low, high, mels + 2, device=device, dtype=kind)
-    at = 1127.0 * torch.log1p(torch.arange(bins, device=device, dtype=kind) * (rate / size / 700.0))
+    at = 1127.0 * torch.log1p(torch.arange(bins, device=device, dtype=kind) * (sample_rate / size / 700.0))
     left, middle, right = edges[:-2], edges[1:-1], edges[2:]
     rising = (at[:, None] - left) / (middle - left)
     falling = (right - at[:, None]) / (right - middle)
@@ -71,9 +71,9 @@ def exact(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-def bands(rate: int) -> int:
+def bands(sample_rate: int) -> int:
     """How many bands a recording at this rate is worth."""
-    return 128 if rate >= 16000 else 64 if rate >= 8000 else 32
+    return 128 if sample_rate >= 16000 else 64 if sample_rate >= 8000 else 32
 
 
 def mel(hertz: float) -> float:

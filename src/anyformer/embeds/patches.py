@@ -28,15 +28,25 @@ class Patches(Embed):
 
     gridded: ClassVar[bool] = True
     size: int | tuple[int, int]
+    """Height and width of the images."""
     patch: int | tuple[int, int]
+    """Height and width of a patch."""
     channels: int = 3
+    """Colour channels of the images."""
     cls: bool = True
+    """Whether a learned class token comes first."""
     distill: bool = False
+    """Whether DeiT's distillation token follows the class token."""
     registers: int = 0
+    """Learned tokens without a position behind the class token."""
     position: Position | None = field(default_factory=Grid)
+    """Absolute positions added to the tokens, or null for none."""
     norm: Norm | None = None
+    """Norm of the tokens that come out; none if not given."""
     bias: bool = True
+    """Whether the linear layers have a bias."""
     dropout: float = 0.0
+    """Dropout probability."""
 
     def check(self) -> None:
         rows, columns = self.pixels
@@ -83,10 +93,10 @@ class Patches(Embed):
         return int(self.cls) + int(self.distill)
 
     def build(self, width: int) -> nn.Module:
-        return PatchEmbedding(self, width)
+        return PatchesModule(self, width)
 
 
-class PatchEmbedding(nn.Module):
+class PatchesModule(nn.Module):
     def __init__(self, spec: Patches, width: int) -> None:
         super().__init__()
         self.spec = spec

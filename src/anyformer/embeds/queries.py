@@ -28,6 +28,7 @@ class Queries(Embed):
     about: ClassVar[About | None] = About("x = 0; q, k of every layer = W (x + E), E learned", "2005.12872", "n D")
 
     count: int = field(kw_only=False)
+    """Number of learned query tokens."""
 
     def check(self) -> None:
         if self.count < 1:
@@ -38,10 +39,10 @@ class Queries(Embed):
         return True
 
     def build(self, width: int) -> nn.Module:
-        return QueryEmbedding(self, width)
+        return QueriesModule(self, width)
 
 
-class QueryEmbedding(nn.Module):
+class QueriesModule(nn.Module):
     def __init__(self, spec: Queries, width: int) -> None:
         super().__init__()
         self.spec = spec

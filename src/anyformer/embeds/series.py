@@ -37,14 +37,23 @@ class Series(Embed):
         "V (L / S) P D for V channels of L steps",
     )  # fmt: skip
     length: int
+    """Steps of a window."""
     channels: int | None = None
+    """Channels read as one sequence; each channel is a row of its own if not given."""
     patch: int = 16
+    """Steps of a patch."""
     stride: int = 8
+    """Steps from one patch to the next."""
     scaled: bool = True
+    """Whether each window is standardised, which a Forecast head undoes."""
     repeat: bool = True
+    """Repeat the last value for one more stride, as PatchTST does."""
     position: Position | None = field(default_factory=Sinusoid)
+    """Absolute positions added to the tokens, or null for none."""
     norm: Norm | None = None
+    """Norm of the tokens that come out; none if not given."""
     dropout: float = 0.0
+    """Dropout probability."""
 
     def check(self) -> None:
         for name in ("length", "channels", "patch", "stride"):
@@ -70,7 +79,7 @@ class Series(Embed):
         return (self.length + self.stride * self.repeat - self.patch) // self.stride + 1
 
     def build(self, width: int) -> nn.Module:
-        return SeriesEmbedding(self, width)
+        return SeriesModule(self, width)
 
 
 @dataclass(frozen=True)
@@ -83,7 +92,7 @@ class SeriesContext(Context):
     spread: Tensor | None = None  # (B,1,V)
 
 
-class SeriesEmbedding(nn.Module):
+class SeriesModule(nn.Module):
     def __init__(self, spec: Series, width: int) -> None:
         super().__init__()
         self.spec = spec

@@ -27,10 +27,15 @@ class Table(Embed):
     about: ClassVar[About | None] = About("x_f = value_f W_f + b_f; category: E_f[value_f]", "2106.11959", "F D")
 
     numbers: int = 0
+    """Number columns."""
     categories: tuple[int, ...] | None = None
+    """Number of values of each category column."""
     cls: bool = True
+    """Whether a learned class token comes first."""
     missing: bool = False
+    """Whether a missing cell takes a learned vector of its column."""
     dropout: float = 0.0
+    """Dropout probability."""
 
     def check(self) -> None:
         if self.numbers < 0 or self.features == 0:
@@ -45,10 +50,10 @@ class Table(Embed):
         return self.numbers + len(self.categories or ())
 
     def build(self, width: int) -> nn.Module:
-        return TableEmbedding(self, width)
+        return TableModule(self, width)
 
 
-class TableEmbedding(nn.Module):
+class TableModule(nn.Module):
     def __init__(self, spec: Table, width: int) -> None:
         super().__init__()
         self.spec = spec

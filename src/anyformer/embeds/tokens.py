@@ -27,13 +27,21 @@ class Tokens(Embed):
     about: ClassVar[About | None] = About("x_t = E[id_t] + position + segment", "1706.03762", "T D")
 
     vocab: int
+    """Tokens in the vocabulary."""
     position: Position | None = None
+    """Absolute positions added to the tokens; none if not given."""
     segments: int = 0
+    """Number of segments, for pairs of texts; 0: none."""
     norm: Norm | None = None
+    """Norm of the tokens that come out; none if not given."""
     inner: int | None = None
+    """Channels of the table where they are fewer than the width (ALBERT)."""
     scale: bool = False
+    """Whether the table is multiplied by sqrt(width)."""
     dropout: float = 0.0
+    """Dropout probability."""
     frozen: bool = False
+    """Whether the table stays as initialised."""
 
     def check(self) -> None:
         if self.vocab < 1:
@@ -51,12 +59,12 @@ class Tokens(Embed):
     def limit(self) -> int | None:
         return None if self.position is None else self.position.limit
 
-    def build(self, width: int, *, own_table: bool = True) -> TokenEmbedding:
+    def build(self, width: int, *, own_table: bool = True) -> TokensModule:
         """`own_table=False` leaves the table out: each pass is then given one (encoder-decoders share theirs)."""
-        return TokenEmbedding(self, width, own_table)
+        return TokensModule(self, width, own_table)
 
 
-class TokenEmbedding(nn.Module):
+class TokensModule(nn.Module):
     def __init__(self, spec: Tokens, width: int, own_table: bool) -> None:
         super().__init__()
         inner = width if spec.inner is None else spec.inner

@@ -42,9 +42,9 @@ def ablated(estimator: Any, source: Frame | list[Path], y: Any) -> Ablation:
 
 def read(files: list[Path], preprocess: Any) -> Frame:
     """The rows of files in memory."""
-    from anyformer.data.prepare import frame_for
     from anyformer.data.settings import Data
+    from anyformer.tasks.prepare import read_new_rows
 
     with scratch_folder() as cache:
-        frame, _ = frame_for(files, preprocess, Data(), cache)
+        frame, _ = read_new_rows(files, preprocess, Data(), cache)
         return replace(frame, table=frame.table.take(list(range(len(frame)))))

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from anyformer.data.columns.kinds import only_modality
 from anyformer.errors import UserError
 from anyformer.estimators.learn import learn, opened, saved
 from anyformer.evaluation.answers import Answers
@@ -52,14 +53,17 @@ BATCH = 256  # rows answered at once
 class Estimator(BaseEstimator):
     """Parameters of every estimator; all but `preset` by name.
 
-    `steps` or `minutes` bound the training, `batch` and `rate` are its rows a step and learning rate, `valid` is the
-    share of rows held out to choose the best weights by. `position`, `norm` and `mixer` replace that part of the
-    preset's blocks, by name ("Rope", "RMSNorm") or as a part (`anyformer.Attention(heads=2)`); `settings` are dotted
-    paths to everything else: {"model.stack.depth": 2, "training.class_weights": "balanced"}. `start` is a model folder
-    to fine-tune. `random_state` None is 0: two fits are equal. `keep` is a folder below which every fit leaves its run.
+    `steps` or `epochs`, and `minutes`, bound the training; `batch_size` and `lr` are its rows a step and learning rate;
+    `valid` is the share of rows held out to choose the best weights by. `position`, `norm` and `mixer` replace that
+    part of the preset's blocks, by name ("Rope", "RMSNorm") or as a part (`anyformer.Attention(heads=2)`); `settings`
+    are dotted paths to everything else: {"model.stack.depth": 2, "training.class_weights": "balanced"}. `start` is a
+    model folder to fine-tune. `random_state` None is 0: two fits are equal. `keep` is a folder below which every
+    fit leaves its run.
     """
 
     task: ClassVar[str] = "classify"
+    stacks: ClassVar[tuple[str, ...]] = ("stack",)  # where its network's blocks are
+    numeric_target: ClassVar[bool] = False
     kinds: ClassVar[tuple[str, ...]] = ()  # of columns it reads; none: all
     other: ClassVar[str] = "MixedClassifier"  # the estimator for columns of other kinds
 
@@ -68,9 +72,10 @@ class Estimator(BaseEstimator):
         preset: str | None = None,
         *,
         steps: int | None = None,
+        epochs: float | None = None,
         minutes: float | None = None,
-        batch: int | None = None,
-        rate: float | None = None,
+        batch_size: int | None = None,
+        lr: float | None = None,
         valid: float = 0.1,
         position: str | Spec | None = None,
         norm: str | Spec | None = None,
@@ -84,9 +89,10 @@ class Estimator(BaseEstimator):
     ) -> None:
         self.preset = preset
         self.steps = steps
+        self.epochs = epochs
         self.minutes = minutes
-        self.batch = batch
-        self.rate = rate
+        self.batch_size = batch_size
+        self.lr = lr
         self.valid = valid
         self.position = position
         self.norm = norm
@@ -111,8 +117,8 @@ class Estimator(BaseEstimator):
         }
         if targets:
             chosen["data.target"] = targets
-        named = {"training.steps": self.steps, "training.minutes": self.minutes, "training.batch": self.batch,
-                 "training.optimizer.rate": self.rate}  # fmt: skip
+        named = {"training.steps": self.steps, "training.epochs": self.epochs, "training.minutes": self.minutes,
+                 "training.batch_size": self.batch_size, "training.optimizer.lr": self.lr}  # fmt: skip
         chosen |= {path: simple(value) for path, value in named.items() if value is not None}
         chosen |= self._parts() | dict(asked) | given | ({"data.types": types} if types else {})
         request = Request(
@@ -141,16 +147,15 @@ class Estimator(BaseEstimator):
 
     def _parts(self) -> dict[str, Any]:
         """The parts of the model that were chosen one by one, as settings."""
-        stacks = ("encoder.stack", "decoder.stack") if self.task == "translate" else ("stack",)
         found = {}
         for name, part in (("norm", self.norm), ("mixer", self.mixer), ("relative", self.position)):
             if part is None:
                 continue
             if name == "relative" and is_absolute(part):
-                for stack in stacks:
+                for stack in self.stacks:
                     found[f"model.{stack.replace('stack', 'embed')}.position"] = part
             else:
-                for stack in stacks:
+                for stack in self.stacks:
                     found[f"model.{stack}.block.{name}"] = part
         return found
 
@@ -176,7 +181,8 @@ class Estimator(BaseEstimator):
         """What the model says about rows of a frame or of files."""
         predictor = self.predictor_
         preprocess = predictor.preprocess
-        if preprocess is not None and preprocess.parts == ("table",) and predictor.device.type == "cpu":
+        alone = None if preprocess is None else only_modality(preprocess.parts)
+        if alone is not None and alone.in_double and predictor.device.type == "cpu":
             predictor = doubled(predictor)
         return answer(predictor, source, batch=BATCH)
 

@@ -95,7 +95,7 @@ class Brief(Session):
         """Choose the threads by the size of the model rather than by the clock, so that two fits have equal bits."""
         training = self.config.training
         if training.threads is None:
-            size = sum(p.numel() for p in self.model.parameters()) * (training.batch or 1)
+            size = sum(p.numel() for p in self.model.parameters()) * (training.batch_size or 1)
             torch.set_num_threads(1 if size < SMALL else torch.get_num_threads())
             self.config = self.config.replace(training=training.replace(threads=torch.get_num_threads()))
         super().prepare()

@@ -106,6 +106,7 @@ class Regressor(RegressorMixin, RowEstimator):
     """Rows into numbers."""
 
     task = "regress"
+    numeric_target = True
     other = "MixedRegressor"
 
     def fit(self, X: Any, y: Any = None, *, target: Target = None) -> Any:

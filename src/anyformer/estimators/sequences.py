@@ -10,11 +10,12 @@ import numpy as np
 
 from anyformer.data.files.tables import frame_of
 from anyformer.data.frame import Frame
+from anyformer.data.settings import Data
 from anyformer.errors import UserError
 from anyformer.estimators.base import Estimator, check_is_fitted
 from anyformer.estimators.inputs import files_of, is_table, listed, of_list
 from anyformer.evaluation.answers import Answers
-from anyformer.evaluation.metrics import main_metric, metrics
+from anyformer.tasks import find
 
 WORDS, TAGS, SOURCE, WRITTEN = "words", "tags", "source", "target"
 
@@ -67,8 +68,8 @@ class SequenceEstimator(Estimator):
     def score(self, X: Any, y: Any = None) -> float:
         """The metric the task is judged by; the larger the better."""
         found = self._judged(X, y)
-        name = main_metric(self.task, False, found.labels or ())
-        return float(metrics(found)[name])
+        task = find(self.task)
+        return float(task.metrics(found)[task.main_metric(labels=found.labels or ())])
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -105,6 +106,7 @@ class Translator(SequenceEstimator):
     """Text into text: X and y are lists of texts, or two files line by line."""
 
     task = "translate"
+    stacks = ("encoder.stack", "decoder.stack")
 
     def fit(self, X: Any, y: Any = None) -> Any:
         """Train on texts and what each is to become."""
@@ -140,9 +142,10 @@ class LanguageModel(Estimator):
         check_is_fitted(self, "predictor_")
         files = files_of(X)
         if files is not None:
-            from anyformer.inference.evaluate import of_text
+            from anyformer.inference.evaluate import evaluate_files
 
-            return -float(of_text(self.predictor_, files, 32, lambda line: None)["loss"])
+            found = evaluate_files(self.predictor_, files, settings=Data(), batch=32, say=lambda line: None)
+            return -float(found["loss"])
         scored = [self.predictor_.score(str(text)) for text in listed(X)]
         tokens = sum(int(found.counts.sum()) for found in scored)
         if not tokens:

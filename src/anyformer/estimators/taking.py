@@ -76,7 +76,7 @@ class RowEstimator(Estimator):
             frame = of_cells(X)
             self.n_features_in_ = len(frame.names)
             return frame, y, {}
-        X, y = validate_data(self, X, y, **NUMBERS, ensure_min_samples=2, y_numeric=self.task == "regress")
+        X, y = validate_data(self, X, y, **NUMBERS, ensure_min_samples=2, y_numeric=self.numeric_target)
         names = tuple(f"x{at}" for at in range(X.shape[1]))
         asked = {"data.types": tuple(f"{name}=number" for name in names), "data.inputs": names}
         return of_numbers(X, names), y, asked

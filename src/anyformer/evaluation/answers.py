@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-
-Task = Literal["lm", "classify", "tag", "regress", "translate", "detect"]
 
 
 @dataclass
@@ -23,7 +21,7 @@ class Answers:
     detect    truth and predicted are lists of Objects (average_precision.py), one an image, in its pixels
     """
 
-    task: Task
+    task: str  # its name
     truth: Any = None
     predicted: Any = None
     probability: np.ndarray | None = None

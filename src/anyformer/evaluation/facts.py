@@ -12,37 +12,11 @@ import numpy as np
 from anyformer.evaluation import calibration
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.baseline_rows import sampled
-from anyformer.evaluation.metrics import auc, class_counts, known, metrics, notes, padded
+from anyformer.evaluation.metrics import auc, class_counts, known, padded
 from anyformer.evaluation.spans import are_spans, precision_recall_f1, span_counts
-from anyformer.evaluation.text_scores import bleu_available, bleu_chrf, row_scores, several
 
-MOST_CLASSES, MOST_LABELS, MOST_POINTS, WORST = 30, 200, 2000, 20
+MOST_CLASSES, MOST_LABELS, MOST_POINTS = 30, 200, 2000
 SHOWN = 300  # characters of a text in a table
-
-
-def evaluation_facts(answers: Answers) -> dict[str, Any]:
-    """Metrics, confusion, calibration, points, labels and worst examples as JSON holds them."""
-    facts: dict[str, Any] = {"task": answers.task, "multi": answers.multi, "metrics": metrics(answers)}
-    facts["notes"] = notes(answers)
-    if answers.task == "classify" and answers.multi:
-        facts |= label_sets(answers)
-    elif answers.task == "classify":
-        facts |= classes(answers)
-    elif answers.task == "tag":
-        facts |= tags(answers)
-    elif answers.task == "regress":
-        facts |= numbers(answers)
-    elif answers.task == "detect":
-        facts |= {"rows": len(answers.truth), "objects": sum(len(image.boxes) for image in answers.truth)}
-    elif answers.task == "translate":
-        facts["rows"] = len(answers.predicted)
-        if len(answers.predicted) and bleu_available():
-            facts["signature"] = bleu_chrf(answers.predicted, answers.truth)[2]
-    else:
-        facts |= {"tokens": int(answers.tokens), "bytes": int(answers.bytes)}
-    facts["worst"] = worst(answers)
-    facts["worst_by"] = worst_by(answers)
-    return plain(facts)
 
 
 def plain(value: Any) -> Any:
@@ -72,7 +46,7 @@ def digits(value: float, count: int = 6) -> float:
 # ---------------------------------------------------------------- by task
 
 
-def classes(answers: Answers) -> dict[str, Any]:
+def class_facts(answers: Answers) -> dict[str, Any]:
     """Confusion, scores of each class, calibration."""
     truth, predicted, probability = known(answers)
     if not len(truth):
@@ -108,7 +82,7 @@ def binned(bins: calibration.Reliability, what: str) -> dict[str, Any]:
     return {"what": what, "count": bins.count, "said": bins.said, "true": bins.true, "error": bins.error}
 
 
-def label_sets(answers: Answers) -> dict[str, Any]:
+def label_set_facts(answers: Answers) -> dict[str, Any]:
     """Scores of each label on its own, and calibration over all of them."""
     truth, predicted = np.asarray(answers.truth).astype(bool), np.asarray(answers.predicted).astype(bool)
     if not len(truth):
@@ -132,7 +106,7 @@ def label_sets(answers: Answers) -> dict[str, Any]:
     return facts
 
 
-def tags(answers: Answers) -> dict[str, Any]:
+def tag_facts(answers: Answers) -> dict[str, Any]:
     """Confusion of words' tags; scores of each type of span, or of each tag."""
     truth, predicted = answers.truth, padded(answers.truth, answers.predicted)
     want, got = list(chain.from_iterable(truth)), list(chain.from_iterable(predicted))
@@ -153,7 +127,7 @@ def tags(answers: Answers) -> dict[str, Any]:
     return facts
 
 
-def numbers(answers: Answers) -> dict[str, Any]:
+def number_facts(answers: Answers) -> dict[str, Any]:
     """Predicted against true, and how the errors are spread, for each of at most four outputs."""
     truth, predicted = (np.asarray(part, np.float64) for part in (answers.truth, answers.predicted))
     if not len(truth):
@@ -179,87 +153,3 @@ def numbers(answers: Answers) -> dict[str, Any]:
             "errors": {"counts": counts, "edges": [digits(edge, 9) for edge in edges.tolist()]},
         })  # fmt: skip
     return {"rows": len(truth), "numbers": figures}
-
-
-# ---------------------------------------------------------------- worst examples
-
-
-def worst(answers: Answers, most: int = WORST) -> list[dict[str, Any]]:
-    """The rows that were answered worst, worst first; by loss where it is known, else by how far off they are."""
-    badness = np.asarray(row_badness(answers), np.float64)
-    badness = np.where(np.isfinite(badness), badness, -np.inf)
-    found = []
-    for row in np.argsort(-badness, kind="stable")[:most].tolist():
-        if not badness[row] > 0:
-            break
-        entry: dict[str, Any] = {"row": row, "loss": digits(float(badness[row]))}
-        if answers.examples is not None:
-            entry |= {"place": short(answers.examples.place(row)), "shown": short(answers.examples.shown(row))}
-        found.append(entry | answered(answers, row))
-    return found
-
-
-def worst_by(answers: Answers) -> str:
-    """What the worst rows were chosen by, in a word for the head of a column."""
-    if answers.losses is not None:
-        return "loss"
-    if answers.task == "classify":
-        return "mean error" if answers.multi else "loss" if answers.probability is not None else "wrong"
-    return {"translate": "1 − ROUGE-L", "tag": "wrong words", "regress": "off by", "lm": "loss"}[answers.task]
-
-
-def row_badness(answers: Answers) -> Sequence[float] | np.ndarray:
-    """How badly each row was answered."""
-    if answers.losses is not None:
-        return answers.losses
-    if answers.task == "translate":
-        return [1 - score for score in row_scores(answers.predicted, answers.truth)]
-    if answers.task == "tag":
-        pairs = zip(answers.truth, padded(answers.truth, answers.predicted), strict=True)
-        return [sum(a != b for a, b in zip(want, got, strict=True)) for want, got in pairs]
-    if answers.task == "lm":
-        return []
-    truth, predicted = np.asarray(answers.truth), np.asarray(answers.predicted)
-    if answers.task == "regress":
-        return np.abs(predicted - truth).reshape(len(truth), -1).mean(1) if len(truth) else []
-    if answers.multi:
-        said = predicted if answers.probability is None else answers.probability
-        return np.abs(np.asarray(said, np.float64) - truth).mean(1)
-    if answers.probability is None:
-        return (truth != predicted).astype(np.float64)
-    chance = answers.probability[np.arange(len(truth)), np.maximum(truth, 0)].astype(np.float64)
-    return np.where(truth >= 0, -np.log(np.maximum(chance, 1e-12)), -np.inf)
-
-
-def answered(answers: Answers, row: int) -> dict[str, Any]:
-    """What was true and what was said of one row, in words."""
-
-    def name(c: int) -> str:
-        return answers.labels[c] if answers.labels and c < len(answers.labels) else str(c)
-
-    if answers.task == "lm":
-        return {}
-    if answers.task == "detect":
-        sure = [kind for kind, score in zip(answers.predicted[row].classes, answers.predicted[row].scores, strict=True)
-                if score >= 0.5]  # fmt: skip
-        sides = [", ".join(name(int(c)) for c in part) or "(nothing)" for part in (answers.truth[row].classes, sure)]
-        return {"truth": short(sides[0], 120), "predicted": short(sides[1], 120)}
-    if answers.task == "translate":
-        references = several(answers.truth[row : row + 1])[0]
-        return {"truth": short(" | ".join(references)), "predicted": short(answers.predicted[row])}
-    if answers.task == "tag":
-        want, got = answers.truth[row], padded([answers.truth[row]], [answers.predicted[row]])[0]
-        wrong = [at for at in range(len(want)) if want[at] != got[at]]
-        sides = [", ".join(f"{at + 1}: {tags_[at] or '(none)'}" for at in wrong) for tags_ in (want, got)]
-        return {"truth": short(sides[0], 120), "predicted": short(sides[1], 120)}
-    truth, predicted = np.asarray(answers.truth[row]), np.asarray(answers.predicted[row])
-    if answers.task == "regress":
-        sides = [", ".join(f"{value:.5g}" for value in part.reshape(-1).tolist()) for part in (truth, predicted)]
-        return {"truth": sides[0], "predicted": sides[1]}
-    if answers.multi:
-        sides = [", ".join(name(c) for c in np.flatnonzero(part).tolist()) or "(none)" for part in (truth, predicted)]
-        return {"truth": short(sides[0]), "predicted": short(sides[1])}
-    entry: dict[str, Any] = {"truth": short(name(int(truth))), "predicted": short(name(int(predicted)))}
-    if answers.probability is not None:
-        entry["probability"] = digits(float(answers.probability[row, int(predicted)]), 4)
-    return entry

@@ -4,28 +4,48 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from anyformer.evaluation.answers import Answers
-from anyformer.evaluation.baseline_rows import Rows
+from anyformer.evaluation.baseline_rows import Rows, chosen, sampled
 from anyformer.evaluation.features import design, word_features
+from anyformer.extras import install_command, installed
 
+MOST_ROWS = 50_000  # rows a learner is given; above it a sample is drawn, and its name says so
 MOST_WORDS = 200_000  # words a tagger learns from
 WORK = 3_000_000_000  # products of a linear model's fit at most, about half a minute
 TREES = 300  # rounds of gradient boosting at most
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What every learner needs to know besides the rows."""
+class Learnt(NamedTuple):
+    """A learner in words and what it predicts for the test rows; None where the name says why it cannot."""
 
-    labels: list[str] | None = None
-    multi: bool = False
-    seed: int = 0
+    name: str
+    predicted: Any
+
+
+Learner = Callable[[Rows, Any, Rows, Answers, int], tuple[str, Any]]  # train, its truth, test, its answers, seed
+
+
+def learn(
+    learner: Learner, train: Rows, truth: Any, test: Rows, answers: Answers, *, seed: int = 0, most: int = MOST_ROWS
+) -> Learnt:
+    """A learner trained on the training rows, or on a sample of at most `most`, asked about the rows of `answers`."""
+    if not installed("sklearn"):
+        return Learnt(f"scikit-learn is not installed: {install_command('sklearn')}", None)
+    if not len(train) or not len(test):
+        return Learnt("no rows to learn from", None)
+    rows = sampled(len(train), most, seed)
+    said_rows = ""
+    if len(rows) < len(train):
+        said_rows = f" on {len(rows):,} of {len(train):,} rows"
+        train, truth = train.take(rows), chosen(truth, rows)
+    with quiet_and_single():
+        name, predicted = learner(train, truth, test, answers, seed)
+    return Learnt(name + said_rows, predicted)
 
 
 @contextlib.contextmanager
@@ -38,28 +58,24 @@ def quiet_and_single() -> Iterator[None]:
         yield
 
 
-def classification(
-    train: Rows, train_truth: Any, test: Rows, test_truth: Any, settings: Settings
-) -> tuple[str, Answers]:
-    """Logistic regression on texts or pixels, gradient boosting on tables; one learner a label where rows have sets."""
-    truth = np.asarray(train_truth).astype(np.int64)
+def classification(train: Rows, truth: Any, test: Rows, answers: Answers, seed: int) -> tuple[str, np.ndarray]:
+    """Probabilities by logistic regression on texts or pixels, by gradient boosting on tables; one learner a label
+    where rows have sets."""
+    truth = np.asarray(truth).astype(np.int64)
     classes = (
-        max(int(truth.max()) + 1, int(np.max(test_truth)) + 1, len(settings.labels or ())) if not settings.multi else 2
+        2 if answers.multi else max(int(truth.max()), int(np.max(answers.truth)), len(answers.labels or ()) - 1) + 1
     )
-    outputs = truth.shape[1] if settings.multi else classes
-    features, before, after, categorical = design(train, test, 1 if classes == 2 else outputs, settings.seed)
-    if settings.multi:
+    outputs = truth.shape[1] if answers.multi else classes
+    features, before, after, categorical = design(train, test, 1 if classes == 2 else outputs, seed)
+    if answers.multi:
         columns = [
-            class_chances(before, truth[:, k], after, 2, categorical, settings.seed, outputs)[:, 1]
-            for k in range(outputs)
+            class_chances(before, truth[:, k], after, 2, categorical, seed, outputs)[:, 1] for k in range(outputs)
         ]
         chances = np.stack(columns, 1)
-        answers = Answers("classify", test_truth, chances > 0.5, chances, settings.labels, multi=True)
     else:
         known = truth >= 0
-        chances = class_chances(before[known], truth[known], after, classes, categorical, settings.seed, classes)
-        answers = Answers("classify", test_truth, chances.argmax(1), chances, settings.labels)
-    return named(features, categorical, "logistic regression"), answers
+        chances = class_chances(before[known], truth[known], after, classes, categorical, seed, classes)
+    return named(features, categorical, "logistic regression"), chances
 
 
 def named(features: str, categorical: list[int] | None, linear: str) -> str:
@@ -111,14 +127,14 @@ def boosting(rows: int, fewest: int, outputs: int, categorical: list[int], seed:
     }
 
 
-def regression(train: Rows, train_truth: Any, test: Rows, test_truth: Any, settings: Settings) -> tuple[str, Answers]:
+def regression(train: Rows, truth: Any, test: Rows, answers: Answers, seed: int) -> tuple[str, np.ndarray]:
     """Ridge regression on texts or pixels, gradient boosting on tables; one learner an output."""
     from sklearn.ensemble import HistGradientBoostingRegressor
     from sklearn.linear_model import Ridge
 
-    truth = np.asarray(train_truth, np.float64).reshape(len(train), -1)
+    truth = np.asarray(truth, np.float64).reshape(len(train), -1)
     outputs = truth.shape[1]
-    features, before, after, categorical = design(train, test, outputs, settings.seed)
+    features, before, after, categorical = design(train, test, outputs, seed)
     predicted = np.zeros((after.shape[0], outputs))
     for k in range(outputs):
         known = np.isfinite(truth[:, k])
@@ -126,21 +142,17 @@ def regression(train: Rows, train_truth: Any, test: Rows, test_truth: Any, setti
             continue
         learner: Any
         if categorical is None:
-            learner = Ridge(
-                alpha=1.0, solver="sparse_cg" if features == "TF-IDF" else "auto", random_state=settings.seed
-            )
+            learner = Ridge(alpha=1.0, solver="sparse_cg" if features == "TF-IDF" else "auto", random_state=seed)
         else:
             learner = HistGradientBoostingRegressor(
-                **boosting(int(known.sum()), int(known.sum()), outputs, categorical, settings.seed)
+                **boosting(int(known.sum()), int(known.sum()), outputs, categorical, seed)
             )
         predicted[:, k] = learner.fit(before[known], truth[known, k]).predict(after)
-    shaped = predicted if np.ndim(test_truth) == 2 else predicted[:, 0]
-    return named(features, categorical, "ridge regression"), Answers(
-        "regress", test_truth, shaped, labels=settings.labels
-    )
+    shaped = predicted if np.ndim(answers.truth) == 2 else predicted[:, 0]
+    return named(features, categorical, "ridge regression"), shaped
 
 
-def tagger(train: Rows, train_truth: Any, test: Rows, test_truth: Any, settings: Settings) -> tuple[str, Answers]:
+def tagger(train: Rows, truth: Any, test: Rows, answers: Answers, seed: int) -> tuple[str, list[list[str]]]:
     """A linear model of each word's hashed features; sentences are taken until there are enough words."""
     from sklearn.feature_extraction import FeatureHasher
     from sklearn.linear_model import SGDClassifier
@@ -154,19 +166,17 @@ def tagger(train: Rows, train_truth: Any, test: Rows, test_truth: Any, settings:
     hasher = FeatureHasher(2**18, input_type="string")
     sentences = [
         (list(sentence)[: len(tags)], list(tags))
-        for sentence, tags in zip(train.words[:taken], train_truth[:taken], strict=True)
+        for sentence, tags in zip(train.words[:taken], truth[:taken], strict=True)
     ]
     before = hasher.transform(word_features(words_, at) for words_, _ in sentences for at in range(len(words_)))
-    truth = np.array([tag for words_, tags in sentences for tag in tags[: len(words_)]])
+    known = np.array([tag for words_, tags in sentences for tag in tags[: len(words_)]])
     after = hasher.transform(word_features(words_, at) for words_ in test.words for at in range(len(words_)))
-    if len(np.unique(truth)) < 2:
-        flat = np.full(after.shape[0], truth[0])
+    if len(np.unique(known)) < 2:
+        flat = np.full(after.shape[0], known[0])
     else:
-        learner = SGDClassifier(
-            "modified_huber", alpha=1e-6, max_iter=8, tol=None, average=True, random_state=settings.seed
-        )
-        flat = learner.fit(before, truth).predict(after) if after.shape[0] else np.array([], str)
+        learner = SGDClassifier("modified_huber", alpha=1e-6, max_iter=8, tol=None, average=True, random_state=seed)
+        flat = learner.fit(before, known).predict(after) if after.shape[0] else np.array([], str)
     ends = np.cumsum([len(words_) for words_ in test.words])
     predicted = [part.tolist() for part in np.split(flat, ends[:-1])]
     said = f" ({words:,} words)" if taken < len(train) else ""
-    return f"linear model of words and neighbours{said}", Answers("tag", test_truth, predicted, labels=settings.labels)
+    return f"linear model of words and neighbours{said}", predicted

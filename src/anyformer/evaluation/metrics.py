@@ -12,24 +12,10 @@ import numpy as np
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.average_precision import average_precision
 from anyformer.evaluation.spans import are_spans, precision_recall_f1, span_counts
-from anyformer.evaluation.text_scores import NO_BLEU, bleu_available, bleu_chrf, exact_match, rouge
+from anyformer.evaluation.text_scores import bleu_available, bleu_chrf, exact_match, rouge
 
 SMALLER = {"loss", "perplexity", "bits_per_byte", "log_loss", "rmse", "mae", "calibration_error"}
 MOST_NATS = 700.0  # e to this power is still a number
-
-
-def metrics(answers: Answers) -> dict[str, float]:
-    """Every metric that is defined for these answers; the first is the main one, none at all without rows.
-
-    >>> metrics(Answers("regress", truth=np.array([1.0, 3.0]), predicted=np.array([1.0, 1.0])))["mae"]
-    1.0
-    """
-    found = {"lm": of_language, "classify": of_classes, "regress": of_numbers, "tag": of_tags, "translate": of_texts}
-    if answers.task == "classify" and answers.multi:
-        return of_label_sets(answers) | answers.extra
-    if answers.task == "detect":
-        return of_objects(answers) | answers.extra
-    return found[answers.task](answers) | answers.extra
 
 
 def direction(name: str) -> Literal["min", "max"]:
@@ -48,35 +34,10 @@ def better(name: str, ours: float, theirs: float) -> bool:
     return not math.isfinite(theirs) or (ours < theirs if direction(name) == "min" else ours > theirs)
 
 
-def main_metric(task: str, multi: bool = False, tags: Iterable[str] = ()) -> str:
-    """The metric a task is judged by; `tags` are the names of a tagger's tags, which may mark spans.
-
-    >>> main_metric("classify"), main_metric("classify", multi=True), main_metric("tag", tags=["O", "B-PER"])
-    ('accuracy', 'micro_f1', 'span_f1')
-    """
-    if task == "tag":
-        return "span_f1" if are_spans(tags) else "accuracy"
-    if task == "translate":
-        return "bleu" if bleu_available() else "rouge_l"
-    if task == "detect":
-        return "ap"
-    return {"lm": "loss", "classify": "micro_f1" if multi else "accuracy", "regress": "rmse"}[task]
-
-
-def notes(answers: Answers) -> list[str]:
-    """What a reader of the metrics should know: what was left out, and why."""
-    found = []
-    if answers.task == "translate" and not bleu_available():
-        found.append(NO_BLEU)
-    if answers.task == "classify" and not answers.multi and len(np.unique(known(answers)[0])) == 1:
-        found.append("only one class is in this split: AUC is not defined")
-    return found
-
-
 # ---------------------------------------------------------------- language models
 
 
-def of_language(answers: Answers) -> dict[str, float]:
+def language_metrics(answers: Answers) -> dict[str, float]:
     """Loss in nats a token, perplexity, and bits a byte, which does not depend on the tokenizer."""
     if not answers.tokens:
         return {}
@@ -102,7 +63,7 @@ def class_counts(truth: np.ndarray, predicted: np.ndarray, classes: int) -> np.n
     return np.bincount(truth * classes + predicted, minlength=classes * classes).reshape(classes, classes)
 
 
-def of_classes(answers: Answers) -> dict[str, float]:
+def class_metrics(answers: Answers) -> dict[str, float]:
     """Accuracy, balanced accuracy, macro-F1; AUC and log loss where there are probabilities."""
     truth, predicted, probability = known(answers)
     if not len(truth):
@@ -154,7 +115,7 @@ def log_loss(truth: np.ndarray, probability: np.ndarray) -> float:
     return float(-np.log(np.clip(chances[np.arange(len(truth)), truth], small, 1 - small).astype(np.float64)).mean())
 
 
-def of_label_sets(answers: Answers) -> dict[str, float]:
+def label_set_metrics(answers: Answers) -> dict[str, float]:
     """Micro-F1, macro-F1, exact matches and AUC where each row has a set of labels."""
     truth, predicted = np.asarray(answers.truth).astype(bool), np.asarray(answers.predicted).astype(bool)
     if not len(truth):
@@ -175,7 +136,7 @@ def of_label_sets(answers: Answers) -> dict[str, float]:
 # ---------------------------------------------------------------- objects
 
 
-def of_objects(answers: Answers) -> dict[str, float]:
+def object_metrics(answers: Answers) -> dict[str, float]:
     """Average precision over overlaps .5 to .95, and at .5 and .75, as COCO counts them; none without objects."""
     found = average_precision(answers.predicted, answers.truth)
     if math.isnan(found.ap):
@@ -186,13 +147,13 @@ def of_objects(answers: Answers) -> dict[str, float]:
 # ---------------------------------------------------------------- numbers
 
 
-def of_numbers(answers: Answers) -> dict[str, float]:
+def number_metrics(answers: Answers) -> dict[str, float]:
     """RMSE, MAE and R²; of several outputs their means, then each output on its own."""
     truth, predicted = np.asarray(answers.truth, np.float64), np.asarray(answers.predicted, np.float64)
     if truth.ndim == 1 or truth.shape[1] == 1:
-        return of_one_number(truth.reshape(-1), predicted.reshape(-1))
+        return one_number_metrics(truth.reshape(-1), predicted.reshape(-1))
     names = answers.labels or [str(k) for k in range(truth.shape[1])]
-    each = {name: of_one_number(truth[:, k], predicted[:, k]) for k, name in enumerate(names)}
+    each = {name: one_number_metrics(truth[:, k], predicted[:, k]) for k, name in enumerate(names)}
     found = {}
     for key in ("rmse", "mae", "r2"):
         mean = mean_of(one.get(key) for one in each.values())
@@ -201,7 +162,7 @@ def of_numbers(answers: Answers) -> dict[str, float]:
     return found | {f"{key}.{name}": value for name, one in each.items() for key, value in one.items()}
 
 
-def of_one_number(truth: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
+def one_number_metrics(truth: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
     """RMSE, MAE and R² of one output, over the rows whose truth is known."""
     keep = ~np.isnan(truth)
     truth, wrong = truth[keep], predicted[keep] - truth[keep]
@@ -222,7 +183,7 @@ def padded(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -
     return [(list(got) + [""] * len(want))[: len(want)] for want, got in zip(truth, predicted, strict=True)]
 
 
-def of_tags(answers: Answers) -> dict[str, float]:
+def tag_metrics(answers: Answers) -> dict[str, float]:
     """Accuracy over words with span scores before it where tags mark spans, else with macro-F1 after it."""
     truth, predicted = answers.truth, padded(answers.truth, answers.predicted)
     want, got = list(chain.from_iterable(truth)), list(chain.from_iterable(predicted))
@@ -241,7 +202,7 @@ def of_tags(answers: Answers) -> dict[str, float]:
     return {"accuracy": accuracy, "macro_f1": float(np.mean(real))}
 
 
-def of_texts(answers: Answers) -> dict[str, float]:
+def text_metrics(answers: Answers) -> dict[str, float]:
     """BLEU and chrF from 0 to 100; ROUGE and exact matches from 0 to 1."""
     truth, predicted = answers.truth, answers.predicted
     if not len(predicted):

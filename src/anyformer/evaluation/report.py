@@ -11,14 +11,14 @@ from anyformer.errors import UserError
 from anyformer.evaluation import sections
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.data_section import data
-from anyformer.evaluation.facts import evaluation_facts, plain
-from anyformer.evaluation.metrics import main_metric
+from anyformer.evaluation.facts import plain
 from anyformer.evaluation.page import document, preformatted, section
 from anyformer.evaluation.run_files import EVALUATION, RunFiles, is_number, read_evaluation, read_run
-from anyformer.evaluation.sentences import TASKS, duration
+from anyformer.evaluation.sentences import duration
 from anyformer.evaluation.svg import number
 from anyformer.safe_read import AGAIN
 from anyformer.safe_write import replace_file, writing
+from anyformer.tasks.base import find, title_of
 
 NAME = "report.html"
 STYLE = Path(__file__).parent / "web" / "report.css"
@@ -29,11 +29,11 @@ def write_report(folder: Path, answers: Answers | None = None, evaluation: Mappi
 
     `evaluation` is what evaluation.json holds, and is read from there where it is not given: "task", "split" (the one
     judged), "main" (a metric), "metrics" (split to metrics), "baselines" ("trivial" and "strong", each with name and
-    metrics), and "facts" from `evaluation_facts`.
+    metrics), and "facts" from `Task.report_facts`.
     Where `answers` are given their facts are used instead of those stored.
     """
     stored = read_evaluation(folder) if evaluation is None else evaluation
-    facts = evaluation_facts(answers) if answers is not None else None
+    facts = find(answers.task).report_facts(answers) if answers is not None else None
     try:
         text = report(folder, plain(dict(stored) | ({"facts": facts} if facts is not None else {})))
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
@@ -56,7 +56,7 @@ def report(folder: Path, evaluation: Mapping[str, Any]) -> str:
     measured = evaluation.get("metrics") or {}
     split = str(evaluation.get("split") or next((name for name in ("test", "valid") if name in measured), "valid"))
     main = evaluation.get("main") or next(iter(facts.get("metrics") or measured.get(split) or {}), None)
-    main = str(main or (main_metric(task) if task in TASKS else "loss"))
+    main = str(main or "loss")
     parts = [
         ("result", "Result", sections.headline(evaluation, main, split)),
         ("metrics", "Metrics", sections.scores(evaluation, split)),
@@ -75,7 +75,7 @@ def report(folder: Path, evaluation: Mapping[str, Any]) -> str:
     links = [(name, title) for name, title, inside in parts if inside]
     body = "".join(section(name, title, inside) for name, title, inside in parts)
     title = " · ".join(
-        part for part in (TASKS.get(task, task), model_of(files), str(files.run.get("id") or folder.name)) if part
+        part for part in (title_of(task), model_of(files), str(files.run.get("id") or folder.name)) if part
     )
     foot = "<p>One file, no script, nothing loaded from elsewhere. <code>anyformer runs report</code> rewrites it.</p>"
     return document(title, STYLE.read_text(encoding="utf-8"), top(files, folder, task), links, body, foot)
@@ -96,7 +96,7 @@ def top(files: RunFiles, folder: Path, task: str) -> str:
     from_what = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     from_what = from_what or str(run.get("data") or "")
     model = model_of(files)
-    title = f"{TASKS.get(task, task or 'run').capitalize()}{f' from {from_what}' if from_what else ''}"
+    title = f"{(title_of(task) or 'run').capitalize()}{f' from {from_what}' if from_what else ''}"
     facts = [model] if model else []
     if is_number(run.get("parameters")):
         facts.append(f"{size(run['parameters'])} parameters")

@@ -21,7 +21,7 @@ def headline(evaluation: Mapping[str, Any], main: str, split: str) -> str:
     facts, baselines = evaluation.get("facts") or {}, evaluation.get("baselines") or {}
     rows = facts.get("words", facts.get("rows"))
     standing = escape(verdict(main, ours, baselines, rows if isinstance(rows, int) else None))
-    count = f"{facts['rows']:,} {'sentences' if facts.get('task') == 'tag' else 'rows'}" if "rows" in facts else (
+    count = f"{facts['rows']:,} {facts.get('rows_are') or 'rows'}" if "rows" in facts else (
         f"{facts['tokens']:,} tokens" if "tokens" in facts else "")  # fmt: skip
     where = escape(f"{split}{f', {count}' if count else ''}")
     name = escape(metric_name(main))
@@ -150,7 +150,7 @@ def labels(facts: Mapping[str, Any]) -> str:
     rows = facts.get("labels") or []
     if not rows:
         return ""
-    what = "span" if facts.get("spans") else "tag" if facts.get("task") == "tag" else "label"
+    what = escape("span" if facts.get("spans") else str(facts.get("unit") or "label"))
     head = [what, "true" if facts.get("spans") else "rows", "precision", "recall", "F1"]
     area = any("auc" in row for row in rows)
     body = [
@@ -230,7 +230,7 @@ def worst(facts: Mapping[str, Any]) -> str:
         [figures(row[key]) if is_number(row.get(key)) else (words(row.get(key)), key) for key in keys] for row in rows
     ]
     head = [escape(heads.get(key, key)) for key in keys]
-    note = "<p>Numbers before a tag count the words of the sentence.</p>" if facts.get("task") == "tag" else ""
+    note = f"<p>{escape(facts['worst_note'])}</p>" if facts.get("worst_note") else ""
     more = table(head, body[10:], class_="worst") if len(body) > 10 else ""
     return note + table(head, body[:10], class_="worst") + folded(f"The next {len(body) - 10}", more)
 

@@ -1,4 +1,4 @@
-"""What a report says in sentences: names of metrics and tasks, and how a model stands beside its baselines."""
+"""What a report says in sentences: names of metrics, and how a model stands beside its baselines."""
 
 from __future__ import annotations
 
@@ -16,10 +16,6 @@ NAMES = {
     "span_f1": "span F1", "span_precision": "span precision", "span_recall": "span recall", "bleu": "BLEU",
     "chrf": "chrF", "rouge_1": "ROUGE-1", "rouge_2": "ROUGE-2", "rouge_l": "ROUGE-L",
     "ap": "AP (overlaps .5 to .95)", "ap50": "AP at overlap .5", "ap75": "AP at overlap .75",
-}  # fmt: skip
-TASKS = {
-    "lm": "language model", "classify": "classification", "regress": "regression", "tag": "tagging",
-    "translate": "text to text", "detect": "detection",
 }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from anyformer.errors import UserError, did_you_mean
 from anyformer.feeds.mlp import Act
-from anyformer.positions.rope import Dynamic, Linear, Llama3, Scaling, Yarn, yarn_gain
+from anyformer.positions.rope import DynamicScaling, LinearScaling, Llama3Scaling, Scaling, YarnScaling, yarn_gain
 
 # Fields every config may carry that do not change what the network computes.
 BY_REASON = {
@@ -186,11 +186,11 @@ class Config:
         if kind in ("default", None):
             return None
         if kind == "linear":
-            return Linear(factor=factor)
+            return LinearScaling(factor=factor)
         if kind == "dynamic":
-            return Dynamic(factor=factor, original=int(self.data.get("max_position_embeddings", 2048)))
+            return DynamicScaling(factor=factor, original=int(self.data.get("max_position_embeddings", 2048)))
         if kind == "llama3":
-            return Llama3(
+            return Llama3Scaling(
                 factor=factor,
                 low=float(given["low_freq_factor"]),
                 high=float(given["high_freq_factor"]),
@@ -200,7 +200,7 @@ class Config:
             attention, some, every = given.get("attention_factor"), given.get("mscale"), given.get("mscale_all_dim")
             if attention is None and some and every:
                 attention = yarn_gain(factor, some) / yarn_gain(factor, every)
-            return Yarn(
+            return YarnScaling(
                 factor=factor,
                 original=original,
                 fast=float(given.get("beta_fast") or 32),
@@ -218,17 +218,19 @@ def rope_parameters(theta: float, scaling: Scaling | None, share: float = 1.0) -
     base: dict[str, Any] = {"rope_theta": theta} | ({} if share == 1.0 else {"partial_rotary_factor": share})
     if scaling is None:
         return base | {"rope_type": "default"}
-    if isinstance(scaling, Linear):
+    if isinstance(scaling, LinearScaling):
         return base | {"rope_type": "linear", "factor": scaling.factor}
-    if isinstance(scaling, Dynamic):
+    if isinstance(scaling, DynamicScaling):
         return base | {"rope_type": "dynamic", "factor": scaling.factor}
-    if isinstance(scaling, Llama3):
+    if isinstance(scaling, Llama3Scaling):
         frequencies = {"low_freq_factor": scaling.low, "high_freq_factor": scaling.high}
         stretch = {"factor": scaling.factor, "original_max_position_embeddings": scaling.original}
         return base | {"rope_type": "llama3"} | stretch | frequencies
-    if isinstance(scaling, Yarn):
+    if isinstance(scaling, YarnScaling):
         stretch = {"factor": scaling.factor, "original_max_position_embeddings": scaling.original}
         ramp = {"beta_fast": scaling.fast, "beta_slow": scaling.slow, "truncate": scaling.truncate}
         gain = {} if scaling.attention is None else {"attention_factor": scaling.attention}
         return base | {"rope_type": "yarn"} | stretch | ramp | gain
-    raise UserError(f"{type(scaling).__name__} scaling has no name there", fix="use Linear, Yarn or Llama3")
+    raise UserError(
+        f"{type(scaling).__name__} scaling has no name there", fix="use LinearScaling, YarnScaling or Llama3Scaling"
+    )

@@ -16,7 +16,7 @@ from anyformer.feeds.mlp import MLP
 from anyformer.heads import LM, Pooled, Span, TokenHead
 from anyformer.mixers.attention import Attention
 from anyformer.norms.layer import LayerNorm
-from anyformer.positions.rope import Dynamic, Rope, Yarn
+from anyformer.positions.rope import DynamicScaling, Rope, YarnScaling
 from anyformer.slots import Head
 
 
@@ -42,7 +42,7 @@ def rope(c: Config, channels: int) -> Rope:
     theta, share, scaling = c.rope(default_share=0.25, partial=True)
     turned = int(channels * share)
     # One channel turns as a pair there, at the same angle as a pair here, unless a scaling looks at the number.
-    if turned < 1 or (turned % 2 and (turned != 1 or isinstance(scaling, Yarn))):
+    if turned < 1 or (turned % 2 and (turned != 1 or isinstance(scaling, YarnScaling))):
         raise UserError(f"rotary_pct = {share} turns {turned} of {channels} channels, which are no pairs",
                         where=c.where, fix="pairs are implemented")  # fmt: skip
     turned = max(turned, 2)
@@ -77,7 +77,7 @@ def config(spec: Model, head: str) -> dict[str, Any]:
         "rope_parameters": rope_parameters(first.relative.theta, first.relative.scaling) | rotary,
         "tie_word_embeddings": isinstance(spec.head, LM) and spec.head.tied,
     }  # fmt: skip
-    if isinstance(first.relative.scaling, Dynamic):
+    if isinstance(first.relative.scaling, DynamicScaling):
         made["max_position_embeddings"] = first.relative.scaling.original
     return made
 

@@ -18,7 +18,7 @@ from anyformer.feeds.mlp import MLP
 from anyformer.heads import LM, Pooled, Span, TokenHead
 from anyformer.mixers.attention import Attention
 from anyformer.norms.rms import RMSNorm
-from anyformer.positions.rope import Dynamic, Rope
+from anyformer.positions.rope import DynamicScaling, Rope
 from anyformer.slots import Head
 
 DEFAULTS: dict[str, dict[str, Any]] = {  # where the config classes of the five differ
@@ -111,7 +111,7 @@ def config(spec: Model, head: str, kind: str) -> dict[str, Any]:
         "attention_dropout": first.mixer.dropout,
         "tie_word_embeddings": isinstance(spec.head, LM) and spec.head.tied,
     }  # fmt: skip
-    if isinstance(first.relative.scaling, Dynamic):
+    if isinstance(first.relative.scaling, DynamicScaling):
         made["max_position_embeddings"] = first.relative.scaling.original
     if kind in BIASED:
         made["attention_bias"] = first.mixer.bias

@@ -17,7 +17,7 @@ from anyformer.feeds.experts import Experts
 from anyformer.heads import LM
 from anyformer.mixers.attention import Attention
 from anyformer.norms.rms import RMSNorm
-from anyformer.positions.rope import Dynamic, Rope
+from anyformer.positions.rope import DynamicScaling, Rope
 
 
 def settings(c: Config, head: str) -> Model:
@@ -64,7 +64,7 @@ def config(spec: Model, head: str) -> dict[str, Any]:
         "num_local_experts": feed.count, "num_experts_per_tok": feed.top, "router_aux_loss_coef": feed.balance,
         "tie_word_embeddings": isinstance(spec.head, LM) and spec.head.tied,
     }  # fmt: skip
-    if isinstance(first.relative.scaling, Dynamic):
+    if isinstance(first.relative.scaling, DynamicScaling):
         made["max_position_embeddings"] = first.relative.scaling.original
     return made
 

@@ -28,14 +28,23 @@ class Experts(Feed):
     """
 
     count: int
+    """Number of experts."""
     top: int = 2
+    """Experts that each token goes through."""
     width: int | None = None
+    """Channels inside an expert; 4 times the model's if not given."""
     act: Act = "gelu"
+    """Activation function."""
     gated: bool = False
+    """Whether an expert is gated (SwiGLU and the like)."""
     bias: bool = True
+    """Whether the linear layers have a bias."""
     renormalise: bool | None = None
+    """Whether the weights of the chosen experts sum to 1; where they are two or more if not given."""
     balance: float = 0.01
+    """Weight of the load-balancing loss."""
     dropout: float = 0.0
+    """Dropout probability."""
 
     about: ClassVar[About | None] = About(
         "y = sum_{e in top(p)} p_e MLP_e(x) / sum_{e in top(p)} p_e, p = softmax(x W_r)",
@@ -65,10 +74,10 @@ class Experts(Feed):
         return self.top > 1 if self.renormalise is None else self.renormalise
 
     def build(self, width: int) -> nn.Module:
-        return RoutedExperts(self, width)
+        return ExpertsModule(self, width)
 
 
-class RoutedExperts(nn.Module):
+class ExpertsModule(nn.Module):
     """Tokens are sorted by expert, go through all experts in two grouped products, and come back to their places."""
 
     def __init__(self, spec: Experts, width: int) -> None:

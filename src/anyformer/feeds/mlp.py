@@ -49,10 +49,15 @@ class MLP(Feed):
     )
 
     width: int | None = None
+    """Channels inside; 4 times the model's if not given."""
     act: Act = "gelu"
+    """Activation function."""
     gated: bool = False
+    """Whether a gate multiplies the inner channels (SwiGLU and the like)."""
     bias: bool = True
+    """Whether the linear layers have a bias."""
     dropout: float = 0.0
+    """Dropout probability."""
 
     def check(self) -> None:
         if self.width is not None and self.width < 1:
@@ -61,10 +66,10 @@ class MLP(Feed):
             raise UserError(f"dropout {self.dropout} is not a share below 1", where="MLP", fix="use 0.1")
 
     def build(self, width: int) -> nn.Module:
-        return PointwiseMLP(self, width)
+        return MLPModule(self, width)
 
 
-class PointwiseMLP(nn.Module):
+class MLPModule(nn.Module):
     """Gate and value of an inner channel are neighbouring rows of `up`, (inner, 2): sharding keeps them together."""
 
     def __init__(self, spec: MLP, width: int) -> None:

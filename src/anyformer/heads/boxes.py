@@ -24,16 +24,17 @@ class Boxes(Head):
     about: ClassVar[About | None] = About("class = W h; box = sigmoid(W3 relu(W2 relu(W1 h)))", "2005.12872", "2 T D^2")
 
     classes: int
+    """Number of classes."""
 
     def check(self) -> None:
         if self.classes < 1:
             raise UserError(f"classes {self.classes} is below 1", where="Boxes", fix="give the number of kinds")
 
     def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:
-        return BoxesHead(self, width)
+        return BoxesModule(self, width)
 
 
-class BoxesHead(nn.Module):
+class BoxesModule(nn.Module):
     def __init__(self, spec: Boxes, width: int) -> None:
         super().__init__()
         self.spec = spec

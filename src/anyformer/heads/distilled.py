@@ -23,16 +23,17 @@ class Distilled(Head):
     about: ClassVar[About | None] = About("logits = (W1 x_class + W2 x_distill) / 2", "2012.12877", "D classes")
 
     classes: int
+    """Number of classes."""
 
     def check(self) -> None:
         if self.classes < 1:
             raise UserError(f"classes {self.classes} is below 1", where="Distilled", fix="give the number of labels")
 
     def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:
-        return DistilledHead(self, width)
+        return DistilledModule(self, width)
 
 
-class DistilledHead(nn.Module):
+class DistilledModule(nn.Module):
     def __init__(self, spec: Distilled, width: int) -> None:
         super().__init__()
         self.out = nn.Linear(width, spec.classes)

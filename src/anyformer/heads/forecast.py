@@ -26,8 +26,11 @@ class Forecast(Head):
         "y = [h_1; ...; h_N] W + b, times deviation plus mean of the window", "2211.14730", "V T D horizon"
     )
     horizon: int
+    """Steps to forecast."""
     patches: int
+    """Tokens of a channel."""
     dropout: float = 0.0
+    """Dropout probability."""
 
     def check(self) -> None:
         for name in ("horizon", "patches"):
@@ -37,10 +40,10 @@ class Forecast(Head):
             raise UserError(f"dropout {self.dropout} is not a share below 1", where="Forecast", fix="use 0.1")
 
     def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:
-        return ForecastHead(self, width)
+        return ForecastModule(self, width)
 
 
-class ForecastHead(nn.Module):
+class ForecastModule(nn.Module):
     def __init__(self, spec: Forecast, width: int) -> None:
         super().__init__()
         self.spec = spec

@@ -26,12 +26,19 @@ class LM(Head):
     about: ClassVar[About | None] = About("logits = x E^T, E the embedding's rows", "1608.05859", "T D V")
 
     tied: bool = True
+    """Whether the embedding's table gives the logits."""
     transform: Act | None = None
+    """Activation of a dense layer before the logits (BERT); no such layer if not given."""
     norm: Norm | None = None
+    """Norm after that dense layer."""
     bias: bool = False
+    """Whether the logits have a bias."""
     scale: float | None = None
+    """Factor on the hidden state (T5: width ** -0.5); 1 if not given."""
     soft_cap: float | None = None
+    """c in c tanh(logits / c); no cap if not given."""
     vocab: int | None = None
+    """Tokens in the vocabulary where no table is borrowed."""
 
     def check(self) -> None:
         if self.soft_cap is not None and self.soft_cap <= 0:
@@ -53,10 +60,10 @@ class LM(Head):
             raise UserError(f"a table of {inner} channels cannot score {width}-wide tokens", where="head",
                             fix='use LM(transform="gelu"), which leads from one to the other')  # fmt: skip
         assert vocab is not None or self.vocab is not None
-        return LanguageHead(self, width, self.vocab or vocab or 0, inner)
+        return LMModule(self, width, self.vocab or vocab or 0, inner)
 
 
-class LanguageHead(nn.Module):
+class LMModule(nn.Module):
     def __init__(self, spec: LM, width: int, vocab: int, inner: int | None) -> None:
         super().__init__()
         self.spec = spec

@@ -25,8 +25,11 @@ class Pair(Head):
     """
 
     classes: int | None = None
+    """Logits; the features themselves if not given."""
     features: tuple[Feature, ...] = ("first", "second", "difference")
+    """What is made of the two vectors."""
     dropout: float = 0.0
+    """Dropout probability."""
 
     about: ClassVar[About | None] = About("W [u, v, |u - v|, u * v] + b, u and v the means", "1908.10084", "T D")
 
@@ -39,10 +42,10 @@ class Pair(Head):
             raise UserError(f"dropout {self.dropout} is not a share below 1", where="Pair", fix="use 0.1")
 
     def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:
-        return PairHead(self, width)
+        return PairModule(self, width)
 
 
-class PairHead(nn.Module):
+class PairModule(nn.Module):
     def __init__(self, spec: Pair, width: int) -> None:
         super().__init__()
         self.spec = spec

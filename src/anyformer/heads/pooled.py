@@ -29,14 +29,23 @@ class Pooled(Head):
     )
 
     classes: int | None = None
+    """Logits; the pooled vector itself if not given."""
     pool: Pool = "first"
+    """How the tokens become one vector."""
     norm: Norm | None = None
+    """Norm of the pooled vector."""
     token: int | None = None
+    """Id of the token that is pooled with pool="token"; the highest id if not given."""
     dense: bool | int = False
+    """Whether a dense layer follows, or its width."""
     act: Act | None = None
+    """Activation of the dense layer."""
     bias: bool = True
+    """Whether the last layer has a bias."""
     dropout: float = 0.0
+    """Dropout probability before the logits."""
     input_dropout: float = 0.0
+    """Dropout probability before the dense layer."""
 
     def check(self) -> None:
         if self.classes is not None and self.classes < 1:
@@ -52,10 +61,10 @@ class Pooled(Head):
                 raise UserError(f"{name} {getattr(self, name)} is not a share below 1", where="Pooled", fix="use 0.1")
 
     def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:
-        return PooledHead(self, width)
+        return PooledModule(self, width)
 
 
-class PooledHead(nn.Module):
+class PooledModule(nn.Module):
     def __init__(self, spec: Pooled, width: int) -> None:
         super().__init__()
         self.spec = spec

@@ -9,7 +9,7 @@ from torch import nn
 from anyformer.about import About
 from anyformer.errors import UserError
 from anyformer.feeds.mlp import Act
-from anyformer.heads.pooled import Pooled, PooledHead
+from anyformer.heads.pooled import Pooled, PooledModule
 from anyformer.heads.pooling import Pool
 from anyformer.slots import Head, Norm
 
@@ -20,11 +20,17 @@ class Regress(Head):
     about: ClassVar[About | None] = About("y = W pool(x) + b", "2106.11959", "T D")
 
     outputs: int = 1
+    """Numbers to predict."""
     pool: Pool = "first"
+    """How the tokens become one vector."""
     norm: Norm | None = None
+    """Norm of the pooled vector."""
     dense: bool = False
+    """Whether a dense layer follows."""
     act: Act | None = None
+    """Activation of the dense layer."""
     dropout: float = 0.0
+    """Dropout probability."""
 
     def check(self) -> None:
         if self.outputs < 1:
@@ -36,4 +42,4 @@ class Regress(Head):
         same = Pooled(
             classes=self.outputs, pool=self.pool, norm=self.norm, dense=self.dense, act=self.act, dropout=self.dropout
         )
-        return PooledHead(same, width)
+        return PooledModule(same, width)

@@ -9,7 +9,7 @@ from torch import nn
 from anyformer.about import About
 from anyformer.errors import UserError
 from anyformer.feeds.mlp import Act
-from anyformer.heads.tokens import TokenClassifier, TokenHead
+from anyformer.heads.tokens import TokenHead, TokenHeadModule
 from anyformer.slots import Head
 
 
@@ -17,7 +17,9 @@ class Replaced(Head):
     """A dense layer with activation `act`, then one logit a token, (B,T,1): above 0 means replaced."""
 
     act: Act = "gelu"
+    """Activation function."""
     dropout: float = 0.0
+    """Dropout probability."""
 
     about: ClassVar[About | None] = About("p(replaced) = sigmoid(w . act(W h + b) + c)", "2003.10555", "T D^2")
 
@@ -26,4 +28,4 @@ class Replaced(Head):
             raise UserError(f"dropout {self.dropout} is not a share below 1", where="Replaced", fix="use 0.1")
 
     def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:
-        return TokenClassifier(TokenHead(classes=1, dense=True, act=self.act, dropout=self.dropout), width)
+        return TokenHeadModule(TokenHead(classes=1, dense=True, act=self.act, dropout=self.dropout), width)

@@ -19,16 +19,17 @@ class Span(Head):
     about: ClassVar[About | None] = About("start_t = w_s . x_t, end_t = w_e . x_t", "1810.04805", "T D")
 
     dropout: float = 0.0
+    """Dropout probability."""
 
     def check(self) -> None:
         if not 0 <= self.dropout < 1:
             raise UserError(f"dropout {self.dropout} is not a share below 1", where="Span", fix="use 0.1")
 
     def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:
-        return SpanHead(self, width)
+        return SpanModule(self, width)
 
 
-class SpanHead(nn.Module):
+class SpanModule(nn.Module):
     def __init__(self, spec: Span, width: int) -> None:
         super().__init__()
         self.spec = spec

@@ -20,9 +20,13 @@ class TokenHead(Head):
     about: ClassVar[About | None] = About("logits_t = W x_t + b", "1810.04805", "T D classes")
 
     classes: int
+    """Number of classes."""
     dense: bool = False
+    """Whether a dense layer comes before the logits."""
     act: Act | None = None
+    """Activation of the dense layer."""
     dropout: float = 0.0
+    """Dropout probability."""
 
     def check(self) -> None:
         if self.classes < 1:
@@ -31,10 +35,10 @@ class TokenHead(Head):
             raise UserError(f"dropout {self.dropout} is not a share below 1", where="TokenHead", fix="use 0.1")
 
     def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:
-        return TokenClassifier(self, width)
+        return TokenHeadModule(self, width)
 
 
-class TokenClassifier(nn.Module):
+class TokenHeadModule(nn.Module):
     def __init__(self, spec: TokenHead, width: int) -> None:
         super().__init__()
         self.spec = spec

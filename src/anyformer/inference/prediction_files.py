@@ -11,14 +11,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from anyformer.data.columns.fitted import Sentence
+from anyformer.data.frame import Frame
+from anyformer.data.given_rows import TOLD, OnBadRows
 from anyformer.data.preprocess import Preprocess
 from anyformer.errors import UserError, did_you_mean
-from anyformer.evaluation.answers import Answers
 from anyformer.inference.evaluate import settings_of
-from anyformer.inference.predict import TOLD, Asked, OnBadRows, asked, cells, predictions
+from anyformer.inference.predict import Asked, asked
 from anyformer.inference.predictor import load
-from anyformer.safe_write import check_output_name, replace_file, scratch_folder, writing
+from anyformer.safe_write import check_output_name, replace_file, writing
+from anyformer.tasks import Task, find
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".txt", ".conll")
 
@@ -37,21 +38,18 @@ def predict_files(
     if predictor.preprocess is None or not predictor.has_columns():
         fix = f'anyformer generate {run} "..."' if predictor.preprocess is not None else "give a run"
         raise UserError("this model does not answer rows", where=str(run), fix=fix)
-    writes = predictor.preprocess.task == "translate"  # texts go to a file of any name: new.de
-    if out is not None and out.suffix not in SUFFIXES and not writes:
+    preprocess, settings = predictor.preprocess, settings_of(run)
+    task = find(preprocess.task)
+    if out is not None and out.suffix not in SUFFIXES and not task.writes_text:  # texts go to any name: new.de
         raise UserError(f"no format ends in {out.suffix!r}", where=str(out), fix=did_you_mean(out.suffix, SUFFIXES))
-    if predictor.preprocess.task == "detect":
-        from anyformer.inference.detecting import object_table
-
-        suffix = ".jsonl" if as_json else out.suffix if out is not None else ".csv"
-        table = object_table(predictor, files, batch=batch, on_bad_rows=on_bad_rows, say=say)
-        return handed(tabled(table, suffix), out)
-    if predictor.preprocess.task == "forecast":
-        return forecast(predictor, run, files, out, as_json=as_json, say=say, on_bad_rows=on_bad_rows)
     with told_how_to_skip():
-        found = asked(predictor, files, batch=batch, say=say, settings=settings_of(run), on_bad_rows=on_bad_rows)
-    suffix = ".jsonl" if as_json else out.suffix if out is not None else shape_of(found, predictor.preprocess)
-    return handed(rendered(found, suffix if suffix in SUFFIXES else ".txt", predictor.preprocess), out)
+        table = task.prediction_table(predictor, files, settings, batch=batch, on_bad_rows=on_bad_rows, say=say)
+        if table is not None:
+            return handed(tabled(table, ".jsonl" if as_json else out.suffix if out is not None else ".csv"), out)
+        found = asked(predictor, files, batch=batch, say=say, settings=settings, on_bad_rows=on_bad_rows)
+    default = task.default_suffix(lines=are_lines(found.frame))
+    suffix = ".jsonl" if as_json else default if out is None else out.suffix if out.suffix in SUFFIXES else ".txt"
+    return handed(rendered(found, suffix, preprocess), out)
 
 
 @contextmanager
@@ -75,25 +73,9 @@ def handed(data: bytes, out: Path | None) -> str | None:
     return None
 
 
-def forecast(
-    predictor: Any, run: Path, files: list[Path], out: Path | None, *, as_json: bool, say: Callable[[str], None],
-    on_bad_rows: OnBadRows,
-) -> str | None:  # fmt: skip
-    """The steps that come after the last row of a series."""
-    from anyformer.inference.forecasting import foreseen
-
-    with scratch_folder() as cache, told_how_to_skip():
-        table = foreseen(predictor, files, settings=settings_of(run), cache=cache, say=say, on_bad_rows=on_bad_rows)
-    return handed(tabled(table, ".jsonl" if as_json else out.suffix if out is not None else ".csv"), out)
-
-
-def shape_of(found: Asked, preprocess: Preprocess) -> str:
-    """How predictions are printed: tags as CoNLL, lines of text line by line, all else as CSV."""
-    if preprocess.task == "tag":
-        return ".conll"
-    frame = found.frame
-    lines = len(frame.names) == 1 and all(source.unit == "line" for source in frame.sources) and frame.sources
-    return ".txt" if preprocess.task == "translate" or lines else ".csv"
+def are_lines(frame: Frame) -> bool:
+    """Whether rows are lines of a text file."""
+    return bool(frame.sources) and len(frame.names) == 1 and all(source.unit == "line" for source in frame.sources)
 
 
 def rendered(found: Asked, suffix: str, preprocess: Preprocess) -> bytes:
@@ -101,14 +83,13 @@ def rendered(found: Asked, suffix: str, preprocess: Preprocess) -> bytes:
     if found.answers is None:
         raise UserError("no row can be read", where=found.frame.place(0), fix="give other files",
                         details=[error.line for error in list(found.bad.values())[:TOLD]])  # fmt: skip
+    task = find(preprocess.task)
     if suffix == ".txt":
-        lines = found.aligned([one_line(value) for value in predictions(found.answers)])
+        lines = found.aligned([one_line(value) for value in task.predictions(found.answers)])
         return "".join(f"{line or ''}\n" for line in lines).encode("utf-8")
     if suffix == ".conll":
-        if preprocess.task != "tag":
-            raise UserError("only words with tags are written as CoNLL", where=suffix, fix="name it .csv or .jsonl")
-        return conll(found.answers, preprocess)
-    return tabled(with_answers(found), suffix)
+        return task.to_conll(found.answers, preprocess).encode("utf-8")
+    return tabled(with_answers(found, task), suffix)
 
 
 def tabled(table: Any, suffix: str) -> bytes:
@@ -125,12 +106,12 @@ def tabled(table: Any, suffix: str) -> bytes:
     return separated(table, "\t" if suffix == ".tsv" else ",")
 
 
-def with_answers(found: Asked) -> Any:
+def with_answers(found: Asked, task: Task) -> Any:
     """The rows as they were, then the model's columns, empty where a row was skipped."""
     import pyarrow as pa
 
     assert found.answers is not None
-    ours = {name: found.aligned(values) for name, values in cells(found.answers).items()}
+    ours = {name: found.aligned(values) for name, values in task.prediction_columns(found.answers).items()}
     if found.cut.any():
         ours["cut"] = found.aligned(found.cut.tolist())
     table = found.frame.table
@@ -193,13 +174,3 @@ def shown(cell: Any) -> Any:
 def one_line(value: Any) -> str:
     text = ";".join(map(str, value)) if isinstance(value, list) else str(value)
     return " ".join(text.split("\n"))
-
-
-def conll(found: Answers, preprocess: Preprocess) -> bytes:
-    """One word and its tag a line, a blank line between sentences."""
-    (sentence,) = preprocess.of(Sentence)
-    lines = []
-    for row, tags in enumerate(found.predicted):
-        words = found.examples.cells(row)[sentence.name]
-        lines += [f"{word}\t{tag}" for word, tag in zip(words, tags, strict=True)] + [""]
-    return ("\n".join(lines) + "\n").encode("utf-8")

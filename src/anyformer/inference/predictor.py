@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from anyformer.checkpoints.folder import Opened, open_folder, save_foreign, save
 from anyformer.checkpoints.target import new_folder
 from anyformer.core.model import Model, Seq2Seq
 from anyformer.data.images.preprocessing import ImageSteps
+from anyformer.data.preprocess import Preprocess
 from anyformer.data.tokenizers.tokenizer import Tokenizer, open_tokenizer
 from anyformer.errors import UserError
 from anyformer.generation import Generated, Generation, Scored, Step, generate, score
@@ -23,9 +24,8 @@ from anyformer.generation.guide import Guide
 from anyformer.heads import LM, Pooled, Regress, TokenHead
 from anyformer.kernels.quantise import check_whole
 from anyformer.safe_read import inside, read_json
-
-if TYPE_CHECKING:
-    from anyformer.data.preprocess import Preprocess
+from anyformer.tasks import find
+from anyformer.training.run.folder import RunFolder, explaining_unknown
 
 GENERATION_FILE, IMAGES_FILE, LABELS_FILE = "generation_config.json", "preprocessor_config.json", "preprocess.json"
 
@@ -37,7 +37,12 @@ def load(
 
     `head` opens a Hugging Face folder with another head ("bare": none). `device` is auto, cpu, cuda[:N] or mps.
     """
-    path, place = best_of(Path(folder)), pick_device(device)
+    with explaining_unknown(Path(folder)):
+        return open_predictor(best_of(Path(folder)), head, pick_device(device), dtype)
+
+
+def open_predictor(path: Path, head: str | None, place: torch.device, dtype: torch.dtype | None) -> Predictor:
+    """The model folder with all that stands around the model."""
     opened = open_folder(path, head=head, device=place, dtype=dtype)
     images = inside(path, IMAGES_FILE)
     kept = inside(path, LABELS_FILE)
@@ -45,10 +50,9 @@ def load(
     if kept.is_file():
         found = read_json(kept)
         if found.get("type") == "Preprocess":
-            from anyformer.data.preprocess import Preprocess
-
             preprocess = Preprocess.read(kept)
             labels = None if preprocess.labels is None else list(preprocess.labels)
+            find(preprocess.task)
         elif isinstance(found.get("labels"), list):
             labels = [str(name) for name in found["labels"]]
     return Predictor(
@@ -65,8 +69,6 @@ def best_of(folder: Path) -> Path:
     """The model folder inside a run's folder; any other folder is itself."""
     if not (folder / "run.json").is_file():
         return folder
-    from anyformer.training.run.folder import RunFolder
-
     return RunFolder.open(folder).best()
 
 
@@ -134,11 +136,13 @@ class Predictor:
         """Continue (or, for an encoder-decoder, answer) a text, several texts, or a tensor of ids (B,T).
 
         Settings have Hugging Face's names (max_new_tokens, num_beams, temperature, ...). A text gives a text, a list a
-        list, ids give ids with the prompt included, as transformers does. `predictor.decode(...)` gives everything.
+        list, ids give ids with the prompt included, as transformers does. `run_generation` gives everything.
         `draft`, a smaller model of the same vocabulary or "int8" for this one in 8 bits, makes it faster and changes
         nothing. `json_schema` or `regex` is what every text must obey.
         """
-        result = self.decode(prompt, settings, on_token=on_token, draft=draft, json_schema=json_schema, regex=regex)
+        result = self.run_generation(
+            prompt, settings, on_token=on_token, draft=draft, json_schema=json_schema, regex=regex
+        )
         if isinstance(prompt, Tensor):
             return result.ids
         texts = self.texts(result)
@@ -147,7 +151,7 @@ class Predictor:
             return texts[0] if count == 1 else texts
         return texts
 
-    def decode(
+    def run_generation(
         self,
         prompt: str | Sequence[str] | Tensor,
         settings: dict[str, Any],
@@ -207,20 +211,30 @@ class Predictor:
 
     def texts(self, result: Generated) -> list[str]:
         """What was written, as text, without special tokens."""
+        return [self.decode(row) for row in result.rows()]
+
+    def encode(self, text: str) -> list[int]:
+        """The token ids of a text, as the model reads it."""
+        return self.words().encode(text)
+
+    def decode(self, ids: Sequence[int] | Tensor) -> str:
+        """The text that token ids stand for, without special tokens; of the language written, for a translator."""
         words = self.words().target if isinstance(self.spec, Seq2Seq) else self.words()
-        return [words.decode(row) for row in result.rows()]
+        return words.decode(ids.tolist() if isinstance(ids, Tensor) else ids)
 
     def score(self, text: str | Tensor) -> Scored:
         """Log-probability of each token given those before it, and their sum, by the chain rule."""
         if isinstance(self.spec, Seq2Seq) or self.head_kind() is not LM:
             raise UserError("scoring needs a causal language model", fix="open a decoder such as GPT-2")
-        ids = text if isinstance(text, Tensor) else torch.tensor([self.words().encode(text)])
+        ids = text if isinstance(text, Tensor) else torch.tensor([self.encode(text)])
         return score(self.model, ids.to(self.device))
 
     # ------------------------------------------------------------ labels and vectors
 
     @torch.inference_mode()
-    def predict_proba(self, rows: Any, *, batch: int = 32, on_bad_rows: Literal["error", "skip"] = "error") -> Tensor:
+    def predict_proba(
+        self, rows: Any, *, batch_size: int = 32, on_bad_rows: Literal["error", "skip"] = "error"
+    ) -> Tensor:
         """Probabilities (rows, classes) of a classifier; of each label on its own where a row may have several.
 
         Rows are as for `predict`; one that is skipped has nan.
@@ -228,13 +242,13 @@ class Predictor:
         if self.has_columns():
             from anyformer.inference.predict import probabilities
 
-            return torch.from_numpy(probabilities(self, rows, batch=batch, on_bad_rows=on_bad_rows))
+            return torch.from_numpy(probabilities(self, rows, batch=batch_size, on_bad_rows=on_bad_rows))
         if self.head_kind() is not Pooled or self.spec.head.classes is None:
             raise UserError("this model does not classify whole inputs", fix="open a sequence or image classifier")
-        return torch.cat([self.run(part).logits.float().softmax(-1).cpu() for part in self.parts(rows, batch)])
+        return torch.cat([self.run(part).logits.float().softmax(-1).cpu() for part in self.parts(rows, batch_size)])
 
     @torch.inference_mode()
-    def predict(self, rows: Any, *, batch: int = 32, on_bad_rows: Literal["error", "skip"] = "error") -> list[Any]:
+    def predict(self, rows: Any, *, batch_size: int = 32, on_bad_rows: Literal["error", "skip"] = "error") -> list[Any]:
         """One answer a row, in their order: a label, a list of tags, a number, a text, objects or a forecast.
 
         A model trained on columns takes rows as dictionaries, a table, a DataFrame or a path; one that reads a single
@@ -244,14 +258,16 @@ class Predictor:
         if self.has_columns():
             from anyformer.inference.predict import predicted
 
-            return predicted(self, rows, batch=batch, on_bad_rows=on_bad_rows)
+            return predicted(self, rows, batch=batch_size, on_bad_rows=on_bad_rows)
         rows = self.listed(rows)
         kind = self.head_kind()
         if kind is TokenHead:
-            return [tags for part in self.parts(rows, batch) for tags in self.tags(part)]
+            return [tags for part in self.parts(rows, batch_size) for tags in self.tags(part)]
         if kind is Regress:
-            return [row for part in self.parts(rows, batch) for row in self.run(part).logits.float().cpu().tolist()]
-        best = self.predict_proba(rows, batch=batch).argmax(-1).tolist()
+            return [
+                row for part in self.parts(rows, batch_size) for row in self.run(part).logits.float().cpu().tolist()
+            ]
+        best = self.predict_proba(rows, batch_size=batch_size).argmax(-1).tolist()
         return [self.label(i) for i in best]
 
     def tags(self, rows: Sequence[Any]) -> Iterator[list[str]]:
@@ -264,13 +280,13 @@ class Predictor:
         return str(index) if self.labels is None or index >= len(self.labels) else self.labels[index]
 
     @torch.inference_mode()
-    def embed(self, rows: Sequence[Any], *, pool: str = "mean", normalise: bool = True, batch: int = 32) -> Tensor:
+    def embed(self, rows: Sequence[Any], *, pool: str = "mean", normalise: bool = True, batch_size: int = 32) -> Tensor:
         """One vector a row: the masked mean (or first token) of the last layer, of length 1 unless told otherwise.
 
         A row is a text, a list of token ids, or what the model sees as an image.
         """
         vectors = []
-        for part in self.parts(rows, batch):
+        for part in self.parts(rows, batch_size):
             if self.images is not None:
                 hidden = self.run(part).hidden
                 mask = torch.ones(hidden.shape[:2], dtype=torch.bool, device=hidden.device)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from anyformer.core.context import lay_out
 from anyformer.errors import UserError
-from anyformer.mixers.attention import Attention, SelfAttention
+from anyformer.mixers.attention import Attention, AttentionModule
 from anyformer.positions.none import NoRelative
 
 
@@ -45,7 +45,7 @@ class ConvolutionByAttention(nn.Module):
         out, channels, self.kernel, _ = weight.shape
         self.sharpness = sharpness
         spec = Attention(heads=self.kernel**2, key_size=1, value_size=channels, bias=False)
-        self.attention = SelfAttention(spec, channels, False, NoRelative())
+        self.attention = AttentionModule(spec, channels, False, NoRelative())
         self.attention.out = nn.Linear(self.kernel**2 * channels, out, bias=bias is not None)
         self.attention.to(weight)
         with torch.no_grad():

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from anyformer.core.attend import Choice, choose, weights_of
 from anyformer.core.attention_weights import Weighing
 from anyformer.errors import UserError
-from anyformer.mixers.attention import Prepared, SelfAttention
-from anyformer.mixers.cross import CrossAttention
+from anyformer.mixers.attention import AttentionModule, Prepared
+from anyformer.mixers.cross import CrossModule
 
 Inputs = tuple[Any, ...]
 
@@ -36,7 +36,7 @@ def noted(model: nn.Module) -> Iterator[dict[str, list[tuple[nn.Module, Inputs]]
 
         return hook
 
-    kinds = SelfAttention | CrossAttention | Weighing
+    kinds = AttentionModule | CrossModule | Weighing
     found = {path: module for path, module in model.named_modules() if isinstance(module, kinds)}
     handles = [module.register_forward_pre_hook(note(path)) for path, module in found.items()]
     try:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anyformer.feeds.experts import RoutedExperts
+from anyformer.feeds.experts import ExpertsModule
 from anyformer.slots import Losses
 
 Counts = dict[str, list[Tensor]]  # by module path, one entry a pass through it
@@ -38,13 +38,13 @@ def routed(model: nn.Module) -> Iterator[Routing]:
 
     def note(path: str) -> Any:
         def hook(module: nn.Module, given: tuple[Any, ...], out: tuple[Tensor, Losses]) -> None:
-            assert isinstance(module, RoutedExperts)
+            assert isinstance(module, ExpertsModule)
             found.counts.setdefault(path, []).append(module.tokens(*given))
             found.losses += [loss.detach() for loss in out[1].values()]
 
         return hook
 
-    modules = {path: module for path, module in model.named_modules() if isinstance(module, RoutedExperts)}
+    modules = {path: module for path, module in model.named_modules() if isinstance(module, ExpertsModule)}
     handles = [module.register_forward_hook(note(path)) for path, module in modules.items()]
     try:
         yield found

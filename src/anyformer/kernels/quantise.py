@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import nn
 
-from anyformer.embeds.tokens import TokenEmbedding
+from anyformer.embeds.tokens import TokensModule
 from anyformer.errors import UserError
-from anyformer.heads.lm import LanguageHead
+from anyformer.heads.lm import LMModule
 from anyformer.kernels.int8 import Int8Linear, Int8Table
 
 
@@ -27,10 +27,10 @@ def quantise(model: nn.Module, to: str = "int8") -> nn.Module:
         raise UserError(f"weights cannot be rounded to {to!r}", where="quantise", fix='use "int8"')
     found = 0
     for part in list(model.modules()):
-        if isinstance(part, TokenEmbedding) and isinstance(part.table, nn.Embedding):
+        if isinstance(part, TokensModule) and isinstance(part.table, nn.Embedding):
             part.table = Int8Table(part.table.weight)
             found += 1
-        if isinstance(part, LanguageHead) and isinstance(part.weight, nn.Parameter):
+        if isinstance(part, LMModule) and isinstance(part.weight, nn.Parameter):
             weight = part.weight
             del part.weight
             part.weight = Int8Table(weight)

@@ -35,9 +35,13 @@ class AttendingRecurrent(Mixer):
     """
 
     cell: Kind = field(default="gru", kw_only=False)  # AttendingRecurrent("gru")
+    """Kind of recurrent cell."""
     hidden: int | None = None
+    """Units of the state; the width if not given."""
     context: Literal["attention", "every", "first"] = "attention"
+    """What a step knows of the source: attention over it, its ends, or the first state alone."""
     score: Score = "additive"
+    """How a state and a source token are scored."""
 
     looks_at_memory: ClassVar[bool] = True
     compiles: ClassVar[bool] = False
@@ -57,7 +61,7 @@ class AttendingRecurrent(Mixer):
     def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
         if self.score == "dot" and memory_width is not None:  # a stack by itself does not know its encoder yet
             check_product(width if self.hidden is None else self.hidden, memory_width)
-        kind = {"attention": Attending, "every": Reminded, "first": Told}[self.context]
+        kind = {"attention": Attending, "every": Reminded, "first": AttendingRecurrentModule}[self.context]
         return kind(self, width, width if memory_width is None else memory_width)
 
 
@@ -84,7 +88,7 @@ class Decoding(RecurrentState):
         return super().bytes + held
 
 
-class Told(Uncompiled):
+class AttendingRecurrentModule(Uncompiled):
     """A cell that starts from the two ends of the memory and is told no more of it."""
 
     def __init__(self, spec: AttendingRecurrent, width: int, memory_width: int, reads: int = 0) -> None:
@@ -141,7 +145,7 @@ class Told(Uncompiled):
         return Decoding()
 
 
-class Reminded(Told):
+class Reminded(AttendingRecurrentModule):
     """The two ends of the memory enter at every step."""
 
     def __init__(self, spec: AttendingRecurrent, width: int, memory_width: int) -> None:
@@ -155,7 +159,7 @@ class Reminded(Told):
         return [source], []
 
 
-class Attending(Told, Weighing):
+class Attending(AttendingRecurrentModule, Weighing):
     """At every step the memory is read anew, where the state before that step points."""
 
     def __init__(self, spec: AttendingRecurrent, width: int, memory_width: int) -> None:

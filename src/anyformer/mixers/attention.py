@@ -32,16 +32,27 @@ class Attention(Mixer):
     )
 
     heads: int
+    """Attention heads."""
     kv_heads: int | None = None
+    """Heads of keys and values, fewer than `heads` for GQA, 1 for MQA; as many as `heads` if not given."""
     key_size: int | None = None
+    """Channels of a query or key in one head; width / heads if not given."""
     value_size: int | None = None
+    """Channels of a value in one head; width / heads if not given."""
     bias: bool = True
+    """Whether the linear layers have a bias."""
     out_bias: bool | None = None
+    """Whether the output projection has a bias; as `bias` if not given."""
     scale: Scale = "sqrt"
+    """Factor on the scores."""
     qk_norm: Norm | None = None
+    """Norm of queries and keys; none if not given."""
     window: int | None = None
+    """Newest tokens that a token sees, itself included; all if not given."""
     soft_cap: float | None = None
+    """c in c tanh(scores / c); no cap if not given."""
     dropout: float = 0.0
+    """Dropout probability of the attention weights."""
 
     has_static_cache: ClassVar[bool] = True
     takes_added: ClassVar[bool] = True
@@ -63,7 +74,7 @@ class Attention(Mixer):
         return head_sizes(width, self.heads, self.kv_heads, self.key_size, self.value_size)
 
     def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
-        return SelfAttention(self, width, causal, relative)
+        return AttentionModule(self, width, causal, relative)
 
 
 class Prepared(NamedTuple):
@@ -75,7 +86,7 @@ class Prepared(NamedTuple):
     scores: Scores
 
 
-class SelfAttention(nn.Module):
+class AttentionModule(nn.Module):
     """One fused projection gives queries, keys and values; rows are stored group by group, (G, H/G + 2, C).
 
     Group-major rows let torch's column-wise plan shard the projection without splitting a group over devices.

@@ -28,10 +28,15 @@ class Axial(Mixer):
     """
 
     heads: int
+    """Attention heads."""
     span: int = 127
+    """Cells of a row or column that a cell sees, half to either side."""
     joined: Literal["sequence", "sum"] = "sequence"
+    """Column, then row; or both at once, added."""
     bias: bool = True
+    """Whether the linear layers have a bias."""
     dropout: float = 0.0
+    """Dropout probability."""
 
     takes_added: ClassVar[bool] = True
     needs_grid: ClassVar[bool] = True
@@ -48,10 +53,10 @@ class Axial(Mixer):
 
     def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
         check_heads_fit(width, self.heads)
-        return AxialAttention(self, width)
+        return AxialModule(self, width)
 
 
-class AxialAttention(nn.Module):
+class AxialModule(nn.Module):
     def __init__(self, spec: Axial, width: int) -> None:
         super().__init__()
         self.spec = spec

@@ -15,7 +15,7 @@ from anyformer.core.context import Context
 from anyformer.core.document_rows import Lines
 from anyformer.core.state import KVCache
 from anyformer.errors import UserError
-from anyformer.mixers.attention import Attention, Prepared, SelfAttention
+from anyformer.mixers.attention import Attention, AttentionModule, Prepared
 from anyformer.mixers.heads import check_heads
 from anyformer.mixers.pieces import attend_in_pieces
 from anyformer.slots import HeadSizes, Mixer, Relative
@@ -29,12 +29,19 @@ class BlockSparse(Mixer):
     """
 
     heads: int
+    """Attention heads."""
     block: int = 64
+    """Tokens of a block."""
     local: int = 1
+    """Blocks to either side that a token sees."""
     leading: int = 1
+    """First blocks that all tokens see."""
     kv_heads: int | None = None
+    """Heads of keys and values, fewer than `heads` for GQA, 1 for MQA; as many as `heads` if not given."""
     bias: bool = True
+    """Whether the linear layers have a bias."""
     dropout: float = 0.0
+    """Dropout probability."""
 
     takes_added: ClassVar[bool] = True
     takes_relative: ClassVar[bool] = True
@@ -62,10 +69,10 @@ class BlockSparse(Mixer):
         return self.whole.sizes(width)
 
     def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
-        return BlockSparseAttention(self, width, causal, relative)
+        return BlockSparseModule(self, width, causal, relative)
 
 
-class BlockSparseAttention(SelfAttention):
+class BlockSparseModule(AttentionModule):
     def __init__(self, pattern: BlockSparse, width: int, causal: bool, relative: Relative) -> None:
         super().__init__(pattern.whole, width, causal, relative)
         self.pattern = pattern

@@ -11,7 +11,7 @@ from anyformer.core.context import Context
 from anyformer.core.state import CrossKVCache
 from anyformer.errors import UserError
 from anyformer.mixers.attention import Prepared
-from anyformer.mixers.cross import Cross, CrossAttention
+from anyformer.mixers.cross import Cross, CrossModule
 from anyformer.mixers.heads import check_heads
 from anyformer.slots import Mixer, Relative
 
@@ -24,9 +24,13 @@ class CoAttention(Mixer):
     """
 
     heads: int
+    """Attention heads."""
     key_size: int | None = None
+    """Channels of a query or key in one head; width / heads if not given."""
     bias: bool = True
+    """Whether the linear layers have a bias."""
     dropout: float = 0.0
+    """Dropout probability."""
 
     takes_added: ClassVar[bool] = True
     looks_at_memory: ClassVar[bool] = True
@@ -41,10 +45,10 @@ class CoAttention(Mixer):
 
     def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
         same = Cross(heads=self.heads, key_size=self.key_size, bias=self.bias, dropout=self.dropout)
-        return CoAttending(same, width, width if memory_width is None else memory_width)
+        return CoAttentionModule(same, width, width if memory_width is None else memory_width)
 
 
-class CoAttending(CrossAttention):
+class CoAttentionModule(CrossModule):
     """Cross-attention that keeps nothing between passes."""
 
     def prepare(self, x: Tensor, context: Context, state: CrossKVCache | None, tables: tuple[Tensor, ...]) -> Prepared:

@@ -24,8 +24,11 @@ class Convolution(Mixer):
     """
 
     kernel: int = field(default=3, kw_only=False)  # Convolution(3)
+    """Tokens that a filter reaches over."""
     dilation: int = 1
+    """Distance of the tokens that a filter reads."""
     gated: bool = False
+    """Whether a second convolution gates the first."""
 
     about: ClassVar[About | None] = About(
         "y_t = b + sum_j W_j x_{t - j d}, j = 0 .. k-1; gated: y * sigmoid(y')",
@@ -44,10 +47,10 @@ class Convolution(Mixer):
         return (self.kernel - 1) * self.dilation
 
     def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
-        return Convolving(self, width, causal)
+        return ConvolutionModule(self, width, causal)
 
 
-class Convolving(nn.Module):
+class ConvolutionModule(nn.Module):
     def __init__(self, spec: Convolution, width: int, causal: bool) -> None:
         super().__init__()
         self.spec = spec

@@ -28,12 +28,19 @@ class Cross(Mixer):
     )
 
     heads: int
+    """Attention heads."""
     kv_heads: int | None = None
+    """Heads of keys and values, fewer than `heads` for GQA, 1 for MQA; as many as `heads` if not given."""
     key_size: int | None = None
+    """Channels of a query or key in one head; width / heads if not given."""
     value_size: int | None = None
+    """Channels of a value in one head; width / heads if not given."""
     bias: bool = True
+    """Whether the linear layers have a bias."""
     scale: Scale = "sqrt"
+    """Factor on the scores."""
     dropout: float = 0.0
+    """Dropout probability."""
 
     has_static_cache: ClassVar[bool] = True
     takes_added: ClassVar[bool] = True
@@ -47,10 +54,10 @@ class Cross(Mixer):
                 raise UserError(f"{name} {value} is below 1", where="Cross", fix="use 1 or more, or leave it out")
 
     def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
-        return CrossAttention(self, width, width if memory_width is None else memory_width)
+        return CrossModule(self, width, width if memory_width is None else memory_width)
 
 
-class CrossAttention(nn.Module):
+class CrossModule(nn.Module):
     def __init__(self, spec: Cross, width: int, memory_width: int) -> None:
         super().__init__()
         sizes = head_sizes(width, spec.heads, spec.kv_heads, spec.key_size, spec.value_size)

@@ -30,12 +30,19 @@ class Hyena(Mixer):
     """
 
     order: int = 2
+    """Number of gates."""
     short: int = 3
+    """Taps of the short filter over the projections."""
     longest: int = 1024
+    """Tokens back that a token sees, itself included."""
     bands: int = 16
+    """Sines and cosines of the lag that the filter network reads."""
     filter_width: int = 64
+    """Units of the filter network."""
     filter_depth: int = 3
+    """Layers of the filter network."""
     frequency: float = 10.0
+    """Where the speed of its sines starts."""
 
     takes_added: ClassVar[bool] = True
     exact: ClassVar[bool] = False
@@ -56,7 +63,7 @@ class Hyena(Mixer):
             raise UserError(f"bands {self.bands} is below 0", where="Hyena", fix="use 16")
 
     def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
-        return HyenaMixing(self, width, causal)
+        return HyenaModule(self, width, causal)
 
 
 class Past:
@@ -95,7 +102,7 @@ class Past:
         return sum(part.bytes for part in (self.streams, *self.inputs))
 
 
-class HyenaMixing(nn.Module):
+class HyenaModule(nn.Module):
     """`streams` has a value, then the gates in the order in which they are applied."""
 
     def __init__(self, spec: Hyena, width: int, causal: bool) -> None:

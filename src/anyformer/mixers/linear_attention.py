@@ -14,7 +14,7 @@ from anyformer.core.attention_weights import Weighing
 from anyformer.core.context import Context
 from anyformer.core.document_rows import Lines, goes_on
 from anyformer.core.history import RecurrentState
-from anyformer.mixers.attention import Attention, SelfAttention
+from anyformer.mixers.attention import Attention, AttentionModule
 from anyformer.mixers.heads import check_heads
 from anyformer.slots import Mixer, Relative
 
@@ -32,8 +32,11 @@ class LinearAttention(Mixer):
     """
 
     heads: int
+    """Attention heads."""
     feature: Literal["elu", "softplus"] = "elu"
+    """The positive feature map of queries and keys."""
     bias: bool = True
+    """Whether the linear layers have a bias."""
 
     takes_added: ClassVar[bool] = True
     about: ClassVar[About | None] = About(
@@ -50,10 +53,10 @@ class LinearAttention(Mixer):
         return F.elu(x) + 1.0 if self.feature == "elu" else F.softplus(x)
 
     def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
-        return KernelAttention(self, width, causal, relative)
+        return LinearAttentionModule(self, width, causal, relative)
 
 
-class KernelAttention(SelfAttention, Weighing):
+class LinearAttentionModule(AttentionModule, Weighing):
     """The projections of attention around sums over features."""
 
     keeps_keys: ClassVar[bool] = False

@@ -14,7 +14,7 @@ from anyformer.core.attend import Scores, attend
 from anyformer.core.context import Context
 from anyformer.core.state import KVCache
 from anyformer.errors import UserError
-from anyformer.mixers.attention import Attention, SelfAttention
+from anyformer.mixers.attention import Attention, AttentionModule
 from anyformer.mixers.heads import check_heads
 from anyformer.mixers.pieces import attend_in_pieces
 from anyformer.slots import HeadSizes, Mixer, Relative
@@ -29,10 +29,15 @@ class Local(Mixer):
     """
 
     heads: int
+    """Attention heads."""
     window: int
+    """Newest tokens that a token sees, itself included."""
     kv_heads: int | None = None
+    """Heads of keys and values, fewer than `heads` for GQA, 1 for MQA; as many as `heads` if not given."""
     bias: bool = True
+    """Whether the linear layers have a bias."""
     dropout: float = 0.0
+    """Dropout probability."""
 
     takes_added: ClassVar[bool] = True
     takes_relative: ClassVar[bool] = True
@@ -59,10 +64,10 @@ class Local(Mixer):
         return self.whole.sizes(width)
 
     def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
-        return LocalAttention(self.whole, width, causal, relative)
+        return LocalModule(self.whole, width, causal, relative)
 
 
-class LocalAttention(SelfAttention):
+class LocalModule(AttentionModule):
     def forward(self, x: Tensor, context: Context, state: KVCache | None, tables: tuple[Tensor, ...]) -> Tensor:
         q, k, v, scores = self.prepare(x, context, state, tables)
         dropout = self.spec.dropout if self.training else 0.0

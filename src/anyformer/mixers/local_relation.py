@@ -28,8 +28,11 @@ class LocalRelation(Mixer):
     """
 
     window: int = 7
+    """Cells of a side of the neighbourhood."""
     share: int = 8
+    """Channels that share one set of weights."""
     fit: Fit = "squared"
+    """How a query and a key are compared."""
 
     takes_added: ClassVar[bool] = True
     needs_grid: ClassVar[bool] = True
@@ -43,7 +46,7 @@ class LocalRelation(Mixer):
         check_window("LocalRelation", self.window, self.share)
 
     def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
-        return RelationMixer(self, width)
+        return LocalRelationModule(self, width)
 
 
 def check_window(where: str, window: int, share: int) -> None:
@@ -172,7 +175,7 @@ def near(number: int, side: int, stride: int, weights: Tensor) -> tuple[slice, .
     return slice(None), down, along
 
 
-class RelationMixer(Weighing):
+class LocalRelationModule(Weighing):
     def __init__(self, spec: LocalRelation, width: int) -> None:
         super().__init__()
         self.spec = spec

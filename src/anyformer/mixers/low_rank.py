@@ -14,7 +14,7 @@ from anyformer.core.document_rows import Lines
 from anyformer.core.own_init import Starting, normal
 from anyformer.core.state import KVCache
 from anyformer.errors import UserError
-from anyformer.mixers.attention import Attention, Prepared, SelfAttention
+from anyformer.mixers.attention import Attention, AttentionModule, Prepared
 from anyformer.mixers.heads import check_heads
 from anyformer.slots import Mixer, Relative
 
@@ -27,10 +27,15 @@ class LowRank(Mixer):
     """
 
     heads: int
+    """Attention heads."""
     rank: int
+    """Mixtures of keys and values that are attended to."""
     longest: int
+    """Longest text, in tokens."""
     bias: bool = True
+    """Whether the linear layers have a bias."""
     dropout: float = 0.0
+    """Dropout probability."""
 
     takes_added: ClassVar[bool] = True
     causal_form: ClassVar[bool] = False
@@ -47,10 +52,10 @@ class LowRank(Mixer):
                 raise UserError(f"{name} {getattr(self, name)} is below 1", where="LowRank", fix="use 1 or more")
 
     def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
-        return LowRankAttention(self, width, relative)
+        return LowRankModule(self, width, relative)
 
 
-class LowRankAttention(SelfAttention):
+class LowRankModule(AttentionModule):
     def __init__(self, low: LowRank, width: int, relative: Relative) -> None:
         whole = Attention(heads=low.heads, bias=low.bias, dropout=low.dropout)
         super().__init__(whole, width, False, relative)

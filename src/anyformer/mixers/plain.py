@@ -32,6 +32,7 @@ class Plain(Mixer):
     """
 
     score: Literal["scaled", "dot"] = "scaled"
+    """The product of two tokens, or that over sqrt(width)."""
 
     takes_added: ClassVar[bool] = True
     takes_relative: ClassVar[bool] = True
@@ -50,10 +51,10 @@ class Plain(Mixer):
         return HeadSizes(1, 1, width, width)
 
     def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
-        return PlainAttention(self, width, causal, relative)
+        return PlainModule(self, width, causal, relative)
 
 
-class PlainAttention(Weighing):
+class PlainModule(Weighing):
     def __init__(self, spec: Plain, width: int, causal: bool, relative: Relative) -> None:
         super().__init__()
         self.spec, self.causal, self.relative = spec, causal, relative

@@ -26,9 +26,13 @@ class Recurrent(Mixer):
     """
 
     cell: Kind = field(default="lstm", kw_only=False)  # Recurrent("gru")
+    """Kind of recurrent cell."""
     hidden: int | None = None
+    """Units of the state; the width if not given."""
     directions: Literal[1, 2] | None = None
+    """1 reads forwards only; one in a causal stack, else two if not given."""
     truncate: int | None = None
+    """Tokens after which the gradient is cut in training; nowhere if not given."""
 
     compiles: ClassVar[bool] = False
     about: ClassVar[About | None] = About(
@@ -47,10 +51,10 @@ class Recurrent(Mixer):
         if causal and self.directions == 2:
             raise UserError("two directions read the future, a causal stack may not", where="Recurrent.directions",
                             fix="use directions=1 or leave it out, or Stack(causal=False)")  # fmt: skip
-        return Recurrence(self, width, self.directions or (1 if causal else 2))
+        return RecurrentModule(self, width, self.directions or (1 if causal else 2))
 
 
-class Recurrence(Uncompiled):
+class RecurrentModule(Uncompiled):
     def __init__(self, spec: Recurrent, width: int, directions: int) -> None:
         super().__init__()
         hidden = width if spec.hidden is None else spec.hidden

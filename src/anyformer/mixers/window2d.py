@@ -28,10 +28,15 @@ class Window2D(Mixer):
     """
 
     heads: int
+    """Attention heads."""
     window: int = 7
+    """Cells of a side of a window."""
     shift: bool = False
+    """Whether windows are moved by half their side."""
     bias: bool = True
+    """Whether the linear layers have a bias."""
     dropout: float = 0.0
+    """Dropout probability."""
 
     takes_added: ClassVar[bool] = True
     needs_grid: ClassVar[bool] = True
@@ -48,7 +53,7 @@ class Window2D(Mixer):
 
     def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
         check_heads_fit(width, self.heads)
-        return WindowAttention(self, width)
+        return Window2DModule(self, width)
 
 
 class Axis(NamedTuple):
@@ -105,7 +110,7 @@ def ahead(x: Tensor, near: Tensor, leading: int) -> Tensor:
     return torch.cat([led, near], 3)
 
 
-class WindowAttention(Weighing, Starting):
+class Window2DModule(Weighing, Starting):
     def __init__(self, spec: Window2D, width: int) -> None:
         super().__init__()
         self.spec = spec

@@ -33,8 +33,11 @@ class LRNet(Staged):
     )
 
     middle: int = 100
+    """Channels inside the first stage's bottlenecks."""
     window: int = 7
+    """Cells of a side of the neighbourhood."""
     share: int = 8
+    """Channels that share one set of weights."""
 
     def check(self) -> None:
         super().check()

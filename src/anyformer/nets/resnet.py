@@ -30,6 +30,7 @@ class ResNet(Staged):
     )
 
     frozen: bool = False
+    """Whether batch norms, stem and first stage stay as they are."""
 
     def build(self) -> nn.Module:
         return ResNetModule(self)

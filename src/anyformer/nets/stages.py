@@ -21,9 +21,13 @@ class Staged(Backbone, slot=True):
     """
 
     depths: tuple[int, ...] = (3, 4, 6, 3)
+    """Blocks of each stage."""
     width: int = 64
+    """A quarter of the channels of the first stage, doubled by each stage."""
     stem: Literal["imagenet", "small"] = "imagenet"
+    """First layers: dividing by 4 (imagenet), or by nothing (small)."""
     colours: int = 3
+    """Colour channels of the images."""
 
     def check(self) -> None:
         part = type(self).__name__

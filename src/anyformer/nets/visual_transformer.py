@@ -39,11 +39,17 @@ class VisualTransformer(Backbone):
     )
 
     backbone: Backbone = field(default_factory=lambda: ResNet(depths=(3, 4, 6)))
+    """The convolutional network before it."""
     depth: int = 3
+    """Rounds of tokenizer, block and projector."""
     tokens: int = 16
+    """Visual tokens."""
     width: int = 512
+    """Channels of a token."""
     tokenizer: Literal["filter", "recurrent"] = "recurrent"
+    """How tokens are drawn from the maps: learned filters, or the last round's tokens."""
     block: Block = field(default_factory=lambda: Block(mixer=Attention(heads=8), feed=MLP(act="relu", width=512)))
+    """The block over the tokens."""
 
     def check(self) -> None:
         if min(self.depth, self.tokens, self.width) < 1:

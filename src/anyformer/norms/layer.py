@@ -17,7 +17,9 @@ class LayerNorm(Norm):
     )
 
     eps: float = 1e-5
+    """Added to the variance against division by zero."""
     bias: bool = True
+    """Whether there is a learned shift."""
 
     def check(self) -> None:
         positive_eps(self.eps, "LayerNorm")

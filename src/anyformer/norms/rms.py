@@ -15,6 +15,7 @@ class RMSNorm(Norm):
     about: ClassVar[About | None] = About("y = x / sqrt(mean(x^2) + eps) * w", "1910.07467", "T D")
 
     eps: float = 1e-6
+    """Added to the variance against division by zero."""
 
     def check(self) -> None:
         positive_eps(self.eps, "RMSNorm")

@@ -8,25 +8,20 @@ from anyformer.objectives.detect import Detect
 from anyformer.objectives.forecast import Forecasting
 from anyformer.objectives.objective import Objective
 from anyformer.objectives.regress import Regression
-from anyformer.objectives.replaced import Detection
+from anyformer.objectives.replaced import ReplacedTokenDetection
 from anyformer.objectives.tag import Tag
 from anyformer.objectives.translate import Translate
 
-OBJECTIVES: dict[str, type[Objective]] = {
-    part.task: part for part in (Causal, Classify, Detect, Forecasting, Regression, Tag, Translate)
-}
-
 __all__ = [
-    "OBJECTIVES",
     "Batch",
     "Causal",
     "Classify",
     "Contrast",
     "Detect",
-    "Detection",
     "Forecasting",
     "Objective",
     "Regression",
+    "ReplacedTokenDetection",
     "Tag",
     "Translate",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -13,8 +13,6 @@ from anyformer.objectives.words import row_means, word_loss
 
 class Causal(Objective):
     """A language model: each token is predicted from those before it; targets come shifted by the data."""
-
-    task: ClassVar[str] = "lm"
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         return word_loss(model, batch)

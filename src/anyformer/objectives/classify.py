@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,16 +22,22 @@ class Classify(Objective):
     training images are blended; with both, each batch takes one of the two.
     """
 
-    task: ClassVar[str] = "classify"
     multi: bool = False
-    smoothing: float = 0.0
+    """Whether a row may have several labels, each a question of its own."""
+    label_smoothing: float = 0.0
+    """Share of the target probability spread over all classes."""
     weights: tuple[float, ...] | None = None
+    """Factor of each class in the loss; all 1 if not given."""
     mixup: float = 0.0
+    """Alpha of mixup on training images; 0: off."""
     cutmix: float = 0.0
+    """Alpha of CutMix on training images; 0: off."""
 
     def check(self) -> None:
-        if not 0 <= self.smoothing < 1:
-            raise UserError(f"smoothing {self.smoothing} is not a share below 1", where="Classify", fix="use 0.1")
+        if not 0 <= self.label_smoothing < 1:
+            raise UserError(
+                f"label_smoothing {self.label_smoothing} is not a share below 1", where="Classify", fix="use 0.1"
+            )
         check_range("Classify", "mixup", self.mixup, 0, fix="use 0.8, or 0 for none")
         check_range("Classify", "cutmix", self.cutmix, 0, fix="use 1.0, or 0 for none")
         if self.weights is not None and any(weight <= 0 for weight in self.weights):
@@ -62,7 +68,12 @@ class Classify(Objective):
     def class_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         factors = None if self.weights is None else logits.new_tensor(self.weights)
         return F.cross_entropy(
-            logits, targets, weight=factors, ignore_index=IGNORED, reduction="none", label_smoothing=self.smoothing
+            logits,
+            targets,
+            weight=factors,
+            ignore_index=IGNORED,
+            reduction="none",
+            label_smoothing=self.label_smoothing,
         )
 
     def labels_loss(self, logits: Tensor, targets: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -24,10 +24,12 @@ class Detect(Objective):
     answers: so each image's loss is its own, however images are put into batches.
     """
 
-    task: ClassVar[str] = "detect"
     distance: float = 5.0
+    """Weight of the L1 distance of boxes."""
     overlap: float = 2.0
+    """Weight of the generalised IoU."""
     nothing: float = 0.1
+    """Weight of "no object" in the cross-entropy."""
 
     def check(self) -> None:
         for name in ("distance", "overlap"):

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from anyformer.objectives.regress import Regression
 
 
 class Forecasting(Regression):
     """How far off each step of each channel is; targets (B, horizon, channels) are scaled by the data, nan is none."""
-
-    task: ClassVar[str] = "forecast"

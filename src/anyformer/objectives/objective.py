@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,8 +32,6 @@ class Objective(Spec, slot=True):
     The step divides by the weight of the whole step, so k micro-batches give the gradients of one batch k times as
     large, also when their numbers of targets differ. `prepare` changes a batch at random while training (mixup).
     """
-
-    task: ClassVar[str] = ""  # its name on the command line
 
     def prepare(self, batch: Batch, generator: torch.Generator) -> Batch:
         """The batch as the model will see it in training; random only through the generator."""

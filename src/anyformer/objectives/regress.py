@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -18,8 +18,8 @@ LOSSES: dict[str, Callable[..., Tensor]] = {"squared": F.mse_loss, "absolute": F
 class Regression(Objective):
     """How far off each number is; targets are scaled by the data, nan does not count."""
 
-    task: ClassVar[str] = "regress"
     measure: Literal["squared", "absolute", "huber"] = "squared"
+    """How a number that is off is counted."""
 
     def weight(self, batch: Batch) -> int:
         return int((~torch.isnan(batch.targets)).sum())

@@ -12,7 +12,7 @@ from anyformer.objectives.batch import Batch
 from anyformer.objectives.objective import IGNORED, Objective, full
 
 
-class Detection(Objective):
+class ReplacedTokenDetection(Objective):
     """Binary cross-entropy of one logit a token (B,T,1); targets (B,T) are 1 replaced, 0 original, -100 padding."""
 
     task: ClassVar[str] = "replaced"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,18 +16,18 @@ from anyformer.objectives.words import row_means
 class Tag(Objective):
     """Cross-entropy at the first piece of each word; targets (B,T) are -100 elsewhere."""
 
-    task: ClassVar[str] = "tag"
-    smoothing: float = 0.0
+    label_smoothing: float = 0.0
+    """Share of the target probability spread over all classes."""
 
     def check(self) -> None:
-        if not 0 <= self.smoothing < 1:
-            raise UserError(f"smoothing {self.smoothing} is not a share below 1", where="Tag", fix="use 0")
+        if not 0 <= self.label_smoothing < 1:
+            raise UserError(f"label_smoothing {self.label_smoothing} is not a share below 1", where="Tag", fix="use 0")
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         out = model(*batch.inputs, **batch.named)
         summed = F.cross_entropy(
             full(out.logits.flatten(0, 1)), batch.targets.flatten(), ignore_index=IGNORED, reduction="sum",
-            label_smoothing=self.smoothing,
+            label_smoothing=self.label_smoothing,
         )  # fmt: skip
         return with_extra(summed, out.losses, (batch.targets != IGNORED).sum())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -13,21 +13,25 @@ from anyformer.objectives.words import row_means, word_loss
 
 
 class Translate(Objective):
-    """Each target word from the source and the words before it; `smoothing` spreads that share over all words."""
+    """Each target word from the source and the words before it; `label_smoothing` spreads that share over all words."""
 
-    task: ClassVar[str] = "translate"
-    smoothing: float = 0.1
-    beams: int = 5  # at the final evaluation
+    label_smoothing: float = 0.1
+    """Share of the target probability spread over the vocabulary."""
+    num_beams: int = 5
+    """Beams of the beam search at the final evaluation."""
     length_penalty: float = 1.0
+    """Exponent of the length by which a beam's score is divided."""
 
     def check(self) -> None:
-        if not 0 <= self.smoothing < 1:
-            raise UserError(f"smoothing {self.smoothing} is not a share below 1", where="Translate", fix="use 0.1")
-        if self.beams < 1:
-            raise UserError(f"beams {self.beams} is below 1", where="Translate", fix="use 5")
+        if not 0 <= self.label_smoothing < 1:
+            raise UserError(
+                f"label_smoothing {self.label_smoothing} is not a share below 1", where="Translate", fix="use 0.1"
+            )
+        if self.num_beams < 1:
+            raise UserError(f"num_beams {self.num_beams} is below 1", where="Translate", fix="use 5")
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        return word_loss(model, batch, self.smoothing)
+        return word_loss(model, batch, self.label_smoothing)
 
     def row_losses(self, output: Any, batch: Batch) -> Tensor:
         return row_means(output.logits, batch.targets)

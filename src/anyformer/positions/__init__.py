@@ -5,12 +5,20 @@ from anyformer.positions.buckets import Buckets
 from anyformer.positions.grid import Grid
 from anyformer.positions.learned import Learned
 from anyformer.positions.none import NoRelative
-from anyformer.positions.rope import NTK, Dynamic, Linear, Llama3, Rope, Scaling, Yarn
+from anyformer.positions.rope import (
+    DynamicScaling,
+    LinearScaling,
+    Llama3Scaling,
+    NTKScaling,
+    Rope,
+    Scaling,
+    YarnScaling,
+)
 from anyformer.positions.shaw import Shaw
 from anyformer.positions.sinusoid import Sinusoid
 from anyformer.positions.sinusoid_grid import SinusoidGrid
 
 __all__ = [
-    "NTK", "Alibi", "Buckets", "Dynamic", "Grid", "Learned", "Linear", "Llama3", "NoRelative", "Rope", "Scaling",
-    "Shaw", "Sinusoid", "SinusoidGrid", "Yarn",
+    "Alibi", "Buckets", "DynamicScaling", "Grid", "Learned", "LinearScaling", "Llama3Scaling", "NTKScaling",
+    "NoRelative", "Rope", "Scaling", "Shaw", "Sinusoid", "SinusoidGrid", "YarnScaling",
 ]  # fmt: skip

@@ -20,7 +20,7 @@ class Alibi(Relative):
     about: ClassVar[About | None] = About("score = q_i . k_j / sqrt(C) - m_h |i - j|", "2108.12409", "H T S")
 
     def build(self, heads: int, channels: int, value_channels: int, causal: bool) -> nn.Module | None:
-        return Slopes(heads)
+        return AlibiModule(heads)
 
     @property
     def biased(self) -> bool:
@@ -38,7 +38,7 @@ class Alibi(Relative):
         return -tables[0][head] * (query - key).abs()
 
 
-class Slopes(nn.Module):
+class AlibiModule(nn.Module):
     def __init__(self, heads: int) -> None:
         super().__init__()
         self.heads = heads

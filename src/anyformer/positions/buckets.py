@@ -24,7 +24,9 @@ class Buckets(Relative):
     about: ClassVar[About | None] = About("score = q_i . k_j + b[h, bucket(i - j)]", "1910.10683", "H T S")
 
     buckets: int = 32
+    """Number of buckets of distances."""
     distance: int = 128
+    """Distance from which all share the last bucket."""
 
     wide_bias: ClassVar[bool] = True
 
@@ -38,7 +40,7 @@ class Buckets(Relative):
             )  # fmt: skip
 
     def build(self, heads: int, channels: int, value_channels: int, causal: bool) -> nn.Module | None:
-        return BucketBias(self, heads, causal)
+        return BucketsModule(self, heads, causal)
 
     @property
     def biased(self) -> bool:
@@ -54,7 +56,7 @@ class Buckets(Relative):
         return weight[bucket(key - query, self.buckets, self.distance, both_ways.numel() > 0), head]
 
 
-class BucketBias(nn.Module):
+class BucketsModule(nn.Module):
     def __init__(self, spec: Buckets, heads: int, causal: bool) -> None:
         super().__init__()
         self.causal = causal

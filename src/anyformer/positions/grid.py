@@ -28,9 +28,13 @@ class Grid(Position):
     about: ClassVar[About | None] = About("x_rc + P[r, c], resampled for another size", "2010.11929", "T D")
 
     rows: int | None = None
+    """Rows of patches; filled in by the embedding."""
     columns: int | None = None
+    """Columns of patches; filled in by the embedding."""
     extra: int | None = None
+    """Leading tokens with a vector of their own; filled in by the embedding."""
     resample: Literal["size", "scale"] = "size"
+    """How positions of another image size are interpolated."""
 
     def check(self) -> None:
         for name, least in (("rows", 1), ("columns", 1), ("extra", 0)):
@@ -49,10 +53,10 @@ class Grid(Position):
             raise UserError(
                 "Grid positions are for images", fix="use Learned(length) or Sinusoid() with this embedding"
             )
-        return GridTable(self, width, self.rows, self.columns, self.extra or 0)
+        return GridModule(self, width, self.rows, self.columns, self.extra or 0)
 
 
-class GridTable(nn.Module):
+class GridModule(nn.Module):
     def __init__(self, spec: Grid, width: int, rows: int, columns: int, extra: int) -> None:
         super().__init__()
         self.grid, self.extra, self.resample = (rows, columns), extra, spec.resample

@@ -21,7 +21,9 @@ class Learned(Position):
     about: ClassVar[About | None] = About("x_t + P[t]", "1705.03122", "T D")
 
     length: int = field(kw_only=False)  # Learned(1024)
+    """Longest text, in tokens."""
     offset: int = 0
+    """Rows of the table left unused at its start (RoBERTa and BART: 2)."""
 
     def check(self) -> None:
         if self.length < 1:
@@ -34,10 +36,10 @@ class Learned(Position):
         return self.length
 
     def build(self, width: int) -> nn.Module:
-        return LearnedTable(self, width)
+        return LearnedModule(self, width)
 
 
-class LearnedTable(nn.Module):
+class LearnedModule(nn.Module):
     def __init__(self, spec: Learned, width: int) -> None:
         super().__init__()
         self.offset = spec.offset

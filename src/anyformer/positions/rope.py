@@ -34,41 +34,45 @@ class Scaling(Spec, slot=True):
         return None
 
 
-class Linear(Scaling):
+class LinearScaling(Scaling):
     """Position interpolation (2306.15595, SuperHOT): position m acts as m / factor."""
 
     factor: float
+    """How many times longer than in training texts become."""
 
     def check(self) -> None:
-        check_factor(self.factor, "Linear")
+        check_factor(self.factor, "LinearScaling")
 
     def frequencies(self, theta: float, width: int, dtype: torch.dtype) -> Tensor:
         return plain(theta, width, dtype) / self.factor
 
 
-class NTK(Scaling):
+class NTKScaling(Scaling):
     """A larger base: slow frequencies stretch by about `factor`, fast ones hardly change."""
 
     factor: float
+    """How many times longer than in training texts become."""
 
     def check(self) -> None:
-        check_factor(self.factor, "NTK")
+        check_factor(self.factor, "NTKScaling")
 
     def frequencies(self, theta: float, width: int, dtype: torch.dtype) -> Tensor:
         return plain(theta * self.factor ** (width / (width - 2)), width, dtype)
 
 
-class Dynamic(Scaling):
+class DynamicScaling(Scaling):
     """NTK whose factor follows the text: none up to `original` tokens, growing beyond.
 
     The rotation of earlier keys then depends on what comes later, so it cannot be decoded past `original` with a cache.
     """
 
     factor: float
+    """How many times longer than in training texts become."""
     original: int
+    """Context length the model was trained with, in tokens."""
 
     def check(self) -> None:
-        check_factor(self.factor, "Dynamic", self.original)
+        check_factor(self.factor, "DynamicScaling", self.original)
 
     @property
     def trained(self) -> int | None:
@@ -82,18 +86,24 @@ class Dynamic(Scaling):
         return plain(theta * (self.factor * longer - (self.factor - 1)) ** (width / (width - 2)), width, dtype)
 
 
-class Yarn(Scaling):
+class YarnScaling(Scaling):
     """YaRN (2309.00071): fast frequencies stay, slow ones are interpolated, a ramp between; scores gain a little."""
 
     factor: float
+    """How many times longer than in training texts become."""
     original: int
+    """Context length the model was trained with, in tokens."""
     fast: float = 32.0
+    """Turns over the original length from which a frequency is kept."""
     slow: float = 1.0
-    attention: float | None = None  # None: the paper's 0.1 ln(factor) + 1
+    """Turns below which it is stretched whole."""
+    attention: float | None = None
+    """Factor on cosines and sines; the paper's 0.1 ln(factor) + 1 if not given."""
     truncate: bool = True
+    """Whether the ends of the ramp are rounded to whole channels."""
 
     def check(self) -> None:
-        check_factor(self.factor, "Yarn", self.original)
+        check_factor(self.factor, "YarnScaling", self.original)
 
     @property
     def gain(self) -> float:
@@ -112,18 +122,24 @@ class Yarn(Scaling):
         return 1.0 / (self.factor * powers) * ramp + 1.0 / powers * (1 - ramp)
 
 
-class Llama3(Scaling):
+class Llama3Scaling(Scaling):
     """Llama 3.1: long waves are divided by `factor`, short ones kept, those between blended."""
 
     factor: float = 8.0
+    """How many times longer than in training texts become."""
     low: float = 1.0
+    """Waves longer than original / low are stretched whole."""
     high: float = 4.0
+    """Waves shorter than original / high are kept."""
     original: int = 8192
+    """Context length the model was trained with, in tokens."""
 
     def check(self) -> None:
-        check_factor(self.factor, "Llama3", self.original)
+        check_factor(self.factor, "Llama3Scaling", self.original)
         if self.high <= self.low:
-            raise UserError(f"high {self.high} is not above low {self.low}", where="Llama3", fix="use low 1, high 4")
+            raise UserError(
+                f"high {self.high} is not above low {self.low}", where="Llama3Scaling", fix="use low 1, high 4"
+            )
 
     def frequencies(self, theta: float, width: int, dtype: torch.dtype) -> Tensor:
         kept = plain(theta, width, dtype)
@@ -147,9 +163,13 @@ class Rope(Relative):
     )
 
     theta: float = 10000.0
+    """Base of the frequencies."""
     width: int | None = None
+    """Channels of a head that turn; all if not given."""
     layout: Literal["half", "interleaved"] = "half"
+    """Which channels make a pair: halves apart, or neighbours."""
     scaling: Scaling | None = None
+    """How positions beyond the trained length are stretched; not at all if not given."""
 
     def check(self) -> None:
         if self.theta <= 1:
@@ -169,10 +189,10 @@ class Rope(Relative):
         if turned % 2:
             raise UserError(f"a head has {channels} channels, an odd number; Rope turns pairs", where="relative",
                             fix=f"use Rope(width={channels - 1})" if channels > 1 else "use fewer heads")  # fmt: skip
-        if turned == 2 and isinstance(self.scaling, NTK | Dynamic):
+        if turned == 2 and isinstance(self.scaling, NTKScaling | DynamicScaling):
             raise UserError(f"{type(self.scaling).__name__} stretches slow pairs and Rope turns one pair only",
-                            where="relative.scaling", fix="use Linear(factor=...) or wider heads")  # fmt: skip
-        return Turns(self, turned)
+                            where="relative.scaling", fix="use LinearScaling(factor=...) or wider heads")  # fmt: skip
+        return RopeModule(self, turned)
 
     def rotate(self, x: Tensor, tables: tuple[Tensor, ...]) -> Tensor:
         cos, sin = (table[:, None] for table in tables)  # (B or 1, 1, T, width/2)
@@ -188,7 +208,7 @@ class Rope(Relative):
         return out if turned == x.shape[-1] else torch.cat([out, x[..., turned:]], -1)
 
 
-class Turns(nn.Module):
+class RopeModule(nn.Module):
     """Cosines and sines for the positions at hand, made when needed: a stored table would be rounded by a cast."""
 
     def __init__(self, spec: Rope, width: int) -> None:
@@ -199,7 +219,7 @@ class Turns(nn.Module):
     def forward(self, context: Context, dtype: torch.dtype) -> tuple[Tensor, ...]:
         exact = torch.promote_types(dtype, torch.float32)
         device = context.positions.device
-        if isinstance(self.spec.scaling, Dynamic):
+        if isinstance(self.spec.scaling, DynamicScaling):
             frequencies = self.frequencies(context, exact).to(device)
         else:
             frequencies = kept(self.known, exact, device, lambda: self.frequencies(context, exact))
@@ -212,11 +232,11 @@ class Turns(nn.Module):
         if scaling is None:
             return plain(self.spec.theta, self.width, dtype)
         keys = context.past + context.positions.shape[1]
-        if isinstance(scaling, Dynamic) and keys > scaling.original:
+        if isinstance(scaling, DynamicScaling) and keys > scaling.original:
             if context.past:
                 raise UserError(
-                    f"Dynamic scaling cannot go past {scaling.original} tokens with a cache: old keys would turn",
-                    fix=f"use NTK(factor={scaling.factor})",
+                    f"DynamicScaling cannot go past {scaling.original} tokens with a cache: old keys would turn",
+                    fix=f"use NTKScaling(factor={scaling.factor})",
                 )
             return scaling.stretched(self.spec.theta, self.width, dtype, keys)
         return scaling.frequencies(self.spec.theta, self.width, dtype)

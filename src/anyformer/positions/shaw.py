@@ -27,7 +27,9 @@ class Shaw(Relative):
     )
 
     k: int = field(default=16, kw_only=False)  # Shaw(16)
+    """Distance beyond which all share one vector."""
     values_too: bool = True
+    """Whether values get vectors as well as keys."""
     shared: ClassVar[bool] = False
 
     def check(self) -> None:
@@ -35,7 +37,7 @@ class Shaw(Relative):
             raise UserError(f"k {self.k} is below 1", where="Shaw", fix="use 16")
 
     def build(self, heads: int, channels: int, value_channels: int, causal: bool) -> nn.Module | None:
-        return ShawVectors(self, channels, value_channels)
+        return ShawModule(self, channels, value_channels)
 
     @property
     def needs_weights(self) -> bool:
@@ -58,7 +60,7 @@ class Shaw(Relative):
         return by_distance @ tables[1].to(weights.dtype)  # (B,H,T,C')
 
 
-class ShawVectors(nn.Module):
+class ShawModule(nn.Module):
     def __init__(self, spec: Shaw, channels: int, value_channels: int) -> None:
         super().__init__()
         self.keys = Rows(2 * spec.k + 1, channels)

@@ -22,17 +22,19 @@ class Sinusoid(Position):
     about: ClassVar[About | None] = About("x_t + (sin(t w_i), cos(t w_i)), w_i = 10000^(-2i/D)", "1706.03762", "T D")
 
     base: float = 10000.0
+    """Base of the wavelengths."""
     layout: Literal["interleaved", "half"] = "interleaved"
+    """Sines and cosines in turn, or all sines first."""
 
     def check(self) -> None:
         if self.base <= 1:
             raise UserError(f"base {self.base} is not above 1", where="Sinusoid", fix="use 10000")
 
     def build(self, width: int) -> nn.Module:
-        return SinusoidTable(self, width)
+        return SinusoidModule(self, width)
 
 
-class SinusoidTable(nn.Module):
+class SinusoidModule(nn.Module):
     """Computed from the positions at hand: a stored table would be rounded by a cast to bf16.
 
     Angles are float64 where the device has it: in float32, position 1000 would be wrong by 6e-5.

@@ -28,7 +28,9 @@ class SinusoidGrid(Position):
     """
 
     base: float = 10000.0
+    """Base of the wavelengths."""
     leading: int | None = None
+    """Tokens before the cells, which get zeros; filled in by the embedding."""
 
     about: ClassVar[About | None] = About(
         "PE(y, x) = [sinusoid(2 pi y / rows), sinusoid(2 pi x / columns)], D / 2 channels each", "2005.12872", "T D"
@@ -49,10 +51,10 @@ class SinusoidGrid(Position):
         if width % 4:
             raise UserError(f"{width} channels do not divide into sines and cosines of rows and columns",
                             where="SinusoidGrid", fix="use a width that is a multiple of 4")  # fmt: skip
-        return SinusoidGridTable(self, width, self.leading)
+        return SinusoidGridModule(self, width, self.leading)
 
 
-class SinusoidGridTable(nn.Module):
+class SinusoidGridModule(nn.Module):
     """Computed at use, like all sinusoids: in float64 where the device has it."""
 
     def __init__(self, spec: SinusoidGrid, width: int, leading: int) -> None:

@@ -43,14 +43,14 @@ def patchtst(
                  head=Forecast(horizon=horizon, patches=embed.patches), init="bert")  # fmt: skip
 
 
-SMALL_SOUND = Frames(rate=8000, frames=64, mels=32, patch=8, stride=8, distill=True)
+SMALL_SOUND = Frames(sample_rate=8000, frames=64, mels=32, patch=8, stride=8, distill=True)
 # One token for 40 ms: the whole height of the spectrum, as keyword models take it (2104.00769).
-COLUMNS = Frames(rate=16000, frames=100, mels=128, patch=(128, 4), stride=(128, 4))
+COLUMNS = Frames(sample_rate=16000, frames=100, mels=128, patch=(128, 4), stride=(128, 4))
 
 PRESETS: dict[str, Callable[[], Model]] = {
     "ast-tiny": partial(ast, 96, 3, 4, sound=SMALL_SOUND, classes=10),
-    "ast-small": partial(ast, 384, 12, 6, sound=Frames(rate=16000, distill=True)),
-    "ast-base": partial(ast, 768, 12, 12, sound=Frames(rate=16000, distill=True)),
+    "ast-small": partial(ast, 384, 12, 6, sound=Frames(sample_rate=16000, distill=True)),
+    "ast-base": partial(ast, 768, 12, 12, sound=Frames(sample_rate=16000, distill=True)),
     "sound-mini": partial(ast, 128, 4, 4, sound=COLUMNS, classes=10),
     "sound-small": partial(ast, 256, 6, 4, sound=COLUMNS, classes=10),
     "patchtst": partial(patchtst, 128, 16, 256, length=512),

@@ -13,15 +13,19 @@ from typing import Any
 import torch
 
 from anyformer.core.model import Model, Seq2Seq
-from anyformer.data.new_rows import shown, spelled
-from anyformer.data.series_target import Future
+from anyformer.data.columns.values import shown, spelled
+from anyformer.data.files.data_urls import PICTURES_SAID, example_picture, picture, picture_bytes
+from anyformer.data.new_rows import parse_rows
+from anyformer.data.preprocess import Preprocess
 from anyformer.errors import UserError
 from anyformer.heads import LM, Pooled, Regress, TokenHead
+from anyformer.inference.predict import answer_rows
 from anyformer.inference.predictor import Predictor
-from anyformer.serving.column_predict import TOGETHER, Answer, columns_answered, detected, foreseen
-from anyformer.serving.data_urls import PICTURES_SAID, example_picture, picture, picture_bytes
-from anyformer.serving.row_bounds import example_cell, kind_of, listed, row_cells
+from anyformer.serving.row_bounds import listed, row_cells
+from anyformer.tasks import find
 
+TOGETHER = 32  # rows of one pass
+Answer = Any  # what JSON can say, or a UserError of this row alone
 What = Callable[[list[Any]], Sequence[Answer]]
 
 
@@ -30,13 +34,7 @@ def predict_what(predictor: Predictor) -> What:
     if predictor.has_columns():
         assert predictor.preprocess is not None
         kept = predictor.preprocess
-        if isinstance(kept.target, Future):
-            from anyformer.inference.forecasting import history
-
-            return Answering(lambda row: history(row, kept), lambda rows: foreseen(rows, predictor))
-        if kept.task == "detect":
-            return Answering(only_picture, lambda rows: detected(rows, predictor))
-        return Answering(lambda row: row_cells(row, kept), lambda rows: columns_answered(rows, predictor))
+        return Answering(lambda row: parse_row(row, kept), lambda rows: answer_columns(rows, predictor))
     head = predictor.head_kind()
     if head not in (Pooled, TokenHead, Regress) or (head is Pooled and predictor.spec.head.classes is None):
         writes = head is LM
@@ -53,7 +51,7 @@ def embed_what(predictor: Predictor) -> What:
     """A function from texts, token ids or images to `{"embedding": [...], "tokens": n}` a row."""
     encoder = predictor.spec.encoder if isinstance(predictor.spec, Seq2Seq) else predictor.spec
     parts = () if predictor.preprocess is None else predictor.preprocess.parts
-    if isinstance(encoder, Model) and predictor.images is not None and parts in ((), ("image",)):
+    if isinstance(encoder, Model) and predictor.images is not None and len(parts) <= 1:
         return Answering(lambda row: picture(only_picture(row)), lambda rows: embedded(rows, predictor))
     vocabulary = encoder.embed.vocabulary if isinstance(encoder, Model) else None
     if vocabulary is None or len(parts) > 1 or predictor.tokenizer is None:
@@ -66,11 +64,12 @@ def takes(predictor: Predictor) -> str:
     kept = predictor.preprocess
     if kept is not None and kept.columns is not None:
         columns = {column.name: column for column in kept.columns}
-        if isinstance(kept.target, Future):
-            return f"an object with a list of numbers, oldest first, for each of {', '.join(columns)}"
+        own = find(kept.task).describe_request(kept)
+        if own:
+            return own
         if len(columns) == 1:
             (alone,) = columns.values()
-            return f'{kind_of(alone)}, bare or as {{"{alone.name}": ...}}'
+            return f'{alone.request_noun}, bare or as {{"{alone.name}": ...}}'
         return f"an object with {listed(columns)}"
     if predictor.images is not None:
         return f'an image, {PICTURES_SAID}, bare or as {{"image": ...}}'
@@ -82,9 +81,10 @@ def example(predictor: Predictor) -> Any:
     kept = predictor.preprocess
     if kept is None or kept.columns is None:
         return {"image": example_picture()} if predictor.images is not None else "Hello"
-    if isinstance(kept.target, Future):
-        return {column.name: [1.0, 2.0, 3.0] for column in kept.columns}
-    row = {column.name: example_cell(column) for column in kept.columns}
+    own = find(kept.task).example_request(kept)
+    if own is not None:
+        return own
+    row = {column.name: column.example() for column in kept.columns}
     (alone,) = row.values() if len(row) == 1 else (None,)
     return alone if isinstance(alone, str) and not alone.startswith("data:") else row
 
@@ -135,6 +135,33 @@ def size_of(row: Any) -> int:
     return len(row) if isinstance(row, list) else 0
 
 
+# ---------------------------------------------------------------- models trained here
+
+
+def parse_row(row: Any, preprocess: Preprocess) -> Any:
+    """One row of a request as its task reads it."""
+    own = find(preprocess.task).parse_request(row, preprocess)
+    return row_cells(row, preprocess) if own is None else own
+
+
+def answer_columns(rows: list[Any], predictor: Predictor) -> list[Answer]:
+    """Rows through what was fitted in training, all in memory."""
+    kept = predictor.preprocess
+    assert kept is not None
+    task = find(kept.task)
+    own = task.answer_requests(rows, predictor, batch=TOGETHER)
+    if own is not None:
+        return own
+    new = parse_rows(rows, kept)
+    found = answer_rows(predictor, new, new.frame, batch=TOGETHER)
+    answers: list[Answer] = found.aligned([] if found.answers is None else task.to_json(found.answers))
+    for at in found.rows[found.cut].tolist():  # a server never cuts: what was not read cannot be answered for
+        answers[at] = UserError(f"the text is longer than the {kept.length} tokens the model takes", fix="shorten it")
+    for at, error in found.bad.items():
+        answers[at] = error
+    return answers
+
+
 # ---------------------------------------------------------------- models opened from a folder
 
 
@@ -173,7 +200,8 @@ def tokens_of(row: Any, predictor: Predictor) -> list[int]:
 @torch.inference_mode()
 def whole_answered(rows: list[Any], predictor: Predictor) -> list[Answer]:
     """Classes or numbers of whole texts or images."""
-    from anyformer.inference.predict import finite, named
+    from anyformer.tasks.classify import label_json
+    from anyformer.tasks.shapes import finite
 
     out = predictor.run(rows).logits.float()
     if predictor.head_kind() is Regress:
@@ -181,7 +209,7 @@ def whole_answered(rows: list[Any], predictor: Predictor) -> list[Answer]:
                 for row in out.cpu().tolist()]  # fmt: skip
     labels = [predictor.label(i) for i in range(out.shape[1])]
     shares = out.softmax(-1).cpu().numpy()
-    return [named(labels[int(row.argmax())], row, labels) for row in shares]
+    return [label_json(labels[int(row.argmax())], row, labels) for row in shares]
 
 
 @torch.inference_mode()
@@ -197,6 +225,6 @@ def tags_answered(rows: list[Any], predictor: Predictor) -> list[Answer]:
 
 def embedded(rows: list[Any], predictor: Predictor) -> list[Answer]:
     """One vector a row."""
-    vectors = predictor.embed(rows, batch=TOGETHER).float().tolist()
+    vectors = predictor.embed(rows, batch_size=TOGETHER).float().tolist()
     return [{"embedding": vector, "tokens": len(row) if isinstance(row, list) else 0}
             for vector, row in zip(vectors, rows, strict=True)]  # fmt: skip

@@ -122,7 +122,7 @@ def run_all(
         say(f"resume   from step {done:,} of {settings.steps:,}")
     folder.cut_back(done)
     began = time.monotonic()
-    order = Order(len(data), min(settings.batch, len(data)), settings.seed, keep_rest=False)
+    order = Order(len(data), min(settings.batch_size, len(data)), settings.seed, keep_rest=False)
     for step in range(done, settings.steps):
         row = duel.step(step, *data.batch(order.at(step)[0]))
         last = step + 1 == settings.steps

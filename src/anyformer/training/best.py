@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from anyformer.evaluation.answers import Answers
-from anyformer.evaluation.metrics import better, main_metric, metrics
+from anyformer.evaluation.metrics import better
 from anyformer.training.step import Moment
 
 
@@ -34,22 +32,6 @@ class Standing:
 
     def tie_won(self, value: float, loss: float | None) -> bool:
         return value == self.best and loss is not None and self.best_loss is not None and loss < self.best_loss
-
-
-def chosen_by(task: str, multi: bool, labels: Any) -> str:
-    """The metric that chooses the best checkpoint; a translator would take too long to write at every evaluation."""
-    return "loss" if task in ("translate", "forecast") else main_metric(task, multi, labels)
-
-
-def scored(answers: Answers) -> dict[str, float]:
-    """Metrics of an evaluation, the loss among them."""
-    found = metrics(answers) if answers.predicted is not None or answers.task == "lm" else {}
-    if answers.tokens:
-        found.setdefault("loss", answers.nats / answers.tokens)
-        found.setdefault("perplexity", math.exp(min(700.0, found["loss"])))
-    elif answers.losses is not None and len(answers.losses):
-        found.setdefault("loss", float(answers.losses.mean()))
-    return found
 
 
 def line_of(moment: Moment) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from anyformer.checkpoints.folder import SPEC_FILE
 from anyformer.data.prepared import Prepared
 from anyformer.data.preprocess import FILE as PREPROCESS_FILE
 from anyformer.errors import UserError
-from anyformer.inference.judge import decoding
 from anyformer.inference.predictor import GENERATION_FILE, IMAGES_FILE
+from anyformer.tasks import find
 from anyformer.training.run.folder import CONFIG_FILE
 from anyformer.training.settings import Config
 from anyformer.training.step import Engine
@@ -106,26 +106,9 @@ def write_model(folder: Path, config: Config, data: Prepared, weights: dict[str,
         data.tokenizer.save(folder)
     if data.images is not None:
         write_json(folder / IMAGES_FILE, data.images.to_dict())
-    if data.tokenizer is not None and config.task in ("lm", "translate"):
-        write_json(folder / GENERATION_FILE, decoding_facts(config, data))
-
-
-def decoding_facts(config: Config, data: Prepared) -> dict[str, Any]:
-    """What `generate` should do unless told otherwise."""
-    assert data.tokenizer is not None
-    if config.task == "translate":
-        chosen = decoding(config.objective, data.preprocess, data.tokenizer, config.model)
-        names = (
-            "num_beams",
-            "length_penalty",
-            "max_new_tokens",
-            "decoder_start_token_id",
-            "eos_token_id",
-            "pad_token_id",
-        )
-        return {name: getattr(chosen, name) for name in names if getattr(chosen, name) is not None}
-    known = {"eos_token_id": data.tokenizer.eos, "pad_token_id": data.tokenizer.pad}
-    return {name: value for name, value in known.items() if value is not None}
+    decoding = find(config.task).generation_config(config.objective, data, config.model)
+    if decoding is not None:
+        write_json(folder / GENERATION_FILE, decoding)
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:

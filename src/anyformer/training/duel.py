@@ -28,10 +28,10 @@ class Adversarial(Spec):
     """How the two nets are trained; the discriminator learns faster (1706.08500). `ema` is of the generator."""
 
     steps: int = 10_000
-    batch: int = 64
+    batch_size: int = 64
     seed: int = 0
-    generator_rate: float = 1e-4
-    discriminator_rate: float = 4e-4
+    generator_lr: float = 1e-4
+    discriminator_lr: float = 4e-4
     ema: float = 0.999
     save_every: int = 1000
     sample_every: int = 500
@@ -40,11 +40,13 @@ class Adversarial(Spec):
         for name in ("steps", "save_every", "sample_every"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} {getattr(self, name)} is below 1", where="Adversarial", fix="use 1000")
-        if self.batch < 2:
-            raise UserError(f"batch {self.batch} is below 2", where="Adversarial", fix="use 64: batch norm needs more")
+        if self.batch_size < 2:
+            raise UserError(
+                f"batch_size {self.batch_size} is below 2", where="Adversarial", fix="use 64: batch norm needs more"
+            )
         if not 0 <= self.ema < 1:
             raise UserError(f"ema {self.ema} is not a share below 1", where="Adversarial.ema", fix="use 0.999")
-        for name in ("generator_rate", "discriminator_rate"):
+        for name in ("generator_lr", "discriminator_lr"):
             if getattr(self, name) <= 0:
                 what = f"{name} {getattr(self, name)} is not positive"
                 raise UserError(what, where=f"Adversarial.{name}", fix="use 1e-4")
@@ -66,8 +68,8 @@ class Duel:
         fused = self.device.type == "cuda"
         use_private_cache()  # as in `Engine`
         self.optimizers: list[torch.optim.Optimizer] = [
-            torch.optim.Adam(self.generator, settings.generator_rate, BETAS, fused=fused),
-            torch.optim.Adam(self.discriminator, settings.discriminator_rate, BETAS, fused=fused),
+            torch.optim.Adam(self.generator, settings.generator_lr, BETAS, fused=fused),
+            torch.optim.Adam(self.discriminator, settings.discriminator_lr, BETAS, fused=fused),
         ]
 
     def step(self, step: int, images: Tensor, labels: Tensor) -> dict[str, Any]:

@@ -70,7 +70,7 @@ class Plan:
         return at + (step - since) * ((self.steps - at) / max(1, total - since))
 
     def factor(self, schedule: Schedule, step: int) -> float:
-        """The share of the full rate at a step."""
+        """The share of the full learning rate at a step."""
         return schedule.factor(self.place(step) if self.corrections else step, self.steps)
 
 

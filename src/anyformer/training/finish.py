@@ -10,13 +10,9 @@ import torch
 from anyformer import faults
 from anyformer.checkpoints import store
 from anyformer.evaluation.answers import Answers
-from anyformer.evaluation.baselines import baselines
-from anyformer.evaluation.facts import evaluation_facts
-from anyformer.evaluation.metrics import better, notes
+from anyformer.evaluation.metrics import better
 from anyformer.evaluation.report import write_report
-from anyformer.inference.judge import Judge
-from anyformer.inference.raw_rows import raw_rows, truth_of
-from anyformer.training.best import chosen_by, scored
+from anyformer.tasks import Evaluator, find
 from anyformer.training.checkpoint import mean_of, read_weights, save_model
 from anyformer.training.duration import PLAN_FILE
 from anyformer.training.run.folder import AVERAGED, RunFolder, now
@@ -30,10 +26,11 @@ EVALUATION_FILE = "evaluation.json"
 def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
     """Judge the best weights on all validation and test rows, beside the baselines; write it all down."""
     folder, data, config = session.folder, session.data, session.config
-    metric = chosen_by(config.task, data.preprocess.multi, data.preprocess.labels or ())
-    judge = Judge(config.objective, data.preprocess, data.tokenizer, batch=max(32, session.steps.micro),
+    task = find(config.task)
+    metric = task.selection_metric(multi=data.preprocess.multi, labels=data.preprocess.labels or ())
+    evaluator = Evaluator(config.objective, data.preprocess, data.tokenizer, batch=max(32, session.steps.micro),
                   autocast=session.engine.autocast())  # fmt: skip
-    use = choose_weights(session, judge, metric)
+    use = choose_weights(session, evaluator, metric)
     splits: dict[str, dict[str, float]] = {}
     judged: Answers | None = None
     for name, side in (("valid", data.valid), ("test", data.test)):
@@ -42,8 +39,8 @@ def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
         session.say(f"judging  {name}: {len(side):,} rows")
         # A translator writes its texts once: for the test rows, or the validation rows where there are no others.
         last = name == "test" or data.test is None or not len(data.test)
-        judged = judge(session.model, side, decode=last)
-        splits[name] = scored(judged)
+        judged = evaluator(session.model, side, decode=last)
+        splits[name] = task.all_metrics(judged)
     evaluation: dict[str, Any] = {
         "task": config.task,
         "weights": use,
@@ -52,9 +49,9 @@ def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
     }
     if judged is not None:
         evaluation["split"] = "test" if "test" in splits else "valid"
-        evaluation["notes"] = notes(judged)
+        evaluation["notes"] = task.notes(judged)
         evaluation["baselines"] = beside(session, judged, strong=strong)
-        evaluation["facts"] = evaluation_facts(judged)
+        evaluation["facts"] = task.report_facts(judged)
     folder.write_json(EVALUATION_FILE, evaluation)
     plan = folder.side_facts(PLAN_FILE)
     memory = usage(str(session.device)).peak
@@ -71,9 +68,9 @@ def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
     return evaluation
 
 
-def choose_weights(session: Session, judge: Judge, metric: str) -> str:
+def choose_weights(session: Session, evaluator: Evaluator, metric: str) -> str:
     """Put the best weights of the run into the model: those of one step, or the mean of the last checkpoints."""
-    folder, settings = session.folder, session.config.training
+    folder, settings, task = session.folder, session.config.training, find(session.config.task)
     best = folder.best()
     put(session.model, read_weights(best, session.device))
     if settings.average < 2:
@@ -86,10 +83,10 @@ def choose_weights(session: Session, judge: Judge, metric: str) -> str:
         put(session.model, mean)
     else:
         most = settings.eval_rows
-        alone = scored(judge(session.model, session.data.valid, most=most, decode=False))[metric]
+        alone = task.all_metrics(evaluator(session.model, session.data.valid, most=most, decode=False))[metric]
         kept = {name: p.detach().clone() for name, p in session.model.named_parameters()}
         put(session.model, mean)
-        together = scored(judge(session.model, session.data.valid, most=most, decode=False))[metric]
+        together = task.all_metrics(evaluator(session.model, session.data.valid, most=most, decode=False))[metric]
         session.say(f"average  of {len(paths)} checkpoints: {metric} {together:.4f}, best single {alone:.4f}")
         if not better(metric, together, alone):
             put(session.model, kept)
@@ -106,8 +103,7 @@ def beside(session: Session, judged: Answers, *, strong: bool) -> dict[str, Any]
     began = time.perf_counter()
     try:
         with torch.no_grad():
-            found = baselines(judged, truth_of(session.data.train), raw_rows(session.data.train),
-                              raw_rows(judged.examples), strong_too=strong)  # fmt: skip
+            found = find(session.config.task).baselines(judged, session.data.train, strong=strong)
     except Exception as error:
         session.folder.event("baseline failed", error=in_short(error))
         return {}

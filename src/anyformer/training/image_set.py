@@ -15,7 +15,7 @@ from torch import Tensor
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.images.decode_all import normalised, picture_arrays, picture_steps, read_pictures
 from anyformer.data.prepared import Say
-from anyformer.data.settings import Pictures
+from anyformer.data.settings import ImageSettings
 from anyformer.errors import UserError
 
 Images = str | Path | Sequence[str | Path] | tuple[Any, Any]
@@ -77,7 +77,7 @@ def read_images(
     if len(kinds) < 2:
         raise UserError(f"{len(kinds)} images to learn from", where="images", fix="give a few hundred at least")
     arrays = Arrays.new(cache)
-    picture = Pictures(size=size, flip=False, crop=0.0, randaugment=0)
+    picture = ImageSettings(size=size, flip=False, crop=0.0, randaugment=0)
     *_, there = picture_arrays(values, Path(), picture, arrays, "pixels", say=say)
     names = sorted(set(kinds))
     labels = np.array([names.index(kind) for kind in kinds])

@@ -22,43 +22,52 @@ class Optimizer(Spec, slot=True):
 class AdamW(Optimizer):
     """Adam with decoupled decay (1711.05101). Only matrices decay: not tables, norms and biases.
 
-    `layer_rate` below 1 gives each layer further from the head that share of the next one's rate, for fine-tuning.
+    `layer_lr_decay` below 1 gives each layer further from the head that share of the next one's rate, for fine-tuning.
     """
 
-    rate: float = 1e-3
-    decay: float = 0.1
+    lr: float = 1e-3
+    """Learning rate after the warm-up."""
+    weight_decay: float = 0.1
+    """Decoupled weight decay of the matrices."""
     betas: tuple[float, float] = (0.9, 0.95)
+    """Decay of the running means of the gradient and of its square."""
     eps: float = 1e-8
-    layer_rate: float = 1.0
+    """Added to the denominator of the update."""
+    layer_lr_decay: float = 1.0
+    """Factor on the learning rate for each layer further from the head."""
 
     def check(self) -> None:
-        check_rates("AdamW", self.rate, self.decay)
-        if not 0 < self.layer_rate <= 1:
-            raise UserError(f"layer_rate {self.layer_rate} is not a share", where="AdamW", fix="use 0.9 or 1")
+        check_rates("AdamW", self.lr, self.weight_decay)
+        if not 0 < self.layer_lr_decay <= 1:
+            raise UserError(f"layer_lr_decay {self.layer_lr_decay} is not a share", where="AdamW", fix="use 0.9 or 1")
 
     def build(self, model: nn.Module) -> list[torch.optim.Optimizer]:
-        factors = layer_factors(model, self.layer_rate)
+        factors = layer_factors(model, self.layer_lr_decay)
         groups: dict[tuple[bool, float], list[Tensor]] = {}
         for name, parameter in trained(model):
             groups.setdefault((decays(name, parameter), factors[name]), []).append(parameter)
         described = [
-            {"params": members, "lr": self.rate * factor, "full": self.rate * factor,
-             "weight_decay": self.decay if decayed else 0.0}
+            {"params": members, "lr": self.lr * factor, "full": self.lr * factor,
+             "weight_decay": self.weight_decay if decayed else 0.0}
             for (decayed, factor), members in groups.items()
         ]  # fmt: skip
-        return [torch.optim.AdamW(described, lr=self.rate, betas=self.betas, eps=self.eps, fused=fusable(model))]
+        return [torch.optim.AdamW(described, lr=self.lr, betas=self.betas, eps=self.eps, fused=fusable(model))]
 
 
 class Muon(Optimizer):
     """Orthogonalised momentum for the matrices inside the blocks (torch.optim.Muon), AdamW for the rest."""
 
-    rate: float = 0.02
-    decay: float = 0.1
+    lr: float = 0.02
+    """Learning rate of the matrices inside blocks, after the warm-up."""
+    weight_decay: float = 0.1
+    """Decoupled weight decay of those matrices."""
     momentum: float = 0.95
-    others: AdamW = field(default_factory=lambda: AdamW(rate=3e-3))
+    """Decay of the running mean of the gradient."""
+    others: AdamW = field(default_factory=lambda: AdamW(lr=3e-3))
+    """AdamW for all other parameters."""
 
     def check(self) -> None:
-        check_rates("Muon", self.rate, self.decay)
+        check_rates("Muon", self.lr, self.weight_decay)
 
     def build(self, model: nn.Module) -> list[torch.optim.Optimizer]:
         matrices = [p for name, p in trained(model) if p.dim() == 2 and ".blocks." in name]
@@ -67,23 +76,23 @@ class Muon(Optimizer):
         if not matrices:
             raise UserError("there are no matrices inside blocks", where="training.optimizer", fix="use AdamW")
         groups = [
-            {"params": [p for name, p in rest if decays(name, p) is decayed], "lr": self.others.rate,
-             "full": self.others.rate, "weight_decay": self.others.decay if decayed else 0.0}
+            {"params": [p for name, p in rest if decays(name, p) is decayed], "lr": self.others.lr,
+             "full": self.others.lr, "weight_decay": self.others.weight_decay if decayed else 0.0}
             for decayed in (True, False)
         ]  # fmt: skip
         muon = torch.optim.Muon(
-            [{"params": matrices, "lr": self.rate, "full": self.rate}], lr=self.rate, weight_decay=self.decay,
-            momentum=self.momentum, adjust_lr_fn="match_rms_adamw" if self.rate < 0.01 else "original",
+            [{"params": matrices, "lr": self.lr, "full": self.lr}], lr=self.lr, weight_decay=self.weight_decay,
+            momentum=self.momentum, adjust_lr_fn="match_rms_adamw" if self.lr < 0.01 else "original",
         )  # fmt: skip
         others = [group for group in groups if group["params"]]
-        return [muon, torch.optim.AdamW(others, lr=self.others.rate, betas=self.others.betas, fused=fusable(model))]
+        return [muon, torch.optim.AdamW(others, lr=self.others.lr, betas=self.others.betas, fused=fusable(model))]
 
 
-def check_rates(where: str, rate: float, decay: float) -> None:
-    if not 0 < rate < 10:
-        raise UserError(f"rate {rate} is not a learning rate", where=where, fix="use 0.001")
-    if not 0 <= decay < 10:
-        raise UserError(f"decay {decay} is not a weight decay", where=where, fix="use 0.1")
+def check_rates(where: str, lr: float, weight_decay: float) -> None:
+    if not 0 < lr < 10:
+        raise UserError(f"lr {lr} is not a learning rate", where=where, fix="use 0.001")
+    if not 0 <= weight_decay < 10:
+        raise UserError(f"weight_decay {weight_decay} is not a weight decay", where=where, fix="use 0.1")
 
 
 def trained(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

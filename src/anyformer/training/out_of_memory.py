@@ -28,9 +28,9 @@ def enough_memory(said: Callable[[], NoRoom]) -> Iterator[None]:
 
 def too_large(training: Training, step: int, rows: int, length: int | None, folder: Path) -> NoRoom:
     """A step of `rows` rows at once does not fit: three ways down at least."""
-    ways = [f"--set training.micro_batch={rows // 2}"] if rows > 1 else []
+    ways = [f"--set training.micro_batch_size={rows // 2}"] if rows > 1 else []
     if length and length > 8:
-        ways.append(f"--set data.words.length={max(8, length // 2)}")
+        ways.append(f"--set data.tokenizer.max_length={max(8, length // 2)}")
     if training.precision == "fp32":
         ways.append("--set training.precision=bf16")
     ways += ["a smaller --preset", "--set model.stack.recompute=true"]

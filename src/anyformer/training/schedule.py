@@ -15,6 +15,7 @@ class Schedule(Spec, slot=True):
     """
 
     warmup: float = 0.02
+    """Warm-up as a share of all steps below 1, or in steps."""
 
     def check(self) -> None:
         if self.warmup < 0:
@@ -25,7 +26,7 @@ class Schedule(Spec, slot=True):
         return min(total, round(self.warmup * total) if self.warmup < 1 else round(self.warmup))
 
     def factor(self, step: float, total: int) -> float:
-        """The share of the full rate at a step; the first step already moves and the last one still does.
+        """The share of the full learning rate at a step; the first step already moves and the last one still does.
 
         A corrected plan also asks for places between two steps.
         """
@@ -45,7 +46,7 @@ def progress(step: float, start: int, total: int) -> float:
 
 
 class Constant(Schedule):
-    """The full rate after the warm-up.
+    """The full learning rate after the warm-up.
 
     >>> Constant(warmup=1).factor(5, 10)
     1.0
@@ -63,6 +64,7 @@ class Cosine(Schedule):
     """
 
     floor: float = 0.0
+    """Share of the full learning rate at the end."""
 
     def after(self, step: float, warm: int, total: int) -> float:
         return self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(math.pi * progress(step, warm, total)))
@@ -76,6 +78,7 @@ class Linear(Schedule):
     """
 
     floor: float = 0.0
+    """Share of the full learning rate at the end."""
 
     def after(self, step: float, warm: int, total: int) -> float:
         return self.floor + (1 - self.floor) * (1 - progress(step, warm, total))
@@ -89,20 +92,23 @@ class InverseSqrt(Schedule):
     """
 
     warmup: float = 4000
+    """Warm-up as a share of all steps below 1, or in steps."""
 
     def after(self, step: float, warm: int, total: int) -> float:
         return math.sqrt(max(1, warm) / (step + 1))
 
 
 class WSD(Schedule):
-    """Warm-up, stable, decay: the full rate, then down in a line over the last share `decay` (2404.06395).
+    """Warm-up, stable, decay: the full learning rate, then down in a line over the last share `decay` (2404.06395).
 
     >>> [WSD(warmup=0, decay=0.5).factor(step, 100) for step in (10, 40, 74)]
     [1.0, 1.0, 0.51]
     """
 
     decay: float = 0.2
+    """Share of all steps over which the learning rate falls at the end."""
     floor: float = 0.0
+    """Share of the full learning rate at the end."""
 
     def check(self) -> None:
         super().check()

@@ -18,35 +18,59 @@ Precision = Literal["auto", "fp32", "bf16", "fp16"]
 class Training(Spec):
     """How a model is trained. None and "auto" are decided before the first step, printed and written down.
 
-    `batch` rows make a step, taken `micro_batch` at a time. `ema` is the decay of a running mean of the weights, which
-    is then what is judged and saved; `average` n takes the mean of the last n checkpoints at the end. `patience` stops
-    after that many passes over the data without a better evaluation, three evaluations at least.
+    `steps` or `epochs` is its length, `minutes` its time at most. `batch_size` rows make a step, taken
+    `micro_batch_size` at a time. `ema` is the decay of a running mean of the weights, which is then what is judged and
+    saved; `average` n takes the mean of the last n checkpoints at the end. `patience` stops after that many passes over
+    the data without a better evaluation, three evaluations at least.
     """
 
     steps: int | None = None
+    """Optimizer steps of the run; by `epochs`, `minutes` or the kind of data if not given."""
+    epochs: float | None = None
+    """Passes over the training rows, in place of steps."""
     minutes: float | None = None
-    batch: int | None = None
-    micro_batch: int | None = None
+    """Time of the run at most."""
+    batch_size: int | None = None
+    """Rows a step; by the kind of data if not given."""
+    micro_batch_size: int | None = None
+    """Rows taken at a time, with the same result; the whole batch if not given."""
     optimizer: Optimizer = field(default_factory=AdamW)
+    """What updates the weights."""
     schedule: Schedule = field(default_factory=Cosine)
-    clip: float = 1.0
+    """The learning rate over the run."""
+    grad_clip: float = 1.0
+    """Norm that gradients are clipped to."""
     precision: Precision = "auto"
+    """Number format of the forward pass; auto: bf16 where the device has it."""
     compile: Literal["auto"] | bool = "auto"
+    """Whether the model is compiled; auto: where the run is long enough to pay."""
     deterministic: bool = False
+    """Whether torch must use deterministic algorithms."""
     ema: float | None = None
+    """Decay of a running mean of the weights, which is then judged and saved; none if not given."""
     average: int = 0
+    """Number of last checkpoints averaged at the end; 0: none."""
     patience: float | None = None
+    """Passes without a better evaluation after which the run stops; never if not given."""
     class_weights: Literal["none", "balanced"] = "none"
+    """Whether rare classes weigh as much as frequent ones."""
     save_every: int | None = None
+    """Steps from one checkpoint to the next; with every evaluation if not given."""
     eval_every: int | None = None
-    eval_rows: int | None = 10_000  # rows judged while training; the final evaluation takes all
+    """Steps from one evaluation to the next; about 20 in the run if not given."""
+    eval_rows: int | None = 10_000
+    """Rows judged while training; the final evaluation takes all."""
     keep: int = 2
+    """Checkpoints kept, beside the best."""
     workers: int | None = None
+    """Processes that prepare batches; 0: the training process itself."""
     seed: int = 0
+    """What everything random follows from."""
     threads: int | None = None
+    """CPU threads; what is fastest here if not given."""
 
     def check(self) -> None:
-        least = {"steps": 1, "batch": 1, "micro_batch": 1, "average": 0, "save_every": 1,
+        least = {"steps": 1, "batch_size": 1, "micro_batch_size": 1, "average": 0, "save_every": 1,
                  "eval_every": 1, "eval_rows": 1, "keep": 1, "workers": 0, "seed": 0, "threads": 1}  # fmt: skip
         for name, bound in least.items():
             value = getattr(self, name)
@@ -56,18 +80,24 @@ class Training(Spec):
                 )
         if self.minutes is not None and not 0 < self.minutes < 10**6:
             raise UserError(f"minutes {self.minutes} is no time", where="training.minutes", fix="use 10")
-        if self.steps is not None and self.minutes is not None:
-            raise UserError("both steps and minutes are given", where="training", fix="give one of them")
+        if self.epochs is not None and not 0 < self.epochs < 10**6:
+            raise UserError(f"epochs {self.epochs} is no number of epochs", where="training.epochs", fix="use 3")
+        if self.steps is not None and self.epochs is not None:
+            raise UserError("both steps and epochs are given", where="training", fix="give one of them")
         if self.patience is not None and not self.patience > 0:
             raise UserError(f"patience {self.patience} is no number of passes", where="training.patience", fix="use 5")
-        if self.clip <= 0:
-            raise UserError(f"clip {self.clip} is not positive", where="training.clip", fix="use 1.0")
+        if self.grad_clip <= 0:
+            raise UserError(f"grad_clip {self.grad_clip} is not positive", where="training.grad_clip", fix="use 1.0")
         if self.ema is not None and not 0 < self.ema < 1:
             raise UserError(f"ema {self.ema} is not a share", where="training.ema", fix="use 0.999")
-        if self.batch is not None and self.micro_batch is not None and self.micro_batch > self.batch:
+        if (
+            self.batch_size is not None
+            and self.micro_batch_size is not None
+            and self.micro_batch_size > self.batch_size
+        ):
             raise UserError(
-                f"micro_batch {self.micro_batch} is larger than batch {self.batch}",
-                where="training.micro_batch", fix=f"use {self.batch} or less",
+                f"micro_batch_size {self.micro_batch_size} is larger than batch_size {self.batch_size}",
+                where="training.micro_batch_size", fix=f"use {self.batch_size} or less",
             )  # fmt: skip
         if self.seed >= 2**31:
             raise UserError(f"seed {self.seed} is too large", where="training.seed", fix="use one below 2147483648")

@@ -87,7 +87,7 @@ class Engine:
                 self.scaler.unscale_(optimizer)
             for group in optimizer.param_groups:
                 group["lr"] = group["full"] * rate
-        norm = nn.utils.clip_grad_norm_(self.parameters, self.settings.clip)
+        norm = nn.utils.clip_grad_norm_(self.parameters, self.settings.grad_clip)
         self.update(norm, total)
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)

@@ -80,12 +80,7 @@ class Run:
 
     def next_commands(self) -> list[str]:
         """What can be done with the run now."""
-        use = {"lm": f'anyformer generate {self.path} "..."', "tag": f"anyformer predict {self.path} new.conll",
-               "detect": f"anyformer predict {self.path} images/ -o out.csv"}  # fmt: skip
-        return [
-            f"report   {self.report}",
-            f"use it   {use.get(self.facts['task'], f'anyformer predict {self.path} new.csv -o out.csv')}",
-        ]
+        return [f"report   {self.report}", f"use it   {self.folder.task().next_command(self.path)}"]
 
     def predictor(self, device: str = "cpu") -> Predictor:
         """The best model, ready to use."""
@@ -98,6 +93,12 @@ def train(
     preset: str | Network | None = None,
     target: str | Sequence[str] | None = None,
     *,
+    steps: int | None = None,
+    epochs: float | None = None,
+    minutes: float | None = None,
+    seed: int | None = None,
+    lr: float | None = None,
+    batch_size: int | None = None,
     start: str | Path | None = None,
     out: str | Path | None = None,
     device: str = "auto",
@@ -108,11 +109,14 @@ def train(
     """Train on files (a path or several) or on data in Python (a DataFrame, a dictionary of columns, texts).
 
     What is not said is decided by looking at the data, and logged; `quiet` says nothing at all. `preset` is a name, or
-    a network of one's own (`Model(...)`), which gets the vocabulary, lengths and head that the data needs. `settings`
-    are dotted paths as on the command line: `{"training.steps": 500, "data.split.valid": 0.2, "model.stack.depth": 4}`.
-    `start` is a model folder to fine-tune.
+    a network of one's own (`Model(...)`), which gets the vocabulary, lengths and head that the data needs. `steps` or
+    `epochs` is the length of the training, `minutes` its time at most. `settings` are dotted paths as on the command
+    line, for everything else: `{"training.save_every": 50, "data.split.valid": 0.2, "model.stack.depth": 4}`. `start`
+    is a model folder to fine-tune.
     """
-    asked = dict(settings or {})
+    named = {"training.steps": steps, "training.epochs": epochs, "training.minutes": minutes, "training.seed": seed,
+             "training.optimizer.lr": lr, "training.batch_size": batch_size}  # fmt: skip
+    asked = dict(settings or {}) | {path: value for path, value in named.items() if value is not None}
     if target is not None:
         asked["data.target"] = (target,) if isinstance(target, str) else tuple(target)
     source = as_source(data)

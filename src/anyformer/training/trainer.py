@@ -22,14 +22,13 @@ from anyformer.data.order import Order
 from anyformer.data.reopen import reopen
 from anyformer.errors import INTERRUPTED, Diverged, NoRoom, Stopped, UserError
 from anyformer.evaluation.metrics import direction
-from anyformer.inference.judge import Judge
 from anyformer.inspection.routing import routed
-from anyformer.training.best import Standing, chosen_by, line_of, scored
+from anyformer.tasks import Evaluator
+from anyformer.training.best import Standing, line_of
 from anyformer.training.checkpoint import check_same, read_checkpoint, save_checkpoint
 from anyformer.training.display.display import display
 from anyformer.training.display.format import duration
 from anyformer.training.display.progress import Progress
-from anyformer.training.display.samples import write_sample
 from anyformer.training.duration import PLAN_FILE, WINDOW, Budget, Pace, Plan
 from anyformer.training.loader import Steps, stream
 from anyformer.training.out_of_memory import enough_memory, lost_worker, too_large
@@ -49,6 +48,7 @@ from anyformer.training.signals import Requests
 from anyformer.training.step import Engine, Moment, put
 
 LEAST_EVALUATIONS = 3  # without a better one before patience can end; a single one may have been bad luck
+SAMPLES = 8  # of a run, of what its model makes
 LATE = 10  # steps whose losses are read together on a GPU
 SPEED_FILE = "speed.jsonl"
 ENDLESS = 2**62  # steps of a run whose number the clock may still raise
@@ -64,6 +64,7 @@ class Session:
         self.folder, self.device, self.say, self.mode = folder, device, say, progress
         self.opened_with = folder.config_text()
         self.config = folder.config()
+        self.task = folder.task()
         opened = reopen(folder.cache)
         if opened is None:
             raise UserError("the prepared data is damaged", where=str(folder.cache), fix="train again")
@@ -71,11 +72,11 @@ class Session:
         settings = self.config.training
         torch.set_num_threads(settings.threads or torch.get_num_threads())
         self.model = self.config.model.build(seed=settings.seed, device=device)
-        self.batch = settings.batch or 1
+        self.batch = settings.batch_size or 1
         self.order = Order.of(self.data.train, self.batch, settings.seed)
-        self.steps = Steps(self.data.train, self.order, self.config.objective, settings.micro_batch or self.batch)
+        self.steps = Steps(self.data.train, self.order, self.config.objective, settings.micro_batch_size or self.batch)
         target = self.data.preprocess
-        self.standing = Standing(chosen_by(self.config.task, target.multi, target.labels or ()))
+        self.standing = Standing(self.task.selection_metric(multi=target.multi, labels=target.labels or ()))
         self.done = 0
         self.seconds = 0.0  # of earlier processes
 
@@ -202,7 +203,7 @@ class Session:
         """All steps that are left."""
         settings = self.config.training
         self.progress = self.new_progress()
-        self.judge = Judge(self.config.objective, self.data.preprocess, self.data.tokenizer,
+        self.evaluator = Evaluator(self.config.objective, self.data.preprocess, self.data.tokenizer,
                            batch=max(32, self.steps.micro), autocast=self.engine.autocast())  # fmt: skip
         self.pending: list[Moment] = []
         self.lap, self.waited, self.paused = time.perf_counter(), 0.0, 0.0
@@ -294,16 +295,16 @@ class Session:
     # ------------------------------------------------------------ between steps
 
     def evaluate(self, *, last: bool) -> None:
-        """Judge the validation rows, remember the best, and let a language model write."""
+        """Judge the validation rows, remember the best, and let the model show what it makes."""
         began = time.perf_counter()
         self.flush()
         if self.data.valid is not None:
             self.progress.doing("evaluating")
             with self.enough_memory(lambda: self.steps[self.done - 1]), self.engine.judged() as model:
                 with routed(model) as experts:
-                    answers = self.judge(model, self.data.valid, most=self.config.training.eval_rows, decode=False)
+                    answers = self.evaluator(model, self.data.valid, most=self.config.training.eval_rows, decode=False)
                 self.sample(model, last=last)
-            scores = scored(answers)
+            scores = self.task.all_metrics(answers)
             if self.standing.take(scores[self.standing.metric], scores.get("loss"), self.done):
                 self.fresh_best = True
             line: dict[str, Any] = {"step": self.done, "eval": {"split": "valid", **scores}}
@@ -315,9 +316,15 @@ class Session:
         self.pace.evaluated(seconds)
 
     def sample(self, model: Any, *, last: bool) -> None:
-        """Let a language model write; a text that cannot be written is no reason to stop."""
+        """Keep something the model makes, a few times in a run; what cannot be made is no reason to stop."""
+        every = max(1, self.total // SAMPLES)
+        if not last and self.done % every >= (self.config.training.eval_every or 1):
+            return
         try:
-            write_sample(self, model, last=last)
+            text = self.task.write_sample(model, self.data, seed=self.config.training.seed)
+            if text is not None:
+                self.folder.write(f"samples/step-{self.done:06}.txt", text + "\n")
+                self.progress.sample(self.done, text)
         except Exception as error:
             self.folder.event("sample failed", step=self.done, error=in_short(error))
 
@@ -376,7 +383,7 @@ class Session:
         for name, value in self.engine.weights().items():
             if not bool(torch.isfinite(value).all()):
                 raise Diverged(f"step {self.done:,}: the weight {name} is not finite", where=str(self.folder.path),
-                               fix="lower the rate: --set training.optimizer.rate=0.0003",
+                               fix="lower the rate: --set training.optimizer.lr=0.0003",
                                details=["it was not saved; the checkpoint before is whole"])  # fmt: skip
 
     def elapsed(self) -> float:
@@ -388,7 +395,7 @@ class Session:
 
     def new_progress(self) -> Progress:
         """What the display reads."""
-        tokens = self.config.task == "lm"
+        tokens = self.task.counts_tokens
         per_step = self.batch * (self.data.train.length if tokens else 1)  # type: ignore[attr-defined]
         metric = self.standing.metric
         gpu = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else ""
@@ -416,7 +423,7 @@ class Session:
         best = "" if not rows else f" at {shown[0]}"
         raise Diverged(
             f"step {moment.step:,}: {tensor} is not finite (loss {float(moment.loss)}){best}; rows {all_rows[:8]}",
-            where=str(self.folder.path), fix="lower the rate: --set training.optimizer.rate=0.0003",
+            where=str(self.folder.path), fix="lower the rate: --set training.optimizer.lr=0.0003",
             details=[f"row {place}" for place in shown] + ["weights are those of the step before; nothing was spoilt"],
         )  # fmt: skip
 

@@ -12,7 +12,7 @@ from anyformer.embeds.series import Series
 from anyformer.heads.forecast import Forecast
 from anyformer.norms.layer import LayerNorm
 
-FRAMES = Frames(rate=100, frames=12, mels=8, window=0.16, hop=0.04, patch=4, stride=3)
+FRAMES = Frames(sample_rate=100, frames=12, mels=8, window=0.16, hop=0.04, patch=4, stride=3)
 
 EXAMPLES = {
     Frames: {

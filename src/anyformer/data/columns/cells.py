@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from anyformer.data.columns.kinds import strings
+from anyformer.data.columns.convert import strings
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,7 +13,7 @@ import numpy as np
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.files.documents import Document
 from anyformer.data.prepared import Given, Say
-from anyformer.data.settings import Data, Words
+from anyformer.data.settings import Data, TokenizerSettings
 from anyformer.data.tokenizers.fast_encode import Encoder
 from anyformer.data.tokenizers.tokenizer import Tokenizer, open_tokenizer, train_tokenizer
 from anyformer.data.tokenizers.training import Kind
@@ -82,28 +82,28 @@ def vocabulary(size: int) -> int:
     return round(2 ** float(np.interp(np.log(max(1, size)), known, tokens)) / 256) * 256
 
 
-def brought(words: Words, given: Given) -> Tokenizer | None:
+def brought(words: TokenizerSettings, given: Given) -> Tokenizer | None:
     """The tokenizer that a model or a folder brings along, if any."""
     if given.tokenizer is not None or words.folder is None:
         return given.tokenizer
     tokenizer = open_tokenizer(Path(words.folder)) if Path(words.folder).is_dir() else None
     if tokenizer is None:
         raise UserError(
-            f"no tokenizer in {words.folder}", where="data.words.folder", fix="give a folder with tokenizer.json"
+            f"no tokenizer in {words.folder}", where="data.tokenizer.folder", fix="give a folder with tokenizer.json"
         )
     return tokenizer
 
 
-def trained(part: Part, words: Words, tell: Say) -> tuple[Tokenizer, str]:
+def trained(part: Part, words: TokenizerSettings, tell: Say) -> tuple[Tokenizer, str]:
     """A tokenizer trained on the training part alone, and its kind."""
     kind: Kind = "bpe" if words.kind == "auto" else words.kind
     size = part.bytes
     usual = {"char": 2**16, "byte": 512}.get(kind, vocabulary(size))
     sample = list(sampled(part, size))
     try:
-        tokenizer = train_tokenizer(sample, kind, words.vocab or usual, lower=words.lower)
+        tokenizer = train_tokenizer(sample, kind, words.vocab_size or usual, lower=words.lowercase)
     except UserError as error:
-        raise error.inside("data.words.vocab") from None
+        raise error.inside("data.tokenizer.vocab_size") from None
     of = f"{sum(map(len, sample)):,} characters spread over the training part" if size > SAMPLE else "the training part"
     tell(f"tokens   {NAMES[kind]}, vocabulary {tokenizer.size:,}, trained on {of}")
     if kind in ("wordpiece", "unigram", "word"):
@@ -127,8 +127,8 @@ def sampled(part: Part, size: int) -> Iterator[str]:
 def packed(parts: dict[str, Part], settings: Data, given: Given, cache: Path, tell: Say) -> tuple[Arrays, Tokenizer]:
     """Every part as an array of tokens on disk, with the tokenizer beside; made once for the same text and settings."""
     enough(parts["train"].characters, "characters")
-    own = brought(settings.words, given)
-    mark = fingerprint(parts, settings.words, own)
+    own = brought(settings.tokenizer, given)
+    mark = fingerprint(parts, settings.tokenizer, own)
     arrays = Arrays.of(cache)
     if arrays is not None and arrays.facts.get("fingerprint") == mark:
         tokenizer = own if own is not None else open_tokenizer(cache / "tokenizer")
@@ -139,8 +139,8 @@ def packed(parts: dict[str, Part], settings: Data, given: Given, cache: Path, te
         tokenizer, kind = own, "given"
         tell(f"tokens   given, vocabulary {tokenizer.size:,}")
     else:
-        tokenizer, kind = trained(parts["train"], settings.words, tell)
-    encoder = Encoder(tokenizer, "given" if settings.words.lower else kind)  # its short ways know no lower case
+        tokenizer, kind = trained(parts["train"], settings.tokenizer, tell)
+    encoder = Encoder(tokenizer, "given" if settings.tokenizer.lowercase else kind)  # its short ways know no lower case
     if parts["train"].characters < AT_ONCE:  # seen before anything is written
         enough(sum(map(len, encoder.encode([piece for _, _, piece in parts["train"].pieces()]))), "tokens")
     arrays = Arrays.new(cache)
@@ -165,9 +165,9 @@ def enough(count: int, unit: str) -> None:
         )
 
 
-def fingerprint(parts: dict[str, Part], words: Words, own: Tokenizer | None) -> str:
+def fingerprint(parts: dict[str, Part], words: TokenizerSettings, own: Tokenizer | None) -> str:
     """Of all that decides the arrays."""
-    mark = hashlib.sha256(json.dumps([FORMAT, words.replace(length=None).to_dict()], sort_keys=True).encode())
+    mark = hashlib.sha256(json.dumps([FORMAT, words.replace(max_length=None).to_dict()], sort_keys=True).encode())
     mark.update(own.sha256.encode() if own is not None else b"")
     for name, part in parts.items():
         mark.update(f"{name} {part.start} {part.stop} {len(part.documents)}".encode())

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from anyformer.data.columns.cells import texts, worded
-from anyformer.data.columns.fitted import Sentence, Text
 from anyformer.data.counts import Counts
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.frame import Frame
-from anyformer.data.preprocess import Preprocess
 from anyformer.data.targets import Answer
 from anyformer.data.tokenizers.parallel_encode import (
     Flat,
@@ -26,6 +24,9 @@ from anyformer.data.tokenizers.parallel_encode import (
     token_type,
 )
 from anyformer.data.tokenizers.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from anyformer.data.preprocess import Preprocess
 
 LONGEST = 512  # tokens of a row, where nothing is said and training rows are that long
 
@@ -63,7 +64,7 @@ def encode_texts(
     train: np.ndarray | None,
 ) -> Preprocess:  # fmt: skip
     """The texts of a row as one: a pair, or one behind the other."""
-    columns = preprocess.of(Text)
+    columns = preprocess.texts
     names = [f"raw{i}" for i in range(len(columns))]
     raw = raw_tokens([frame.column(column.name) for column in columns], tokenizer, arrays, names)
     joined = not preprocess.pair
@@ -98,7 +99,7 @@ def encode_pairs(
     train: np.ndarray | None,
 ) -> Preprocess:  # fmt: skip
     """A text to read and, where it is there, one to write: ids with the end, without what the decoder begins with."""
-    (source,) = preprocess.of(Text)
+    (source,) = preprocess.texts
     assert isinstance(preprocess.target, Answer)
     (target,) = preprocess.target.names
     both = target in frame.names
@@ -145,7 +146,7 @@ def encode_sentences(
     train: np.ndarray | None,
 ) -> Preprocess:  # fmt: skip
     """Words as their parts, where each word begins, and its tag."""
-    (column,) = preprocess.of(Sentence)
+    (column,) = preprocess.texts
     encoder = WordEncoder(tokenizer)
     if preprocess.length is None:
         lengths = np.zeros(len(frame), np.int64)

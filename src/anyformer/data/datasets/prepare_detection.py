@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.data.columns.fitted import Image
+from anyformer.data.columns.image import Image
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.datasets.detection import DetectionExamples, Square, put_pictures, usual_square
-from anyformer.data.detection_target import Things
 from anyformer.data.files.coco import Annotated, Picture, annotation_files, read_coco
 from anyformer.data.images.decode_all import picture_steps
 from anyformer.data.images.preprocessing import FILE as IMAGES
@@ -22,6 +21,7 @@ from anyformer.data.preprocess import FILE, Preprocess, sizes
 from anyformer.data.settings import Data
 from anyformer.data.splits import FREE, SIDES, TEST, TRAIN, VALID
 from anyformer.data.store import fingerprint
+from anyformer.data.targets import Things
 from anyformer.errors import UserError, did_you_mean
 from anyformer.safe_read import digest
 
@@ -30,8 +30,9 @@ TRUTH = ("boxes", "kinds", "crowd")
 
 
 def prepare_detection(
-    paths: list[Path] | None, settings: Data, *, seed: int, cache: Path, given: Given, say: Say, why: str = ""
-) -> Prepared:
+    paths: list[Path] | None, settings: Data, *, task: str, seed: int, cache: Path, given: Given, say: Say,
+    why: str = "",
+) -> Prepared:  # fmt: skip
     """COCO's json, or a folder that holds one, ready to train on; --valid and --test name further ones.
 
     `why` is how the task was found, where nobody asked for it.
@@ -43,14 +44,14 @@ def prepare_detection(
         say(line)
 
     if paths is None or len(paths) != 1:
-        raise UserError(f"{0 if paths is None else len(paths)} files are given to detect in", where="--task detect",
+        raise UserError(f"{0 if paths is None else len(paths)} files are given to detect in", where=f"--task {task}",
                         fix="give COCO's json, or a folder that holds one")  # fmt: skip
     if why:
-        tell(f"task     detect: {why}")
+        tell(f"task     {task}: {why}")
     there = cache.exists()
     try:
         found, side = gathered(paths[0], settings, tell)
-        return prepared(found, sides(side, settings, seed), settings, cache, given, notes, tell)
+        return prepared(found, sides(side, settings, seed), settings, task, cache, given, notes, tell)
     except BaseException:
         if not there:  # a mistake leaves nothing behind
             shutil.rmtree(cache, ignore_errors=True)
@@ -101,8 +102,9 @@ def sides(side: np.ndarray, settings: Data, seed: int) -> np.ndarray:
 
 
 def prepared(
-    found: Annotated, side: np.ndarray, settings: Data, cache: Path, given: Given, notes: list[str], tell: Say
-) -> Prepared:
+    found: Annotated, side: np.ndarray, settings: Data, task: str, cache: Path, given: Given, notes: list[str],
+    tell: Say,
+) -> Prepared:  # fmt: skip
     counts = [int((side == number).sum()) for number in range(len(SIDES))]
     if not counts[TRAIN]:
         raise UserError("no image is left to train on", where=found.file.name, fix="hold out fewer")
@@ -110,7 +112,7 @@ def prepared(
     kinds = np.concatenate([picture.kinds[~picture.crowd] for picture in trained])
     if not len(kinds):
         raise UserError("no image to train on holds an object", where=found.file.name, fix="give more images")
-    square = Square(settings.pictures.size or usual_square(found.pictures))
+    square = Square(settings.images.size or usual_square(found.pictures))
     steps = picture_steps(square.size, square.channels)
     if given.images is not None and given.images.mean is not None and len(given.images.mean) == square.channels:
         steps = replace(steps, mean=given.images.mean, std=given.images.std, scale=given.images.scale)
@@ -123,14 +125,14 @@ def prepared(
         counts=tuple(np.bincount(kinds, minlength=len(found.labels)).tolist()),
     )  # fmt: skip
     column = Image(name="image", size=square.size, channels=square.channels)
-    preprocess = Preprocess(task="detect", columns=(column,), target=target)
-    tell(f"task     detect: {len(target.labels)} classes ({', '.join(target.labels[:6])}"
+    preprocess = Preprocess(task=task, columns=(column,), target=target)
+    tell(f"task     {task}: {len(target.labels)} classes ({', '.join(target.labels[:6])}"
          f"{', ...' * (len(target.labels) > 6)}), at most {target.most} objects an image")  # fmt: skip
-    flipped = "; flipped left-right while training (--set data.pictures.flip=false)" if settings.pictures.flip else ""
+    flipped = "; flipped left-right while training (--set data.images.flip=false)" if settings.images.flip else ""
     tell(f"image    fitted into {square.size} x {square.size} pixels, padding masked{flipped}")
     tell("split    " + ", ".join(f"{name} {n:,}" for name, n in zip(SIDES, counts, strict=True) if n) + " images")
     facts = {
-        "task": "detect", "target": ["objects"], "rows": len(found.pictures), "used": len(found.pictures),
+        "task": task, "target": ["objects"], "rows": len(found.pictures), "used": len(found.pictures),
         "skipped": found.skipped, "skipped_first": found.first, "columns": {"image": {"kind": "image", "missing": 0}},
         "split": dict(zip(SIDES, counts, strict=True)), "labels": dict(zip(target.labels, target.counts, strict=True)),
         "sources": [{"name": found.file.name, "path": str(found.file), "rows": len(found.pictures), "notes": [],
@@ -140,7 +142,7 @@ def prepared(
     preprocess.save(arrays.folder / FILE)
     steps.save(arrays.folder)
     pictures = [[str(p.id), p.name, str(p.path), p.wide, p.high] for p in found.pictures]
-    arrays.close({"kind": KIND, "file": str(found.file), "pictures": pictures, "flip": settings.pictures.flip,
+    arrays.close({"kind": KIND, "file": str(found.file), "pictures": pictures, "flip": settings.images.flip,
                   "facts": facts, "notes": notes})  # fmt: skip
     tell(f"disk     {arrays.bytes / 1e6:,.1f} MB")
     return opened_detection(arrays)
@@ -170,5 +172,5 @@ def opened_detection(arrays: Arrays) -> Prepared:
     train, valid, test = (side if len(side) else None for side in made)
     assert train is not None
     return Prepared(
-        "detect", train, valid, test, preprocess, images=steps, facts=facts["facts"], notes=list(facts["notes"])
+        preprocess.task, train, valid, test, preprocess, images=steps, facts=facts["facts"], notes=list(facts["notes"])
     )

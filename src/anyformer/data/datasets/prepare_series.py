@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.data.columns.fitted import Number
-from anyformer.data.columns.kinds import Facts, days, look, numbers
+from anyformer.data.columns.convert import days, numbers
+from anyformer.data.columns.look import Facts, look
+from anyformer.data.columns.number import Number
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.datasets.series import SeriesExamples
 from anyformer.data.frame import Frame
@@ -18,10 +19,10 @@ from anyformer.data.inputs import name_of
 from anyformer.data.prepared import Prepared, Say
 from anyformer.data.preprocess import FILE, Preprocess, sizes
 from anyformer.data.report import tell_files
-from anyformer.data.series_target import Future
 from anyformer.data.settings import Data
 from anyformer.data.splits import FREE, SIDES, TEST, TRAIN, VALID
 from anyformer.data.store import fingerprint, save_frame
+from anyformer.data.targets import Future
 from anyformer.errors import UserError, did_you_mean
 
 KIND = "series"
@@ -29,11 +30,12 @@ NAMED_TIME = ("time", "timestamp", "datetime", "date", "t", "step", "index")
 LOOK_BACK, HORIZON = 336, 96  # where nothing is said and the rows are enough
 
 
-def prepare_series(source: Any, settings: Data, *, cache: Path, say: Say) -> Prepared:
+def prepare_series(source: Any, settings: Data, *, task: str, cache: Path, say: Say) -> Prepared:
     """Rows of a table, in the order of time, ready for a forecast."""
     there = cache.exists()
     try:
-        return prepare_gathered(gather(source, "table", settings, cache / "read"), settings, cache=cache, say=say)
+        found = gather(source, "table", settings, cache / "read")
+        return prepare_gathered(found, settings, task=task, cache=cache, say=say)
     except BaseException:
         if not there:
             shutil.rmtree(cache, ignore_errors=True)
@@ -42,7 +44,9 @@ def prepare_series(source: Any, settings: Data, *, cache: Path, say: Say) -> Pre
         shutil.rmtree(cache / "read", ignore_errors=True)
 
 
-def prepare_gathered(gathered: Gathered, settings: Data, *, cache: Path, say: Say, why: str = "") -> Prepared:
+def prepare_gathered(
+    gathered: Gathered, settings: Data, *, task: str, cache: Path, say: Say, why: str = ""
+) -> Prepared:
     """The same for rows that were read already; `why` is how the task was found, where nobody asked for it."""
     notes: list[str] = []
 
@@ -52,15 +56,15 @@ def prepare_gathered(gathered: Gathered, settings: Data, *, cache: Path, say: Sa
 
     tell_files(gathered.frame, tell)
     if why:
-        tell(f"task     forecast: {why}")
-    return prepared(gathered, settings, cache, notes, tell)
+        tell(f"task     {task}: {why}")
+    return prepared(gathered, settings, task, cache, notes, tell)
 
 
-def prepared(gathered: Gathered, settings: Data, cache: Path, notes: list[str], tell: Say) -> Prepared:
+def prepared(gathered: Gathered, settings: Data, task: str, cache: Path, notes: list[str], tell: Say) -> Prepared:
     frame = gathered.frame
     facts = look(frame, settings.kinds())
     time, channels, dropped = chosen(frame, facts, settings)
-    tell(f"task     forecast: {len(channels)} channel{'s' * (len(channels) > 1)}" + (f" by {time}" if time else ""))
+    tell(f"task     {task}: {len(channels)} channel{'s' * (len(channels) > 1)}" + (f" by {time}" if time else ""))
     for name, reason in dropped:
         tell(f"left out {name}: {reason}")
     order = ordered(frame, time, gathered.fixed, tell)
@@ -74,7 +78,7 @@ def prepared(gathered: Gathered, settings: Data, cache: Path, notes: list[str], 
                     for at, name in enumerate(channels))  # fmt: skip
     target = Future(names=channels, mean=tuple(c.mean for c in columns), deviation=tuple(c.deviation for c in columns),
                     horizon=horizon, time=time)  # fmt: skip
-    preprocess = Preprocess(task="forecast", columns=columns, target=target, length=length)
+    preprocess = Preprocess(task=task, columns=columns, target=target, length=length)
     arrays = Arrays.new(cache)
     arrays.put("values", scaled(raw, preprocess))
     arrays.put("order", order)
@@ -86,7 +90,7 @@ def prepared(gathered: Gathered, settings: Data, cache: Path, notes: list[str], 
     tell(f"windows  {length} steps back, {horizon} ahead: "
          + ", ".join(f"{name} {count:,}" for name, count in sides.items() if count))  # fmt: skip
     made: dict[str, Any] = {
-        "task": "forecast", "target": list(channels), "rows": len(frame), "used": len(order), "split": sides,
+        "task": task, "target": list(channels), "rows": len(frame), "used": len(order), "split": sides,
         "dropped": dict(dropped), "columns": {name: {"kind": "number"} for name in channels},
         "skipped": dict(frame.skipped),
         "sources": [vars(source) | {"notes": list(source.notes)} for source in frame.sources],
@@ -108,12 +112,12 @@ def opened_series(arrays: Arrays) -> Prepared:
     train, valid, test = (side if len(side) else None for side in sides)
     assert train is not None
     facts = arrays.facts
-    return Prepared("forecast", train, valid, test, preprocess, facts=facts["facts"], notes=list(facts["notes"]))
+    return Prepared(preprocess.task, train, valid, test, preprocess, facts=facts["facts"], notes=list(facts["notes"]))
 
 
 def scaled(raw: np.ndarray, preprocess: Preprocess) -> np.ndarray:
     """Every channel by the mean and deviation of its training rows."""
-    return np.stack([column.encode(raw[:, at]) for at, column in enumerate(preprocess.of(Number))], 1)
+    return np.stack([column.encode(raw[:, at]) for at, column in enumerate(preprocess.columns or ())], 1)
 
 
 # ---------------------------------------------------------------- decisions
@@ -137,7 +141,7 @@ def chosen(
             continue
         if values is None:
             dropped.append((name, "not among the channels asked for"))
-        elif facts[name].kind == "date" or not np.isfinite(values).any():
+        elif facts[name].column.is_time or not np.isfinite(values).any():
             if name in asked:
                 raise UserError(f"{name} holds no numbers", where="--target", fix="name columns of numbers")
             dropped.append((name, "holds no numbers"))
@@ -152,7 +156,7 @@ def chosen(
 
 def is_time(frame: Frame, name: str, facts: Facts) -> bool:
     """Whether a column orders the rows: dates, numbers named like a time, or a first column that counts evenly."""
-    if facts.kind == "date":
+    if facts.column.is_time:
         return True
     values = numbers(frame.column(name))
     if not len(values) or not np.isfinite(values).all():

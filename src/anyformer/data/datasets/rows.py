@@ -11,18 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anyformer.data.columns.fitted import Sound
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.examples import Draw, Examples
 from anyformer.data.frame import Frame
 from anyformer.data.images.preprocessing import ImageSteps
 from anyformer.data.preprocess import Preprocess
-from anyformer.data.targets import Values
 from anyformer.objectives.batch import Batch
 from anyformer.objectives.objective import IGNORED
 
 if TYPE_CHECKING:
-    from anyformer.data.settings import Pictures, Sounds
+    from anyformer.data.settings import Data
 
 
 class RowExamples(Examples):
@@ -37,13 +35,13 @@ class RowExamples(Examples):
         *,
         pad: int = 0,
         images: ImageSteps | None = None,
-        pictures: Pictures | None = None,
+        settings: Data | None = None,
     ) -> None:
         self.arrays, self.preprocess = arrays, preprocess
         self.known: Frame | None = frame
         self.rows, self.pad = np.asarray(rows, np.int64), pad
-        self.images, self.pictures = images, pictures
-        self.sounds: Sounds | None = None  # how clips vary in training
+        self.images, self.settings = images, settings  # the settings say how rows vary in training
+        self.modalities = preprocess.modalities
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -71,9 +69,9 @@ class RowExamples(Examples):
         """These rows as a batch, padded on the right to the longest."""
         chosen = np.asarray(rows, np.int64)
         at = self.rows[chosen]
-        if self.preprocess.task == "translate":
+        if self.preprocess.writes_text:
             inputs, named, targets = self.pair(at)
-        elif self.preprocess.task == "tag":
+        elif "begins" in self.arrays:
             inputs, named, targets = self.sentence(at)
         else:
             inputs, named = self.inputs(at, chosen, draw)
@@ -81,31 +79,12 @@ class RowExamples(Examples):
         return Batch(inputs, targets, torch.from_numpy(chosen.copy()), named)
 
     def inputs(self, at: np.ndarray, chosen: np.ndarray, draw: Draw | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The model's inputs: one part as it is, several as one entry each."""
-        parts: list[Any] = []
-        masks: list[Tensor | None] = []
-        named: dict[str, Any] = {}
-        for part in self.preprocess.parts:
-            if part == "text":
-                tokens, mask = self.padded("tokens", at, self.pad)
-                parts.append((tokens,))
-                masks.append(mask)
-                if "second" in self.arrays:
-                    second = torch.from_numpy(self.arrays["second"][at].astype(np.int64))
-                    named["segments"] = (torch.arange(tokens.shape[1]) >= second[:, None]).long() * mask
-            elif part == "table":
-                parts.append(self.table(at))
-                masks.append(None)
-            elif part == "sound":
-                parts.append(self.clips(at, chosen, draw))
-                masks.append(None)
-            else:
-                pixels, seen = self.pixels(at, chosen, draw)
-                parts.append((pixels,))
-                masks.append(seen)
-        if len(parts) == 1:
-            return parts[0], named | ({"mask": masks[0]} if self.preprocess.parts == ("text",) else {})
-        return tuple(part[0] if len(part) == 1 else part for part in parts), {"mask": tuple(masks)}
+        """The model's inputs: one modality as it is, several as one entry each."""
+        made = [modality.inputs(self, at, chosen, draw) for modality in self.modalities]
+        if len(made) == 1:
+            return made[0].inputs, made[0].named
+        joint = tuple(one.inputs[0] if len(one.inputs) == 1 else one.inputs for one in made)
+        return joint, {"mask": tuple(one.mask for one in made)}
 
     def padded(self, name: str, at: np.ndarray, fill: int) -> tuple[Tensor, Tensor]:
         """Rows of unlike lengths as (B, T), and a mask that is True where there is something."""
@@ -120,44 +99,11 @@ class RowExamples(Examples):
             found[mask] = flat[(begin[:, None] + span)[mask]]
         return torch.from_numpy(found), torch.from_numpy(mask)
 
-    def table(self, at: np.ndarray) -> tuple[Tensor | None, Tensor | None]:
-        """Numbers (B, F) and categories (B, K), None where there are no such columns."""
-        numbers = torch.from_numpy(self.arrays["numbers"][at]) if "numbers" in self.arrays else None
-        ids = torch.from_numpy(self.arrays["categories"][at].astype(np.int64)) if "categories" in self.arrays else None
-        return numbers, ids
-
-    def pixels(self, at: np.ndarray, chosen: np.ndarray, draw: Draw | None) -> tuple[Tensor, Tensor]:
-        """Normalised pixels (B, C, H, W), augmented with a draw, and which rows have an image."""
-        kept = self.arrays["pictured"][at] if "pictured" in self.arrays else at
-        stored = self.arrays["pixels"][kept]
-        from anyformer.data.images.decode_all import normalised
-
-        if draw is not None and self.pictures is not None:
-            from anyformer.data.images.augmentation import augmented_batch
-
-            stored = augmented_batch(stored, self.pictures, draw, chosen)
-        pixels = torch.from_numpy(normalised(stored, self.images or ImageSteps(scale=None, mean=None)))
-        seen = self.arrays["seen"][at] if "seen" in self.arrays else np.ones(len(at), bool)
-        return pixels, torch.from_numpy(np.array(seen, dtype=bool))
-
-    def clips(self, at: np.ndarray, chosen: np.ndarray, draw: Draw | None) -> tuple[Tensor, Tensor]:
-        """Recordings (B, samples) and the samples of each, varied with a draw."""
-        from anyformer.data.audio.column import varied, waves
-
-        sound, lengths = waves(self.arrays, at, self.preprocess.of(Sound)[0].samples)
-        if draw is not None and self.sounds is not None:
-            sound = varied(sound, lengths, chosen, draw, self.sounds)
-        return sound, lengths
-
     def targets(self, at: np.ndarray) -> Tensor:
         """Class numbers, or numbers; rows without a target do not count."""
         if "targets" not in self.arrays:  # new rows: nothing to compare with, in the shape of what is answered
-            if self.preprocess.multi:
-                return torch.zeros(len(at), len(self.preprocess.labels or ()))
-            if isinstance(self.preprocess.target, Values):
-                count = len(self.preprocess.target.names)
-                return torch.full((len(at), count) if count > 1 else (len(at),), torch.nan)
-            return torch.full((len(at),), IGNORED)
+            assert self.preprocess.target is not None
+            return torch.from_numpy(self.preprocess.target.absent(len(at)))
         return torch.from_numpy(np.array(self.arrays["targets"][at]))
 
     def pair(self, at: np.ndarray) -> tuple[tuple[Any, ...], dict[str, Any], Tensor]:
@@ -201,9 +147,10 @@ class RowExamples(Examples):
     def place(self, row: int) -> str:
         """Where a row stands in its file; of a folder of pictures, the picture's own path."""
         at = int(self.rows[row])
-        for unit, column in (("image", "image"), ("clip", "sound")):
-            if self.frame.sources and self.frame.sources[0].unit == unit and column in self.frame.names:
-                return str(self.frame.column(column)[at].as_py())
+        unit = self.frame.sources[0].unit if self.frame.sources else None
+        for column in self.preprocess.columns or ():
+            if unit is not None and column.file_unit == unit and column.name in self.frame.names:
+                return str(self.frame.column(column.name)[at].as_py())
         return self.frame.place(at)
 
     def cells(self, row: int) -> dict[str, Any]:
@@ -213,13 +160,11 @@ class RowExamples(Examples):
     def shown(self, row: int, most: int = 200) -> str:
         """A row's inputs as short text."""
         cells = self.cells(row)
-        names = [column.name for column in self.preprocess.columns or ()]
+        columns = self.preprocess.columns or ()
         said = []
-        for name in names:
-            value = cells.get(name)
-            text = " ".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
-            text = " ".join(text.split())
-            said.append(text if len(names) == 1 else f"{name}={text}")
+        for column in columns:
+            text = " ".join(column.show(cells.get(column.name)).split())
+            said.append(text if len(columns) == 1 else f"{column.name}={text}")
         line = ", ".join(said)
         return line if len(line) <= most else line[: most - 3] + "..."
 

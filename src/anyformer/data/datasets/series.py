@@ -12,7 +12,7 @@ import torch
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.examples import Draw, Examples
 from anyformer.data.frame import Frame
-from anyformer.data.series_target import Future
+from anyformer.data.targets import Future
 from anyformer.objectives.batch import Batch
 
 

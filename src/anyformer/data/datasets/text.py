@@ -13,7 +13,7 @@ from anyformer.data.datasets.windows import Windows
 from anyformer.data.files.documents import Document, in_memory, read_documents
 from anyformer.data.prepared import Given, Prepared, Say
 from anyformer.data.preprocess import Preprocess, sizes
-from anyformer.data.settings import Data, Words
+from anyformer.data.settings import Data, TokenizerSettings
 from anyformer.errors import UserError
 
 LENGTH = 256  # tokens of a window, where nothing is said
@@ -21,18 +21,18 @@ WINDOWS = 8  # a pass has at least so many, or the windows are made shorter
 
 
 def prepare_text(
-    paths: Sequence[str | Path], settings: Data, *, seed: int, cache: Path, given: Given, say: Say
+    paths: Sequence[str | Path], settings: Data, *, task: str, cache: Path, given: Given, say: Say
 ) -> Prepared:
-    """Text files and folders of them, ready for a language model. Nothing here is random; the seed is unused."""
+    """Text files and folders of them, ready for a `task` that reads running text; nothing here is random."""
     documents, skipped = read_documents([Path(path) for path in paths], settings.format)
-    return prepared(documents, settings, cache=cache, given=given, say=say, skipped=skipped, unit="file")
+    return prepared(documents, settings, task=task, cache=cache, given=given, say=say, skipped=skipped, unit="file")
 
 
 def prepare_texts(
     texts: Iterable[str],
     settings: Data,
     *,
-    seed: int,
+    task: str,
     cache: Path,
     given: Given,
     say: Say,
@@ -46,13 +46,14 @@ def prepare_texts(
     own = {side: in_memory(rows, side, unit) for side, rows in (("valid", valid), ("test", test)) if rows is not None}
     if not documents:
         raise UserError("there is no text in it", where=name, fix="give at least one text that is not empty")
-    return prepared(documents, settings, cache=cache, given=given, say=say, skipped={}, unit="text", own=own)
+    return prepared(documents, settings, task=task, cache=cache, given=given, say=say, skipped={}, unit="text", own=own)
 
 
 def prepared(
     documents: list[Document],
     settings: Data,
     *,
+    task: str,
     cache: Path,
     given: Given,
     say: Say,
@@ -72,7 +73,7 @@ def prepared(
     parts = split(documents, settings, unit, own or {}, tell)
     arrays, tokenizer = packed(parts, settings, given, cache, tell)
     counts: dict[str, Any] = arrays.facts["parts"]
-    length = window(settings.words, given, counts["train"]["tokens"], tell)
+    length = window(settings.tokenizer, given, counts["train"]["tokens"], tell)
     sides = {
         name: Windows(
             arrays[name], length, bytes=counts[name]["bytes"], vocab=tokenizer.size, tokenizer=tokenizer,
@@ -83,7 +84,7 @@ def prepared(
     if "valid" in parts and "valid" not in sides:
         tell("note     the validation part is too short for a single target: nothing validates")
     tell(f"rows     windows of {length} tokens: {len(sides['train']):,} a pass")
-    preprocess = Preprocess(task="lm", length=length)
+    preprocess = Preprocess(task=task, length=length)
     facts = {
         "unit": unit, "documents": len(documents), "sources": sources(parts, unit),
         "skipped": {reason: len(names) for reason, names in skipped.items()}, "parts": counts,
@@ -92,7 +93,7 @@ def prepared(
         "sizes": sizes(preprocess, tokenizer),
     }  # fmt: skip
     return Prepared(
-        "lm", sides["train"], sides.get("valid"), sides.get("test"), preprocess, tokenizer,
+        task, sides["train"], sides.get("valid"), sides.get("test"), preprocess, tokenizer,
         facts=facts, notes=notes,
     )  # fmt: skip
 
@@ -171,17 +172,17 @@ def boundary(documents: list[Document], share: float) -> int:
 # ---------------------------------------------------------------- the windows
 
 
-def window(words: Words, given: Given, tokens: int, tell: Say) -> int:
+def window(words: TokenizerSettings, given: Given, tokens: int, tell: Say) -> int:
     """Tokens of a window: as asked, or 256; never more than the model can place or the text has."""
     enough(tokens, "tokens")
-    asked = words.length or LENGTH
+    asked = words.max_length or LENGTH
     if given.length is not None and asked > given.length:
-        if words.length is not None:
+        if words.max_length is not None:
             tell(f"note     windows of {asked} tokens do not fit the model: cut to {given.length}")
         asked = given.length
     length = asked
     # Only a default is made shorter for the sake of more windows; what was asked for has to fit, and no more.
-    while words.length is None and length > 8 and (tokens - 1) // length < WINDOWS:
+    while words.max_length is None and length > 8 and (tokens - 1) // length < WINDOWS:
         length //= 2
     length = min(length, tokens - 1)
     if length < asked:

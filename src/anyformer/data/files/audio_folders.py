@@ -1,4 +1,4 @@
-"""Folders of recordings with one sub-folder a class, read as a table with columns sound and label."""
+"""Folders of recordings with one sub-folder a class, read as a table with columns audio and label."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from anyformer.data.files.path_kinds import SOUNDS
 from anyformer.data.frame import Frame, Source
 from anyformer.errors import UserError
 
-LAYOUT = "make one folder a class, with its recordings inside; or give a CSV with columns sound and label"
-Row = tuple[str, str, str]  # sound, label, side of the split or nothing
+LAYOUT = "make one folder a class, with its recordings inside; or give a CSV with columns audio and label"
+Row = tuple[str, str, str]  # recording, label, side of the split or nothing
 
 
 def read_sounds(paths: Sequence[Path]) -> Frame:
@@ -34,7 +34,7 @@ def read_sounds(paths: Sequence[Path]) -> Frame:
     labels = sorted({label for _, label, _ in rows})
     if len(labels) < 2:
         raise UserError(f"only one class ({labels[0][:60]})", where=shown(paths[0]), fix=LAYOUT)
-    columns = {"sound": pa.array([row[0] for row in rows]), "label": pa.array([row[1] for row in rows])}
+    columns = {"audio": pa.array([row[0] for row in rows]), "label": pa.array([row[1] for row in rows])}
     if any(side for _, _, side in rows):
         columns["split"] = pa.array([side or "train" for _, _, side in rows])
     return Frame(pa.table(columns), tuple(sources), skipped)

@@ -129,8 +129,8 @@ def read_labelled(paths: Sequence[Path], tables: Sequence[Path], settings: Data,
 def by_residue(settings: Data, *, alone: bool) -> Data:
     """Settings that read sequences letter by letter, unless another tokenizer was asked for."""
     changes: dict[str, Any] = {}
-    if settings.words.kind == "auto" and settings.words.folder is None:
-        changes["words"] = settings.words.replace(kind="char")
+    if settings.tokenizer.kind == "auto" and settings.tokenizer.folder is None:
+        changes["tokenizer"] = settings.tokenizer.replace(kind="char")
     if alone:
         changes["inputs"] = settings.inputs or (COLUMN,)
     elif COLUMN not in settings.kinds():

@@ -204,3 +204,25 @@ def pair_name(path: Path) -> str:
 def side_of(path: Path) -> str:
     name = path.name.lower()
     return next((side for word, side in SIDES.items() if name.startswith(word)), "train")
+
+
+def unlabelled_images(paths: Sequence[Path]) -> list[str] | None:
+    """Pictures that nobody has labelled yet, by name: files, a folder of them, or IDX alone.
+
+    None where labels come with them, or where they are no pictures.
+    """
+    found: list[str] = []
+    for path in paths:
+        if path.is_dir():
+            if any(any(images_below(folder, {})) for folder in folders_in(path)):
+                return None  # class folders
+            inside = [str(image) for image in images_below(path, {})]
+        elif is_image(path):
+            inside = [str(path)]
+        else:
+            head = idx_head(path) if path.is_file() else None
+            inside = [f"{path}#{number}" for number in range(head.shape[0])] if head and len(head.shape) > 2 else []
+        if not inside:
+            return None
+        found += inside
+    return found or None

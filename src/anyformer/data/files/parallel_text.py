@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from anyformer.data.columns.convert import strings
-from anyformer.data.columns.kinds import look
+from anyformer.data.columns.look import look
 from anyformer.data.files.compression import import_pyarrow
 from anyformer.data.files.csv_rows import Left
 from anyformer.data.files.open_text import opened
@@ -111,7 +111,7 @@ def text_columns(frame: Frame) -> tuple[str, str]:
     if len(frame.names) == 2:
         return frame.names[0], frame.names[1]
     facts = look(frame, {})
-    texts = [name for name in frame.names if facts[name].kind == "text"]
+    texts = [name for name in frame.names if facts[name].column.is_text]
     if len(texts) != 2:
         found = ", ".join(name[:30] for name in texts[:5]) or "none"
         what = f"two columns of text are needed, found {len(texts)} ({found})"

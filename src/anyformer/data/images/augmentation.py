@@ -9,14 +9,14 @@ import numpy as np
 
 from anyformer.data.examples import Draw
 from anyformer.data.images.randaugment import OPERATIONS, moved
-from anyformer.data.settings import Pictures
+from anyformer.data.settings import ImageSettings
 
 STRONGEST = 30  # what `magnitude` counts up to
 BLANK = 127  # of an erased rectangle: about nothing once pixels are normalised
 AREA, ASPECT, TRIES = (0.02, 1 / 3), (0.3, 1 / 0.3), 10  # of an erased rectangle
 
 
-def augmented(pixels: np.ndarray, settings: Pictures, generator: np.random.Generator) -> np.ndarray:
+def augmented(pixels: np.ndarray, settings: ImageSettings, generator: np.random.Generator) -> np.ndarray:
     """One image (C, H, W) in whole numbers 0 to 255, varied; the image given is left as it is."""
     made = shifted(pixels, settings.crop, generator)
     if settings.flip and generator.random() < 0.5:
@@ -28,7 +28,9 @@ def augmented(pixels: np.ndarray, settings: Pictures, generator: np.random.Gener
     return np.ascontiguousarray(made)
 
 
-def augmented_batch(pixels: np.ndarray, settings: Pictures, draw: Draw, rows: Sequence[int] | np.ndarray) -> np.ndarray:
+def augmented_batch(
+    pixels: np.ndarray, settings: ImageSettings, draw: Draw, rows: Sequence[int] | np.ndarray
+) -> np.ndarray:
     """Images (B, C, H, W), each varied by its own row number, the seed and the epoch, whatever its neighbours are."""
     made = np.empty_like(pixels)
     for i, row in enumerate(rows):

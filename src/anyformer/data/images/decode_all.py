@@ -18,14 +18,14 @@ from anyformer.data.images.decoding import Shape, located, pixels
 from anyformer.data.images.preprocessing import BILINEAR, ImageSteps
 from anyformer.data.images.workers import decode, look, shared
 from anyformer.data.prepared import Say
-from anyformer.data.settings import Pictures
+from anyformer.data.settings import ImageSettings
 from anyformer.errors import UserError
 
 __all__ = ["normalised", "picture_arrays", "picture_steps", "read_pictures"]
 
 OWN = 64  # pictures of one size are taken as they are up to this side
 STEPS = ((160, 224), (80, 96), (48, 64), (0, 32))  # from this usual side on, the size of the network's input
-FLIPPED = "images are flipped left-right while training; --set data.pictures.flip=false for letters and digits"
+FLIPPED = "images are flipped left-right while training; --set data.images.flip=false for letters and digits"
 
 
 def picture_steps(size: int, channels: int) -> ImageSteps:
@@ -55,7 +55,7 @@ def normalised(stored: np.ndarray, steps: ImageSteps) -> np.ndarray:
 def picture_arrays(
     values: Any,
     folder: Path,
-    settings: Pictures,
+    settings: ImageSettings,
     arrays: Arrays,
     name: str,
     *,
@@ -115,7 +115,7 @@ def new_pictures(
 ) -> tuple[np.ndarray, dict[int, str]]:
     """Pictures for a model whose steps say their size, into `arrays[name]`: which are there, and why others are not."""
     there = [row for row, cell in enumerate(cells) if not missing(cell)]
-    shape = shape_of([], Pictures(), steps)
+    shape = shape_of([], ImageSettings(), steps)
     room = arrays.room(name, (len(cells), shape.channels, *shape.sides), np.uint8)
     reasons: dict[int, str] = {}
     groups = idx_groups(cells, there, folder)
@@ -157,7 +157,7 @@ def missing(value: Any) -> bool:
 # ---------------------------------------------------------------- sizes
 
 
-def shape_of(heads: Sequence[tuple[int, int, bool]], settings: Pictures, steps: ImageSteps | None) -> Shape:
+def shape_of(heads: Sequence[tuple[int, int, bool]], settings: ImageSettings, steps: ImageSteps | None) -> Shape:
     """The pixels to make: as a given model wants them, as asked for, or as suits the pictures."""
     if steps is not None:
         if isinstance(steps.size, int) and steps.crop is None:

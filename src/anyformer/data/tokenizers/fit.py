@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from anyformer.data.columns.cells import texts
-from anyformer.data.columns.fitted import Sentence, Text
 from anyformer.data.frame import Frame
 from anyformer.data.prepared import Given
 from anyformer.data.preprocess import Preprocess
-from anyformer.data.settings import Words
-from anyformer.data.targets import Answer
+from anyformer.data.settings import TokenizerSettings
 from anyformer.data.tokenizers.parallel_encode import pieces
 from anyformer.data.tokenizers.tokenizer import Tokenizer, open_tokenizer, train_tokenizer
 from anyformer.data.tokenizers.training import Kind
@@ -30,7 +28,7 @@ NAMES = {
 
 
 def tokenizer_for(
-    frame: Frame, preprocess: Preprocess, rows: np.ndarray, words: Words, given: Given, *, seed: int
+    frame: Frame, preprocess: Preprocess, rows: np.ndarray, words: TokenizerSettings, given: Given, *, seed: int
 ) -> tuple[Tokenizer, str]:
     """A tokenizer for the rows' texts and what to say about it; trained on the training `rows` if none is given."""
     if given.tokenizer is not None:
@@ -44,10 +42,10 @@ def tokenizer_for(
     sample, part = sampled(frame, preprocess, rows, seed)
     if not any(sample):
         raise UserError("the training rows hold no text", where="tokenizer", fix="give rows with text")
-    size = words.vocab or {"char": 2**16, "byte": 512}.get(kind, vocabulary(sample))
-    both = preprocess.task != "translate"  # a text to read ends in </s>; one to write begins with <s> by itself
+    size = words.vocab_size or {"char": 2**16, "byte": 512}.get(kind, vocabulary(sample))
+    both = not preprocess.writes_text  # a text to read ends in </s>; one to write begins with <s> by itself
     tokenizer = train_tokenizer(sample, kind, size, add_bos=both and kind != "wordpiece", add_eos=kind != "wordpiece",
-                                lower=words.lower)  # fmt: skip
+                                lower=words.lowercase)  # fmt: skip
     of = f"{len(rows):,} training rows" if part == 1 else f"{part:.0%} of {len(rows):,} training rows"
     return tokenizer, f"{NAMES[kind]}, {tokenizer.size:,} tokens, trained on {of}"
 
@@ -64,22 +62,16 @@ def vocabulary(sample: Sequence[str]) -> int:
 
 def sampled(frame: Frame, preprocess: Preprocess, rows: np.ndarray, seed: int) -> tuple[list[str], float]:
     """The texts of the training rows, or of as many, drawn at random, as a tokenizer is trained on; and their share."""
-    names = [column.name for column in preprocess.of(Text, Sentence)]
-    names += preprocess.target.names if isinstance(preprocess.target, Answer) else ()
-    held = sum(frame.column(name).nbytes for name in names) * len(rows) / max(1, len(frame))
+    readers: dict[str, Callable[[Any], list[str]]] = {column.name: column.as_texts for column in preprocess.texts}
+    if preprocess.target is not None and preprocess.target.writes_text:
+        readers |= dict.fromkeys(preprocess.target.names, texts)
+    held = sum(frame.column(name).nbytes for name in readers) * len(rows) / max(1, len(frame))
     share = min(1.0, SAMPLE / max(1.0, held))
     if share < 1:
         rows = np.sort(np.random.default_rng((seed, 1)).permutation(rows)[: max(1, int(len(rows) * share))])
     found: list[str] = []
-    sentences = bool(preprocess.of(Sentence))
-    for name in names:
-        column = frame.column(name)
+    for name, read in readers.items():
+        column: Any = frame.column(name)
         for piece in pieces(len(rows)):
-            cells: Any = column.take(rows[piece])
-            if sentences:
-                found += [
-                    " ".join(str(word) for word in words or () if word is not None) for words in cells.to_pylist()
-                ]
-            else:
-                found += texts(cells)
+            found += read(column.take(rows[piece]))
     return found, share

@@ -17,10 +17,10 @@ from anyformer.core.block import BlockModule
 from anyformer.core.context import Context
 from anyformer.core.model import Model
 from anyformer.core.static_cache import StaticState
-from anyformer.feeds.mlp import PointwiseMLP
+from anyformer.feeds.mlp import MLPModule
 from anyformer.kernels.cpu import library
 from anyformer.kernels.int8 import Int8Linear
-from anyformer.mixers.attention import SelfAttention
+from anyformer.mixers.attention import AttentionModule
 from anyformer.positions.none import NoRelative
 from anyformer.positions.rope import Rope
 
@@ -59,7 +59,7 @@ def plain_block(block: BlockModule) -> bool:
     spec, mixer, feed = block.spec, block.mixer, block.feed
     if spec.place != "pre" or spec.order != "serial" or not spec.residual or spec.layer_scale is not None:
         return False
-    if block.cross is not None or type(mixer) is not SelfAttention or type(feed) is not PointwiseMLP:
+    if block.cross is not None or type(mixer) is not AttentionModule or type(feed) is not MLPModule:
         return False
     if mixer.q_norm is not None or mixer.spec.soft_cap is not None or not mixer.causal or feed.spec.act not in ACTS:
         return False

@@ -8,13 +8,15 @@ import platform
 import socket
 import stat
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from anyformer.checkpoints import store
 from anyformer.errors import UserError
+from anyformer.own_parts import UnknownPart
 from anyformer.plain_text import printable
 from anyformer.safe_read import json_lines, read_json, read_text
 from anyformer.safe_write import (
@@ -27,6 +29,7 @@ from anyformer.safe_write import (
     open_plain,
     replace_file,
 )
+from anyformer.tasks.base import Task, find
 from anyformer.training.settings import Config
 
 RUN_FILE, CONFIG_FILE, METRICS_FILE, EVENTS_FILE = "run.json", "config.yaml", "metrics.jsonl", "events.jsonl"
@@ -159,9 +162,15 @@ class RunFolder:
         """config.yaml as it is."""
         return read_text(self.path / CONFIG_FILE)
 
+    def task(self) -> Task:
+        """What the run's model is trained to do."""
+        with explaining_unknown(self.path):
+            return find(str(self.facts["task"]))
+
     def config(self) -> Config:
         """The settings of the run."""
-        return parse_config(self.config_text(), str(self.path / CONFIG_FILE))
+        with explaining_unknown(self.path):
+            return parse_config(self.config_text(), str(self.path / CONFIG_FILE))
 
     def side_facts(self, name: str) -> dict[str, Any]:
         """A file that only informs, such as plan.json; a damaged one says nothing, and is written anew."""
@@ -239,13 +248,23 @@ def checked_facts(facts: dict[str, Any], where: str) -> dict[str, Any]:
     return facts
 
 
+@contextmanager
+def explaining_unknown(path: Path) -> Iterator[None]:
+    """Where a part of a run is unknown, say which of the user's modules knows it; none is imported by itself."""
+    try:
+        yield
+    except UnknownPart as error:
+        found = read_json(path / RUN_FILE).get("modules") if (path / RUN_FILE).is_file() else None
+        raise error.of_run([printable(str(name)) for name in found] if isinstance(found, list) else []) from None
+
+
 def parse_config(text: str, where: str) -> Config:
     """Settings as config.yaml holds them; `where` is said where they are damaged."""
     try:
         found: Config = Config.from_yaml(text)
     except UserError as error:
-        raise UserError(error.what, where=f"{where} {error.where}".strip(), fix=error.fix or "copy the run again",
-                        details=error.details) from None  # fmt: skip
+        raise type(error)(error.what, where=f"{where} {error.where}".strip(), fix=error.fix or "copy the run again",
+                          details=error.details) from None  # fmt: skip
     return found
 
 

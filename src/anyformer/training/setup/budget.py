@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from anyformer.data.prepared import Prepared
-from anyformer.inference.judge import Judge
+from anyformer.data.preprocess import sizes
+from anyformer.data.sizes import Sizes
 from anyformer.slots import compiles
+from anyformer.tasks import Evaluator, find
 from anyformer.training.duration import FINAL, Budget, Plan
 from anyformer.training.loader import Steps
 from anyformer.training.settings import Config, Training
@@ -51,9 +53,12 @@ def measure(
     if settings.compile == "auto":
         rows = len(data.train)
         sizes = sizes_for(data)
-        count = settings.steps or default_steps(config.task, sizes, rows, settings.batch or 1, start=bool(config.start))
-        planned = count * seconds if settings.minutes is None else settings.minutes * 60
-        fixed = config.task == "lm" or sizes.parts in (["table"], ["image"], ["sound"])  # one shape, so one compilation
+        limit = math.inf if settings.minutes is None else settings.minutes * 60
+        count: float = settings.steps or math.inf
+        if settings.steps is None and settings.minutes is None:
+            count = default_steps(find(config.task), sizes, rows, settings.batch_size or 1, start=bool(config.start))
+        planned = min(count * seconds, limit)
+        fixed = find(config.task).has_one_shape(sizes)  # so that one compilation is enough
         if planned > LONG and fixed and compiles(config.model) and compiler(device):
             why = f"about {planned / 60:.0f} minutes without"
     compiled = settings.compile is True or bool(why)
@@ -89,7 +94,9 @@ def trial(
     model: nn.Module, config: Config, steps: Steps, device: torch.device, *, compiled: bool, warm: bool = True
 ) -> float:
     """Seconds a step takes here; the very first one, which loads and allocates, is left out."""
-    engine = Engine(model, config.objective, config.training.replace(steps=None, minutes=None), Plan(10**6))
+    engine = Engine(
+        model, config.objective, config.training.replace(steps=None, epochs=None, minutes=None), Plan(10**6)
+    )
     if compiled:
         engine.compile()
     if warm:
@@ -106,11 +113,11 @@ def trial(
 def judging(model: nn.Module, config: Config, data: Prepared) -> float:
     """Seconds that judging one validation row takes."""
     assert data.valid is not None
-    micro = config.training.micro_batch or 32
-    judge = Judge(config.objective, data.preprocess, data.tokenizer, batch=max(32, micro))
+    micro = config.training.micro_batch_size or 32
+    evaluator = Evaluator(config.objective, data.preprocess, data.tokenizer, batch=max(32, micro))
     count = min(len(data.valid), JUDGED)
     began = time.perf_counter()
-    judge(model, data.valid, most=count, decode=False)
+    evaluator(model, data.valid, most=count, decode=False)
     return (time.perf_counter() - began) / max(1, count)
 
 
@@ -120,13 +127,13 @@ def writing(model: nn.Module, config: Config, data: Prepared, row: float) -> flo
     Fresh weights rarely end a text, so that this is rather too much.
     """
     side = data.valid if data.test is None else data.test
-    if config.task != "translate" or side is None or not len(side):
+    if not find(config.task).decodes or side is None or not len(side):
         return 0.0
-    size = max(32, config.training.micro_batch or 32)
-    judge = Judge(config.objective, data.preprocess, data.tokenizer, batch=size)
+    size = max(32, config.training.micro_batch_size or 32)
+    evaluator = Evaluator(config.objective, data.preprocess, data.tokenizer, batch=size)
     count = min(len(side), JUDGED)
     began = time.perf_counter()
-    judge(model, side, most=count, decode=True)
+    evaluator(model, side, most=count, decode=True)
     # A batch takes about as long as a few of its rows: one token after the other, all rows at once.
     return max(0.0, time.perf_counter() - began - row * count) * -(-len(side) // size)
 
@@ -145,11 +152,8 @@ def compiler(device: torch.device) -> bool:
     return device.type == "cuda" and find_spec("triton") is not None
 
 
-def sizes_for(data: Prepared) -> Any:
-    from anyformer.data.preprocess import sizes
-    from anyformer.training.setup.network import Sizes
-
-    return Sizes(**sizes(data.preprocess, data.tokenizer))
+def sizes_for(data: Prepared) -> Sizes:
+    return Sizes.of(sizes(data.preprocess, data.tokenizer))
 
 
 def decide_length(
@@ -164,12 +168,12 @@ def decide_length(
     evaluation = found.row * judged + 0.05
     whole = found.row * sum(len(side) for side in (data.valid, data.test) if side is not None) + found.decoding
     steps, budget = settings.steps, None
-    if steps is None:
-        wanted = default_steps(
-            config.task, sizes_for(data), len(data.train), settings.batch or 1, start=bool(config.start)
+    if steps is None or settings.minutes is not None:
+        wanted = steps or default_steps(
+            find(config.task), sizes_for(data), len(data.train), settings.batch_size or 1, start=bool(config.start)
         )
         limit = MINUTES["cpu" if device.type == "cpu" else "gpu"] if settings.minutes is None else settings.minutes
-        most = wanted if settings.minutes is None else None
+        most = wanted if settings.minutes is None else steps
         budget = Budget(limit * 60, found.step, evaluation, whole, most)
         seconds = max(limit * 60 * (1 - SHARE) - whole - elapsed, limit * 60 * (1 - FINAL))
         fit = max(2, int(seconds / found.step))

@@ -17,8 +17,8 @@ from anyformer.training.setup.setting_paths import is_setting, suggestion
 
 FREE = ("training.save_every", "training.keep", "training.workers", "training.threads")  # the same run comes out
 MAY = (
-    "training.steps", "training.micro_batch", "training.optimizer.rate", "training.optimizer.decay",
-    "training.schedule", "training.clip", "training.patience", "training.eval_every", "training.eval_rows",
+    "training.steps", "training.micro_batch_size", "training.optimizer.lr", "training.optimizer.weight_decay",
+    "training.schedule", "training.grad_clip", "training.patience", "training.eval_every", "training.eval_rows",
     "training.average", "training.precision", "training.compile", "objective",
 )  # fmt: skip
 
@@ -64,7 +64,7 @@ def after(config: Config, settings: dict[str, Any], path: Path) -> Config:
     sides: dict[str, dict[str, Any]] = {"training": {}, "objective": {}}
     for name, value in settings.items():
         section, _, rest = name.partition(".")
-        if name == "training.minutes":
+        if name in ("training.minutes", "training.epochs"):
             raise UserError("the number of steps is fixed by now", where=name, fix="write --set training.steps=N")
         if not any(name == known or name.startswith(f"{known}.") for known in (*FREE, *MAY)):
             raise UserError("cannot change within a run", where=name, fix=f"train anew with --from {path}")
@@ -131,14 +131,14 @@ def forget_time(folder: RunFolder) -> None:
 def rates(old: Training, plan: Plan, new: Training, step: int) -> list[str]:
     """How the rate goes on from here, before and after the change; nothing where it goes on as it was."""
     before, now = plan.total(step), new.steps or 1
-    full_before, full_now = (getattr(one.optimizer, "rate", 0.0) for one in (old, new))
+    full_before, full_now = (getattr(one.optimizer, "lr", 0.0) for one in (old, new))
     here = [full_before * plan.factor(old.schedule, min(step, before - 1)),
             full_now * new.schedule.factor(min(step, now - 1), now)]  # fmt: skip
     if here[0] == here[1] and before == now:
         return []
     kind = type(new.schedule).__name__.lower()
-    return [f"change   the {kind} schedule now ends at step {now:,} (was {before:,}): the rate at step {step:,} is "
-            f"{here[1]:.3g} (was {here[0]:.3g})"]  # fmt: skip
+    return [f"change   the {kind} schedule now ends at step {now:,} (was {before:,}): the learning rate at step "
+            f"{step:,} is {here[1]:.3g} (was {here[0]:.3g})"]  # fmt: skip
 
 
 def reopen(folder: RunFolder, config: Config, changes: list[str]) -> None:

@@ -10,6 +10,7 @@ from anyformer.data.settings import Data
 from anyformer.errors import UserError
 from anyformer.slots import Network
 from anyformer.spec import Spec
+from anyformer.tasks import find
 from anyformer.training.settings import Training
 from anyformer.training.setup.request import Request, changed
 
@@ -18,16 +19,17 @@ def refuse_idle(request: Request, prepared: Prepared) -> None:
     """Refuse settings of columns, images, sounds, words or series where the data has none of them."""
     if request.lenient:
         return
-    parts, task = prepared.preprocess.parts, prepared.task
+    parts, task = prepared.preprocess.parts, find(prepared.task)
+    read = {modality.settings for modality in prepared.preprocess.modalities}
     there = {
-        "data.pictures": "image" in parts or task == "detect", "data.sounds": "sound" in parts,
-        "data.series": task == "forecast", "data.words": prepared.tokenizer is not None,
-        "data.columns": "table" in parts or task in ("regress", "forecast"),
-        "training.class_weights": task == "classify", "training.patience": prepared.valid is not None,
+        "data.images": "data.images" in read, "data.audio": "data.audio" in read,
+        "data.series": "series" in parts, "data.tokenizer": prepared.tokenizer is not None,
+        "data.columns": "data.columns" in read or task.scales_numbers,
+        "training.class_weights": task.weighs_classes, "training.patience": prepared.valid is not None,
     }  # fmt: skip
     wanting = {
-        "data.pictures": "the data has no images", "data.sounds": "the data has no sounds",
-        "data.series": "only --task forecast cuts a series", "data.words": "the data has no text",
+        "data.images": "the data has no images", "data.audio": "the data has no sounds",
+        "data.series": "only --task forecast cuts a series", "data.tokenizer": "the data has no text",
         "data.columns": "the data has no columns of numbers or categories",
         "training.class_weights": "only classes have weights", "training.patience": "no rows validate",
     }  # fmt: skip

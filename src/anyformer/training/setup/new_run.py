@@ -22,23 +22,28 @@ from torch import nn
 from anyformer.checkpoints import store, tensors
 from anyformer.core.model import Seq2Seq
 from anyformer.core.streams import Streams
-from anyformer.data.prepare import prepare
+from anyformer.data.examples import Examples
+from anyformer.data.order import Order
 from anyformer.data.prepared import Given, Prepared
 from anyformer.data.preprocess import sizes as sizes_of
 from anyformer.data.reopen import keep
+from anyformer.data.sizes import Sizes
 from anyformer.embeds import Tokens
 from anyformer.errors import NoRoom, UserError
 from anyformer.extras import require
 from anyformer.inference.predictor import Predictor, load
+from anyformer.own_parts import modules_outside
 from anyformer.safe_read import digest
 from anyformer.safe_write import FULL, hold_lock, is_at, writing
 from anyformer.slots import Network
+from anyformer.tasks import Task, find
+from anyformer.tasks.network import longest
+from anyformer.tasks.prepare import prepare
 from anyformer.training.run.folder import CONFIG_FILE, LOCK_FILE, RunFolder, check_new, now
 from anyformer.training.settings import Config, Training
 from anyformer.training.setup.bf16_probe import check_bf16
-from anyformer.training.setup.defaults import default_objective, default_training
+from anyformer.training.setup.defaults import default_training
 from anyformer.training.setup.idle_settings import refuse_idle, refuse_overruled
-from anyformer.training.setup.network import Sizes, default_preset, fitted, longest
 from anyformer.training.setup.request import Request, changed
 
 Say = Callable[[str], None]
@@ -54,8 +59,8 @@ def create(request: Request, say: Say, device: torch.device, *, weights: bool = 
     Without `weights` those to start from stay where they are: no step can be made.
     """
     require("yaml", "the settings of a run need")
-    if request.task == "detect":
-        require("scipy", "detection needs")
+    if request.task is not None:
+        require_packages(find(request.task))
     name = run_name(request)
     path = request.out if request.out is not None else Path("runs") / name
     check_new(path)
@@ -93,6 +98,12 @@ def create(request: Request, say: Say, device: torch.device, *, weights: bool = 
     finally:
         folder.let_go()
     return RunFolder.open(path)
+
+
+def require_packages(task: Task) -> None:
+    """Refuse a task whose packages are not installed, before any work."""
+    for package in task.needs:
+        require(package, f"{task.title} needs")
 
 
 def claim_new(parent: Path) -> RunFolder:
@@ -163,20 +174,22 @@ def decide(
         given=brought(start),
         say=say,
     )
+    task = find(prepared.task)
+    require_packages(task)
     refuse_idle(request, prepared)
     keep(prepared, folder.cache)
-    sizes = Sizes(**sizes_of(prepared.preprocess, prepared.tokenizer))
+    sizes = Sizes.of(sizes_of(prepared.preprocess, prepared.tokenizer))
     gpu = device.type != "cpu"
-    spec, name = chosen_network(request, prepared.task, sizes, start, gpu=gpu)
+    spec, name = chosen_network(request, task, sizes, start, gpu=gpu)
     check_length(spec, sizes)
     rows = len(prepared.train)
-    training = default_training(prepared.task, sizes, rows, gpu=gpu, start=start is not None, seed=seed)
+    training = default_training(task, sizes, rows, gpu=gpu, start=start is not None, seed=seed)
     training = changed(training, request.section("training"), "training")
-    objective = default_objective(
-        prepared.task, sizes, getattr(prepared.preprocess.target, "counts", None), training.class_weights == "balanced"
-    )
+    target = prepared.preprocess.target
+    counts = None if target is None else target.label_counts()
+    objective = task.default_objective(sizes, counts, balanced=training.class_weights == "balanced")
     objective = changed(objective, request.section("objective"), "objective")
-    training = resolved(training, rows, device)
+    training = resolved(training, prepared.train, device)
     check_bf16(training, device)
     config = Config(
         task=prepared.task, data=settings, model=spec, objective=objective, training=training, preset=name,
@@ -187,8 +200,8 @@ def decide(
     how = f"from {request.start}" if start is not None else name
     say(f"model    {how}: {count / 1e6:.2f} M parameters, {described(spec)}")
     say(
-        f"training {optimizer_words(training)}, batch {training.batch}"
-        f"{'' if training.micro_batch == training.batch else f' in parts of {training.micro_batch}'}, "
+        f"training {optimizer_words(training)}, batch {training.batch_size}"
+        f"{'' if training.micro_batch_size == training.batch_size else f' in parts of {training.micro_batch_size}'}, "
         f"{training.precision} on {device}, seed {training.seed}"
     )
     return config, prepared
@@ -202,24 +215,23 @@ def brought(start: Predictor | None) -> Given:
 
 
 def chosen_network(
-    request: Request, task: str, sizes: Sizes, start: Predictor | None, *, gpu: bool
+    request: Request, task: Task, sizes: Sizes, start: Predictor | None, *, gpu: bool
 ) -> tuple[Network, str]:
     """The network's spec and the name it goes by."""
     changes = request.section("model")
     if start is not None:
         if request.preset is not None:
             raise UserError("both --preset and --from are given", where="--preset", fix="give one of them")
-        spec = adapted(start.spec, task, sizes, str(request.start))
+        spec = task.adapt_network(start.spec, str(request.start), sizes)
         return changed(spec, changes, "model"), Path(str(request.start)).name
-    if task == "lm" and changes.get("stack.causal") is False:
-        raise UserError("a language model reads from left to right", where="model.stack.causal", fix="leave it out")
+    task.check_changes(changes)
     if request.preset is None:
-        request = dataclasses.replace(request, preset=default_preset(task, sizes, gpu=gpu))
+        request = dataclasses.replace(request, preset=task.default_preset(sizes, gpu=gpu))
     base = request.network()
     name = request.preset if isinstance(request.preset, str) else OWN
     early = {path: value for path, value in changes.items() if path.startswith(("stack", "encoder", "decoder", "init"))}
     base = changed(base, early, "model")
-    spec = fitted(base, name, task, sizes)
+    spec = task.fit_network(base, name, sizes)
     late = {path: value for path, value in changes.items() if path not in early}
     refuse_overruled(request, changed(spec, early, "model"), spec, early)
     return changed(spec, late, "model"), name
@@ -231,32 +243,22 @@ def check_length(spec: Network, sizes: Sizes) -> None:
     limit = longest(spec) if not isinstance(spec, Streams) and isinstance(reader.embed, Tokens) else None
     if sizes.length is not None and limit is not None and limit < sizes.length:
         raise UserError(f"rows of up to {sizes.length} tokens do not fit the network's {limit} positions",
-                        where="model", fix=f"add --set data.words.length={limit}")  # fmt: skip
+                        where="model", fix=f"add --set data.tokenizer.max_length={limit}")  # fmt: skip
 
 
-def adapted(spec: Network, task: str, sizes: Sizes, name: str) -> Network:
-    """A trained network's spec with the head of the task; its vocabulary and positions stay as they are."""
-    if task == "detect":
-        return fitted(spec, name, task, sizes)
-    if isinstance(spec, Seq2Seq) or task == "lm":
-        made = fitted(spec, name, task, sizes)
-        if isinstance(spec, Seq2Seq) and isinstance(made, Seq2Seq):
-            return made.replace(encoder=spec.encoder, decoder=spec.decoder, head=spec.head or made.head)
-        return made.replace(embed=spec.embed, head=spec.head or made.head)  # type: ignore[attr-defined]
-    made = fitted(spec, name, task, sizes)
-    kept = "text" in sizes.parts and len(sizes.parts) == 1
-    return made.replace(embed=spec.embed) if kept else made  # type: ignore[attr-defined]
-
-
-def resolved(training: Training, rows: int, device: torch.device) -> Training:
-    """The settings with everything decided that does not need a clock."""
-    batch = min(training.batch or 32, rows)
+def resolved(training: Training, examples: Examples, device: torch.device) -> Training:
+    """The settings with everything decided that does not need a clock; epochs become steps."""
+    batch = min(training.batch_size or 32, len(examples))
+    steps = training.steps
+    if training.epochs is not None:
+        steps = max(1, round(training.epochs * Order.of(examples, batch, training.seed).steps))
     precision = training.precision
     if precision == "auto":
         precision = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
     return training.replace(
-        batch=batch, micro_batch=min(training.micro_batch or batch, batch), precision=precision,
-        workers=0 if training.workers is None else training.workers, keep=max(training.keep, training.average, 2),
+        steps=steps, epochs=None, batch_size=batch, micro_batch_size=min(training.micro_batch_size or batch, batch),
+        precision=precision, workers=0 if training.workers is None else training.workers,
+        keep=max(training.keep, training.average, 2),
     )  # fmt: skip
 
 
@@ -273,7 +275,7 @@ def described(spec: Any) -> str:
 
 def optimizer_words(training: Training) -> str:
     kind = type(training.optimizer).__name__
-    return f"{kind} at {training.optimizer.rate:g} ({type(training.schedule).__name__.lower()})"  # type: ignore[attr-defined]
+    return f"{kind} at {training.optimizer.lr:g} ({type(training.schedule).__name__.lower()})"  # type: ignore[attr-defined]
 
 
 def write_down(folder: RunFolder, request: Request, config: Config, prepared: Prepared, path: Path) -> None:
@@ -287,8 +289,15 @@ def write_down(folder: RunFolder, request: Request, config: Config, prepared: Pr
     folder.write_json("run.json", {
         "id": path.name, "status": "prepared", "task": config.task, "model": config.preset,
         "data": ", ".join(source_names(request.source)), "step": 0, "total": config.training.steps, "best_step": None,
-        "best": None, "started": now(), "finished": None, "seconds": 0.0, "reason": "", "device": request.device,
+        "best": None, "modules": modules_needed(config, prepared), "started": now(),
+        "finished": None, "seconds": 0.0, "reason": "", "device": request.device,
     })  # fmt: skip
+
+
+def modules_needed(config: Config, prepared: Prepared) -> list[str]:
+    """The modules outside the library whose parts a run uses: whoever opens it has to import them."""
+    parts = [part for spec in (config, prepared.preprocess) for _, part in spec.walk()]
+    return modules_outside([type(part) for part in (*parts, find(config.task))])
 
 
 def source_names(source: Any) -> list[str]:

@@ -11,14 +11,13 @@ from typing import Any
 
 from anyformer.data.settings import Data
 from anyformer.errors import UserError, did_you_mean
-from anyformer.objectives import OBJECTIVES
 from anyformer.safe_write import check_output_name
 from anyformer.slots import Network
 from anyformer.spec import Spec, children, fields_of, replace_in
+from anyformer.tasks import all_tasks, find
 from anyformer.training.settings import Training
 from anyformer.training.setup.setting_paths import is_setting, owners_of, suggestion
 
-TASKS = tuple(OBJECTIVES)
 LISTS = ("data.target", "data.inputs", "data.types", "data.split.valid_file", "data.split.test_file")
 
 
@@ -53,8 +52,7 @@ class Request:
 
     def check(self) -> None:
         """Refuse names that are nowhere, values that do not fit, and a place that cannot be written."""
-        if self.task is not None and self.task not in TASKS:
-            raise UserError(f"no task is called {self.task!r}", where="--task", fix=did_you_mean(self.task, TASKS))
+        task = None if self.task is None else find(self.task)
         for path in self.settings:
             if not is_setting(path):
                 raise UserError("no such setting", where=path[:100], fix=suggestion(path))
@@ -63,8 +61,8 @@ class Request:
             twice = [name for name in names if list(names).count(name) > 1] if isinstance(names, tuple | list) else []
             if twice:
                 raise UserError(f"{twice[0]!r} is given twice", where=path, fix="name it once")
-        if self.task == "lm" and self.settings.get("data.target"):
-            raise UserError("a language model has no target", where="data.target",
+        if task is not None and not task.has_target and self.settings.get("data.target"):
+            raise UserError(f"a {task.title} has no target", where="data.target",
                             fix="leave it out, or say --task classify")  # fmt: skip
         self.data()
         changed(Training(), self.section("training"), "training")
@@ -80,7 +78,7 @@ class Request:
     def check_objective(self) -> None:
         """The objective's settings must suit the task, or some task where none is named."""
         wanted = self.section("objective")
-        kinds = [OBJECTIVES[self.task]] if self.task else list(OBJECTIVES.values())
+        kinds = [task.objective for task in ([find(self.task)] if self.task else all_tasks())]
         problems: list[UserError] = []
         for kind in kinds if wanted else ():
             try:

@@ -1,4 +1,4 @@
-"""Names of settings: `training.batch`, `model.stack.depth`. Which there are, and which one a misspelt name meant."""
+"""Names of settings: `training.batch_size`, `model.stack.depth`. Which there are, and which one a slip meant."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from anyformer.core.model import Model, Seq2Seq
 from anyformer.core.streams import Streams
 from anyformer.data.settings import Data
 from anyformer.errors import did_you_mean, nearest, one_edit
-from anyformer.objectives import OBJECTIVES
+from anyformer.other_names import setting_called
 from anyformer.spec import Spec, fields_of, slots_in, subclasses
+from anyformer.tasks import all_tasks
 from anyformer.training.settings import Training
-from anyformer.training.setup.other_names import setting_called
 
 SECTIONS = ("data", "model", "objective", "training")
 WHOLE_SECTIONS = {
-    "data": "name one of its settings, such as data.words.length=256",
+    "data": "name one of its settings, such as data.tokenizer.max_length=256",
     "model": "name a model by --preset, or one of its settings, such as model.stack.depth=4",
-    "objective": "name one of its settings, such as objective.smoothing=0.1",
-    "training": "name one of its settings, such as training.batch=16",
+    "objective": "name one of its settings, such as objective.label_smoothing=0.1",
+    "training": "name one of its settings, such as training.batch_size=16",
 }
 DEEPEST = 6  # names one inside the other that are listed
 
@@ -30,7 +30,7 @@ def roots(section: str) -> list[type[Spec]]:
     if section == "model":
         return [Model, Seq2Seq, Streams]
     if section == "objective":
-        return list(OBJECTIVES.values())
+        return [task.objective for task in all_tasks()]
     known: dict[str, list[type[Spec]]] = {"data": [Data], "training": [Training]}
     return known.get(section, [])
 
@@ -99,14 +99,18 @@ def suggestion(path: str) -> str:
     """The setting that a misspelt path meant, as a closing half-sentence.
 
     >>> suggestion("training.bach"), suggestion("batch"), suggestion("trainig.steps")
-    ("did you mean 'training.batch'?", "did you mean 'training.batch'?", "did you mean 'training.steps'?")
+    ("did you mean 'training.batch_size'?", "did you mean 'training.batch_size'?", "did you mean 'training.steps'?")
+    >>> suggestion("data.words.kind")
+    "did you mean 'data.tokenizer.kind'?"
     """
     if path.strip(".") in SECTIONS:
         return WHOLE_SECTIONS[path.strip(".")]
     known = setting_paths()
     parent, _, last = path.rpartition(".")
     last = last.lower()
-    near = next((name for name in known if one_edit(path, name)), None) or setting_called(last)
+    near = next((name for name in known if one_edit(path, name)), None) or setting_called(path.lower())
+    renamed = f"{setting_called(parent)}.{last}"
+    near = renamed if near is None and renamed in known else near
     if near is None:  # a last name without its section, or with another one
         same = [name for name in known if name.rpartition(".")[2] == last]
         near = (nearest(path, same) or same[0]) if same else None

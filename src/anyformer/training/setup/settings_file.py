@@ -1,4 +1,4 @@
-"""Settings as people write them: a YAML file of sections, or words like `training.batch=16`."""
+"""Settings as people write them: a YAML file of sections, or words like `training.batch_size=16`."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Written:
 
 
 def parsed(words: list[str], where: str = "--set") -> dict[str, Any]:
-    """`training.batch=16` and the like as paths and values; values are read as YAML.
+    """`training.batch_size=16` and the like as paths and values; values are read as YAML.
 
-    >>> parsed(["training.batch=16", "training.ema=null"])
-    {'training.batch': 16, 'training.ema': None}
+    >>> parsed(["training.batch_size=16", "training.ema=null"])
+    {'training.batch_size': 16, 'training.ema': None}
     """
     if not words:
         return {}
@@ -43,7 +43,9 @@ def parsed(words: list[str], where: str = "--set") -> dict[str, Any]:
     for word in words:
         path, equals, text = word.partition("=")
         if not equals or not path.strip():
-            raise UserError(f"{word[:80]!r} does not say path=value", where=where, fix="write --set training.batch=16")
+            raise UserError(
+                f"{word[:80]!r} does not say path=value", where=where, fix="write --set training.batch_size=16"
+            )
         try:
             found[path.strip()] = number(yaml.safe_load(text))
         except (yaml.YAMLError, RecursionError, ValueError):

@@ -1,4 +1,4 @@
-"""The column of recordings of a frame: decoded once into one long array, each clip from where the last one ended."""
+"""Recordings that a column names: decoded once into one long array, each clip from where the last one ended."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ import torch
 
 from anyformer.data.audio.decoding import Head, Recording, look_at, read_sound, resample, resampled_length
 from anyformer.data.columns.cells import texts
-from anyformer.data.columns.fitted import Sound
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.examples import Draw
 from anyformer.data.frame import Frame
 from anyformer.data.prepared import Say
-from anyformer.data.settings import Sounds
+from anyformer.data.settings import AudioSettings
 from anyformer.embeds.mel import bands, log_mel
 from anyformer.errors import UserError
 
@@ -26,14 +25,12 @@ NAME = "samples"
 LOUDEST = 32767  # samples are kept in 16 bits
 LONGEST = 10.24  # seconds, where nothing is said
 CLIPS = 200  # that say how loud the training clips are
-UNREADABLE = "the recording cannot be read"
 
 
 @dataclass
-class Heard:
+class Clips:
     """What became of a column of recordings."""
 
-    column: str
     rate: int
     samples: int  # of the longest clip
     there: np.ndarray  # (N,): decoded
@@ -42,12 +39,11 @@ class Heard:
     first: str = ""  # the first that cannot be read, and why
 
 
-def decode_sounds(
-    frame: Frame, column: str, settings: Sounds, arrays: Arrays, *, fitted: Sound | None, say: Say,
-    bad: Literal["skip", "error"],
-) -> Heard:  # fmt: skip
-    """Decode every recording into `arrays["samples"]`; `fitted` says rate and length, else most clips do."""
-    folder = Path(frame.sources[0].path).parent if frame.sources and frame.sources[0].path else Path()
+def decode_clips(
+    frame: Frame, column: str, settings: AudioSettings, arrays: Arrays, *, say: Say, bad: Literal["skip", "error"]
+) -> Clips:  # fmt: skip
+    """Decode every recording into `arrays["samples"]`, at the rate that most have."""
+    folder = frame.folder
     heads: list[tuple[Path, Head] | None] = []
     broken, first = np.zeros(len(frame), bool), ""
     for row, name in enumerate(texts(frame.column(column))):
@@ -62,7 +58,7 @@ def decode_sounds(
     if not known:
         raise UserError("no recording can be read" if first else "no recording is named", where=column,
                         fix=f"the first is {first}"[:220] if first else "give WAV files")  # fmt: skip
-    rate, most = shape(known, settings, fitted)
+    rate, most = shape(known, settings)
     lengths = [0 if entry is None else stored_length(entry[1], rate, most) for entry in heads]
     starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     room = arrays.room(NAME, (int(starts[-1]),), np.int16)
@@ -85,25 +81,27 @@ def decode_sounds(
     there = np.array([entry is not None for entry in heads]) & ~broken
     tell(known, rate, most, say)
     same = np.unique(np.array(marks), return_inverse=True)[1].reshape(-1)
-    return Heard(column, rate, most, there, broken, same, first)
+    return Clips(rate, most, there, broken, same, first)
 
 
-def decode_new_sounds(frame: Frame, column: Sound, arrays: Arrays) -> tuple[np.ndarray, dict[int, UserError]]:
+def decode_new_clips(
+    frame: Frame, column: str, arrays: Arrays, *, rate: int, most: int
+) -> tuple[np.ndarray, dict[int, UserError]]:  # fmt: skip
     """Decode recordings for a model that knows their rate: which rows have one, and why others cannot be read."""
-    folder = Path(frame.sources[0].path).parent if frame.sources and frame.sources[0].path else Path()
+    folder = frame.folder
     clips, starts = arrays.growing(NAME, np.int16), [0]
     there = np.zeros(len(frame), bool)
     unread: dict[int, UserError] = {}
-    for row, cell in enumerate(frame.column(column.name).to_pylist()):
+    for row, cell in enumerate(frame.column(column).to_pylist()):
         stored = np.zeros(0, np.int16)
         if cell:
             recording = cell if isinstance(cell, bytes) else folder / cell
             try:
-                stored = clip_of(recording, look_at(recording), column.rate or 1, column.samples or 1)
+                stored = clip_of(recording, look_at(recording), rate, most)
                 there[row] = True
             except UserError as error:
                 named = "the recording" if isinstance(cell, bytes) else f"{cell[-120:]!r}"
-                unread[row] = UserError(f"{named} {error.what}", where=column.name, fix=error.fix)
+                unread[row] = UserError(f"{named} {error.what}", where=column, fix=error.fix)
         clips.add(stored)
         starts.append(starts[-1] + len(stored))
     clips.close()
@@ -130,11 +128,9 @@ def placed(error: UserError, frame: Frame, row: int) -> UserError:
     return UserError(error.what, where=f"{frame.place(row)} ({error.where})", fix=error.fix)
 
 
-def shape(heads: list[Head], settings: Sounds, fitted: Sound | None) -> tuple[int, int]:
+def shape(heads: list[Head], settings: AudioSettings) -> tuple[int, int]:
     """Samples a second and samples of the longest clip."""
-    if fitted is not None and fitted.rate and fitted.samples:
-        return fitted.rate, fitted.samples
-    rate = settings.rate or Counter(head.rate for head in heads).most_common(1)[0][0]
+    rate = settings.sample_rate or Counter(head.rate for head in heads).most_common(1)[0][0]
     seconds = np.array([head.samples / head.rate for head in heads])
     usual = min(float(seconds.max()), 1.5 * float(np.quantile(seconds, 0.95)), LONGEST)
     return rate, max(1, round((settings.seconds or usual) * rate))
@@ -170,10 +166,10 @@ def spectra(arrays: Arrays, clip: int, rate: int) -> torch.Tensor:
     wave = torch.from_numpy(arrays[NAME][starts[clip] : starts[clip + 1]].astype(np.float32) / LOUDEST)
     if len(wave) < window:
         return torch.zeros(bands(rate), 0, dtype=torch.float64)
-    return log_mel(wave[None], rate=rate, mels=bands(rate), window=window, hop=hop)[0].double()
+    return log_mel(wave[None], sample_rate=rate, mels=bands(rate), window=window, hop=hop)[0].double()
 
 
-def summaries(arrays: Arrays, at: np.ndarray, rate: int) -> np.ndarray:
+def clip_spectra(arrays: Arrays, at: np.ndarray, rate: int) -> np.ndarray:
     """Mean and deviation of each band over a clip, (N, 2 bands): what a simple learner is given; nan where none is."""
     kept = arrays["sounded"][at] if "sounded" in arrays else at
     rows = []
@@ -197,7 +193,9 @@ def waves(arrays: Arrays, at: np.ndarray, samples: int) -> tuple[torch.Tensor, t
     return torch.from_numpy(found), torch.from_numpy(lengths)
 
 
-def varied(sound: torch.Tensor, lengths: torch.Tensor, rows: np.ndarray, draw: Draw, settings: Sounds) -> torch.Tensor:
+def varied(
+    sound: torch.Tensor, lengths: torch.Tensor, rows: np.ndarray, draw: Draw, settings: AudioSettings
+) -> torch.Tensor:
     """Each clip a little earlier or later and a little louder or softer, by the row and the epoch alone."""
     found = sound.clone()
     for at, row in enumerate(rows.tolist()):

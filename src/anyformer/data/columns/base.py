@@ -1,0 +1,266 @@
+"""The contract of a kind of column. Whatever the library wants to know about a column, it asks here.
+
+A kind is a subclass of `Column` in one file, and exists because that file was imported. It says how a column of its
+kind is recognised, what is fitted on the training rows and saved in preprocess.json, how cells become arrays, what one
+cell of a new row may be, and which `Modality` brings it into the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+
+from anyformer.data.columns.cells import coded, is_list, texts, worded
+from anyformer.data.columns.convert import MISSING, is_words
+from anyformer.data.columns.modality import Encoding, Modality
+from anyformer.data.columns.values import is_none, own_value, shown
+from anyformer.errors import UserError
+from anyformer.spec import Spec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from anyformer.data.columns.look import Facts, Scan
+    from anyformer.data.columns.parsed import Parsed
+    from anyformer.data.datasets.arrays import Arrays
+    from anyformer.data.frame import Frame
+    from anyformer.data.images.preprocessing import ImageSteps
+    from anyformer.data.prepared import Given, Say
+    from anyformer.data.settings import Columns, Data
+
+Values = Any  # what a kind reads its cells as: an array (N, ...), or the Arrow column itself
+ParsedCells = tuple[Any, dict[int, UserError]]  # an Arrow array, and the rows whose cell cannot be read
+
+
+class Column(Spec, slot=True):
+    """One input column as it was found in the training rows; its class is its kind, its fields are what was fitted."""
+
+    kind: ClassVar[str] = ""  # its name on the command line: --types age=number
+    noun: ClassVar[str] = "a value"  # one cell, in messages
+    modality: ClassVar[type[Modality]] = Modality
+    rank: ClassVar[int] = 0  # kinds are asked in this order whether a column is theirs; those from outside come first
+    by_name: ClassVar[bool] = True  # whether --types may name it
+    is_text: ClassVar[bool] = False  # whether a tokenizer reads it
+    is_time: ClassVar[bool] = False  # whether its cells are moments
+    is_number: ClassVar[bool] = False  # whether its cells are numbers
+    needed: ClassVar[bool] = False  # whether a row that consists of it alone cannot do without it
+    file_unit: ClassVar[str | None] = None  # what a row of a folder of its files is called, where cells name files
+
+    name: str
+
+    # ------------------------------------------------------------ recognised by looking
+
+    @classmethod
+    def recognise(cls, seen: Scan) -> Facts | None:
+        """The facts of a column that is of this kind, or None; why it nearly is goes into `seen.hint`."""
+        return None
+
+    @classmethod
+    def fitting_cells(cls, column: pa.ChunkedArray, facts: Facts) -> tuple[int, str]:
+        """How many cells of a column whose kind was asked for fit it, and the form they are written in."""
+        return facts.rows - facts.missing, ""
+
+    @classmethod
+    def describe(cls, facts: Facts) -> str:
+        """What is known of a column, shortly, for the list of columns."""
+        return facts.reason
+
+    # ------------------------------------------------------------ training rows
+
+    @classmethod
+    def read(cls, cells: pa.ChunkedArray, form: str = "") -> Values:
+        """The cells as `fit` and `encode` take them; an array is kept on disk. None where nothing is fitted on them."""
+        return None
+
+    @classmethod
+    def marks(cls, parsed: Parsed, name: str, form: str) -> np.ndarray | None:
+        """Whole numbers (N,), equal where cells say the same; None where only the files they name can tell."""
+        return coded(parsed.frame.column(name))[0]
+
+    @classmethod
+    def fit(cls, name: str, values: Values, settings: Columns, *, seed: int = 0, form: str = "") -> Self:
+        """The column as the training rows have it."""
+        return cls(name=name)
+
+    def read_from(self, parsed: Parsed) -> Values:
+        """The cells of all rows as `encode` takes them."""
+        return parsed.values(type(self), self.name)
+
+    def as_texts(self, cells: pa.ChunkedArray) -> list[str]:
+        """The cells as texts that a tokenizer is trained on."""
+        return texts(cells)
+
+    def encode(self, values: Values) -> np.ndarray:
+        """The rows as numbers, (N,) or (N, ...)."""
+        raise NotImplementedError
+
+    def lost(self, encoded: np.ndarray) -> np.ndarray:
+        """Which encoded rows (N,) stand for a missing cell."""
+        return np.isnan(encoded.reshape(len(encoded), -1)[:, 0])
+
+    def note_unknown(self, work: Encoding, encoded: np.ndarray, *, refused: bool) -> None:
+        """Count cells whose value training did not have, naming the first; refuse them where that was asked for."""
+
+    # ------------------------------------------------------------ new rows
+
+    def parse_cells(self, cells: pa.ChunkedArray, *, known: bool = False) -> ParsedCells:
+        """A column of a table. What has a type of its own may be read all at once; still no cell sees another.
+
+        `known` refuses values that training did not have.
+        """
+        return self.parse_values(cells.to_pylist(), known=known)
+
+    def parse_values(self, values: Sequence[Any], *, known: bool = False) -> ParsedCells:
+        """Values of any type, each read by itself."""
+        made: list[Any] = []
+        bad: dict[int, UserError] = {}
+        for row, value in enumerate(values):
+            value = own_value(value)
+            try:
+                made.append(None if self.is_missing(value) else self.parse_value(value))
+            except UserError as error:
+                bad[row] = error
+                made.append(None)
+        return self.arrow(made, bad), bad
+
+    def parse_value(self, value: Any) -> Any:
+        """One value that is there, as the column holds it; a `UserError` where it is none."""
+        raise NotImplementedError
+
+    def arrow(self, values: list[Any], bad: dict[int, UserError]) -> pa.Array:
+        """Parsed values as an Arrow array."""
+        import pyarrow as pa
+
+        return pa.array(values, pa.string())
+
+    def is_missing(self, value: Any) -> bool:
+        """Whether a cell holds nothing, as training takes it."""
+        return is_none(value) or (isinstance(value, str) and value.strip() in MISSING)
+
+    def wrong(self, value: Any) -> UserError:
+        """The error of a cell that cannot be read."""
+        return UserError(f"{shown(value)} is not {self.noun}", where=self.name, fix=f"give {self.noun}")
+
+    @classmethod
+    def files_in(cls, paths: Sequence[Path]) -> list[str] | None:
+        """The cells that files and folders without labels stand for, where this is all a model reads."""
+        return None
+
+    # ------------------------------------------------------------ requests and reports
+
+    @property
+    def request_noun(self) -> str:
+        """One cell of a request, in messages."""
+        return self.noun
+
+    def from_request(self, value: Any) -> Any:
+        """A cell that a client sent, within bounds and unpacked; `parse_value` reads it. No file is ever opened."""
+        return value
+
+    def example(self) -> Any:
+        """A value that a request may have."""
+        raise NotImplementedError
+
+    def show(self, value: Any) -> str:
+        """A cell in a report."""
+        return " ".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
+
+
+class FileColumn(Column, slot=True):
+    """Cells that name files, or are the bytes of files: decoded once, before rows are split, into arrays."""
+
+    unreadable: ClassVar[str]  # why a row is left out whose file cannot be read
+    plural: ClassVar[str]
+    needed: ClassVar[bool] = True
+
+    @classmethod
+    def marks(cls, parsed: Parsed, name: str, form: str) -> np.ndarray | None:
+        return None
+
+    @classmethod
+    def describe(cls, facts: Facts) -> str:
+        return ""
+
+    @classmethod
+    def decode(
+        cls, frame: Frame, name: str, settings: Data, arrays: Arrays, *, given: Given, say: Say
+    ) -> Decoded:  # fmt: skip
+        """Decode the file of every row into the arrays."""
+        raise NotImplementedError
+
+    def settle(self, decoded: Decoded, arrays: Arrays, kept: np.ndarray, train: np.ndarray) -> FileColumn:
+        """Note which decoded rows were `kept`; the column with what those to `train` on say."""
+        raise NotImplementedError
+
+    def parse_cells(self, cells: pa.ChunkedArray, *, known: bool = False) -> ParsedCells:
+        import pyarrow as pa
+
+        kind = cells.type
+        if not (is_words(kind) or pa.types.is_binary(kind)):
+            return super().parse_cells(cells, known=known)
+        return pa.compute.if_else(pa.array(absent(cells)), pa.scalar(None, kind), cells.combine_chunks()), {}
+
+    def is_missing(self, value: Any) -> bool:
+        return is_none(value) or (isinstance(value, str | bytes) and not value)
+
+    def arrow(self, values: list[Any], bad: dict[int, UserError]) -> pa.Array:
+        """Paths as they are; where the bytes of some files are given, those of all."""
+        import pyarrow as pa
+
+        if not any(isinstance(value, bytes) for value in values):
+            return pa.array(values, pa.string())
+        for row, value in enumerate(values):
+            if isinstance(value, str):
+                try:
+                    with open(value, "rb") as file:
+                        values[row] = file.read()
+                except OSError as error:
+                    what = f"{value[-120:]!r} cannot be read ({error.strerror or error})"
+                    bad[row] = UserError(what, where=self.name, fix="check the path")
+                    values[row] = None
+        return pa.array(values, pa.binary())
+
+
+@dataclass
+class Decoded:
+    """What became of a column of files."""
+
+    column: FileColumn  # with what the files say, such as their size
+    there: np.ndarray  # (N,): decoded
+    broken: np.ndarray  # (N,): named, but cannot be read
+    same: np.ndarray  # (N,): equal numbers for equal contents
+    first: str = ""  # the first that cannot be read, and why, where its row does not say it
+    steps: ImageSteps | None = None  # how a new image is prepared
+
+
+# ---------------------------------------------------------------- cells of new rows that have a type of their own
+
+
+def is_scalar(kind: pa.DataType) -> bool:
+    """Whether an Arrow type is text, a number or a truth."""
+    from pyarrow import types
+
+    return bool(is_words(kind) or types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
+
+
+def absent(cells: pa.ChunkedArray) -> np.ndarray:
+    """Which cells of a typed column hold nothing."""
+    if is_words(cells.type):
+        return worded(cells).is_null().to_numpy()
+    return cells.is_null(nan_is_null=True).to_numpy()
+
+
+def empty(frame: Frame, name: str) -> np.ndarray:
+    """Which cells of a frame's column hold nothing."""
+    import pyarrow.compute as pc
+
+    column = frame.column(name)
+    if is_list(column.type):
+        return pc.fill_null(pc.equal(pc.list_value_length(column), 0), True).to_numpy()
+    if str(column.type) in ("binary", "large_binary"):
+        return column.is_null().to_numpy()
+    return worded(column).is_null().to_numpy()

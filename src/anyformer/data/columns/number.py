@@ -1,0 +1,177 @@
+"""Columns of numbers."""
+
+from __future__ import annotations
+
+import math
+import re
+import zlib
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+import torch
+
+from anyformer.data.columns.base import ParsedCells, Values, absent, is_scalar
+from anyformer.data.columns.cells import LARGEST, bounded
+from anyformer.data.columns.convert import NUMBER, numbers
+from anyformer.data.columns.table import TableColumn
+from anyformer.errors import UserError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from anyformer.data.columns.look import Facts, Scan
+    from anyformer.data.columns.parsed import Parsed
+    from anyformer.data.frame import Frame
+    from anyformer.data.settings import Columns
+
+NOISE = 1e-3  # of a column's deviation: ties drawn apart before quantiles are taken, as FT-Transformer's authors do
+EDGE = 1e-7  # a value at the end of the training range stands at this quantile
+WRITTEN_NUMBER = re.compile(NUMBER, re.ASCII)
+COMMAS = r"^[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?$|^[+-]?\d+,\d+$"
+SPAN = re.compile(r"from (\S+) to ([^\s;]+)")
+
+
+class Number(TableColumn):
+    """A number, scaled: through the quantiles of the training rows to a normal distribution, or by mean and deviation.
+
+    What is not there stays nan. Beyond the range of the training rows the quantile scale does not go on.
+    """
+
+    kind: ClassVar[str] = "number"
+    noun: ClassVar[str] = "a number"
+    rank: ClassVar[int] = 10
+    is_number: ClassVar[bool] = True
+
+    scale: Literal["quantile", "standard", "none"] = "quantile"
+    mean: float = 0.0
+    deviation: float = 1.0
+    quantiles: tuple[float, ...] | None = None
+
+    def check(self) -> None:
+        if self.deviation <= 0:
+            raise UserError(f"deviation {self.deviation} is not above 0", where=f"column {self.name}", fix="fit again")
+        if self.quantiles is not None and (len(self.quantiles) < 2 or list(self.quantiles) != sorted(self.quantiles)):
+            raise UserError("quantiles do not rise", where=f"column {self.name}", fix="fit again")
+
+    @classmethod
+    def recognise(cls, seen: Scan) -> Facts | None:
+        """Cells that are numbers, unless they only count the rows."""
+        if seen.holds == "words" and not (seen.maybe_number and seen.numeric):
+            if seen.all_match(COMMAS):
+                seen.hint = "; look like numbers written with commas"
+            return None
+        if seen.holds not in ("words", "numbers"):
+            return None
+        odd = seen.known - seen.numeric
+        if seen.whole and not odd and seen.known == seen.rows > 1:
+            counts = seen.step_one and (seen.named_id or seen.rows >= 20)
+            if counts or (seen.named_id and seen.all_differ()):
+                return seen.id_of(cls.kind)
+        reason = f"{'whole numbers' if seen.whole else 'numbers'} from {seen.low:g} to {seen.high:g}"
+        if odd:
+            reason += f"; {odd:,} cells are none and count as missing"
+        return seen.made(cls.kind, reason, odd=odd)
+
+    @classmethod
+    def fitting_cells(cls, column: pa.ChunkedArray, facts: Facts) -> tuple[int, str]:
+        return int(np.count_nonzero(~np.isnan(numbers(column)))), ""
+
+    @classmethod
+    def describe(cls, facts: Facts) -> str:
+        span = SPAN.search(facts.reason)
+        return f"{span[1]}..{span[2]}" if span else facts.reason
+
+    @classmethod
+    def read(cls, cells: pa.ChunkedArray, form: str = "") -> Values:
+        return numbers(cells)
+
+    @classmethod
+    def marks(cls, parsed: Parsed, name: str, form: str) -> np.ndarray | None:
+        values = parsed.values(cls, name) + 0.0  # one zero, not two
+        return np.where(np.isnan(values), np.nan, values).view(np.int64)
+
+    @classmethod
+    def fit(cls, name: str, values: Values, settings: Columns, *, seed: int = 0, form: str = "") -> Number:
+        """The scale of a column's training rows."""
+        values = values if isinstance(values, np.ndarray) else numbers(values)
+        values = bounded(values[np.isfinite(values)])
+        if settings.scale == "none" or len(values) == 0:
+            return cls(name=name, scale="none")
+        mean, deviation = float(values.mean()), float(values.std())
+        if deviation <= abs(mean) * 1e-14:  # one value, or rounding around one
+            return cls(name=name, scale="standard", mean=mean)
+        if settings.scale == "standard":
+            return cls(name=name, scale="standard", mean=mean, deviation=deviation)
+        # The noise follows from the order of the numbers: neither the column's name nor its unit changes anything.
+        ranks = np.unique(values, return_inverse=True)[1].astype(np.int64)
+        draw = np.random.default_rng((seed, zlib.crc32(ranks.tobytes())))
+        noisy = values + NOISE * deviation * draw.standard_normal(len(values))
+        return cls(name=name, mean=mean, deviation=deviation, quantiles=quantiles(noisy))
+
+    def encode(self, values: Values) -> np.ndarray:
+        """Scaled numbers (N,), nan where there is none."""
+        values = bounded(values if isinstance(values, np.ndarray) else numbers(values))
+        if self.scale == "standard":
+            values = (values - self.mean) / self.deviation
+        elif self.quantiles is not None:
+            values = normal(values, np.asarray(self.quantiles))
+        return np.clip(values, -LARGEST, LARGEST).astype(np.float32)
+
+    def features(self, frame: Frame) -> np.ndarray:
+        return numbers(frame.column(self.name))
+
+    def parse_cells(self, cells: pa.ChunkedArray, *, known: bool = False) -> ParsedCells:
+        import pyarrow as pa
+
+        if not is_scalar(cells.type):
+            return super().parse_cells(cells, known=known)
+        values = numbers(cells)
+        odd = np.isinf(cells.to_numpy()) if pa.types.is_floating(cells.type) else np.isnan(values) & ~absent(cells)
+        bad = {row: self.wrong(cells[row].as_py()) for row in np.flatnonzero(odd).tolist()}
+        return pa.array(values, from_pandas=True), bad
+
+    def parse_value(self, value: Any) -> float:
+        if isinstance(value, str):
+            text = value.strip()
+            if not WRITTEN_NUMBER.fullmatch(text):
+                raise self.wrong(value)
+            value = float(text)
+        if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+            raise self.wrong(value)
+        try:
+            found = float(value)
+        except OverflowError:
+            raise self.wrong(value) from None
+        if not math.isfinite(found):
+            raise self.wrong(value)
+        return found
+
+    def arrow(self, values: list[Any], bad: dict[int, UserError]) -> pa.Array:
+        import pyarrow as pa
+
+        return pa.array(values, pa.float64())
+
+    def example(self) -> float:
+        return round(self.mean, 3)
+
+
+def quantiles(values: np.ndarray) -> tuple[float, ...]:
+    """Evenly spaced quantiles of the values, one for 30 rows, 10 to 1000 of them."""
+    count = max(min(len(values) // 30, 1000), 10)
+    found = np.percentile(values, np.linspace(0, 100, count))
+    return tuple(float(value) for value in np.maximum.accumulate(found))
+
+
+def normal(values: np.ndarray, marks: np.ndarray) -> np.ndarray:
+    """Values to their place in a normal distribution by the quantiles `marks`; equal marks share their middle."""
+    shares = np.linspace(0, 1, len(marks))
+    known = values[~np.isnan(values)]
+    place = np.interp(known, marks, shares)
+    if (np.diff(marks) <= 0).any():
+        place = 0.5 * (place - np.interp(-known, -marks[::-1], -shares[::-1]))
+    place = np.where(known >= marks[-1], 1.0, place)
+    place = np.clip(np.where(known <= marks[0], 0.0, place), EDGE, 1 - EDGE)
+    found = np.full(values.shape, np.nan)
+    found[~np.isnan(values)] = torch.special.ndtri(torch.from_numpy(place)).numpy()
+    return found

@@ -1,0 +1,122 @@
+"""The table of a row: numbers and categories of all columns that are kept as such."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+
+from anyformer.data.columns.base import Column
+from anyformer.data.columns.modality import Encoding, Modality, ModalityInputs
+from anyformer.data.habit import Habit
+from anyformer.embeds.table import Table
+from anyformer.slots import Embed
+
+if TYPE_CHECKING:
+    from anyformer.data.datasets.rows import RowExamples
+    from anyformer.data.examples import Draw
+    from anyformer.data.frame import Frame
+    from anyformer.data.preprocess import Preprocess
+    from anyformer.data.sizes import Sizes
+
+
+class TableModality(Modality):
+    """Numbers (N, F) and categories (N, K), each column a token of its own."""
+
+    name: ClassVar[str] = "table"
+    rank: ClassVar[int] = 20
+    embeds: ClassVar[tuple[type[Embed], ...]] = (Table,)
+    presets: ClassVar[tuple[str, ...]] = ("ft-transformer", "ft-transformer")
+    plural: ClassVar[str] = "tables"
+    habit: ClassVar[Habit | None] = Habit(
+        epochs=100, batch_size=256, lr=5e-4, weight_decay=1e-5, gpu_batch_size=256, gpu_lr=3e-4, patience=40
+    )
+    settings: ClassVar[str] = "data.columns"
+    in_double: ClassVar[bool] = True
+
+    columns: tuple[TableColumn, ...]
+
+    def encode(self, work: Encoding, preprocess: Preprocess) -> Preprocess:
+        rows = len(work.frame)
+        if self.numbers:
+            room = work.arrays.room("numbers", (rows, self.numbers), np.float32)
+            at = 0
+            for column in self.of_numbers:
+                made = column.encode(column.read_from(work.parsed)).reshape(rows, -1)
+                room[:, at : at + made.shape[1]] = made
+                at += made.shape[1]
+                work.counts.lost(work.frame, column.name, column.lost(made))
+            del room
+        if self.of_ids:
+            table = work.arrays.room("categories", (rows, len(self.of_ids)), np.int32)
+            for at, column in enumerate(self.of_ids):
+                made = column.encode(column.read_from(work.parsed))
+                table[:, at] = made
+                work.counts.lost(work.frame, column.name, column.lost(made))
+                column.note_unknown(work, made, refused=preprocess.unknown == "error")
+            del table
+        return preprocess
+
+    @property
+    def of_numbers(self) -> list[TableColumn]:
+        """The columns that give numbers, in the order of the file."""
+        return [column for column in self.columns if column.ids is None]
+
+    @property
+    def of_ids(self) -> list[TableColumn]:
+        """The columns that give the number of a value, in the order of the file."""
+        return [column for column in self.columns if column.ids is not None]
+
+    @property
+    def numbers(self) -> int:
+        """Numbers of a row, the parts of dates included."""
+        return sum(column.width for column in self.of_numbers)
+
+    def inputs(
+        self, examples: RowExamples, at: np.ndarray, chosen: np.ndarray, draw: Draw | None
+    ) -> ModalityInputs:  # fmt: skip
+        """Numbers (B, F) and categories (B, K), None where there are no such columns."""
+        arrays = examples.arrays
+        numbers = torch.from_numpy(arrays["numbers"][at]) if "numbers" in arrays else None
+        ids = torch.from_numpy(arrays["categories"][at].astype(np.int64)) if "categories" in arrays else None
+        return ModalityInputs((numbers, ids))
+
+    def sizes(self) -> dict[str, Any]:
+        return {"numbers": self.numbers, "categories": [column.ids for column in self.of_ids]}
+
+    @classmethod
+    def embed(cls, own: Embed | None, sizes: Sizes) -> Embed:
+        table = own if isinstance(own, Table) else Table(numbers=1)
+        categories = tuple(sizes.categories or ()) or None
+        return table.replace(numbers=sizes.numbers, categories=categories, missing=True)
+
+    def features(self, examples: RowExamples, frame: Frame) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        # By kind: a date behind the numbers, wherever it stands in the file.
+        raw = [column.features(frame) for column in sorted(self.of_numbers, key=lambda column: column.rank)]
+        if raw:
+            found["numbers"] = np.concatenate([values.reshape(len(frame), -1) for values in raw], 1).astype(np.float64)
+        if self.of_ids:
+            found["categories"] = np.asarray(examples.arrays["categories"][examples.rows])
+        return found
+
+
+class TableColumn(Column, slot=True):
+    """A column of the table: it encodes to numbers (N,) or (N, width), or to ids (N,) where it says how many."""
+
+    modality: ClassVar[type[Modality]] = TableModality
+
+    @property
+    def width(self) -> int:
+        """How many numbers a cell becomes."""
+        return 1
+
+    @property
+    def ids(self) -> int | None:
+        """How many different ids there are, where a cell becomes an id."""
+        return None
+
+    def features(self, frame: Frame) -> np.ndarray:
+        """The cells as numbers for a simple learner, unscaled, nan where there is none."""
+        raise NotImplementedError

@@ -1,0 +1,135 @@
+"""Rows as people give them: paths, tables, arrays, lists; and what is done about those that cannot be read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from anyformer.data.columns.cells import some
+from anyformer.data.files.tables import frame_of
+from anyformer.data.frame import Frame
+from anyformer.data.preprocess import Preprocess
+from anyformer.errors import UserError
+from anyformer.safe_write import scratch_folder
+
+OnBadRows = Literal["error", "skip"]
+ON_BAD_ROWS = ("error", "skip")
+TOLD = 5  # bad rows that are named one by one
+
+
+def given_rows(source: Any, preprocess: Preprocess, *, judged: bool = False) -> list[Any] | Frame:
+    """What was given as paths, as a table, or as a list of rows. A single object by column is one row."""
+    columns = preprocess.columns or ()
+    rows = given(source)
+    if is_files(rows):
+        assert isinstance(rows, list)
+        lone = columns[0] if len(columns) == 1 and not judged else None
+        # Images and recordings that nobody has labelled yet: files, or a folder of them.
+        inside = None if lone is None else lone.files_in(rows)
+        return rows if inside is None or lone is None else frame_of({lone.name: inside})
+    if isinstance(rows, np.ndarray):
+        if rows.ndim == 2 and len(columns) == rows.shape[1] > 1:
+            return frame_of({column.name: rows[:, at] for at, column in enumerate(columns)})
+        rows = list(rows) if rows.ndim else []
+    if isinstance(rows, Mapping):
+        rows = by_row(rows)
+    if not len(rows):
+        raise UserError("there are no rows", where="rows", fix="give at least one")
+    return rows
+
+
+def given(source: Any) -> Any:
+    """A list of paths, a table, an array, columns by name, or a list of rows."""
+    owner, kind = type(source).__module__.partition(".")[0], type(source).__name__
+    if isinstance(source, Path) or (isinstance(source, str) and names_path(source)):
+        return [Path(source)]
+    if isinstance(source, str | bytes):
+        raise UserError(f"rows are given as {kind} {source[:30]!r}, and it is no file", where="rows",
+                        fix="give a list of rows: [row]")  # fmt: skip
+    if isinstance(source, Frame | np.ndarray | Mapping):
+        return source
+    if owner == "torch":
+        return source.numpy(force=True)
+    if owner in ("pandas", "polars", "pyarrow"):
+        series = kind in ("Series", "ChunkedArray") or kind.endswith("Array")
+        return source.tolist() if series and owner == "pandas" else list(source) if series else frame_of(source)
+    if isinstance(source, Iterable):
+        return list(source)
+    raise UserError(f"rows are given as {kind}", where="rows", fix="give a list of rows, a table or a path")
+
+
+def names_path(text: str) -> bool:
+    """Whether a text is the name of something on disk."""
+    try:
+        return os.path.exists(text)
+    except ValueError:
+        return False
+
+
+def is_files(rows: Any) -> bool:
+    return isinstance(rows, list) and bool(rows) and all(isinstance(row, Path) for row in rows)
+
+
+def by_row(columns: Mapping[Any, Any]) -> list[Any] | Frame:
+    """Columns by name as a table; an object whose values are no lists is one row."""
+    if not any(is_column(cells) for cells in columns.values()):
+        return [columns]
+    plain = all(isinstance(cells, list | tuple) for cells in columns.values())
+    if not plain or len({len(cells) for cells in columns.values()}) > 1:
+        return frame_of(columns)
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def is_column(cells: Any) -> bool:
+    """Whether a value holds many cells."""
+    if type(cells).__module__.partition(".")[0] in ("pandas", "polars", "pyarrow"):
+        return True
+    return isinstance(cells, Sequence | np.ndarray) and not isinstance(cells, str | bytes)
+
+
+# ---------------------------------------------------------------- rows that cannot be read
+
+
+def report_bad(bad: Mapping[int, UserError], on_bad_rows: OnBadRows, say: Any) -> None:
+    """Refuse the first row that cannot be read, or tell which are skipped."""
+    if not bad:
+        return
+    first = next(iter(bad.values()))
+    if on_bad_rows == "error":
+        more = [f"{some(len(bad), 'row')} cannot be read: {ranges(list(bad))[:200]}"] if len(bad) > 1 else []
+        raise UserError(first.what, where=first.where, fix=first.fix, details=more)
+    say(f"skipped  {some(len(bad), 'row')} that cannot be read")
+    for error in list(bad.values())[:TOLD]:
+        say(f"skipped  {error.line}")
+    if len(bad) > TOLD:
+        say(f"skipped  and {len(bad) - TOLD:,} more: rows {ranges(list(bad)[TOLD:])}")
+
+
+def ranges(rows: Sequence[int]) -> str:
+    """Numbers counted from 1, those that follow each other as one.
+
+    >>> ranges([0, 1, 2, 6])
+    '1-3, 7'
+    """
+    parts: list[list[int]] = []
+    for row in rows:
+        if parts and parts[-1][1] == row:
+            parts[-1][1] = row + 1
+        else:
+            parts.append([row + 1, row + 1])
+    return ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in parts)
+
+
+@contextmanager
+def room_for(files: bool) -> Iterator[Path | None]:
+    """A folder for what is read from files, which may be more than memory holds; none for what is in memory already."""
+    if not files:
+        yield None
+        return
+    with scratch_folder() as folder:
+        yield folder

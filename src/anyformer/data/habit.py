@@ -1,0 +1,19 @@
+"""How data is usually trained when nobody says. Every value can be set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Habit:
+    """How one kind of data is usually trained."""
+
+    epochs: int
+    batch_size: int
+    lr: float
+    weight_decay: float
+    gpu_batch_size: int
+    gpu_lr: float
+    patience: int | None = None  # passes over the data without a better evaluation
+    layer_lr_decay: float = 1.0  # of each layer below the next

@@ -1,0 +1,454 @@
+"""Task: what a model is trained to do, its whole life from data to answer in one file.
+
+A task is a subclass with a `name`; that it is imported makes it known (`find`, `all_tasks`), here or in a module of
+your own. It has no state. Generic code (preparing data, training, evaluation, reports, prediction, serving, the command
+line) asks the task and never compares its name.
+
+Most tasks answer rows of a table: those are a `RowTask`, which needs a target, an objective, a head and a few lines on
+metrics and answers; the rest is inherited. `docs/how-to/own-task.md` walks through one.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from anyformer.data.columns.cells import coded
+from anyformer.data.columns.kinds import only_modality
+from anyformer.data.columns.look import Facts
+from anyformer.data.datasets.rows import RowExamples
+from anyformer.data.decision import Decision
+from anyformer.data.examples import Examples
+from anyformer.data.frame import Frame
+from anyformer.data.gather import Gathered
+from anyformer.data.given_rows import OnBadRows
+from anyformer.data.inputs import Input
+from anyformer.data.prepared import Given, Prepared, Say
+from anyformer.data.preprocess import Preprocess
+from anyformer.data.settings import Data
+from anyformer.data.sizes import Sizes
+from anyformer.data.targets import ABSENT, Target
+from anyformer.errors import UserError
+from anyformer.evaluation.answers import Answers
+from anyformer.evaluation.baseline_rows import Rows
+from anyformer.evaluation.baselines import Baseline
+from anyformer.evaluation.facts import digits, plain, short
+from anyformer.evaluation.metrics import MOST_NATS
+from anyformer.evaluation.raw_rows import raw_rows
+from anyformer.objectives import Objective
+from anyformer.own_parts import UnknownPart
+from anyformer.slots import Network
+from anyformer.tasks.habits import Habit, habit_for
+from anyformer.tasks.network import fit_row_network, preset_for_parts
+from anyformer.tasks.target_look import Match, TargetLook
+
+if TYPE_CHECKING:
+    from anyformer.tasks.evaluator import Evaluator
+
+WORST = 20  # rows of a report that were answered worst
+
+
+class Task:
+    """What a model is trained to do. The methods are in the order of a run's life."""
+
+    name: ClassVar[str] = ""  # on the command line: --task NAME
+    title: ClassVar[str] = ""  # for people, in reports: "classification"
+    objective: ClassVar[type[Objective]]
+    origin: ClassVar[str] = "table"  # what its files hold: table, text, sentences or pairs (see data.gather)
+    verb: ClassVar[str] = ""  # what its model does, for messages: "names classes"
+    needs: ClassVar[tuple[str, ...]] = ()  # optional packages that it cannot do without
+    has_target: ClassVar[bool] = True  # whether --target names something
+    writes_text: ClassVar[bool] = False  # whether `generate` runs its models
+    decodes: ClassVar[bool] = False  # whether a final evaluation writes texts, which takes long
+    counts_tokens: ClassVar[bool] = False  # whether speed is in tokens rather than rows
+    scales_numbers: ClassVar[bool] = False  # whether settings of number columns matter without such a column
+    gives_probabilities: ClassVar[bool] = False  # whether `predict_proba` has something to say
+    weighs_classes: ClassVar[bool] = False  # whether training.class_weights has an effect
+
+    # ------------------------------------------------------------ data
+
+    def recognise(self, paths: Sequence[Path] | None, settings: Data) -> str:
+        """Why these files are for this task where nobody named one; "" where they are not."""
+        return ""
+
+    def recognise_rows(self, frame: Frame, settings: Data) -> str:
+        """The same for a table that has been read and whose target nobody named."""
+        return ""
+
+    def prepare(
+        self, source: Any, settings: Data, *, seed: int, cache: Path, given: Given, say: Say, why: str = ""
+    ) -> Prepared:
+        """Files or Python data, ready to train on; `why` is how the task was recognised."""
+        raise NotImplementedError
+
+    def prepare_gathered(self, gathered: Gathered, settings: Data, *, cache: Path, say: Say, why: str) -> Prepared:
+        """The same for rows that were read already, of a task that recognises rows."""
+        raise NotImplementedError
+
+    def read_new_files(self, paths: Sequence[Path], settings: Data, cache: Path) -> Frame | None:
+        """Files of new rows that are not read like tables; None where they are."""
+        return None
+
+    # ------------------------------------------------------------ the model and its training
+
+    @abstractmethod
+    def default_preset(self, sizes: Sizes, *, gpu: bool) -> str:
+        """The preset where none is named."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def fit_network(self, spec: Network, name: str, sizes: Sizes) -> Network:
+        """A preset's spec with vocabulary, lengths, columns and head as the data needs them; `name` is for messages."""
+        raise NotImplementedError
+
+    def adapt_network(self, spec: Network, name: str, sizes: Sizes) -> Network:
+        """The spec of a trained network to start from, with the head of this task."""
+        return self.fit_network(spec, name, sizes)
+
+    def check_changes(self, changes: Mapping[str, Any]) -> None:
+        """Refuse changes of the network (`--set model.…`) that the task cannot live with."""
+
+    def habit(self, sizes: Sizes, *, start: bool) -> Habit:
+        """How such data is usually trained; `start` is whether there is a model to start from."""
+        return habit_for(sizes.parts, start=start)
+
+    def default_objective(self, sizes: Sizes, counts: Sequence[int] | None, *, balanced: bool) -> Objective:
+        """The objective where nothing is said; `counts` are training rows of each class."""
+        return self.objective()
+
+    def objective_of(self, preprocess: Preprocess) -> Objective:
+        """The objective for judging a trained model, of which no training settings are known."""
+        return self.objective()
+
+    def has_one_shape(self, sizes: Sizes) -> bool:
+        """Whether all batches have one shape, so that a step is compiled once."""
+        alone = only_modality(sizes.parts)
+        return alone is not None and alone.fixed_shape
+
+    def generation_config(self, objective: Objective, data: Prepared, spec: Network) -> dict[str, Any] | None:
+        """What `generate` does with the model unless told otherwise; None where it writes no text."""
+        return None
+
+    def write_sample(self, model: nn.Module, data: Prepared, *, seed: int) -> str | None:
+        """Something the model makes while it learns, to be kept in the run; None where nothing can be shown."""
+        return None
+
+    def next_command(self, run: Path) -> str:
+        """What a user would do with a finished run."""
+        return f"anyformer predict {run} new.csv -o out.csv"
+
+    # ------------------------------------------------------------ evaluation
+
+    @abstractmethod
+    def answer(
+        self, evaluator: Evaluator, model: nn.Module, examples: Examples, rows: np.ndarray, *, decode: bool
+    ) -> Answers:
+        """The model's answers for some rows beside the truth; `decode` also writes texts, which takes long."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def compute_metrics(self, answers: Answers) -> dict[str, float]:
+        """Every metric that is defined for these answers, the main one first; none without rows."""
+        raise NotImplementedError
+
+    def metrics(self, answers: Answers) -> dict[str, float]:
+        """The metrics, with those that came with the answers."""
+        return self.compute_metrics(answers) | answers.extra
+
+    def all_metrics(self, answers: Answers) -> dict[str, float]:
+        """The metrics and the loss; texts that were not written have a loss alone."""
+        found = self.metrics(answers) if answers.predicted is not None else {}
+        if answers.tokens:
+            found.setdefault("loss", answers.nats / answers.tokens)
+            found.setdefault("perplexity", math.exp(min(MOST_NATS, found["loss"])))
+        elif answers.losses is not None and len(answers.losses):
+            found.setdefault("loss", float(answers.losses.mean()))
+        return found
+
+    @abstractmethod
+    def main_metric(self, *, multi: bool = False, labels: Sequence[str] = ()) -> str:
+        """The metric the task is judged by."""
+        raise NotImplementedError
+
+    def selection_metric(self, *, multi: bool = False, labels: Sequence[str] = ()) -> str:
+        """The metric that chooses the best checkpoint, computed at every evaluation."""
+        return self.main_metric(multi=multi, labels=labels)
+
+    def notes(self, answers: Answers) -> list[str]:
+        """What a reader of the metrics should know: what was left out, and why."""
+        return []
+
+    def has_truth(self, answers: Answers) -> np.ndarray:
+        """Which rows can be judged: their true answer is known."""
+        return np.ones(len(answers.truth), dtype=bool)
+
+    def examples_of(self, frame: Frame, preprocess: Preprocess, say: Say) -> Examples | None:
+        """Examples of a whole table with known answers, such as windows of a series; None where each row is one."""
+        return None
+
+    def evaluate_files(self, evaluator: Evaluator, predictor: Any, files: Sequence[Path], say: Say) -> Answers | None:
+        """Answers on files with known answers that are no rows of a table; None where they are."""
+        return None
+
+    # ------------------------------------------------------------ baselines
+
+    def truth(self, examples: Examples) -> Any:
+        """The targets of the rows, in the form that `Answers` hold them."""
+        return []
+
+    def raw_rows(self, examples: Examples) -> Rows:
+        """What a simple learner is given for the same rows."""
+        return Rows()
+
+    @abstractmethod
+    def trivial_baseline(self, truth: Any, answers: Answers, train: Rows, test: Rows) -> tuple[str, dict[str, float]]:
+        """The answer that needs no input: its name, in words that finish "better than ...", and its metrics.
+
+        `truth` are the training targets; `test` the raw rows of `answers`. No metrics where it cannot be given.
+        """
+        raise NotImplementedError
+
+    @abstractmethod
+    def strong_baseline(
+        self, truth: Any, answers: Answers, train: Rows, test: Rows, *, seed: int = 0
+    ) -> tuple[str, dict[str, float]]:
+        """A strong simple learner for this kind of data; without metrics the name says why there are none."""
+        raise NotImplementedError
+
+    def baselines(self, answers: Answers, train: Examples, *, strong: bool = True) -> dict[str, Any]:
+        """Both baselines on the rows of `answers`, as evaluation.json holds them."""
+        truth, before, after = self.truth(train), self.raw_rows(train), self.raw_rows(answers.examples)
+        found = {}
+        for role, learn in (("trivial", self.trivial_baseline), ("strong", self.strong_baseline))[: 1 + strong]:
+            started = time.perf_counter()
+            name, scores = learn(truth, answers, before, after)
+            found[role] = Baseline(name, scores, time.perf_counter() - started).facts()
+        return found
+
+    # ------------------------------------------------------------ the report
+
+    def facts(self, answers: Answers) -> dict[str, Any]:
+        """What the report shows of the answers, as JSON holds it: confusion, calibration, labels, numbers."""
+        return {"rows": len(answers.predicted)}
+
+    def report_facts(self, answers: Answers) -> dict[str, Any]:
+        """Metrics, facts and worst rows, small and plain enough for evaluation.json."""
+        found: dict[str, Any] = {"task": self.name, "multi": answers.multi, "metrics": self.metrics(answers)}
+        found |= {"notes": self.notes(answers)} | self.facts(answers)
+        return plain(found | {"worst": self.worst_rows(answers), "worst_by": self.worst_by(answers)})
+
+    def row_errors(self, answers: Answers) -> Sequence[float] | np.ndarray:
+        """How badly each row was answered, where losses are not known."""
+        return []
+
+    def error_name(self, answers: Answers) -> str:
+        """What `row_errors` are, in a word for the head of a column."""
+        return "loss"
+
+    def worst_by(self, answers: Answers) -> str:
+        """What the worst rows are chosen by."""
+        return "loss" if answers.losses is not None else self.error_name(answers)
+
+    def describe(self, answers: Answers, row: int) -> dict[str, Any]:
+        """What was true and what was answered of one row, in words."""
+        return {"truth": short(answers.truth[row]), "predicted": short(answers.predicted[row])}
+
+    def worst_rows(self, answers: Answers, most: int = WORST) -> list[dict[str, Any]]:
+        """The rows that were answered worst, worst first; by loss where it is known, else by how far off they are."""
+        errors = self.row_errors(answers) if answers.losses is None else answers.losses
+        badness = np.asarray(errors, np.float64)
+        badness = np.where(np.isfinite(badness), badness, -np.inf)
+        found = []
+        for row in np.argsort(-badness, kind="stable")[:most].tolist():
+            if not badness[row] > 0:
+                break
+            entry: dict[str, Any] = {"row": row, "loss": digits(float(badness[row]))}
+            if answers.examples is not None:
+                entry |= {"place": short(answers.examples.place(row)), "shown": short(answers.examples.shown(row))}
+            found.append(entry | self.describe(answers, row))
+        return found
+
+    # ------------------------------------------------------------ new rows
+
+    def predictions(self, answers: Answers) -> list[Any]:
+        """One answer a row, as a person would write it."""
+        return list(answers.predicted)
+
+    def prediction_columns(self, answers: Answers) -> dict[str, list[Any]]:
+        """The columns that a prediction file gets beside those of the rows."""
+        return {"prediction": self.predictions(answers)}
+
+    def default_suffix(self, *, lines: bool) -> str:
+        """How predictions are printed where no file is named; `lines` is whether the rows are lines of text."""
+        return ".txt" if lines else ".csv"
+
+    def to_conll(self, answers: Answers, preprocess: Preprocess) -> str:
+        """Predictions as CoNLL writes words with tags."""
+        raise UserError("only words with tags are written as CoNLL", where=".conll", fix="name it .csv or .jsonl")
+
+    def predict(self, predictor: Any, source: Any, *, batch: int, on_bad_rows: OnBadRows) -> list[Any] | None:
+        """One answer an input where inputs are no rows of a table; None where they are."""
+        return None
+
+    def prediction_table(
+        self, predictor: Any, files: Sequence[Path], settings: Data, *, batch: int, on_bad_rows: OnBadRows, say: Say
+    ) -> Any | None:
+        """A whole prediction file as a table, where it is not the input rows with an answer beside each."""
+        return None
+
+    # ------------------------------------------------------------ serving
+
+    def to_json(self, answers: Answers) -> list[dict[str, Any]]:
+        """One answer a row in plain words and numbers: what a server says."""
+        return [{"prediction": plain(value)} for value in self.predictions(answers)]
+
+    def parse_request(self, row: Any, preprocess: Preprocess) -> Any | None:
+        """One row of a request, where it is not an object of cells; None where it is."""
+        return None
+
+    def answer_requests(self, rows: Sequence[Any], predictor: Any, *, batch: int) -> list[Any] | None:
+        """What JSON says to each parsed row, or a `UserError` of its own; None where rows are cells of columns."""
+        return None
+
+    def describe_request(self, preprocess: Preprocess) -> str:
+        """What a row of a request is, in words, where it is not an object of cells."""
+        return ""
+
+    def example_request(self, preprocess: Preprocess) -> Any | None:
+        """A row that the model answers, where it is not an object of cells."""
+        return None
+
+
+class RowTask(Task):
+    """A task whose examples are rows of a table: any mixture of columns in, one answer a row out."""
+
+    reads: ClassVar[str] = ""  # which inputs alone are read, for messages
+    unread: ClassVar[str] = ""  # why the other inputs are left out
+    origin_reason: ClassVar[str] = ""  # why files of its `origin` are for this task
+
+    # ------------------------------------------------------------ which data
+
+    @abstractmethod
+    def match(self, seen: TargetLook, *, asked: bool) -> Match | None:
+        """Whether a target is for this task. `asked`: somebody named the task, so that what is wrong is an error."""
+        raise NotImplementedError
+
+    def match_or_none(self, seen: TargetLook) -> Match | None:
+        """Whether the task would fit, if it were asked for."""
+        try:
+            return self.match(seen, asked=True)
+        except UserError:
+            return None
+
+    def decide_without_target(
+        self, frame: Frame, facts: Mapping[str, Facts], settings: Data, *, asked: bool
+    ) -> Decision | None:
+        """A decision about a table in which no target is named; None where one is needed."""
+        return None
+
+    def choose_inputs(self, seen: TargetLook) -> tuple[list[Input], list[Input]]:
+        """The inputs that are read, and those that are not."""
+        return list(seen.inputs), []
+
+    def target_problems(self, frame: Frame, decision: Decision) -> list[tuple[str, np.ndarray]]:
+        """Reasons a row has no target that can be used, each with a mask over the rows."""
+        return [(ABSENT, coded(frame.column(decision.target[0]))[0] < 0)]
+
+    def strata(self, frame: Frame, decision: Decision) -> np.ndarray | None:
+        """The class of each row, by which a random split keeps the shares; None where rows have none."""
+        return None
+
+    def check_training_rows(self, frame: Frame, decision: Decision, rows: np.ndarray, counts: str) -> None:
+        """Refuse training rows that nothing can be learned from."""
+
+    @abstractmethod
+    def fit_target(self, frame: Frame, decision: Decision, settings: Data, labels: Sequence[str] | None) -> Target:
+        """What is predicted, as the training rows in `frame` have it; `labels` are those of a model to start from."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------ the model
+
+    def default_preset(self, sizes: Sizes, *, gpu: bool) -> str:
+        return preset_for_parts(sizes.parts, gpu=gpu)
+
+    def fit_network(self, spec: Network, name: str, sizes: Sizes) -> Network:
+        return fit_row_network(self, spec, name, sizes)
+
+    def adapt_network(self, spec: Network, name: str, sizes: Sizes) -> Network:
+        made = self.fit_network(spec, name, sizes)
+        alone = only_modality(sizes.parts)
+        kept = alone is not None and alone.keeps_embedding  # such as a trained vocabulary and its positions
+        return made.replace(embed=spec.embed) if kept else made  # type: ignore[attr-defined]
+
+    @abstractmethod
+    def head(self, own: Any, pool: str, sizes: Sizes) -> Any:
+        """The head for this task's answers; `own` is the preset's, `pool` how a row becomes one vector."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------ evaluation
+
+    def answer(
+        self, evaluator: Evaluator, model: nn.Module, examples: Examples, rows: np.ndarray, *, decode: bool
+    ) -> Answers:
+        """One forward pass over all rows; `read_logits` says what it means."""
+        logits, truth, losses, order = [], [], [], []
+        for batch, out in evaluator.passes(model, examples, rows):
+            logits.append(out.logits.float().cpu())
+            truth.append(batch.targets.cpu())
+            losses.append(evaluator.objective.row_losses(out, batch).float().cpu().numpy())
+            order.append(batch.rows.numpy())
+        back = np.argsort(np.concatenate(order), kind="stable")
+        found = self.read_logits(torch.cat(logits)[back], torch.cat(truth)[back].numpy(), evaluator.preprocess)
+        found.losses, found.examples = np.concatenate(losses)[back], examples
+        return found
+
+    def read_logits(self, logits: torch.Tensor, truth: np.ndarray, preprocess: Preprocess) -> Answers:
+        """What the model's outputs for some rows mean, beside their targets as batches hold them."""
+        raise NotImplementedError
+
+    def truth(self, examples: Examples) -> Any:
+        assert isinstance(examples, RowExamples)
+        return np.asarray(examples.arrays["targets"][examples.rows])
+
+    def raw_rows(self, examples: Examples) -> Rows:
+        assert isinstance(examples, RowExamples)
+        return raw_rows(examples)
+
+
+# ---------------------------------------------------------------- finding tasks
+
+
+def all_tasks() -> list[Task]:
+    """Every task that has been imported, in the order of their definition."""
+    kinds: list[Any] = subclasses(Task)  # type: ignore[type-abstract]
+    return [kind() for kind in kinds if kind.name]
+
+
+def subclasses(kind: type[Task]) -> list[type[Task]]:
+    """All classes below one, each before its own subclasses."""
+    found: list[type[Task]] = []
+    for each in kind.__subclasses__():
+        found += [each, *subclasses(each)]
+    return found
+
+
+def title_of(name: str) -> str:
+    """A task's name for people; one that nobody knows any more goes by its own."""
+    return next((task.title for task in all_tasks() if task.name == name), name)
+
+
+def find(name: str) -> Task:
+    """The task of that name."""
+    for task in all_tasks():
+        if task.name == name:
+            return task
+    names = [task.name for task in all_tasks()]
+    raise UnknownPart.named(name, f"no task is called {name!r}", names, where="--task")

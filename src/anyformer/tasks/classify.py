@@ -1,0 +1,259 @@
+"""Classification: one label for a row, or several that may come together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from anyformer.data.columns.cells import coded, worded
+from anyformer.data.columns.kinds import only_modality
+from anyformer.data.decision import Decision
+from anyformer.data.frame import Frame
+from anyformer.data.inputs import name_of
+from anyformer.data.preprocess import Preprocess
+from anyformer.data.settings import Data
+from anyformer.data.sizes import Sizes
+from anyformer.data.targets import ABSENT, Classes, flat, switches
+from anyformer.errors import UserError
+from anyformer.evaluation import learners
+from anyformer.evaluation.answers import Answers
+from anyformer.evaluation.baseline_rows import Rows
+from anyformer.evaluation.facts import class_facts, digits, label_set_facts, short
+from anyformer.evaluation.metrics import class_metrics, known, label_set_metrics
+from anyformer.heads import Distilled, Pooled
+from anyformer.objectives import Classify as ClassLoss
+from anyformer.objectives import Objective
+from anyformer.tasks.base import RowTask
+from anyformer.tasks.network import pooled_style
+from anyformer.tasks.shapes import six_digits
+from anyformer.tasks.target_look import FEW, Match, TargetLook
+
+MOST_CLASSES = 10_000
+SELDOM = 10  # rows of a combination of labels below which it is no class of its own
+
+
+class Classify(RowTask):
+    """Labels, as they are spelled in the training file."""
+
+    name = "classify"
+    title = "classification"
+    verb = "names classes"
+    objective = ClassLoss
+    weighs_classes = True
+    gives_probabilities = True
+
+    # ------------------------------------------------------------ which data
+
+    def match(self, seen: TargetLook, *, asked: bool) -> Match | None:
+        if seen.several:
+            return self.match_columns(seen, asked)
+        if seen.is_list:
+            fits = asked or (seen.sentences is None and seen.few_labels)
+            return Match("list", f"{seen.name} holds lists of {len(seen.values[1]):,} labels") if fits else None
+        if not asked and seen.is_numeric and not seen.few_whole_numbers:
+            return None
+        words, used = seen.values[1], seen.used
+        if seen.labels_in_lists is not None:
+            example = next(word for word in words if ";" in word)[:40]
+            return Match("list", f"{seen.name} holds lists of {seen.labels_in_lists} labels like {example!r}")
+        if len(words) > max(FEW, 0.9 * used) or len(words) > MOST_CLASSES:
+            raise UserError(
+                f"{seen.name} has {len(words):,} different values in {used:,} rows, too many to be classes",
+                where=name_of(seen.frame), fix="name another --target, or say --task regress or translate",
+            )  # fmt: skip
+        return Match("one", f"{seen.name} has {len(words):,} different values")
+
+    def match_columns(self, seen: TargetLook, asked: bool) -> Match | None:
+        """Several columns are labels where all of them are on or off."""
+        if seen.not_switches is None:
+            return Match("columns", f"{len(seen.names)} columns of 0 and 1 are labels that may come together")
+        if not asked:
+            return None
+        name, odd = seen.not_switches
+        raise UserError(f"{name} holds {odd!r}", where="--target", fix="several targets are columns of 0 and 1")
+
+    def target_problems(self, frame: Frame, decision: Decision) -> list[tuple[str, np.ndarray]]:
+        columns = [frame.column(name) for name in decision.target]
+        if decision.form == "columns":
+            return [(ABSENT, np.isnan(np.stack([switches(column) for column in columns], 1)).any(1))]
+        if decision.form == "list":
+            return [(ABSENT, flat(columns[0])[2])]
+        return super().target_problems(frame, decision)
+
+    def strata(self, frame: Frame, decision: Decision) -> np.ndarray | None:
+        if decision.form == "columns":
+            return None
+        codes, words = coded(frame.column(decision.target[0]))
+        order = np.argsort(np.argsort(np.array(words, dtype=object), kind="stable"), kind="stable")
+        if decision.form == "list":  # combinations of labels; rare ones count as one, or none could be held out
+            order[np.bincount(codes[codes >= 0], minlength=len(words)) < SELDOM] = -1
+        return np.append(order, -1)[codes]
+
+    def check_training_rows(self, frame: Frame, decision: Decision, rows: np.ndarray, counts: str) -> None:
+        if decision.form != "one":
+            return
+        column: Any = worded(frame.column(decision.target[0])).take(rows)
+        seen = sorted(word for word in set(column.unique().to_pylist()) if word is not None)
+        if len(seen) < 2:
+            only = f"only {seen[0]!r}" if seen else "no label"
+            raise UserError(
+                f"{decision.target[0]} has {only} in the training rows ({counts})", where=name_of(frame),
+                fix="give rows of at least two classes",
+            )  # fmt: skip
+
+    def fit_target(self, frame: Frame, decision: Decision, settings: Data, labels: Sequence[str] | None) -> Classes:
+        return Classes.fit(frame, decision.target, decision.form, labels)
+
+    # ------------------------------------------------------------ the model
+
+    def head(self, own: Any, pool: str, sizes: Sizes) -> Any:
+        if isinstance(own, Distilled):
+            return Distilled(classes=sizes.classes)
+        return Pooled(classes=sizes.classes, **pooled_style(own, pool))
+
+    def default_objective(self, sizes: Sizes, counts: Sequence[int] | None, *, balanced: bool) -> Objective:
+        """Images and sounds of one class each have their labels smoothed; classes are weighted where asked."""
+        alone = only_modality(sizes.parts)
+        smooth = alone is not None and alone.smoothed and not sizes.multi
+        weights = balanced_weights(counts, sizes.multi) if balanced and counts else None
+        return ClassLoss(multi=sizes.multi, label_smoothing=0.1 if smooth else 0.0, weights=weights)
+
+    def objective_of(self, preprocess: Preprocess) -> Objective:
+        return ClassLoss(multi=preprocess.multi)
+
+    # ------------------------------------------------------------ evaluation
+
+    def read_logits(self, logits: torch.Tensor, truth: np.ndarray, preprocess: Preprocess) -> Answers:
+        labels = list(preprocess.labels or ())
+        if preprocess.multi:
+            share = logits.sigmoid().numpy()
+            return Answers(self.name, truth.astype(np.int64), (share > 0.5).astype(np.int64), share, labels, multi=True)
+        share = logits.softmax(-1).numpy()
+        return Answers(self.name, truth, share.argmax(1), share, labels)
+
+    def compute_metrics(self, answers: Answers) -> dict[str, float]:
+        return label_set_metrics(answers) if answers.multi else class_metrics(answers)
+
+    def main_metric(self, *, multi: bool = False, labels: Sequence[str] = ()) -> str:
+        return "micro_f1" if multi else "accuracy"
+
+    def notes(self, answers: Answers) -> list[str]:
+        alone = not answers.multi and len(np.unique(known(answers)[0])) == 1
+        return ["only one class is in this split: AUC is not defined"] if alone else []
+
+    def has_truth(self, answers: Answers) -> np.ndarray:
+        return super().has_truth(answers) if answers.multi else np.asarray(answers.truth) >= 0
+
+    # ------------------------------------------------------------ baselines
+
+    def trivial_baseline(self, truth: Any, answers: Answers, train: Rows, test: Rows) -> tuple[str, dict[str, float]]:
+        """The most frequent class, with the classes' shares as probabilities; of several labels each one's majority."""
+        known_rows, count = np.asarray(truth), len(answers.truth)
+        if answers.multi:
+            if not len(known_rows) or not count:
+                return "the majority of each label", {}
+            shares = np.broadcast_to(known_rows.mean(0), (count, known_rows.shape[1]))
+            said = Answers(self.name, answers.truth, shares > 0.5, shares, answers.labels, multi=True)
+            return "the majority of each label", self.metrics(said)
+        if not len(known_rows):
+            return "the majority of each label", {}
+        shares = class_shares(known_rows, answers)
+        most = int(shares.argmax())
+        name = f"always answering '{answers.labels[most] if answers.labels else most}'"
+        if not count:
+            return name, {}
+        chances = np.broadcast_to(shares, (count, len(shares)))
+        return name, self.metrics(Answers(self.name, answers.truth, np.full(count, most), chances, answers.labels))
+
+    def strong_baseline(
+        self, truth: Any, answers: Answers, train: Rows, test: Rows, *, seed: int = 0
+    ) -> tuple[str, dict[str, float]]:
+        """A linear model of texts or pixels, gradient boosting on tables."""
+        learnt = learners.learn(learners.classification, train, truth, test, answers, seed=seed)
+        if learnt.predicted is None:
+            return learnt.name, {}
+        chances = learnt.predicted
+        said = chances > 0.5 if answers.multi else chances.argmax(1)
+        judged = Answers(self.name, answers.truth, said, chances, answers.labels, multi=answers.multi)
+        return learnt.name, self.metrics(judged)
+
+    # ------------------------------------------------------------ the report
+
+    def facts(self, answers: Answers) -> dict[str, Any]:
+        return label_set_facts(answers) if answers.multi else class_facts(answers)
+
+    def error_name(self, answers: Answers) -> str:
+        return "mean error" if answers.multi else "loss" if answers.probability is not None else "wrong"
+
+    def row_errors(self, answers: Answers) -> Sequence[float] | np.ndarray:
+        truth, predicted = np.asarray(answers.truth), np.asarray(answers.predicted)
+        if answers.multi:
+            said = predicted if answers.probability is None else answers.probability
+            return np.abs(np.asarray(said, np.float64) - truth).mean(1)
+        if answers.probability is None:
+            return (truth != predicted).astype(np.float64)
+        chance = answers.probability[np.arange(len(truth)), np.maximum(truth, 0)].astype(np.float64)
+        return np.where(truth >= 0, -np.log(np.maximum(chance, 1e-12)), -np.inf)
+
+    def describe(self, answers: Answers, row: int) -> dict[str, Any]:
+        def label(number: int) -> str:
+            return answers.labels[number] if answers.labels and number < len(answers.labels) else str(number)
+
+        truth, predicted = np.asarray(answers.truth[row]), np.asarray(answers.predicted[row])
+        if answers.multi:
+            sides = [", ".join(label(c) for c in np.flatnonzero(part).tolist()) or "(none)"
+                     for part in (truth, predicted)]  # fmt: skip
+            return {"truth": short(sides[0]), "predicted": short(sides[1])}
+        entry: dict[str, Any] = {"truth": short(label(int(truth))), "predicted": short(label(int(predicted)))}
+        if answers.probability is not None:
+            entry["probability"] = digits(float(answers.probability[row, int(predicted)]), 4)
+        return entry
+
+    # ------------------------------------------------------------ new rows
+
+    def predictions(self, answers: Answers) -> list[Any]:
+        labels = answers.labels or []
+        if answers.multi:
+            return [[labels[i] for i in np.flatnonzero(row)] for row in np.asarray(answers.predicted)]
+        return [labels[i] for i in answers.predicted]
+
+    def prediction_columns(self, answers: Answers) -> dict[str, list[Any]]:
+        found, shares = self.predictions(answers), np.asarray(answers.probability)
+        if not answers.multi:
+            return {"prediction": found, "probability": six_digits(shares.max(1))}
+        each = {f"probability_{name}": six_digits(shares[:, i]) for i, name in enumerate(answers.labels or [])}
+        return {"prediction": [";".join(row) for row in found]} | each
+
+    def to_json(self, answers: Answers) -> list[dict[str, Any]]:
+        shares, labels = np.asarray(answers.probability), answers.labels or []
+        return [label_json(one, share, labels, multi=answers.multi)
+                for one, share in zip(self.predictions(answers), shares, strict=True)]  # fmt: skip
+
+
+def label_json(label: Any, shares: np.ndarray, labels: Sequence[str], *, multi: bool = False) -> dict[str, Any]:
+    """A class with its probability, or all labels that hold, and the probability of every one."""
+    scores = dict(zip(labels, six_digits(shares), strict=True))
+    if multi:
+        return {"labels": label, "scores": scores}
+    return {"label": label, "probability": scores[label], "scores": scores}
+
+
+def balanced_weights(counts: Sequence[int], multi: bool = False) -> tuple[float, ...]:
+    """Factors that make every class weigh the same in all.
+
+    >>> balanced_weights((10, 30))
+    (2.0, 0.6666666666666666)
+    """
+    whole, classes = sum(counts), len(counts)
+    return tuple(1.0 if multi else whole / (classes * max(1, count)) for count in counts)
+
+
+def class_shares(truth: np.ndarray, answers: Answers) -> np.ndarray:
+    """How often each class occurs in training, summing to 1."""
+    met = truth[truth >= 0].astype(np.int64)
+    widths = [0 if answers.probability is None else answers.probability.shape[1], len(answers.labels or ())]
+    count = max(int(met.max()) + 1, int(np.max(answers.truth, initial=-1)) + 1, *widths)
+    return np.bincount(met, minlength=count) / len(met)

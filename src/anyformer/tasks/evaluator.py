@@ -1,0 +1,72 @@
+"""Evaluator: a model asked about a whole data set, its answers beside the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from anyformer.data.examples import Examples
+from anyformer.data.preprocess import Preprocess
+from anyformer.data.tokenizers.tokenizer import Tokenizer
+from anyformer.evaluation.answers import Answers
+from anyformer.objectives import Batch, Objective
+from anyformer.tasks.base import find
+
+
+class Evaluator:
+    """Asks a model about every row; what its outputs mean is the task's to say."""
+
+    def __init__(
+        self,
+        objective: Objective,
+        preprocess: Preprocess,
+        tokenizer: Tokenizer | None,
+        *,
+        batch: int,
+        autocast: AbstractContextManager[Any] | None = None,
+    ) -> None:
+        self.objective, self.preprocess, self.tokenizer = objective, preprocess, tokenizer
+        self.batch, self.autocast = batch, autocast or nullcontext()
+        self.task = find(preprocess.task)
+
+    @torch.no_grad()
+    def __call__(
+        self, model: nn.Module, examples: Examples, *, most: int | None = None, decode: bool = True
+    ) -> Answers:
+        """Answers for all rows, or for `most` of them spread evenly over the data; `decode` also writes texts."""
+        count = len(examples)
+        rows = np.arange(count) if most is None or most >= count else np.linspace(0, count - 1, most).astype(np.int64)
+        model.eval()
+        return self.task.answer(self, model, examples, rows, decode=decode)
+
+    def passes(self, model: nn.Module, examples: Examples, rows: np.ndarray) -> Iterator[tuple[Batch, Any]]:
+        """Batch by batch, what the model gives; rows of about one length together."""
+        device = next(model.parameters()).device
+        lengths = examples.lengths
+        order = rows if lengths is None else rows[np.argsort(lengths[rows], kind="stable")]
+        for start in range(0, len(order), self.batch):
+            batch = examples.batch(order[start : start + self.batch]).to(device)
+            with self.autocast:
+                yield batch, model(*batch.inputs, **batch.named)
+
+    def sum_tokens(self, model: nn.Module, examples: Examples, rows: np.ndarray) -> tuple[float, int, np.ndarray]:
+        """Nats and number of all tokens to predict, and the mean of each row."""
+        nats, tokens, losses, order = 0.0, 0, [], []
+        for batch, out in self.passes(model, examples, rows):
+            each = self.objective.row_losses(out, batch).double().cpu()
+            counted = (batch.targets != -100).sum(1).cpu()
+            nats += float((each * counted).sum())
+            tokens += int(counted.sum())
+            losses.append(each.numpy())
+            order.append(batch.rows.numpy())
+        return nats, tokens, sort_back(losses, order)
+
+
+def sort_back(values: list[np.ndarray], order: list[np.ndarray]) -> np.ndarray:
+    """Values of batches in any order, in the order of their rows."""
+    return np.concatenate(values)[np.argsort(np.concatenate(order), kind="stable")] if values else np.zeros(0)

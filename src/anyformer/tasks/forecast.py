@@ -1,0 +1,375 @@
+"""Forecasting: the next steps of a time series, from those before them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from anyformer.core.model import Model
+from anyformer.data.columns.convert import days, numbers
+from anyformer.data.columns.values import shown
+from anyformer.data.datasets.arrays import MemoryArrays
+from anyformer.data.datasets.prepare_series import ordered, prepare_gathered, prepare_series, scaled
+from anyformer.data.datasets.series import SeriesExamples, StepRows, after, window
+from anyformer.data.examples import Examples
+from anyformer.data.files.tables import frame_of
+from anyformer.data.frame import Frame
+from anyformer.data.gather import Gathered
+from anyformer.data.given_rows import OnBadRows, given, is_files, report_bad, room_for
+from anyformer.data.new_rows import parse_table, placed
+from anyformer.data.prepared import Given, Prepared, Say
+from anyformer.data.preprocess import Preprocess
+from anyformer.data.recognise import shows_series
+from anyformer.data.settings import Data
+from anyformer.data.sizes import Sizes
+from anyformer.data.targets import Future
+from anyformer.data.unused import refuse_both, refuse_columns
+from anyformer.embeds import Series as SeriesEmbed
+from anyformer.errors import UserError, did_you_mean
+from anyformer.evaluation.answers import Answers
+from anyformer.evaluation.baseline_rows import Rows, Series
+from anyformer.evaluation.forecasts import linear_map, repeat_past
+from anyformer.heads import Forecast as ForecastHead
+from anyformer.objectives import Forecasting
+from anyformer.positions import Learned
+from anyformer.safe_write import scratch_folder
+from anyformer.slots import Network
+from anyformer.tasks.habits import FINE_TUNE, Habit
+from anyformer.tasks.network import require_model, unfit
+from anyformer.tasks.prepare import frame_of_model, read_new_rows
+from anyformer.tasks.regress import NumberAnswers
+
+if TYPE_CHECKING:
+    from anyformer.tasks.evaluator import Evaluator
+
+logger = logging.getLogger("anyformer")
+MOST_STEPS = 65_536  # of a series to look back on
+
+
+class Forecast(NumberAnswers):
+    """The next steps of every channel, in the units of the file."""
+
+    name = "forecast"
+    title = "forecast"
+    verb = "forecasts series"
+    objective = Forecasting
+    scales_numbers = True
+
+    # ------------------------------------------------------------ data
+
+    def recognise_rows(self, frame: Frame, settings: Data) -> str:
+        return shows_series(frame, settings)
+
+    def prepare(
+        self, source: Any, settings: Data, *, seed: int, cache: Path, given: Given, say: Say, why: str = ""
+    ) -> Prepared:
+        refuse_both(settings, "a time series")
+        refuse_columns(settings, "a time series", used=("--target", "--inputs", "--types", "--time", "--split-column"))
+        return prepare_series(source, settings, task=self.name, cache=cache, say=say)
+
+    def prepare_gathered(self, gathered: Gathered, settings: Data, *, cache: Path, say: Say, why: str) -> Prepared:
+        return prepare_gathered(gathered, settings, task=self.name, cache=cache, say=say, why=why)
+
+    # ------------------------------------------------------------ the model
+
+    def default_preset(self, sizes: Sizes, *, gpu: bool) -> str:
+        return "patchtst-small"
+
+    def fit_network(self, spec: Network, name: str, sizes: Sizes) -> Network:
+        made = require_model(spec, name, self, sizes)
+        if not isinstance(made.embed, SeriesEmbed):
+            raise unfit(name, "does not read time series", "patchtst-small")
+        return fit_series(made, made.embed, sizes)
+
+    def habit(self, sizes: Sizes, *, start: bool) -> Habit:
+        if start:
+            return FINE_TUNE
+        return Habit(epochs=20, batch_size=64, lr=1e-3, weight_decay=0.0, gpu_batch_size=128, gpu_lr=1e-3, patience=6)
+
+    # ------------------------------------------------------------ evaluation
+
+    def answer(
+        self, evaluator: Evaluator, model: nn.Module, examples: Examples, rows: np.ndarray, *, decode: bool
+    ) -> Answers:
+        """Every foreseen step as a row, one number a channel; the loss is of scaled values."""
+        assert isinstance(examples, SeriesExamples)
+        target = examples.target
+        found, truth, order = [], [], []
+        for batch, out in evaluator.passes(model, examples, rows):
+            found.append(out.logits.float().cpu().unflatten(1, tuple(batch.targets.shape[1:])))  # (B,horizon,V)
+            truth.append(batch.targets.float().cpu())
+            order.append(batch.rows.numpy())
+        back = np.argsort(np.concatenate(order), kind="stable")
+        said, wanted = (torch.cat(part)[back].flatten(0, 1).numpy() for part in (found, truth))  # (N * horizon, V)
+        losses = np.nanmean(np.where(np.isnan(wanted).all(1, keepdims=True), 0.0, (said - wanted) ** 2), 1)
+        one = len(target.names) == 1
+        said, wanted = (part[:, 0] if one else part for part in (said, wanted))
+        return Answers(self.name, target.undo(wanted), target.undo(said), labels=list(target.names), losses=losses,
+                       examples=examples.steps(rows))  # fmt: skip
+
+    def selection_metric(self, *, multi: bool = False, labels: Sequence[str] = ()) -> str:
+        """The loss of scaled values: in the units of the file, the channel with the largest numbers would decide."""
+        return "loss"
+
+    # ------------------------------------------------------------ baselines
+
+    def truth(self, examples: Examples) -> Any:
+        assert isinstance(examples, SeriesExamples)
+        known = np.asarray(examples.values[: examples.stop])
+        return examples.target.undo(known if known.shape[1] > 1 else known[:, 0])
+
+    def raw_rows(self, examples: Examples) -> Rows:
+        if isinstance(examples, StepRows):
+            return Rows(series=raw_series(examples.windows, examples.rows))
+        assert isinstance(examples, SeriesExamples)
+        return Rows(series=raw_series(examples, np.arange(len(examples))))
+
+    def trivial_baseline(self, truth: Any, answers: Answers, train: Rows, test: Rows) -> tuple[str, dict[str, float]]:
+        """The past repeated."""
+        return self.judge_baseline(repeat_past, answers, train, test)
+
+    def strong_baseline(
+        self, truth: Any, answers: Answers, train: Rows, test: Rows, *, seed: int = 0
+    ) -> tuple[str, dict[str, float]]:
+        """One linear map of the window."""
+        return self.judge_baseline(linear_map, answers, train, test)
+
+    def judge_baseline(self, learn: Any, answers: Answers, train: Rows, test: Rows) -> tuple[str, dict[str, float]]:
+        """Name and metrics of a baseline: every foreseen step of every window is a row of `answers`."""
+        if train.series is None or test.series is None or not len(train.series) or not len(test.series):
+            return "no window to learn from", {}
+        name, said = learn(train.series, test.series)
+        return name, self.metrics_of(answers, said.reshape(np.shape(answers.truth)))
+
+    # ------------------------------------------------------------ new rows
+
+    def predict(self, predictor: Any, source: Any, *, batch: int, on_bad_rows: OnBadRows) -> list[Any] | None:
+        return forecasts(predictor, source, on_bad_rows=on_bad_rows)
+
+    def examples_of(self, frame: Frame, preprocess: Preprocess, say: Say) -> Examples | None:
+        return windows_of(frame, preprocess, say)
+
+    def prediction_table(
+        self, predictor: Any, files: Sequence[Path], settings: Data, *, batch: int, on_bad_rows: OnBadRows, say: Say
+    ) -> Any | None:
+        """The steps that come after the last row of a series."""
+        with scratch_folder() as cache:
+            return foreseen(predictor, list(files), settings=settings, cache=cache, say=say, on_bad_rows=on_bad_rows)
+
+    # ------------------------------------------------------------ serving
+
+    def parse_request(self, row: Any, preprocess: Preprocess) -> Any | None:
+        return history(row, preprocess)
+
+    def answer_requests(self, rows: Sequence[Any], predictor: Any, *, batch: int) -> list[Any] | None:
+        names = predictor.preprocess.target.names
+        return [{"forecast": by_channel(steps, names)} for steps in ahead(predictor, rows)]
+
+    def describe_request(self, preprocess: Preprocess) -> str:
+        names = ", ".join(column.name for column in preprocess.columns or ())
+        return f"an object with a list of numbers, oldest first, for each of {names}"
+
+    def example_request(self, preprocess: Preprocess) -> Any | None:
+        return {column.name: [1.0, 2.0, 3.0] for column in preprocess.columns or ()}
+
+
+def fit_series(spec: Model, embed: SeriesEmbed, sizes: Sizes) -> Model:
+    """The preset for this look-back, these channels and this horizon; short windows have short patches."""
+    learned = isinstance(embed.position, Learned)
+    length = sizes.length or embed.length
+    patch = embed.patch if embed.patch <= length // 2 else max(1, length // 4)
+    stride = embed.stride if patch == embed.patch else max(1, patch // 2)
+    embed = embed.replace(
+        length=length, channels=embed.channels and sizes.numbers, patch=patch, stride=stride, position=None
+    )
+    if learned:
+        embed = embed.replace(position=Learned(embed.patches))
+    own = spec.head if isinstance(spec.head, ForecastHead) else ForecastHead(horizon=1, patches=1)
+    return spec.replace(embed=embed, head=own.replace(horizon=sizes.outputs, patches=embed.patches))
+
+
+def raw_series(examples: SeriesExamples, rows: np.ndarray) -> Series:
+    """Some windows of a series, in the units of the file."""
+    values = np.asarray(examples.values)
+    raw = examples.target.undo(values if values.shape[1] > 1 else values[:, 0]).reshape(values.shape)
+    return Series(raw, examples.first + np.asarray(rows), examples.length, examples.target.horizon)
+
+
+def in_time(
+    frame: Frame, preprocess: Preprocess, say: Say, on_bad_rows: OnBadRows = "error"
+) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of a new file in the order of time, and their scaled values (T, V); a skipped cell is missing."""
+    target = preprocess.target
+    assert isinstance(target, Future)
+    new = parse_table(frame, preprocess)
+    report_bad({row: placed(error, frame, row) for row, error in new.bad.items()}, on_bad_rows, say)
+    time = target.time if target.time in frame.names else None
+    if target.time is not None and time is None:
+        say(f"note     there is no column {target.time}: the rows count as they stand")
+    order = ordered(frame, time, None, say)
+    raw = np.stack([numbers(new.frame.column(name)) for name in target.names], 1)[order]
+    raw[~np.isfinite(raw)] = np.nan
+    return order, scaled(raw, preprocess)
+
+
+def windows_of(frame: Frame, preprocess: Preprocess, say: Say) -> SeriesExamples:
+    """Every window of a new file that what comes after it is known of."""
+    target, length = preprocess.target, preprocess.length
+    assert isinstance(target, Future) and length is not None
+    order, values = in_time(frame, preprocess, say, "skip")
+    if len(order) < length + target.horizon:
+        raise UserError(f"{len(order):,} rows are fewer than {length} back and {target.horizon} ahead",
+                        where=frame.sources[0].name if frame.sources else "data", fix="give more rows")  # fmt: skip
+    arrays = MemoryArrays()
+    arrays.put("values", values)
+    arrays.put("order", order)
+    return SeriesExamples(arrays, frame, target, length, length, len(order))
+
+
+@torch.no_grad()
+def ahead(predictor: Any, histories: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The steps after the end of each history (T, V) of scaled values, in the units of the file: (horizon, V) each."""
+    preprocess = predictor.preprocess
+    assert preprocess is not None and isinstance(preprocess.target, Future) and preprocess.length is not None
+    target, model = preprocess.target, predictor.model.eval()
+    given = np.concatenate([window(past, np.array([len(past)]), preprocess.length) for past in histories])  # (B,T,V)
+    said = model(torch.from_numpy(given).to(predictor.device, next(model.parameters()).dtype)).logits.float().cpu()
+    steps = said.view(-1, len(target.names)).numpy()  # (B * horizon, V)
+    found = target.undo(steps if len(target.names) > 1 else steps[:, 0])
+    return list(found.reshape(len(histories), target.horizon, -1))
+
+
+def forecasts(
+    predictor: Any, source: Any, *, on_bad_rows: OnBadRows = "error", say: Say = logger.warning
+) -> list[dict[str, list[float]] | None]:
+    """The steps after each history by channel. A table or file is one history, in the order of time; in a list each
+    entry is one: numbers by channel, oldest first."""
+    preprocess = predictor.preprocess
+    assert preprocess is not None and isinstance(preprocess.target, Future)
+    names = preprocess.target.names
+    rows = given(source)
+    if isinstance(rows, np.ndarray):
+        rows = of_array(rows, names)
+    if isinstance(rows, list) and rows and all(is_step(row) for row in rows):
+        rows = frame_of(rows)
+    if isinstance(rows, Frame | Mapping) or is_files(rows):
+        with room_for(is_files(rows)) as cache:
+            if is_files(rows):
+                assert cache is not None
+                frame, _ = read_new_rows(rows, preprocess, Data(bad=on_bad_rows), cache)
+            else:
+                frame, _ = frame_of_model(frame_of(rows), preprocess)
+            _, values = in_time(frame, preprocess, lambda line: None, on_bad_rows)
+        return [by_channel(ahead(predictor, [values])[0], names)]
+    if not rows:
+        raise UserError("there are no rows", where="rows", fix="give at least one")
+    histories, bad = {}, dict[int, UserError]()
+    for at, row in enumerate(rows):
+        try:
+            histories[at] = history(row, preprocess)
+        except UserError as error:
+            bad[at] = error.inside(f"rows[{at}]")
+    report_bad(bad, on_bad_rows, say)
+    found: list[dict[str, list[float]] | None] = [None] * len(rows)
+    for at, steps in zip(histories, ahead(predictor, list(histories.values())) if histories else (), strict=True):
+        found[at] = by_channel(steps, names)
+    return found
+
+
+def is_step(row: Any) -> bool:
+    """Whether an object is one step of a series, rather than a whole one."""
+    return isinstance(row, Mapping) and not any(isinstance(cell, list | tuple | np.ndarray) for cell in row.values())
+
+
+def of_array(values: np.ndarray, names: Sequence[str]) -> Any:
+    """One series (T,) or (T, V), or several (N, T, V), by channel."""
+    if values.ndim == 1 and len(names) == 1:
+        values = values[:, None]
+    if values.ndim == 2 and values.shape[1] == len(names):
+        return {name: values[:, at] for at, name in enumerate(names)}
+    if values.ndim == 3 and values.shape[2] == len(names):
+        return [{name: one[:, at] for at, name in enumerate(names)} for one in values]
+    raise UserError(f"an array {values.shape} is no series of {len(names)} channels", where="rows",
+                    fix=f"give (T, {len(names)}) or (N, T, {len(names)}) numbers, oldest first")  # fmt: skip
+
+
+def history(row: Any, preprocess: Preprocess) -> np.ndarray:
+    """A series to look back on (T, V), scaled: a list of numbers for each channel, or bare where there is but one."""
+    columns = {column.name: column for column in preprocess.columns or ()}
+    names = list(columns)
+    if len(names) == 1 and isinstance(row, list | tuple | np.ndarray):
+        row = {names[0]: row}
+    fix = f"give a list of numbers, oldest first, for each of {', '.join(names)}"[:200]
+    if not isinstance(row, Mapping):
+        raise UserError(f"a row is {shown(row)}", fix=fix)
+    for name in row:
+        if name not in columns:
+            raise UserError(f"there is no column {str(name)[:40]!r}", fix=did_you_mean(str(name)[:40], names))
+    lost = [name for name in names if name not in row]
+    if lost:
+        raise UserError(f"the column {lost[0]!r} is missing", fix=fix)
+    channels = []
+    for name, column in columns.items():
+        values = row[name]
+        if not isinstance(values, list | tuple | np.ndarray) or not 1 <= len(values) <= MOST_STEPS:
+            raise UserError(f"{shown(values)} is no series", where=name,
+                            fix=f"give 1 to {MOST_STEPS:,} numbers, oldest first, null for none")  # fmt: skip
+        if len(values) != len(row[names[0]]):
+            raise UserError(f"is {len(values):,} steps long, {names[0]} is {len(row[names[0]]):,}", where=name,
+                            fix="make them equally long")  # fmt: skip
+        cells, bad = column.parse_values(list(values))
+        for at, error in bad.items():
+            raise UserError(error.what, where=f"{name}[{at}]", fix=error.fix)
+        channels.append(numbers(cells))
+    return scaled(np.stack(channels, 1), preprocess)
+
+
+def by_channel(steps: np.ndarray, names: Sequence[str]) -> dict[str, list[float]]:
+    """Steps (horizon, V) as a list for each channel."""
+    return {name: steps[:, at].tolist() for at, name in enumerate(names)}
+
+
+@torch.no_grad()
+def foreseen(
+    predictor: Any, source: Any, *, settings: Data, cache: Path, say: Say, on_bad_rows: OnBadRows = "error"
+) -> Any:
+    """The steps after the last row of a file, as a table: the time where there is one, and every channel."""
+    import pyarrow as pa
+
+    preprocess = predictor.preprocess
+    assert preprocess is not None and isinstance(preprocess.target, Future) and preprocess.length is not None
+    target = preprocess.target
+    frame, notes = read_new_rows(source, preprocess, settings.replace(bad=on_bad_rows), cache)
+    for line in notes:
+        if line != f"ignored {target.time}: not among the columns trained on":
+            say(line)
+    order, values = in_time(frame, preprocess, say, on_bad_rows)
+    if len(order) < preprocess.length:
+        say(f"note     {len(order):,} rows, and the model looks back on {preprocess.length}: the rest is missing to it")
+    (found,) = ahead(predictor, [values])
+    columns: dict[str, Any] = {}
+    if target.time is not None and target.time in frame.names:
+        columns[target.time] = next_times(frame.column(target.time), order, target.horizon)
+    columns |= {name: pa.array(found[:, at]) for at, name in enumerate(target.names)}
+    return pa.table(columns)
+
+
+def next_times(column: Any, order: np.ndarray, count: int) -> Any:
+    """The times of the steps to come, numbers or moments as the column has them."""
+    import pyarrow as pa
+
+    values = numbers(column)[order]
+    if np.isfinite(values).sum() >= 0.5 * len(values):
+        step = float(np.median(np.diff(values[-100:]))) if len(values) > 1 else 1.0
+        coming = values[-1] + step * np.arange(1, count + 1)
+        return pa.array(
+            coming.astype(np.int64) if (values == np.round(values)).all() and step == round(step) else coming
+        )
+    moments = days(column, None)[order]
+    return pa.array([str(moment).replace("T", " ") for moment in after(moments, count)])

@@ -1,0 +1,21 @@
+"""How rows are usually trained when nobody says, by what they consist of. Every value can be set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anyformer.data.columns.kinds import only_modality
+from anyformer.data.habit import Habit
+
+MIXED = Habit(epochs=40, batch_size=32, lr=1e-3, weight_decay=0.05, gpu_batch_size=128, gpu_lr=5e-4)
+FINE_TUNE = Habit(
+    epochs=5, batch_size=16, lr=5e-5, weight_decay=0.01, gpu_batch_size=32, gpu_lr=5e-5, layer_lr_decay=0.9
+)
+
+
+def habit_for(parts: Sequence[str], *, start: bool) -> Habit:
+    """The habit for rows of these parts; `start` is whether there is a model to start from."""
+    if start:
+        return FINE_TUNE
+    alone = only_modality(parts)
+    return MIXED if alone is None or alone.habit is None else alone.habit

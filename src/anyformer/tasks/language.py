@@ -1,0 +1,243 @@
+"""Language model: the next token of running text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from anyformer.data.columns.cells import texts
+from anyformer.data.columns.look import look
+from anyformer.data.columns.text import embed_tokens
+from anyformer.data.datasets.text import prepare_text, prepare_texts
+from anyformer.data.datasets.windows import Windows
+from anyformer.data.examples import Examples
+from anyformer.data.files.fasta import by_residue
+from anyformer.data.files.path_kinds import kind_of_path
+from anyformer.data.gather import gather, origin_of, paths_of
+from anyformer.data.prepared import Given, Prepared, Say
+from anyformer.data.settings import Data, Split, TokenizerSettings
+from anyformer.data.sizes import Sizes
+from anyformer.data.splits import FREE, SIDES, TRAIN
+from anyformer.data.unused import refuse_both, refuse_columns
+from anyformer.embeds import Tokens
+from anyformer.errors import UserError
+from anyformer.evaluation.answers import Answers
+from anyformer.evaluation.baseline_rows import Rows
+from anyformer.evaluation.metrics import language_metrics
+from anyformer.generation import Generation, generate
+from anyformer.heads import LM
+from anyformer.objectives import Causal, Objective
+from anyformer.safe_write import scratch_folder
+from anyformer.slots import Network
+from anyformer.tasks.base import Task
+from anyformer.tasks.habits import FINE_TUNE, Habit
+from anyformer.tasks.network import require_model, size_for, unfit
+
+if TYPE_CHECKING:
+    from anyformer.tasks.evaluator import Evaluator
+
+MOST_TEXT = 16 * 2**20  # bytes of training text that a compressor sees before the text it is judged on
+MOST_JUDGED = 4 * 2**20
+MOST_TOKENS = 4 * 10**6  # of a text that is decoded again for it
+SAMPLE, PROMPT = 120, 12  # tokens of a sample, and of the validation text it goes on from
+
+
+class Language(Task):
+    """A decoder that writes on from a prompt."""
+
+    name = "lm"
+    title = "language model"
+    verb = "writes text"
+    objective = Causal
+    origin = "text"
+    has_target = False
+    writes_text = True
+    counts_tokens = True
+
+    # ------------------------------------------------------------ data
+
+    def recognise(self, paths: Sequence[Path] | None, settings: Data) -> str:
+        if paths is None:
+            return ""
+        origin = origin_of(paths, None)
+        if origin == "fasta":
+            alone = settings.target is None and all(kind_of_path(path) == "fasta" for path in paths)
+            return "sequences without labels" if alone else ""
+        return "running text" if origin == self.origin else ""
+
+    def prepare(
+        self, source: Any, settings: Data, *, seed: int, cache: Path, given: Given, say: Say, why: str = ""
+    ) -> Prepared:
+        """Windows of tokens of running text, or of the one text column of a table."""
+        paths = paths_of(source)
+        origin = "table" if paths is None else origin_of(paths, self.origin)
+        if origin == "fasta":
+            settings = by_residue(settings, alone=True)
+        if paths is not None and origin == self.origin:
+            refuse_columns(settings, "running text")
+            return prepare_text(paths, settings, task=self.name, cache=cache, given=given, say=say)
+        refuse_both(settings, "a language model")
+        refuse_columns(settings, "a language model", used=("--target", "--inputs", "--types", "--split-column"))
+        sides = texts_of(source, origin, settings, cache)
+        whole = settings.replace(split=settings.split.replace(valid_file=None, test_file=None))  # they are in `sides`
+        return prepare_texts(sides["train"], whole, task=self.name, cache=cache, given=given, say=say,
+                             valid=sides["valid"] or None, test=sides["test"] or None)  # fmt: skip
+
+    # ------------------------------------------------------------ the model and its training
+
+    def default_preset(self, sizes: Sizes, *, gpu: bool) -> str:
+        return f"decoder-{size_for(gpu)}"
+
+    def fit_network(self, spec: Network, name: str, sizes: Sizes) -> Network:
+        made = require_model(spec, name, self, sizes)
+        if not made.stack.causal or not isinstance(made.embed, Tokens):
+            raise unfit(name, "does not read text from left to right, which a language model must", "decoder-mini")
+        head = made.head if isinstance(made.head, LM) else LM(tied=True)
+        return made.replace(embed=embed_tokens(made.embed, sizes), head=head)
+
+    def adapt_network(self, spec: Network, name: str, sizes: Sizes) -> Network:
+        made = self.fit_network(spec, name, sizes)
+        return made.replace(embed=spec.embed, head=spec.head or made.head)  # type: ignore[attr-defined]
+
+    def check_changes(self, changes: Mapping[str, Any]) -> None:
+        if changes.get("stack.causal") is False:
+            raise UserError("a language model reads from left to right", where="model.stack.causal", fix="leave it out")
+
+    def habit(self, sizes: Sizes, *, start: bool) -> Habit:
+        if start:
+            return replace(FINE_TUNE, layer_lr_decay=1.0)
+        return Habit(epochs=20, batch_size=8, lr=3e-3, weight_decay=0.1, gpu_batch_size=64, gpu_lr=1e-3)
+
+    def has_one_shape(self, sizes: Sizes) -> bool:
+        return True
+
+    def generation_config(self, objective: Objective, data: Prepared, spec: Network) -> dict[str, Any] | None:
+        if data.tokenizer is None:
+            return None
+        known = {"eos_token_id": data.tokenizer.eos, "pad_token_id": data.tokenizer.pad}
+        return {name: value for name, value in known.items() if value is not None}
+
+    def write_sample(self, model: nn.Module, data: Prepared, *, seed: int) -> str | None:
+        """How the model goes on from the beginning of the validation text."""
+        valid, tokenizer = data.valid, data.tokenizer
+        if not isinstance(valid, Windows) or tokenizer is None:
+            return None
+        device = next(model.parameters()).device
+        prompt = torch.tensor([valid.ids[: min(PROMPT, len(valid.ids) - 1)].tolist()], device=device)
+        network: Any = model
+        limit = network.spec.embed.limit
+        room = SAMPLE if limit is None else min(SAMPLE, int(limit) - prompt.shape[1])
+        if room < 1:
+            return None
+        settings = Generation(max_new_tokens=room, do_sample=True, temperature=0.8, seed=seed)
+        written = generate(model, prompt, settings=settings)
+        return tokenizer.decode([*prompt[0].tolist(), *next(iter(written.rows()))])
+
+    def next_command(self, run: Path) -> str:
+        return f'anyformer generate {run} "..."'
+
+    # ------------------------------------------------------------ evaluation
+
+    def answer(
+        self, evaluator: Evaluator, model: nn.Module, examples: Examples, rows: np.ndarray, *, decode: bool
+    ) -> Answers:
+        """Summed nats over the windows; the very first token, which nothing comes before, is no target."""
+        assert isinstance(examples, Windows)
+        nats, tokens, losses = evaluator.sum_tokens(model, examples, rows)
+        whole = len(rows) == len(examples)
+        share = 1.0 if whole else tokens / max(1, examples.tokens - 1)
+        return Answers(
+            self.name, nats=nats, tokens=tokens, bytes=round(examples.bytes * share), examples=examples, losses=losses
+        )
+
+    def compute_metrics(self, answers: Answers) -> dict[str, float]:
+        return language_metrics(answers)
+
+    def all_metrics(self, answers: Answers) -> dict[str, float]:
+        return self.metrics(answers)
+
+    def main_metric(self, *, multi: bool = False, labels: Sequence[str] = ()) -> str:
+        return "loss"
+
+    def evaluate_files(self, evaluator: Evaluator, predictor: Any, files: Sequence[Path], say: Say) -> Answers | None:
+        """All of some running text."""
+        preprocess = evaluator.preprocess
+        settings = Data(split=Split(valid=0.0, test=0.0), tokenizer=TokenizerSettings(max_length=preprocess.length))
+        with scratch_folder() as cache:
+            given = Given(tokenizer=evaluator.tokenizer, length=preprocess.length)
+            if origin_of(files, None) == "fasta":
+                found = self.prepare(list(files), settings, seed=0, cache=cache, given=given, say=say)
+            else:
+                found = prepare_text(list(files), settings, task=self.name, cache=cache, given=given, say=say)
+            return evaluator(predictor.model, found.train)
+
+    # ------------------------------------------------------------ baselines
+
+    def raw_rows(self, examples: Examples) -> Rows:
+        """The tokens, and the end of the text, decoded again: a compressor looks back no further."""
+        assert isinstance(examples, Windows)
+        ids, tokenizer = np.asarray(examples.ids), examples.tokenizer
+        text = None if tokenizer is None else [tokenizer.decode(ids[-MOST_TOKENS:].tolist())]
+        return Rows(tokens=ids, texts=text)
+
+    def trivial_baseline(self, truth: Any, answers: Answers, train: Rows, test: Rows) -> tuple[str, dict[str, float]]:
+        """A model that knows only how frequent each token is in training; one is added to every count."""
+        name = "guessing tokens by their frequency"
+        if train.tokens is None or test.tokens is None or not len(test.tokens):
+            return name, {}
+        size = int(max(train.tokens.max(initial=0), test.tokens.max())) + 1
+        counts = np.bincount(train.tokens, minlength=size) + 1.0
+        nats = float(-np.log(counts / counts.sum())[test.tokens].mean())
+        said = Answers(self.name, nats=nats * answers.tokens, tokens=answers.tokens, bytes=answers.bytes)
+        return name, self.metrics(said)
+
+    def strong_baseline(
+        self, truth: Any, answers: Answers, train: Rows, test: Rows, *, seed: int = 0
+    ) -> tuple[str, dict[str, float]]:
+        """What xz needs for the test text when it has just seen the training text: a compressor is a language model."""
+        import lzma
+
+        if train.texts is None or test.texts is None:
+            return "no text for a compressor", {}
+        before, after = "\n".join(train.texts).encode(), "\n".join(test.texts).encode()
+        if not after:
+            return "no text for a compressor", {}
+        cut = f" (the last {MOST_TEXT // 2**20} MiB of training text)" if len(before) > MOST_TEXT else ""
+        before, after = before[-MOST_TEXT:], after[:MOST_JUDGED]
+        sizes = [len(lzma.compress(text, lzma.FORMAT_XZ, preset=9)) for text in (before, before + after)]
+        bits_per_byte = 8 * (sizes[1] - sizes[0]) / len(after)
+        name = f"xz after the training text{cut}"
+        if not answers.tokens or not answers.bytes:
+            return name, {"bits_per_byte": bits_per_byte}
+        nats = bits_per_byte * answers.bytes * math.log(2)
+        return name, self.metrics(Answers(self.name, nats=nats, tokens=answers.tokens, bytes=answers.bytes))
+
+    # ------------------------------------------------------------ the report
+
+    def facts(self, answers: Answers) -> dict[str, Any]:
+        return {"tokens": int(answers.tokens), "bytes": int(answers.bytes)}
+
+    def describe(self, answers: Answers, row: int) -> dict[str, Any]:
+        return {}
+
+
+def texts_of(source: Any, origin: str, settings: Data, cache: Path) -> dict[str, list[str]]:
+    """The texts of a table's one text column by side; files that validate or test say theirs."""
+    gathered = gather(source, origin, settings, cache / "read")
+    frame = gathered.frame
+    names = list(settings.inputs or settings.target or ())
+    names = names or [name for name, facts in look(frame, settings.kinds()).items() if facts.column.is_text]
+    if len(names) != 1 or names[0] not in frame.names:
+        first = (names or frame.names)[0]
+        raise UserError("which column holds the text is not said", where="--task lm", fix=f"add --inputs {first}")
+    side = np.zeros(len(frame), np.int8) if gathered.fixed is None else gathered.fixed
+    side = np.where(side == FREE, TRAIN, side)
+    cells = list(zip(texts(frame.column(names[0])), side.tolist(), strict=True))
+    return {name: [text for text, at in cells if at == number and text] for number, name in enumerate(SIDES)}

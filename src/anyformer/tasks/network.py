@@ -1,0 +1,102 @@
+"""Networks for data: a preset with the vocabulary, lengths, columns and pixels that the data dictates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from anyformer.core.model import Model, Seq2Seq
+from anyformer.core.streams import Streams
+from anyformer.data.columns.kinds import modality_named, modality_reading, only_modality
+from anyformer.data.sizes import Sizes
+from anyformer.embeds import Frames, Joint, Maps, Patches, Table
+from anyformer.errors import UserError
+from anyformer.heads import Pair, Pooled, Regress
+from anyformer.slots import Embed, Head, Network
+
+if TYPE_CHECKING:
+    from anyformer.tasks.base import RowTask, Task
+
+
+def preset_for_parts(parts: Sequence[str], *, gpu: bool) -> str:
+    """The preset for rows of these parts when none is named."""
+    alone = only_modality(parts)
+    return alone.presets[gpu] if alone is not None and alone.presets else f"encoder-{size_for(gpu)}"
+
+
+def size_for(gpu: bool) -> str:
+    """The size of a default preset."""
+    return "small" if gpu else "mini"
+
+
+def fit_row_network(task: RowTask, spec: Network, name: str, sizes: Sizes) -> Network:
+    """A spec for rows: an embedding of their parts, the stack as it is, and the head of the task."""
+    if isinstance(spec, Streams):
+        return two_streams(spec, name, sizes)
+    made = require_model(spec, name, task, sizes)
+    embed = embedding(made, name, sizes)
+    return made.replace(embed=embed, head=task.head(made.head, pooling(made, embed), sizes))
+
+
+def require_model(spec: Network, name: str, task: Task, sizes: Sizes) -> Model:
+    """The spec, which must be one stack between an embedding and a head."""
+    if isinstance(spec, Model):
+        return spec
+    kind = "an encoder-decoder" if isinstance(spec, Seq2Seq) else f"a {type(spec).__name__}"
+    raise unfit(name, f"is {kind}, which does not {task.name}", task.default_preset(sizes, gpu=False))
+
+
+def unfit(name: str, why: str, instead: str) -> UserError:
+    return UserError(f"the preset {name} {why}", where="--preset", fix=f"use {instead}")
+
+
+def two_streams(spec: Streams, name: str, sizes: Sizes) -> Streams:
+    """Each part of the data in its own stream, the answer from both."""
+    read = [modality_reading(side.embed) for side in (spec.first, spec.second)]
+    reads = ["nothing known" if modality is None else modality.name for modality in read]
+    if sizes.parts != reads:
+        raise unfit(name, f"reads {reads[0]} beside {reads[1]}, for a class or numbers", "encoder-mini")
+    one, two = (
+        side.replace(embed=embedding(side, name, replace(sizes, parts=[part])))
+        for side, part in zip((spec.first, spec.second), sizes.parts, strict=True)
+    )
+    own = spec.head if isinstance(spec.head, Pair) else Pair()
+    return spec.replace(first=one, second=two, head=own.replace(classes=sizes.classes or sizes.outputs))
+
+
+def embedding(spec: Model, name: str, sizes: Sizes) -> Embed:
+    """What takes in the data's parts; several of them become one sequence."""
+    made: list[Embed] = []
+    for part in sizes.parts:
+        modality = modality_named(part)
+        own = spec.embed if isinstance(spec.embed, modality.embeds) else None
+        if own is None and modality.presets and len(sizes.parts) == 1:
+            raise unfit(name, f"does not read {modality.plural}", modality.presets[0])
+        made.append(modality.embed(own, sizes))
+    return made[0] if len(made) == 1 else Joint(parts=tuple(made))
+
+
+def pooling(spec: Model, embed: Embed) -> str:
+    """How the rows of a model become one vector each: as its own head does, else as its tokens suggest."""
+    own = spec.head
+    led = isinstance(embed, Table | Patches | Maps | Frames) and embed.cls
+    how = own.pool if isinstance(own, Pooled | Regress) else "first" if led else "last" if spec.stack.causal else "mean"
+    return "mean" if isinstance(embed, Joint) and how in ("first", "lead") else how
+
+
+def pooled_style(own: Head | None, pool: str) -> dict[str, Any]:
+    """Settings of a pooled head in the style of the preset's own, where it has one."""
+    if not isinstance(own, Pooled | Regress):
+        return {"pool": pool}
+    return {"pool": pool, "norm": own.norm, "dense": bool(own.dense), "act": own.act, "dropout": own.dropout}
+
+
+def longest(spec: Network) -> int | None:
+    """The longest text a network can place, or None for any; of a pair both sides must hold their text."""
+    if isinstance(spec, Streams):
+        return spec.first.embed.limit
+    if isinstance(spec, Seq2Seq):
+        limits = [spec.encoder.embed.limit, spec.decoder.embed.limit]
+        return min((limit for limit in limits if limit is not None), default=None)
+    return spec.embed.limit if isinstance(spec, Model) else None

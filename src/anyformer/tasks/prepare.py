@@ -1,0 +1,129 @@
+"""`prepare`: from files or Python data to examples, with every decision said. What `train` and `check` call first."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from anyformer.data.files.fasta import by_residue
+from anyformer.data.frame import Frame, Source
+from anyformer.data.gather import gather, origin_of, paths_of
+from anyformer.data.prepare_rows import prepare_rows
+from anyformer.data.prepared import Given, Prepared, Say
+from anyformer.data.preprocess import Preprocess, fitting
+from anyformer.data.report import tell_files
+from anyformer.data.settings import Data, Format
+from anyformer.tasks.base import RowTask, Task, all_tasks, find
+from anyformer.tasks.decide import decide
+
+
+def prepare(
+    source: Any,
+    *,
+    task: str | None = None,
+    settings: Data | None = None,
+    seed: int = 0,
+    cache: Path,
+    given: Given | None = None,
+    say: Say = lambda line: None,
+) -> Prepared:
+    """Files (paths) or Python data, ready to train on; every decision is said, and kept in `notes` and `facts`."""
+    settings, given = settings or Data(), given or Given()
+    chosen, why = (find(task), "") if task is not None else recognise(source, settings)
+    if chosen is None or isinstance(chosen, RowTask):
+        return prepare_table(source, chosen, settings, seed=seed, cache=cache, given=given, say=say)
+    return chosen.prepare(source, settings, seed=seed, cache=cache, given=given, say=say, why=why)
+
+
+def recognise(source: Any, settings: Data) -> tuple[Task | None, str]:
+    """The task that files show by themselves, and why; the newest is asked first."""
+    paths = paths_of(source)
+    for task in reversed(all_tasks()):
+        why = task.recognise(paths, settings)
+        if why:
+            return task, why
+    return None, ""
+
+
+def prepare_table(
+    source: Any, task: RowTask | None, settings: Data, *, seed: int, cache: Path, given: Given, say: Say
+) -> Prepared:
+    """Rows of a table; which task they are for is decided by looking at them where nobody says."""
+    paths = paths_of(source)
+    origin = "table" if paths is None else origin_of(paths, None if task is None else task.origin)
+    if origin == "fasta":
+        settings = by_residue(settings, alone=False)
+    there = cache.exists()
+    notes: list[str] = []
+
+    def tell(line: str) -> None:
+        notes.append(line)
+        say(line)
+
+    try:
+        gathered = gather(source, origin, settings, cache / "read")
+        for other in reversed(all_tasks()) if task is None and origin == "table" else ():
+            why = other.recognise_rows(gathered.frame, settings)
+            if why:
+                return other.prepare_gathered(gathered, settings, cache=cache, say=say, why=why)
+        # Of a file of tagged words the target only names the column that was read.
+        named = None if gathered.origin == "sentences" else settings.target
+        settings = settings.replace(split=settings.split.replace(column=gathered.column), target=named)
+        tell_files(gathered.frame, tell)
+        decision = decide(gathered.frame, settings, task=task, origin=gathered.origin)
+        return prepare_rows(gathered, decision, settings, seed=seed, cache=cache, given=given, notes=notes, tell=tell)
+    except BaseException:
+        if not there:  # a mistake leaves nothing behind
+            shutil.rmtree(cache, ignore_errors=True)
+        raise
+    finally:
+        shutil.rmtree(cache / "read", ignore_errors=True)
+
+
+# ---------------------------------------------------------------- new rows
+
+
+def read_new_rows(source: Any, preprocess: Preprocess, settings: Data, cache: Path) -> tuple[Frame, list[str]]:
+    """New files or data with the columns a model was trained on, in any order, and what is worth saying about them.
+
+    Where the model reads one text and nothing else, a file of plain text is taken line by line.
+    """
+    task, columns = find(preprocess.task), preprocess.columns or ()
+    lone = columns[0].name if len(columns) == 1 else None
+    plain = settings.replace(split=settings.split.replace(valid_file=None, test_file=None, column=None))
+    paths = paths_of(source)
+    frame = None if paths is None else task.read_new_files(paths, plain, cache / "read")
+    if frame is None:
+        wanted = "text" if preprocess.texts and lone else task.origin
+        origin = "table" if paths is None else origin_of(paths, wanted)
+        if paths is not None and origin == "text":
+            frame = lines_of(paths, lone or "text", settings.format)
+        else:
+            frame = gather(source, origin, plain, cache / "read").frame
+    return frame_of_model(frame, preprocess)
+
+
+def frame_of_model(frame: Frame, preprocess: Preprocess) -> tuple[Frame, list[str]]:
+    """A table checked for the columns of a model; a single column needs no name where the model reads but one."""
+    columns = preprocess.columns or ()
+    if len(columns) == 1 and len(frame.names) == 1 and frame.names != [columns[0].name]:
+        frame = replace(frame, table=frame.table.rename_columns([columns[0].name]))
+    _, notes = fitting(frame, preprocess)
+    return frame, notes
+
+
+def lines_of(paths: list[Path], name: str, format: Format) -> Frame:
+    """Files of plain text, one row a line."""
+    import pyarrow as pa
+
+    from anyformer.data.files.open_text import opened as look_at
+
+    sources, rows = [], []
+    for path in paths:
+        file = look_at(path, format)
+        found = list(file.lines())
+        sources.append(Source(file.name, str(path), len(found), file.bytes, file.sha256, "line", 1, file.notes))
+        rows += found
+    return Frame(pa.table({name: pa.array(rows, pa.string())}), tuple(sources))

@@ -1,0 +1,163 @@
+"""Regression: one or several numbers for a row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from anyformer.data.columns.cells import worded
+from anyformer.data.columns.convert import numbers
+from anyformer.data.datasets.rows import RowExamples
+from anyformer.data.decision import Decision
+from anyformer.data.examples import Examples
+from anyformer.data.frame import Frame
+from anyformer.data.preprocess import Preprocess
+from anyformer.data.settings import Data
+from anyformer.data.sizes import Sizes
+from anyformer.data.targets import ABSENT, NOT_NUMBER, Values
+from anyformer.errors import UserError
+from anyformer.evaluation import learners
+from anyformer.evaluation.answers import Answers
+from anyformer.evaluation.baseline_rows import Rows
+from anyformer.evaluation.facts import number_facts
+from anyformer.evaluation.metrics import number_metrics
+from anyformer.heads import Regress as NumbersHead
+from anyformer.objectives import Regression
+from anyformer.tasks.base import RowTask, Task
+from anyformer.tasks.network import pooled_style
+from anyformer.tasks.shapes import finite
+from anyformer.tasks.target_look import Match, TargetLook
+
+
+class NumberAnswers(Task):
+    """What tasks have in common whose answers are numbers."""
+
+    def compute_metrics(self, answers: Answers) -> dict[str, float]:
+        return number_metrics(answers)
+
+    def main_metric(self, *, multi: bool = False, labels: Sequence[str] = ()) -> str:
+        return "rmse"
+
+    def has_truth(self, answers: Answers) -> np.ndarray:
+        truth = np.asarray(answers.truth)
+        return np.isfinite(truth).any(axis=1) if truth.ndim > 1 else np.isfinite(truth)
+
+    def metrics_of(self, answers: Answers, predicted: np.ndarray) -> dict[str, float]:
+        """Metrics of other predictions for the same rows."""
+        return self.metrics(Answers(self.name, answers.truth, predicted, labels=answers.labels))
+
+    def facts(self, answers: Answers) -> dict[str, Any]:
+        return number_facts(answers)
+
+    def error_name(self, answers: Answers) -> str:
+        return "off by"
+
+    def row_errors(self, answers: Answers) -> Sequence[float] | np.ndarray:
+        truth, predicted = np.asarray(answers.truth), np.asarray(answers.predicted)
+        return np.abs(predicted - truth).reshape(len(truth), -1).mean(1) if len(truth) else []
+
+    def describe(self, answers: Answers, row: int) -> dict[str, Any]:
+        sides = [", ".join(f"{value:.5g}" for value in np.asarray(part[row]).reshape(-1).tolist())
+                 for part in (answers.truth, answers.predicted)]  # fmt: skip
+        return {"truth": sides[0], "predicted": sides[1]}
+
+
+class Regress(NumberAnswers, RowTask):
+    """Numbers, in the units of the training file."""
+
+    name = "regress"
+    title = "regression"
+    verb = "gives numbers"
+    objective = Regression
+    scales_numbers = True
+
+    # ------------------------------------------------------------ which data
+
+    def match(self, seen: TargetLook, *, asked: bool) -> Match | None:
+        if seen.several:
+            return self.match_columns(seen, asked)
+        if seen.is_list:
+            return None
+        if asked:
+            if not len(seen.known_numbers):
+                raise UserError(f"{seen.name} holds no numbers", where="--task regress", fix="use --task classify")
+            return Match()
+        if not seen.is_numeric or seen.few_whole_numbers:
+            return None
+        return Match("one", f"{seen.name} is a number with {seen.facts[seen.name].counted} different values")
+
+    def match_columns(self, seen: TargetLook, asked: bool) -> Match | None:
+        """Several columns are numbers, unless all of them are on or off."""
+        if not asked and seen.not_switches is None:
+            return None
+        for name in seen.names:
+            if not np.isfinite(numbers(seen.frame.column(name))).any():
+                raise UserError(
+                    f"{name} holds no numbers", where="--target", fix="several targets are all numbers, or all 0 and 1"
+                )
+        return Match("one", f"{len(seen.names)} columns of numbers")
+
+    def target_problems(self, frame: Frame, decision: Decision) -> list[tuple[str, np.ndarray]]:
+        columns = [frame.column(name) for name in decision.target]
+        lost = ~np.isfinite(np.stack([numbers(column) for column in columns], 1)).any(1)
+        said = np.zeros(len(frame), bool)
+        for column in columns:
+            said |= ~worded(column).is_null().to_numpy()
+        return [(ABSENT, lost & ~said), (NOT_NUMBER, lost & said)]
+
+    def fit_target(self, frame: Frame, decision: Decision, settings: Data, labels: Sequence[str] | None) -> Values:
+        return Values.fit(frame, decision.target, scale=settings.columns.target_scale)
+
+    # ------------------------------------------------------------ the model
+
+    def head(self, own: Any, pool: str, sizes: Sizes) -> Any:
+        return NumbersHead(outputs=sizes.outputs, **pooled_style(own, pool))
+
+    # ------------------------------------------------------------ evaluation
+
+    def read_logits(self, logits: torch.Tensor, truth: np.ndarray, preprocess: Preprocess) -> Answers:
+        target = preprocess.target
+        assert isinstance(target, Values)
+        found = logits.numpy() if len(target.names) > 1 else logits.numpy()[:, 0]
+        return Answers(self.name, target.undo(truth), target.undo(found), labels=list(target.names))
+
+    def truth(self, examples: Examples) -> Any:
+        assert isinstance(examples, RowExamples) and isinstance(examples.preprocess.target, Values)
+        return examples.preprocess.target.undo(super().truth(examples))
+
+    # ------------------------------------------------------------ baselines
+
+    def trivial_baseline(self, truth: Any, answers: Answers, train: Rows, test: Rows) -> tuple[str, dict[str, float]]:
+        """The training mean."""
+        name = "always answering the training mean"
+        if not len(truth) or not len(answers.truth):
+            return name, {}
+        mean = np.nanmean(np.asarray(truth, np.float64), axis=0)
+        return name, self.metrics_of(answers, np.broadcast_to(mean, np.shape(answers.truth)))
+
+    def strong_baseline(
+        self, truth: Any, answers: Answers, train: Rows, test: Rows, *, seed: int = 0
+    ) -> tuple[str, dict[str, float]]:
+        """A linear model of texts or pixels, gradient boosting on tables."""
+        learnt = learners.learn(learners.regression, train, truth, test, answers, seed=seed)
+        return learnt.name, {} if learnt.predicted is None else self.metrics_of(answers, learnt.predicted)
+
+    # ------------------------------------------------------------ new rows
+
+    def predictions(self, answers: Answers) -> list[Any]:
+        return np.asarray(answers.predicted).tolist()
+
+    def prediction_columns(self, answers: Answers) -> dict[str, list[Any]]:
+        found, names = self.predictions(answers), answers.labels or []
+        if len(names) < 2:
+            return {"prediction": found}
+        return {f"prediction_{name}": [row[i] for row in found] for i, name in enumerate(names)}
+
+    def to_json(self, answers: Answers) -> list[dict[str, Any]]:
+        found, names = self.predictions(answers), answers.labels or []
+        if len(names) < 2:
+            return [{"value": finite(value)} for value in found]
+        return [{"values": dict(zip(names, map(finite, row), strict=True))} for row in found]

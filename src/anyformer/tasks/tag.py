@@ -1,0 +1,235 @@
+"""Tagging: a tag for every word of a sentence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import nn
+
+from anyformer.data.datasets.rows import RowExamples
+from anyformer.data.decision import Decision
+from anyformer.data.examples import Examples
+from anyformer.data.files.conll import read_words
+from anyformer.data.files.path_kinds import kind_of_path
+from anyformer.data.frame import Frame
+from anyformer.data.inputs import Input, name_of
+from anyformer.data.preprocess import Preprocess
+from anyformer.data.settings import Data
+from anyformer.data.sizes import Sizes
+from anyformer.data.targets import ABSENT, Tags
+from anyformer.errors import UserError
+from anyformer.evaluation import learners
+from anyformer.evaluation.answers import Answers
+from anyformer.evaluation.baseline_rows import Rows
+from anyformer.evaluation.facts import short, tag_facts
+from anyformer.evaluation.metrics import padded, tag_metrics
+from anyformer.evaluation.spans import are_spans
+from anyformer.heads import TokenHead
+from anyformer.objectives import Tag as TagLoss
+from anyformer.tasks.base import RowTask
+from anyformer.tasks.habits import FINE_TUNE, Habit
+from anyformer.tasks.network import size_for
+from anyformer.tasks.target_look import Match, TargetLook
+
+if TYPE_CHECKING:
+    from anyformer.tasks.evaluator import Evaluator
+
+UNEVEN = "words and tags differ in number"
+
+
+class Tag(RowTask):
+    """Tags, one a word; where they mark spans (B-PER, I-PER), spans are what is scored."""
+
+    name = "tag"
+    title = "tagging"
+    verb = "tags words"
+    objective = TagLoss
+    origin = "sentences"
+    origin_reason = "each word has a tag"
+    reads = "a tagger reads words alone"
+    unread = "only the words are read"
+
+    # ------------------------------------------------------------ which data
+
+    def match(self, seen: TargetLook, *, asked: bool) -> Match | None:
+        if seen.is_list and seen.sentences is not None:
+            return Match("one", "each word has a tag")
+        if not asked:
+            return None
+        if seen.is_list:
+            raise UserError(
+                f"no column has as many words as {seen.name} has tags", where=name_of(seen.frame),
+                fix="give lists of equal length",
+            )  # fmt: skip
+        raise UserError(
+            f"{seen.name} holds no lists of tags", where="--task tag", fix="give a CoNLL file, or lists in JSONL"
+        )
+
+    def choose_inputs(self, seen: TargetLook) -> tuple[list[Input], list[Input]]:
+        """The column of words alone."""
+        words = [replace(column, kind="sentence") for column in seen.inputs if column.name == seen.sentences]
+        return words, [column for column in seen.inputs if column.name != seen.sentences]
+
+    def target_problems(self, frame: Frame, decision: Decision) -> list[tuple[str, np.ndarray]]:
+        import pyarrow.compute as pc
+
+        column = frame.column(decision.target[0])
+        words = pc.list_value_length(frame.column(decision.inputs[0].name))
+        uneven = pc.fill_null(pc.not_equal(pc.list_value_length(column), words), True).to_numpy()
+        return [(ABSENT, column.is_null().to_numpy()), (UNEVEN, uneven)]
+
+    def fit_target(self, frame: Frame, decision: Decision, settings: Data, labels: Sequence[str] | None) -> Tags:
+        return Tags.fit(frame, decision.target, labels)
+
+    def read_new_files(self, paths: Sequence[Path], settings: Data, cache: Path) -> Frame | None:
+        """Plain text, one sentence a line."""
+        plain = all(kind_of_path(path) == "text" for path in paths)
+        return read_words(list(paths), settings.format) if plain else None
+
+    # ------------------------------------------------------------ the model
+
+    def default_preset(self, sizes: Sizes, *, gpu: bool) -> str:
+        return f"encoder-{size_for(gpu)}"
+
+    def head(self, own: Any, pool: str, sizes: Sizes) -> Any:
+        return TokenHead(classes=sizes.classes, dropout=getattr(own, "dropout", 0.0))
+
+    def habit(self, sizes: Sizes, *, start: bool) -> Habit:
+        return (
+            FINE_TUNE
+            if start
+            else Habit(epochs=20, batch_size=16, lr=1e-3, weight_decay=0.1, gpu_batch_size=64, gpu_lr=1e-3)
+        )
+
+    def next_command(self, run: Path) -> str:
+        return f"anyformer predict {run} new.conll"
+
+    # ------------------------------------------------------------ evaluation
+
+    def answer(
+        self, evaluator: Evaluator, model: nn.Module, examples: Examples, rows: np.ndarray, *, decode: bool
+    ) -> Answers:
+        """One tag a word; words cut off beyond the model's length get the tag that stands for none, or the first."""
+        assert isinstance(examples, RowExamples)
+        preprocess = evaluator.preprocess
+        labels = list(preprocess.labels or ())
+        missing = "O" if "O" in labels else labels[0]
+        found: dict[int, list[str]] = {}
+        losses: dict[int, float] = {}
+        for batch, out in evaluator.passes(model, examples, rows):
+            best = out.logits.argmax(-1).cpu().numpy()
+            each = evaluator.objective.row_losses(out, batch).float().cpu().tolist()
+            for row, ids, loss in zip(batch.rows.tolist(), best, each, strict=True):
+                found[row] = [labels[i] for i in ids[examples.begins(row)]]
+                losses[row] = loss
+        target = preprocess.target.names[0] if preprocess.target else "tags"
+        truth, predicted = [], []
+        for row in rows.tolist():
+            cells = examples.cells(row)
+            words = len(cells[sentence_of(preprocess)])
+            predicted.append(found[row] + [missing] * (words - len(found[row])))
+            truth.append(list(cells[target]) if target in cells else [missing] * words)
+        return Answers(self.name, truth, predicted, labels=labels, examples=examples,
+                       losses=np.array([losses[row] for row in rows.tolist()]))  # fmt: skip
+
+    def compute_metrics(self, answers: Answers) -> dict[str, float]:
+        return tag_metrics(answers)
+
+    def main_metric(self, *, multi: bool = False, labels: Sequence[str] = ()) -> str:
+        return "span_f1" if are_spans(labels) else "accuracy"
+
+    def truth(self, examples: Examples) -> Any:
+        assert isinstance(examples, RowExamples) and examples.preprocess.target is not None
+        return examples.frame.take(examples.rows).column(examples.preprocess.target.names[0]).to_pylist()
+
+    # ------------------------------------------------------------ baselines
+
+    def trivial_baseline(self, truth: Any, answers: Answers, train: Rows, test: Rows) -> tuple[str, dict[str, float]]:
+        """Each word's most frequent tag, else the most frequent of all."""
+        by_word = train.words is not None and test.words is not None
+        name = "each word's most frequent tag" if by_word else "always answering the most frequent tag"
+        if not len(truth) or not len(answers.truth):
+            return name, {}
+        said = tags_by_word(truth, answers, train, test)
+        return name, self.metrics(Answers(self.name, answers.truth, said, labels=answers.labels))
+
+    def strong_baseline(
+        self, truth: Any, answers: Answers, train: Rows, test: Rows, *, seed: int = 0
+    ) -> tuple[str, dict[str, float]]:
+        """A linear model of each word and its neighbours."""
+        learnt = learners.learn(learners.tagger, train, truth, test, answers, seed=seed)
+        if learnt.predicted is None:
+            return learnt.name, {}
+        return learnt.name, self.metrics(Answers(self.name, answers.truth, learnt.predicted, labels=answers.labels))
+
+    # ------------------------------------------------------------ the report
+
+    def facts(self, answers: Answers) -> dict[str, Any]:
+        note = "Numbers before a tag count the words of the sentence."
+        return tag_facts(answers) | {"rows_are": "sentences", "unit": "tag", "worst_note": note}
+
+    def error_name(self, answers: Answers) -> str:
+        return "wrong words"
+
+    def row_errors(self, answers: Answers) -> Sequence[float] | np.ndarray:
+        pairs = zip(answers.truth, padded(answers.truth, answers.predicted), strict=True)
+        return [sum(a != b for a, b in zip(want, got, strict=True)) for want, got in pairs]
+
+    def describe(self, answers: Answers, row: int) -> dict[str, Any]:
+        """The words that were tagged wrongly, each with its place in the sentence."""
+        want, got = answers.truth[row], padded([answers.truth[row]], [answers.predicted[row]])[0]
+        wrong = [at for at in range(len(want)) if want[at] != got[at]]
+        sides = [", ".join(f"{at + 1}: {tags[at] or '(none)'}" for at in wrong) for tags in (want, got)]
+        return {"truth": short(sides[0], 120), "predicted": short(sides[1], 120)}
+
+    # ------------------------------------------------------------ new rows
+
+    def prediction_columns(self, answers: Answers) -> dict[str, list[Any]]:
+        return {"prediction": [" ".join(tags) for tags in answers.predicted]}
+
+    def default_suffix(self, *, lines: bool) -> str:
+        return ".conll"
+
+    def to_conll(self, answers: Answers, preprocess: Preprocess) -> str:
+        """One word and its tag a line, a blank line between sentences."""
+        lines = []
+        for row, tags in enumerate(answers.predicted):
+            words = answers.examples.cells(row)[sentence_of(preprocess)]
+            lines += [f"{word}\t{tag}" for word, tag in zip(words, tags, strict=True)] + [""]
+        return "\n".join(lines) + "\n"
+
+    def to_json(self, answers: Answers) -> list[dict[str, Any]]:
+        name = sentence_of(answers.examples.preprocess)
+        words = [answers.examples.cells(row)[name] for row in range(len(answers.predicted))]
+        return [{"tags": [{"word": word, "tag": tag} for word, tag in zip(sentence, tags, strict=True)]}
+                for sentence, tags in zip(words, answers.predicted, strict=True)]  # fmt: skip
+
+
+def sentence_of(preprocess: Preprocess) -> str:
+    """The name of the column of words."""
+    (sentence,) = preprocess.texts
+    return str(sentence.name)
+
+
+def tags_by_word(truth: Sequence[Sequence[str]], answers: Answers, train: Rows, test: Rows) -> list[list[str]]:
+    """Each word with the tag it has most often in training; a word not met there has the most frequent tag of all."""
+    usual = most_frequent(chain.from_iterable(truth))
+    if train.words is None or test.words is None:
+        return [[usual] * len(tags) for tags in answers.truth]
+    met: dict[str, list[str]] = {}
+    for words, tags in zip(train.words, truth, strict=True):
+        for word, tag in zip(words, tags, strict=False):
+            met.setdefault(word, []).append(tag)
+    best = {word: most_frequent(tags) for word, tags in met.items()}
+    return [[best.get(word, usual) for word in words] for words in test.words]
+
+
+def most_frequent(values: Iterable[str]) -> str:
+    """The most frequent of some names; among equals the first in the alphabet."""
+    return min(Counter(values).items(), key=lambda item: (-item[1], item[0]))[0]

@@ -1,0 +1,289 @@
+"""Text to text: translation, summaries, answers; whatever is read in one sequence and written in another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import nn
+
+from anyformer.core.model import Seq2Seq
+from anyformer.data.columns.cells import texts, worded
+from anyformer.data.columns.look import Facts
+from anyformer.data.columns.text import embed_tokens
+from anyformer.data.datasets.rows import RowExamples
+from anyformer.data.decision import Decision
+from anyformer.data.examples import Examples
+from anyformer.data.frame import Frame
+from anyformer.data.gather import gather, origin_of
+from anyformer.data.inputs import Input, name_of
+from anyformer.data.prepared import Prepared
+from anyformer.data.preprocess import Preprocess
+from anyformer.data.settings import Data
+from anyformer.data.sizes import Sizes
+from anyformer.data.targets import ABSENT, Answer
+from anyformer.data.tokenizers.tokenizer import Tokenizer
+from anyformer.embeds import Tokens
+from anyformer.errors import UserError
+from anyformer.evaluation.answers import Answers
+from anyformer.evaluation.baseline_rows import Rows
+from anyformer.evaluation.facts import short
+from anyformer.evaluation.metrics import text_metrics
+from anyformer.evaluation.text_scores import NO_BLEU, bleu_available, bleu_chrf, row_scores, several
+from anyformer.evaluation.translation_table import word_by_word, word_table
+from anyformer.generation import Generation, generate
+from anyformer.generation.prompts import decoder_of, max_positions
+from anyformer.heads import LM
+from anyformer.objectives import Objective
+from anyformer.objectives import Translate as TranslationLoss
+from anyformer.slots import Network
+from anyformer.tasks.base import RowTask
+from anyformer.tasks.habits import FINE_TUNE, Habit
+from anyformer.tasks.network import size_for, unfit
+from anyformer.tasks.target_look import FEW, Match, TargetLook
+
+if TYPE_CHECKING:
+    from anyformer.tasks.evaluator import Evaluator
+
+SOURCE_NAMES = ("source", "src", "input", "question", "text", "document", "article")
+STEP = 16  # tokens to which a source's length is rounded up, so that texts of about one length are written together
+SAVED = ("num_beams", "length_penalty", "max_new_tokens", "decoder_start_token_id", "eos_token_id", "pad_token_id")
+
+
+class Translate(RowTask):
+    """Text that the model writes, by beam search."""
+
+    name = "translate"
+    title = "text to text"
+    verb = "writes text"
+    objective = TranslationLoss
+    origin = "pairs"
+    origin_reason = "each line of one text belongs to a line of the other"
+    reads = "a translator reads one text"
+    unread = "only one text is read"
+    writes_text = True
+    decodes = True
+
+    # ------------------------------------------------------------ which data
+
+    def match(self, seen: TargetLook, *, asked: bool) -> Match | None:
+        if seen.several:
+            if asked:
+                raise UserError("one text is written, not several", where="--target", fix="name one column")
+            return None
+        if seen.is_list:
+            fits = asked or (seen.sentences is None and not seen.few_labels)
+            return Match("one", f"{seen.name} is text in pieces") if fits else None
+        if asked:
+            return Match()
+        if seen.is_numeric or seen.labels_in_lists is not None:
+            return None
+        many = len(seen.values[1]) > max(FEW, seen.used // 2)
+        fits = many and seen.facts[seen.name].column.is_text and len(seen.texts) == 1
+        return Match("one", f"{seen.name} is text, nearly every row another") if fits else None
+
+    def choose_inputs(self, seen: TargetLook) -> tuple[list[Input], list[Input]]:
+        """One text; of several, the one that is named like a source."""
+        found = seen.texts
+        named = [column for column in found if column.name.lower() in SOURCE_NAMES]
+        found = named if len(found) > 1 and len(named) == 1 else found
+        if len(found) > 1:
+            raise UserError(f"{len(found)} columns of text to read", where=name_of(seen.frame),
+                            fix=f"choose with --inputs {found[0].name}")  # fmt: skip
+        return found, [column for column in seen.inputs if column not in found]
+
+    def decide_without_target(
+        self, frame: Frame, facts: Mapping[str, Facts], settings: Data, *, asked: bool
+    ) -> Decision | None:
+        """A table of two texts: the first is read, the second written."""
+        from anyformer.tasks.decide import refuse_named
+
+        found = [name for name in frame.names if facts[name].column.is_text]
+        if len(found) != 2 or not (asked or len(frame.names) == 2):
+            return None
+        first, second = found
+        others = [name for name in frame.names if name not in found]
+        refuse_named(settings, others, self.reads)
+        why = f"two columns of text and no target: {first} is read, {second} is written"
+        dropped = tuple((name, self.unread) for name in others)
+        return Decision(self, (second,), (Input(first, "text", facts[first]),), why, dropped=dropped)
+
+    def target_problems(self, frame: Frame, decision: Decision) -> list[tuple[str, np.ndarray]]:
+        return [(ABSENT, worded(frame.column(decision.target[0])).is_null().to_numpy())]
+
+    def fit_target(self, frame: Frame, decision: Decision, settings: Data, labels: Sequence[str] | None) -> Answer:
+        return Answer(names=decision.target)
+
+    def read_new_files(self, paths: Sequence[Path], settings: Data, cache: Path) -> Frame | None:
+        """Two files may be a source and its references."""
+        if len(paths) != 2:
+            return None
+        return gather(list(paths), origin_of(paths, self.origin), settings, cache).frame
+
+    # ------------------------------------------------------------ the model
+
+    def default_preset(self, sizes: Sizes, *, gpu: bool) -> str:
+        return f"translator-{size_for(gpu)}"
+
+    def fit_network(self, spec: Network, name: str, sizes: Sizes) -> Network:
+        if not isinstance(spec, Seq2Seq):
+            raise unfit(name, "has no encoder and decoder, which translation needs", "translator-mini")
+        source, target = spec.encoder.embed, spec.decoder.embed
+        if not isinstance(source, Tokens) or not isinstance(target, Tokens):
+            raise unfit("given", "does not read words", "translator-mini")
+        # What is written stands behind a start token, which takes a position; BART has as many on both sides.
+        sizes = sizes if sizes.length is None else replace(sizes, length=sizes.length + 1)
+        return spec.replace(
+            encoder=spec.encoder.replace(embed=embed_tokens(source, sizes)),
+            decoder=spec.decoder.replace(embed=embed_tokens(target, sizes)),
+            head=spec.head or LM(tied=True),
+        )
+
+    def adapt_network(self, spec: Network, name: str, sizes: Sizes) -> Network:
+        made = self.fit_network(spec, name, sizes)
+        assert isinstance(spec, Seq2Seq) and isinstance(made, Seq2Seq)
+        return made.replace(encoder=spec.encoder, decoder=spec.decoder, head=spec.head or made.head)
+
+    def habit(self, sizes: Sizes, *, start: bool) -> Habit:
+        return (
+            FINE_TUNE
+            if start
+            else Habit(epochs=40, batch_size=64, lr=2e-3, weight_decay=0.01, gpu_batch_size=128, gpu_lr=2e-3)
+        )
+
+    def has_one_shape(self, sizes: Sizes) -> bool:
+        return False
+
+    def generation_config(self, objective: Objective, data: Prepared, spec: Network) -> dict[str, Any] | None:
+        if data.tokenizer is None:
+            return None
+        chosen = beam_search(objective, data.preprocess, data.tokenizer, spec)
+        return {name: getattr(chosen, name) for name in SAVED if getattr(chosen, name) is not None}
+
+    # ------------------------------------------------------------ evaluation
+
+    def answer(
+        self, evaluator: Evaluator, model: nn.Module, examples: Examples, rows: np.ndarray, *, decode: bool
+    ) -> Answers:
+        """The loss of the true text and, with `decode`, the text the model writes itself."""
+        assert isinstance(examples, RowExamples)
+        nats, tokens, losses = evaluator.sum_tokens(model, examples, rows)
+        answers = Answers(self.name, nats=nats, tokens=tokens, examples=examples, losses=losses)
+        if not decode:
+            return answers
+        target = evaluator.preprocess.target
+        name = target.names[0] if target else "target"
+        known = name in examples.frame.names  # new texts come without
+        truth = [str(examples.cells(row)[name]) for row in rows.tolist()] if known else None
+        return replace(answers, truth=truth, predicted=write_texts(evaluator, model, examples, rows))
+
+    def compute_metrics(self, answers: Answers) -> dict[str, float]:
+        return text_metrics(answers)
+
+    def main_metric(self, *, multi: bool = False, labels: Sequence[str] = ()) -> str:
+        return "bleu" if bleu_available() else "rouge_l"
+
+    def selection_metric(self, *, multi: bool = False, labels: Sequence[str] = ()) -> str:
+        """The loss: writing all texts at every evaluation would take too long."""
+        return "loss"
+
+    def notes(self, answers: Answers) -> list[str]:
+        return [] if bleu_available() else [NO_BLEU]
+
+    def truth(self, examples: Examples) -> Any:
+        assert isinstance(examples, RowExamples) and examples.preprocess.target is not None
+        return texts(examples.frame.take(examples.rows).column(examples.preprocess.target.names[0]))
+
+    def raw_rows(self, examples: Examples) -> Rows:
+        assert isinstance(examples, RowExamples)
+        (source,) = examples.preprocess.texts
+        return Rows(sources=texts(examples.frame.take(examples.rows).column(source.name)))
+
+    # ------------------------------------------------------------ baselines
+
+    def trivial_baseline(self, truth: Any, answers: Answers, train: Rows, test: Rows) -> tuple[str, dict[str, float]]:
+        """The source copied."""
+        name = "copying the source"
+        if test.sources is None:
+            return name, {}
+        return name, self.metrics(Answers(self.name, answers.truth, list(test.sources)))
+
+    def strong_baseline(
+        self, truth: Any, answers: Answers, train: Rows, test: Rows, *, seed: int = 0
+    ) -> tuple[str, dict[str, float]]:
+        """Every word by the one that most probably stands for it in the training pairs."""
+        if not train.sources or not test.sources:
+            return "no sentences to learn words from", {}
+        table = word_table(train.sources, [references[0] for references in several(truth)])
+        said = [word_by_word(table, text) for text in test.sources]
+        return "IBM Model 1, word by word", self.metrics(Answers(self.name, answers.truth, said))
+
+    # ------------------------------------------------------------ the report
+
+    def facts(self, answers: Answers) -> dict[str, Any]:
+        found: dict[str, Any] = {"rows": len(answers.predicted)}
+        if len(answers.predicted) and bleu_available():
+            found["signature"] = bleu_chrf(answers.predicted, answers.truth)[2]
+        return found
+
+    def error_name(self, answers: Answers) -> str:
+        return "1 − ROUGE-L"
+
+    def row_errors(self, answers: Answers) -> Sequence[float] | np.ndarray:
+        return [1 - score for score in row_scores(answers.predicted, answers.truth)]
+
+    def describe(self, answers: Answers, row: int) -> dict[str, Any]:
+        references = several(answers.truth[row : row + 1])[0]
+        return {"truth": short(" | ".join(references)), "predicted": short(answers.predicted[row])}
+
+    # ------------------------------------------------------------ new rows
+
+    def default_suffix(self, *, lines: bool) -> str:
+        return ".txt"
+
+    def to_json(self, answers: Answers) -> list[dict[str, Any]]:
+        return [{"text": text} for text in answers.predicted]
+
+
+def write_texts(evaluator: Evaluator, model: nn.Module, examples: RowExamples, rows: np.ndarray) -> list[str]:
+    """What an encoder-decoder writes for each row, by beam search."""
+    tokenizer, lengths = evaluator.tokenizer, examples.lengths
+    assert tokenizer is not None and lengths is not None
+    settings = beam_search(evaluator.objective, evaluator.preprocess, tokenizer, model.spec)
+    device = next(model.parameters()).device
+    found: dict[int, str] = {}
+    order = rows[np.argsort(lengths[rows], kind="stable")]
+    # How long a text may get follows from its own source, not from the longest one beside it.
+    longest = np.minimum(settings.max_new_tokens or 256, 2 * STEP * -(-lengths // STEP) + STEP)
+    for chosen in batches_of_equals(order, longest, evaluator.batch):
+        batch = examples.batch(chosen).to(device)
+        source, mask, most = batch.inputs[0], batch.named["source_mask"], int(longest[chosen[0]])
+        result = generate(model, source, mask, settings=replace(settings, max_new_tokens=most))
+        for row, ids in zip(batch.rows.tolist(), result.rows(), strict=True):
+            found[row] = tokenizer.decode(ids)
+    return [found[row] for row in rows.tolist()]
+
+
+def batches_of_equals(order: np.ndarray, values: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    """Rows in their order, at most `size` at once, no two of which have different values."""
+    edges = np.flatnonzero(np.diff(values[order])) + 1
+    for rows in np.split(order, edges):
+        for start in range(0, len(rows), size):
+            yield rows[start : start + size]
+
+
+def beam_search(objective: Objective, preprocess: Preprocess, tokenizer: Tokenizer, spec: Any) -> Generation:
+    """How a translator writes: by beam, from its start token to its end token, within its decoder's positions."""
+    beams, penalty = (
+        (objective.num_beams, objective.length_penalty) if isinstance(objective, TranslationLoss) else (1, 1.0)
+    )
+    longest, (places, _) = preprocess.length or 256, max_positions(decoder_of(spec))
+    if places is not None:
+        longest = min(longest, places - 1)  # the start token has a position too
+    return Generation(
+        num_beams=beams, length_penalty=penalty, max_new_tokens=longest,
+        decoder_start_token_id=preprocess.start, eos_token_id=tokenizer.eos, pad_token_id=tokenizer.pad,
+    )  # fmt: skip
