@@ -45,6 +45,7 @@ class Column(Spec, slot=True):
     rank: ClassVar[int] = 0  # kinds are asked in this order whether a column is theirs; those from outside come first
     by_name: ClassVar[bool] = True  # whether --types may name it
     is_text: ClassVar[bool] = False  # whether a tokenizer reads it
+    is_image: ClassVar[bool] = False  # whether its cells are images
     is_time: ClassVar[bool] = False  # whether its cells are moments
     is_number: ClassVar[bool] = False  # whether its cells are numbers
     needed: ClassVar[bool] = False  # whether a row that consists of it alone cannot do without it

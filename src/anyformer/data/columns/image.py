@@ -135,6 +135,7 @@ class Image(FileColumn):
     plural: ClassVar[str] = "images"
     modality: ClassVar[type[Modality]] = ImageModality
     rank: ClassVar[int] = 30
+    is_image: ClassVar[bool] = True
     unreadable: ClassVar[str] = "the image cannot be read"
     file_unit: ClassVar[str | None] = "image"
 
