@@ -317,9 +317,9 @@ def flex(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0) 
 
 def rows(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0) -> Tensor:
     """Our own kernel; imported where used, as it needs Triton."""
-    from anyformer.kernels.decode import attend_in_places
+    from anyformer.kernels.decode import attend_static_cache
 
-    return attend_in_places(q, k, v, scores)
+    return attend_static_cache(q, k, v, scores)
 
 
 ENGINES = {"reference": reference, "sdpa": sdpa, "flex": flex, "rows": rows}

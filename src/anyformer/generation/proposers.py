@@ -22,7 +22,7 @@ from anyformer.generation.runners.compiled import Compiled, compiled
 from anyformer.generation.runners.cpu_step import is_plain
 from anyformer.generation.runners.eager import device_of, eval_mode
 from anyformer.generation.sampler import Sampler
-from anyformer.kernels.quantise import is_rounded, quantise
+from anyformer.kernels.quantise import is_quantised, quantise
 
 LONGEST_MATCH = 3  # newest tokens that are looked for, then fewer of them
 CHUNK = 512  # tokens of prompts in one pass unless told otherwise: prompts of different length are filled up
@@ -217,7 +217,7 @@ def make_int8_draft(model: Any) -> tuple[Any, Any]:
     mark += [(buffer.data_ptr(), buffer._version) for buffer in inner.buffers()]
     known = DRAFTS.get(model)
     if known is None or known[0] != mark:
-        if is_rounded(inner):
+        if is_quantised(inner):
             raise UserError("the model is in 8 bits itself", where="draft", fix="leave draft out")
         shared = {id(one): one for one in (*inner.parameters(), *inner.buffers())}
         draft = quantise(copy.deepcopy(inner, shared))

@@ -31,7 +31,7 @@ CHUNK = 256  # columns of a program beyond that
 TOGETHER = 16  # chunks joined at a time
 
 
-class Plan(NamedTuple):
+class SplitPlan(NamedTuple):
     """How the work is cut: columns of a block and of a chunk, warps of a program, blocks on their way at once."""
 
     block: int
@@ -40,14 +40,14 @@ class Plan(NamedTuple):
     stages: int
 
 
-def plan_for(lanes: int, channels: int, columns: int, size: int) -> Plan:
+def plan_splits(lanes: int, channels: int, columns: int, size: int) -> SplitPlan:
     """The cut for so many queries of a group, padded channels of a head, columns of the buffers, bytes of a number."""
     chunk = WHOLE if columns <= WHOLE else CHUNK
     if lanes == 1:
-        return Plan(max(16, min(128, 8192 // channels)), chunk, 4, 2)
+        return SplitPlan(max(16, min(128, 8192 // channels)), chunk, 4, 2)
     wide = channels * size  # bytes of a column
     warps = 4 if max(16, next_power_of_two(lanes)) * wide <= 8192 else 8
-    return Plan(64 if wide <= 256 else 32 if wide <= 512 else 16, chunk, warps, 3 if wide <= 256 else 2)
+    return SplitPlan(64 if wide <= 256 else 32 if wide <= 512 else 16, chunk, warps, 3 if wide <= 256 else 2)
 
 
 def refusal(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> str | None:
@@ -74,7 +74,7 @@ def refusal(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> str | None:
     return None
 
 
-def attend_in_places(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
+def attend_static_cache(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
     """As `reference`, for descriptions without a `refusal`. q (B,H,T,C); k (B,G,L,C); v (B,G,L,C')."""
     assert scores.query_index is not None
     slopes = None if scores.relative is None else scores.relative.slopes(scores.tables)
@@ -115,7 +115,7 @@ def gap_to_reference(device: torch.device, kind: torch.dtype) -> float:
     index, columns = torch.tensor([[0], [250], [599]], device=device), torch.arange(600, device=device)[None]
     scores = attend.Scores(scale=0.125, causal=True, gaps=True, query_index=index, key_index=columns)
     with torch.no_grad():
-        found, right = attend_in_places(q, k, v, scores), attend.reference(q.float(), k.float(), v.float(), scores)
+        found, right = attend_static_cache(q, k, v, scores), attend.reference(q.float(), k.float(), v.float(), scores)
     return float((found.float() - right).abs().max())
 
 
@@ -126,7 +126,7 @@ def rows_attention(
 ) -> Tensor:
     """Query t of row b sees the columns up to `index` (B,T); window and cap 0 mean none."""
     lanes = q.shape[1] // k.shape[1] * q.shape[2]
-    plan = plan_for(lanes, next_power_of_two(max(q.shape[3], v.shape[3])), k.shape[2], q.element_size())
+    plan = plan_splits(lanes, next_power_of_two(max(q.shape[3], v.shape[3])), k.shape[2], q.element_size())
     return launch(q, k, v, index, slopes, scale, window, cap, plan)
 
 
@@ -145,7 +145,7 @@ def rows_attention_put(
 ) -> Tensor:  # fmt: skip
     """The same for one query a row, whose own k and v (B,G,1,C) are put in column `index` (B,1) first: one kernel."""
     channels = next_power_of_two(max(q.shape[3], v.shape[3]))
-    plan = plan_for(q.shape[1] // k.shape[1], channels, keys.shape[2], q.element_size())
+    plan = plan_splits(q.shape[1] // k.shape[1], channels, keys.shape[2], q.element_size())
     return launch(q, keys, values, index, slopes, scale, window, cap, plan, (k, v))
 
 
@@ -167,7 +167,7 @@ def starts_early(device: torch.device) -> bool:
 
 def launch(
     q: Tensor, k: Tensor, v: Tensor, index: Tensor, slopes: Tensor | None, scale: float, window: int, cap: float,
-    plan: Plan, new: tuple[Tensor, Tensor] | None = None,
+    plan: SplitPlan, new: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:  # fmt: skip
     """Both kernels, or the first alone where a row is one chunk."""
     from anyformer.kernels.decode_triton import attend_rows, join_splits
