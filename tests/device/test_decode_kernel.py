@@ -93,13 +93,13 @@ def grid(small: bool = False) -> Iterator[tuple[int, int, int, int, int, int, to
 
 def check(small: bool = False) -> dict[torch.dtype, float]:
     """The largest gap to the definition for each dtype; every case within its bound."""
-    from anyformer.kernels.decode import attend_static_cache, refusal
+    from anyformer.kernels.decode import attend_static_cache, why_unsupported
 
     worst: dict[torch.dtype, float] = {}
     for number, (heads, groups, queries, channels, wide, columns, dtype, case, reach) in enumerate(grid(small)):
         q, k, v, index = inputs(heads, groups, queries, channels, wide, columns, dtype, reach, seed=number)
         scores = described(case, index, columns, channels, heads)
-        assert refusal(q, k, v, scores) is None, refusal(q, k, v, scores)
+        assert why_unsupported(q, k, v, scores) is None, why_unsupported(q, k, v, scores)
         ours, wanted = attend_static_cache(q, k, v, scores).double(), right(q, k, v, scores)
         assert ours.shape == wanted.shape and torch.isfinite(ours).all(), (number, case)
         gap = ((ours - wanted).abs().max() / wanted.abs().max()).item()

@@ -123,9 +123,9 @@ class Generation:
             self.assign("seed", seeds)
         elif isinstance(self.seed, bool):
             raise self.setting_error("seed", "give a whole number")
-        self.check_together()
+        self.check_combinations()
 
-    def check_together(self) -> None:
+    def check_combinations(self) -> None:
         """What two settings mean for each other."""
         if self.num_beams > 1 and self.do_sample:
             raise UserError("num_beams above 1 and do_sample exclude each other", where="Generation", fix="use one")

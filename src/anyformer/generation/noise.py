@@ -124,7 +124,7 @@ def token_counters(vocab: int) -> np.ndarray:
 def row_seeds(seed: int | Sequence[int] | None, prompts: int, copies: int, device: torch.device) -> Tensor:
     """One seed a row, prompt by prompt: a prompt's first text depends on its seed alone, further ones on their number.
 
-    One seed for all prompts is the same for each, so that a prompt gets the same text alone and in company.
+    One seed for all prompts is the same for each, so that a prompt gets the same text alone and in a batch.
     """
     if seed is None:
         first = torch.randint(2**62, (prompts,))  # on the CPU, where torch.manual_seed makes it repeatable everywhere

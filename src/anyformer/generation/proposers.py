@@ -76,7 +76,7 @@ class Lookup:
         return found
 
     def guess(self, row: int, text: list[int], most: int) -> list[int]:
-        """How a text goes on if it repeats itself."""
+        """The next tokens of a sequence if it repeats itself."""
         followed = self.followed[row]
         for end in range(max(1, self.known[row]), len(text)):  # runs that end before the newest token
             for size in range(1, min(LONGEST_MATCH, end) + 1):
@@ -91,7 +91,7 @@ class Lookup:
 
 
 class Draft:
-    """A smaller model writes a few tokens ahead, by the same rules and the same noise."""
+    """A smaller model decodes a few tokens ahead, with the same processors and the same noise."""
 
     def __init__(
         self,

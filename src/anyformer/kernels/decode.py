@@ -1,4 +1,4 @@
-"""Attention of a few new tokens a row over keys in fixed places: each row reads its own columns and no further.
+"""Attention of a few new tokens a row over a static cache: each row reads its own columns and no further.
 
 Token p of a row stands in column p of its buffers (core/static_cache.py), so how far a row reaches is its query's
 index, a tensor on the device: nothing waits for the host, all shapes are fixed, and a CUDA graph may hold the whole of
@@ -21,7 +21,7 @@ from anyformer.core.static_cache import next_power_of_two
 
 log = logging.getLogger("anyformer")
 
-QUERIES = 8  # new tokens a row at most: one when writing, a few when a guess is checked
+QUERIES = 8  # new tokens a row at most: one in a decode step, a few when a proposal is verified
 CHANNELS = 256
 LANES = 128  # queries times heads of a group
 HELD = 32768  # bytes of the queries of a group: more does not fit a program's registers
@@ -50,10 +50,10 @@ def plan_splits(lanes: int, channels: int, columns: int, size: int) -> SplitPlan
     return SplitPlan(64 if wide <= 256 else 32 if wide <= 512 else 16, chunk, warps, 3 if wide <= 256 else 2)
 
 
-def refusal(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> str | None:
+def why_unsupported(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> str | None:
     """Why these inputs are not for this kernel, in words, or None; only shapes, types and Python facts are asked."""
     if not scores.gaps or not scores.causal:
-        return "keys are not in fixed places"
+        return "keys are not in a static cache"
     if scores.key_mask is not None or scores.key_documents is not None:
         return "padding or documents hide keys"
     if scores.allowed is not None or scores.added is not None:
@@ -75,7 +75,7 @@ def refusal(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> str | None:
 
 
 def attend_static_cache(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
-    """As `reference`, for descriptions without a `refusal`. q (B,H,T,C); k (B,G,L,C); v (B,G,L,C')."""
+    """As `reference`, for descriptions without a `why_unsupported`. q (B,H,T,C); k (B,G,L,C); v (B,G,L,C')."""
     assert scores.query_index is not None
     slopes = None if scores.relative is None else scores.relative.slopes(scores.tables)
     return rows_attention(

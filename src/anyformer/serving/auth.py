@@ -1,4 +1,4 @@
-"""The door: who may come in, under which name, and with how much. Whatever is not allowed here is refused."""
+"""Authentication and limits: which clients are admitted, under which host name, and with how large a body."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class AuthMiddleware:
         self.key = None if key is None else digest(key.encode())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request in, or answer with a refusal."""
+        """Pass a request on, or answer with an error."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         try:
             self.check(scope)
-        except HTTPError as refusal:
-            await refusal.response()(scope, receive, send)
+        except HTTPError as error:
+            await error.response()(scope, receive, send)
             return
         await self.app(scope, receive, send)
 

@@ -156,7 +156,7 @@ class FolderTemplate:
         assert process is not None and process.stdin is not None and process.stdout is not None
         try:
             line = b"" if given is None else json.dumps(given).encode() + b"\n"
-            told = exchange(process, line, seconds, self.most * 16)
+            reply = exchange(process, line, seconds, self.most * 16)
         except TimeoutError:
             self.end()
             raise UserError(
@@ -165,9 +165,9 @@ class FolderTemplate:
         except (OSError, ValueError):
             self.end()
             raise UserError(BROKEN, fix="use /v1/completions") from None
-        if "error" in told:
-            raise UserError(" ".join(told["error"].split())[:200], where="chat template")
-        return told
+        if "error" in reply:
+            raise UserError(" ".join(reply["error"].split())[:200], where="chat template")
+        return reply
 
     def end(self) -> None:
         """End the process; the next conversation starts another."""
@@ -223,8 +223,8 @@ def exchange(process: subprocess.Popen[bytes], line: bytes, seconds: float, most
                     if not part or len(found) > most:
                         raise OSError(BROKEN)
                     found += part
-    told = json.loads(found)
-    return {str(name): str(value) for name, value in told.items()}
+    reply = json.loads(found)
+    return {str(name): str(value) for name, value in reply.items()}
 
 
 def open_chat_template(folder: Path, tokenizer: Tokenizer | None) -> ChatTemplate:

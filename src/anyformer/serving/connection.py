@@ -31,9 +31,9 @@ SLICE = 4096  # bytes parsed at once: so few requests of a pipeline are made bef
 class MalformedRequest(Exception):
     """Raised while a request is parsed; the parser stops, and `send_400_response` is called."""
 
-    def __init__(self, refusal: HTTPError) -> None:
-        super().__init__(refusal.message)
-        self.refusal = refusal
+    def __init__(self, error: HTTPError) -> None:
+        super().__init__(error.message)
+        self.error = error
 
 
 def too_large(limits: Limits) -> HTTPError:
@@ -140,9 +140,9 @@ def connection_class(limits: Limits) -> type[HttpToolsProtocol]:
             if self.transport.is_closing():
                 return
             if self.in_headers and self.overhead > limits.headers:
-                self.refuse(too_large(limits))
+                self.reject(too_large(limits))
             elif self.overhead > limits.headers + self.body_bytes:
-                self.refuse(too_much_framing())
+                self.reject(too_much_framing())
 
         def on_message_begin(self) -> None:
             """A request begins; nobody waits for the one before any more, unless it is being answered."""
@@ -193,9 +193,9 @@ def connection_class(limits: Limits) -> type[HttpToolsProtocol]:
             error = sys.exc_info()[1]
             cause = None if error is None else error.__context__
             wrong = HTTPError(400, "this is no HTTP request", code="invalid_http")
-            self.refuse(cause.refusal if isinstance(cause, MalformedRequest) else wrong)
+            self.reject(cause.error if isinstance(cause, MalformedRequest) else wrong)
 
-        def refuse(self, refusal: HTTPError) -> None:
+        def reject(self, error: HTTPError) -> None:
             """Answer without the application, and hang up; an answer under way is not written into."""
             left = [cycle for cycle in self.cycles if not cycle.response_complete]
             alone = not left or (left == [self.cycle] and not self.in_headers and not self.cycle.response_started)
@@ -203,9 +203,9 @@ def connection_class(limits: Limits) -> type[HttpToolsProtocol]:
                 cycle.disconnected = True
                 cycle.message_event.set()
             if alone:
-                body = json.dumps(refusal.body).encode()
+                body = json.dumps(error.body).encode()
                 head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
-                self.transport.write(STATUS_LINE[refusal.status] + head + body)
+                self.transport.write(STATUS_LINE[error.status] + head + body)
             self.transport.close()
 
         def answering(self) -> bool:
@@ -218,7 +218,7 @@ def connection_class(limits: Limits) -> type[HttpToolsProtocol]:
                 self.reading_since = now  # it has sent more than is wanted yet; the time is ours
             if self.reading_since is not None and now - self.reading_since > limits.receive:
                 if not self.answering() and self.in_headers:
-                    self.refuse(HTTPError(408, f"no request came within {limits.receive:.0f} s", code="slow_request"))
+                    self.reject(HTTPError(408, f"no request came within {limits.receive:.0f} s", code="slow_request"))
                 elif not self.answering():
                     self.cut()  # it has been answered, and still sends its body
                 elif now - self.reading_since > limits.receive + 2:  # the application has had its time to say so

@@ -26,7 +26,7 @@ BROKEN = "the server could not complete this request"
 
 
 class HTTPError(Exception):
-    """An answer that is no success: a status and a sentence, with the field it is about."""
+    """A response that is no success: a status and a sentence, with the field it is about."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ def service_unavailable(message: str, code: str, after: float = BUSY_AGAIN) -> H
 
 
 def to_http_error(error: BaseException) -> HTTPError:
-    """What a client is told of an error; what nobody foresaw is told without its words."""
+    """The response to an error; what nobody foresaw is answered without its own words."""
     if isinstance(error, HTTPError):
         return error
     if isinstance(error, QueueFull):

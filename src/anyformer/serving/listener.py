@@ -88,7 +88,7 @@ class Listener:
                 self.pause(error)
                 return
             if self.count() + len(self.joining) >= self.most:
-                self.refuse(line)
+                self.reject(line)
                 continue
             line.setblocking(False)
             task = self.loop.create_task(self.join(line))
@@ -102,7 +102,7 @@ class Listener:
         except OSError:  # the client has gone already
             line.close()
 
-    def refuse(self, line: socket.socket) -> None:
+    def reject(self, line: socket.socket) -> None:
         """Tell that there is no room, as far as that can be told without waiting."""
         self.refused += 1
         with contextlib.closing(line), contextlib.suppress(OSError):

@@ -78,8 +78,8 @@ class GenerationResponse(Response):
             await (self.send_stream(send) if self.stream else self.send_whole(send))
         except ClientGone:
             pass
-        except HTTPError as refusal:
-            await refusal.response()(scope, receive, send)
+        except HTTPError as error:
+            await error.response()(scope, receive, send)
         finally:
             self.cancel()
             if watch is not None:
