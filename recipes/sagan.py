@@ -22,14 +22,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from anyformer.training.adversarial import draw_images, train_sagan
+from anyformer.training.image_set import read_images
 
 from anyformer import load, preset
 from anyformer.errors import Diverged, UserError
 from anyformer.evaluation.image_scores import features_of, frechet_distance, image_scores
 from anyformer.inference.predictor import Predictor
 from anyformer.nets.sagan import SAGAN
-from anyformer.training.adversarial import draw_images, train_sagan
-from anyformer.training.image_set import read_images
 from anyformer.training.run.folder import RUN_FILE
 from anyformer.training.setup.settings_file import parsed
 from anyformer.training.train import resume, train

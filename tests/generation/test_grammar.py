@@ -235,18 +235,18 @@ def test_proposals_change_nothing() -> None:
 
 
 def test_an_engine_obeys_guides() -> None:
-    from anyformer.engine.engine import Engine, written
-    from anyformer.generation.cache.base import rows_for
+    from anyformer.engine.engine import Engine, stream_tokens
+    from anyformer.generation.cache.open_store import serving_store
 
     tokenizer = words("bpe")
-    engine = Engine(rows_for(net(tokenizer.size), capacity=4), text_of=tokenizer.decode)
+    engine = Engine(serving_store(net(tokenizer.size), capacity=4), text_of=tokenizer.decode)
     engine.start()
     try:
         streams = []
         for seed in range(5):
             how = Generation(max_new_tokens=150, eos_token_id=tokenizer.eos, do_sample=True, seed=seed)
             guide = json_guide(tokenizer, PERSON, how.ends)
-            streams.append(written(engine, tokenizer.encode("The fox", special=False), how, guide=guide))
+            streams.append(stream_tokens(engine, tokenizer.encode("The fox", special=False), how, guide=guide))
         for seed, stream in enumerate(streams):
             tokens = [new.token for new in stream]
             alone = write("bpe", json_guide(tokenizer, PERSON, [end_of(tokenizer)]), seed=seed)

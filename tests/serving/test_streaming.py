@@ -13,10 +13,10 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from anyformer.data.tokenizers.backends import LibraryEngine
 from anyformer.data.tokenizers.tokenizer import Tokenizer, train_tokenizer
-from anyformer.engine.jobs import Ended, Failed, NewToken, PromptRead
+from anyformer.engine.sequence import Failed, Finished, NewToken, Prefilled
+from anyformer.serving.choices import ResponseChoice, chat_logprobs, completion_logprobs
 from anyformer.serving.detokenizer import HALF, Pieces, Reader, UntilStop, possible_beginning
 from anyformer.serving.mailbox import Box, Mailbox
-from anyformer.serving.written import Written, chat_logprobs, completion_logprobs
 
 TEXTS = ["It's a 'good' film, isn't it? We've seen it: Grüße aus Köln, 日本語の映画 🙂🙃 naïve café.",
          "  spaces   and\ttabs\nlines\r\n\r\n end ", "ab " * 40, "🙂" * 20,
@@ -147,33 +147,33 @@ def test_control_a_beginning_that_is_not_held_back_leaks() -> None:
 # ---------------------------------------------------------------- one text
 
 
-def told(text: Written, ids: list[int], reason: str = "length") -> str:
+def told(text: ResponseChoice, ids: list[int], reason: str = "length") -> str:
     said = ""
     for one in ids:
-        text.take(NewToken(one, -1.0, {one: -1.0, 5: -2.0}))
-        said += text.new()[0]
-    text.take(Ended(reason))  # type: ignore[arg-type]
-    return said + text.new()[0]
+        text.receive(NewToken(one, -1.0, {one: -1.0, 5: -2.0}))
+        said += text.take_new()[0]
+    text.receive(Finished(reason))  # type: ignore[arg-type]
+    return said + text.take_new()[0]
 
 
 def test_ends_stops_and_reasons(readers: dict[str, Reader]) -> None:
     reader = readers["bpe"]
     words = reader.tokenizer
     ids = words.encode("It's a 'good' film, isn't it?")
-    assert told(Written(0, reader), ids) == words.decode(ids)
-    text = Written(0, reader, ends=[words.eos or 0])
+    assert told(ResponseChoice(0, reader), ids) == words.decode(ids)
+    text = ResponseChoice(0, reader, ends=[words.eos or 0])
     assert told(text, [*ids, words.eos or 0], "eos") == words.decode(ids) and text.reason == "stop"
     assert text.count == len(ids) + 1
-    text = Written(0, reader, stops=["film", "good"])
+    text = ResponseChoice(0, reader, stops=["film", "good"])
     assert told(text, ids, "stop") == "It's a '" and text.reason == "stop"
-    text = Written(0, reader, stops=["filmy"])
+    text = ResponseChoice(0, reader, stops=["filmy"])
     assert told(text, ids) == words.decode(ids) and text.reason == "length"
-    for event, code in ((Ended("cancelled"), "cancelled"), (Ended("deadline"), "timeout")):
-        text = Written(0, reader)
-        text.take(event)
+    for event, code in ((Finished("cancelled"), "cancelled"), (Finished("deadline"), "timeout")):
+        text = ResponseChoice(0, reader)
+        text.receive(event)
         assert text.error is not None and text.error.code == code and text.error.status == 503
-    text = Written(0, reader)
-    text.take(Failed(RuntimeError("at 0x7f00deadbeef in /usr/x.py")))
+    text = ResponseChoice(0, reader)
+    text.receive(Failed(RuntimeError("at 0x7f00deadbeef in /usr/x.py")))
     assert text.error is not None and text.error.status == 500 and "0x" not in text.error.message
 
 
@@ -181,12 +181,12 @@ def test_log_probabilities_belong_to_what_is_shown(readers: dict[str, Reader]) -
     reader = readers["bpe"]
     words = reader.tokenizer
     prompt, ids = words.encode("Grüße "), words.encode("日本 film, isn't")
-    text = Written(0, reader, prompt="Grüße ", prompt_ids=prompt, before=prompt, logprobs=True, stops=[", isn"])
-    text.take(PromptRead([None, *[-0.5] * (len(prompt) - 1)], [None, *[{7: float("-inf")}] * (len(prompt) - 1)]))
-    said, entries = text.new()
+    text = ResponseChoice(0, reader, prompt="Grüße ", prompt_ids=prompt, before=prompt, logprobs=True, stops=[", isn"])
+    text.receive(Prefilled([None, *[-0.5] * (len(prompt) - 1)], [None, *[{7: float("-inf")}] * (len(prompt) - 1)]))
+    said, entries = text.take_new()
     for one in ids:
-        text.take(NewToken(one, -1.0, {one: -1.0}))
-        piece, more = text.new()
+        text.receive(NewToken(one, -1.0, {one: -1.0}))
+        piece, more = text.take_new()
         said, entries = said + piece, entries + more
     assert said == "Grüße 日本 film" and text.reason == "stop"
     lists = json.loads(completion_logprobs(entries, reader))

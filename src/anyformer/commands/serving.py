@@ -111,13 +111,13 @@ def facts(standing: Standing) -> dict[str, Any]:
     """What a program wants to know when the server is ready."""
     served = standing.served
     return {"url": standing.url, "model": served.name, "context": served.limit, "pid": os.getpid(),
-            "rows": None if standing.engine.rows is None else standing.engine.rows.capacity,
-            "bytes": standing.bytes, "chat_template": served.chat.name if served.writes else None}  # fmt: skip
+            "rows": None if standing.engine.store is None else standing.engine.store.capacity,
+            "bytes": standing.bytes, "chat_template": served.chat.name if served.generates else None}  # fmt: skip
 
 
 def block(standing: Standing, secret: bool) -> str:
     """What a person wants to know, with a line to try."""
-    from anyformer.generation.cache.slots import SlotRows
+    from anyformer.generation.cache.static_store import StaticStore
 
     served, url = standing.served, standing.url
     count = sum(p.numel() for p in served.predictor.model.parameters())
@@ -126,11 +126,11 @@ def block(standing: Standing, secret: bool) -> str:
         f"model    {served.name}, {short(count)} parameters, {standing.bytes / 2**20:,.0f} MiB",
     ]
     sent = "-H 'Authorization: Bearer KEY' " if secret else ""
-    if served.writes:
-        assert standing.engine.rows is not None
-        rows = standing.engine.rows
-        room = f", at most {rows.most_bytes / 2**20:,.0f} MiB for them" if isinstance(rows, SlotRows) else ""
-        lines.append(f"context  {served.limit:,} tokens, {rows.capacity} texts at once{room}")
+    if served.generates:
+        assert standing.engine.store is not None
+        store = standing.engine.store
+        room = f", at most {store.max_bytes / 2**20:,.0f} MiB for them" if isinstance(store, StaticStore) else ""
+        lines.append(f"context  {served.limit:,} tokens, {store.capacity} texts at once{room}")
         form = "the folder's own template" if served.chat.name == "folder" else "plain turns, for want of a template"
         lines.append(f"chat     {form}")
         path, body = "completions", {"model": served.name, "prompt": "Once upon a time", "max_tokens": 32}

@@ -24,7 +24,7 @@ class PartState(Protocol):
     def select(self, rows: Tensor) -> None:
         """Keep these rows of the batch, in this order (beam search repeats some and drops others)."""
 
-    def keep(self, length: int) -> None:
+    def truncate(self, length: int) -> None:
         """Forget everything after the first `length` tokens (speculation takes back what was refused)."""
 
     def join(self, others: Sequence[Self]) -> None:
@@ -46,7 +46,7 @@ BLOCK = 64  # a growing cache is enlarged by this many tokens, then by half its 
 
 
 @dataclass
-class Keys:
+class KVCache:
     """Keys and values of earlier tokens, (B,G,S,C) and (B,G,S,C'), in buffers that grow or are allocated once."""
 
     limit: int | None = None  # allocate this many at once; None grows
@@ -96,7 +96,7 @@ class Keys:
             self.keys = chosen(self.keys, rows, self.stale, self.held)
             self.values = chosen(self.values, rows, self.stale, self.held)
 
-    def keep(self, length: int) -> None:
+    def truncate(self, length: int) -> None:
         gone = self.length - length
         if gone <= 0:
             return
@@ -152,7 +152,7 @@ def chosen(buffer: Tensor, rows: Tensor, start: int, stop: int) -> Tensor:
 
 
 @dataclass
-class Memory:
+class CrossKVCache:
     """Keys and values of the encoder's output, computed once a text."""
 
     keys: Tensor | None = None
@@ -162,7 +162,7 @@ class Memory:
         if self.keys is not None and self.values is not None:
             self.keys, self.values = self.keys[rows], self.values[rows]
 
-    def keep(self, length: int) -> None:
+    def truncate(self, length: int) -> None:
         """The encoder's output does not depend on how much has been decoded."""
 
     def join(self, others: Sequence[Self]) -> None:
@@ -365,13 +365,13 @@ class State:
                 self.index = self.positions = self.index[:1]
         return self
 
-    def keep(self, length: int) -> Self:
+    def truncate(self, length: int) -> Self:
         """Forget everything after the first `length` tokens."""
         if not 0 <= length <= self.length:
             raise UserError(f"cannot keep {length} of {self.length} tokens", fix=f"give 0 to {self.length}")
         for layer in self.layers:
             if layer.mixer is not None:
-                layer.mixer.keep(length)
+                layer.mixer.truncate(length)
         self.length = length
         own = self.positions is self.index
         for name in ("index", "positions", "mask", "documents", "sources"):
@@ -388,7 +388,7 @@ class State:
 
         return copy.deepcopy(self)
 
-    def taken(self, rows: Tensor) -> State:
+    def copy_rows(self, rows: Tensor) -> State:
         """An independent copy of these rows alone."""
         import copy
 

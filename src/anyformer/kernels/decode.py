@@ -17,7 +17,7 @@ from torch import Tensor
 
 from anyformer.core import attend
 from anyformer.core.attend import Scores
-from anyformer.core.static_cache import rounded
+from anyformer.core.static_cache import next_power_of_two
 
 log = logging.getLogger("anyformer")
 
@@ -46,7 +46,7 @@ def plan_for(lanes: int, channels: int, columns: int, size: int) -> Plan:
     if lanes == 1:
         return Plan(max(16, min(128, 8192 // channels)), chunk, 4, 2)
     wide = channels * size  # bytes of a column
-    warps = 4 if max(16, rounded(lanes)) * wide <= 8192 else 8
+    warps = 4 if max(16, next_power_of_two(lanes)) * wide <= 8192 else 8
     return Plan(64 if wide <= 256 else 32 if wide <= 512 else 16, chunk, warps, 3 if wide <= 256 else 2)
 
 
@@ -65,8 +65,8 @@ def refusal(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> str | None:
         return f"the bias of {type(relative).__name__} is no slope"
     if q.dtype not in TYPES or k.dtype != q.dtype or v.dtype != q.dtype:
         return f"{q.dtype} queries and {k.dtype} keys"
-    channels, lanes = rounded(max(q.shape[3], v.shape[3])), q.shape[1] // k.shape[1] * q.shape[2]
-    held = rounded(lanes) * channels * q.dtype.itemsize
+    channels, lanes = next_power_of_two(max(q.shape[3], v.shape[3])), q.shape[1] // k.shape[1] * q.shape[2]
+    held = next_power_of_two(lanes) * channels * q.dtype.itemsize
     if q.shape[2] > QUERIES or lanes > LANES or channels > CHANNELS or held > HELD:
         return f"{q.shape[2]} new tokens in {q.shape[1] // k.shape[1]} heads a group of {q.shape[3]} channels"
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
@@ -126,7 +126,7 @@ def rows_attention(
 ) -> Tensor:
     """Query t of row b sees the columns up to `index` (B,T); window and cap 0 mean none."""
     lanes = q.shape[1] // k.shape[1] * q.shape[2]
-    plan = plan_for(lanes, rounded(max(q.shape[3], v.shape[3])), k.shape[2], q.element_size())
+    plan = plan_for(lanes, next_power_of_two(max(q.shape[3], v.shape[3])), k.shape[2], q.element_size())
     return launch(q, k, v, index, slopes, scale, window, cap, plan)
 
 
@@ -144,7 +144,7 @@ def rows_attention_put(
     window: int, cap: float,
 ) -> Tensor:  # fmt: skip
     """The same for one query a row, whose own k and v (B,G,1,C) are put in column `index` (B,1) first: one kernel."""
-    channels = rounded(max(q.shape[3], v.shape[3]))
+    channels = next_power_of_two(max(q.shape[3], v.shape[3]))
     plan = plan_for(q.shape[1] // k.shape[1], channels, keys.shape[2], q.element_size())
     return launch(q, keys, values, index, slopes, scale, window, cap, plan, (k, v))
 
@@ -181,18 +181,18 @@ def launch(
     held = (batch * groups * splits * lanes,) if splits > 1 else (1,)
     peaks, sums = (torch.empty(held, device=q.device, dtype=torch.float32) for _ in range(2))
     means = torch.empty(held[0] * value_channels, device=q.device, dtype=torch.float32)
-    padded = 1 if lanes == 1 else max(16, rounded(lanes))  # matrix units work on 16 rows at least
+    padded = 1 if lanes == 1 else max(16, next_power_of_two(lanes))  # matrix units work on 16 rows at least
     early = starts_early(q.device)
     facts = {"HEADS": per_group, "QUERIES": queries, "VALUE": value_channels, "CHUNK": plan.chunk, "WINDOW": window > 0,
              "EARLY": early} | ({"launch_pdl": True} if early else {})  # fmt: skip
     own = [one if one.stride(3) == 1 else one.contiguous() for one in new or ()]
     new_strides = [step for one in own for step in one.stride()[:2]] or [0] * 4
-    values = max(16, rounded(value_channels))
+    values = max(16, next_power_of_two(value_channels))
     attend_rows[batch * groups, splits](
         q, k, v, *(own or (None, None)), index, slopes, out, means, peaks, sums, scale, cap, window, columns, groups,
         splits, *new_strides, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3], *index.stride(),
-        LANES=padded, KEY=channels, KEYS=max(16, rounded(channels)), VALUES=values, BLOCK=plan.block, CAP=cap > 0,
-        SLOPED=slopes is not None, SPLIT=splits > 1, num_warps=plan.warps, num_stages=plan.stages, **facts,
+        LANES=padded, KEY=channels, KEYS=max(16, next_power_of_two(channels)), VALUES=values, BLOCK=plan.block,
+        CAP=cap > 0, SLOPED=slopes is not None, SPLIT=splits > 1, num_warps=plan.warps, num_stages=plan.stages, **facts,
     )  # fmt: skip
     if splits > 1:
         join_splits[batch * groups, lanes](

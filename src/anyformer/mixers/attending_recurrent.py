@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from anyformer.about import About
 from anyformer.core.attention_weights import Weighing
 from anyformer.core.context import Context
-from anyformer.core.history import Running
+from anyformer.core.history import RecurrentState
 from anyformer.core.join_states import level
 from anyformer.errors import UserError
 from anyformer.mixers.alignment import Alignment, Score, check_product
@@ -65,7 +65,7 @@ class AttendingRecurrent(Mixer):
         return kind(self, width, width if memory_width is None else memory_width)
 
 
-class Decoding(Running):
+class Decoding(RecurrentState):
     """What the cell remembers, and what of the source is computed once a text (B,S,A)."""
 
     def __init__(self) -> None:

@@ -18,18 +18,18 @@ from anyformer.engine.engine import Engine
 from anyformer.errors import UserError
 from anyformer.serving.auth import body_of
 from anyformer.serving.calls import Abilities, What, called, checked, packed
+from anyformer.serving.choices import json_list, to_json
 from anyformer.serving.error_responses import Refusal, as_json, from_error, unavailable
 from anyformer.serving.limits import Limits
 from anyformer.serving.mailbox import Mailbox
 from anyformer.serving.metrics import Metrics
 from anyformer.serving.openapi import Path, describe
-from anyformer.serving.orders import Order, chat_order, completion_order, prompts_of
 from anyformer.serving.request_schemas import (
     ChatRequest,
     CompletionRequest,
     EmbeddingRequest,
+    GenerationRequest,
     PredictRequest,
-    Writing,
     read,
 )
 from anyformer.serving.response_schemas import (
@@ -41,10 +41,10 @@ from anyformer.serving.response_schemas import (
     ModelList,
     Predictions,
 )
-from anyformer.serving.responses import ChatShape, CompletionShape
-from anyformer.serving.served_model import Served
-from anyformer.serving.streaming import Answer
-from anyformer.serving.written import compact, listed
+from anyformer.serving.responses import ChatFormat, CompletionFormat
+from anyformer.serving.sequences import PendingResponse, build_chat, build_completion, prompts_of
+from anyformer.serving.served_model import ServedModel
+from anyformer.serving.streaming import EventFormat, GenerationResponse
 
 log = logging.getLogger("anyformer")
 SAID = {404: "there is nothing at this path", 405: "this path does not know that method"}
@@ -54,7 +54,7 @@ SAID = {404: "there is nothing at this path", 405: "this path does not know that
 class State:
     """What the routes share."""
 
-    served: Served
+    served: ServedModel
     engine: Engine
     limits: Limits
     metrics: Metrics
@@ -79,7 +79,7 @@ class State:
         return await called(request, self.engine, self.mailbox, self.limits, what, rows)
 
 
-def make_app(served: Served, engine: Engine, limits: Limits) -> Starlette:
+def make_app(served: ServedModel, engine: Engine, limits: Limits) -> Starlette:
     """All routes over one model; the engine has been started."""
     state = State(served, engine, limits, Metrics(engine), Abilities(served.predictor))
     app = Starlette(
@@ -144,29 +144,29 @@ async def model(request: Request, state: State) -> Response:
 
 
 async def completions(request: Request, state: State) -> Response:
-    """Texts that go on from prompts."""
+    """Continuations of prompts."""
     state.check_open()
     asked = read(CompletionRequest, await body_of(request, state.limits))
-    order = await completion_order(state.served, state.limits, asked, client_of(request), state.engine.check_room)
-    shape = CompletionShape(state.served.name, state.served.reader, asked.logprobs is not None, wants_usage(asked))
-    return answer(state, order, shape, asked)
+    pending = await build_completion(state.served, state.limits, asked, client_of(request), state.engine.check_room)
+    form = CompletionFormat(state.served.name, state.served.reader, asked.logprobs is not None, wants_usage(asked))
+    return respond(state, pending, form, asked)
 
 
 async def chat(request: Request, state: State) -> Response:
     """Answers to a conversation."""
     state.check_open()
     asked = read(ChatRequest, await body_of(request, state.limits))
-    order = await chat_order(state.served, state.limits, asked, client_of(request), state.engine.check_room)
-    shape = ChatShape(state.served.name, state.served.reader, bool(asked.logprobs), wants_usage(asked))
-    return answer(state, order, shape, asked)
+    pending = await build_chat(state.served, state.limits, asked, client_of(request), state.engine.check_room)
+    form = ChatFormat(state.served.name, state.served.reader, bool(asked.logprobs), wants_usage(asked))
+    return respond(state, pending, form, asked)
 
 
-def answer(state: State, order: Order, shape: Any, asked: Writing) -> Answer:
-    """The response that submits the order and tells what comes of it."""
-    return Answer(order, shape, bool(asked.stream), state.engine, state.mailbox, state.limits)
+def respond(state: State, pending: PendingResponse, form: EventFormat, asked: GenerationRequest) -> GenerationResponse:
+    """The response that submits the sequences and sends what comes of them."""
+    return GenerationResponse(pending, form, bool(asked.stream), state.engine, state.mailbox, state.limits)
 
 
-def wants_usage(asked: Writing) -> bool:
+def wants_usage(asked: GenerationRequest) -> bool:
     """Whether a stream ends with its usage."""
     if asked.stream_options is not None and not asked.stream:
         raise Refusal(400, "stream_options needs stream true", param="stream_options")
@@ -196,8 +196,8 @@ async def list_response(state: State, data: Iterable[Any], more: dict[str, Any] 
     """A list of answers, written beside the event loop."""
 
     def write() -> bytes:
-        head = compact({"object": "list", "model": state.served.name} | (more or {}))
-        return f'{head[:-1]},"data":{listed(data)}}}'.encode()
+        head = to_json({"object": "list", "model": state.served.name} | (more or {}))
+        return f'{head[:-1]},"data":{json_list(data)}}}'.encode()
 
     return Response(await asyncio.to_thread(write), media_type="application/json")
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from starlette.requests import Request
 
+from anyformer.engine.batch_calls import BatchCall
 from anyformer.engine.engine import Engine
-from anyformer.engine.jobs import Call
 from anyformer.errors import UserError
 from anyformer.inference.predictor import Predictor
 from anyformer.serving.error_responses import Refusal, from_error, unavailable
@@ -49,7 +49,7 @@ async def called(
     box = Box(mailbox)
     client = request.client.host if request.client is not None else ""
     deadline = None if limits.deadline is None else time.monotonic() + limits.deadline
-    call = Call(what, rows, box.post, deadline=deadline, client=client)
+    call = BatchCall(what, rows, box.post, deadline=deadline, client=client)
     engine.call(call)
 
     async def watch() -> None:

@@ -11,7 +11,7 @@ import torch
 from pydantic import BaseModel, ValidationError
 from starlette.responses import Response
 
-from anyformer.engine.jobs import Busy, Closed
+from anyformer.engine.waiting_queue import EngineClosed, QueueFull
 from anyformer.errors import UserError, did_you_mean
 from anyformer.serving.limits import BUSY_AGAIN
 
@@ -73,9 +73,9 @@ def from_error(error: BaseException) -> Refusal:
     """What a client is told of an error; what nobody foresaw is told without its words."""
     if isinstance(error, Refusal):
         return error
-    if isinstance(error, Busy):
+    if isinstance(error, QueueFull):
         return Refusal(429, str(error), code="queue_full", headers=again(error.after))
-    if isinstance(error, Closed):
+    if isinstance(error, EngineClosed):
         return unavailable("the server is shutting down", "shutting_down", 5)
     if isinstance(error, UserError):
         return Refusal(400, error.line, param=error.where or None)

@@ -15,7 +15,7 @@ from anyformer.engine.engine import Engine
 
 COUNTERS = {
     "requests_accepted": ("accepted", "texts and calls taken on"),
-    "requests_refused": ("refused", "turned away because the queue was full"),
+    "requests_refused": ("rejected", "turned away because the queue was full"),
     "requests_done": ("done", "ended as they should"),
     "requests_cancelled": ("cancelled", "ended because the client left"),
     "requests_failed": ("failed", "ended by an error"),
@@ -29,8 +29,8 @@ GAUGES = {
     "queue_length": ("queue_length", "texts that wait"),
     "queue_tokens": ("queue_tokens", "tokens of the texts that wait"),
     "queue_rows": ("queue_rows", "rows of predictions and embeddings that wait"),
-    "active_rows": ("active_rows", "texts being read or written"),
-    "held_texts": ("held_texts", "texts that wait for their readers"),
+    "active_rows": ("active", "texts being read or written"),
+    "held_texts": ("paused", "texts that wait for their readers"),
     "requests_in_flight": ("in_flight", "taken on and not over"),
 }
 HISTOGRAMS = {
@@ -59,10 +59,10 @@ class EngineCollector(Collector):
             edges = [*(str(edge) for edge in found.edges), "+Inf"]
             buckets = list(zip(edges, sums, strict=True))
             yield HistogramMetricFamily(f"anyformer_{name}", text, buckets=buckets, sum_value=found.sum)
-        rows = self.engine.rows
-        if rows is not None:
-            yield GaugeMetricFamily("anyformer_rows", "texts that can be written at once", value=rows.capacity)
-            yield GaugeMetricFamily("anyformer_rows_free", "of those, how many are free", value=rows.free)
+        store = self.engine.store
+        if store is not None:
+            yield GaugeMetricFamily("anyformer_rows", "texts that can be written at once", value=store.capacity)
+            yield GaugeMetricFamily("anyformer_rows_free", "of those, how many are free", value=store.available)
         stuck = min(self.engine.stuck_for, 1e9)
         yield GaugeMetricFamily("anyformer_stuck_seconds", "time without progress while work waits", value=stuck)
 

@@ -65,7 +65,7 @@ class StreamOptions(Strict):
     include_usage: bool = False
 
 
-class Writing(Strict):
+class GenerationRequest(Strict):
     """What completions and chat have in common."""
 
     model: Name | None = None
@@ -86,7 +86,7 @@ class Writing(Strict):
     timeout: Seconds | None = None
 
 
-class CompletionRequest(Writing):
+class CompletionRequest(GenerationRequest):
     """`POST /v1/completions`."""
 
     prompt: Prompt
@@ -152,7 +152,7 @@ class RegexText(Strict):
 Format = Annotated[FreeText | AnyJson | SchemaJson | RegexText, Field(discriminator="type")]
 
 
-class ChatRequest(Writing):
+class ChatRequest(GenerationRequest):
     """`POST /v1/chat/completions`."""
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=1024, fail_fast=True)]

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from anyformer.engine.engine import Engine
 from anyformer.errors import UserError
-from anyformer.generation.cache.base import rows_for
+from anyformer.generation.cache.open_store import serving_store
 from anyformer.inference.predictor import best_of, load
 from anyformer.serving.app import State, make_app
 from anyformer.serving.auth import Door, is_loopback, own_names
@@ -30,7 +30,7 @@ from anyformer.serving.connection import connection_class, look_at
 from anyformer.serving.error_responses import as_json, unavailable
 from anyformer.serving.limits import Limits
 from anyformer.serving.listener import Listener, most_connections
-from anyformer.serving.served_model import Served, can_write
+from anyformer.serving.served_model import ServedModel, can_generate
 
 KEEP_ALIVE = 30  # seconds an idle connection is kept; longer than clients keep theirs
 FLUSH = 1  # seconds for last words after the grace time
@@ -65,9 +65,9 @@ class Standing:
     """A server that is ready."""
 
     url: str
-    served: Served
+    served: ServedModel
     engine: Engine
-    bytes: int  # of weights and of what rows remember
+    bytes: int  # of the weights and the KV cache
 
 
 def serve(request: Request, on_ready: Callable[[Standing], None]) -> None:
@@ -204,20 +204,20 @@ class Serving:
             look_at(self.server.server_state.connections)
 
     def load(self) -> Standing:
-        """The model, its rows, its engine and its application."""
+        """The model, its engine and its application."""
         request = self.request
         predictor = load(request.folder, device=request.device, dtype=request.dtype)
         if request.quantise is not None:
             from anyformer.kernels.quantise import quantise
 
             quantise(predictor.model, request.quantise)
-        rows = None
-        if can_write(predictor) and predictor.tokenizer is not None:
-            rows = rows_for(predictor.model, capacity=request.rows, limit=request.context, strict=request.strict)
+        store = None
+        if can_generate(predictor) and predictor.tokenizer is not None:
+            store = serving_store(predictor.model, capacity=request.rows, limit=request.context, strict=request.strict)
         text_of = None if predictor.tokenizer is None else predictor.tokenizer.target.decode
-        engine = Engine(rows, text_of=text_of, queue_tokens=request.queue_tokens)
-        served = Served(
-            predictor, request.name or name_of(request.folder), None if rows is None else rows.limit,
+        engine = Engine(store, text_of=text_of, queue_tokens=request.queue_tokens)
+        served = ServedModel(
+            predictor, request.name or name_of(request.folder), None if store is None else store.limit,
             chat_form(best_of(request.folder), predictor.tokenizer),
         )  # fmt: skip
         engine.start()
@@ -226,7 +226,7 @@ class Serving:
         shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host
         url = f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
         weights = sum(one.numel() * one.element_size() for one in predictor.model.state_dict().values())
-        return Standing(url, served, engine, weights + (0 if rows is None else rows.bytes))
+        return Standing(url, served, engine, weights + (0 if store is None else store.bytes))
 
     async def drain(self, standing: Standing) -> None:
         """No new work; what runs may end within the grace time, the rest is told that it does not."""

@@ -1,4 +1,4 @@
-"""The layers of a plain decoder on a CPU as one call of machine code (core/layers.cpp), for a few tokens of some rows.
+"""The layers of a plain decoder on a CPU as one call of C++ (kernels/layers.cpp), for a few tokens of some rows.
 
 Plain are GPT-2, Llama and their like: norm, attention, norm, feed, each around a sum; rotary positions or none; weights
 in float32 or 8 bits. Other decoders are compiled by torch: slower to make and slower to call.
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from anyformer.core.block import BlockModule
 from anyformer.core.context import Context
 from anyformer.core.model import Model
-from anyformer.core.static_cache import PlacedState
+from anyformer.core.static_cache import StaticState
 from anyformer.feeds.mlp import MLPModule
 from anyformer.kernels.cpu import library
 from anyformer.kernels.int8 import Int8Linear
@@ -109,9 +109,9 @@ class PlainStep:
         return Norm(self.point(norm.weight), self.point(norm.bias if centred else None), eps, centred)
 
     def product(self, part: Any) -> Product:
-        rounded = isinstance(part, Int8Linear)
-        weight = part.values if rounded else part.weight
-        return Product(self.point(weight), self.point(part.scales if rounded else None), self.point(part.bias),
+        is_int8 = isinstance(part, Int8Linear)
+        weight = part.values if is_int8 else part.weight
+        return Product(self.point(weight), self.point(part.scales if is_int8 else None), self.point(part.bias),
                        weight.shape[1], weight.shape[0])  # fmt: skip
 
     def point(self, tensor: Tensor | None) -> int | None:
@@ -121,17 +121,17 @@ class PlainStep:
         self.held.append(tensor)
         return tensor.data_ptr()
 
-    def hidden(self, tokens: Tensor, places: Tensor, at: Tensor, columns: Tensor) -> Tensor:
-        """As `read_in_places` in compiled.py, with the buffers this was made for."""
+    def hidden(self, tokens: Tensor, positions: Tensor, at: Tensor, columns: Tensor) -> Tensor:
+        """As `run_static` in compiled.py, with the buffers this was made for."""
         model, (rows, length) = self.model, tokens.shape
-        context = model.embed.layout(tokens, state=PlacedState([], rows, places=places, columns=columns))
+        context = model.embed.layout(tokens, state=StaticState([], rows, new_positions=positions, columns=columns))
         x = model.embed(tokens, context=context).contiguous()  # (B,T,D)
         cos, sin, _held = self.tables(context, x)
         if self.work.numel() < rows * length * self.room:
             self.work = torch.empty(rows * length * self.room)
-        places, at = places.contiguous(), at.contiguous()
+        positions, at = positions.contiguous(), at.contiguous()
         self.code.layers(
-            self.layers, len(self.layers), x.data_ptr(), self.width, places.data_ptr(), at.data_ptr(), rows, length,
+            self.layers, len(self.layers), x.data_ptr(), self.width, positions.data_ptr(), at.data_ptr(), rows, length,
             self.columns, self.keys, self.values, cos, sin, self.work.data_ptr(), torch.get_num_threads(),
         )  # fmt: skip
         return x if model.stack.final is None else model.stack.final(x)

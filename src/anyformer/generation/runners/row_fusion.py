@@ -89,7 +89,7 @@ def fuse_rows(graph: fx.Graph) -> None:
 
 
 def put_within(graph: fx.Graph, node: fx.Node) -> None:
-    """Let attention over fixed places put the newest key and value in their column itself, as `Places.update` would."""
+    """Let attention over a static cache write the newest key and value itself, as `StaticCache.update` would."""
     q, keys, values, index, *rest = node.args
     example = value(q)
     if example is None or example.shape[2] != 1:
