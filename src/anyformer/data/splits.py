@@ -11,9 +11,8 @@ from anyformer.data.columns.cells import coded
 from anyformer.data.columns.convert import days, numbers
 from anyformer.data.columns.look import look
 from anyformer.data.columns.parsed import Parsed
-from anyformer.data.decision import Decision
+from anyformer.data.decision import Decision, Input, name_of
 from anyformer.data.frame import Frame
-from anyformer.data.inputs import Input, name_of
 from anyformer.data.settings import Split
 from anyformer.errors import UserError, did_you_mean
 

@@ -10,9 +10,8 @@ import torch
 
 from anyformer.data.columns.cells import coded, worded
 from anyformer.data.columns.kinds import only_modality
-from anyformer.data.decision import Decision
+from anyformer.data.decision import Decision, name_of
 from anyformer.data.frame import Frame
-from anyformer.data.inputs import name_of
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data
 from anyformer.data.sizes import Sizes

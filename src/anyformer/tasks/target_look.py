@@ -12,9 +12,8 @@ import numpy as np
 from anyformer.data.columns.cells import coded, is_list
 from anyformer.data.columns.convert import numbers
 from anyformer.data.columns.look import Facts
-from anyformer.data.decision import Form
+from anyformer.data.decision import Form, Input, name_of
 from anyformer.data.frame import Frame
-from anyformer.data.inputs import Input, name_of
 from anyformer.data.targets import OFF, ON, flat
 from anyformer.errors import UserError
 

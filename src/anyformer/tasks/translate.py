@@ -15,11 +15,10 @@ from anyformer.data.columns.cells import texts, worded
 from anyformer.data.columns.look import Facts
 from anyformer.data.columns.text import embed_tokens
 from anyformer.data.datasets.rows import RowExamples
-from anyformer.data.decision import Decision
+from anyformer.data.decision import Decision, Input, name_of
 from anyformer.data.examples import Examples
 from anyformer.data.frame import Frame
 from anyformer.data.gather import gather, origin_of
-from anyformer.data.inputs import Input, name_of
 from anyformer.data.prepared import Prepared
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data
