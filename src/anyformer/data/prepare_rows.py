@@ -36,7 +36,7 @@ def prepare_rows(
     """Rows about which everything was decided, ready to train on; `tell` says a line and adds it to `notes`."""
     for line in lines(decision, gathered.frame):
         tell(line)
-    work = Rows(gathered, decision, settings, Arrays.new(cache))
+    work = RowPreparation(gathered, decision, settings, Arrays.new(cache))
     decoded = work.decode(given, tell)
     same = None if decoded is None else decoded.same[work.kept]
     sides = split(work.frame, decision, settings.split, seed, fixed=work.fixed, same=same, parsed=work.parsed)
@@ -49,7 +49,7 @@ def prepare_rows(
     tokenizer, about = None, ""
     if preprocess.texts:
         tokenizer, about = tokenizer_for(frame, preprocess, train, settings.tokenizer, given, seed=seed)
-        preprocess = worded(preprocess, tokenizer, settings, given)
+        preprocess = settle_text(preprocess, tokenizer, settings, given)
     preprocess, counts = encode(frame, preprocess, tokenizer, arrays, train=train, parsed=work.parsed)
     if targets is not None and preprocess.target is not None:
         preprocess.target.put(arrays, targets)
@@ -78,7 +78,7 @@ def prepare_rows(
     return made
 
 
-class Rows:
+class RowPreparation:
     """The rows on their way: those left out are counted by reason, with the place of the first."""
 
     def __init__(self, gathered: Gathered, decision: Decision, settings: Data, arrays: Arrays) -> None:
@@ -150,7 +150,7 @@ class Rows:
         return smaller, encode_target(self.frame, preprocess), list(targets.unseen)
 
 
-def worded(preprocess: Preprocess, tokenizer: Tokenizer, settings: Data, given: Given) -> Preprocess:
+def settle_text(preprocess: Preprocess, tokenizer: Tokenizer, settings: Data, given: Given) -> Preprocess:
     """The preprocessing with what the tokenizer and the model to start from say about text."""
     limits = [limit for limit in (settings.tokenizer.max_length, given.length) if limit is not None]
     if not limits and given.tokenizer is not None and tokenizer.max_length is not None:

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from anyformer.data.columns.cells import coded
+from anyformer.data.columns.cells import factorize
 from anyformer.data.columns.kinds import only_modality
 from anyformer.data.columns.look import Facts
 from anyformer.data.datasets.rows import RowExamples
@@ -379,7 +379,7 @@ class RowTask(Task):
 
     def target_problems(self, frame: Frame, decision: Decision) -> list[tuple[str, np.ndarray]]:
         """Reasons a row has no target that can be used, each with a mask over the rows."""
-        return [(ABSENT, coded(frame.column(decision.target[0]))[0] < 0)]
+        return [(ABSENT, factorize(frame.column(decision.target[0]))[0] < 0)]
 
     def strata(self, frame: Frame, decision: Decision) -> np.ndarray | None:
         """The class of each row, by which a random split keeps the shares; None where rows have none."""
