@@ -158,9 +158,9 @@ def lengths(tokens: Tensor) -> Tensor:
 
 def written(loop: DeviceLoop, tokens: Tensor, wanted: Generation) -> Tensor:
     """What a loop writes behind prompts (B,T) of one length."""
-    loop.begin(tokens, lengths(tokens))
+    loop.start(tokens, lengths(tokens))
     seeds = row_seeds(wanted.seed, len(tokens), 1, loop.device) if wanted.sampled else None
-    return loop.write(wanted, wanted.max_new_tokens or 0, seeds).written
+    return loop.generate(wanted, wanted.max_new_tokens or 0, seeds).generated
 
 
 GREEDY, TOP_K = {}, {"do_sample": True, "top_k": 200, "temperature": 0.8, "seed": 1}
@@ -552,7 +552,7 @@ def backend_of(call: Callable[[], None]) -> str:
 
 def tuning(bench: Bench) -> None:
     """Other cuts of the kernel's work than the one it takes by itself."""
-    from anyformer.kernels.decode import Plan, launch, plan_for
+    from anyformer.kernels.decode import SplitPlan, launch, plan_splits
 
     for heads, groups, batch, columns in ((12, 12, 1, 320), (12, 12, 32, 320), (32, 4, 1, 320), (32, 4, 1, 4096)):
         lanes = heads // groups
@@ -562,13 +562,13 @@ def tuning(bench: Bench) -> None:
              *(torch.randn(batch, groups, columns, 64, device=bench.device, dtype=bench.dtype) for _ in range(2)))
             for _ in range(12)
         ]  # fmt: skip
-        usual = plan_for(lanes, 64, columns, 2)
+        usual = plan_splits(lanes, 64, columns, 2)
         cuts = {usual, usual._replace(chunk=128), usual._replace(chunk=256), usual._replace(block=64, warps=4),
                 usual._replace(block=64, warps=8), usual._replace(block=128, warps=8),
                 usual._replace(block=32), usual._replace(block=256, warps=8), usual._replace(block=256, warps=16),
                 usual._replace(chunk=64, block=64), usual._replace(chunk=128, block=128, warps=8)}  # fmt: skip
 
-        def call(plan: Plan, data: Any = data, index: Tensor = index) -> None:
+        def call(plan: SplitPlan, data: Any = data, index: Tensor = index) -> None:
             for q, k, v in data:
                 launch(q, k, v, index, None, 0.125, 0, 0.0, plan)
 
@@ -581,25 +581,25 @@ def tuning(bench: Bench) -> None:
 def engine(bench: Bench) -> None:
     """Requests that come and go: 96 prompts of different length in 32 rows, all of them told token by token."""
     from anyformer.engine.engine import Engine
-    from anyformer.engine.jobs import Ended, Event, Failed, Job, NewToken
-    from anyformer.generation.cache.base import rows_for
+    from anyformer.engine.sequence import Event, Failed, Finished, NewToken, Sequence
+    from anyformer.generation.cache.open_store import serving_store
 
     model, count, capacity = gpt2(bench), *((6, 4) if bench.tiny else (96, 32))
-    rows = rows_for(model, capacity=capacity)
+    store = serving_store(model, capacity=capacity)
     for turn in ("recording", "recorded"):
-        engine_ = Engine(rows)
+        engine_ = Engine(store)
         engine_.start()
         over, tokens = threading.Semaphore(0), [0]
 
         def tell(event: Event, over: threading.Semaphore = over, tokens: list[int] = tokens) -> None:
             tokens[0] += isinstance(event, NewToken)
-            if isinstance(event, Ended | Failed):
+            if isinstance(event, Finished | Failed):
                 over.release()
 
         start = time.perf_counter()
         for number in range(count):
             prompt = [1 + (7 * number + place) % 500 for place in range(4 + number % bench.prompt)]
-            engine_.submit(Job(prompt, settings(bench, GREEDY, bench.new // 2 + number % 32), tell))
+            engine_.submit(Sequence(prompt, settings(bench, GREEDY, bench.new // 2 + number % 32), tell))
         for _ in range(count):
             over.acquire()
         took = time.perf_counter() - start
@@ -618,9 +618,9 @@ def int8(bench: Bench) -> None:
 
 def cost_of_choice(bench: Bench) -> None:
     """What choosing costs by itself: the maximum, noise in float64 over all words, the best 200."""
-    from anyformer.generation.logits import narrowing
-    from anyformer.generation.runners.cuda_graphs import Texts
-    from anyformer.generation.runners.device_loop import compiled_choice
+    from anyformer.generation.logits import logits_warpers
+    from anyformer.generation.runners.cuda_graphs import DeviceOutputs
+    from anyformer.generation.runners.device_loop import compile_sample_step
 
     ends = torch.tensor([], dtype=torch.long, device=bench.device)
     for batch, vocab in ((1, 32000), (1, 50257), (32, 50257)):
@@ -629,12 +629,14 @@ def cost_of_choice(bench: Bench) -> None:
             wanted = Generation(max_new_tokens=256, **choice)
             seeds = torch.arange(batch, device=bench.device)
             noise = (seeds, token_counter(vocab, bench.device)) if choice else None
-            narrow = narrowing(wanted, device=bench.device) if choice else []
+            warpers = logits_warpers(wanted, device=bench.device) if choice else []
             first = torch.zeros(batch, dtype=torch.long, device=bench.device)
-            texts = Texts.start(first, first, 10_000, 0)
+            outputs = DeviceOutputs.start(first, first, 10_000, 0)
 
-            def call(raw: Tensor = raw, texts: Texts = texts, noise: Any = noise, narrow: Any = narrow) -> None:
-                compiled_choice(raw.shape[0] == 1)(raw, texts, ends, noise, narrow, 0)
+            def call(
+                raw: Tensor = raw, outputs: DeviceOutputs = outputs, noise: Any = noise, warpers: Any = warpers
+            ) -> None:
+                compile_sample_step(raw.shape[0] == 1)(raw, outputs, ends, noise, warpers, 0)
 
             with torch.no_grad(), compiling.load().patch(recompile_limit=compiling.SHAPES):
                 bench.line(f"choice, {vocab} words, {kind}", graph_seconds(call) * 1e6, "us", batch)

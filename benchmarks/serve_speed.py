@@ -35,8 +35,8 @@ import anyformer
 from anyformer.checkpoints.folder import Opened
 from anyformer.data.tokenizers.tokenizer import train_tokenizer
 from anyformer.engine.engine import Engine
-from anyformer.engine.jobs import Ended, Event, Failed, Job
-from anyformer.generation.cache.base import rows_for
+from anyformer.engine.sequence import Event, Failed, Finished, Sequence
+from anyformer.generation.cache.open_store import serving_store
 from anyformer.generation.config import Generation
 from anyformer.inference.predictor import Predictor, load
 from tests.serving.server import Server
@@ -58,19 +58,19 @@ def folder_of(name: str, place: Path) -> Path:
 def direct(folder: Path, prompts: list[list[int]], new: int, rows: int, context: int) -> float:
     """Tokens a second of the engine called in this process."""
     predictor = load(folder)
-    engine = Engine(rows_for(predictor.model, capacity=rows, limit=context))
+    engine = Engine(serving_store(predictor.model, capacity=rows, limit=context))
     engine.start()
     over = threading.Semaphore(0)
 
     def tell(event: Event) -> None:
-        if isinstance(event, Ended | Failed):
+        if isinstance(event, Finished | Failed):
             over.release()
 
     def write() -> float:
         began = time.perf_counter()
         for number, prompt in enumerate(prompts):
             settings = Generation(max_new_tokens=new, do_sample=True, temperature=1.0, seed=number)
-            engine.submit(Job(prompt, settings, tell, client=str(number)))
+            engine.submit(Sequence(prompt, settings, tell, client=str(number)))
         for _ in prompts:
             over.acquire()
         return len(prompts) * new / (time.perf_counter() - began)

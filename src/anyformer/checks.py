@@ -13,7 +13,7 @@ from anyformer.core.model import Model, Seq2Seq
 from anyformer.embeds.joint import JointModule
 from anyformer.embeds.patches import PatchesModule
 from anyformer.errors import UserError, did_you_mean
-from anyformer.generation.runners.eager import at_rest
+from anyformer.generation.runners.eager import eval_mode
 from anyformer.slots import Feed, Mixer
 
 
@@ -62,7 +62,7 @@ def causal(
     check_length(tokens, "causality")
     bound = rounding_of(model) if bound is None else bound
     length, generator = tokens.shape[1], torch.Generator().manual_seed(0)
-    with at_rest(model):
+    with eval_mode(model):
         run = runner(model, tokens.shape[0])
         base, worst = answer_of(run(tokens)), 0.0
         for t in sorted({0, min(length // 3, length - 2), min(length // 2, length - 2), length - 2}):
@@ -86,7 +86,7 @@ def permutation(model: nn.Module, *inputs: Any, bound: float = 1e-6, seed: int =
     if not inputs:
         raise UserError("there is nothing to permute", where="permutation", fix="give the model's inputs")
     tokens = inputs[0]
-    with at_rest(model):
+    with eval_mode(model):
         if isinstance(tokens, Tensor) and not tokens.is_floating_point() and len(inputs) == 1:
             check_length(tokens, "permutation")
             order = random_order(tokens.shape[1], seed).to(tokens.device)
@@ -157,7 +157,7 @@ def cache(model: nn.Module, tokens: Tensor | None = None, *, prefill: int | None
     start = tokens.shape[1] // 2 if prefill is None else prefill
     if not 0 <= start <= tokens.shape[1]:
         raise UserError(f"prefill {start} is not between 0 and {tokens.shape[1]} tokens", where="cache", fix="use 1")
-    with at_rest(model):
+    with eval_mode(model):
         run, state = runner(model, tokens.shape[0]), state_of(model, tokens.shape[0])
         full = answer_of(run(tokens))
         pieces = [answer_of(run(tokens[:, :start], state=state))] if start else []
@@ -180,7 +180,7 @@ def padding(model: nn.Module, tokens: Tensor | None = None, *, side: str = "left
     real, none = torch.ones(batch, length, dtype=torch.bool), torch.zeros(batch, amount, dtype=torch.bool)
     left = side == "left"
     mask = torch.cat([none, real] if left else [real, none], 1).to(tokens.device)
-    with at_rest(model):
+    with eval_mode(model):
         run = runner(model, batch)
         padded = answer_of(run(torch.cat([pads, tokens] if left else [tokens, pads], 1), mask=mask))
         alone = answer_of(run(tokens))

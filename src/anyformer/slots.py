@@ -122,7 +122,7 @@ class Mixer(Spec, slot=True):
     needs_grid: ClassVar[bool] = False  # whether its tokens must have rows and columns
     causal_form: ClassVar[bool] = True  # whether it can be kept from seeing the future
     compiles: ClassVar[bool] = True  # whether torch can compile it whole; its own recurrent cells it cannot
-    placed: ClassVar[bool] = False  # whether its module offers `places(...)`, as core/static_cache.py describes them
+    has_static_cache: ClassVar[bool] = False  # whether its module offers `static_cache(...)` (core/static_cache.py)
     exact: ClassVar[bool] = True  # whether later tokens change nothing at all; a Fourier transform leaves rounding
 
     def sizes(self, width: int) -> HeadSizes:
@@ -161,6 +161,11 @@ class Embed(Spec, slot=True):
 
     def build(self, width: int) -> nn.Module:
         raise NotImplementedError
+
+    def fit_data(self, sizes: Any) -> Embed:
+        """This embedding for the data it is trained on, where it is one of the user's own; `sizes` (data.sizes.Sizes)
+        says what that is: vocabulary, columns, pixels. As it stands unless it says otherwise."""
+        return self
 
     @property
     def adds(self) -> bool:

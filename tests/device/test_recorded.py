@@ -14,8 +14,8 @@ import torch
 from anyformer import Mixer, compiled, preset
 from anyformer.engine.engine import Engine
 from anyformer.generation import Generation, generate
-from anyformer.generation.cache.base import rows_for
-from anyformer.generation.cache.slots import SlotRows
+from anyformer.generation.cache.open_store import serving_store
+from anyformer.generation.cache.static_store import StaticStore
 from anyformer.generation.runners import on_device
 from tests.generation.engines import job, told, until
 from tests.generation.nets import POSITIONS
@@ -43,7 +43,7 @@ def test_every_part_in_fixed_places_is_recorded(mixer: Mixer, position: str, mon
     net = fill(around(mixer, position)).cuda()
     prompts = torch.randint(0, 11, (3, 5), generator=torch.Generator().manual_seed(0)).cuda()
     found = [generate(net, prompts, settings=settings).ids for settings in (GREEDY, DRAWN)]
-    check = SlotRows(net, capacity=4, limit=40)
+    check = StaticStore(net, capacity=4, limit=40)
     assert check.recorded and worst(net, run(check, net, 3, moves=20)) < 1e-9
     assert check.graphs
     monkeypatch.setattr(on_device, "DEVICES", ())
@@ -79,8 +79,8 @@ def test_an_engine_on_the_gpu_writes_what_each_request_writes_alone() -> None:
     with torch.no_grad():
         for weight in net.parameters():
             weight.mul_(3.0)
-    rows = rows_for(net, capacity=8)
-    assert isinstance(rows, SlotRows) and rows.recorded
+    rows = serving_store(net, capacity=8)
+    assert isinstance(rows, StaticStore) and rows.recorded
     engine = Engine(rows)
     engine.start()
     try:
@@ -96,5 +96,5 @@ def test_an_engine_on_the_gpu_writes_what_each_request_writes_alone() -> None:
     assert rows.graphs
     for one in jobs:
         assert (
-            told(one).tokens == generate(net, torch.tensor([one.tokens]).cuda(), settings=one.settings).new[0].tolist()
+            told(one).tokens == generate(net, torch.tensor([one.prompt]).cuda(), settings=one.settings).new[0].tolist()
         )

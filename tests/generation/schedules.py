@@ -1,4 +1,4 @@
-"""Random schedules over a store of rows: what is opened, read, stepped and closed, and the scores that came of it."""
+"""Random schedules over a store: sequences are added, prefilled, stepped and freed, and the logits that came of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from anyformer.core.model import Seq2Seq
-from anyformer.generation.cache.base import LoneRows, Rows
+from anyformer.generation.cache.eager_store import EagerStore
+from anyformer.generation.cache.store import SequenceStore
 from anyformer.generation.prompts import decoder_of
 from anyformer.generation.runners.eager import device_of
 
@@ -24,12 +25,12 @@ class Text:
     scope: str
     row: int = -1
     read: int = 0
-    known: int = 0
+    cached: int = 0
     written: list[int] = field(default_factory=list)
-    scores: list[Tensor] = field(default_factory=list)
+    logits: list[Tensor] = field(default_factory=list)
 
 
-def run(rows: Rows, model: Any, seed: int, *, moves: int = 40, longest: int = 9) -> list[Text]:
+def run(rows: SequenceStore, model: Any, seed: int, *, moves: int = 40, longest: int = 9) -> list[Text]:
     """A schedule that depends on the seed alone: prompts share beginnings, rows pause, end and come again."""
     random_ = random.Random(seed)
     vocab, pair = decoder_of(model.spec).embed.vocabulary[0], isinstance(model.spec, Seq2Seq)
@@ -38,7 +39,7 @@ def run(rows: Rows, model: Any, seed: int, *, moves: int = 40, longest: int = 9)
     open_: list[Text] = []
     done: list[Text] = []
     for move_number in range(10 * moves):
-        if move_number >= moves and sum(bool(text.scores) for text in [*done, *open_]) > 2:
+        if move_number >= moves and sum(bool(text.logits) for text in [*done, *open_]) > 2:
             break
         reading = [text for text in open_ if text.read < len(text.prompt)]
         writing = [text for text in open_ if text.read == len(text.prompt)]
@@ -53,43 +54,43 @@ def run(rows: Rows, model: Any, seed: int, *, moves: int = 40, longest: int = 9)
                 before = random_.choice(done)
                 prompt = before.prompt + before.written + [random_.randrange(vocab)]
             text = Text(prompt, random_.choice(sources) if pair else None, random_.choice("ab"))
-            text.row, text.known = rows.open(text.prompt, source=text.source, scope=text.scope)
-            text.read = text.known
+            text.row, text.cached = rows.add(text.prompt, source=text.source, scope=text.scope)
+            text.read = text.cached
             open_.append(text)
         elif move == "read":
             some = random_.sample(reading, random_.randrange(1, len(reading) + 1))
             pieces = {}
             for text in some:
-                left = len(text.prompt) - text.known  # cut where the prompt says, wherever this row came in
+                left = len(text.prompt) - text.cached  # cut where the prompt says, wherever this row came in
                 stop = min(len(text.prompt), text.read + random_.randrange(left // 2 + 1, left + 1))
                 pieces[text.row] = text.prompt[text.read : stop]
-            for text, hidden in zip(some, rows.read(pieces), strict=True):
+            for text, hidden in zip(some, rows.extend(pieces), strict=True):
                 assert hidden.shape[0] == len(pieces[text.row])
                 text.read += len(pieces[text.row])
                 if text.read == len(text.prompt):
-                    text.scores.append(rows.scores(hidden[-1:])[0])
+                    text.logits.append(rows.logits(hidden[-1:])[0])
         elif move == "step":
             some = random_.sample(writing, random_.randrange(1, len(writing) + 1))
             some = writing if random_.random() < 0.6 else some
-            tokens = torch.tensor([int(text.scores[-1].argmax()) for text in some], device=device_of(model))
+            tokens = torch.tensor([int(text.logits[-1].argmax()) for text in some], device=device_of(model))
             found = rows.step([text.row for text in some], tokens)
             for text, token, scores in zip(some, tokens.tolist(), found, strict=True):
                 text.written.append(token)
-                text.scores.append(scores)
+                text.logits.append(scores)
         else:
             text = random_.choice(writing if writing and random_.random() < 0.8 else open_)
-            rows.close(text.row, keep=random_.random() < 0.8)
+            rows.free(text.row, keep=random_.random() < 0.8)
             open_.remove(text)
-            if text.scores:
+            if text.logits:
                 done.append(text)
-    return [*done, *(text for text in open_ if text.scores)]
+    return [*done, *(text for text in open_ if text.logits)]
 
 
 def alone(model: Any, text: Text) -> list[Tensor]:
     """The scores of one text by itself, from the store that defines what is right."""
-    rows = LoneRows(model, capacity=1)
-    row = rows.open(text.prompt, source=text.source).number
-    found = [rows.scores(rows.read({row: text.prompt})[0][-1:])[0]]
+    rows = lone_store(model, capacity=1)
+    row = rows.add(text.prompt, source=text.source).number
+    found = [rows.logits(rows.extend({row: text.prompt})[0][-1:])[0]]
     for token in text.written:
         found.append(rows.step([row], torch.tensor([token], device=device_of(model)))[0])
     return found
@@ -99,6 +100,11 @@ def worst(model: Any, texts: list[Text]) -> float:
     """The largest difference of any score from that of the text alone."""
     found = 0.0
     for text in texts:
-        for got, right in zip(text.scores, alone(model, text), strict=True):
+        for got, right in zip(text.logits, alone(model, text), strict=True):
             found = max(found, float((got - right).abs().max()))
     return found
+
+
+def lone_store(model: Any, *, capacity: int = 8, limit: int | None = None) -> EagerStore:
+    """Every sequence by itself: what the other stores must agree with."""
+    return EagerStore(model, capacity=capacity, limit=limit, batched=False, prefix_cache=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from anyformer.generation import Generation, generate, score
 from anyformer.generation.beam import beam_search
+from anyformer.generation.prompts import GenerationInputs
 from tests.generation.nets import POSITIONS, PROMPTS, build, decoder, ids, padded, pair, rows
 
 VOCAB, LENGTH, END, MODELS = 5, 5, 4, 200
@@ -30,18 +32,19 @@ class Trees:
         self.model = torch.arange(models)
         self.node = torch.zeros(models, dtype=torch.long)
 
-    def start(self, tokens: Tensor, real: Tensor | None) -> Tensor:
+    def first(self) -> Tensor:
         return self.scores[self.model, self.node]
 
-    def step(self, tokens: Tensor) -> Tensor:
+    def step(self, sequences: Sequence[int], tokens: Tensor) -> Tensor:
         self.node = self.node * VOCAB + 1 + tokens
         return self.scores[self.model, self.node]
 
-    def repeat(self, copies: int) -> None:
+    def fork(self, copies: int) -> list[int]:
         self.model, self.node = self.model.repeat_interleave(copies), self.node.repeat_interleave(copies)
+        return list(range(len(self.model)))
 
-    def reorder(self, order: Tensor) -> None:
-        self.node = self.node[order]
+    def select(self, sequences: Sequence[int], origins: Tensor) -> None:
+        self.node = self.node[origins]
 
 
 def texts() -> list[tuple[int, ...]]:
@@ -76,12 +79,12 @@ def tree_logp() -> Tensor:
 
 
 def search(models: int, width: int, penalty: float, early: Any, seed: int = 0) -> Any:
-    trees = Trees(models, seed)
+    trees: Any = Trees(models, seed)
     prompt = torch.zeros(models, 1, dtype=torch.long)
     settings = Generation(
         num_beams=width, length_penalty=penalty, early_stopping=early, eos_token_id=END, pad_token_id=0
     )
-    return beam_search(trees, trees.start(prompt, None), prompt, None, LENGTH, settings)
+    return beam_search(trees, trees.first(), GenerationInputs(prompt, None, 1, LENGTH), settings)
 
 
 @pytest.mark.parametrize("early", EARLY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,40 +13,35 @@ from torch import Tensor, nn
 
 from anyformer.errors import UserError
 from anyformer.generation import Generation
-from anyformer.generation.batch_sampler import Choosing
-from anyformer.generation.decode import Begun, Decoding
-from anyformer.generation.logits import top_k, top_p, top_p_sorted
+from anyformer.generation.batch_sampler import BatchSampler, SamplerState
+from anyformer.generation.decode import Decoding
+from anyformer.generation.logits import apply_top_k, apply_top_p, apply_top_p_sorted
 from anyformer.generation.noise import draw, gumbel
+from anyformer.generation.prompts import GenerationInputs
 
 VOCAB, STEPS = 13, 6
 
 
 class Script:
-    """A model whose scores were written down before: (steps, V)."""
+    """A store whose logits were written down before: (steps, V)."""
 
     def __init__(self, scores: Tensor) -> None:
         self.scores, self.at = scores, 0
 
-    def start(self, tokens: Tensor, real: Tensor | None) -> Tensor:
-        raise NotImplementedError
-
-    def step(self, tokens: Tensor) -> Tensor:
+    def step(self, sequences: Sequence[int], tokens: Tensor) -> Tensor:
         self.at += 1
         return self.scores[self.at][None]
 
-    def repeat(self, copies: int) -> None:
+    def fork(self, copies: int) -> list[int]:
         """One text a prompt."""
-
-    def reorder(self, rows: Tensor) -> None:
-        raise NotImplementedError
+        return [0]
 
 
 def alone(scores: Tensor, prompt: list[int], how: Generation) -> tuple[list[int], list[float]]:
     """What `generate` chooses from these scores, whatever ends a text."""
-    running: Any = Script(scores)
-    decoding = Decoding(
-        nn.Identity(), Begun(running, torch.tensor([prompt]), None, STEPS, scores[:1], None), how
-    )  # fmt: skip
+    store: Any = Script(scores)
+    inputs = GenerationInputs(torch.tensor([prompt]), None, len(prompt), STEPS)
+    decoding = Decoding(nn.Identity(), store, scores[:1], inputs, how)
     steps = [decoding.advance() for _ in range(STEPS)]
     live = [bool(step.live) for step in steps]
     tokens = [int(step.tokens) for step, on in zip(steps, live, strict=True) if on]
@@ -55,22 +51,24 @@ def alone(scores: Tensor, prompt: list[int], how: Generation) -> tuple[list[int]
 def together(
     scores: Tensor, prompts: list[list[int]], hows: list[Generation], seeds: list[int]
 ) -> list[tuple[list[int], list[float]]]:
-    """The same by one `Choosing`; rows start one after the other and leave when `generate` would end them."""
-    choosing, found = Choosing(VOCAB), [(list[int](), list[float]()) for _ in hows]
+    """The same by one `BatchSampler`; rows start one after the other and leave when `generate` would end them."""
+    sampler, found = BatchSampler(VOCAB), [(list[int](), list[float]()) for _ in hows]
+    states: dict[int, SamplerState] = {}
     late = list(range(len(hows)))  # row n begins n steps later
     for step in range(STEPS + len(hows)):
         for row, how in enumerate(hows):
             if late[row] == step:
-                choosing.add(row, how, prompts[row], seeds[row])
-        keys = [row for row in range(len(hows)) if row in choosing.writers]
+                states[row] = sampler.add(how, prompts[row], seeds[row])
+        keys = sorted(states)
         if not keys:
             continue
         now = torch.stack([scores[row, len(found[row][0])] for row in keys])
-        for row, told in zip(keys, choosing.choose(keys, now).told, strict=True):
+        sampled = sampler.sample([states[row] for row in keys], now).on_host
+        for row, told in zip(keys, sampled, strict=True):
             found[row][0].append(told.token)
             found[row][1].append(told.logprob)
             if len(found[row][0]) == STEPS or told.token in hows[row].ends:
-                choosing.remove(row)
+                del states[row]
     return found
 
 
@@ -147,17 +145,19 @@ def test_the_winner_of_the_race_is_the_largest_sum(scores: Tensor, seed: int, st
 @settings(max_examples=40, deadline=None)
 @given(many_scores(), st.sampled_from([1e-9, 0.1, 0.5, 0.9, 0.999]), st.sampled_from([1, 2, 50, 5000, LARGE, 10**6]))
 def test_short_cuts_narrow_as_sorting_does(scores: Tensor, p: float, k: int) -> None:
-    kept, sorted_ = top_p(scores, p) > -torch.inf, top_p_sorted(scores, p) > -torch.inf
+    kept, sorted_ = apply_top_p(scores, p) > -torch.inf, apply_top_p_sorted(scores, p) > -torch.inf
     shares = scores.double().softmax(-1)
     differing = kept != sorted_
     if differing.any():  # only where the shares reach p to within rounding
         reached = (shares * (kept & sorted_)).sum(-1)[differing.any(-1)]
         assert ((reached - p).abs() < 1e-9).all() or (shares[differing] < 1e-9).all()
-    assert torch.equal(top_k(scores, k) > -torch.inf,
+    assert torch.equal(apply_top_k(scores, k) > -torch.inf,
                        (scores >= scores.topk(min(k, LARGE)).values[:, -1:]) & (scores > -torch.inf))  # fmt: skip
     each = torch.tensor([[k], [1]])
-    assert torch.equal(top_k(scores, each, max(k, 1))[0], top_k(scores, k)[0])
-    assert torch.equal(top_p(scores, torch.tensor([[p], [0.3]], dtype=torch.float64))[0], top_p(scores, p)[0])
+    assert torch.equal(apply_top_k(scores, each, max(k, 1))[0], apply_top_k(scores, k)[0])
+    assert torch.equal(
+        apply_top_p(scores, torch.tensor([[p], [0.3]], dtype=torch.float64))[0], apply_top_p(scores, p)[0]
+    )
 
 
 class Only:
@@ -183,45 +183,42 @@ def test_a_guide_binds_its_own_row_only() -> None:
     scores = torch.randn(4, VOCAB, generator=torch.Generator().manual_seed(1))
     ways = [Generation(max_new_tokens=3), Generation(max_new_tokens=3, do_sample=True, seed=3)] * 2
     allowed = [{1, 2}, {7}, {4, 8, 9}]
-    choosing, free = Choosing(VOCAB), Choosing(VOCAB)
-    for row, way in enumerate(ways):
-        choosing.add(row, way, [0], 3, Only(*allowed) if row < 2 else None)
-        free.add(row, way, [0], 3)
+    sampler, free = BatchSampler(VOCAB), BatchSampler(VOCAB)
+    states = [sampler.add(way, [0], 3, Only(*allowed) if row < 2 else None) for row, way in enumerate(ways)]
+    free_states = [free.add(way, [0], 3) for way in ways]
     for step in range(3):
-        got = choosing.choose(range(4), scores).tokens.tolist()
+        got = sampler.sample(states, scores).tokens.tolist()
         assert got[0] in allowed[step] and got[1] in allowed[step]
-        assert got[2:] == free.choose(range(4), scores).tokens.tolist()[2:]  # the neighbours choose as without it
+        without = free.sample(free_states, scores).tokens.tolist()
+        assert got[2:] == without[2:]  # the neighbours get what they get without it
 
 
 @pytest.mark.quick
 def test_where_rules_leave_nothing_the_guide_is_obeyed() -> None:
     """The guide knows only the end, the settings forbid it: a token the guide does not know would break it."""
     way = Generation(max_new_tokens=3, min_new_tokens=2, eos_token_id=5)
-    choosing = Choosing(VOCAB)
-    choosing.add(0, way, [0], 0, Only({5}))
-    assert choosing.choose([0], torch.randn(1, VOCAB)).tokens.tolist() == [5]
-    free = Choosing(VOCAB)
-    free.add(0, way, [0], 0)
+    sampler = BatchSampler(VOCAB)
+    guided = sampler.add(way, [0], 0, Only({5}))
+    assert sampler.sample([guided], torch.randn(1, VOCAB)).tokens.tolist() == [5]
     certain = torch.zeros(1, VOCAB).index_fill(1, torch.tensor([5]), 9.0)
-    assert free.choose([0], certain).tokens.tolist() != [5]  # control: without a guide the setting holds
+    assert sampler.sample([sampler.add(way, [0], 0)], certain).tokens.tolist() != [5]  # control: no guide
 
 
 @pytest.mark.quick
 def test_a_shorter_guide_forbids_what_it_does_not_know() -> None:
     """A vocabulary padded to a round number has ids that no tokenizer spells."""
-    choosing, guide = Choosing(VOCAB + 3), Only({1})
-    choosing.add(0, Generation(max_new_tokens=1), [0], 0, guide)
+    sampler, guide = BatchSampler(VOCAB + 3), Only({1})
+    state = sampler.add(Generation(max_new_tokens=1), [0], 0, guide)
     scores = torch.zeros(1, VOCAB + 3).index_fill(1, torch.tensor([VOCAB + 1]), 9.0)
-    assert choosing.choose([0], scores).tokens.tolist() == [1]
+    assert sampler.sample([state], scores).tokens.tolist() == [1]
 
 
 @pytest.mark.quick
 def test_the_most_probable_tokens_are_told_where_asked_for() -> None:
     scores = torch.tensor([[0.0, 3.0, 1.0, 2.0]]).repeat(2, 1)
-    choosing = Choosing(4)
-    choosing.add(7, Generation(logprobs=2), [0], 0)
-    choosing.add(9, Generation(), [0], 0)
-    first, second = choosing.choose([7, 9], scores).told
+    sampler = BatchSampler(4)
+    states = [sampler.add(Generation(logprobs=2), [0], 0), sampler.add(Generation(), [0], 0)]
+    first, second = sampler.sample(states, scores).on_host
     own = scores[0].log_softmax(-1).tolist()
     assert first.token == 1 and list(first.top or {}) == [1, 3] and second.top is None
     assert first.logprob == pytest.approx(own[1]) and (first.top or {})[3] == pytest.approx(own[3])
@@ -230,4 +227,4 @@ def test_the_most_probable_tokens_are_told_where_asked_for() -> None:
 @pytest.mark.quick
 def test_beam_search_is_refused() -> None:
     with pytest.raises(UserError, match="beam search"):
-        Choosing(4).add(0, Generation(num_beams=2), [0], 0)
+        BatchSampler(4).add(Generation(num_beams=2), [0], 0)

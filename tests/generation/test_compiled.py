@@ -11,7 +11,7 @@ import torch
 
 from anyformer import LM, Attention, Block, Model, Recurrent, Rope, Stack, Tokens, UserError
 from anyformer.generation import Generation, generate
-from anyformer.generation.runners import compiled_texts
+from anyformer.generation.cache import compiled_store
 from anyformer.generation.runners.compiled import Compiled, compiled
 from anyformer.kernels.compile import load
 
@@ -64,7 +64,7 @@ def test_same_tokens_and_no_further_graphs(pair: tuple[torch.nn.Module, Compiled
 
 def test_columns_of_one_size_would_be_seen_by_the_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control of the law above: where the compiler is not told that columns vary, longer texts make graphs."""
-    monkeypatch.setattr(compiled_texts, "any_size", lambda tensor, axis: None)
+    monkeypatch.setattr(compiled_store, "mark_dynamic", lambda tensor, axis: None)
     code = compiled(small(depth=1))
     with load().patch(automatic_dynamic_shapes=False):  # it would also remember what varied in the tests before
         generate(code, prompts(1, 5), settings=GREEDY)
@@ -102,7 +102,7 @@ def test_weights_are_read_anew() -> None:
 
 def test_what_has_no_places_is_refused() -> None:
     stack = Stack(width=32, depth=1, causal=True, block=Block(mixer=Recurrent()))
-    with pytest.raises(UserError, match="fixed places"):
+    with pytest.raises(UserError, match="static cache"):
         compiled(Model(embed=Tokens(vocab=61), stack=stack, head=LM()).build(seed=0))
 
 
@@ -112,7 +112,7 @@ logging.basicConfig(format="%(message)s")
 from anyformer import LM, Attention, Block, Model, Stack, Tokens
 from anyformer.kernels.compile import load
 from anyformer.generation import Generation, generate
-from anyformer.generation.runners import compiled_texts
+from anyformer.generation.cache import compiled_store
 from anyformer.generation.runners.compiled import compiled
 stack = Stack(width=16, depth=1, causal=True, block=Block(mixer=Attention(heads=2)))
 model = Model(embed=Tokens(vocab=11), stack=stack, head=LM()).build(seed=0).eval()

@@ -19,7 +19,7 @@ from anyformer.generation.decode import generate, stream
 from anyformer.generation.noise import row_seeds
 from anyformer.generation.runners import device_loop, on_device
 from anyformer.generation.runners.compiled import compiled
-from anyformer.generation.runners.cuda_graphs import Glance, Texts, captured, first_largest, repeat
+from anyformer.generation.runners.cuda_graphs import AsyncCopy, DeviceOutputs, argmax_in_parts, capture_step, run_steps
 from anyformer.generation.runners.device_loop import DeviceLoop
 
 GREEDY = Generation(max_new_tokens=10)
@@ -39,10 +39,10 @@ def model(request: pytest.FixtureRequest) -> torch.nn.Module:
     return lively(request.param)
 
 
-def written(loop: DeviceLoop, prompts: torch.Tensor, lengths: torch.Tensor, settings: Generation) -> Texts:
-    loop.begin(prompts, lengths, settings.padding)
+def written(loop: DeviceLoop, prompts: torch.Tensor, lengths: torch.Tensor, settings: Generation) -> DeviceOutputs:
+    loop.start(prompts, lengths, settings.padding)
     seeds = row_seeds(settings.seed, len(prompts), 1, loop.device) if settings.sampled else None
-    return loop.write(settings, settings.max_new_tokens or 0, seeds)
+    return loop.generate(settings, settings.max_new_tokens or 0, seeds)
 
 
 @pytest.mark.quick
@@ -53,7 +53,7 @@ def test_it_writes_what_generate_writes_and_can_be_used_again(model: torch.nn.Mo
         prompts = torch.randint(0, 512, (3, 7), generator=torch.Generator().manual_seed(seed))
         wanted = generate(model, prompts, settings=settings)
         found = written(loop, prompts, torch.full((3,), 7), settings)
-        assert torch.equal(found.written, wanted.new)
+        assert torch.equal(found.generated, wanted.new)
         torch.testing.assert_close(found.logprobs, wanted.logprobs, atol=1e-4, rtol=0)
 
 
@@ -63,7 +63,7 @@ def test_prompts_of_different_length_begin_in_the_first_column(model: torch.nn.M
     found = written(DeviceLoop(model, 3, 40, form="plain"), prompts, lengths, GREEDY)
     for row, length in enumerate(lengths.tolist()):
         assert torch.equal(
-            found.written[row : row + 1], generate(model, prompts[row : row + 1, :length], settings=GREEDY).new
+            found.generated[row : row + 1], generate(model, prompts[row : row + 1, :length], settings=GREEDY).new
         )
 
 
@@ -73,8 +73,8 @@ def test_texts_end_where_they_should_and_the_rest_is_padding(model: torch.nn.Mod
     settings = Generation(max_new_tokens=10, eos_token_id=ends, pad_token_id=0)
     wanted = generate(model, prompts, settings=settings)
     found = written(DeviceLoop(model, 4, 40, form="plain"), prompts, torch.full((4,), 5), settings)
-    assert found.written.shape[1] <= 4 and bool(found.over.all())
-    assert torch.equal(found.written, wanted.new)
+    assert found.generated.shape[1] <= 4 and bool(found.finished.all())
+    assert torch.equal(found.generated, wanted.new)
 
 
 SETTINGS = {
@@ -130,7 +130,9 @@ def test_a_compiled_model_keeps_its_loops_for_the_next_call_but_two_texts_never_
     made = counted(monkeypatch)
     fast = compiled(model)
     prompts = torch.randint(0, 512, (2, 5), generator=torch.Generator().manual_seed(0))
-    monkeypatch.setattr(device_loop, "compiled_reading", lambda *form: device_loop.read_on)  # the loop is what is meant
+    monkeypatch.setattr(
+        device_loop, "compile_decode_step", lambda *form: device_loop.decode_step
+    )  # the loop is what is meant
     wanted = [generate(model, prompts[row : row + 1], settings=GREEDY).new[0].tolist() for row in range(2)]
     made.clear()
     both = [stream(fast, prompts[row : row + 1], settings=GREEDY) for row in range(2)]
@@ -155,14 +157,14 @@ def test_a_compiled_model_keeps_its_loops_for_the_next_call_but_two_texts_never_
 def test_recorded_pieces_of_a_prompt_are_the_prompt(
     model: torch.nn.Module, length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device_loop, "compiled_reading", lambda *form: device_loop.read_on)
+    monkeypatch.setattr(device_loop, "compile_decode_step", lambda *form: device_loop.decode_step)
     monkeypatch.setattr(device_loop, "PIECE", 32)
     prompts = torch.randint(0, 512, (2, length), generator=torch.Generator().manual_seed(length))
     loop = DeviceLoop(model, 2, 128, form="compiled")
     for turn in range(2):  # the second time over what the first has left
         prompts = prompts.flip(0)
         lengths = torch.tensor([length, max(1, length // 2)])
-        found = written(loop, prompts, lengths, GREEDY).written
+        found = written(loop, prompts, lengths, GREEDY).generated
         assert turn or bool(loop.pieces) == (length > 1)
         for row, one in enumerate(lengths.tolist()):
             alone = generate(model, prompts[row : row + 1, :one], settings=GREEDY).new
@@ -175,12 +177,12 @@ def test_what_cannot_be_recorded_or_compiled_is_called_with_one_line_each(
     def fails(*given: object) -> None:
         raise RuntimeError("operation not permitted\nwhile recording")
 
-    monkeypatch.setattr(device_loop, "captured", fails)
-    monkeypatch.setattr(device_loop, "compiled_reading", lambda *form: device_loop.read_on)
+    monkeypatch.setattr(device_loop, "capture_step", fails)
+    monkeypatch.setattr(device_loop, "compile_decode_step", lambda *form: device_loop.decode_step)
     prompts = torch.randint(0, 512, (2, 5), generator=torch.Generator().manual_seed(0))
     with caplog.at_level("WARNING"):
         loop = DeviceLoop(model, 2, 40, form="fused")
-        found = written(loop, prompts, torch.tensor([5, 5]), GREEDY).written
+        found = written(loop, prompts, torch.tensor([5, 5]), GREEDY).generated
     assert torch.equal(found, generate(model, prompts, settings=GREEDY).new) and loop.form == "plain"
     assert [record.message for record in caplog.records] == [
         "decoding steps are not compiled: operation not permitted while recording",
@@ -196,29 +198,30 @@ def test_the_look_at_the_end_stops_and_never_goes_past_the_most() -> None:
         count.add_(1)
         over.logical_or_(count >= torch.tensor([3, 5]))
 
-    assert repeat(captured(step, count), 20, over) == 5
-    assert repeat(step, 2, torch.zeros(1, dtype=torch.bool)) == 2
-    glance = Glance(over)
-    glance.ask()
-    assert bool(glance.read().all())
+    assert run_steps(capture_step(step, count), 20, over) == 5
+    assert run_steps(step, 2, torch.zeros(1, dtype=torch.bool)) == 2
+    seen = AsyncCopy(over)
+    seen.request()
+    assert bool(seen.read().all())
 
 
 def test_the_largest_in_two_rounds_is_the_first_of_equals() -> None:
     scores = torch.randint(0, 50, (16, 5000), generator=torch.Generator().manual_seed(0)).double()
     scores[0] = -torch.inf
-    assert torch.equal(first_largest(scores, wide=4096), scores.argmax(-1))
+    assert torch.equal(argmax_in_parts(scores, wide=4096), scores.argmax(-1))
     assert torch.equal(
-        first_largest(scores[:, :70], wide=1), scores[:, :70].argmax(-1)
+        argmax_in_parts(scores[:, :70], wide=1), scores[:, :70].argmax(-1)
     )  # control: most parts are empty
 
 
 def test_a_text_that_has_ended_stays_where_it_is() -> None:
-    texts = Texts.start(torch.tensor([1, 2]), torch.tensor([4, 4]), 3, padding=9)
+    outputs = DeviceOutputs.start(torch.tensor([1, 2]), torch.tensor([4, 4]), 3, padding=9)
     ends = torch.tensor([7])
     for chosen in ((7, 5), (3, 6), (2, 7)):
-        texts.note(torch.tensor(chosen), torch.tensor([-1.0, -2.0]), ends, 9)
-    assert texts.written.tolist() == [[7, 9, 9], [5, 6, 7]] and texts.logprobs[0].tolist() == [-1.0, 0.0, 0.0]
-    assert texts.places[:, 0].tolist() == [5, 7] and texts.tokens.tolist() == [0, 7] and bool(texts.over.all())
+        outputs.append(torch.tensor(chosen), torch.tensor([-1.0, -2.0]), ends, 9)
+    assert outputs.generated.tolist() == [[7, 9, 9], [5, 6, 7]] and outputs.logprobs[0].tolist() == [-1.0, 0.0, 0.0]
+    assert outputs.positions[:, 0].tolist() == [5, 7] and outputs.tokens.tolist() == [0, 7]
+    assert bool(outputs.finished.all())
 
 
 INTERPRETED = """

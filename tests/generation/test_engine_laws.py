@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections import abc
 from typing import Any
 
 import pytest
@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from anyformer.core.model import Seq2Seq
-from anyformer.core.static_cache import Places
+from anyformer.core.static_cache import StaticCache
 from anyformer.engine.engine import Engine
-from anyformer.engine.jobs import Job, NewToken
-from anyformer.engine.writers import Writers
+from anyformer.engine.scheduler import Scheduler
+from anyformer.engine.sequence import NewToken, Sequence
 from anyformer.generation import Generation
-from anyformer.generation.batch_sampler import Choosing
-from anyformer.generation.cache.base import LoneRows, rows_for
+from anyformer.generation.batch_sampler import BatchSampler, SamplerState
+from anyformer.generation.cache.eager_store import EagerStore
+from anyformer.generation.cache.open_store import serving_store
 from tests.generation.engines import Faulty, alone, at_rest, job, net, running, told, turns, until
 from tests.generation.nets import doubt, same
 
@@ -29,7 +30,7 @@ PRESETS = [
 START = 0  # what the text of an encoder-decoder begins with
 
 
-def mixed_jobs(model: Any, count: int, seed: int = 0) -> list[Job]:
+def mixed_jobs(model: Any, count: int, seed: int = 0) -> list[Sequence]:
     """Jobs of many lengths and settings, greedy and drawn."""
     chance = random.Random(seed)
     pair = isinstance(model.spec, Seq2Seq)
@@ -56,12 +57,12 @@ def mixed_jobs(model: Any, count: int, seed: int = 0) -> list[Job]:
     return jobs
 
 
-def differ(model: Any, works: Sequence[Job]) -> list[int]:
+def differ(model: Any, works: abc.Sequence[Sequence]) -> list[int]:
     """Jobs whose text is not the one `generate` writes for them alone, and the doubt is not in the numbers."""
     wrong = []
     for number, work in enumerate(works):
         source = None if work.source is None else torch.tensor([list(work.source)])
-        gap = doubt(model, torch.tensor([list(work.tokens)]), work.settings, source)
+        gap = doubt(model, torch.tensor([list(work.prompt)]), work.settings, source)
         if not same(told(work).tokens, alone(model, work), gap):
             wrong.append(number)
     return wrong
@@ -71,30 +72,30 @@ def differ(model: Any, works: Sequence[Job]) -> list[int]:
 def test_thirty_two_jobs_together_write_what_each_writes_alone(name: str) -> None:
     model = net(name)
     works = mixed_jobs(model, 32)
-    with running(rows_for(model, capacity=12, limit=64), chunk=24) as engine:
+    with running(serving_store(model, capacity=12, limit=64), chunk=24) as engine:
         for work in works:
             engine.submit(work)
-        until(lambda: not engine.working, 60)
-        assert engine.counts.done == 32 and engine.counts.new_tokens == sum(work.new for work in works)
+        until(lambda: not engine.in_flight, 60)
+        assert engine.counts.done == 32 and engine.counts.new_tokens == sum(work.new_tokens for work in works)
     assert differ(model, works) == []
 
 
-class BySlot(Choosing):
-    """A chooser whose noise depends on where a row stands among the others."""
+class BySlot(BatchSampler):
+    """A sampler whose noise depends on where a sequence is in its batch."""
 
-    def choose(self, keys: Sequence[int], scores: Tensor) -> Any:
-        for place, key in enumerate(keys):
-            self.writers[key].seed += place
-        self.batch = None
-        return super().choose(keys, scores)
+    def sample(self, states: abc.Sequence[SamplerState], logits: Tensor) -> Any:
+        for place, state in enumerate(states):
+            state.seed += place
+        self.plan = None
+        return super().sample(states, logits)
 
 
 def test_noise_that_depends_on_the_neighbours_is_noticed() -> None:
     model = net("gpt2-tiny")
     works = mixed_jobs(model, 32)
-    engine = Engine(rows_for(model, capacity=12, limit=64), chunk=24)
-    assert engine.writers is not None
-    engine.writers.choosing = BySlot(512, "cpu")
+    engine = Engine(serving_store(model, capacity=12, limit=64), chunk=24)
+    assert engine.scheduler is not None
+    engine.scheduler.sampler = BySlot(512, "cpu")
     for work in works:
         engine.submit(work)
     turns(engine)
@@ -109,7 +110,7 @@ def test_prompts_that_begin_alike_are_reused_within_a_scope_and_change_no_text()
         )
         for n in range(6)
     ]
-    engine = Engine(rows_for(model, capacity=4))
+    engine = Engine(serving_store(model, capacity=4))
     for work in works:
         before = engine.counts.reused_tokens
         engine.submit(work)
@@ -123,21 +124,21 @@ def test_prompts_that_begin_alike_are_reused_within_a_scope_and_change_no_text()
 # ---------------------------------------------------------------- readers that are behind
 
 
-def held_now_and_then(engine: Engine, works: Sequence[Job], seed: int) -> int:
+def held_now_and_then(engine: Engine, works: abc.Sequence[Sequence], seed: int) -> int:
     """Run to the end while texts are held and let go at random; how often one was held while it was being written."""
-    chance, count, new = random.Random(seed), 0, dict[Job, int]()
+    chance, count, new = random.Random(seed), 0, dict[Sequence, int]()
     for work in works:
         engine.submit(work)
     with torch.no_grad():
         for _ in range(2_000):
             for work in works:
-                if work.phase == "decode" and chance.random() < 0.5:
-                    work.held = not work.held
-                    count += work.held
-                    new[work] = work.new
-            engine.turn()
-            assert all(work.new <= new[work] + 2 for work in works if work.held)  # as much if it was being read again
-            if not engine.working:
+                if work.status == "decode" and chance.random() < 0.5:
+                    work.paused = not work.paused
+                    count += work.paused
+                    new[work] = work.new_tokens
+            engine.step()
+            assert all(work.new_tokens <= new[work] + 2 for work in works if work.paused)  # or prefilled again
+            if not engine.in_flight:
                 return count
     raise AssertionError("the engine does not come to an end")
 
@@ -146,54 +147,54 @@ def held_now_and_then(engine: Engine, works: Sequence[Job], seed: int) -> int:
 def test_a_text_that_waits_for_its_reader_goes_on_as_if_it_had_not(name: str) -> None:
     model = net(name)
     works = mixed_jobs(model, 32)
-    engine = Engine(rows_for(model, capacity=3, limit=64), chunk=24)  # few rows: what is held loses its own at times
+    engine = Engine(serving_store(model, capacity=3, limit=64), chunk=24)  # few slots: what is paused may lose its own
     assert held_now_and_then(engine, works, 0) > 8
     assert differ(model, works) == []
     at_rest(engine)
 
 
 def test_control_a_text_that_forgets_its_newest_token_while_it_waits_is_noticed() -> None:
-    class Forgetful(Writers):
+    class Forgetful(Scheduler):
         """Goes on from the token before."""
 
-        def hold(self, writing: Any) -> None:
-            super().hold(writing)
-            writing.tokens[-1:] = []
+        def pause(self, sequence: Sequence) -> None:
+            super().pause(sequence)
+            sequence.tokens[-1:] = []
 
     works = mixed_jobs(net("gpt2-tiny"), 16)
-    engine = Engine(rows_for(net("gpt2-tiny"), capacity=3, limit=64), chunk=24)
-    assert engine.rows is not None
-    engine.writers = Forgetful(engine.rows, engine.counts, 24, engine.job_over)
+    engine = Engine(serving_store(net("gpt2-tiny"), capacity=3, limit=64), chunk=24)
+    assert engine.store is not None
+    engine.use_scheduler(Forgetful(engine.store, engine.counts, 24, engine.end_sequence))
     held_now_and_then(engine, works, 0)
     assert differ(net("gpt2-tiny"), works) != []
 
 
 def test_held_texts_leave_their_rows_to_others_and_do_not_count_as_a_hang() -> None:
     long, short = [job([n], new=60) for n in range(4)], job([9, 9], new=5)
-    with running(rows_for(net("gpt2-tiny"), capacity=4, limit=128)) as engine:
+    with running(serving_store(net("gpt2-tiny"), capacity=4, limit=128)) as engine:
         for work in long:
             engine.submit(work)
-        until(lambda: all(work.new for work in long))
+        until(lambda: all(work.new_tokens for work in long))
         for work in long:
-            work.held = True
-        until(lambda: engine.counts.held_texts == 4 and engine.counts.active_rows == 0)
-        written = [work.new for work in long]
+            work.paused = True
+        until(lambda: engine.counts.paused == 4 and engine.counts.active == 0)
+        written = [work.new_tokens for work in long]
         engine.submit(short)
-        until(lambda: short.phase == "over")
+        until(lambda: short.status == "finished")
         time.sleep(0.2)
-        assert written == [work.new for work in long] and max(written) < 60 and engine.stuck_for < 0.15
+        assert written == [work.new_tokens for work in long] and max(written) < 60 and engine.stuck_for < 0.15
         long[0].deadline = time.monotonic()
         engine.cancel(long[1])
-        until(lambda: engine.counts.held_texts == 2)
+        until(lambda: engine.counts.paused == 2)
         engine.resume(long)
-        until(lambda: not engine.working)
+        until(lambda: not engine.in_flight)
     assert [told(work).reason for work in (*long, short)] == ["deadline", "cancelled", "length", "length", "length"]
     assert differ(net("gpt2-tiny"), [*long[2:], short]) == []
 
 
 def logprobs_when_held(model: Any, *, held: bool, resumes: bool) -> list[float]:
-    rows = rows_for(model, capacity=4, limit=64, strict=True)
-    rows.resumes = resumes
+    rows = serving_store(model, capacity=4, limit=64, strict=True)
+    rows.can_resume = resumes
     work, engine = job([1, 2, 3, 4, 5], new=24), Engine(rows)
     if held:
         held_now_and_then(engine, [work], 3)
@@ -213,7 +214,7 @@ def test_strict_texts_keep_their_rows_and_their_bits_while_they_wait() -> None:
 # ---------------------------------------------------------------- whatever begins ends once
 
 
-def storm(engine: Engine, count: int, seed: int) -> list[Job]:
+def storm(engine: Engine, count: int, seed: int) -> list[Sequence]:
     """Jobs that come, are cancelled or run out of time at random moments, while the engine runs."""
     chance, works = random.Random(seed), []
     for number in range(count):
@@ -227,16 +228,21 @@ def storm(engine: Engine, count: int, seed: int) -> list[Job]:
             engine.cancel(chance.choice(works))
         with engine.lock:
             counts = engine.counts
-            assert counts.accepted == counts.over + len(engine.working) == counts.over + counts.in_flight == number + 1
-            assert counts.queue_length == engine.jobs.length <= len(engine.working)
+            assert (
+                counts.accepted
+                == counts.finished + len(engine.in_flight)
+                == counts.finished + counts.in_flight
+                == number + 1
+            )
+            assert counts.queue_length == engine.waiting.length <= len(engine.in_flight)
     return works
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_every_job_ends_exactly_once_under_random_cancels(seed: int) -> None:
-    with running(rows_for(net("gpt2-tiny"), capacity=3, limit=128), chunk=32) as engine:
+    with running(serving_store(net("gpt2-tiny"), capacity=3, limit=128), chunk=32) as engine:
         works = storm(engine, 60, seed)
-        until(lambda: not engine.working, 60)
+        until(lambda: not engine.in_flight, 60)
         counts = engine.counts
         ends = [told(work).reason for work in works]  # each asserts that its last event is the only one of its kind
         assert (counts.cancelled, counts.deadline) == (ends.count("cancelled"), ends.count("deadline"))
@@ -247,20 +253,20 @@ def test_every_job_ends_exactly_once_under_random_cancels(seed: int) -> None:
 
 
 def test_a_row_that_is_not_given_back_is_noticed() -> None:
-    class Forgetful(Writers):
+    class Forgetful(Scheduler):
         """Gives back the row of a job that was cancelled only if it had begun to write."""
 
-        def release(self, writing: Any, *, keep: bool) -> None:
-            if writing.job.cancelled and not writing.job.new:
-                writing.row = None
-            super().release(writing, keep=keep)
+        def release(self, sequence: Sequence, *, keep: bool) -> None:
+            if sequence.cancelled and not sequence.new_tokens:
+                sequence.slot = None
+            super().release(sequence, keep=keep)
 
-    engine = Engine(rows_for(net("gpt2-tiny"), capacity=3, limit=128), chunk=32)
-    assert engine.rows is not None
-    engine.writers = Forgetful(engine.rows, engine.counts, 32, engine.job_over)
+    engine = Engine(serving_store(net("gpt2-tiny"), capacity=3, limit=128), chunk=32)
+    assert engine.store is not None
+    engine.use_scheduler(Forgetful(engine.store, engine.counts, 32, engine.end_sequence))
     work = job([1] * 90, new=3)
     engine.submit(work)
-    turns(engine, lambda: work.phase == "prefill")
+    turns(engine, lambda: work.status == "prefill")
     engine.cancel(work)
     turns(engine)
     with pytest.raises(AssertionError):
@@ -276,10 +282,10 @@ MARK = 511  # prompts that begin with it fail
 @pytest.mark.parametrize(
     ("name", "when", "error"),
     [
-        ("gpt2-tiny", "open", MemoryError),
-        ("gpt2-tiny", "read", torch.OutOfMemoryError),
+        ("gpt2-tiny", "add", MemoryError),
+        ("gpt2-tiny", "extend", torch.OutOfMemoryError),
         ("gpt2-tiny", "step", RuntimeError),
-        ("lstm-lm-tiny", "read", RuntimeError),
+        ("lstm-lm-tiny", "extend", RuntimeError),
         ("lstm-lm-tiny", "step", torch.OutOfMemoryError),
     ],
 )
@@ -292,32 +298,32 @@ def test_a_fault_of_one_row_leaves_all_others_unharmed(name: str, when: str, err
     with running(faulty, chunk=24) as engine:
         for work in order:
             engine.submit(work)
-        until(lambda: not engine.working, 60)
+        until(lambda: not engine.in_flight, 60)
         assert engine.counts.failed == 3 and engine.counts.done == 24
         after = job([4, 5, 6])  # the engine lives
         engine.submit(after)
-        until(lambda: after.phase == "over")
+        until(lambda: after.status == "finished")
     assert faulty.raised >= 3 and [told(work).reason for work in bad] == [error.__name__] * 3
     assert len(told(bad[0]).tokens) <= 1 + (when == "step")
     assert differ(model, [*works, after]) == []
 
 
 def test_a_step_repeated_on_rows_that_it_has_changed_is_noticed() -> None:
-    class Careless(Writers):
+    class Careless(Scheduler):
         """Repeats a failed step row by row, as if nothing had happened to the rows."""
 
-        def doubt(self, group: list[Any], error: Exception) -> None:
-            if len(group) == 1:
-                return super().doubt(group, error)
-            self.tokens = None
-            for writing in group:
-                writing.alone = True
+        def isolate(self, batch: list[Sequence], error: Exception) -> None:
+            if len(batch) == 1:
+                return super().isolate(batch, error)
+            self.newest = None
+            for sequence in batch:
+                sequence.isolated = True
 
     model = net("lstm-lm-tiny")
     works = mixed_jobs(model, 12)
     engine = Engine(Faulty(model, 6, when="step", mark=MARK))
-    assert engine.rows is not None
-    engine.writers = Careless(engine.rows, engine.counts, 24, engine.job_over)
+    assert engine.store is not None
+    engine.use_scheduler(Careless(engine.store, engine.counts, 24, engine.end_sequence))
     for work in [*works[:4], job([MARK, 2, 3], new=5), *works[4:]]:
         engine.submit(work)
     turns(engine)
@@ -331,7 +337,7 @@ def test_faults_at_any_moment_end_no_job_twice_and_change_no_text(name: str) -> 
     class Flaky(Faulty):
         """Fails now and then, after the row has been changed."""
 
-        def check(self, when: str, rows: Sequence[int]) -> None:
+        def check(self, when: str, sequences: abc.Sequence[int]) -> None:
             if chance.random() < 0.06:
                 self.raised += 1
                 raise torch.OutOfMemoryError("injected")
@@ -341,7 +347,7 @@ def test_faults_at_any_moment_end_no_job_twice_and_change_no_text(name: str) -> 
     with running(flaky, chunk=24) as engine:
         for work in works:
             engine.submit(work)
-        until(lambda: not engine.working, 60)
+        until(lambda: not engine.in_flight, 60)
         assert engine.counts.failed + engine.counts.done == 24 and engine.counts.done > 8
     assert flaky.raised > 3
     assert differ(model, [work for work in works if told(work).reason != "OutOfMemoryError"]) == []
@@ -349,18 +355,18 @@ def test_faults_at_any_moment_end_no_job_twice_and_change_no_text(name: str) -> 
 
 @pytest.mark.parametrize("call", [1, 4, 7, 10])
 def test_memory_that_runs_out_while_buffers_grow_is_one_jobs_loss(call: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, resize = [0], Places.resize
+    calls, resize = [0], StaticCache.resize
 
-    def short(self: Places, rows: int, columns: int) -> None:
+    def short(self: StaticCache, rows: int, columns: int) -> None:
         calls[0] += 1
         if calls[0] == call:
             raise torch.OutOfMemoryError("injected")
         resize(self, rows, columns)
 
-    monkeypatch.setattr(Places, "resize", short)
+    monkeypatch.setattr(StaticCache, "resize", short)
     model = net("llama3-8b-tiny")
     works = [job([1 + n] * (5 if n % 2 else 300), new=6) for n in range(6)]
-    engine = Engine(rows_for(model, capacity=4, limit=1024))
+    engine = Engine(serving_store(model, capacity=4, limit=1024))
     for work in works:
         engine.submit(work)
     turns(engine)
@@ -371,26 +377,26 @@ def test_memory_that_runs_out_while_buffers_grow_is_one_jobs_loss(call: int, mon
 
 def test_a_step_that_fails_only_with_many_rows_is_taken_by_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     model = net("gpt2-tiny")
-    monkeypatch.setattr("anyformer.engine.writers.CALM", 64)
+    monkeypatch.setattr("anyformer.engine.scheduler.CALM", 64)
 
-    class Small(LoneRows):
+    class Small(EagerStore):
         """Room for three rows in a step."""
 
-        def step(self, rows: Sequence[int], tokens: Tensor) -> Tensor:
-            if len(rows) > 3:
+        def step(self, sequences: abc.Sequence[int], tokens: Tensor) -> Tensor:
+            if len(sequences) > 3:
                 raise torch.OutOfMemoryError("too many")
-            return super().step(rows, tokens)
+            return super().step(sequences, tokens)
 
     works = mixed_jobs(model, 12)
-    engine = Engine(Small(model, capacity=8), chunk=64)
+    engine = Engine(Small(model, capacity=8, batched=False, prefix_cache=False), chunk=64)
     for work in works:
         engine.submit(work)
     turns(engine)
-    assert engine.counts.failed == 0 and engine.writers is not None and engine.writers.together <= 3
+    assert engine.counts.failed == 0 and engine.scheduler is not None and engine.scheduler.batch_limit <= 3
     assert differ(model, works) == []
     engine.submit(job([1], new=150))  # without faults they come together again
     turns(engine)
-    assert engine.writers.together >= 4
+    assert engine.scheduler.batch_limit >= 4
     at_rest(engine)
 
 
@@ -423,11 +429,11 @@ def test_a_guide_that_fails_fails_its_own_job(how: str, after: int) -> None:
     model = net("gpt2-tiny")
     works = mixed_jobs(model, 6)
     bad = job([1, 2], new=9, guide=Broken(how, max(after, how in ("accept", "over"))))
-    engine = Engine(rows_for(model, capacity=7))
+    engine = Engine(serving_store(model, capacity=7))
     for work in [*works[:3], bad, *works[3:]]:
         engine.submit(work)
     turns(engine)
-    assert told(bad).reason == ("UserError" if how == "nothing" else "ValueError") and bad.new <= 2
+    assert told(bad).reason == ("UserError" if how == "nothing" else "ValueError") and bad.new_tokens <= 2
     assert differ(model, works) == []
     at_rest(engine)
 
@@ -435,17 +441,17 @@ def test_a_guide_that_fails_fails_its_own_job(how: str, after: int) -> None:
 def test_scores_that_are_not_numbers_fail_their_own_job() -> None:
     model = net("gpt2-tiny")
 
-    class Poisoned(LoneRows):
+    class Poisoned(EagerStore):
         """The first row's scores are no numbers from some step on."""
 
-        def step(self, rows: Sequence[int], tokens: Tensor) -> Tensor:
-            scores = super().step(rows, tokens)
-            if 0 in rows and len(rows) > 2:
-                scores[list(rows).index(0)] = torch.nan
-            return scores
+        def step(self, sequences: abc.Sequence[int], tokens: Tensor) -> Tensor:
+            logits = super().step(sequences, tokens)
+            if 0 in sequences and len(sequences) > 2:
+                logits[list(sequences).index(0)] = torch.nan
+            return logits
 
     works = [job([9, n], new=8) for n in range(4)]
-    engine = Engine(Poisoned(model, capacity=4))
+    engine = Engine(Poisoned(model, capacity=4, batched=False, prefix_cache=False))
     for work in works:
         engine.submit(work)
     turns(engine)

@@ -18,7 +18,7 @@ from anyformer import Rope, UserError
 from anyformer.data.tokenizers.tokenizer import Tokenizer, train_tokenizer
 from anyformer.generation import Generated, Generation, generate
 from anyformer.generation import grammar as grammars
-from anyformer.generation.grammar import Grammar, choice_guide, json_guide, regex_guide, vocabulary_of
+from anyformer.generation.grammar import Grammar, choice_guide, grammar_vocabulary, json_guide, regex_guide
 from tests.generation.nets import build, decoder
 
 TEXT = [
@@ -235,18 +235,18 @@ def test_proposals_change_nothing() -> None:
 
 
 def test_an_engine_obeys_guides() -> None:
-    from anyformer.engine.engine import Engine, written
-    from anyformer.generation.cache.base import rows_for
+    from anyformer.engine.engine import Engine, stream_tokens
+    from anyformer.generation.cache.open_store import serving_store
 
     tokenizer = words("bpe")
-    engine = Engine(rows_for(net(tokenizer.size), capacity=4), text_of=tokenizer.decode)
+    engine = Engine(serving_store(net(tokenizer.size), capacity=4), text_of=tokenizer.decode)
     engine.start()
     try:
         streams = []
         for seed in range(5):
             how = Generation(max_new_tokens=150, eos_token_id=tokenizer.eos, do_sample=True, seed=seed)
             guide = json_guide(tokenizer, PERSON, how.ends)
-            streams.append(written(engine, tokenizer.encode("The fox", special=False), how, guide=guide))
+            streams.append(stream_tokens(engine, tokenizer.encode("The fox", special=False), how, guide=guide))
         for seed, stream in enumerate(streams):
             tokens = [new.token for new in stream]
             alone = write("bpe", json_guide(tokenizer, PERSON, [end_of(tokenizer)]), seed=seed)
@@ -353,7 +353,7 @@ def test_hostile_grammars_cost_little() -> None:
 @pytest.mark.quick
 def test_grammars_are_compiled_once_and_few_are_kept() -> None:
     tokenizer = train_tokenizer(TEXT, "byte", 260)
-    made = vocabulary_of(tokenizer)
+    made = grammar_vocabulary(tokenizer)
     one, two = (regex_guide(tokenizer, "[ab]c", []) for _ in range(2))
     assert len(made.grammars) == 1 and one.matcher is not two.matcher
     one.accept(tokenizer.encode("a", special=False)[0])
@@ -361,4 +361,4 @@ def test_grammars_are_compiled_once_and_few_are_kept() -> None:
     for number in range(2 * grammars.KEPT):
         regex_guide(tokenizer, f"a{number}", [])
     assert len(made.grammars) == grammars.KEPT
-    assert vocabulary_of(words("byte")) is not made
+    assert grammar_vocabulary(words("byte")) is not made

@@ -10,9 +10,9 @@ import torch
 from torch.nn import functional as F
 
 from anyformer import LM, MLP, Alibi, Attention, Block, Experts, Learned, Model, RMSNorm, Rope, Stack, Tokens, UserError
-from anyformer.generation import Generation, generate, own_draft
-from anyformer.generation.runners.compiled import compiled
-from anyformer.generation.runners.compiled_texts import SheetTexts
+from anyformer.generation import Generation, generate, proposers
+from anyformer.generation.cache.compiled_store import CompiledStore
+from anyformer.generation.runners.compiled import Compiled, compiled
 from anyformer.generation.runners.cpu_step import is_plain
 from anyformer.kernels import cpu
 from anyformer.kernels.cpu import FewRows
@@ -114,7 +114,15 @@ def test_the_tokens_of_the_model(name: str, kind: str) -> None:
             want, got = (generate(one, *given, settings=asked) for one in (model, code))
             assert torch.equal(want.ids, got.ids)
             assert (want.logprobs - got.logprobs).abs().max() < 1e-4
-    assert code.ours and not code.lost
+    assert code.is_cpp and not code.lost
+
+
+def filled(code: Compiled, count: int) -> CompiledStore:
+    """A store with so many sequences that have not begun."""
+    store = CompiledStore(code, capacity=count, limit=20)
+    for _ in range(count):
+        store.add([0])
+    return store
 
 
 @pytest.mark.parametrize("kind", ["float", "int8"])
@@ -123,28 +131,28 @@ def test_the_tokens_of_the_model(name: str, kind: str) -> None:
 def test_a_row_gets_the_same_bits_in_any_company(name: str, kind: str) -> None:
     """One token at a time, all at once, beside other rows: what makes proposals and batches change nothing at all."""
     code, text, other = compiled(build(name, kind)), prompts(1, 8)[0].tolist(), prompts(1, 5, seed=3)[0].tolist()
-    lone, together, beside = (SheetTexts(code, rows, 20) for rows in (1, 1, 3))
-    single = torch.cat([lone.read({0: [token]})[0] for token in text])
-    assert torch.equal(together.read({0: text})[0], single)
-    beside.read({0: other[:2], 2: other})
-    found = torch.cat([beside.read({0: other[2:], 1: text[:3]})[1], beside.read({1: text[3:], 2: other[:1]})[0]])
+    lone, together, beside = (filled(code, rows) for rows in (1, 1, 3))
+    single = torch.cat([lone.extend({0: [token]})[0] for token in text])
+    assert torch.equal(together.extend({0: text})[0], single)
+    beside.extend({0: other[:2], 2: other})
+    found = torch.cat([beside.extend({0: other[2:], 1: text[:3]})[1], beside.extend({1: text[3:], 2: other[:1]})[0]])
     assert torch.equal(found, single)
-    assert torch.equal(code.scores(single), torch.cat([code.scores(row[None]) for row in single]))
+    assert torch.equal(code.logits(single), torch.cat([code.logits(row[None]) for row in single]))
     text[0] = (text[0] + 1) % 61
-    assert not torch.equal(SheetTexts(code, 1, 20).read({0: text})[0], single)  # the control: bits can differ
+    assert not torch.equal(filled(code, 1).extend({0: text})[0], single)  # the control: bits can differ
 
 
 def test_no_shape_is_made_anew() -> None:
     """Batches of 1 to 32 rows, texts of one to several blocks of columns, float32 and 8 bits: one library for all."""
     codes = [compiled(build("gpt2", kind)) for kind in ("float", "int8")]
-    made, held = count(), cpu.library.cache_info().misses
+    made, held = count(), cpu.load_library.cache_info().misses
     for code in codes:
         for rows in (1, 2, 3, 8, 17, 32):
             for length in (1, 62, 131):
                 new = generate(code, prompts(rows, length), settings=Generation(max_new_tokens=4)).new
                 assert new.shape == (rows, 4)
-        assert code.ours and "attempts" not in vars(code)  # torch's compiler was not even asked
-    assert made == count() and cpu.library.cache_info().misses <= max(held, 1)
+        assert code.is_cpp and "attempts" not in vars(code)  # torch's compiler was not even asked
+    assert made == count() and cpu.load_library.cache_info().misses <= max(held, 1)
 
 
 def test_weights_are_read_anew() -> None:
@@ -194,7 +202,7 @@ def test_a_draft_that_is_mostly_wrong_changes_nothing_either(monkeypatch: pytest
     model, asked = small(), Generation(max_new_tokens=40)
     want, good = (generate(model, prompts(2, 6), settings=asked, draft=draft) for draft in (None, "int8"))
     monkeypatch.setattr("anyformer.kernels.int8.LARGEST", 1)
-    own_draft.KEPT.clear()
+    proposers.DRAFTS.clear()
     bad = generate(model, prompts(2, 6), settings=asked, draft="int8")
     assert torch.equal(want.ids, good.ids) and torch.equal(want.ids, bad.ids)
     assert good.passes is not None and bad.passes is not None and bad.passes.sum() > 1.5 * good.passes.sum()
@@ -203,25 +211,25 @@ def test_a_draft_that_is_mostly_wrong_changes_nothing_either(monkeypatch: pytest
 def test_the_draft_is_kept_and_made_anew_when_weights_change() -> None:
     model = small()
     generate(model, prompts(1, 4), settings=GREEDY, draft="int8")
-    first = own_draft.KEPT[model][1]
+    first = proposers.DRAFTS[model][1]
     assert first.model.stack.final.weight is model.stack.final.weight  # what is not rounded is the model's own
     generate(model, prompts(1, 4), settings=GREEDY, draft="int8")
-    assert own_draft.KEPT[model][1] is first
+    assert proposers.DRAFTS[model][1] is first
     with torch.no_grad():
         model.stack.blocks[0].feed.up.weight.mul_(2.0)
     want, got = (generate(model, prompts(1, 4), settings=GREEDY, draft=draft) for draft in (None, "int8"))
-    assert own_draft.KEPT[model][1] is not first and torch.equal(want.ids, got.ids)
-    kept = len(own_draft.KEPT)
+    assert proposers.DRAFTS[model][1] is not first and torch.equal(want.ids, got.ids)
+    kept = len(proposers.DRAFTS)
     del model, first
     gc.collect()
-    assert len(own_draft.KEPT) < kept
+    assert len(proposers.DRAFTS) < kept
 
 
 def test_a_model_that_is_not_plain_drafts_itself_too() -> None:
     model = small(mixer=Attention(heads=4), place="post")
     want, got = (generate(model, prompts(2, 5), settings=GREEDY, draft=draft) for draft in (None, "int8"))
     assert torch.equal(want.ids, got.ids) and not is_plain(model)
-    assert own_draft.KEPT[model][1].stack.blocks[0].feed.up.values.dtype == torch.int8
+    assert proposers.DRAFTS[model][1].stack.blocks[0].feed.up.values.dtype == torch.int8
 
 
 def test_what_is_no_draft() -> None:

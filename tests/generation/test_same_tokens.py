@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from anyformer.core.state import Keys
+from anyformer.core.state import KVCache
 from anyformer.generation import Generation, generate
 from anyformer.generation.beam import beam_search
+from anyformer.generation.prompts import GenerationInputs
 from tests.generation.nets import (
     HEADS,
     NORMS,
@@ -44,24 +46,22 @@ every_way = pytest.mark.parametrize("way", WAYS)
 
 
 class Recomputing:
-    """A model that remembers nothing: every step is a full pass over the text so far."""
+    """A store that caches nothing: every step is a full pass over the text so far."""
 
     def __init__(self, net: Any, text: Tensor, source: Tensor | None) -> None:
         self.net, self.text, self.source = net, text, source
 
-    def start(self, tokens: Tensor, real: Tensor | None) -> Tensor:
-        raise NotImplementedError
-
-    def step(self, tokens: Tensor) -> Tensor:
+    def step(self, sequences: Sequence[int], tokens: Tensor) -> Tensor:
         self.text = torch.cat([self.text, tokens[:, None]], 1)
         source = None if self.source is None else self.source.expand(len(self.text), -1)
         return full_logits(self.net, self.text, source)
 
-    def repeat(self, copies: int) -> None:
+    def fork(self, copies: int) -> list[int]:
         self.text = self.text.repeat_interleave(copies, 0)
+        return list(range(len(self.text)))
 
-    def reorder(self, order: Tensor) -> None:
-        self.text = self.text[order]
+    def select(self, sequences: Sequence[int], origins: Tensor) -> None:
+        self.text = self.text[origins]
 
 
 @torch.no_grad()
@@ -69,7 +69,8 @@ def uncached_beams(
     net: Any, prompt: Tensor, settings: Generation, source: Tensor | None
 ) -> tuple[list[list[int]], Tensor]:
     first = full_logits(net, prompt, source)
-    found = beam_search(Recomputing(net, prompt, source), first, prompt, None, NEW, settings)
+    store: Any = Recomputing(net, prompt, source)
+    found = beam_search(store, first, GenerationInputs(prompt, None, prompt.shape[1], NEW), settings)
     return rows(found), found.scores
 
 
@@ -136,14 +137,14 @@ def test_a_prompt_may_be_read_in_chunks(position: str, window: int | None, chunk
 
 
 def test_control_a_cache_that_forgets_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = Keys.update
+    kept = KVCache.update
 
-    def losing(self: Keys, k: Tensor, v: Tensor, window: int | None = None) -> tuple[Tensor, Tensor]:
+    def losing(self: KVCache, k: Tensor, v: Tensor, window: int | None = None) -> tuple[Tensor, Tensor]:
         if self.values is not None and self.held:
             self.values[:, :, self.held - 1] = 0.0
         return kept(self, k, v, window)
 
-    monkeypatch.setattr(Keys, "update", losing)
+    monkeypatch.setattr(KVCache, "update", losing)
     for way in WAYS:
         broken = [agree(build(decoder(*POSITIONS[name])), way, PROMPTS, None, "left") for name in ("rope", "learned")]
         assert sum(not good for verdicts in broken for good in verdicts) >= 3

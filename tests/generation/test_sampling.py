@@ -9,27 +9,27 @@ from torch import Tensor
 
 from anyformer.generation import Generation, generate
 from anyformer.generation.logits import (
-    Written,
-    min_p,
-    narrowing,
-    no_repeat,
-    only,
-    repetition,
-    top_k,
-    top_p,
-    without,
-    worn,
+    TokenHistory,
+    apply_min_p,
+    apply_top_k,
+    apply_top_p,
+    ban_repeated_ngrams,
+    ban_tokens,
+    force_tokens,
+    logits_warpers,
+    penalize_frequency,
+    penalize_repetition,
 )
-from anyformer.generation.noise import draw, gumbel, mixed, row_seeds, uniform
+from anyformer.generation.noise import draw, gumbel, mix_bits, row_seeds, uniform
 from tests.generation.nets import POSITIONS, build, decoder, ids, padded, rows
 
 DRAWS = 100_000
 LOGITS = torch.tensor([[1.2, -0.3, 0.4, 2.0, -1.5, 0.0, 0.9, -0.7, 1.1, -2.2, 0.3, 0.6]])
-TEXT = Written(torch.zeros(1, 1, dtype=torch.long), None, 0, False)
+TEXT = TokenHistory(torch.zeros(1, 1, dtype=torch.long), None, 0, False)
 
 
 def narrowed(settings: Generation, logits: Tensor = LOGITS) -> Tensor:
-    for apply in narrowing(settings):
+    for apply in logits_warpers(settings):
         logits = apply(logits, TEXT)
     return logits
 
@@ -113,7 +113,7 @@ def test_the_noise_is_the_published_hash() -> None:
     """SplitMix64 from state 0 begins so (the reference program of its authors); the same on every device."""
     golden = 0x9E3779B97F4A7C15 - 2**64
     state = torch.arange(1, 4) * golden
-    got = [int(value) % 2**64 for value in mixed(state)]
+    got = [int(value) % 2**64 for value in mix_bits(state)]
     assert got == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
 
 
@@ -174,13 +174,13 @@ def test_a_temperature_near_zero_is_greedy(temperature: float) -> None:
 def test_top_p_keeps_the_smallest_set_that_reaches_p(p: float) -> None:
     logits = torch.randn(300, 40, generator=torch.Generator().manual_seed(0)) * 2
     shares = logits.double().softmax(-1)
-    kept = top_p(logits, p) > -torch.inf
+    kept = apply_top_p(logits, p) > -torch.inf
     mass = (shares * kept).sum(-1)
     assert (mass >= p - 1e-12).all()
     least = shares.masked_fill(~kept, 2.0).amin(-1)
     assert ((mass - least) < p).all()  # without its least probable member it does not reach p
     assert (shares.masked_fill(kept, 0.0).amax(-1) <= least).all()  # and nothing left out is more probable
-    larger = top_k(logits, int(kept.sum(-1).max()) + 1) > -torch.inf  # control: one token more is not minimal
+    larger = apply_top_k(logits, int(kept.sum(-1).max()) + 1) > -torch.inf  # control: one token more is not minimal
     if p < 1.0:
         mass, least = (shares * larger).sum(-1), shares.masked_fill(~larger, 2.0).amin(-1)
         assert not ((mass - least) < p).all()
@@ -192,15 +192,15 @@ def test_filters_equal_transformers_on_random_scores() -> None:
 
     scores = torch.randn(20, 40, generator=torch.Generator().manual_seed(1)) * 3
     said = ids(20, 30, seed=2, vocab=40)
-    text = Written(said, None, 3, False)
+    text = TokenHistory(said, None, 3, False)
     for ours, there in (
-        (top_k(scores, 7), theirs.TopKLogitsWarper(7)),
-        (top_p(scores, 0.8), theirs.TopPLogitsWarper(0.8)),
-        (min_p(scores, 0.1), theirs.MinPLogitsWarper(0.1)),
-        (repetition(scores, text, 1.7), theirs.RepetitionPenaltyLogitsProcessor(1.7)),
-        (no_repeat(scores, text, 2), theirs.NoRepeatNGramLogitsProcessor(2)),
-        (without(scores, torch.tensor([3, 5])), theirs.SuppressTokensLogitsProcessor([3, 5])),
-        (only(scores, torch.tensor([3])), theirs.ForcedEOSTokenLogitsProcessor(31, 3)),
+        (apply_top_k(scores, 7), theirs.TopKLogitsWarper(7)),
+        (apply_top_p(scores, 0.8), theirs.TopPLogitsWarper(0.8)),
+        (apply_min_p(scores, 0.1), theirs.MinPLogitsWarper(0.1)),
+        (penalize_repetition(scores, text, 1.7), theirs.RepetitionPenaltyLogitsProcessor(1.7)),
+        (ban_repeated_ngrams(scores, text, 2), theirs.NoRepeatNGramLogitsProcessor(2)),
+        (ban_tokens(scores, torch.tensor([3, 5])), theirs.SuppressTokensLogitsProcessor([3, 5])),
+        (force_tokens(scores, torch.tensor([3])), theirs.ForcedEOSTokenLogitsProcessor(31, 3)),
     ):
         want = there(said, scores)
         assert torch.allclose(ours, want) and not torch.equal(ours, scores), there
@@ -209,20 +209,22 @@ def test_filters_equal_transformers_on_random_scores() -> None:
 @pytest.mark.quick
 def test_padding_was_not_said() -> None:
     scores, real = torch.ones(1, 4), torch.tensor([[False, False, True]])
-    text = Written(torch.tensor([[2, 2, 1]]), real, 0, False)
-    assert repetition(scores, text, 2.0).tolist() == [[1.0, 0.5, 1.0, 1.0]]
-    assert no_repeat(scores, text, 1).tolist() == [[1.0, float("-inf"), 1.0, 1.0]]
-    assert repetition(scores, Written(text.ids, None, 0, False), 2.0)[0, 2] == 0.5  # control
+    text = TokenHistory(torch.tensor([[2, 2, 1]]), real, 0, False)
+    assert penalize_repetition(scores, text, 2.0).tolist() == [[1.0, 0.5, 1.0, 1.0]]
+    assert ban_repeated_ngrams(scores, text, 1).tolist() == [[1.0, float("-inf"), 1.0, 1.0]]
+    assert penalize_repetition(scores, TokenHistory(text.ids, None, 0, False), 2.0)[0, 2] == 0.5  # control
 
 
 def test_words_that_came_lose_by_presence_and_frequency() -> None:
     """Against the formula, written out token by token: c(t) is how often t was written, the prompt left out."""
     scores = torch.randn(2, 6, dtype=torch.float64)
-    text = Written(torch.tensor([[0, 1, 1, 3, 3, 3], [5, 5, 2, 2, 4, 2]]), None, 4, False)
-    found = worn(scores, text, 0.7, 0.2)
+    text = TokenHistory(torch.tensor([[0, 1, 1, 3, 3, 3], [5, 5, 2, 2, 4, 2]]), None, 4, False)
+    found = penalize_frequency(scores, text, 0.7, 0.2)
     for row in range(2):
         said = text.ids[row, 2:].tolist()
         for token in range(6):
             times = said.count(token)
             assert abs(float(found[row, token] - (scores[row, token] - 0.7 * (times > 0) - 0.2 * times))) < 1e-12
-    assert torch.equal(worn(scores, Written(text.ids, None, 0, False), 0.7, 0.2), scores)  # nothing written yet
+    assert torch.equal(
+        penalize_frequency(scores, TokenHistory(text.ids, None, 0, False), 0.7, 0.2), scores
+    )  # no output

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from anyformer import LM, Alibi, Learned, Mixer, Model, Recurrent, Rope, Sinusoid, UserError
 from anyformer.checkpoints.folder import save_own
-from anyformer.core.history import Running
+from anyformer.core.history import RecurrentState
 from anyformer.data.tokenizers.tokenizer import train_tokenizer
 from anyformer.generation import Generated, Generation, generate, stream
-from anyformer.generation.cache.ragged import LoneTexts, PlacedTexts
+from anyformer.generation.cache.eager_store import EagerStore
+from anyformer.generation.cache.static_store import StaticStore
 from anyformer.generation.noise import row_seeds
 from anyformer.generation.proposers import Draft, Lookup
 from anyformer.generation.result import NewToken
@@ -116,12 +117,12 @@ def test_states_that_are_not_taken_back_are_noticed(monkeypatch: pytest.MonkeyPa
     net, draft = (build(decoder(None, Rope()), seed=seed, dtype=EXACT) for seed in (0, 5))
     given, mask = padded(PROMPTS, "left")
     check(net, given, mask, "sampled", draft)
-    for kind, prompts, real in ((PlacedTexts, given, mask), (LoneTexts, PROMPTS[0], None)):
+    for kind, prompts, real in ((StaticStore, given, mask), (EagerStore, PROMPTS[0], None)):
         plain = generate(net, prompts, real, settings=settings("sampled"))
         with monkeypatch.context() as patch:
-            kept = kind.keep
+            kept = kind.truncate
             patch.setattr(
-                kind, "keep", lambda self, text, length, k=kept: k(self, text, min(length + 1, self.lengths[text]))
+                kind, "truncate", lambda self, text, length, k=kept: k(self, text, min(length + 1, self.length(text)))
             )
             with contextlib.suppress(IndexError):  # what was refused is held until nothing fits any more
                 assert not equal(plain, generate(net, prompts, real, settings=settings("sampled"), draft=draft))
@@ -179,7 +180,7 @@ def test_steps_come_one_by_one_and_may_be_left() -> None:
         assert torch.equal(one.tokens, other.tokens) and torch.equal(one.live, other.live)
         if count in (0, 5):
             assert equal(plain.result(), ours.result())
-    assert isinstance(ours, Speculation) and ours.over
+    assert isinstance(ours, Speculation) and ours.finished
     seen: list[Any] = []
     generate(net, given, mask, settings=how, on_token=seen.append)
     assert len(seen) == plain.count
@@ -216,9 +217,9 @@ def distance(net: Any, draft: Any, prompt: Tensor, seeds: int) -> float:
 
 def always(self: Speculation, row: int, hidden: Tensor, proposed: Any) -> None:
     """A broken rule: whatever is proposed stands."""
-    for token in proposed or [int(self.texts.scores(hidden)[0].argmax())]:
+    for token in proposed or [int(self.store.logits(hidden)[0].argmax())]:
         if self.reasons[row] is None:
-            self.write(row, NewToken(token, 0.0))
+            self.append(row, NewToken(token, 0.0))
 
 
 def test_draws_have_the_model_s_own_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,18 +237,18 @@ def test_common_noise_makes_drafts_agree(monkeypatch: pytest.MonkeyPatch) -> Non
     how = Generation(max_new_tokens=40, do_sample=True, seed=list(range(4)))
     given = PROMPTS[0].expand(4, -1)
     common = generate(net, given, settings=how, draft=draft)
-    choose = Draft.choose
+    sample = Draft.sample
 
     def apart(self: Draft, *args: Any) -> int | None:
-        seeds = self.choice.seeds
+        seeds = self.sampler.seeds
         assert seeds is not None
-        self.choice.seeds = row_seeds(list(range(50, 54)), 4, 1, seeds.device)
+        self.sampler.seeds = row_seeds(list(range(50, 54)), 4, 1, seeds.device)
         try:
-            return choose(self, *args)
+            return sample(self, *args)
         finally:
-            self.choice.seeds = seeds
+            self.sampler.seeds = seeds
 
-    monkeypatch.setattr(Draft, "choose", apart)
+    monkeypatch.setattr(Draft, "sample", apart)
     own = generate(net, given, settings=how, draft=draft)
     assert equal(common, own)
     assert common.passes.sum() < 0.7 * own.passes.sum()
@@ -283,8 +284,8 @@ def test_recurrences_do_not_hoard() -> None:
     net = build(writing(Recurrent("gru"), head=LM()), dtype=EXACT)
     decoding = stream(net, ids(1, 40), settings=Generation(max_new_tokens=30, prompt_lookup_num_tokens=4))
     assert isinstance(decoding, Speculation) and len(list(decoding)) == 30
-    states = [layer.mixer for layer in decoding.texts.states[0].layers]  # type: ignore[attr-defined]
-    assert all(isinstance(state, Running) and len(state.steps) <= 1 for state in states)
+    states = [layer.mixer for layer in decoding.store.sequences[0].state.layers]  # type: ignore[attr-defined]
+    assert all(isinstance(state, RecurrentState) and len(state.steps) <= 1 for state in states)
     assert equal(decoding.result(), generate(net, ids(1, 40), settings=Generation(max_new_tokens=30)))
 
 

@@ -113,7 +113,7 @@ def test_every_mixer_reorders_its_rows_and_takes_tokens_back(mixer: Mixer) -> No
     state = net.state(3, rolling=False)
     net(GIVEN[:, :4], state=state, **extra)
     net((GIVEN[:, 4:7] + 1) % 17, state=state, **extra)  # refused, and taken back
-    assert gap(net(GIVEN[:, 4:], state=state.keep(4), **extra).logits, full[:, 4:]) < EXACT
+    assert gap(net(GIVEN[:, 4:], state=state.truncate(4), **extra).logits, full[:, 4:]) < EXACT
     wrong = net.state(3)  # control: rows left where they were
     net(GIVEN[:, :5], state=wrong, **extra)
     assert mixer.looks_at_memory or gap(net(GIVEN[rows, 5:], state=wrong, **picked).logits, full[rows, 5:]) > 1e-6

@@ -8,7 +8,7 @@ import torch
 from anyformer import UserError
 from anyformer.core.context import lay_out
 from anyformer.core.document_rows import Lines
-from anyformer.core.history import Inputs, Running
+from anyformer.core.history import InputHistory, RecurrentState
 from tests.laws.nets import gap, numbers
 
 pytestmark = pytest.mark.quick
@@ -73,15 +73,15 @@ def test_a_gradient_comes_through_both_ways() -> None:
 
 
 def test_inputs_grow_roll_and_go_back() -> None:
-    held = Inputs()
+    held = InputHistory()
     for t in range(6):
         got = held.update(X[:, t : t + 1], window=3)
     assert torch.equal(got, X[:, 3:]) and held.span == 3
     with pytest.raises(UserError, match="rolling=False"):
-        held.keep(4)
-    whole = Inputs(limit=6)
+        held.truncate(4)
+    whole = InputHistory(limit=6)
     whole.update(X)
-    whole.keep(2)
+    whole.truncate(2)
     whole.select(torch.tensor([1, 1, 0]))
     assert torch.equal(
         whole.update(X[:1].expand(3, -1, -1)[:, 2:3]), torch.cat([X[[1, 1, 0], :2], X[[0, 0, 0], 2:3]], 1)
@@ -90,16 +90,16 @@ def test_inputs_grow_roll_and_go_back() -> None:
 
 
 def test_a_running_state_goes_back_only_where_it_kept_its_steps() -> None:
-    state = Running(now=(torch.zeros(2, 1),))
+    state = RecurrentState(now=(torch.zeros(2, 1),))
     steps = [(torch.full((2, 1), float(t)),) for t in (1, 2, 3)]
     state.update(steps[-1], 3, steps)
-    state.keep(2)
+    state.truncate(2)
     assert state.now[0].tolist() == [[2.0], [2.0]] and state.length == 2
-    state.keep(0)
+    state.truncate(0)
     assert not state.now[0].any()
-    blind = Running()
+    blind = RecurrentState()
     blind.update(steps[-1], 3)
     with pytest.raises(UserError, match="rolling=False"):
-        blind.keep(1)
+        blind.truncate(1)
     blind.select(torch.tensor([0]))
     assert blind.now[0].shape == (1, 1) and gap(blind.now[0], torch.full((1, 1), 3.0)) == 0 and blind.bytes == 4

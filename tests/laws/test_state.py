@@ -74,7 +74,7 @@ def test_tokens_may_be_taken_back(mixer: Attention, relative: Rope) -> None:
     for kept in (7, 5, 1, 0):
         state = net.state(3, rolling=False)
         stepwise(net, GIVEN[:, :7], [0, 5, 6], state)
-        state.keep(kept)
+        state.truncate(kept)
         got = stepwise(net, other, [0, 2, 3], state)
         full = net(torch.cat([GIVEN[:, :kept], other], 1)).logits[:, kept:]
         assert gap(got, full) < EXACT
@@ -82,7 +82,7 @@ def test_tokens_may_be_taken_back(mixer: Attention, relative: Rope) -> None:
     stepwise(net, GIVEN[:, :7], [0], state)
     assert gap(stepwise(net, other, [0, 2, 3], state), full) > 1e-3
     with pytest.raises(UserError, match="cannot keep 20 of 11 tokens"):
-        state.keep(20)
+        state.truncate(20)
 
 
 @torch.no_grad()
@@ -91,7 +91,7 @@ def test_what_a_window_dropped_cannot_come_back() -> None:
     state = net.state(3)
     stepwise(net, GIVEN, [0, 5, 6, 7], state)
     with pytest.raises(UserError, match="rolling=False"):
-        state.keep(4)
+        state.truncate(4)
 
 
 @every_mixer
@@ -126,7 +126,7 @@ def test_bytes_are_the_formula(kv_heads: int, dtype: torch.dtype) -> None:
         assert state.bytes == 2 * 3 * kv_heads * (16 // 8) * dtype.itemsize * length * 3
     whole = 2 * 3 * 8 * 2 * dtype.itemsize * 9 * 3
     assert whole / state.bytes == 8 / kv_heads
-    state.keep(4)
+    state.truncate(4)
     assert state.bytes == 2 * 3 * kv_heads * 2 * dtype.itemsize * 4 * 3
 
 
@@ -167,7 +167,7 @@ def test_more_than_the_limit_is_refused_never_wrapped() -> None:
     with pytest.raises(UserError, match=r"6 tokens are held and 1 more do not fit a state made for 6.*limit=7"):
         net(GIVEN[:, 6:7], state=state)
     assert state.bytes == before and state.length == 6  # a refused pass leaves no trace
-    state.keep(3)
+    state.truncate(3)
     assert gap(net(GIVEN[:, 3:6], state=state).logits, net(GIVEN[:, :6]).logits[:, 3:]) < EXACT
     assert buffers == [layer.mixer.keys.data_ptr() for layer in state.layers]  # a static cache stays where it is
     with pytest.raises(UserError, match=r"10 tokens do not fit 9 learned positions"):

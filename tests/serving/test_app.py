@@ -17,10 +17,11 @@ from pydantic import BaseModel
 
 import anyformer
 from anyformer.engine.engine import Engine
-from anyformer.generation.cache.base import LoneRows, rows_for
+from anyformer.generation.cache.eager_store import EagerStore
+from anyformer.generation.cache.open_store import serving_store
 from anyformer.inference.predictor import Predictor
 from anyformer.serving.app import PATHS, make_app
-from anyformer.serving.auth import Door, own_names
+from anyformer.serving.auth import AuthMiddleware, local_names
 from anyformer.serving.limits import Limits
 from anyformer.serving.openapi import describe
 from anyformer.serving.response_schemas import (
@@ -31,7 +32,7 @@ from anyformer.serving.response_schemas import (
     ErrorBody,
     ModelList,
 )
-from anyformer.serving.served_model import Served
+from anyformer.serving.served_model import ServedModel
 from tests.serving.folders import Folders
 
 Result = TypeVar("Result")
@@ -43,10 +44,10 @@ class Around:
     """An application with its engine, and a client that speaks to it without a network."""
 
     def __init__(self, predictor: Predictor, *, limits: Limits | None = None, rows: Any = None, **options: Any) -> None:
-        rows = rows_for(predictor.model, capacity=4) if rows is None else rows
+        rows = serving_store(predictor.model, capacity=4) if rows is None else rows
         text_of = None if predictor.tokenizer is None else predictor.tokenizer.decode
         self.engine = Engine(rows, text_of=text_of, **dict(options))
-        self.served = Served(predictor, "writer", rows.limit)
+        self.served = ServedModel(predictor, "writer", rows.limit)
         self.app = make_app(self.served, self.engine, limits or Limits())
         self.state = self.app.state.shared
 
@@ -292,8 +293,8 @@ def test_the_door() -> None:
         await send({"type": "http.response.body", "body": b""})
 
     def status(path: str, host: str = "127.0.0.1:80", raw: bytes | None = None, **headers: str) -> int:
-        hosts, any_address = own_names("127.0.0.1")
-        door, sent = Door(app, hosts=hosts, any_address=any_address, key=KEY), []
+        hosts, any_address = local_names("127.0.0.1")
+        door, sent = AuthMiddleware(app, hosts=hosts, any_address=any_address, key=KEY), []
         scope = {"type": "http", "path": path, "raw_path": path.encode() if raw is None else raw, "method": "GET",
                  "headers": [(b"host", host.encode()), *((k.encode(), v.encode()) for k, v in headers.items())],
         }  # fmt: skip
@@ -339,7 +340,7 @@ def test_the_description_is_valid_and_tells_every_status(around: Around) -> None
 # ---------------------------------------------------------------- under way
 
 
-class Slow(LoneRows):
+class Slow(EagerStore):
     """Rows that take their time, so that something can happen in between."""
 
     pause = 0.02
@@ -347,6 +348,10 @@ class Slow(LoneRows):
     def step(self, rows: Any, tokens: Any) -> Any:
         time.sleep(self.pause)
         return super().step(rows, tokens)
+
+
+def slow(predictor: Predictor, limit: int | None = None) -> Slow:
+    return Slow(predictor.model, capacity=1, limit=limit, batched=False, prefix_cache=False)
 
 
 async def started(made: Around, body: dict[str, Any]) -> tuple[asyncio.Task[None], asyncio.Event, list[Any]]:
@@ -374,7 +379,7 @@ async def started(made: Around, body: dict[str, Any]) -> tuple[asyncio.Task[None
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("phase", ["queued", "writing"])
 def test_a_client_that_goes_has_cancelled(predictor: Predictor, stream: bool, phase: str) -> None:
-    made = Around(predictor, rows=Slow(predictor.model, capacity=1, limit=200))
+    made = Around(predictor, rows=slow(predictor, limit=200))
     made.engine.start()
     body = {"prompt": [5], "max_tokens": 190, "temperature": 0, "stream": stream, "seed": 1, "n": 1}
 
@@ -396,14 +401,18 @@ def test_a_client_that_goes_has_cancelled(predictor: Predictor, stream: bool, ph
             await asyncio.wait_for(other, 2)
         while made.engine.counts.in_flight:
             await asyncio.sleep(0.005)
-        assert made.engine.rows.free == 1
+        assert made.engine.store.available == 1
 
     made.run(work)
     made.engine.stop()
 
 
 def test_a_full_queue_and_a_closed_engine_are_told_at_once(predictor: Predictor) -> None:
-    made = Around(predictor, rows=Slow(predictor.model, capacity=1, limit=200), queue_tokens=400)
+    made = Around(
+        predictor,
+        rows=Slow(predictor.model, capacity=1, limit=200, batched=False, prefix_cache=False),
+        queue_tokens=400,
+    )
     made.engine.start()
     body = {"prompt": [5], "max_tokens": 150, "temperature": 0, "stream": True}
 
@@ -437,15 +446,15 @@ def test_a_full_queue_and_a_closed_engine_are_told_at_once(predictor: Predictor)
 
 
 def test_an_error_in_one_request_is_told_to_it_alone(predictor: Predictor) -> None:
-    class Poor(LoneRows):
-        def read(self, pieces: Any) -> Any:
+    class Poor(EagerStore):
+        def extend(self, pieces: Any) -> Any:
             if [7] in pieces.values():
                 raise MemoryError
             if [8] in pieces.values():
                 raise RuntimeError("at 0x7f00deadbeef")
-            return super().read(pieces)
+            return super().extend(pieces)
 
-    made = Around(predictor, rows=Poor(predictor.model, capacity=4))
+    made = Around(predictor, rows=Poor(predictor.model, capacity=4, batched=False, prefix_cache=False))
     made.engine.start()
 
     async def work(client: httpx.AsyncClient) -> list[httpx.Response]:
@@ -462,7 +471,7 @@ def test_an_error_in_one_request_is_told_to_it_alone(predictor: Predictor) -> No
 
 
 def test_a_stuck_engine_is_not_ready(predictor: Predictor) -> None:
-    made = Around(predictor, rows=Slow(predictor.model, capacity=1), limits=Limits(stuck=0.05))
+    made = Around(predictor, rows=slow(predictor), limits=Limits(stuck=0.05))
     Slow.pause, before = 0.5, Slow.pause
     made.engine.start()
 

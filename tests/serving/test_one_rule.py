@@ -161,7 +161,7 @@ def test_other_kinds_have_the_same_answers_everywhere(runs: Callable[[str], Path
 def test_a_detector_sees_the_same_everywhere(runs: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     from PIL import Image
 
-    from anyformer.inference import detecting
+    from anyformer.tasks import detect as detecting
 
     monkeypatch.setattr(detecting.object_rows, "__defaults__", (0.0,))  # however unsure it still is
     folder = runs("seen")

@@ -257,7 +257,7 @@ def test_sounds_and_series_are_answered_too(tmp_path: Path) -> None:
 
 
 def test_a_detector_names_what_it_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from anyformer.inference import detecting
+    from anyformer.tasks import detect as detecting
     from tests.training.test_detection import annotated
 
     small = [word for name in ("training.batch_size=4", "training.eval_every=2", "model.encoder.stack.depth=1")

@@ -14,7 +14,7 @@ from anyformer.commands.rates import Rates
 from anyformer.errors import UserError
 
 if TYPE_CHECKING:
-    from anyformer.engine.jobs import Event
+    from anyformer.engine.sequence import Event
     from anyformer.inference.predictor import Predictor
 
 Say = Callable[[str], None]
@@ -60,11 +60,11 @@ class LocalTalker:
     def __init__(self, predictor: Predictor, folder: Path) -> None:
         from anyformer.core.model import Seq2Seq
         from anyformer.engine.engine import Engine
-        from anyformer.generation.cache.base import rows_for
+        from anyformer.generation.cache.open_store import serving_store
         from anyformer.heads import LM
         from anyformer.inference.predictor import best_of
-        from anyformer.serving.chat_template import PlainForm, chat_form
-        from anyformer.serving.detokenizer import Reader
+        from anyformer.serving.chat_template import PlainTemplate, open_chat_template
+        from anyformer.serving.detokenizer import Detokenizer
 
         if predictor.head_kind() is not LM:
             raise UserError(
@@ -72,27 +72,27 @@ class LocalTalker:
             )
         self.predictor, self.name = predictor, folder.name or str(folder)
         self.words = predictor.words()
-        self.reader = Reader(self.words.target)
-        self.form = chat_form(best_of(folder), self.words)
-        self.plain = isinstance(self.form, PlainForm)
+        self.reader = Detokenizer(self.words.target)
+        self.form = open_chat_template(best_of(folder), self.words)
+        self.plain = isinstance(self.form, PlainTemplate)
         self.pair = isinstance(predictor.spec, Seq2Seq)
         self.does = "it answers each line by itself" if self.pair else CONTINUES
-        self.rows = rows_for(predictor.model, capacity=1)
-        self.engine = Engine(self.rows, text_of=self.words.target.decode, queue_tokens=2 * self.rows.limit + 1)
+        self.store = serving_store(predictor.model, capacity=1)
+        self.engine = Engine(self.store, text_of=self.words.target.decode, queue_tokens=2 * self.store.limit + 1)
         self.engine.start()
 
     def answer(self, conversation: Conversation, answer: Answer, say: Say) -> Generator[str, None, None]:
         """Pieces of the answer, whole characters each."""
-        from anyformer.engine.jobs import Ended, Failed, Job, NewToken
-        from anyformer.serving.detokenizer import Pieces
+        from anyformer.engine.sequence import Failed, Finished, NewToken, Sequence
+        from anyformer.serving.detokenizer import TextPieces
 
         settings = self.settings(conversation)
         tokens, source = self.prompt(conversation, settings.max_new_tokens, say)
         answer.rates = Rates(len(tokens if source is None else source))
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        job = Job(tokens, settings, events.put, source=source)
-        self.engine.submit(job)
-        pieces = Pieces(self.reader, () if self.pair else tokens)
+        sequence = Sequence(tokens, settings, events.put, source=source)
+        self.engine.submit(sequence)
+        pieces = TextPieces(self.reader, () if self.pair else tokens)
         waiting = 0.0  # log-probability of tokens whose characters are not whole yet
         try:
             while True:
@@ -106,16 +106,16 @@ class LocalTalker:
                         waiting = 0.0
                 elif isinstance(event, Failed):
                     raise event.error
-                elif isinstance(event, Ended):
+                elif isinstance(event, Finished):
                     answer.finish = event.reason
                     rest = pieces.end()
                     if rest:
                         yield answer.add(rest, waiting)
                     return
         finally:
-            if job.phase != "over":
+            if sequence.status != "finished":
                 answer.finish = "cancelled"
-                self.engine.cancel(job)
+                self.engine.cancel(sequence)
 
     def settings(self, conversation: Conversation) -> Any:
         """The folder's settings with those of the conversation."""
@@ -143,14 +143,14 @@ class LocalTalker:
                 raise UserError("nothing says which token a text begins with", where=self.name,
                                 fix="add decoder_start_token_id to its generation_config.json")  # fmt: skip
             return [start], self.words.encode(conversation.turns[-1]["content"], safe=True)
-        room = self.rows.limit - min(new or LEAST, max(1, self.rows.limit // 4))
+        room = self.store.limit - min(new or LEAST, max(1, self.store.limit // 4))
         told = False
         while True:
             ids = self.ids(conversation)
             if len(ids) <= room:
                 return ids, None
             if not conversation.forget_oldest():
-                what = f"{len(ids):,} tokens do not fit a context of {self.rows.limit:,}"
+                what = f"{len(ids):,} tokens do not fit a context of {self.store.limit:,}"
                 raise UserError(what, fix="say it shorter")
             if not told:
                 say(FORGOTTEN)

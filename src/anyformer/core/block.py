@@ -7,7 +7,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from anyformer.core.context import Context
-from anyformer.core.history import Replay
+from anyformer.core.history import RecomputedInputs
 from anyformer.core.residual import Place, Residual
 from anyformer.core.state import LayerState, PartState
 from anyformer.errors import UserError
@@ -130,7 +130,7 @@ class BlockModule(nn.Module):
     def between(self, x: Tensor, context: Context, remembered: PartState | None, tables: tuple[Tensor, ...]) -> Tensor:
         """The mixer's branch; a mixer that remembers nothing runs over all inputs again, as in a full pass."""
         inputs = x
-        if isinstance(remembered, Replay):
+        if isinstance(remembered, RecomputedInputs):
             inputs, context = remembered.update_all(x, context)
             remembered = None
         if self.relative is not None:
@@ -149,7 +149,8 @@ class BlockModule(nn.Module):
         """What this block will remember while decoding."""
         own = self.mixer.state(batch, limit)
         return LayerState(
-            Replay(limit) if own is None else own, None if self.cross is None else self.cross.state(batch, limit)
+            RecomputedInputs(limit) if own is None else own,
+            None if self.cross is None else self.cross.state(batch, limit),
         )
 
 

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from anyformer.core.context import Context
-from anyformer.core.state import Keys
+from anyformer.core.state import KVCache
 from anyformer.errors import UserError
 
 
-class Inputs:
+class InputHistory:
     """Inputs of earlier tokens (B,S,D), for a mixer that looks back over them."""
 
     def __init__(self, limit: int | None = None) -> None:
-        self.held = Keys(limit=limit)
+        self.held = KVCache(limit=limit)
 
     def update(self, x: Tensor, window: int | None = None) -> Tensor:
         """Append (B,T,D); return all that are held, newest last. A step sees `window` of them, itself included."""
@@ -27,10 +27,10 @@ class Inputs:
     def select(self, rows: Tensor) -> None:
         self.held.select(rows)
 
-    def keep(self, length: int) -> None:
-        self.held.keep(length)
+    def truncate(self, length: int) -> None:
+        self.held.truncate(length)
 
-    def join(self, others: Sequence[Inputs]) -> None:
+    def join(self, others: Sequence[InputHistory]) -> None:
         self.held.join([other.held for other in others])
 
     def trim(self, columns: int) -> None:
@@ -45,7 +45,7 @@ class Inputs:
         return self.held.bytes
 
 
-class Replay(Inputs):
+class RecomputedInputs(InputHistory):
     """All inputs so far, for a mixer that remembers nothing itself: each pass runs it over all of them again.
 
     What it gives for the newest tokens is then what one full pass would give, at that pass's cost.
@@ -59,7 +59,7 @@ class Replay(Inputs):
 
 
 @dataclass
-class Running:
+class RecurrentState:
     """A state that each token replaces, as tensors (B,...) of any number: a recurrence, a running sum.
 
     `steps` holds the states after each of the newest tokens where going back must be possible (`rolling=False`).
@@ -79,7 +79,7 @@ class Running:
         self.now = tuple(part[rows] for part in self.now)
         self.steps = [tuple(part[rows] for part in step) for step in self.steps]
 
-    def keep(self, length: int) -> None:
+    def truncate(self, length: int) -> None:
         if length >= self.length:
             return
         gone = self.length - length
@@ -90,7 +90,7 @@ class Running:
         self.now = self.steps[-1] if self.steps else tuple(torch.zeros_like(part) for part in self.now)
         self.length = length
 
-    def settle(self) -> None:
+    def drop_steps(self) -> None:
         """Nobody will go back behind the newest token any more."""
         self.steps = self.steps[-1:]
 

@@ -14,7 +14,7 @@ from anyformer.about import About
 from anyformer.core.block import Block, BlockModule, build_relative
 from anyformer.core.building import trial
 from anyformer.core.context import Context
-from anyformer.core.history import Replay
+from anyformer.core.history import RecomputedInputs
 from anyformer.core.state import LayerState
 from anyformer.errors import UserError, check_range
 from anyformer.slots import Body, Losses, Norm, Relative
@@ -164,7 +164,7 @@ class StackModule(nn.Module):
     ) -> Iterator[tuple[Tensor, Losses]]:
         """The stream after each layer, with that layer's losses."""
         tables = [relative(context, x.dtype) for relative in self.relatives]
-        replays = [state is not None and isinstance(state[i].mixer, Replay) for i in range(len(self.order))]
+        replays = [state is not None and isinstance(state[i].mixer, RecomputedInputs) for i in range(len(self.order))]
         over_all = self.tables_over_all(context, x.dtype) if any(replays) else tables
         for i, which in enumerate(self.order):
             at = self.table_of[i]

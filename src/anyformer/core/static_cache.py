@@ -1,8 +1,8 @@
-"""Decoding state in fixed places, for rows of different length: token p of a row stands in column p of its buffers.
+"""The static KV cache, for sequences of different length: token p of a sequence is in column p of its row.
 
 All shapes are constant and all that changes is held in tensors, so a step can be compiled once, or recorded as a CUDA
-graph, and rows may come, go and be taken back without anything being moved. Columns behind a row's own length hold
-what earlier rows left there: causal order hides them (`Context.gaps`).
+graph, and sequences may be added, freed and truncated without anything being moved. Columns behind a row's own length
+hold what earlier sequences left there: the causal mask hides them (`Context.gaps`).
 """
 
 from __future__ import annotations
@@ -12,24 +12,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from anyformer.core.state import Keys, State
+from anyformer.core.state import KVCache, State
 from anyformer.errors import UserError
 
 
 @dataclass
-class Places(Keys):
+class StaticCache(KVCache):
     """Keys and values of one layer, (B,G,L,C) and (B,G,L,C'), each in the column of its position."""
 
-    at: Tensor | slice | None = (
-        None  # (B,T) the columns that the next tokens take; a slice where all rows take the same
-    )
+    at: Tensor | slice | None = None  # (B,T) columns of the next tokens; a slice where all rows have the same
     live: Tensor | None = None  # (M,) the rows that write, and `at` is theirs alone; None for all
     rows: Tensor | None = None  # (M,1) the same for the buffers, made once for all layers and many steps
 
     @classmethod
     def empty(
         cls, rows: int, columns: int, sizes: tuple[int, int, int], device: torch.device, dtype: torch.dtype
-    ) -> Places:
+    ) -> StaticCache:
         """Zeros for so many rows and columns; `sizes` are groups, channels of keys and channels of values."""
         groups, channels, value_channels = sizes
         return cls(
@@ -44,7 +42,7 @@ class Places(Keys):
         return self.keys, self.values
 
     def update(self, k: Tensor, v: Tensor, window: int | None = None) -> tuple[Tensor, Tensor]:
-        """Put new keys and values (B,G,T,C) in their columns; return all columns. A window is for masks to know."""
+        """Write new keys and values (B,G,T,C) to their columns; return all columns. A window is the mask's business."""
         keys, values = self.buffers
         if isinstance(self.at, slice):
             keys[:, :, self.at], values[:, :, self.at] = k, v
@@ -57,10 +55,10 @@ class Places(Keys):
         values[rows, :, self.at] = v.transpose(1, 2)
         return keys, values
 
-    def part(self, rows: slice, columns: int, at: Tensor | slice | None = None) -> Places:
+    def part(self, rows: slice, columns: int, at: Tensor | slice | None = None) -> StaticCache:
         """Some rows and the first columns as views: what is written there is written here."""
         keys, values = self.buffers
-        return Places(keys=keys[rows, :, :columns], values=values[rows, :, :columns], at=at)
+        return StaticCache(keys=keys[rows, :, :columns], values=values[rows, :, :columns], at=at)
 
     def put(self, row: int, k: Tensor, v: Tensor) -> None:
         """The first columns of one row, (1,G,S,C)."""
@@ -73,7 +71,7 @@ class Places(Keys):
             buffer[target, :, :columns] = buffer[source, :, :columns]
 
     def swap_rows(self, one: int, other: int, columns: int) -> None:
-        """The first columns of two rows change places."""
+        """Exchange the first columns of two rows."""
         for buffer in self.buffers:
             held = buffer[one, :, :columns].clone()
             buffer[one, :, :columns] = buffer[other, :, :columns]
@@ -86,8 +84,8 @@ class Places(Keys):
     def select(self, rows: Tensor) -> None:
         self.keys, self.values = (buffer[rows] for buffer in self.buffers)
 
-    def keep(self, length: int) -> None:
-        """What is taken back stays where it is; the next tokens are written over it."""
+    def truncate(self, length: int) -> None:
+        """Nothing to do: the next tokens are written over what was truncated."""
 
     @property
     def span(self) -> int:
@@ -109,12 +107,12 @@ def larger(buffer: Tensor, rows: int, columns: int) -> Tensor:
 
 
 @dataclass
-class PlacedState(State):
-    """One pass over rows in fixed places. Where tokens stand is given anew for each pass; nothing is counted."""
+class StaticState(State):
+    """One forward pass over a static cache. Positions are given for each pass; nothing is counted."""
 
     gaps: bool = True  # whether columns behind a row's own length are part of the pass
-    places: Tensor | None = None  # (B,T) the position of each new token in its row
-    columns: Tensor | None = None  # (1,L) 0, 1, 2, ...: the position of what stands in each column
+    new_positions: Tensor | None = None  # (B,T) of the tokens of this pass
+    columns: Tensor | None = None  # (1,L) 0, 1, 2, ...: the position of the token in each column
 
     def extend(
         self,
@@ -127,16 +125,16 @@ class PlacedState(State):
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         """Positions and index of all columns."""
         if mask is not None or documents is not None or positions is not None:
-            raise UserError("rows in fixed places have no padding, documents or positions of their own",
+            raise UserError("a static cache takes no padding, documents or positions of their own",
                             fix="use model.state(batch)")  # fmt: skip
         assert self.columns is not None
         return self.columns, self.columns, None, None
 
     def newest(self, length: int) -> Tensor:
-        assert self.places is not None
-        return self.places
+        assert self.new_positions is not None
+        return self.new_positions
 
 
-def rounded(count: int) -> int:
+def next_power_of_two(count: int) -> int:
     """The next power of two: few sizes, so that little is made anew."""
     return 1 << (count - 1).bit_length()

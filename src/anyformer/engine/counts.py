@@ -49,37 +49,37 @@ class Rate:
 
 @dataclass
 class Counts:
-    """Jobs and calls by how they ended, tokens, what waits and works now, and how long things took.
+    """Sequences and calls by how they ended, tokens, what waits and runs now, and how long things took.
 
     accepted = done + cancelled + failed + deadline + in_flight, whenever `Engine.lock` is held.
     """
 
     accepted: int = 0
-    refused: int = 0  # for want of room in the queue
+    rejected: int = 0  # for want of room in the queue
     done: int = 0
     cancelled: int = 0
     failed: int = 0
     deadline: int = 0
-    in_flight: int = 0  # accepted and not over
+    in_flight: int = 0  # accepted and not finished
 
-    prompt_tokens: int = 0  # of prompts that were read, reused ones included
-    reused_tokens: int = 0  # known from an earlier row
+    prompt_tokens: int = 0  # of prompts that were prefilled, reused ones included
+    reused_tokens: int = 0  # in the KV cache from an earlier sequence
     new_tokens: int = 0
     answered_rows: int = 0  # of calls
 
-    queue_length: int = 0  # jobs that wait
-    queue_tokens: int = 0  # their prompts and what they may write
+    queue_length: int = 0  # sequences that wait
+    queue_tokens: int = 0  # their prompts and what they may generate
     queue_rows: int = 0  # rows of calls that wait
-    active_rows: int = 0  # jobs that have a row
-    held_texts: int = 0  # jobs that have none, or do nothing with it, because their readers are behind
+    active: int = 0  # sequences that are prefilled or decoded
+    paused: int = 0  # sequences whose clients are behind
 
-    first_token: Histogram = field(default_factory=Histogram)  # from the making of a job
+    first_token: Histogram = field(default_factory=Histogram)  # from the creation of a sequence
     between_tokens: Histogram = field(default_factory=Histogram)
     queued: Histogram = field(default_factory=Histogram)
-    rate: Rate = field(default_factory=Rate)  # tokens read and written
+    rate: Rate = field(default_factory=Rate)  # tokens run and generated
     call_rate: Rate = field(default_factory=Rate)  # rows of calls
 
     @property
-    def over(self) -> int:
+    def finished(self) -> int:
         """Work that has ended in one way or another."""
         return self.done + self.cancelled + self.failed + self.deadline

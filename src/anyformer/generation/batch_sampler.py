@@ -1,4 +1,4 @@
-"""Rows with different settings, chosen together: each gets the token it would get alone."""
+"""Sampling for a batch of sequences with different settings: each gets the token it would get alone."""
 
 from __future__ import annotations
 
@@ -12,188 +12,182 @@ from torch import Tensor
 from anyformer.errors import UserError
 from anyformer.generation.config import DEFAULT_NEW_TOKENS, Generation
 from anyformer.generation.guide import Guide
-from anyformer.generation.logits import Filter, Written, narrowing, narrows, rules
-from anyformer.generation.noise import draw, finest, signed
+from anyformer.generation.logits import (
+    NO_HISTORY,
+    LogitsProcessor,
+    TokenHistory,
+    active_warpers,
+    logits_processors,
+    logits_warpers,
+)
+from anyformer.generation.noise import draw, to_signed, widest_float
 from anyformer.generation.result import NewToken
-from anyformer.generation.sampler import guided, most_probable
+from anyformer.generation.sampler import apply_guides, argmax
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """One token of each row, where the model is; `told` brings all of it to the CPU at once."""
+class SampledBatch:
+    """One token of each sequence, where the model is; `on_host` brings all of it to the CPU at once."""
 
     tokens: Tensor  # (N,)
     logprobs: Tensor  # (N,) the model's own log-probability of it, whatever the settings made of that
-    asked: Sequence[int]  # how many of the most probable tokens each row wants to know
+    top_counts: Sequence[int]  # how many of the most probable tokens each sequence wants
     top_tokens: Tensor | None = None  # (N, most of those)
     top_logprobs: Tensor | None = None
 
     @cached_property
-    def told(self) -> list[NewToken]:
-        """Token, log-probability and most probable tokens of every row, by one transfer."""
+    def on_host(self) -> list[NewToken]:
+        """Token, log-probability and most probable tokens of every sequence, by one transfer."""
         parts = [self.tokens[:, None], self.logprobs[:, None]]
         if self.top_tokens is not None and self.top_logprobs is not None:
             parts += [self.top_tokens, self.top_logprobs]
-        kind = finest(self.tokens.device)  # ids are exact in it
+        kind = widest_float(self.tokens.device)  # ids are exact in it
         found = []
-        for row, count in zip(torch.cat([part.to(kind) for part in parts], 1).tolist(), self.asked, strict=True):
+        for row, count in zip(torch.cat([part.to(kind) for part in parts], 1).tolist(), self.top_counts, strict=True):
             half = len(row) // 2 + 1
             top = {int(one): value for one, value in zip(row[2 : 2 + count], row[half : half + count], strict=True)}
             found.append(NewToken(int(row[0]), row[1], top if count else None))
         return found
 
 
-@dataclass
-class Writer:
-    """What one row has been asked for and has written."""
+@dataclass(eq=False)
+class SamplerState:
+    """What sampling knows of one sequence."""
 
     settings: Generation
     seed: int
-    prompt: int  # tokens before the first chosen one
-    last: int  # the number of the last token that may be written
-    filters: list[Filter]
+    prompt_length: int
+    last: int  # the number of the last token that may be sampled
+    processors: list[LogitsProcessor]
     guide: Guide | None = None
-    new: int = 0
-    text: Tensor | None = None  # (1, room) prompt and text, where a rule may ask for them
+    count: int = 0  # tokens sampled
+    ids: Tensor | None = None  # (1, room) prompt and output, where a processor may ask for them
 
-    def follow_rules(self, scores: Tensor) -> Tensor:
-        """One row's scores (1,V) with what is forbidden at -inf and what is forced at 0."""
-        scores = free = scores if self.guide is None else guided(scores, [self.guide])
-        if self.filters:
-            assert self.text is not None
-            text = Written(self.text[:, : self.prompt + self.new], None, self.new, self.new == self.last)
-            for apply in self.filters:
-                scores = apply(scores, text)
-        # Where the rules leave nothing of what the guide allows, the guide is obeyed.
-        return scores if self.guide is None else scores.where((scores > -torch.inf).any(-1, keepdim=True), free)
+    def process(self, logits: Tensor) -> Tensor:
+        """The sequence's logits (1,V) with what is banned at -inf and what is forced at 0."""
+        logits = allowed = logits if self.guide is None else apply_guides(logits, [self.guide])
+        if self.processors:
+            assert self.ids is not None
+            length = self.prompt_length + self.count
+            history = TokenHistory(self.ids[:, :length], None, self.count, self.count == self.last)
+            for process in self.processors:
+                logits = process(logits, history)
+        # Where the processors leave nothing of what the guide allows, the guide is obeyed.
+        return logits if self.guide is None else logits.where((logits > -torch.inf).any(-1, keepdim=True), allowed)
 
-    def note(self, tokens: Tensor, row: int) -> None:
-        """The token of this row is one more that was written."""
-        if self.text is not None:
-            end = self.prompt + self.new
-            if end == self.text.shape[1]:
-                self.text = torch.cat([self.text, torch.zeros_like(self.text)], 1)
-            self.text[:, end] = tokens[row]
-        self.new += 1
+    def append(self, tokens: Tensor, row: int) -> None:
+        """The token of this row was sampled."""
+        if self.ids is not None:
+            end = self.prompt_length + self.count
+            if end == self.ids.shape[1]:
+                self.ids = torch.cat([self.ids, torch.zeros_like(self.ids)], 1)
+            self.ids[:, end] = tokens[row]
+        self.count += 1
 
 
 @dataclass
-class Drawing:
-    """Rows that are sampled and narrowed in the same ways, each by its own numbers."""
+class SampledGroup:
+    """Rows that are drawn at random and warped in the same ways, each by its own numbers."""
 
     rows: Tensor | None  # (M,) which; None for all
-    writers: list[Writer]
-    filters: list[Filter]
+    warpers: list[LogitsProcessor]
     seeds: Tensor  # (M,)
     steps: Tensor  # (M,)
 
     @classmethod
-    def of(cls, rows: list[int], writers: list[Writer], device: torch.device) -> Drawing:
-        some = [writers[row] for row in rows]
+    def of(cls, rows: list[int], states: Sequence[SamplerState], device: torch.device) -> SampledGroup:
+        some = [states[row] for row in rows]
         return cls(
-            rows=None if len(rows) == len(writers) else torch.tensor(rows, device=device), writers=some,
-            filters=narrowing(*(one.settings for one in some), device=device),
+            rows=None if len(rows) == len(states) else torch.tensor(rows, device=device),
+            warpers=logits_warpers(*(one.settings for one in some), device=device),
             seeds=torch.tensor([one.seed for one in some], device=device),
-            steps=torch.tensor([one.new for one in some], device=device),
+            steps=torch.tensor([one.count for one in some], device=device),
         )  # fmt: skip
 
-    def draw(self, scores: Tensor) -> Tensor:
-        """One token a row (M,) from their scores (M,V)."""
-        for apply in self.filters:
-            scores = apply(scores, NOTHING)
-        found = draw(scores, self.seeds, self.steps)
+    def draw(self, logits: Tensor) -> Tensor:
+        """One token a row (M,) from their logits (M,V)."""
+        for warp in self.warpers:
+            logits = warp(logits, NO_HISTORY)
+        found = draw(logits, self.seeds, self.steps)
         self.steps = self.steps + 1
         return found
 
 
-NOTHING = Written(torch.empty(1, 0), None, 0, False)  # narrowing asks for no text
-
-
 @dataclass
-class Batch:
-    """What the choices of the same rows share from step to step; made anew when other rows take part."""
+class SamplingPlan:
+    """What sampling for the same sequences shares from step to step; made anew when others take part."""
 
-    keys: list[int]
-    writers: list[Writer]
-    ruled: list[int]  # rows with rules or a guide
-    drawings: list[Drawing]
-    asked: list[int]  # how many of the most probable tokens each row wants to know
+    states: list[SamplerState]
+    processed: list[int]  # rows with processors or a guide
+    groups: list[SampledGroup]
+    top_counts: list[int]
+
+    @classmethod
+    def of(cls, states: Sequence[SamplerState], device: torch.device) -> SamplingPlan:
+        alike: dict[tuple[bool, ...], list[int]] = {}
+        for row, state in enumerate(states):
+            if state.settings.sampled:
+                alike.setdefault(active_warpers(state.settings), []).append(row)
+        return cls(
+            states=list(states),
+            processed=[row for row, state in enumerate(states) if state.processors or state.guide is not None],
+            groups=[SampledGroup.of(rows, states, device) for rows in alike.values()],
+            top_counts=[state.settings.logprobs for state in states],
+        )
 
 
-class Choosing:
-    """Chooses for rows named by keys; made once, rows come and go."""
+class BatchSampler:
+    """Samples for sequences that come and go; what it knows of each is in a `SamplerState` that `add` makes."""
 
     def __init__(self, vocab: int, device: torch.device | str = "cpu") -> None:
         self.vocab, self.device = vocab, torch.device(device)
-        self.writers: dict[int, Writer] = {}
-        self.batch: Batch | None = None
+        self.plan: SamplingPlan | None = None
 
-    def add(self, key: int, settings: Generation, prompt: Sequence[int], seed: int, guide: Guide | None = None) -> None:
-        """A row that is about to write behind its prompt; `seed` is for sampling."""
+    def add(self, settings: Generation, prompt: Sequence[int], seed: int, guide: Guide | None = None) -> SamplerState:
+        """A sequence whose output begins after its prompt; `seed` is for sampling."""
         if settings.num_beams > 1:
-            raise UserError("beam search compares texts, rows are chosen one by one", where="Generation",
+            raise UserError("beam search compares texts, sequences are sampled one by one", where="Generation",
                             fix="use num_beams=1")  # fmt: skip
-        filters = rules(settings, self.vocab, self.device)
+        processors = logits_processors(settings, self.vocab, self.device)
         most = settings.max_new_tokens
         if most is None:
             most = DEFAULT_NEW_TOKENS if settings.max_length is None else settings.max_length - len(prompt)
-        text = None
-        if filters:
-            text = torch.zeros(1, len(prompt) + most, dtype=torch.long, device=self.device)
-            text[0, : len(prompt)] = torch.tensor(prompt, device=self.device)
-        self.writers[key] = Writer(settings, signed(seed), len(prompt), most - 1, filters, guide, text=text)
-        self.batch = None
-
-    def remove(self, key: int) -> None:
-        """The row writes no more."""
-        del self.writers[key]
-        self.batch = None
+        ids = None
+        if processors:
+            ids = torch.zeros(1, len(prompt) + most, dtype=torch.long, device=self.device)
+            ids[0, : len(prompt)] = torch.tensor(prompt, device=self.device)
+        return SamplerState(settings, to_signed(seed), len(prompt), most - 1, processors, guide, ids=ids)
 
     @torch.no_grad()
-    def choose(self, keys: Sequence[int], scores: Tensor) -> Chosen:
-        """The next token of each row from the model's scores (N,V); ties go to the lowest id."""
-        if self.batch is None or self.batch.keys != list(keys):
-            self.batch = self.gather(keys)
-        batch = self.batch
-        raw = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        free = raw.clone() if batch.ruled else raw
-        for row in batch.ruled:
-            free[row] = batch.writers[row].follow_rules(raw[row : row + 1])[0]
-        tokens = None
-        if len(batch.drawings) != 1 or batch.drawings[0].rows is not None:
-            tokens = most_probable(free)
-        for drawing in batch.drawings:
-            if drawing.rows is None:
-                tokens = drawing.draw(free)
-            else:
-                assert tokens is not None
-                tokens[drawing.rows] = drawing.draw(free[drawing.rows])
-        assert tokens is not None
+    def sample(self, states: Sequence[SamplerState], logits: Tensor) -> SampledBatch:
+        """The next token of each sequence from the model's logits (N,V); ties go to the lowest id."""
+        if self.plan is None or self.plan.states != list(states):
+            self.plan = SamplingPlan.of(states, self.device)
+        plan = self.plan
+        raw = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        processed = raw.clone() if plan.processed else raw
+        for row in plan.processed:
+            processed[row] = plan.states[row].process(raw[row : row + 1])[0]
+        tokens = sample_tokens(plan, processed)
         norm = raw.logsumexp(-1)
-        chosen = Chosen(tokens, raw.gather(1, tokens[:, None])[:, 0] - norm, batch.asked)
-        most = max(batch.asked)
+        sampled = SampledBatch(tokens, raw.gather(1, tokens[:, None])[:, 0] - norm, plan.top_counts)
+        most = max(plan.top_counts)
         if most:
             best = raw.topk(most)
-            chosen = replace(chosen, top_tokens=best.indices, top_logprobs=best.values - norm[:, None])
-        self.note(batch, chosen)
-        return chosen
+            sampled = replace(sampled, top_tokens=best.indices, top_logprobs=best.values - norm[:, None])
+        for row, state in enumerate(plan.states):
+            if state.guide is not None:  # only a guide must know the token on the CPU
+                state.guide.accept(sampled.on_host[row].token)
+            state.append(sampled.tokens, row)
+        return sampled
 
-    def note(self, batch: Batch, chosen: Chosen) -> None:
-        """Write down what was chosen; only a guide must know it on the CPU."""
-        for row, writer in enumerate(batch.writers):
-            if writer.guide is not None:
-                writer.guide.accept(chosen.told[row].token)
-            writer.note(chosen.tokens, row)
 
-    def gather(self, keys: Sequence[int]) -> Batch:
-        writers = [self.writers[key] for key in keys]
-        alike: dict[tuple[bool, ...], list[int]] = {}
-        for row, writer in enumerate(writers):
-            if writer.settings.sampled:
-                alike.setdefault(narrows(writer.settings), []).append(row)
-        return Batch(
-            keys=list(keys), writers=writers,
-            ruled=[row for row, writer in enumerate(writers) if writer.filters or writer.guide is not None],
-            drawings=[Drawing.of(rows, writers, self.device) for rows in alike.values()],
-            asked=[writer.settings.logprobs for writer in writers],
-        )  # fmt: skip
+def sample_tokens(plan: SamplingPlan, logits: Tensor) -> Tensor:
+    """One token a row (N,): the most probable, or drawn where the settings say so."""
+    if len(plan.groups) == 1 and plan.groups[0].rows is None:
+        return plan.groups[0].draw(logits)
+    tokens = argmax(logits)
+    for group in plan.groups:
+        assert group.rows is not None
+        tokens[group.rows] = group.draw(logits[group.rows])
+    return tokens

@@ -1,4 +1,4 @@
-"""Beam search: the most probable texts, kept side by side (transformers' rules, tokens and scores).
+"""Beam search: the most probable texts, kept in one batch (transformers' rules, tokens and scores).
 
 Every text has `num_beams` unfinished beams and as many finished ones. A step looks at the best continuations of all
 beams: those that end become finished texts with the score log p / length ** length_penalty, if they are among the
@@ -6,7 +6,7 @@ best `num_beams`; of the others the best `num_beams` go on. A text is done when 
 than its worst finished text: judged at the present length (`early_stopping=False`), at once when there are
 `num_beams` finished ones (True), or at the most favourable length ("never").
 
--inf marks a place that nothing has taken yet, so that vocabularies smaller than the number of beams work too.
+-inf marks a place that no candidate has taken yet, so that vocabularies smaller than the number of beams work too.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from anyformer.generation.cache.store import SequenceStore
 from anyformer.generation.config import Generation
-from anyformer.generation.logits import Written, rules
-from anyformer.generation.result import Generated, is_one_of, reasons_of
-from anyformer.generation.runners.eager import Running
-from anyformer.generation.stops import Stops
+from anyformer.generation.logits import TokenHistory, logits_processors
+from anyformer.generation.prompts import GenerationInputs
+from anyformer.generation.result import Generated, find_reasons, is_one_of
 
 
 @dataclass
-class Texts:
+class Candidates:
     """Candidates of every prompt, best first: (B,W) scores and (B,W,N) what was written."""
 
     scores: Tensor  # (B,W)
@@ -35,8 +35,8 @@ class Texts:
     by_stop: Tensor  # (B,W)
 
     @classmethod
-    def none(cls, batch: int, width: int, length: int, padding: int, like: Tensor) -> Texts:
-        """Places nothing has taken."""
+    def empty(cls, batch: int, width: int, length: int, padding: int, like: Tensor) -> Candidates:
+        """No candidates yet."""
         flags = torch.zeros(batch, width, dtype=torch.bool, device=like.device)
         return cls(
             scores=like.new_full((batch, width), -torch.inf),
@@ -45,46 +45,39 @@ class Texts:
             lengths=torch.zeros(batch, width, dtype=torch.long, device=like.device), by_eos=flags, by_stop=flags,
         )  # fmt: skip
 
-    def at(self, where: Tensor) -> Texts:
+    def gather(self, where: Tensor) -> Candidates:
         """The candidates at those places (B,K)."""
         long = where[..., None].expand(-1, -1, self.tokens.shape[2])
-        return Texts(
+        return Candidates(
             self.scores.gather(1, where), self.tokens.gather(1, long), self.logprobs.gather(1, long),
             self.lengths.gather(1, where), self.by_eos.gather(1, where), self.by_stop.gather(1, where),
         )  # fmt: skip
 
-    def best(self, scores: Tensor, width: int) -> tuple[Texts, Tensor]:
+    def take_best(self, scores: Tensor, width: int) -> tuple[Candidates, Tensor]:
         """The `width` best under other scores (B,K), and where they stood."""
         top = scores.topk(width)
-        found = self.at(top.indices)
+        found = self.gather(top.indices)
         found.scores = top.values
         return found, top.indices
 
-    def and_also(self, other: Texts) -> Texts:
-        """Both side by side."""
-        return Texts(*(torch.cat([getattr(self, name), getattr(other, name)], 1) for name in vars(self)))
+    def concat(self, other: Candidates) -> Candidates:
+        """Both in one."""
+        return Candidates(*(torch.cat([getattr(self, name), getattr(other, name)], 1) for name in vars(self)))
 
 
-def beam_search(
-    running: Running,
-    logits: Tensor,
-    prompt: Tensor,
-    real: Tensor | None,
-    limit: int,
-    settings: Generation,
-    stops: Stops | None = None,
-) -> Generated:
-    """The `num_return_sequences` best texts of every prompt (B,P), given the logits (B,V) of their first tokens."""
+def beam_search(store: SequenceStore, logits: Tensor, inputs: GenerationInputs, settings: Generation) -> Generated:
+    """The `num_return_sequences` best texts of every prompt, whose first new tokens have these logits (B,V)."""
+    prompt, real, limit, stops = inputs.ids, inputs.mask, inputs.new, inputs.stops
     batch, width, vocab = prompt.shape[0], settings.num_beams, logits.shape[1]
     device, exact = prompt.device, torch.promote_types(logits.dtype, torch.float32)
     ends = torch.tensor([one for one in settings.ends if one < vocab], dtype=torch.long, device=device)
     wide = min(max(2, 1 + len(settings.ends)) * width, width * vocab)  # enough that `width` of them do not end
-    filters = rules(settings, vocab, device)
+    processors = logits_processors(settings, vocab, device)
     first_row = torch.arange(batch, device=device)[:, None] * width
-    beams = Texts.none(batch, width, limit, settings.padding, logits.new_zeros((), dtype=exact))
-    finished = Texts.none(batch, width, limit, settings.padding, beams.scores)
+    beams = Candidates.empty(batch, width, limit, settings.padding, logits.new_zeros((), dtype=exact))
+    finished = Candidates.empty(batch, width, limit, settings.padding, beams.scores)
     beams.scores[:, 0] = 0.0  # all beams are still the same prompt: one of them counts
-    running.repeat(width)
+    sequences = store.fork(width)
     logits = logits.repeat_interleave(width, 0)
     heads = prompt.repeat_interleave(width, 0)
     seen = None if real is None else real.repeat_interleave(width, 0)
@@ -92,20 +85,20 @@ def beam_search(
     for step in range(limit):
         own = logits.to(exact).log_softmax(-1)  # (B*W,V)
         scores = own
-        if filters:
-            written = Written(
+        if processors:
+            history = TokenHistory(
                 torch.cat([heads, beams.tokens[..., :step].flatten(0, 1)], 1),
                 None if seen is None else torch.nn.functional.pad(seen, (0, step), value=True),
                 step, step == limit - 1,
             )  # fmt: skip
-            for apply in filters:
-                scores = apply(scores, written)
+            for process in processors:
+                scores = process(scores, history)
         if settings.renormalize_logits:
             scores = scores.log_softmax(-1)
         totals = (beams.scores[..., None] + scores.view(batch, width, vocab)).flatten(1)  # (B,W*V)
         total, place = totals.topk(wide)
         origin, token = place // vocab, place % vocab
-        taken = beams.at(origin)
+        taken = beams.gather(origin)
         taken.tokens[..., step] = token
         taken.logprobs[..., step] = own.view(batch, -1).gather(1, place)
         taken.lengths = taken.lengths + 1
@@ -117,21 +110,21 @@ def beam_search(
         # Only the best `width` may finish; the others are there so that enough go on.
         among = torch.arange(wide, device=device) < width
         ending = (total / (step + 1) ** settings.length_penalty).where(hit & among & open_, -torch.inf)
-        both = finished.and_also(taken)
-        finished, _ = both.best(torch.cat([finished.scores, ending], 1), width)
+        both = finished.concat(taken)
+        finished, _ = both.take_best(torch.cat([finished.scores, ending], 1), width)
         if step == limit - 1:
             break
-        beams, where = taken.best(total.where(~hit, -torch.inf), width)
-        open_ = open_ & may_improve(beams, finished, step + 1, limit, settings)
+        beams, where = taken.take_best(total.where(~hit, -torch.inf), width)
+        open_ = open_ & can_improve(beams, finished, step + 1, limit, settings)
         if not bool(open_.any()):
             break
         rows = (origin.gather(1, where) + first_row).flatten()
-        running.reorder(rows)
-        logits = running.step(beams.tokens[..., step].flatten())
-    return best_texts(finished, prompt, settings)
+        store.select(sequences, rows)
+        logits = store.step(sequences, beams.tokens[..., step].flatten())
+    return collect_best(finished, prompt, settings)
 
 
-def may_improve(beams: Texts, finished: Texts, length: int, limit: int, settings: Generation) -> Tensor:
+def can_improve(beams: Candidates, finished: Candidates, length: int, limit: int, settings: Generation) -> Tensor:
     """Which texts (B,1) could still find something better than their worst finished one."""
     full = (finished.scores > -torch.inf).all(1, keepdim=True)
     going = beams.scores[:, :1] > -torch.inf
@@ -142,7 +135,7 @@ def may_improve(beams: Texts, finished: Texts, length: int, limit: int, settings
     return going & (~full | (hoped > finished.scores[:, -1:]))
 
 
-def best_texts(finished: Texts, prompt: Tensor, settings: Generation) -> Generated:
+def collect_best(finished: Candidates, prompt: Tensor, settings: Generation) -> Generated:
     """The best of each prompt as rows, cut to the longest."""
     count = settings.num_return_sequences
     empty = finished.scores == -torch.inf  # fewer texts than places: small vocabularies
@@ -157,5 +150,5 @@ def best_texts(finished: Texts, prompt: Tensor, settings: Generation) -> Generat
         lengths=finished.lengths[:, :count].flatten(),
         logprobs=finished.logprobs[:, :count, :length].flatten(0, 1),
         scores=finished.scores[:, :count].flatten(),
-        reasons=reasons_of(finished.by_eos[:, :count].flatten(), finished.by_stop[:, :count].flatten()),
+        reasons=find_reasons(finished.by_eos[:, :count].flatten(), finished.by_stop[:, :count].flatten()),
     )

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from anyformer.core.model import Model, Seq2Seq
+from anyformer.core.stack import Stack
 from anyformer.errors import UserError
+from anyformer.generation.runners.eager import EncoderOutput
 from anyformer.generation.stops import Stops
 from anyformer.heads.lm import LM
 from anyformer.positions.rope import Rope
@@ -17,16 +19,29 @@ from anyformer.slots import Embed
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a call gives to read, checked: prompts, or sources and what their texts begin with."""
+class GenerationInputs:
+    """What a call of `generate` gives, checked: prompts, or sources and what their outputs begin with."""
 
-    ids: Tensor  # (B,P) as they will stand in the result, padding on the left
-    real: Tensor | None  # (B,P) False for padding; None where there is none
+    ids: Tensor  # (B,P) as they will be in the result, padding on the left
+    mask: Tensor | None  # (B,P) False for padding; None where there is none
     longest: int  # tokens of the longest prompt
-    new: int  # tokens to write at most
+    new: int  # tokens to generate at most
     stops: Stops | None = None
     source: Any = None  # what the encoder of an encoder-decoder reads
-    source_real: Tensor | None = None
+    source_mask: Tensor | None = None
+
+    @property
+    def prompts(self) -> list[list[int]]:
+        """The tokens of each prompt, without padding."""
+        if self.mask is None:
+            return self.ids.tolist()
+        return [row[kept].tolist() for row, kept in zip(self.ids, self.mask, strict=True)]
+
+    def encode_sources(self, model: Any) -> list[EncoderOutput]:
+        """The encoder's output for each source, from one pass over all of them."""
+        hidden = model.encode(self.source, self.source_mask)
+        masks = [None] * len(hidden) if self.source_mask is None else self.source_mask.split(1)
+        return [EncoderOutput(one, mask) for one, mask in zip(hidden.split(1), masks, strict=True)]
 
 
 def check_ids(tokens: Any, vocab: int, name: str = "tokens") -> Tensor:
@@ -78,12 +93,12 @@ def vocabulary_of(embed: Embed, where: str) -> int:
 
 
 def decoder_of(spec: Model | Seq2Seq) -> Model:
-    """The part of a model that writes."""
+    """The decoder of a model."""
     return spec.decoder if isinstance(spec, Seq2Seq) else spec
 
 
 def check_model(model: Any) -> Model | Seq2Seq:
-    """The spec of a model that can write; else a sentence saying what it lacks."""
+    """The spec of a model that can generate; else a sentence saying what it lacks."""
     spec = getattr(model, "spec", None)
     if not isinstance(spec, Model | Seq2Seq):
         raise UserError(f"{type(model).__name__} is no built Model or Seq2Seq", fix="give what spec.build() returns")
@@ -94,8 +109,8 @@ def check_model(model: Any) -> Model | Seq2Seq:
     return spec
 
 
-def room(spec: Model) -> tuple[int | None, str]:
-    """How many tokens a decoder can place, and why no more; None where it can go on for ever."""
+def max_positions(spec: Model) -> tuple[int | None, str]:
+    """How many tokens a decoder has positions for, and why no more; None where there is no limit."""
     limit, why = spec.embed.limit, "learned positions"
     for block in spec.stack.layers:
         scaling = block.relative.scaling if isinstance(block.relative, Rope) else None
@@ -104,9 +119,20 @@ def room(spec: Model) -> tuple[int | None, str]:
     return limit, why
 
 
+def supports_static_cache(model: Any) -> bool:
+    """Whether every layer of a decoder can keep its keys and values in a static cache."""
+    stack = decoder_of(model.spec).stack
+    return isinstance(stack, Stack) and all(
+        block.mixer.has_static_cache
+        and not block.mixer.looks_at_memory
+        and (block.cross is None or block.cross.has_static_cache)
+        for block in stack.layers
+    )
+
+
 def check_room(spec: Model, prompt: int, new: int) -> None:
     """Refuse before the start what would end in the middle of a text."""
-    limit, why = room(spec)
+    limit, why = max_positions(spec)
     if limit is None or prompt + new <= limit:
         return
     if prompt >= limit:

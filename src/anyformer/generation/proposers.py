@@ -1,47 +1,59 @@
-"""Guesses at how texts go on: from the text itself, or by a smaller model. What becomes of them: speculative.py."""
+"""Proposals for speculative decoding: from the sequence itself, or by a smaller model. Verified in speculative.py."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from anyformer.core.model import Seq2Seq
 from anyformer.errors import UserError
-from anyformer.generation.cache.ragged import CHUNK, Texts, opened, read_on
+from anyformer.generation.cache.compiled_store import CompiledStore
+from anyformer.generation.cache.open_store import speculation_store
+from anyformer.generation.cache.store import SequenceStore, extend_in_chunks
 from anyformer.generation.config import Generation
 from anyformer.generation.grammar import Grammar
-from anyformer.generation.prompts import Asked, check_model, check_room, decoder_of, vocabulary_of
-from anyformer.generation.runners.compiled import Compiled
-from anyformer.generation.runners.compiled_texts import SheetTexts
-from anyformer.generation.runners.eager import at_rest, device_of
-from anyformer.generation.sampler import Choice
+from anyformer.generation.prompts import GenerationInputs, check_model, check_room, decoder_of, vocabulary_of
+from anyformer.generation.runners.compiled import Compiled, compiled
+from anyformer.generation.runners.cpu_step import is_plain
+from anyformer.generation.runners.eager import device_of, eval_mode
+from anyformer.generation.sampler import Sampler
+from anyformer.kernels.quantise import is_quantised, quantise
 
 LONGEST_MATCH = 3  # newest tokens that are looked for, then fewer of them
+CHUNK = 512  # tokens of prompts in one pass unless told otherwise: prompts of different length are filled up
 
 
 class Proposer(Protocol):
-    """Guesses at how texts go on."""
+    """Guesses the next tokens of sequences."""
 
-    def propose(self, texts: Mapping[int, list[int]], room: Mapping[int, int]) -> dict[int, list[int]]:
-        """At most `room` tokens for each of these texts, prompts included."""
+    def propose(self, sequences: Mapping[int, list[int]], room: Mapping[int, int]) -> dict[int, list[int]]:
+        """At most `room` tokens for each of these sequences, given with their prompts."""
 
 
-def proposer_of(
-    model: Any, draft: Any, asked: Asked, choice: Choice, settings: Generation, texts: Texts | None = None
+def make_proposer(
+    model: Any,
+    draft: Any,
+    inputs: GenerationInputs,
+    sampler: Sampler,
+    settings: Generation,
+    store: SequenceStore | None = None,
 ) -> Proposer:
-    """The one that a call asks for; given the model's own `texts`, a draft of its shape goes on from them."""
+    """The one that a call asks for; given the model's own `store`, a draft of its shape shares that."""
     if draft is None:
-        return Lookup(sources(model, asked, settings.num_return_sequences), settings.prompt_lookup_num_tokens or 1)
+        sources = quotable_sources(model, inputs, settings.num_return_sequences)
+        return Lookup(sources, settings.prompt_lookup_num_tokens or 1)
     if settings.prompt_lookup_num_tokens:
         raise UserError("proposals come from a draft or from the prompt", where="draft",
                         fix="leave out one of draft and prompt_lookup_num_tokens")  # fmt: skip
     if isinstance(draft, str):
         raise UserError(f"there is no draft {draft!r}", where="draft",
                         fix='give a model, or "int8" for the model itself in 8 bits')  # fmt: skip
-    return Draft(model, draft, asked, choice, settings, texts)
+    return Draft(model, draft, inputs, sampler, settings, store)
 
 
 class Lookup:
@@ -56,15 +68,15 @@ class Lookup:
         self.followed: list[dict[tuple[int, ...], int]] = [{} for _ in before]  # where what followed a run stands
         self.known = [0] * len(before)
 
-    def propose(self, texts: Mapping[int, list[int]], room: Mapping[int, int]) -> dict[int, list[int]]:
+    def propose(self, sequences: Mapping[int, list[int]], room: Mapping[int, int]) -> dict[int, list[int]]:
         found = {}
-        for row, text in texts.items():
+        for row, text in sequences.items():
             whole = self.before[row] + text if self.before[row] else text
             found[row] = self.guess(row, whole, min(self.most, room[row]))
         return found
 
     def guess(self, row: int, text: list[int], most: int) -> list[int]:
-        """How a text goes on if it repeats itself."""
+        """The next tokens of a sequence if it repeats itself."""
         followed = self.followed[row]
         for end in range(max(1, self.known[row]), len(text)):  # runs that end before the newest token
             for size in range(1, min(LONGEST_MATCH, end) + 1):
@@ -79,50 +91,48 @@ class Lookup:
 
 
 class Draft:
-    """A smaller model writes a few tokens ahead, by the same rules and the same noise."""
+    """A smaller model decodes a few tokens ahead, with the same processors and the same noise."""
 
     def __init__(
-        self, model: Any, draft: Any, asked: Asked, choice: Choice, settings: Generation, texts: Texts | None = None
+        self,
+        model: Any,
+        draft: Any,
+        inputs: GenerationInputs,
+        sampler: Sampler,
+        settings: Generation,
+        store: SequenceStore | None = None,
     ) -> None:
-        spec, target = check_model(draft), model.spec
-        if isinstance(spec, Seq2Seq) != isinstance(target, Seq2Seq):
-            raise UserError("one of model and draft is an encoder-decoder", where="draft", fix="use two of one kind")
-        check_vocabulary(vocabulary_of(decoder_of(target).embed, "the model"),
-                         vocabulary_of(decoder_of(spec).embed, "the draft"))  # fmt: skip
-        if isinstance(spec, Seq2Seq) and isinstance(target, Seq2Seq):
-            check_vocabulary(*(pair.encoder.embed.vocabulary for pair in (target, spec)))
-        if device_of(draft) != device_of(model):
-            raise UserError(f"the draft is on {device_of(draft)}, the model on {device_of(model)}", where="draft",
-                            fix="move one of them")  # fmt: skip
-        check_room(decoder_of(spec), asked.longest, asked.new)
-        self.model, self.choice, self.settings = draft, choice, settings
-        self.shared = isinstance(texts, SheetTexts) and isinstance(draft, Compiled)
-        with at_rest(draft):
-            if isinstance(texts, SheetTexts) and isinstance(draft, Compiled):
-                self.texts: Texts = texts.shared_with(draft)
+        check_draft(model, draft)
+        check_room(decoder_of(draft.spec), inputs.longest, inputs.new)
+        self.model, self.sampler, self.settings, self.is_shared = draft, sampler, settings, False
+        with eval_mode(draft):
+            if isinstance(store, CompiledStore) and isinstance(draft, Compiled):
+                self.store: SequenceStore = store.share_with(draft)
+                self.is_shared = True
             else:
-                self.texts = opened(draft, asked, settings.num_return_sequences)
+                self.store = add_sequences(draft, inputs, settings.num_return_sequences)
 
     @torch.no_grad()
-    def propose(self, texts: Mapping[int, list[int]], room: Mapping[int, int]) -> dict[int, list[int]]:
-        with at_rest(self.model):
-            return self.write_ahead(texts, room)
+    def propose(self, sequences: Mapping[int, list[int]], room: Mapping[int, int]) -> dict[int, list[int]]:
+        with eval_mode(self.model):
+            return self.decode_ahead(sequences, room)
 
-    def write_ahead(self, texts: Mapping[int, list[int]], room: Mapping[int, int]) -> dict[int, list[int]]:
-        """The draft's own texts, a token a pass for all rows together."""
-        found: dict[int, list[int]] = {row: [] for row in texts}
-        most = {row: min(self.settings.num_assistant_tokens, room[row]) for row in texts}
-        guides = {row: self.guide(row) for row in texts}
-        for row, text in texts.items():
-            # All but the newest token stand there as it wrote them, or as the model did; or they were refused.
-            self.texts.keep(row, len(text) - 1 if self.shared else min(self.texts.lengths[row], len(text) - 1))
-        pieces = {row: text[self.texts.lengths[row] :] for row, text in texts.items() if most[row] > 0}
+    def decode_ahead(self, sequences: Mapping[int, list[int]], room: Mapping[int, int]) -> dict[int, list[int]]:
+        """The draft's own tokens, one a pass for all sequences."""
+        found: dict[int, list[int]] = {row: [] for row in sequences}
+        most = {row: min(self.settings.num_assistant_tokens, room[row]) for row in sequences}
+        guides = {row: self.fork_guide(row) for row in sequences}
+        for row, tokens in sequences.items():
+            # All but the newest token are cached, as the draft or the model ran them; what was rejected is dropped.
+            known = len(tokens) - 1
+            self.store.truncate(row, known if self.is_shared else min(self.store.length(row), known))
+        pieces = {row: tokens[self.store.length(row) :] for row, tokens in sequences.items() if most[row] > 0}
         while pieces:
-            last = read_on(self.texts, pieces, self.settings.prefill_chunk_size or CHUNK)
+            last = extend_in_chunks(self.store, pieces, self.settings.prefill_chunk_size or CHUNK)
             pieces = {}
             for row, hidden in last.items():
-                count = self.choice.limit - 1 - room[row] + len(found[row])  # tokens written before this one
-                token = self.choose(row, hidden, count, guides[row])
+                count = self.sampler.limit - 1 - room[row] + len(found[row])  # tokens generated before this one
+                token = self.sample(row, hidden, count, guides[row])
                 if token is None:
                     continue
                 found[row].append(token)
@@ -130,23 +140,37 @@ class Draft:
                     pieces[row] = [token]
         return found
 
-    def choose(self, row: int, hidden: Tensor, count: int, guide: Grammar | None) -> int | None:
-        """The token the draft would write after `count` of them; None where a guide sees no way on."""
-        raw = self.texts.scores(hidden[-1:])
+    def sample(self, row: int, hidden: Tensor, count: int, guide: Grammar | None) -> int | None:
+        """The token the draft would generate after `count` of them; None where a guide sees no way on."""
+        raw = self.store.logits(hidden[-1:])
         raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
         try:
-            token = int(self.choice.choose(raw, slice(row, row + 1), count, None if guide is None else [guide]))
+            token = int(self.sampler.sample(raw, slice(row, row + 1), count, None if guide is None else [guide]))
             if guide is not None:
                 guide.accept(token)
         except UserError:
             return None
-        self.choice.ids[row, self.choice.prompt + count] = token  # for the rules; what is refused is written over
+        self.sampler.ids[row, self.sampler.prompt + count] = token  # for processors; overwritten where rejected
         return token
 
-    def guide(self, row: int) -> Grammar | None:
+    def fork_guide(self, row: int) -> Grammar | None:
         """A copy that may be tried; guides of other kinds have none, and only the model asks them."""
-        guide = None if self.choice.guides is None else self.choice.guides[row]
+        guide = None if self.sampler.guides is None else self.sampler.guides[row]
         return guide.fork() if isinstance(guide, Grammar) else None
+
+
+def check_draft(model: Any, draft: Any) -> None:
+    """Whether a draft knows the model's tokens and is where the model is."""
+    spec, target = check_model(draft), model.spec
+    if isinstance(spec, Seq2Seq) != isinstance(target, Seq2Seq):
+        raise UserError("one of model and draft is an encoder-decoder", where="draft", fix="use two of one kind")
+    check_vocabulary(vocabulary_of(decoder_of(target).embed, "the model"),
+                     vocabulary_of(decoder_of(spec).embed, "the draft"))  # fmt: skip
+    if isinstance(spec, Seq2Seq) and isinstance(target, Seq2Seq):
+        check_vocabulary(*(pair.encoder.embed.vocabulary for pair in (target, spec)))
+    if device_of(draft) != device_of(model):
+        raise UserError(f"the draft is on {device_of(draft)}, the model on {device_of(model)}", where="draft",
+                        fix="move one of them")  # fmt: skip
 
 
 def check_vocabulary(model: Any, draft: Any) -> None:
@@ -155,11 +179,47 @@ def check_vocabulary(model: Any, draft: Any) -> None:
                         fix="use a draft with the same vocabulary")  # fmt: skip
 
 
-def sources(model: Any, asked: Asked, copies: int) -> list[list[int]]:
-    """What texts may quote beside their own prompts: the source, where it is written in the same tokens."""
-    spec, count = model.spec, len(asked.ids)
+def quotable_sources(model: Any, inputs: GenerationInputs, copies: int) -> list[list[int]]:
+    """What outputs may quote beside their own prompts: the source, where it is written in the same tokens."""
+    spec, count = model.spec, len(inputs.ids)
     same = isinstance(spec, Seq2Seq) and spec.encoder.embed.vocabulary == spec.decoder.embed.vocabulary
-    if not same or not isinstance(asked.source, Tensor) or asked.source.dim() != 2:
+    if not same or not isinstance(inputs.source, Tensor) or inputs.source.dim() != 2:
         return [[] for _ in range(count * copies)]
-    real = torch.ones_like(asked.source, dtype=torch.bool) if asked.source_real is None else asked.source_real
-    return [row[keep].tolist() for row, keep in zip(asked.source, real, strict=True) for _ in range(copies)]
+    mask = torch.ones_like(inputs.source, dtype=torch.bool) if inputs.source_mask is None else inputs.source_mask
+    return [row[kept].tolist() for row, kept in zip(inputs.source, mask, strict=True) for _ in range(copies)]
+
+
+def add_sequences(model: Any, inputs: GenerationInputs, copies: int) -> SequenceStore:
+    """A store with the sequences of a call, numbered from 0; an encoder-decoder encodes the sources here."""
+    store = speculation_store(model, len(inputs.ids) * copies, inputs.longest + inputs.new)
+    prompts = inputs.prompts
+    sources = inputs.encode_sources(model) if isinstance(model.spec, Seq2Seq) else [None] * len(prompts)
+    for prompt, source in zip(prompts, sources, strict=True):
+        for _ in range(copies):
+            store.add(prompt, source=source)
+    return store
+
+
+Mark = list[tuple[int, int]]
+DRAFTS: WeakKeyDictionary[Any, tuple[Mark, Any]] = WeakKeyDictionary()  # of each model its draft, and of which weights
+
+
+def make_int8_draft(model: Any) -> tuple[Any, Any]:
+    """The model and itself in 8 bits, which is seldom wrong.
+
+    Both are compiled where that is a matter of seconds or the model is compiled already.
+
+    The draft is kept as long as the model and made anew when the weights have changed. It takes a quarter of the
+    model's memory; all that is not rounded, such as norms, is the model's own.
+    """
+    inner = model.model if isinstance(model, Compiled) else model
+    mark = [(weight.data_ptr(), weight._version) for weight in inner.parameters()]
+    mark += [(buffer.data_ptr(), buffer._version) for buffer in inner.buffers()]
+    known = DRAFTS.get(model)
+    if known is None or known[0] != mark:
+        if is_quantised(inner):
+            raise UserError("the model is in 8 bits itself", where="draft", fix="leave draft out")
+        shared = {id(one): one for one in (*inner.parameters(), *inner.buffers())}
+        draft = quantise(copy.deepcopy(inner, shared))
+        known = DRAFTS[model] = mark, compiled(draft) if isinstance(model, Compiled) or is_plain(draft) else draft
+    return compiled(model) if isinstance(known[1], Compiled) else model, known[1]

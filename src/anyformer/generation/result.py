@@ -50,7 +50,7 @@ class Generated:
             yield row[:length]
 
 
-def reasons_of(by_eos: Tensor, by_stop: Tensor) -> list[Reason]:
+def find_reasons(by_eos: Tensor, by_stop: Tensor) -> list[Reason]:
     """One word a row, from which rows ended by which."""
     return [
         "eos" if eos else "stop" if stop else "length"
@@ -58,10 +58,10 @@ def reasons_of(by_eos: Tensor, by_stop: Tensor) -> list[Reason]:
     ]
 
 
-def generated(
+def collect_steps(
     ids: Tensor, prompt: int, steps: Sequence[Step], reasons: list[Reason], passes: Tensor | None = None
 ) -> Generated:
-    """The texts as far as they have come, from their steps; `ids` (R,L) is copied."""
+    """The sequences as far as they have come, from their steps; `ids` (R,L) is copied."""
     if not steps:
         raise UserError("nothing has been written yet", fix="iterate first, or call generate")
     logprobs = torch.stack([step.logprobs for step in steps], 1)

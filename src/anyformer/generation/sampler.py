@@ -1,4 +1,4 @@
-"""How the rows of one call choose their next token: what is allowed, a narrower choice, the most probable or a draw."""
+"""How the rows of one call get their next token: what is allowed, a narrower choice, then the argmax or a sample."""
 
 from __future__ import annotations
 
@@ -10,51 +10,51 @@ from torch import Tensor
 from anyformer.errors import UserError
 from anyformer.generation.config import Generation
 from anyformer.generation.guide import Guide
-from anyformer.generation.logits import Written, narrowing, rules
+from anyformer.generation.logits import TokenHistory, logits_processors, logits_warpers
 from anyformer.generation.noise import draw, row_seeds
 
 Guides = Sequence[Guide | None]
 
 
-class Choice:
-    """The texts as far as they stand, and what decides about the next token of each.
+class Sampler:
+    """The tokens so far, and what decides about the next token of each row.
 
-    A choice is a function of a row's scores, its text, its seed and the number of the step, and of nothing else.
+    A sample is a function of a row's logits, its tokens, its seed and the number of the step, and of nothing else.
     """
 
     def __init__(
-        self, settings: Generation, ids: Tensor, real: Tensor | None, new: int, vocab: int, guides: Guides | None
+        self, settings: Generation, ids: Tensor, mask: Tensor | None, new: int, vocab: int, guides: Guides | None
     ) -> None:
         copies, device = settings.num_return_sequences, ids.device
         self.prompt, self.limit = ids.shape[1], new
         self.ids = torch.full((ids.shape[0] * copies, self.prompt + new), settings.padding, device=device)  # (R,L)
         self.ids[:, : self.prompt] = ids.repeat_interleave(copies, 0)
-        self.real = None
-        if real is not None:
-            self.real = torch.ones_like(self.ids, dtype=torch.bool)
-            self.real[:, : self.prompt] = real.repeat_interleave(copies, 0)
-        self.rules = rules(settings, vocab, device)
-        self.narrowing = narrowing(settings) if settings.sampled else []
+        self.mask = None
+        if mask is not None:
+            self.mask = torch.ones_like(self.ids, dtype=torch.bool)
+            self.mask[:, : self.prompt] = mask.repeat_interleave(copies, 0)
+        self.processors = logits_processors(settings, vocab, device)
+        self.warpers = logits_warpers(settings) if settings.sampled else []
         self.seeds = row_seeds(settings.seed, ids.shape[0], copies, device) if settings.sampled else None
-        self.guides = checked(guides, len(self.ids))
+        self.guides = check_guides(guides, len(self.ids))
 
-    def choose(self, raw: Tensor, rows: slice, count: int, guides: Guides | None = None) -> Tensor:
-        """The tokens (N,) that follow the first `count` of some rows, by scores (N,V); ties go to the lowest id."""
-        free = raw if guides is None else guided(raw, guides)
-        scores, upto = free, self.prompt + count
-        if self.rules or self.narrowing:
-            real = None if self.real is None else self.real[rows, :upto]
-            text = Written(self.ids[rows, :upto], real, count, count == self.limit - 1)
-            for apply in self.rules:
-                scores = apply(scores, text)
-            if guides is not None:  # where the rules leave nothing of what a guide allows, the guide is obeyed
-                scores = scores.where((scores > -torch.inf).any(-1, keepdim=True), free)
-            for apply in self.narrowing:
-                scores = apply(scores, text)
-        return most_probable(scores) if self.seeds is None else draw(scores, self.seeds[rows], count)
+    def sample(self, raw: Tensor, rows: slice, count: int, guides: Guides | None = None) -> Tensor:
+        """The tokens (N,) that follow the first `count` of some rows, from logits (N,V); ties go to the lowest id."""
+        allowed = raw if guides is None else apply_guides(raw, guides)
+        logits, upto = allowed, self.prompt + count
+        if self.processors or self.warpers:
+            mask = None if self.mask is None else self.mask[rows, :upto]
+            history = TokenHistory(self.ids[rows, :upto], mask, count, count == self.limit - 1)
+            for process in self.processors:
+                logits = process(logits, history)
+            if guides is not None:  # where the processors leave nothing of what a guide allows, the guide is obeyed
+                logits = logits.where((logits > -torch.inf).any(-1, keepdim=True), allowed)
+            for warp in self.warpers:
+                logits = warp(logits, history)
+        return argmax(logits) if self.seeds is None else draw(logits, self.seeds[rows], count)
 
 
-def checked(guides: Guides | None, rows: int) -> list[Guide | None] | None:
+def check_guides(guides: Guides | None, rows: int) -> list[Guide | None] | None:
     """One guide a row; a guide is in the middle of its own text and cannot serve two."""
     if guides is None:
         return None
@@ -66,19 +66,19 @@ def checked(guides: Guides | None, rows: int) -> list[Guide | None] | None:
     return list(guides)
 
 
-def guided(scores: Tensor, guides: Guides) -> Tensor:
-    """Scores (N,V) with -inf for the tokens that a row's guide does not allow."""
-    found = scores.clone()
+def apply_guides(logits: Tensor, guides: Guides) -> Tensor:
+    """Logits (N,V) with -inf for the tokens that a row's guide does not allow."""
+    found = logits.clone()
     for row, guide in enumerate(guides):
         if guide is not None:
-            allowed = guide.mask()[: scores.shape[1]].to(scores.device)
+            allowed = guide.mask()[: logits.shape[1]].to(logits.device)
             found[row, : len(allowed)].masked_fill_(~allowed, -torch.inf)
             found[row, len(allowed) :] = -torch.inf
     return found
 
 
-def most_probable(scores: Tensor) -> Tensor:
-    """The best token of each row, (N,); ties go to the lowest id."""
-    if scores.device.type != "cpu":
-        return scores.argmax(-1)
-    return torch.from_numpy(scores.numpy().argmax(-1))  # ten times as fast as torch's own
+def argmax(logits: Tensor) -> Tensor:
+    """The most probable token of each row, (N,); ties go to the lowest id."""
+    if logits.device.type != "cpu":
+        return logits.argmax(-1)
+    return torch.from_numpy(logits.numpy().argmax(-1))  # ten times as fast as torch's own

@@ -18,17 +18,10 @@ from anyformer.generation.prompts import (
     check_model,
     decoder_of,
     flush_right,
-    room,
+    max_positions,
     vocabulary_of,
 )
-from anyformer.generation.runners.eager import (
-    at_rest,
-    device_of,
-    hidden_states,
-    logits_of,
-    pair_hidden_states,
-    pair_logits_of,
-)
+from anyformer.generation.runners.eager import EncoderOutput, compute_logits, device_of, eval_mode, hidden_states
 
 PIECE = 2**24  # logits held at once
 
@@ -71,24 +64,23 @@ def score(
     given = check_ids(tokens, vocabulary_of(decoder.embed, "the model")).to(device=device, dtype=torch.long)
     ids, real, order = flush_right(given, check_mask(mask, given))
     longest = ids.shape[1] if real is None else int(real.sum(1).max())
-    limit, why = room(decoder)
+    limit, why = max_positions(decoder)
     if limit is not None and longest > limit:
         raise UserError(f"a text of {longest} tokens does not fit {limit} {why}", fix="use perplexity with a window")
-    with at_rest(model):
+    with eval_mode(model):
         if isinstance(spec, Seq2Seq):
             if source is None:
                 raise UserError("an encoder-decoder scores a text given its source", fix="pass source=")
-            read, source_real = check_source(spec, source, source_mask, device)
-            memory = model.encode(read, source_real)
-            hidden = pair_hidden_states(model, ids, real, memory, source_real)
+            read, read_mask = check_source(spec, source, source_mask, device)
+            encoded = EncoderOutput(model.encode(read, read_mask), read_mask)
+            hidden = hidden_states(model, ids, real, source=encoded)
         else:
             hidden = hidden_states(model, ids, real)
         found = hidden.new_zeros(ids.shape, dtype=torch.promote_types(hidden.dtype, torch.float32))
-        head = pair_logits_of if isinstance(spec, Seq2Seq) else logits_of
         size = max(1, PIECE // (ids.shape[0] * vocabulary_of(decoder.embed, "the model")))
         for at in range(0, ids.shape[1] - 1, size):
             stop = min(at + size, ids.shape[1] - 1)
-            logits = head(model, hidden[:, at:stop]).to(found.dtype)
+            logits = compute_logits(model, hidden[:, at:stop]).to(found.dtype)
             chosen = ids[:, at + 1 : stop + 1]
             found[:, at + 1 : stop + 1] = logits.gather(2, chosen[..., None])[..., 0] - logits.logsumexp(-1)
     scored = torch.ones_like(ids, dtype=torch.bool) if real is None else real.clone()
@@ -130,7 +122,7 @@ def perplexity(model: Any, tokens: Any, *, window: int | None = None, stride: in
     if given.shape[0] != 1 or given.shape[1] < 2:
         raise UserError(f"tokens have shape {tuple(given.shape)}", fix="expected one text (1, T) of two tokens or more")
     length = given.shape[1]
-    limit, why = room(spec)
+    limit, why = max_positions(spec)
     window = min(length, limit or length) if window is None else window
     stride = max(1, window // 2) if stride is None else stride
     if window < 2 or (limit is not None and window > limit):

@@ -1,17 +1,17 @@
-"""Several tokens a pass: cheap guesses at what comes next are checked by the model all at once.
+"""Speculative decoding: cheap guesses at the next tokens are verified by the model all at once.
 
-Which token follows is a function of the model's scores, the text so far, the seed and the number of the step: noise is
-no stream of numbers but f(seed, step, token), and a draw is the argmax of scores + noise. So the model's own choice at
-every place of a proposal is known after one pass over it, drawn or greedy alike, and the rule is simple: a proposed
-token stands where it is the token the model chooses there itself, and the first that is not is replaced by the one it
-chooses. Texts are then those of decoding without proposals, token for token, and not only in distribution; filters,
-guides, ends and stop strings see each place with the text as it stands there. (Passes of other shapes round otherwise,
-so where two tokens all but tie the other one may win, as between any two batch sizes.)
+Which token follows is a function of the model's logits, the tokens so far, the seed and the number of the step: noise
+is no stream of numbers but f(seed, step, token), and a sample is the argmax of logits + noise. So the model's own token
+at every place of a proposal is known after one pass over it, sampled or greedy alike, and the rule is simple: a
+proposed token is accepted where it is the token the model samples there itself, and the first that is not is replaced
+by the one it samples. Outputs are then those of decoding without proposals, token for token, and not only in
+distribution; logits processors, guides, ends and stop strings see each place with the tokens before it. (Passes of
+other shapes round otherwise, so where two tokens all but tie the other one may win, as between any two batch sizes.)
 
-Proposals come from the text itself, where its newest tokens came before (`Lookup`), or from a smaller model (`Draft`),
-which chooses with the same filters and the same noise: where its scores are near the model's own, the noise that
-made one token win there makes it win here too, far more often than if both drew independently. The draft "int8" is the
-model itself with its weights in 8 bits (own_draft.py).
+Proposals come from the sequence itself, where its newest tokens came before (`Lookup`), or from a smaller model
+(`Draft`), which samples with the same processors and the same noise: where its logits are near the model's own, the
+noise that made one token win there makes it win here too, far more often than if both drew independently. The draft
+"int8" is the model itself with its weights in 8 bits.
 """
 
 from __future__ import annotations
@@ -23,104 +23,103 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anyformer.generation.cache.ragged import CHUNK, opened, read_on
+from anyformer.generation.cache.store import extend_in_chunks
 from anyformer.generation.config import Generation
-from anyformer.generation.own_draft import drafted_by_itself
-from anyformer.generation.prompts import Asked, decoder_of, vocabulary_of
-from anyformer.generation.proposers import proposer_of
-from anyformer.generation.result import Generated, NewToken, Reason, Step, generated
+from anyformer.generation.prompts import GenerationInputs, decoder_of, vocabulary_of
+from anyformer.generation.proposers import CHUNK, add_sequences, make_int8_draft, make_proposer
+from anyformer.generation.result import Generated, NewToken, Reason, Step, collect_steps
 from anyformer.generation.runners.compiled import Compiled
-from anyformer.generation.runners.eager import at_rest
-from anyformer.generation.sampler import Choice, Guides
+from anyformer.generation.runners.eager import eval_mode
+from anyformer.generation.sampler import Guides, Sampler
 from anyformer.kernels.cpu import FEW
 
 
 class Speculation:
     """As `Decoding`: iterate for a `Step` a token, then ask for the `result()`. Rows advance each at its own pace."""
 
-    def __init__(self, model: Any, asked: Asked, settings: Generation, draft: Any, guides: Guides | None) -> None:
+    def __init__(
+        self, model: Any, inputs: GenerationInputs, settings: Generation, draft: Any, guides: Guides | None
+    ) -> None:
         itself = draft == "int8"
         if itself:
-            model, draft = drafted_by_itself(model)
-        self.model, self.settings, self.stops = model, settings, asked.stops
+            model, draft = make_int8_draft(model)
+        self.model, self.settings, self.stops = model, settings, inputs.stops
         vocab = vocabulary_of(decoder_of(model.spec).embed, "the model")
-        self.choice = Choice(settings, asked.ids, asked.real, asked.new, vocab, guides)
-        rows = len(self.choice.ids)
-        real = torch.ones_like(asked.ids, dtype=torch.bool) if asked.real is None else asked.real
-        prompts = [row[keep].tolist() for row, keep in zip(asked.ids, real, strict=True)]
+        self.sampler = Sampler(settings, inputs.ids, inputs.mask, inputs.new, vocab, guides)
+        rows = len(self.sampler.ids)
         copies = settings.num_return_sequences
-        self.tokens = [list(prompt) for prompt in prompts for _ in range(copies)]  # prompt and text, no padding
-        self.texts = opened(model, asked, copies)
-        self.proposer = proposer_of(model, draft, asked, self.choice, settings, self.texts if itself else None)
+        self.tokens = [list(prompt) for prompt in inputs.prompts for _ in range(copies)]  # prompt and output
+        self.store = add_sequences(model, inputs, copies)
+        self.proposer = make_proposer(model, draft, inputs, self.sampler, settings, self.store if itself else None)
         chunk = settings.prefill_chunk_size or CHUNK
-        read_on(self.texts, {row: tokens[:-1] for row, tokens in enumerate(self.tokens)}, chunk)
-        self.written: list[list[NewToken]] = [[] for _ in range(rows)]
+        extend_in_chunks(self.store, {row: tokens[:-1] for row, tokens in enumerate(self.tokens)}, chunk)
+        self.outputs: list[list[NewToken]] = [[] for _ in range(rows)]
         self.reasons: list[Reason | None] = [None] * rows
         self.passes = [0] * rows
         self.steps: list[Step] = []
-        self.count, self.over, self.dtype = 0, False, torch.float32
-        # Scores of a large vocabulary cost a CPU as much as some layers: not all are made where few may be asked for,
-        # unless it is code of our own that makes them, for which some are hardly more than one.
-        few = FEW if isinstance(model, Compiled) and model.ours else 3
-        self.block = few if self.choice.ids.device.type == "cpu" else asked.new + 1
+        self.count, self.finished, self.dtype = 0, False, torch.float32
+        # Logits of a large vocabulary cost a CPU as much as some layers: not all are computed where few may be needed,
+        # unless it is our C++ that computes them, for which some are hardly more than one.
+        few = FEW if isinstance(model, Compiled) and model.is_cpp else 3
+        self.block = few if self.sampler.ids.device.type == "cpu" else inputs.new + 1
 
     def __iter__(self) -> Iterator[Step]:
-        while not self.over:
+        while not self.finished:
             yield self.advance()
 
     @torch.no_grad()
     def advance(self) -> Step:
         """The next token of every row; often it is there already."""
-        with at_rest(self.model):
+        with eval_mode(self.model):
             while any(why is None and len(new) <= self.count for why, new in self.rows()):
-                self.read()
-        step = self.step(self.count)
+                self.verify_proposals()
+        step = self.make_step(self.count)
         self.steps.append(step)
         self.count += 1
-        self.over = all(why is not None and len(new) <= self.count for why, new in self.rows())
+        self.finished = all(why is not None and len(new) <= self.count for why, new in self.rows())
         return step
 
     def rows(self) -> Iterator[tuple[Reason | None, list[NewToken]]]:
-        return zip(self.reasons, self.written, strict=True)
+        return zip(self.reasons, self.outputs, strict=True)
 
-    def read(self) -> None:
+    def verify_proposals(self) -> None:
         """One pass over the newest token and the proposals of every row that has not ended."""
         live = [row for row, why in enumerate(self.reasons) if why is None]
-        room = {row: self.choice.limit - len(self.written[row]) - 1 for row in live}  # the pass itself gives one more
+        room = {row: self.sampler.limit - len(self.outputs[row]) - 1 for row in live}  # the pass itself gives one more
         proposed = self.proposer.propose({row: self.tokens[row] for row in live}, room)
         pieces = {row: [self.tokens[row][-1], *proposed[row]] for row in live}
-        for row, hidden in zip(pieces, self.texts.read(pieces), strict=True):
+        for row, hidden in zip(pieces, self.store.extend(pieces), strict=True):
             self.passes[row] += 1
             self.accept(row, hidden, proposed[row])
-            self.texts.keep(row, len(self.tokens[row]) - 1)
+            self.store.truncate(row, len(self.tokens[row]) - 1)
 
     def accept(self, row: int, hidden: Tensor, proposed: Sequence[int]) -> None:
-        """Write what the model chooses after each token of a pass (T,D), as long as that is what was proposed."""
+        """Append what the model samples after each token of a pass (T,D), as long as that is what was proposed."""
         for at, guess in enumerate([*proposed, None]):
             first = at % self.block
             if first == 0:
-                scores = self.texts.scores(hidden[at : at + self.block])  # (block,V)
-                raw = scores.to(torch.promote_types(scores.dtype, torch.float32))
+                logits = self.store.logits(hidden[at : at + self.block])  # (block,V)
+                raw = logits.to(torch.promote_types(logits.dtype, torch.float32))
                 self.dtype = raw.dtype
-            one, count = raw[first : first + 1], len(self.written[row])
-            mine = None if self.choice.guides is None else [self.choice.guides[row]]
-            token = int(self.choice.choose(one, slice(row, row + 1), count, mine))
+            one, count = raw[first : first + 1], len(self.outputs[row])
+            mine = None if self.sampler.guides is None else [self.sampler.guides[row]]
+            token = int(self.sampler.sample(one, slice(row, row + 1), count, mine))
             norm, top = float(one.logsumexp(-1)), None
             if self.settings.logprobs:
                 best = one[0].topk(self.settings.logprobs)
                 pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
                 top = {number: value - norm for number, value in pairs}
-            self.write(row, NewToken(token, float(one[0, token]) - norm, top))
+            self.append(row, NewToken(token, float(one[0, token]) - norm, top))
             if token != guess or self.reasons[row] is not None:
                 return
 
-    def write(self, row: int, new: NewToken) -> None:
+    def append(self, row: int, new: NewToken) -> None:
         """One more token of one row, and its end where this was the last."""
-        text = self.written[row]
-        self.choice.ids[row, self.choice.prompt + len(text)] = new.token
+        text = self.outputs[row]
+        self.sampler.ids[row, self.sampler.prompt + len(text)] = new.token
         self.tokens[row].append(new.token)
         text.append(new)
-        guide = None if self.choice.guides is None else self.choice.guides[row]
+        guide = None if self.sampler.guides is None else self.sampler.guides[row]
         if guide is not None:
             guide.accept(new.token)
         if new.token in self.settings.ends:
@@ -129,15 +128,15 @@ class Speculation:
             self.stops is not None and self.stops.ends([one.token for one in text[-self.stops.tail :]])
         ):
             self.reasons[row] = "stop"
-        elif len(text) == self.choice.limit:
+        elif len(text) == self.sampler.limit:
             self.reasons[row] = "length"
 
-    def step(self, count: int) -> Step:
+    def make_step(self, count: int) -> Step:
         """The tokens of all rows with one number."""
-        padding, device = self.settings.padding, self.choice.ids.device
-        live = [len(text) > count for text in self.written]
+        padding, device = self.settings.padding, self.sampler.ids.device
+        live = [len(text) > count for text in self.outputs]
         ended = NewToken(padding, 0.0, dict.fromkeys(range(-self.settings.logprobs, 0), 0.0))
-        news = [text[count] if on else ended for text, on in zip(self.written, live, strict=True)]
+        news = [text[count] if on else ended for text, on in zip(self.outputs, live, strict=True)]
         step = Step(
             tokens=torch.tensor([new.token for new in news], device=device),
             logprobs=torch.tensor([new.logprob for new in news], dtype=self.dtype, device=device),
@@ -151,12 +150,12 @@ class Speculation:
         return replace(step, top_tokens=best, top_logprobs=shares)
 
     def result(self) -> Generated:
-        """The texts as far as they have come."""
-        ids = self.choice.ids[:, : self.choice.prompt + self.count].clone()
-        for row, text in enumerate(self.written):
-            ids[row, self.choice.prompt + len(text) :] = self.settings.padding  # what was only tried
+        """The sequences as far as they have come."""
+        ids = self.sampler.ids[:, : self.sampler.prompt + self.count].clone()
+        for row, text in enumerate(self.outputs):
+            ids[row, self.sampler.prompt + len(text) :] = self.settings.padding  # what was only proposed
         reasons: list[Reason] = [
             why if why is not None and len(text) <= self.count else "length" for why, text in self.rows()
         ]
         passes = torch.tensor(self.passes, device=ids.device)
-        return generated(ids, self.choice.prompt, self.steps, reasons, passes)
+        return collect_steps(ids, self.sampler.prompt, self.steps, reasons, passes)

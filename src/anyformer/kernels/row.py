@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from anyformer.core.static_cache import rounded
+from anyformer.core.static_cache import next_power_of_two
 from anyformer.kernels.decode import starts_early
 
 ACTS = ("none", "relu", "gelu", "gelu_tanh", "silu")
@@ -30,7 +30,7 @@ class Cut(NamedTuple):
 
 def cut_for(width: int, outs: int, normed: bool) -> Cut:
     """By measurement on an H200, for widths of 768 to 5,632; a norm needs all channels of the row at once."""
-    block = rounded(width) if normed else min(1024, rounded(width))
+    block = next_power_of_two(width) if normed else min(1024, next_power_of_two(width))
     if block > 1024:
         return Cut(max(2, 8192 // block), block, 4 if block <= 4096 else 8)
     if outs >= MANY:

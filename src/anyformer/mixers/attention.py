@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from anyformer.about import About
 from anyformer.core.attend import Scores, attend
 from anyformer.core.context import Context
-from anyformer.core.state import Keys
-from anyformer.core.static_cache import Places
+from anyformer.core.state import KVCache
+from anyformer.core.static_cache import StaticCache
 from anyformer.errors import UserError
 from anyformer.mixers.heads import Scale, check_heads, head_sizes, scale_of
 from anyformer.slots import HeadSizes, Mixer, Norm, Relative
@@ -54,7 +54,7 @@ class Attention(Mixer):
     dropout: float = 0.0
     """Dropout probability of the attention weights."""
 
-    placed: ClassVar[bool] = True
+    has_static_cache: ClassVar[bool] = True
     takes_added: ClassVar[bool] = True
     takes_relative: ClassVar[bool] = True
     takes_rules: ClassVar[bool] = True
@@ -104,12 +104,12 @@ class AttentionModule(nn.Module):
         self.k_norm = None if spec.qk_norm is None else spec.qk_norm.build(sizes.channels)
         self.out = nn.Linear(sizes.heads * sizes.value_channels, width, bias=out_bias)
 
-    def forward(self, x: Tensor, context: Context, state: Keys | None, tables: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, x: Tensor, context: Context, state: KVCache | None, tables: tuple[Tensor, ...]) -> Tensor:
         q, k, v, scores = self.prepare(x, context, state, tables)
         y = attend(q, k, v, scores, dropout=self.spec.dropout if self.training else 0.0)  # (B,H,T,C')
         return self.out(y.transpose(1, 2).flatten(2))  # (B,T,D)
 
-    def prepare(self, x: Tensor, context: Context, state: Keys | None, tables: tuple[Tensor, ...]) -> Prepared:
+    def prepare(self, x: Tensor, context: Context, state: KVCache | None, tables: tuple[Tensor, ...]) -> Prepared:
         """Queries, keys, values and the description of their scores; new keys and values join the state."""
         q, k, v = self.project(x, context)
         if self.q_norm is not None and self.k_norm is not None:
@@ -138,10 +138,10 @@ class AttentionModule(nn.Module):
         q = q.reshape(batch, length, sizes.heads, sizes.channels)
         return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
 
-    def state(self, batch: int, limit: int | None) -> Keys:
+    def state(self, batch: int, limit: int | None) -> KVCache:
         """An empty cache of keys and values."""
-        return Keys(limit=limit)
+        return KVCache(limit=limit)
 
-    def places(self, rows: int, columns: int, device: torch.device, dtype: torch.dtype) -> Places:
+    def static_cache(self, rows: int, columns: int, device: torch.device, dtype: torch.dtype) -> StaticCache:
         """Room for keys and values of rows that differ in length."""
-        return Places.empty(rows, columns, self.sizes[1:], device, dtype)
+        return StaticCache.empty(rows, columns, self.sizes[1:], device, dtype)

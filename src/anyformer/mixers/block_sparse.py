@@ -13,7 +13,7 @@ from anyformer.about import About
 from anyformer.core.attend import Scores, attend
 from anyformer.core.context import Context
 from anyformer.core.document_rows import Lines
-from anyformer.core.state import Keys
+from anyformer.core.state import KVCache
 from anyformer.errors import UserError
 from anyformer.mixers.attention import Attention, AttentionModule, Prepared
 from anyformer.mixers.heads import check_heads
@@ -77,7 +77,7 @@ class BlockSparseModule(AttentionModule):
         super().__init__(pattern.whole, width, causal, relative)
         self.pattern = pattern
 
-    def forward(self, x: Tensor, context: Context, state: Keys | None, tables: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, x: Tensor, context: Context, state: KVCache | None, tables: tuple[Tensor, ...]) -> Tensor:
         pattern, dropout = self.pattern, self.spec.dropout if self.training else 0.0
         few = (1 + pattern.local + pattern.leading) * pattern.block  # a text so short is mostly seen whole
         # A caller's own rule is T x S already, and a step of decoding is short.
@@ -89,7 +89,7 @@ class BlockSparseModule(AttentionModule):
             y = self.in_lines(q, k, v, scores, Lines.of(context), dropout)
         return self.out(y.transpose(1, 2).flatten(2))  # (B,T,D)
 
-    def prepare(self, x: Tensor, context: Context, state: Keys | None, tables: tuple[Tensor, ...]) -> Prepared:
+    def prepare(self, x: Tensor, context: Context, state: KVCache | None, tables: tuple[Tensor, ...]) -> Prepared:
         """As attention, with the blocks as a rule between all pairs: for steps, maps and short texts."""
         q, k, v, scores = super().prepare(x, context, state, tables)
         assert scores.query_index is not None and scores.key_index is not None
@@ -162,9 +162,9 @@ class BlockSparseModule(AttentionModule):
         whole = replace(scores, query_positions=places)
         return torch.cat([attend(q[:, :, :first], k, v, whole, dropout=dropout), y[:, :, first:]], 2)
 
-    def state(self, batch: int, limit: int | None) -> Keys:
+    def state(self, batch: int, limit: int | None) -> KVCache:
         """All keys: a later token may see the first blocks again."""
-        return Keys(limit=limit)
+        return KVCache(limit=limit)
 
 
 def apart(lines: Lines, x: Tensor) -> Tensor:

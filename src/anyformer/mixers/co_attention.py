@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context
-from anyformer.core.state import Memory
+from anyformer.core.state import CrossKVCache
 from anyformer.errors import UserError
 from anyformer.mixers.attention import Prepared
 from anyformer.mixers.cross import Cross, CrossModule
@@ -51,7 +51,7 @@ class CoAttention(Mixer):
 class CoAttentionModule(CrossModule):
     """Cross-attention that keeps nothing between passes."""
 
-    def prepare(self, x: Tensor, context: Context, state: Memory | None, tables: tuple[Tensor, ...]) -> Prepared:
+    def prepare(self, x: Tensor, context: Context, state: CrossKVCache | None, tables: tuple[Tensor, ...]) -> Prepared:
         """Queries from here, keys and values from the other stream as it stands now."""
         return super().prepare(x, context, None, tables)
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from anyformer.about import About
 from anyformer.core.context import Context
 from anyformer.core.document_rows import Lines
-from anyformer.core.history import Inputs
+from anyformer.core.history import InputHistory
 from anyformer.errors import UserError
 from anyformer.slots import Mixer, Relative
 from anyformer.spec import field
@@ -57,7 +57,7 @@ class ConvolutionModule(nn.Module):
         self.left = spec.reach if causal else spec.reach // 2
         self.conv = nn.Conv1d(width, width * (1 + spec.gated), spec.kernel, dilation=spec.dilation)
 
-    def forward(self, x: Tensor, context: Context, state: Inputs | None, tables: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, x: Tensor, context: Context, state: InputHistory | None, tables: tuple[Tensor, ...]) -> Tensor:
         length = x.shape[1]
         if state is not None:
             x = state.update(x, self.spec.reach + 1 if context.rolling else None)  # (B,S,D)
@@ -72,6 +72,6 @@ class ConvolutionModule(nn.Module):
         y = self.conv(padded).transpose(1, 2)  # (N,T,D) or, with its gate, (N,T,2D)
         return F.glu(y, -1) if self.spec.gated else y
 
-    def state(self, batch: int, limit: int | None) -> Inputs:
+    def state(self, batch: int, limit: int | None) -> InputHistory:
         """The newest inputs, as many as the kernel reaches."""
-        return Inputs(limit=limit)
+        return InputHistory(limit=limit)

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from anyformer.about import About
 from anyformer.core.attend import Scores, attend
 from anyformer.core.context import Context
-from anyformer.core.state import Memory
-from anyformer.core.static_cache import Places
+from anyformer.core.state import CrossKVCache
+from anyformer.core.static_cache import StaticCache
 from anyformer.errors import UserError
 from anyformer.mixers.attention import Prepared
 from anyformer.mixers.heads import Scale, check_heads, head_sizes, scale_of
@@ -42,7 +42,7 @@ class Cross(Mixer):
     dropout: float = 0.0
     """Dropout probability."""
 
-    placed: ClassVar[bool] = True
+    has_static_cache: ClassVar[bool] = True
     takes_added: ClassVar[bool] = True
     looks_at_memory: ClassVar[bool] = True
 
@@ -67,12 +67,12 @@ class CrossModule(nn.Module):
         self.kv = nn.Linear(memory_width, sizes.groups * (sizes.channels + sizes.value_channels), bias=spec.bias)
         self.out = nn.Linear(sizes.heads * sizes.value_channels, width, bias=spec.bias)
 
-    def forward(self, x: Tensor, context: Context, state: Memory | None, tables: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, x: Tensor, context: Context, state: CrossKVCache | None, tables: tuple[Tensor, ...]) -> Tensor:
         q, k, v, scores = self.prepare(x, context, state, tables)
         y = attend(q, k, v, scores, dropout=self.spec.dropout if self.training else 0.0)  # (B,H,T,C')
         return self.out(y.transpose(1, 2).flatten(2))
 
-    def prepare(self, x: Tensor, context: Context, state: Memory | None, tables: tuple[Tensor, ...]) -> Prepared:
+    def prepare(self, x: Tensor, context: Context, state: CrossKVCache | None, tables: tuple[Tensor, ...]) -> Prepared:
         """Queries from here, keys and values from the memory or, once made, from the state."""
         q = (
             self.q(x if context.added is None else x + context.added)
@@ -101,10 +101,10 @@ class CrossModule(nn.Module):
         k, v = kv.split([self.sizes.channels, self.sizes.value_channels], dim=-1)
         return k, v
 
-    def state(self, batch: int, limit: int | None) -> Memory:
+    def state(self, batch: int, limit: int | None) -> CrossKVCache:
         """Room for the keys and values of the memory, filled by the first pass."""
-        return Memory()
+        return CrossKVCache()
 
-    def places(self, rows: int, columns: int, device: torch.device, dtype: torch.dtype) -> Places:
+    def static_cache(self, rows: int, columns: int, device: torch.device, dtype: torch.dtype) -> StaticCache:
         """Room for the keys and values of memories that differ in length."""
-        return Places.empty(rows, columns, self.sizes[1:], device, dtype)
+        return StaticCache.empty(rows, columns, self.sizes[1:], device, dtype)

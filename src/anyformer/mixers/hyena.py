@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from anyformer.about import About
 from anyformer.core.context import Context
 from anyformer.core.document_rows import Lines
-from anyformer.core.history import Inputs
+from anyformer.core.history import InputHistory
 from anyformer.errors import UserError
 from anyformer.mixers.fft import convolve
 from anyformer.mixers.long_filter import LongFilter, ShortFilter
@@ -70,17 +70,17 @@ class Past:
     """What decoding remembers: the last projections, the inputs of every long filter, and its taps."""
 
     def __init__(self, filters: int, limit: int | None) -> None:
-        self.streams = Inputs(limit=limit)
-        self.inputs = [Inputs(limit=limit) for _ in range(filters)]
+        self.streams = InputHistory(limit=limit)
+        self.inputs = [InputHistory(limit=limit) for _ in range(filters)]
         self.taps: Tensor | None = None  # (filters, lags, D), the longest lag first
 
     def select(self, rows: Tensor) -> None:
         for part in (self.streams, *self.inputs):
             part.select(rows)
 
-    def keep(self, length: int) -> None:
+    def truncate(self, length: int) -> None:
         for part in (self.streams, *self.inputs):
-            part.keep(length)
+            part.truncate(length)
 
     def join(self, others: Sequence[Past]) -> None:
         self.streams.join([other.streams for other in others])

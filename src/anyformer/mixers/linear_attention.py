@@ -13,7 +13,7 @@ from anyformer.core.attend import Scores
 from anyformer.core.attention_weights import Weighing
 from anyformer.core.context import Context
 from anyformer.core.document_rows import Lines, goes_on
-from anyformer.core.history import Running
+from anyformer.core.history import RecurrentState
 from anyformer.mixers.attention import Attention, AttentionModule
 from anyformer.mixers.heads import check_heads
 from anyformer.slots import Mixer, Relative
@@ -65,7 +65,7 @@ class LinearAttentionModule(AttentionModule, Weighing):
         super().__init__(Attention(heads=kernel.heads, bias=kernel.bias), width, causal, relative)
         self.kernel = kernel
 
-    def forward(self, x: Tensor, context: Context, state: Running | None, tables: tuple[Tensor, ...]) -> Tensor:  # type: ignore[override]
+    def forward(self, x: Tensor, context: Context, state: RecurrentState | None, tables: tuple[Tensor, ...]) -> Tensor:  # type: ignore[override]
         q, k, v = self.featured(x, context)
         lines = Lines.of(context)
         before = self.begin(x, state)
@@ -86,7 +86,7 @@ class LinearAttentionModule(AttentionModule, Weighing):
         q, k, v = (part.to(exact) for part in self.project(x, context))
         return self.kernel.phi(q), self.kernel.phi(k), v
 
-    def begin(self, x: Tensor, state: Running | None) -> Sums:
+    def begin(self, x: Tensor, state: RecurrentState | None) -> Sums:
         if state is not None and state.now:
             return state.now[0], state.now[1]
         exact, sizes = torch.promote_types(x.dtype, torch.float32), self.sizes
@@ -95,7 +95,14 @@ class LinearAttentionModule(AttentionModule, Weighing):
         return none, torch.zeros(shape, dtype=exact, device=x.device)
 
     def remember(
-        self, state: Running, context: Context, before: Sums, total: Sums, lines: Lines | None, k: Tensor, v: Tensor
+        self,
+        state: RecurrentState,
+        context: Context,
+        before: Sums,
+        total: Sums,
+        lines: Lines | None,
+        k: Tensor,
+        v: Tensor,
     ) -> None:
         """The sums after this pass, or after each of its tokens where going back must be possible."""
         tokens = context.index.shape[1]
@@ -118,7 +125,7 @@ class LinearAttentionModule(AttentionModule, Weighing):
         state.update(steps[-1], tokens, steps)
 
     def weights(
-        self, x: Tensor, context: Context, state: Running | None, tables: tuple[Tensor, ...], rows: slice
+        self, x: Tensor, context: Context, state: RecurrentState | None, tables: tuple[Tensor, ...], rows: slice
     ) -> Tensor:
         q, k, _ = self.featured(x, context)
         scores = Scores.among(
@@ -130,9 +137,9 @@ class LinearAttentionModule(AttentionModule, Weighing):
         kappa = kappa if seen is None else kappa * seen
         return kappa / nonzero(kappa.sum(-1, keepdim=True))
 
-    def state(self, batch: int, limit: int | None) -> Running:  # type: ignore[override]
+    def state(self, batch: int, limit: int | None) -> RecurrentState:  # type: ignore[override]
         """One matrix and one vector a head, however long the text."""
-        return Running()
+        return RecurrentState()
 
 
 def summed(q: Tensor, k: Tensor, v: Tensor, start: Sums, causal: bool) -> tuple[Tensor, Sums]:

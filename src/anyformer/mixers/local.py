@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from anyformer.about import About
 from anyformer.core.attend import Scores, attend
 from anyformer.core.context import Context
-from anyformer.core.state import Keys
+from anyformer.core.state import KVCache
 from anyformer.errors import UserError
 from anyformer.mixers.attention import Attention, AttentionModule
 from anyformer.mixers.heads import check_heads
@@ -68,7 +68,7 @@ class Local(Mixer):
 
 
 class LocalModule(AttentionModule):
-    def forward(self, x: Tensor, context: Context, state: Keys | None, tables: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, x: Tensor, context: Context, state: KVCache | None, tables: tuple[Tensor, ...]) -> Tensor:
         q, k, v, scores = self.prepare(x, context, state, tables)
         dropout = self.spec.dropout if self.training else 0.0
         assert self.spec.window is not None

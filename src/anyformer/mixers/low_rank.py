@@ -12,7 +12,7 @@ from anyformer.core.attend import Scores
 from anyformer.core.context import Context
 from anyformer.core.document_rows import Lines
 from anyformer.core.own_init import Starting, normal
-from anyformer.core.state import Keys
+from anyformer.core.state import KVCache
 from anyformer.errors import UserError
 from anyformer.mixers.attention import Attention, AttentionModule, Prepared
 from anyformer.mixers.heads import check_heads
@@ -62,7 +62,7 @@ class LowRankModule(AttentionModule):
         self.low = low
         self.mix = Mixtures(low.rank, low.longest)
 
-    def prepare(self, x: Tensor, context: Context, state: Keys | None, tables: tuple[Tensor, ...]) -> Prepared:
+    def prepare(self, x: Tensor, context: Context, state: KVCache | None, tables: tuple[Tensor, ...]) -> Prepared:
         """Queries as they are; keys and values mixed over time, each document by itself."""
         length, rank = x.shape[1], self.low.rank
         if length > self.low.longest:

@@ -11,7 +11,7 @@ from anyformer.about import About
 from anyformer.core.attend import Scores, attend, weights_of
 from anyformer.core.attention_weights import Weighing
 from anyformer.core.context import Context
-from anyformer.core.state import Keys
+from anyformer.core.state import KVCache
 from anyformer.mixers.attention import Prepared
 from anyformer.slots import HeadSizes, Mixer, Relative
 
@@ -60,11 +60,11 @@ class PlainModule(Weighing):
         self.spec, self.causal, self.relative = spec, causal, relative
         self.scale = width**-0.5 if spec.score == "scaled" else 1.0
 
-    def forward(self, x: Tensor, context: Context, state: Keys | None, tables: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, x: Tensor, context: Context, state: KVCache | None, tables: tuple[Tensor, ...]) -> Tensor:
         q, k, v, scores = self.prepare(x, context, state, tables)
         return attend(q, k, v, scores)[:, 0]  # (B,T,D)
 
-    def prepare(self, x: Tensor, context: Context, state: Keys | None, tables: tuple[Tensor, ...]) -> Prepared:
+    def prepare(self, x: Tensor, context: Context, state: KVCache | None, tables: tuple[Tensor, ...]) -> Prepared:
         """The tokens themselves as queries, keys and values of one head."""
         token = x if context.added is None else x + context.added
         q = k = self.relative.rotate(token[:, None], tables)  # (B,1,T,D)
@@ -82,11 +82,11 @@ class PlainModule(Weighing):
         return Prepared(q, k, v, scores)
 
     def weights(
-        self, x: Tensor, context: Context, state: Keys | None, tables: tuple[Tensor, ...], rows: slice
+        self, x: Tensor, context: Context, state: KVCache | None, tables: tuple[Tensor, ...], rows: slice
     ) -> Tensor:
         p = self.prepare(x, context, state, tables)
         return weights_of(p.q, p.k, p.scores, rows)
 
-    def state(self, batch: int, limit: int | None) -> Keys:
+    def state(self, batch: int, limit: int | None) -> KVCache:
         """The tokens seen so far."""
-        return Keys(limit=limit)
+        return KVCache(limit=limit)

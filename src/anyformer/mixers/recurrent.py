@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from anyformer.about import About
 from anyformer.core.context import Context
 from anyformer.core.document_rows import Lines
-from anyformer.core.history import Running
+from anyformer.core.history import RecurrentState
 from anyformer.errors import UserError
 from anyformer.mixers.cells import Cell, Held, Kind, Uncompiled, Walk, pieces
 from anyformer.slots import Mixer, Relative
@@ -63,7 +63,7 @@ class RecurrentModule(Uncompiled):
         self.back = Cell(spec.cell, width, hidden) if directions == 2 else None
         self.out = None if directions * hidden == width else nn.Linear(directions * hidden, width)
 
-    def mix(self, x: Tensor, context: Context, state: Running | None) -> Tensor:
+    def mix(self, x: Tensor, context: Context, state: RecurrentState | None) -> Tensor:
         lines = Lines.of(context)
         if state is None:
             y = self.read(x, None) if lines is None else lines.together(self.read(lines.apart(x), lines.lengths))
@@ -89,7 +89,7 @@ class RecurrentModule(Uncompiled):
             parts.append(y)
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
-    def step_by_step(self, x: Tensor, context: Context, state: Running) -> Tensor:
+    def step_by_step(self, x: Tensor, context: Context, state: RecurrentState) -> Tensor:
         """Decoding where rows differ in padding or documents, or where every token's state must be kept."""
         fresh = self.forth.nothing(x)
         walk, steps = Walk(context, fresh, state.now if state.length else fresh), list[Held]()
@@ -101,9 +101,9 @@ class RecurrentModule(Uncompiled):
         state.update(walk.held, x.shape[1], None if context.rolling else steps)
         return torch.stack(answers, 1).to(x.dtype)
 
-    def state(self, batch: int, limit: int | None) -> Running:
+    def state(self, batch: int, limit: int | None) -> RecurrentState:
         """What the cell remembers, whatever the length of the text."""
-        return Running()
+        return RecurrentState()
 
 
 def turned(x: Tensor, lengths: Tensor | None) -> Tensor:

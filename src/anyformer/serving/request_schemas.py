@@ -65,7 +65,7 @@ class StreamOptions(Strict):
     include_usage: bool = False
 
 
-class Writing(Strict):
+class GenerationRequest(Strict):
     """What completions and chat have in common."""
 
     model: Name | None = None
@@ -86,7 +86,7 @@ class Writing(Strict):
     timeout: Seconds | None = None
 
 
-class CompletionRequest(Writing):
+class CompletionRequest(GenerationRequest):
     """`POST /v1/completions`."""
 
     prompt: Prompt
@@ -152,7 +152,7 @@ class RegexText(Strict):
 Format = Annotated[FreeText | AnyJson | SchemaJson | RegexText, Field(discriminator="type")]
 
 
-class ChatRequest(Writing):
+class ChatRequest(GenerationRequest):
     """`POST /v1/chat/completions`."""
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=1024, fail_fast=True)]
@@ -187,11 +187,11 @@ class PredictRequest(Strict):
 
 
 def read(kind: type[Model], body: bytes) -> Model:
-    """A request from the bytes of its body; a `Refusal` names the field that is wrong."""
-    from anyformer.serving.error_responses import Refusal, wrong_field
+    """A request from the bytes of its body; a `HTTPError` names the field that is wrong."""
+    from anyformer.serving.error_responses import HTTPError, wrong_field
 
     if parts_of(body) > PARTS:
-        raise Refusal(400, "the body is made of too many parts; send fewer at once", code="too_many_parts")
+        raise HTTPError(400, "the body is made of too many parts; send fewer at once", code="too_many_parts")
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""What is served: a model, its name, its context, and how its texts are read and its conversations written."""
+"""What is served: a model, its name, its context, its detokenizer and its chat template."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from anyformer.generation import Generation
 from anyformer.generation.guide import Guide
 from anyformer.heads import LM
 from anyformer.inference.predictor import Predictor, changed
-from anyformer.serving.chat_template import ChatForm, PlainForm
-from anyformer.serving.detokenizer import Reader
-from anyformer.serving.error_responses import Refusal
+from anyformer.serving.chat_template import ChatTemplate, PlainTemplate
+from anyformer.serving.detokenizer import Detokenizer
+from anyformer.serving.error_responses import HTTPError
 from anyformer.serving.predict_rows import takes
 
 # Of a folder's decoding settings those that make sense for one text, token by token.
@@ -27,29 +27,29 @@ KEPT = (
 
 
 @dataclass
-class Served:
+class ServedModel:
     """One model with a name."""
 
     predictor: Predictor
     name: str
-    limit: int | None = None  # tokens of a text with its prompt; None where the model writes none
-    chat: ChatForm = field(default_factory=PlainForm)
+    limit: int | None = None  # tokens of the context; None where the model generates no text
+    chat: ChatTemplate = field(default_factory=PlainTemplate)
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property
-    def writes(self) -> bool:
-        """Whether texts can be asked for."""
+    def generates(self) -> bool:
+        """Whether it generates text."""
         return self.limit is not None
 
     @property
-    def pair(self) -> bool:
+    def is_seq2seq(self) -> bool:
         """Whether it is an encoder-decoder: prompts are read by the encoder."""
         return isinstance(self.predictor.spec, Seq2Seq)
 
     @cached_property
-    def reader(self) -> Reader:
-        """How new tokens are read."""
-        return Reader(self.predictor.words().target)
+    def reader(self) -> Detokenizer:
+        """What turns new tokens into text."""
+        return Detokenizer(self.predictor.words().target)
 
     @cached_property
     def longest_token(self) -> int:
@@ -58,8 +58,8 @@ class Served:
 
     @property
     def source_limit(self) -> int | None:
-        """Tokens a prompt may have, before anything is written."""
-        return self.predictor.spec.encoder.embed.limit if self.pair else self.limit
+        """Tokens a prompt may have, before anything is generated."""
+        return self.predictor.spec.encoder.embed.limit if self.is_seq2seq else self.limit
 
     @cached_property
     def settings(self) -> Generation:
@@ -74,11 +74,11 @@ class Served:
     @cached_property
     def vocabulary(self) -> int:
         """How many ids the model knows."""
-        spec = self.predictor.spec.decoder if self.pair else self.predictor.spec
+        spec = self.predictor.spec.decoder if self.is_seq2seq else self.predictor.spec
         return spec.embed.vocabulary[0]
 
-    def start(self) -> list[int]:
-        """What an encoder-decoder's text begins with."""
+    def start_tokens(self) -> list[int]:
+        """What an encoder-decoder's output begins with."""
         settings = self.predictor.defaults
         first = (
             settings.decoder_start_token_id if settings.decoder_start_token_id is not None else settings.bos_token_id
@@ -92,34 +92,34 @@ class Served:
     def check_name(self, asked: str | None) -> None:
         """Only this model is here."""
         if asked is not None and asked != self.name:
-            raise Refusal(404, f"the model {asked[:80]!r} is not here; this server has {self.name!r}", param="model",
+            raise HTTPError(404, f"the model {asked[:80]!r} is not here; this server has {self.name!r}", param="model",
                           code="model_not_found")  # fmt: skip
 
-    def check_writes(self) -> None:
-        """Whether texts can be asked for, else a refusal."""
-        if not self.writes:
-            raise Refusal(400, "this model writes no text; ask /v1/predict or /v1/embeddings", code="unsupported")
+    def check_generates(self) -> None:
+        """Whether it generates text, else an error response."""
+        if not self.generates:
+            raise HTTPError(400, "this model writes no text; ask /v1/predict or /v1/embeddings", code="unsupported")
 
     def card(self) -> dict[str, Any]:
         """The entry of /v1/models."""
         facts: dict[str, Any] = {"id": self.name, "object": "model", "created": self.created, "owned_by": "anyformer"}
-        facts["writes"] = self.writes
+        facts["writes"] = self.generates
         facts["context"] = self.limit
-        facts["chat_template"] = self.chat.name if self.writes else None
+        facts["chat_template"] = self.chat.name if self.generates else None
         facts["takes"] = takes(self.predictor)
         facts["parameters"] = sum(p.numel() for p in self.predictor.model.parameters())
         return facts
 
-    def guide(self, kind: str, rule: Any) -> Guide:
-        """A fresh guide for one text."""
+    def make_guide(self, kind: str, rule: Any) -> Guide:
+        """A fresh guide for one sequence."""
         from anyformer.generation.grammar import json_guide, regex_guide
 
         words, ends = self.predictor.words().target, self.settings.ends
         return regex_guide(words, rule, ends) if kind == "regex" else json_guide(words, rule, ends)
 
 
-def can_write(predictor: Predictor) -> bool:
-    """Whether a model has rows: a head that scores words, and a stack that looks back only."""
+def can_generate(predictor: Predictor) -> bool:
+    """Whether a model generates text: a language-model head, and a causal stack."""
     spec = predictor.spec
     if not isinstance(spec, Model | Seq2Seq) or not isinstance(spec.head, LM):
         return False
@@ -127,11 +127,11 @@ def can_write(predictor: Predictor) -> bool:
     return decoder.stack.causal and decoder.embed.vocabulary is not None
 
 
-def with_choices(settings: Generation, given: dict[str, Any]) -> Generation:
+def override_settings(settings: Generation, given: dict[str, Any]) -> Generation:
     """The folder's settings with a request's on top; what is None there is left as it is."""
-    named = {name: value for name, value in given.items() if value is not None}
-    if named.get("top_k") == 0:
-        named["top_k"] = None
-    if named.get("temperature") == 0:
-        named["do_sample"] = False
-    return replace(settings, **named)
+    token_name = {name: value for name, value in given.items() if value is not None}
+    if token_name.get("top_k") == 0:
+        token_name["top_k"] = None
+    if token_name.get("temperature") == 0:
+        token_name["do_sample"] = False
+    return replace(settings, **token_name)

@@ -1,8 +1,8 @@
-"""Answers that are written while somebody waits: as a stream of events, or whole at the end.
+"""Responses that are generated while the client waits: as a stream of events, or whole at the end.
 
-A client that goes is noticed at once, in the queue as in the middle of a text, and its jobs are cancelled. One that
-reads too slowly holds up nobody: what waits for it is bounded, its texts are not written on until it has read that,
-and if it reads nothing for long it is let go.
+A client that disconnects is noticed at once, in the queue as in the middle of a text, and its sequences are cancelled.
+One that reads too slowly holds up nobody: what waits for it is bounded, its sequences are paused until it has read
+that, and if it reads nothing for long it is disconnected.
 """
 
 from __future__ import annotations
@@ -18,61 +18,68 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from anyformer.engine.engine import Engine
-from anyformer.engine.jobs import Event
-from anyformer.serving.error_responses import Refusal, from_error
+from anyformer.engine.sequence import Event
+from anyformer.engine.sequence import Sequence as EngineSequence
+from anyformer.serving.choices import ResponseChoice, TokenLogprob
+from anyformer.serving.error_responses import HTTPError, to_http_error
 from anyformer.serving.limits import Limits
 from anyformer.serving.mailbox import Box, Mailbox
-from anyformer.serving.orders import Order
-from anyformer.serving.written import Entry, Written
+from anyformer.serving.sequences import PendingResponse
 
 MANY = 128  # tokens with log-probabilities, from which on they are written beside the event loop
-PART = 65_536  # bytes of an answer handed to the network at once
+PART = 65_536  # bytes of a response handed to the network at once
 SSE = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 DONE = b"data: [DONE]\n\n"
 Result = TypeVar("Result")
 
 
-class Shape(Protocol):
-    """How the texts of a request are told: completions and chat differ in this alone."""
+class EventFormat(Protocol):
+    """How the choices of a response are sent: completions and chat differ in this alone."""
 
-    def first(self, text: Written) -> str | None:
+    def first(self, choice: ResponseChoice) -> str | None:
         """The event that opens a choice, if there is one."""
 
-    def chunk(self, text: Written, piece: str, entries: Sequence[Entry], reason: str | None) -> str:
+    def chunk(self, choice: ResponseChoice, piece: str, entries: Sequence[TokenLogprob], reason: str | None) -> str:
         """The event of a piece, as JSON."""
 
     def last(self, usage: dict[str, int]) -> str | None:
         """The event with the usage, if it was asked for."""
 
-    def whole(self, texts: Iterable[tuple[Written, str, list[Entry]]], usage: dict[str, int]) -> str:
-        """The answer at the end, as JSON."""
+    def whole(self, choices: Iterable[tuple[ResponseChoice, str, list[TokenLogprob]]], usage: dict[str, int]) -> str:
+        """The whole response, as JSON."""
 
 
-class Gone(Exception):
-    """The client has left, or reads nothing."""
+class ClientGone(Exception):
+    """The client has disconnected, or reads nothing."""
 
 
-class Answer(Response):
-    """The answer to one order; a response of its own kind, since it reads what the client does while it writes."""
+class GenerationResponse(Response):
+    """Submits the sequences of a request; a response of its own kind, as it watches the client while it sends."""
 
     def __init__(
-        self, order: Order, shape: Shape, stream: bool, engine: Engine, mailbox: Mailbox, limits: Limits
+        self,
+        pending: PendingResponse,
+        form: EventFormat,
+        stream: bool,
+        engine: Engine,
+        mailbox: Mailbox,
+        limits: Limits,
     ) -> None:
-        self.order, self.shape, self.stream, self.engine, self.limits = order, shape, stream, engine, limits
-        self.box = Box(mailbox, limits.ahead * len(order.jobs) if stream else None, self.behind)
+        self.pending, self.form, self.stream, self.engine, self.limits = pending, form, stream, engine, limits
+        self.box = Box(mailbox, limits.ahead * len(pending.sequences) if stream else None, self.set_paused)
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand the jobs over, tell what comes, and leave nothing running."""
+        """Submit the sequences, send what comes, and leave nothing running."""
         watch: asyncio.Task[None] | None = None
         try:
             self.submit()
             watch = asyncio.create_task(self.watch(receive))
-            await (self.streamed(send) if self.stream else self.gathered(send))
-        except Gone:
+            await (self.send_stream(send) if self.stream else self.send_whole(send))
+        except ClientGone:
             pass
-        except Refusal as refusal:
-            await refusal.response()(scope, receive, send)
+        except HTTPError as error:
+            await error.response()(scope, receive, send)
         finally:
             self.cancel()
             if watch is not None:
@@ -81,27 +88,30 @@ class Answer(Response):
                     await watch
 
     def submit(self) -> None:
-        """All jobs, or none."""
-        for text, job in zip(self.order.texts, self.order.jobs, strict=True):
-            job.tell = teller(self.box, text)
+        """All sequences, or none."""
+        for choice, sequence in zip(self.pending.choices, self.pending.sequences, strict=True):
+            sequence.on_event = post_events(self.box, choice)
             try:
-                self.engine.submit(job)
+                self.engine.submit(sequence)
             except Exception as error:
-                raise from_error(error) from None
+                raise to_http_error(error) from None
 
     def cancel(self) -> None:
         """Ask for nothing more."""
-        for job in self.order.jobs:
-            if job.phase != "over" and not job.cancelled:
-                self.engine.cancel(job)
+        for sequence in self.pending.sequences:
+            self.cancel_sequence(sequence)
 
-    def behind(self, behind: bool) -> None:
-        """The client does not take what was written, or has taken it."""
-        if not behind:
-            self.engine.resume(self.order.jobs)
+    def cancel_sequence(self, sequence: EngineSequence) -> None:
+        if sequence.status != "finished" and not sequence.cancelled:
+            self.engine.cancel(sequence)
+
+    def set_paused(self, paused: bool) -> None:
+        """The client does not take what was generated, or has taken it."""
+        if not paused:
+            self.engine.resume(self.pending.sequences)
             return
-        for job in self.order.jobs:
-            job.held = True
+        for sequence in self.pending.sequences:
+            sequence.paused = True
 
     async def watch(self, receive: Receive) -> None:
         """Wait for the client to go."""
@@ -110,32 +120,32 @@ class Answer(Response):
         self.cancel()
         self.box.leave()
 
-    async def events(self) -> Iterator[Written]:
-        """Take what has come; the texts it is about."""
+    async def receive_events(self) -> Iterator[ResponseChoice]:
+        """Take what has come; the choices it is about."""
         items = await self.box.take()
         if self.box.gone:
-            raise Gone
-        touched: dict[int, Written] = {}
-        for text, event in items:
-            text.take(event)
-            touched[text.index] = text
+            raise ClientGone
+        touched: dict[int, ResponseChoice] = {}
+        for choice, event in items:
+            choice.receive(event)
+            touched[choice.index] = choice
         return iter(touched.values())
 
     # ------------------------------------------------------------ whole
 
-    async def gathered(self, send: Send) -> None:
-        """Wait for all texts, then tell them at once."""
-        texts = self.order.texts
-        while not all(text.over for text in texts):
-            for text in await self.events():
-                if text.error is not None:
-                    raise text.error
+    async def send_whole(self, send: Send) -> None:
+        """Wait for all choices, then send them at once."""
+        choices = self.pending.choices
+        while not all(choice.finished for choice in choices):
+            for choice in await self.receive_events():
+                if choice.error is not None:
+                    raise choice.error
 
         def write() -> bytes:
-            found = [(text, *text.new()) for text in texts]
-            return self.shape.whole(found, self.order.usage).encode()
+            found = [(choice, *choice.take_new()) for choice in choices]
+            return self.form.whole(found, self.pending.usage).encode()
 
-        body = await beside(write, sum(text.waiting for text in texts))
+        body = await run_beside(write, sum(choice.waiting for choice in choices))
         length = str(len(body)).encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", length)]
         await self.send(send, {"type": "http.response.start", "status": 200, "headers": headers})
@@ -145,44 +155,44 @@ class Answer(Response):
 
     # ------------------------------------------------------------ piece by piece
 
-    async def streamed(self, send: Send) -> None:
-        """Tell pieces as they come. The first event decides the status: before it, an error is a plain refusal."""
-        left = len(self.order.texts)
+    async def send_stream(self, send: Send) -> None:
+        """Send pieces as they come. The first event decides the status: before it, an error is a plain response."""
+        left = len(self.pending.choices)
         begun: set[int] = set()
         started = False
         while left:
             lines: list[str] = []
-            for text in await self.events():
-                if text.told:
+            for choice in await self.receive_events():
+                if choice.end_sent:
                     continue
-                if text.error is not None:
+                if choice.error is not None:
                     if not started:
-                        raise text.error
-                    lines.append(json.dumps(text.error.body))
-                    await self.tell(send, lines, end=True)
+                        raise choice.error
+                    lines.append(json.dumps(choice.error.body))
+                    await self.send_events(send, lines, end=True)
                     return
-                waiting = text.waiting
-                piece, entries = await beside(text.new, waiting)
-                if text.index not in begun and (first := self.shape.first(text)) is not None:
+                waiting = choice.waiting
+                piece, entries = await run_beside(choice.take_new, waiting)
+                if choice.index not in begun and (first := self.form.first(choice)) is not None:
                     lines.append(first)
-                begun.add(text.index)
-                if text.until.found and text.job is not None and text.job.phase != "over":
-                    self.engine.cancel(text.job)
-                if piece or entries or text.over:
-                    chunk = partial(self.shape.chunk, text, piece, entries, text.reason)
-                    lines.append(await beside(chunk, waiting))
-                text.told = text.over
-                left -= text.over
+                begun.add(choice.index)
+                if choice.until.found:
+                    self.cancel_sequence(self.pending.sequences[choice.index])
+                if piece or entries or choice.finished:
+                    chunk = partial(self.form.chunk, choice, piece, entries, choice.reason)
+                    lines.append(await run_beside(chunk, waiting))
+                choice.end_sent = choice.finished
+                left -= choice.finished
             if not started:
                 await self.send(send, {"type": "http.response.start", "status": 200, "headers": SSE})
                 started = True
             if lines and left:
-                await self.tell(send, lines)
-        if (last := self.shape.last(self.order.usage)) is not None:
+                await self.send_events(send, lines)
+        if (last := self.form.last(self.pending.usage)) is not None:
             lines.append(last)
-        await self.tell(send, lines, end=True, done=True)
+        await self.send_events(send, lines, end=True, done=True)
 
-    async def tell(self, send: Send, lines: list[str], end: bool = False, done: bool = False) -> None:
+    async def send_events(self, send: Send, lines: list[str], end: bool = False, done: bool = False) -> None:
         """Events as one write."""
         body = "".join(f"data: {line}\n\n" for line in lines).encode() + (DONE if done else b"")
         await self.send(send, {"type": "http.response.body", "body": body, "more_body": not end})
@@ -191,14 +201,14 @@ class Answer(Response):
         """Write to the client; one that reads nothing is waited for until its connection is cut (connection.py)."""
         await send(message)
         if self.box.gone:
-            raise Gone
+            raise ClientGone
 
 
-async def beside(work: Callable[[], Result], tokens: int) -> Result:
+async def run_beside(work: Callable[[], Result], tokens: int) -> Result:
     """Do some work, beside the event loop where it is about many tokens."""
     return await asyncio.to_thread(work) if tokens > MANY else work()
 
 
-def teller(box: Box, text: Written) -> Callable[[Event], None]:
-    """What the engine calls for one job."""
-    return lambda event: box.post((text, event))
+def post_events(box: Box, choice: ResponseChoice) -> Callable[[Event], None]:
+    """What the engine calls for one sequence."""
+    return lambda event: box.post((choice, event))

@@ -49,7 +49,7 @@ def decide(frame: Frame, settings: Data, *, task: RowTask | None = None, origin:
         first = dropped[0][0] if dropped else "NAME"
         raise UserError("no column to learn from is left", where=name_of(frame), fix=f"choose with --inputs {first}",
                         details=details)  # fmt: skip
-    reason = task.origin_reason if task.origin == origin else match.why
+    reason = (task.origin_reason if task.origin == origin else "") or match.why
     why = "; ".join(part for part in (why, reason) if part)
     return Decision(task, target, tuple(rest), why, match.form, tuple(dropped))
 

@@ -35,7 +35,7 @@ from anyformer.evaluation.metrics import text_metrics
 from anyformer.evaluation.text_scores import NO_BLEU, bleu_available, bleu_chrf, row_scores, several
 from anyformer.evaluation.translation_table import word_by_word, word_table
 from anyformer.generation import Generation, generate
-from anyformer.generation.prompts import decoder_of, room
+from anyformer.generation.prompts import decoder_of, max_positions
 from anyformer.heads import LM
 from anyformer.objectives import Objective
 from anyformer.objectives import Translate as TranslationLoss
@@ -280,7 +280,7 @@ def beam_search(objective: Objective, preprocess: Preprocess, tokenizer: Tokeniz
     beams, penalty = (
         (objective.num_beams, objective.length_penalty) if isinstance(objective, TranslationLoss) else (1, 1.0)
     )
-    longest, (places, _) = preprocess.length or 256, room(decoder_of(spec))
+    longest, (places, _) = preprocess.length or 256, max_positions(decoder_of(spec))
     if places is not None:
         longest = min(longest, places - 1)  # the start token has a position too
     return Generation(

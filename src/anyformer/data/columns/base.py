@@ -187,9 +187,7 @@ class FileColumn(Column, slot=True):
         return ""
 
     @classmethod
-    def decode(
-        cls, frame: Frame, name: str, settings: Data, arrays: Arrays, *, given: Given, say: Say
-    ) -> Decoded:  # fmt: skip
+    def decode(cls, frame: Frame, name: str, settings: Data, arrays: Arrays, *, given: Given, say: Say) -> Decoded:
         """Decode the file of every row into the arrays."""
         raise NotImplementedError
 
@@ -199,11 +197,12 @@ class FileColumn(Column, slot=True):
 
     def parse_cells(self, cells: pa.ChunkedArray, *, known: bool = False) -> ParsedCells:
         import pyarrow as pa
+        import pyarrow.compute as pc
 
         kind = cells.type
         if not (is_words(kind) or pa.types.is_binary(kind)):
             return super().parse_cells(cells, known=known)
-        return pa.compute.if_else(pa.array(absent(cells)), pa.scalar(None, kind), cells.combine_chunks()), {}
+        return pc.if_else(pa.array(absent(cells)), pa.scalar(None, kind), cells.combine_chunks()), {}
 
     def is_missing(self, value: Any) -> bool:
         return is_none(value) or (isinstance(value, str | bytes) and not value)

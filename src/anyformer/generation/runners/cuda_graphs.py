@@ -1,25 +1,32 @@
-"""Steps that the device repeats by itself: recorded once as a CUDA graph, then only told "again".
+"""CUDA graphs: a decode step is recorded once, then replayed.
 
 Everything a step reads and changes is a tensor that stays where it is, its own number included, so the host neither
-prepares a step nor waits for one; from time to time it looks, a little late, whether all texts have ended. On other
-devices the same code calls the step plainly.
+prepares a step nor waits for one; from time to time it looks, a little late, whether all sequences have finished. On
+other devices the same code calls the step plainly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from anyformer.core.state import LayerState
+from anyformer.core.static_cache import StaticCache, StaticState
+from anyformer.generation.runners.eager import compute_logits, hidden_states
+
+log = logging.getLogger("anyformer")
 
 WARM = 3  # calls before recording: kernels are compiled, tuned and given their workspaces
 EVERY = 16  # steps between two looks
 
 
 @dataclass(frozen=True)
-class Replay:
+class CapturedStep:
     """A recorded step, which reads and writes memory of its own."""
 
     graph: torch.cuda.CUDAGraph
@@ -30,7 +37,7 @@ class Replay:
         self.graph.replay()
 
 
-def captured(step: Callable[[], object], *changed: Tensor, warm: int = WARM) -> Callable[[], object]:
+def capture_step(step: Callable[[], object], *changed: Tensor, warm: int = WARM) -> Callable[[], object]:
     """`step` as one graph; what it changes and somebody counts on afterwards is `changed`, and is put back.
 
     The step must not ask the host for anything (no sizes from values, no `.item()`).
@@ -56,102 +63,142 @@ def captured(step: Callable[[], object], *changed: Tensor, warm: int = WARM) -> 
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         step()
     put_back()
-    return Replay(graph, step)
+    return CapturedStep(graph, step)
 
 
-class Glance:
-    """A small tensor of the device as it was when last asked for: asking does not wait, reading waits for the asked."""
+class AsyncCopy:
+    """A small tensor of the device, copied to the host without waiting; reading it waits for the newest copy."""
 
     def __init__(self, watched: Tensor) -> None:
-        self.watched, self.asked = watched, False
+        self.watched, self.requested = watched, False
         self.event = torch.cuda.Event() if watched.is_cuda else None
         self.host = torch.empty_like(watched, device="cpu", pin_memory=watched.is_cuda)
 
-    def ask(self) -> None:
+    def request(self) -> None:
         """Copy it behind whatever the device has been told to do so far."""
-        self.asked = True
+        self.requested = True
         self.host.copy_(self.watched, non_blocking=True)
         if self.event is not None:
             self.event.record(torch.cuda.current_stream(self.watched.device))
 
     def read(self) -> Tensor:
-        """What was asked for last."""
+        """What was requested last."""
         if self.event is not None:
             self.event.synchronize()
         return self.host
 
 
-def repeat(step: Callable[[], object], most: int, over: Tensor | None, every: int = EVERY) -> int:
-    """Call `step` up to `most` times, and soon after `over` (a bool tensor) is all true no more; how often it was.
+def run_steps(step: Callable[[], object], most: int, finished: Tensor | None, every: int = EVERY) -> int:
+    """Call `step` up to `most` times, until soon after `finished` (a bool tensor) is all true; how often it was.
 
-    On a GPU the look at `over` is one of `every` steps ago, so that the device always has steps ahead of it; steps
+    On a GPU what is seen of `finished` is `every` steps old, so that the device always has steps ahead of it; steps
     after the end must do no harm.
     """
-    if over is None:
+    if finished is None:
         for _ in range(most):
             step()
         return most
-    glance, every = Glance(over), every if over.is_cuda else 1
-    made = 0
-    while made < most:
-        for _ in range(min(every, most - made)):
+    seen, every = AsyncCopy(finished), every if finished.is_cuda else 1
+    count = 0
+    while count < most:
+        for _ in range(min(every, most - count)):
             step()
-            made += 1
-        if over.is_cuda and glance.asked and bool(glance.read().all()):
+            count += 1
+        if finished.is_cuda and seen.requested and bool(seen.read().all()):
             break
-        glance.ask()
-        if not over.is_cuda and bool(glance.read().all()):
+        seen.request()
+        if not finished.is_cuda and bool(seen.read().all()):
             break
-    return made
+    return count
 
 
-class Texts(NamedTuple):
-    """Texts being written on the device, by steps that change these tensors in place."""
+class DeviceOutputs(NamedTuple):
+    """What sequences generate on the device, by steps that change these tensors in place."""
 
-    tokens: Tensor  # (B,) chosen last, to be read next
-    places: Tensor  # (B,1) where they will stand
-    number: Tensor  # () tokens written so far
-    written: Tensor  # (B,N) what was chosen, padding behind the end
+    tokens: Tensor  # (B,) sampled last, to be run next
+    positions: Tensor  # (B,1) of those
+    steps: Tensor  # () tokens generated so far
+    generated: Tensor  # (B,N) padding behind the end
     logprobs: Tensor  # (B,N)
-    over: Tensor  # (B,) whether a text has ended
+    finished: Tensor  # (B,)
 
     @classmethod
-    def start(cls, first: Tensor, places: Tensor, most: int, padding: int, dtype: torch.dtype = torch.float32) -> Texts:
-        """Nothing written yet; `first` (B,) are the last tokens of the prompts and `places` (B,) where they stand."""
+    def start(
+        cls, first: Tensor, positions: Tensor, most: int, padding: int, dtype: torch.dtype = torch.float32
+    ) -> DeviceOutputs:
+        """Nothing generated yet; `first` (B,) are the last tokens of the prompts, at `positions` (B,)."""
         batch, device = first.shape[0], first.device
         return cls(
-            tokens=first.clone(), places=places[:, None].clone(),
-            number=torch.zeros((), dtype=torch.long, device=device),
-            written=torch.full((batch, most), padding, device=device),
+            tokens=first.clone(), positions=positions[:, None].clone(),
+            steps=torch.zeros((), dtype=torch.long, device=device),
+            generated=torch.full((batch, most), padding, device=device),
             logprobs=torch.zeros(batch, most, device=device, dtype=dtype),
-            over=torch.zeros(batch, dtype=torch.bool, device=device),
+            finished=torch.zeros(batch, dtype=torch.bool, device=device),
         )  # fmt: skip
 
-    def restart(self, first: Tensor, places: Tensor, padding: int) -> None:
-        """The same tensors, for other texts."""
-        for held, new in ((self.tokens, first), (self.places, places[:, None])):
+    def restart(self, first: Tensor, positions: Tensor, padding: int) -> None:
+        """The same tensors, for other prompts."""
+        for held, new in ((self.tokens, first), (self.positions, positions[:, None])):
             held.copy_(new)
-        self.written.fill_(padding)
-        for held in (self.number, self.logprobs, self.over):
+        self.generated.fill_(padding)
+        for held in (self.steps, self.logprobs, self.finished):
             held.zero_()
 
-    def note(self, chosen: Tensor, logprobs: Tensor, ends: Tensor, padding: int) -> None:
-        """One token more of every row; a row that has ended stays where it is and reads token 0, unseen by anybody."""
-        at = self.number[None]
-        self.written.index_copy_(1, at, torch.where(self.over, padding, chosen)[:, None])
-        self.logprobs.index_copy_(1, at, torch.where(self.over, 0.0, logprobs)[:, None])
-        self.places.add_((~self.over)[:, None])
-        self.tokens.copy_(torch.where(self.over, 0, chosen))
-        self.over.logical_or_((chosen[:, None] == ends[None, :]).any(1))
-        self.number.add_(1)
+    def append(self, sampled: Tensor, logprobs: Tensor, ends: Tensor, padding: int) -> None:
+        """One more token of every row; a finished row stays where it is and runs token 0, which nobody sees."""
+        at = self.steps[None]
+        self.generated.index_copy_(1, at, torch.where(self.finished, padding, sampled)[:, None])
+        self.logprobs.index_copy_(1, at, torch.where(self.finished, 0.0, logprobs)[:, None])
+        self.positions.add_((~self.finished)[:, None])
+        self.tokens.copy_(torch.where(self.finished, 0, sampled))
+        self.finished.logical_or_((sampled[:, None] == ends[None, :]).any(1))
+        self.steps.add_(1)
 
 
-def first_largest(scores: Tensor, parts: int = 64, wide: int = 4096) -> Tensor:
+class RecordedStep:
+    """One more token in each of the first `rows` slots of a static cache; its inputs are tensors that stay."""
+
+    def __init__(self, model: Any, layers: Sequence[LayerState], columns: Tensor, rows: int) -> None:
+        self.tokens, self.positions, self.at = (
+            torch.zeros(rows, 1, dtype=torch.long, device=columns.device) for _ in range(3)
+        )
+        self.logits = torch.empty(0)  # (rows,V), until the next step
+        caches = [layer.mixer for layer in layers]
+        for cache in caches:
+            assert isinstance(cache, StaticCache)
+            cache.at, cache.rows = self.at, torch.arange(rows, device=columns.device)[:, None]
+
+        def step() -> None:
+            # The layers' states are made anew: a pass may note things in them.
+            state = StaticState(
+                [LayerState(cache) for cache in caches], rows, new_positions=self.positions, columns=columns
+            )
+            self.logits = compute_logits(model, hidden_states(model, self.tokens, None, state))[:, 0]
+
+        self.step: Callable[[], object] = step
+        self.captured = False
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        """Logits (rows,V) after tokens (rows,); `positions` and `at` say where these are."""
+        self.tokens[:, 0] = tokens
+        if not self.captured:
+            self.captured = True
+            try:
+                self.step = capture_step(self.step, self.tokens)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:  # it asks the host for something
+                log.warning("decoding steps are not recorded: %s", " ".join(str(error).split())[:200])
+        self.step()
+        return self.logits
+
+
+def argmax_in_parts(logits: Tensor, parts: int = 64, wide: int = 4096) -> Tensor:
     """`argmax` over the last axis, the lowest of equals: in two rounds, as one block of a GPU alone would be slow."""
-    if scores.shape[-1] < wide:
-        return scores.argmax(-1)
-    size = -(-scores.shape[-1] // parts)
-    padded = torch.nn.functional.pad(scores, (0, parts * size - scores.shape[-1]), value=-torch.inf)
+    if logits.shape[-1] < wide:
+        return logits.argmax(-1)
+    size = -(-logits.shape[-1] // parts)
+    padded = torch.nn.functional.pad(logits, (0, parts * size - logits.shape[-1]), value=-torch.inf)
     split = padded.unflatten(-1, (parts, size))
     part = split.amax(-1).argmax(-1, keepdim=True)  # (B,1) the first part that holds the largest
     within = split.argmax(-1).gather(-1, part)

@@ -1,105 +1,61 @@
-"""A model in the act of writing: it holds the decoding state and gives the scores of the next token."""
+"""The plain forward pass of a decoder or encoder-decoder, in two halves: hidden states, then logits of some of them."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from anyformer.core.model import Seq2Seq
 from anyformer.core.state import State
 
 
-class Running(Protocol):
-    """What choosing tokens needs from a model."""
+@dataclass(frozen=True, eq=False)
+class EncoderOutput:
+    """What cross-attention looks at: hidden states (B,S,D) of sources, and which of them are no padding (B,S)."""
 
-    def start(self, tokens: Tensor, real: Tensor | None) -> Tensor:
-        """Read the prompts (B,T), padding on the left; scores of the next token, (B,V)."""
-
-    def step(self, tokens: Tensor) -> Tensor:
-        """One more token a row, (B,); scores of the next, (B,V)."""
-
-    def repeat(self, copies: int) -> None:
-        """Each row that many times, next to each other."""
-
-    def reorder(self, rows: Tensor) -> None:
-        """Rows change places with rows of the same prompt."""
+    hidden: Tensor
+    mask: Tensor | None = None
 
 
-class RunningModel:
-    """A decoder; with the encoder's output, the decoder of an encoder-decoder."""
-
-    def __init__(self, model: Any, state: State, chunk: int | None = None) -> None:
-        self.model, self.state, self.chunk = model, state, chunk
-
-    def start(self, tokens: Tensor, real: Tensor | None) -> Tensor:
-        size = self.chunk or tokens.shape[1]
-        for at in range(0, tokens.shape[1], size):
-            piece = slice(at, at + size)
-            hidden = self.read(tokens[:, piece], None if real is None else real[:, piece])
-        return self.scores(hidden)
-
-    def step(self, tokens: Tensor) -> Tensor:
-        return self.scores(self.read(tokens[:, None], None))
-
-    def read(self, tokens: Tensor, real: Tensor | None) -> Tensor:
-        """Hidden states (B,T,D) of the next tokens; scores are made of the last one only, a prompt's would be large."""
-        return hidden_states(self.model, tokens, real, self.state)
-
-    def scores(self, hidden: Tensor) -> Tensor:
-        return logits_of(self.model, hidden[:, -1:])[:, 0]
-
-    def repeat(self, copies: int) -> None:
-        if copies > 1:
-            self.state.select(torch.arange(self.state.batch, device=device_of(self.model)).repeat_interleave(copies))
-
-    def reorder(self, rows: Tensor) -> None:
-        self.state.reorder(rows)
+def encode(model: Any, source: Sequence[int] | EncoderOutput) -> EncoderOutput:
+    """The encoder's output for one source, given as tokens; one that is encoded already stays as it is."""
+    if isinstance(source, EncoderOutput):
+        return source
+    return EncoderOutput(model.encode(torch.tensor([list(source)], device=device_of(model))))
 
 
-class RunningPair(RunningModel):
-    """An encoder-decoder: the state holds the encoder's output, and the decoder's embedding may borrow its table."""
+def hidden_states(
+    model: Any, tokens: Tensor, mask: Tensor | None, state: State | None = None, source: EncoderOutput | None = None
+) -> Tensor:
+    """The decoder's output before its head, (B,T,D); logits of a whole prompt would be large, and few are needed.
 
-    def read(self, tokens: Tensor, real: Tensor | None) -> Tensor:
-        return pair_hidden_states(self.model, tokens, real, self.state.memory, self.state.memory_mask, self.state)
-
-    def scores(self, hidden: Tensor) -> Tensor:
-        return pair_logits_of(self.model, hidden[:, -1:])[:, 0]
-
-
-def hidden_states(model: Any, tokens: Tensor, real: Tensor | None, state: State | None = None) -> Tensor:
-    """A decoder's output before its head, (B,T,D)."""
-    context = model.embed.layout(tokens, mask=real, state=state)
+    An encoder-decoder looks at `source`, or at the encoder's output that the state holds.
+    """
+    if isinstance(model.spec, Seq2Seq):
+        memory, memory_mask = (None, None) if state is None else (state.memory, state.memory_mask)
+        if source is not None:
+            memory, memory_mask = source.hidden, source.mask
+        out = model.decoder(
+            tokens, mask=mask, memory=memory, memory_mask=memory_mask, state=state, table=model.shared_table()
+        )
+        return out.hidden
+    context = model.embed.layout(tokens, mask=mask, state=state)
     x = model.embed(tokens, context=context)
     hidden, _ = model.stack(x, context, None if state is None else state.layers)
     return hidden
 
 
-def logits_of(model: Any, hidden: Tensor) -> Tensor:
-    """Scores of words from hidden states."""
-    return model.head(hidden, None, model.table()).logits
-
-
-def pair_hidden_states(
-    model: Any,
-    tokens: Tensor,
-    real: Tensor | None,
-    memory: Tensor | None,
-    memory_mask: Tensor | None,
-    state: State | None = None,
-) -> Tensor:
-    """An encoder-decoder's output before its head, (B,T,D)."""
-    out = model.decoder(
-        tokens, mask=real, memory=memory, memory_mask=memory_mask, state=state, table=model.shared_table()
-    )
-    return out.hidden
-
-
-def pair_logits_of(model: Any, hidden: Tensor) -> Tensor:
-    shared = model.shared_table()
-    return model.head(hidden, None, model.decoder.table() if shared is None else shared).logits
+def compute_logits(model: Any, hidden: Tensor) -> Tensor:
+    """Logits (...,V) of the tokens that follow hidden states (...,D)."""
+    table = model.shared_table() if isinstance(model.spec, Seq2Seq) else model.table()
+    if isinstance(model.spec, Seq2Seq) and table is None:
+        table = model.decoder.table()
+    return model.head(hidden, None, table).logits
 
 
 def device_of(model: nn.Module) -> torch.device:
@@ -107,11 +63,16 @@ def device_of(model: nn.Module) -> torch.device:
     return next((weight.device for weight in model.parameters()), torch.device("cpu"))
 
 
+def dtype_of(model: nn.Module) -> torch.dtype:
+    """The precision of its weights, in which its KV cache is held; integers are weights in 8 bits."""
+    return next(weight.dtype for weight in model.parameters() if weight.is_floating_point())
+
+
 @contextlib.contextmanager
-def at_rest(model: nn.Module) -> Iterator[None]:
+def eval_mode(model: nn.Module) -> Iterator[None]:
     """Without dropout and without autocast while it lasts: text is decoded in the precision of the weights.
 
-    Buffers for keys are made once, in that precision, and a recorded step would keep the weights as autocast had cast
+    KV caches are allocated once, in that precision, and a recorded step would keep the weights as autocast had cast
     them when it was recorded. For decoding in half precision, cast the model: `model.to(torch.bfloat16)`.
     """
     was_training = model.training

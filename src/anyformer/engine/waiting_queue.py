@@ -1,4 +1,4 @@
-"""Work that waits: taken from one client after another, in order within a client, and never more than fits."""
+"""The queue of requests: served one client after another, in order within a client, and never more than fits."""
 
 from __future__ import annotations
 
@@ -9,25 +9,37 @@ from typing import Generic, TypeVar
 Work = TypeVar("Work")
 
 
-class Waiting(Generic[Work]):
+class QueueFull(Exception):
+    """There is no room in the queue; `after` seconds from now there may be."""
+
+    def __init__(self, after: float) -> None:
+        super().__init__(f"the queue is full; try again in {after:.0f} s")
+        self.after = after
+
+
+class EngineClosed(Exception):
+    """The engine takes no more work: it is being shut down, or has broken."""
+
+
+class WaitingQueue(Generic[Work]):
     """A line for each client. The last eighth of the room is for clients that have nothing in it.
 
-    So a client that sends without end fills seven eighths, and the next one is still let in.
+    So a client that sends without end fills seven eighths, and the next one is still admitted.
     """
 
     def __init__(self, cost: int, length: int) -> None:
-        self.most_cost, self.most_length = cost, length
+        self.max_cost, self.max_length = cost, length
         self.cost = self.length = 0
         self.lines: OrderedDict[str, deque[tuple[Work, int]]] = OrderedDict()  # the first is the next to be served
 
     def excess(self, client: str, cost: int) -> int:
-        """By how much the room would be passed, 0 where there is room. Alone, any size of work is let in."""
+        """By how much the limit would be passed, 0 where there is room. Alone, work of any size is admitted."""
         if not self.length:
             return 0
         share = 8 if client not in self.lines else 7
         return max(
-            self.cost + cost - self.most_cost * share // 8,
-            cost if self.length >= max(1, self.most_length * share // 8) else 0,
+            self.cost + cost - self.max_cost * share // 8,
+            cost if self.length >= max(1, self.max_length * share // 8) else 0,
             0,
         )
 

@@ -1,0 +1,87 @@
+"""Calls that answer rows (labels, vectors): rows of several callers are answered by one function in one batch."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+log = logging.getLogger("anyformer")
+BATCH = 32  # rows answered at once
+
+Answers = Sequence[Any] | Exception
+
+
+@dataclass(eq=False)
+class BatchCall:
+    """Rows to be answered by one function that takes many at once; others' rows may join them."""
+
+    function: Callable[[list[Any]], Sequence[Any]]
+    rows: list[Any]
+    on_answer: Callable[[Answers], None]
+    deadline: float | None = None
+    client: str = ""
+    created: float = field(default_factory=time.monotonic)
+    cancelled: bool = False
+    answers: list[Any] = field(default_factory=list)  # so far
+    finished: bool = False
+
+    def is_expired(self, now: float) -> bool:
+        """Whether nobody waits for it any more."""
+        return self.cancelled or (self.deadline is not None and now >= self.deadline)
+
+
+@dataclass(eq=False)
+class CallPiece:
+    """Rows of one call that are answered at once; a long call is several pieces, so that others come in between."""
+
+    call: BatchCall
+    rows: list[Any]
+
+
+class CallCancelled(Exception):
+    """What a call that was cancelled is told."""
+
+
+def split_call(call: BatchCall) -> list[CallPiece]:
+    """A call cut into pieces."""
+    return [CallPiece(call, call.rows[at : at + BATCH]) for at in range(0, len(call.rows), BATCH)]
+
+
+def fits_batch(piece: CallPiece, batch: list[CallPiece]) -> bool:
+    """Whether rows can be answered together with those taken so far."""
+    if piece.call.finished or len(piece.rows) + sum(len(other.rows) for other in batch) > BATCH:
+        return False
+    return not batch or piece.call.function == batch[0].call.function
+
+
+def answer_batch(batch: Sequence[CallPiece], on_end: Callable[[BatchCall, Answers], None]) -> None:
+    """Answer some pieces by one call of their function; after an error each by itself, to find whose it is."""
+    try:
+        found = call_function(batch[0].call.function, [row for piece in batch for row in piece.rows])
+    except Exception as error:
+        if len(batch) > 1:
+            log.warning("a batch of %d calls failed (%s) and is repeated one by one", len(batch), type(error).__name__)
+            for piece in batch:
+                answer_batch([piece], on_end)
+        else:
+            log.warning("a call failed: %s", error, exc_info=error)
+            on_end(batch[0].call, error.with_traceback(None))
+        return
+    at = 0
+    for piece in batch:
+        call = piece.call
+        call.answers += found[at : at + len(piece.rows)]
+        at += len(piece.rows)
+        if len(call.answers) == len(call.rows):
+            on_end(call, call.answers)
+
+
+def call_function(function: Callable[[list[Any]], Sequence[Any]], rows: list[Any]) -> list[Any]:
+    """One answer a row."""
+    found = list(function(rows))
+    if len(found) != len(rows):
+        raise RuntimeError(f"{len(found)} answers to {len(rows)} rows")
+    return found

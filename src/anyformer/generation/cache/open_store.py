@@ -1,0 +1,57 @@
+"""Which store serves whom: for `generate` and beam search, for speculation, and for the engine behind a server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anyformer.core.model import Seq2Seq
+from anyformer.generation.cache.compiled_store import CompiledStore
+from anyformer.generation.cache.eager_store import EagerStore
+from anyformer.generation.cache.graph_store import GraphStore
+from anyformer.generation.cache.static_store import StaticStore
+from anyformer.generation.cache.store import SequenceStore
+from anyformer.generation.config import Generation
+from anyformer.generation.prompts import GenerationInputs, decoder_of, supports_static_cache
+from anyformer.generation.runners.compiled import Compiled
+from anyformer.generation.runners.on_device import uses_graphs
+
+
+def batch_store(model: Any, inputs: GenerationInputs, settings: Generation) -> SequenceStore:
+    """For the prompts of one call, with their copies or beams: all start together and step together."""
+    capacity = len(inputs.ids) * max(settings.num_return_sequences, settings.num_beams)
+    limit, chunk = inputs.longest + inputs.new, settings.prefill_chunk_size
+    if uses_graphs(model, inputs.new):
+        return GraphStore(model, capacity=capacity, limit=limit, padding=settings.padding, prefill_chunk=chunk)
+    if isinstance(model, Compiled):
+        return CompiledStore(model, capacity=capacity, limit=limit, prefill_chunk=chunk)
+    return EagerStore(
+        model, capacity=capacity, limit=limit, prefix_cache=False, prefill_chunk=chunk,
+        preallocate=settings.cache_implementation == "static",
+    )  # fmt: skip
+
+
+def speculation_store(model: Any, count: int, limit: int) -> SequenceStore:
+    """For sequences that grow and are truncated each at its own pace."""
+    if isinstance(model, Compiled):
+        return CompiledStore(model, capacity=count, limit=limit)
+    if count > 1 and not isinstance(model.spec, Seq2Seq) and supports_static_cache(model):
+        return StaticStore(model, capacity=count, limit=limit, recorded=False)
+    return EagerStore(model, capacity=count, limit=limit, batched=False, prefix_cache=False, rolling=False)
+
+
+def serving_store(
+    model: Any, *, capacity: int = 8, limit: int | None = None, strict: bool = False
+) -> StaticStore | EagerStore:
+    """For requests that come and go: a static cache where every layer has one, else states joined into a batch.
+
+    In a static cache nothing is copied when sequences come and go, and a prompt goes on from whatever prefix an earlier
+    one had in common with it; but only attention can forget by masking. A recurrence or a long filter has no columns to
+    mask, so their states are joined and padded, which every causal part obeys. `strict`, results that do not depend on
+    the neighbours to the last bit, then runs each sequence by itself; so it does where a feed's products have another
+    shape beside other tokens (`Feed.exact`).
+    """
+    layers = decoder_of(model.spec).stack.layers
+    exact = all(layer.feed is None or layer.feed.exact for layer in layers)
+    if supports_static_cache(model) and (exact or not strict):
+        return StaticStore(model, capacity=capacity, limit=limit, strict=strict)
+    return EagerStore(model, capacity=capacity, limit=limit, batched=not strict, prefix_cache=not strict)
