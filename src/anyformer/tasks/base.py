@@ -78,6 +78,7 @@ class Task:
     has_target: ClassVar[bool] = True  # whether --target names something
     writes_text: ClassVar[bool] = False  # whether `generate` runs its models
     decodes: ClassVar[bool] = False  # whether a final evaluation writes texts, which takes long
+    max_eval_rows: ClassVar[int | None] = None  # rows of a final evaluation, where not all of them are judged
     counts_tokens: ClassVar[bool] = False  # whether speed is in tokens rather than rows
     scales_numbers: ClassVar[bool] = False  # whether settings of number columns matter without such a column
     gives_probabilities: ClassVar[bool] = False  # whether `predict_proba` has something to say

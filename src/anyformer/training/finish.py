@@ -36,10 +36,10 @@ def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
     for name, side in (("valid", data.valid), ("test", data.test)):
         if side is None or not len(side):
             continue
-        session.say(f"judging  {name}: {len(side):,} rows")
+        session.say(f"judging  {name}: {min(len(side), task.max_eval_rows or len(side)):,} rows")
         # A translator writes its texts once: for the test rows, or the validation rows where there are no others.
         last = name == "test" or data.test is None or not len(data.test)
-        judged = evaluator(session.model, side, decode=last)
+        judged = evaluator(session.model, side, most=task.max_eval_rows, decode=last)
         splits[name] = task.all_metrics(judged)
     evaluation: dict[str, Any] = {
         "task": config.task,
