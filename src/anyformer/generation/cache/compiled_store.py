@@ -188,6 +188,7 @@ class CompiledStore(SequenceStore):
 
     def fork(self, copies: int) -> list[int]:
         count = len(self.lengths)
+        self.check_fork(count * copies)
         rows = [row for row in range(count) for _ in range(copies)]
         if copies > 1:
             self.copy_rows(torch.tensor(rows, device=self.device))

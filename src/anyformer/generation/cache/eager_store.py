@@ -264,10 +264,7 @@ class EagerStore(SequenceStore):
         numbers = list(self.sequences)
         if copies == 1:
             return numbers
-        if len(numbers) * copies > self.capacity:
-            raise UserError(
-                f"{len(numbers) * copies} sequences do not fit {self.capacity}", fix="use a larger capacity"
-            )
+        self.check_fork(len(numbers) * copies)
         found: list[int] = []
         for number in numbers:
             original = self.sequences[number]

@@ -172,9 +172,7 @@ class StaticStore(SequenceStore):
         self.plan = None
 
     def fork(self, copies: int) -> list[int]:
-        if len(self.sequences) * copies > self.capacity:
-            raise UserError(f"{len(self.sequences) * copies} sequences do not fit {self.capacity}",
-                            fix="use a larger capacity")  # fmt: skip
+        self.check_fork(len(self.sequences) * copies)
         found: list[int] = []
         for number, original in list(self.sequences.items()):
             original.fetch_tokens()

@@ -102,6 +102,10 @@ class SequenceStore(ABC):
         if not self.available:
             raise UserError(f"all {self.capacity} slots are taken", fix="free a sequence first")
 
+    def check_fork(self, count: int) -> None:
+        if count > self.capacity:
+            raise UserError(f"{count} sequences do not fit {self.capacity}", fix="use more capacity")
+
     def check_length(self, length: int) -> None:
         if length > self.limit:
             raise UserError(f"{length} tokens do not fit a slot of {self.limit}", fix="free it, or use a larger limit")
