@@ -162,6 +162,11 @@ class Embed(Spec, slot=True):
     def build(self, width: int) -> nn.Module:
         raise NotImplementedError
 
+    def fit_data(self, sizes: Any) -> Embed:
+        """This embedding for the data it is trained on, where it is one of the user's own; `sizes` (data.sizes.Sizes)
+        says what that is: vocabulary, columns, pixels. As it stands unless it says otherwise."""
+        return self
+
     @property
     def adds(self) -> bool:
         """Whether it has positions for every layer, added to queries and keys there (`context.added`)."""

@@ -13,7 +13,7 @@ from anyformer import UserError
 from anyformer.data.datasets.series import SeriesExamples, after, window
 from anyformer.data.prepared import Prepared
 from anyformer.data.reopen import open_prepared
-from anyformer.data.settings import Data, Split, Steps
+from anyformer.data.settings import Data, SeriesSettings, Split
 from anyformer.data.targets import Future
 from anyformer.tasks.prepare import prepare
 
@@ -31,7 +31,7 @@ def columns(count: int = ROWS) -> dict[str, list[Any]]:
 
 
 def prepared(folder: Path, table: dict[str, Any], look_back: int = 8, horizon: int = 4, **settings: Any) -> Prepared:
-    steps = Steps(look_back=look_back, horizon=horizon)
+    steps = SeriesSettings(look_back=look_back, horizon=horizon)
     return prepare(table, task="forecast", settings=Data(series=steps, **settings), cache=folder / "cache")
 
 
@@ -105,7 +105,7 @@ def test_files_that_validate_and_test_come_after(tmp_path: Path) -> None:
         paths.append(tmp_path / f"{name}.csv")
         paths[-1].write_text("date,a,b\n" + "\n".join(rows) + "\n")
     split = Split(valid_file=(str(paths[1]),), test_file=(str(paths[2]),))
-    settings = Data(series=Steps(look_back=8, horizon=4), split=split)
+    settings = Data(series=SeriesSettings(look_back=8, horizon=4), split=split)
     made = prepare([paths[0]], task="forecast", settings=settings, cache=tmp_path / "cache")
     assert (len(made.train), len(made.valid or ()), len(made.test or ())) == (60 - 12 + 1, 17, 17)
     assert made.test is not None and made.test.place(0) == "test.csv row 2"
@@ -151,7 +151,7 @@ def test_a_bad_table_is_one_error_with_its_place(tmp_path: Path, name: str) -> N
 def test_settings_below_one_are_refused() -> None:
     for settings in ({"look_back": 1}, {"horizon": 0}):
         with pytest.raises(UserError, match="is below"):
-            Steps(**settings)
+            SeriesSettings(**settings)
 
 
 def test_times_go_on_by_their_usual_step_and_windows_reach_before_the_start() -> None:

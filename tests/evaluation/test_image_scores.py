@@ -13,6 +13,8 @@ from anyformer import Model, Patches, Pooled, Stack, UserError
 from anyformer.checkpoints.folder import Opened
 from anyformer.data.images.decode_all import picture_steps
 from anyformer.evaluation.image_scores import (
+    ClassifierFeatures,
+    RandomFeatures,
     features_of,
     frechet_distance,
     frechet_of_normals,
@@ -20,7 +22,6 @@ from anyformer.evaluation.image_scores import (
     inception_score,
     whole_numbers,
 )
-from anyformer.inference.predictor import Predictor
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:
@@ -98,14 +99,14 @@ def test_inception_score_equals_its_formula_in_loops() -> None:
     assert inception_score(p, splits=1).mean != pytest.approx(found.mean, abs=1e-6)
 
 
-def classifier(seed: int = 0) -> Predictor:
+def classifier(seed: int = 0) -> ClassifierFeatures:
     spec = Model(
         embed=Patches(size=8, patch=4),
         stack=Stack(width=12, depth=0),
         head=Pooled(classes=3, pool="mean"),
         init="xavier",
     )
-    return Predictor(Opened(spec, spec.build(seed=seed).eval()), images=picture_steps(8, 3))
+    return ClassifierFeatures(Opened(spec, spec.build(seed=seed).eval()), picture_steps(8, 3))
 
 
 def test_scores_of_images_by_a_classifier_that_is_named() -> None:
@@ -118,9 +119,23 @@ def test_scores_of_images_by_a_classifier_that_is_named() -> None:
     assert dark.features == same.features and "12 numbers before the 3 classes of Model " in same.features
     assert image_scores(real, real, classifier(1)).features != same.features
     vectors, shares = features_of(real, classifier())
-    out = classifier().model(torch.from_numpy(real).float() / 127.5 - 1)
+    assert shares is not None
+    out = classifier().opened.model(torch.from_numpy(real).float() / 127.5 - 1)
     assert (vectors - out.pooled).abs().max() < 1e-5 and (shares - out.logits.softmax(-1)).abs().max() < 1e-5
     assert dark.fid == pytest.approx(frechet_distance(vectors, features_of(real // 2, classifier())[0]), rel=1e-4)
+
+
+def test_random_features_tell_sets_apart_and_are_always_the_same() -> None:
+    draw = np.random.default_rng(0)
+    real = draw.integers(0, 256, (300, 3, 16, 16), dtype=np.uint8)
+    same, dark, flat = (image_scores(real[:150], images, RandomFeatures(3)) for images in
+                        (real[150:], real[150:] // 2, np.full_like(real[150:], 128)))  # fmt: skip
+    assert same.inception is None and same.inception_of_real is None
+    assert same.fid < 0.1 * dark.fid and same.fid < 0.1 * flat.fid
+    assert torch.equal(RandomFeatures(3)(real)[0], RandomFeatures(3)(real)[0])
+    grain = np.repeat(np.repeat(real[:, :, ::2, ::2], 2, 2), 2, 3)  # the same levels, other textures
+    assert image_scores(real[:150], grain[150:], RandomFeatures(3)).fid > 10 * same.fid
+    assert RandomFeatures(1)(real[:, :1])[0].shape == (300, 112)
 
 
 @pytest.mark.quick
@@ -144,7 +159,5 @@ def test_what_cannot_be_scored_is_refused() -> None:
         inception_score(torch.eye(3))
     with pytest.raises(UserError, match="beyond -1 to 1"):
         whole_numbers(np.full((2, 3, 4, 4), 2.0))
-    bare = classifier()
-    bare.images = None
     with pytest.raises(UserError, match="takes no images"):
-        image_scores(np.zeros((4, 3, 8, 8), np.uint8), np.zeros((4, 3, 8, 8), np.uint8), bare)
+        ClassifierFeatures(classifier().opened, None)

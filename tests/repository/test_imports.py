@@ -33,7 +33,7 @@ LAYERS = [
     ("evaluation", ["evaluation"]),
     ("tasks", ["tasks", "evaluation.report"]),
     ("folders of runs", ["training.settings", "training.optim", "training.schedule", "training.run.folder"]),
-    ("inference", ["inference", "evaluation.image_scores"]),
+    ("inference", ["inference"]),
     ("engine", ["engine"]),
     ("work", ["training", "serving", "lab", "estimators", "checks"]),
     ("package", [""]),

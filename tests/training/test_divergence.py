@@ -164,9 +164,10 @@ def test_without_the_guard_weights_would_be_spoilt() -> None:
 
     engine = engine_for("lm")
 
-    def careless(norm: torch.Tensor, loss: torch.Tensor) -> None:
-        for optimizer in engine.optimizers:
+    def careless(optimizers: list[torch.optim.Optimizer], norm: torch.Tensor, loss: torch.Tensor) -> bool:
+        for optimizer in optimizers:
             optimizer.step()
+        return True
 
     engine.update = careless  # type: ignore[method-assign]
     faults.arm("nan-gradient@gradients:1")

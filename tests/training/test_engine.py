@@ -146,9 +146,10 @@ def gradients(engine: Engine, micros: list[Batch], step: int = 0) -> dict[str, T
     """The gradients of a step as the optimizer would see them, and the loss; nothing is moved."""
     found: dict[str, Tensor] = {}
 
-    def look(norm: Tensor, loss: Tensor) -> None:
+    def look(optimizers: list[torch.optim.Optimizer], norm: Tensor, loss: Tensor) -> bool:
         found.update({name: p.grad.clone() for name, p in engine.model.named_parameters() if p.grad is not None})
         found["loss"] = loss.detach().clone()
+        return False
 
     engine.update = look  # type: ignore[method-assign]
     engine.step(step, micros)

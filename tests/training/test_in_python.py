@@ -13,6 +13,7 @@ from torch import nn
 import anyformer
 from anyformer import Attention, Block, Model, Norm, Pooled, Stack, Tokens
 from anyformer.errors import UserError
+from anyformer.tasks import Language
 from anyformer.training import finish, trainer
 from anyformer.training import train as job
 from anyformer.training.best import Standing
@@ -24,7 +25,7 @@ OWN = Model(embed=Tokens(vocab=7), stack=Stack(width=16, depth=1, block=Block(mi
 
 
 def test_a_network_of_ones_own_is_fitted_and_quiet_prints_nothing(tmp_path: Path, capfd: Any) -> None:
-    run = anyformer.train(made.reviews(tmp_path), preset=OWN, target="label", out=tmp_path / "run", device="cpu",
+    run = anyformer.train(made.reviews(tmp_path), model=OWN, target="label", out=tmp_path / "run", device="cpu",
                           settings=FEW, quiet=True)  # fmt: skip
     spec = run.predictor().spec
     assert spec.stack == OWN.stack and spec.embed.vocab > 7 and run.facts["model"] == "own"
@@ -37,7 +38,7 @@ def test_a_network_of_ones_own_is_fitted_and_quiet_prints_nothing(tmp_path: Path
 @pytest.mark.parametrize("given", [OWN.stack, 7, ["gpt2"]])
 def test_what_is_no_network_is_one_error(given: Any, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="neither a name nor the spec of a network"):
-        anyformer.train(made.reviews(tmp_path), preset=given, target="label", out=tmp_path / "run")
+        anyformer.train(made.reviews(tmp_path), model=given, target="label", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -60,7 +61,7 @@ class OverTokens(nn.Module):
 def test_numbers_that_no_checkpoint_would_hold_are_refused_after_the_first_step(tmp_path: Path) -> None:
     spec = OWN.replace(stack=OWN.stack.replace(block=OWN.stack.block.replace(norm=Counting())))
     with pytest.raises(UserError, match="running_mean is a buffer"):
-        anyformer.train(made.reviews(tmp_path), preset=spec, target="label", out=tmp_path / "run", device="cpu",
+        anyformer.train(made.reviews(tmp_path), model=spec, target="label", out=tmp_path / "run", device="cpu",
                         settings=FEW, quiet=True)  # fmt: skip
     facts = json.loads((tmp_path / "run" / "run.json").read_text())
     assert facts["status"] == "failed" and "buffer" in facts["reason"]
@@ -81,7 +82,7 @@ def test_a_final_evaluation_that_fails_closes_the_run_and_leaves_the_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(finish, "scored", broken)
+        patch.setattr(finish, "Evaluator", broken)
         with pytest.raises(UserError, match="no more positions"):
             trained(tmp_path, patch)
     facts = json.loads((tmp_path / "run" / "run.json").read_text())
@@ -96,7 +97,7 @@ def test_an_evaluation_between_steps_that_fails_keeps_the_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(trainer, "scored", broken)
+        patch.setattr(Language, "all_metrics", broken)
         with pytest.raises(UserError, match="no more positions"):
             trained(tmp_path, patch)
     facts = json.loads((tmp_path / "run" / "run.json").read_text())
@@ -108,7 +109,7 @@ def test_an_evaluation_between_steps_that_fails_keeps_the_steps(
 def test_a_report_or_a_sample_that_fails_is_noted_and_not_fatal(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module, name = {"report": (finish, "write_report"), "sample": (trainer, "write_sample")}[what]
+    module, name = {"report": (finish, "write_report"), "sample": (Language, "write_sample")}[what]
     with monkeypatch.context() as patch:
         patch.setattr(module, name, broken)
         assert trained(tmp_path, patch).facts["status"] == "done"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -17,3 +19,4 @@ class Habit:
     gpu_lr: float
     patience: int | None = None  # passes over the data without a better evaluation
     layer_lr_decay: float = 1.0  # of each layer below the next
+    settings: Mapping[str, Any] = field(default_factory=dict)  # any others, by their paths below `training`

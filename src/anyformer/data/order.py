@@ -16,7 +16,8 @@ class Order:
     """Which rows make which step. Every epoch is a new permutation; each row comes once in it.
 
     Rows of like length share a batch where the data knows lengths. The last batch of an epoch holds what is left,
-    unless the data cuts every epoch anew, as windows of a text do: then it is left out.
+    unless the data cuts every epoch anew, as windows of a text do, or a small batch would harm (see
+    `Objective.min_batch_size`): then it is left out.
     """
 
     count: int
@@ -27,8 +28,10 @@ class Order:
     held: dict[int, np.ndarray] = field(default_factory=dict, repr=False)  # the epoch in use; made again at will
 
     @classmethod
-    def of(cls, examples: Examples, batch: int, seed: int) -> Order:
-        return cls(len(examples), min(batch, len(examples)), seed, examples.lengths, not examples.cut_anew)
+    def of(cls, examples: Examples, batch: int, seed: int, *, whole_batches: bool = False) -> Order:
+        """The order of some examples; with `whole_batches` the rest of an epoch is left out."""
+        keep_rest = not (examples.cut_anew or whole_batches)
+        return cls(len(examples), min(batch, len(examples)), seed, examples.lengths, keep_rest)
 
     @property
     def steps(self) -> int:

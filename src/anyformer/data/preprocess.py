@@ -56,8 +56,8 @@ class Preprocess(Spec):
 
     @property
     def modalities(self) -> tuple[Modality, ...]:
-        """The inputs of the network that the columns make."""
-        return modalities(self.columns or ())
+        """The inputs of the network that the columns make; none where the target says what a row is."""
+        return () if self.target is not None and self.target.part else modalities(self.columns or ())
 
     @property
     def parts(self) -> tuple[str, ...]:

@@ -1,23 +1,26 @@
 """How good made images are: Fréchet distance of features (FID, 1706.08500) and Inception score (IS, 1606.03498).
 
 The papers take both from one Inception network. No weights are downloaded here: features and classes are those of any
-image classifier, which the scores name. Scores of different classifiers cannot be compared, nor with published ones.
+image classifier, or features alone those of a network with fixed random weights; the scores name it. Scores by
+different networks cannot be compared, nor with published ones.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from anyformer.checkpoints.folder import Opened
+from anyformer.data.images.preprocessing import ImageSteps
 from anyformer.errors import UserError
 
-if TYPE_CHECKING:
-    from anyformer.inference.predictor import Predictor
+WIDTHS = (16, 32, 64)  # channels of the random network, each on half the maps of the one before
 
 
 class InceptionScore(NamedTuple):
@@ -28,11 +31,11 @@ class InceptionScore(NamedTuple):
 
 
 class ImageScores(NamedTuple):
-    """FID of made against real images, IS of both, and whose features were used."""
+    """FID of made against real images, IS of both where the network knows classes, and whose features were used."""
 
     fid: float
-    inception: InceptionScore
-    inception_of_real: InceptionScore
+    inception: InceptionScore | None
+    inception_of_real: InceptionScore | None
     real: int
     fake: int
     features: str
@@ -109,37 +112,98 @@ def rows_of(values: Any, where: str) -> Tensor:
     return rows
 
 
+# ---------------------------------------------------------------- whose features
+
+
+class FeatureNetwork(Protocol):
+    """What images are compared by."""
+
+    @property
+    def name(self) -> str:
+        """For people: scores under different names cannot be compared."""
+
+    def __call__(self, pixels: np.ndarray) -> tuple[Tensor, Tensor | None]:
+        """Features (N,F) of pixels (N,C,H,W) in 0 to 255, and probabilities (N,classes) where it knows classes."""
+
+
+class ClassifierFeatures:
+    """What the last layer of an image classifier reads, and its probabilities."""
+
+    def __init__(self, opened: Opened, steps: ImageSteps | None) -> None:
+        if steps is None:
+            raise UserError("the model takes no images", where="classifier", fix="load an image classifier")
+        self.opened, self.steps = opened, steps
+        self.sizes = ""  # known with the first images
+
+    @property
+    def name(self) -> str:
+        """The classifier by the kind of its spec and the first digits of its weights' hash."""
+        mark = hashlib.sha256()
+        for name, value in self.opened.model.named_parameters():
+            mark.update(name.encode() + value.detach().float().cpu().numpy().tobytes())
+        return f"{self.sizes}{type(self.opened.spec).__name__} {mark.hexdigest()[:8]}"
+
+    @torch.inference_mode()
+    def __call__(self, pixels: np.ndarray) -> tuple[Tensor, Tensor | None]:
+        weight = next(self.opened.model.parameters())
+        out = self.opened.model(self.steps(list(pixels)).to(weight.device, weight.dtype))
+        if out.pooled is None or out.logits is None or out.logits.dim() != 2 or out.logits.shape[1] < 2:
+            raise UserError("the model gives no classes", where="classifier", fix="load an image classifier")
+        self.sizes = f"{out.pooled.shape[1]} numbers before the {out.logits.shape[1]} classes of "
+        return out.pooled.double().cpu(), out.logits.double().softmax(-1).cpu()
+
+
+class RandomFeatures:
+    """Mean activations of a small convolutional network whose weights are random and always the same.
+
+    It sees colours, edges and textures and knows no classes. Nothing is downloaded or learned, so that two runs on the
+    same images can be compared by it.
+    """
+
+    def __init__(self, channels: int) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.weights = []
+        for width in WIDTHS:
+            spread = (2 / (9 * channels)) ** 0.5  # activations keep their size from layer to layer (1502.01852)
+            self.weights.append(torch.randn(width, channels, 3, 3, generator=generator) * spread)
+            channels = width
+
+    @property
+    def name(self) -> str:
+        return f"{sum(WIDTHS)} mean activations of a convolutional network with fixed random weights"
+
+    @torch.inference_mode()
+    def __call__(self, pixels: np.ndarray) -> tuple[Tensor, Tensor | None]:
+        x, found = torch.from_numpy(np.ascontiguousarray(pixels)).float() / 127.5 - 1, []
+        for weight in self.weights:
+            x = F.relu(F.conv2d(x, weight, padding=1))
+            found.append(x.mean((2, 3)))
+            x = F.avg_pool2d(x, 2)
+        return torch.cat(found, 1).double(), None
+
+
 # ---------------------------------------------------------------- images
 
 
-def image_scores(real: Any, fake: Any, predictor: Predictor, *, batch: int = 100) -> ImageScores:
-    """Scores of made images against real ones, by the features and classes of an image classifier.
+def image_scores(real: Any, fake: Any, network: FeatureNetwork, *, batch: int = 100) -> ImageScores:
+    """Scores of made images against real ones, by the features and classes of a network.
 
     Images are (N, C, H, W): whole numbers 0 to 255, or fractions from -1 to 1 as a generator gives them, which are
     rounded to what a picture file would hold.
     """
-    (a, shares_a), (b, shares_b) = (features_of(images, predictor, batch=batch) for images in (real, fake))
+    (a, shares_a), (b, shares_b) = (features_of(images, network, batch=batch) for images in (real, fake))
     splits = min(10, len(a), len(b))
-    real_score, fake_score = (inception_score(shuffled(shares), splits) for shares in (shares_a, shares_b))
-    return ImageScores(
-        frechet_distance(a, b), fake_score, real_score, len(a), len(b),
-        f"{a.shape[1]} numbers before the {shares_a.shape[1]} classes of {name_of(predictor)}",
-    )  # fmt: skip
+    real_score, fake_score = (
+        None if shares is None else inception_score(shuffled(shares), splits) for shares in (shares_a, shares_b)
+    )
+    return ImageScores(frechet_distance(a, b), fake_score, real_score, len(a), len(b), network.name)
 
 
-@torch.inference_mode()
-def features_of(images: Any, predictor: Predictor, *, batch: int = 100) -> tuple[Tensor, Tensor]:
-    """What the classifier's last layer reads (N, F), and its probabilities (N, classes)."""
-    if predictor.images is None:
-        raise UserError("the model takes no images", where="predictor", fix="load an image classifier")
-    vectors, shares = [], []
-    for part in batches(whole_numbers(images), batch):
-        out = predictor.run(part)
-        if out.pooled is None or out.logits is None or out.logits.dim() != 2 or out.logits.shape[1] < 2:
-            raise UserError("the model gives no classes", where="predictor", fix="load an image classifier")
-        vectors.append(out.pooled.double().cpu())
-        shares.append(out.logits.double().softmax(-1).cpu())
-    return torch.cat(vectors), torch.cat(shares)
+def features_of(images: Any, network: FeatureNetwork, *, batch: int = 100) -> tuple[Tensor, Tensor | None]:
+    """Features (N,F) of all images, and probabilities (N,classes) where the network knows classes."""
+    found = [network(part) for part in batches(whole_numbers(images), batch)]
+    shares = [share for _, share in found if share is not None]
+    return torch.cat([features for features, _ in found]), torch.cat(shares) if shares else None
 
 
 def whole_numbers(images: Any) -> np.ndarray:
@@ -159,14 +223,6 @@ def shuffled(rows: Tensor) -> Tensor:
     return rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))]
 
 
-def batches(pixels: np.ndarray, size: int) -> Iterator[list[np.ndarray]]:
+def batches(pixels: np.ndarray, size: int) -> Iterator[np.ndarray]:
     for start in range(0, len(pixels), size):
-        yield list(pixels[start : start + size])
-
-
-def name_of(predictor: Predictor) -> str:
-    """A classifier by the kind of its spec and the first digits of its weights' hash."""
-    mark = hashlib.sha256()
-    for name, value in predictor.model.named_parameters():
-        mark.update(name.encode() + value.detach().float().cpu().numpy().tobytes())
-    return f"{type(predictor.spec).__name__} {mark.hexdigest()[:8]}"
+        yield pixels[start : start + size]

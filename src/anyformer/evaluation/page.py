@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape, unescape
 from typing import Any
@@ -75,6 +76,12 @@ def section(name: str, title: str, inside: str) -> str:
 def picture(drawn: str, caption: str) -> str:
     """A figure and the sentence that says what is to be seen."""
     return f"<figure>{drawn}<figcaption>{caption}</figcaption></figure>"
+
+
+def image(png: bytes, alt: str) -> str:
+    """A PNG file inside the page; nothing where there is none."""
+    data = base64.b64encode(png).decode("ascii")
+    return f'<img src="data:image/png;base64,{data}" alt="{escape(alt)}">' if png else ""
 
 
 def folded(title: str, inside: str, *, open_: bool = False) -> str:

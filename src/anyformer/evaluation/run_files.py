@@ -15,6 +15,7 @@ from anyformer.safe_read import AGAIN, json_lines, read_json, read_text
 Point = tuple[float, float]
 
 SAMPLES, SAMPLE = 6, 3000  # samples shown, characters of each
+SAMPLE_BYTES, PNG = 2**22, b"\x89PNG\r\n\x1a\n"  # of a picture shown; how such a file begins
 EVENTS = 50
 EVALUATION = "evaluation.json"
 DRAWN = 400  # points of a line that a picture needs
@@ -32,11 +33,15 @@ class RunFiles:
     training: dict[int, dict[str, Any]] = field(default_factory=dict)  # step to what was logged
     judged: dict[int, dict[str, Any]] = field(default_factory=dict)  # step to metrics of the validation rows
     events: list[dict[str, Any]] = field(default_factory=list)
-    samples: list[tuple[str, str]] = field(default_factory=list)
+    samples: list[tuple[str, str | bytes]] = field(default_factory=list)  # texts, or PNG files
 
     def line(self, name: str) -> list[Point]:
         """One logged number over the steps of training."""
         return points(self.training, name)
+
+    def phase_losses(self) -> list[str]:
+        """The losses that are logged beside the whole: of a training in several phases."""
+        return [name for name in next(iter(self.training.values()), {}) if name.endswith("_loss")]
 
     def judged_line(self, name: str) -> list[Point]:
         """One metric of the validation rows over the steps."""
@@ -117,13 +122,26 @@ def lines_of(path: Path) -> Iterator[dict[str, Any]]:
         yield entry
 
 
-def samples_of(folder: Path) -> list[tuple[str, str]]:
+def samples_of(folder: Path) -> list[tuple[str, str | bytes]]:
     """The first, the last and some samples between."""
-    names = sorted(path.name for path in folder.glob("*.txt")) if folder.is_dir() else []
-    if len(names) > SAMPLES:
-        names = [names[round(i * (len(names) - 1) / (SAMPLES - 1))] for i in range(SAMPLES)]
-    found = [(name.removesuffix(".txt"), text_of(folder / name)) for name in names]
-    return [(name, text if len(text) <= SAMPLE else text[:SAMPLE] + " …") for name, text in found]
+    paths = [path for path in folder.iterdir() if path.suffix in (".txt", ".png")] if folder.is_dir() else []
+    paths.sort()
+    if len(paths) > SAMPLES:
+        paths = [paths[round(i * (len(paths) - 1) / (SAMPLES - 1))] for i in range(SAMPLES)]
+    return [(path.stem, picture_of(path) if path.suffix == ".png" else shortened(text_of(path))) for path in paths]
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= SAMPLE else text[:SAMPLE] + " …"
+
+
+def picture_of(path: Path) -> bytes:
+    """A PNG file, empty where it is damaged or too large for a page."""
+    try:
+        data = path.read_bytes() if path.stat().st_size <= SAMPLE_BYTES else b""
+    except OSError:
+        return b""
+    return data if data.startswith(PNG) else b""
 
 
 def smoothed(line: list[Point], share: float = 0.03) -> list[Point]:

@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from anyformer.evaluation import figures as draw
-from anyformer.evaluation.page import Cell, figures, folded, pairs, picture, preformatted, table, words
+from anyformer.evaluation.page import Cell, figures, folded, image, pairs, picture, preformatted, table, words
 from anyformer.evaluation.run_files import RunFiles, is_number
 from anyformer.evaluation.sentences import metric_name, verdict, way
 from anyformer.evaluation.svg import number
@@ -53,6 +53,7 @@ def main_share(main: str) -> bool:
         "mae",
         "bleu",
         "chrf",
+        "fid",
     }
 
 
@@ -101,8 +102,10 @@ def curves(files: RunFiles, main: str) -> str:
                 f"{escape(metric_name(main))} of the validation rows.",
             )
         )
-    for key, name in (("lr", "learning rate"), ("grad_norm", "gradient norm")):
-        if (points := files.line(key)) and len(small) < 2:
+    phases = files.phase_losses()
+    for key, name in (*((key, key.replace("_", " ")) for key in phases), ("lr", "learning rate"),
+                      ("grad_norm", "gradient norm")):  # fmt: skip
+        if (points := files.line(key)) and len(small) < 2 + len(phases):
             small.append(
                 picture(
                     draw.small_curve(points, name, "third"), f"{name.capitalize()}, {number(points[-1][1])} at the end."
@@ -236,10 +239,11 @@ def worst(facts: Mapping[str, Any]) -> str:
 
 
 def samples(files: RunFiles) -> str:
-    """Text the model wrote while it learned, the last one open."""
+    """What the model made while it learned, the last one open."""
     last = len(files.samples) - 1
     return "".join(
-        folded(escape(name), preformatted(text), open_=i == last) for i, (name, text) in enumerate(files.samples)
+        folded(escape(name), preformatted(made) if isinstance(made, str) else image(made, name), open_=i == last)
+        for i, (name, made) in enumerate(files.samples)
     )
 
 

@@ -15,6 +15,7 @@ NAMES = {
     "log_loss": "log loss", "exact_match": "exact match", "rmse": "RMSE", "mae": "MAE", "r2": "R²",
     "span_f1": "span F1", "span_precision": "span precision", "span_recall": "span recall", "bleu": "BLEU",
     "chrf": "chrF", "rouge_1": "ROUGE-1", "rouge_2": "ROUGE-2", "rouge_l": "ROUGE-L",
+    "fid": "FID",
     "ap": "AP (overlaps .5 to .95)", "ap50": "AP at overlap .5", "ap75": "AP at overlap .75",
 }  # fmt: skip
 

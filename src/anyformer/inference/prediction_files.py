@@ -40,6 +40,8 @@ def predict_files(
         raise UserError("this model does not answer rows", where=str(run), fix=fix)
     preprocess, settings = predictor.preprocess, settings_of(run)
     task = find(preprocess.task)
+    if out is not None and out.suffix in task.own_suffixes:
+        return handed(task.prediction_file(predictor, files, out.suffix), out)
     if out is not None and out.suffix not in SUFFIXES and not task.writes_text:  # texts go to any name: new.de
         raise UserError(f"no format ends in {out.suffix!r}", where=str(out), fix=did_you_mean(out.suffix, SUFFIXES))
     with told_how_to_skip():

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,6 +24,7 @@ from anyformer.generation.grammar import json_guide, regex_guide
 from anyformer.generation.guide import Guide
 from anyformer.heads import LM, Pooled, Regress, TokenHead
 from anyformer.kernels.quantise import check_whole
+from anyformer.nets.sagan import SAGAN
 from anyformer.safe_read import inside, read_json
 from anyformer.tasks import find
 from anyformer.training.run.folder import RunFolder, explaining_unknown
@@ -228,6 +230,15 @@ class Predictor:
             raise UserError("scoring needs a causal language model", fix="open a decoder such as GPT-2")
         ids = text if isinstance(text, Tensor) else torch.tensor([self.encode(text)])
         return score(self.model, ids.to(self.device))
+
+    # ------------------------------------------------------------ images
+
+    def generate_images(self, labels: Sequence[str], *, seed: int = 0) -> np.ndarray:
+        """One image for each class named, (N,H,W,3) or (N,H,W) in 0 to 255; image n is that of the seed `seed` + n."""
+        if not isinstance(self.spec, SAGAN):
+            raise UserError("this model draws no images", fix="open a model trained with --task adversarial")
+        rows = [{"label": label, "seed": seed + number} for number, label in enumerate(labels)]
+        return np.stack(self.predict(rows))
 
     # ------------------------------------------------------------ labels and vectors
 

@@ -59,11 +59,17 @@ class SAGAN(Network):
         "1805.08318", "T^2 D on maps of T places",
     )  # fmt: skip
     size: Literal[32, 64, 128] = 128
+    """Rows and columns of an image."""
     classes: int = 1
+    """Classes of images; the data decides."""
     attention: int | None = 32
+    """Side of the maps that attend; None: attention is left out."""
     width: int = 64
+    """Channels that the published multiples are of."""
     noise: int = 128
+    """Random numbers that an image is drawn from."""
     colours: int = 3
+    """Channels of an image, 1 for gray; the data decides."""
 
     def check(self) -> None:
         for name in ("classes", "width", "noise", "colours"):
@@ -197,6 +203,11 @@ class SAGANModule(nn.Module):
     def forward(self, z: Tensor, labels: Tensor | None = None) -> Tensor:
         """The same as `generate`."""
         return self.generate(z, labels)
+
+    def draw_noise(self, rows: int) -> Tensor:
+        """Noise (B,`noise`) from torch's own generator of the nets' device."""
+        weight = self.generator.start.weight
+        return torch.randn(rows, self.spec.noise, device=weight.device)
 
     def generate(self, z: Tensor, labels: Tensor | None = None) -> Tensor:
         """Images (B,colours,H,W) between -1 and 1 from noise (B,`noise`); one class alone needs no `labels` (B,)."""

@@ -1,18 +1,20 @@
 """Objectives: what a model can be trained for."""
 
+from anyformer.objectives.adversarial import Adversarial
 from anyformer.objectives.batch import Batch
 from anyformer.objectives.causal import Causal
 from anyformer.objectives.classify import Classify
 from anyformer.objectives.contrast import Contrast
 from anyformer.objectives.detect import Detect
 from anyformer.objectives.forecast import Forecasting
-from anyformer.objectives.objective import Objective
+from anyformer.objectives.objective import Objective, Phase
 from anyformer.objectives.regress import Regression
 from anyformer.objectives.replaced import ReplacedTokenDetection
 from anyformer.objectives.tag import Tag
 from anyformer.objectives.translate import Translate
 
 __all__ = [
+    "Adversarial",
     "Batch",
     "Causal",
     "Classify",
@@ -20,6 +22,7 @@ __all__ = [
     "Detect",
     "Forecasting",
     "Objective",
+    "Phase",
     "Regression",
     "ReplacedTokenDetection",
     "Tag",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,12 +27,29 @@ def full(values: Tensor) -> Tensor:
     return values if values.dtype == torch.float64 else values.float()
 
 
+class Phase(NamedTuple):
+    """A part of a training step with a loss and optimizers of its own; it moves the parameters of one submodule.
+
+    An ordinary objective has one phase, over the whole model. Several alternate: each sees the weights that the one
+    before it has just moved, and draws random numbers of its own.
+    """
+
+    loss: Callable[[nn.Module, Batch], Tensor]
+    name: str = ""  # in metrics.jsonl, as NAME_loss, and in messages; a single phase needs none
+    module: str = ""  # the path of the submodule that it trains; "" is the whole model
+    lr_scale: float = 1.0  # times the learning rate of the training
+    ema: bool = True  # whether training.ema keeps a running mean of these weights
+
+
 class Objective(Spec, slot=True):
     """`loss(model, batch) -> sum of losses over the targets that count`; `weight(batch)` says how many those are.
 
     The step divides by the weight of the whole step, so k micro-batches give the gradients of one batch k times as
     large, also when their numbers of targets differ. `prepare` changes a batch at random while training (mixup).
+    An objective whose optimizers alternate has `phases` instead of a `loss`.
     """
+
+    min_batch_size: ClassVar[int] = 1  # rows that a pass needs; from 2 on the rest of an epoch is left out
 
     def prepare(self, batch: Batch, generator: torch.Generator) -> Batch:
         """The batch as the model will see it in training; random only through the generator."""
@@ -44,6 +62,10 @@ class Objective(Spec, slot=True):
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """The sum of the losses of all targets that count."""
         raise NotImplementedError
+
+    def phases(self) -> tuple[Phase, ...]:
+        """The phases of a step, in their order."""
+        return (Phase(self.loss),)
 
     def row_losses(self, output: Any, batch: Batch) -> Tensor:
         """The loss of each row (B,), the mean over its targets, from a pass already made; for reports."""

@@ -4,6 +4,7 @@
 module of your own.
 """
 
+from anyformer.tasks.adversarial import Adversarial
 from anyformer.tasks.base import RowTask, Task, all_tasks, find
 from anyformer.tasks.classify import Classify
 from anyformer.tasks.detect import Detect
@@ -15,6 +16,7 @@ from anyformer.tasks.tag import Tag
 from anyformer.tasks.translate import Translate
 
 __all__ = [
+    "Adversarial",
     "Classify",
     "Detect",
     "Evaluator",

@@ -72,6 +72,7 @@ class Task:
     scales_numbers: ClassVar[bool] = False  # whether settings of number columns matter without such a column
     gives_probabilities: ClassVar[bool] = False  # whether `predict_proba` has something to say
     weighs_classes: ClassVar[bool] = False  # whether training.class_weights has an effect
+    own_suffixes: ClassVar[tuple[str, ...]] = ()  # prediction files that `prediction_file` writes: ".png"
 
     # ------------------------------------------------------------ data
 
@@ -82,6 +83,10 @@ class Task:
     def recognise_rows(self, frame: Frame, settings: Data) -> str:
         """The same for a table that has been read and whose target nobody named."""
         return ""
+
+    def default_data(self, network: Network | None) -> Data:
+        """How data is read where nothing is said; `network` is the one to be trained, where it was named."""
+        return Data()
 
     def prepare(
         self, source: Any, settings: Data, *, seed: int, cache: Path, given: Given, say: Say, why: str = ""
@@ -137,8 +142,8 @@ class Task:
         """What `generate` does with the model unless told otherwise; None where it writes no text."""
         return None
 
-    def write_sample(self, model: nn.Module, data: Prepared, *, seed: int) -> str | None:
-        """Something the model makes while it learns, to be kept in the run; None where nothing can be shown."""
+    def write_sample(self, model: nn.Module, data: Prepared, *, seed: int) -> str | bytes | None:
+        """What the model makes while it learns, kept in the run: a text or a PNG file; None where it makes none."""
         return None
 
     def next_command(self, run: Path) -> str:
@@ -303,6 +308,10 @@ class Task:
     ) -> Any | None:
         """A whole prediction file as a table, where it is not the input rows with an answer beside each."""
         return None
+
+    def prediction_file(self, predictor: Any, files: Sequence[Path], suffix: str) -> bytes:
+        """A prediction file that is no table, of one of the `own_suffixes`."""
+        raise NotImplementedError
 
     # ------------------------------------------------------------ serving
 

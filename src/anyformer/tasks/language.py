@@ -38,7 +38,7 @@ from anyformer.safe_write import scratch_folder
 from anyformer.slots import Network
 from anyformer.tasks.base import Task
 from anyformer.tasks.habits import FINE_TUNE, Habit
-from anyformer.tasks.network import require_model, size_for, unfit
+from anyformer.tasks.network import is_own, require_model, size_for, unfit
 
 if TYPE_CHECKING:
     from anyformer.tasks.evaluator import Evaluator
@@ -97,10 +97,14 @@ class Language(Task):
 
     def fit_network(self, spec: Network, name: str, sizes: Sizes) -> Network:
         made = require_model(spec, name, self, sizes)
-        if not made.stack.causal or not isinstance(made.embed, Tokens):
+        embed = made.embed
+        if is_own(embed, sizes):
+            fitted = embed.fit_data(sizes)
+        elif made.stack.causal and isinstance(embed, Tokens):
+            fitted = embed_tokens(embed, sizes)
+        else:
             raise unfit(name, "does not read text from left to right, which a language model must", "decoder-mini")
-        head = made.head if isinstance(made.head, LM) else LM(tied=True)
-        return made.replace(embed=embed_tokens(made.embed, sizes), head=head)
+        return made.replace(embed=fitted, head=made.head if isinstance(made.head, LM) else LM(tied=True))
 
     def adapt_network(self, spec: Network, name: str, sizes: Sizes) -> Network:
         made = self.fit_network(spec, name, sizes)

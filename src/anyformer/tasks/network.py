@@ -14,6 +14,7 @@ from anyformer.embeds import Frames, Joint, Maps, Patches, Table
 from anyformer.errors import UserError
 from anyformer.heads import Pair, Pooled, Regress
 from anyformer.slots import Embed, Head, Network
+from anyformer.spec import comes_from_outside
 
 if TYPE_CHECKING:
     from anyformer.tasks.base import RowTask, Task
@@ -67,6 +68,8 @@ def two_streams(spec: Streams, name: str, sizes: Sizes) -> Streams:
 
 def embedding(spec: Model, name: str, sizes: Sizes) -> Embed:
     """What takes in the data's parts; several of them become one sequence."""
+    if is_own(spec.embed, sizes):
+        return spec.embed.fit_data(sizes)
     made: list[Embed] = []
     for part in sizes.parts:
         modality = modality_named(part)
@@ -75,6 +78,12 @@ def embedding(spec: Model, name: str, sizes: Sizes) -> Embed:
             raise unfit(name, f"does not read {modality.plural}", modality.presets[0])
         made.append(modality.embed(own, sizes))
     return made[0] if len(made) == 1 else Joint(parts=tuple(made))
+
+
+def is_own(embed: Embed, sizes: Sizes) -> bool:
+    """Whether an embedding is the user's own, and of a kind that no modality of the data knows how to fit."""
+    known = any(isinstance(embed, modality_named(part).embeds) for part in sizes.parts)
+    return comes_from_outside(type(embed)) and not known
 
 
 def pooling(spec: Model, embed: Embed) -> str:

@@ -60,6 +60,11 @@ class TargetLook:
         """The inputs that are text."""
         return [column for column in self.inputs if column.column.is_text]
 
+    @property
+    def images(self) -> list[Input]:
+        """The inputs that are images."""
+        return [column for column in self.inputs if column.column.is_image]
+
     @cached_property
     def values(self) -> tuple[np.ndarray, list[str]]:
         """The code of every row (-1 where there is none) and the different values; of lists, those of their items."""

@@ -19,9 +19,10 @@ class Training(Spec):
     """How a model is trained. None and "auto" are decided before the first step, printed and written down.
 
     `steps` or `epochs` is its length, `minutes` its time at most. `batch_size` rows make a step, taken
-    `micro_batch_size` at a time. `ema` is the decay of a running mean of the weights, which is then what is judged and
-    saved; `average` n takes the mean of the last n checkpoints at the end. `patience` stops after that many passes over
-    the data without a better evaluation, three evaluations at least.
+    `micro_batch_size` at a time. `grad_clip` is the norm that gradients are cut to, None for none. `ema` is the decay
+    of a running mean of the weights, which is then what is judged and saved; `average` n takes the mean of the last n
+    checkpoints at the end. `patience` stops after that many passes over the data without a better evaluation, three
+    evaluations at least.
     """
 
     steps: int | None = None
@@ -38,8 +39,8 @@ class Training(Spec):
     """What updates the weights."""
     schedule: Schedule = field(default_factory=Cosine)
     """The learning rate over the run."""
-    grad_clip: float = 1.0
-    """Norm that gradients are clipped to."""
+    grad_clip: float | None = 1.0
+    """Norm that gradients are clipped to; None: they are not."""
     precision: Precision = "auto"
     """Number format of the forward pass; auto: bf16 where the device has it."""
     compile: Literal["auto"] | bool = "auto"
@@ -86,7 +87,7 @@ class Training(Spec):
             raise UserError("both steps and epochs are given", where="training", fix="give one of them")
         if self.patience is not None and not self.patience > 0:
             raise UserError(f"patience {self.patience} is no number of passes", where="training.patience", fix="use 5")
-        if self.grad_clip <= 0:
+        if self.grad_clip is not None and self.grad_clip <= 0:
             raise UserError(f"grad_clip {self.grad_clip} is not positive", where="training.grad_clip", fix="use 1.0")
         if self.ema is not None and not 0 < self.ema < 1:
             raise UserError(f"ema {self.ema} is not a share", where="training.ema", fix="use 0.999")

@@ -90,7 +90,7 @@ class Run:
 def train(
     data: Any,
     task: str | None = None,
-    preset: str | Network | None = None,
+    model: str | Network | None = None,
     target: str | Sequence[str] | None = None,
     *,
     steps: int | None = None,
@@ -108,11 +108,11 @@ def train(
 ) -> Run:
     """Train on files (a path or several) or on data in Python (a DataFrame, a dictionary of columns, texts).
 
-    What is not said is decided by looking at the data, and logged; `quiet` says nothing at all. `preset` is a name, or
-    a network of one's own (`Model(...)`), which gets the vocabulary, lengths and head that the data needs. `steps` or
-    `epochs` is the length of the training, `minutes` its time at most. `settings` are dotted paths as on the command
-    line, for everything else: `{"training.save_every": 50, "data.split.valid": 0.2, "model.stack.depth": 4}`. `start`
-    is a model folder to fine-tune.
+    What is not said is decided by looking at the data, and logged; `quiet` says nothing at all. `model` is a preset's
+    name, or a network of one's own (`Model(...)`), which gets the vocabulary, lengths and head that the data needs.
+    `steps` or `epochs` is the length of the training, `minutes` its time at most. `settings` are dotted paths as on the
+    command line, for everything else: `{"training.save_every": 50, "data.split.valid": 0.2, "model.stack.depth": 4}`.
+    `start` is a model folder to fine-tune.
     """
     named = {"training.steps": steps, "training.epochs": epochs, "training.minutes": minutes, "training.seed": seed,
              "training.optimizer.lr": lr, "training.batch_size": batch_size}  # fmt: skip
@@ -122,7 +122,7 @@ def train(
     source = as_source(data)
     words = ["anyformer", "train", *(str(path) for path in source)] if is_paths(source) else ["anyformer.train(...)"]
     request = Request(
-        source, task=task, preset=preset, start=None if start is None else Path(start),
+        source, task=task, preset=model, start=None if start is None else Path(start),
         out=None if out is None else Path(out), device=device, settings=asked, command=shlex.join(words),
     )  # fmt: skip
     return run_request(request, say=silence if quiet else logger.info, progress=progress, quiet=quiet)

@@ -73,7 +73,9 @@ class Session:
         torch.set_num_threads(settings.threads or torch.get_num_threads())
         self.model = self.config.model.build(seed=settings.seed, device=device)
         self.batch = settings.batch_size or 1
-        self.order = Order.of(self.data.train, self.batch, settings.seed)
+        self.order = Order.of(
+            self.data.train, self.batch, settings.seed, whole_batches=self.config.objective.min_batch_size > 1
+        )
         self.steps = Steps(self.data.train, self.order, self.config.objective, settings.micro_batch_size or self.batch)
         target = self.data.preprocess
         self.standing = Standing(self.task.selection_metric(multi=target.multi, labels=target.labels or ()))
@@ -321,10 +323,12 @@ class Session:
         if not last and self.done % every >= (self.config.training.eval_every or 1):
             return
         try:
-            text = self.task.write_sample(model, self.data, seed=self.config.training.seed)
-            if text is not None:
-                self.folder.write(f"samples/step-{self.done:06}.txt", text + "\n")
-                self.progress.sample(self.done, text)
+            made = self.task.write_sample(model, self.data, seed=self.config.training.seed)
+            if isinstance(made, bytes):
+                self.folder.write(f"samples/step-{self.done:06}.png", made)
+            elif made is not None:
+                self.folder.write(f"samples/step-{self.done:06}.txt", made + "\n")
+                self.progress.sample(self.done, made)
         except Exception as error:
             self.folder.event("sample failed", step=self.done, error=in_short(error))
 
@@ -421,10 +425,13 @@ class Session:
         self.pending = []
         self.folder.write("crash.txt", f"step {moment.step}: {tensor} is not finite\nrows {all_rows}\n")
         best = "" if not rows else f" at {shown[0]}"
+        # Of several phases an earlier one may have moved its weights before a later one failed.
+        kept = "weights are those of the step before; nothing was spoilt"
+        kept = kept if len(self.engine.phases) == 1 else "nothing was saved; the last checkpoint is whole"
         raise Diverged(
             f"step {moment.step:,}: {tensor} is not finite (loss {float(moment.loss)}){best}; rows {all_rows[:8]}",
             where=str(self.folder.path), fix="lower the rate: --set training.optimizer.lr=0.0003",
-            details=[f"row {place}" for place in shown] + ["weights are those of the step before; nothing was spoilt"],
+            details=[f"row {place}" for place in shown] + [kept],
         )  # fmt: skip
 
     def enough_memory(self, micros: Callable[[], list[Any]]) -> AbstractContextManager[None]:

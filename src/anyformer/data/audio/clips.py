@@ -41,7 +41,7 @@ class Clips:
 
 def decode_clips(
     frame: Frame, column: str, settings: AudioSettings, arrays: Arrays, *, say: Say, bad: Literal["skip", "error"]
-) -> Clips:  # fmt: skip
+) -> Clips:
     """Decode every recording into `arrays["samples"]`, at the rate that most have."""
     folder = frame.folder
     heads: list[tuple[Path, Head] | None] = []
@@ -86,7 +86,7 @@ def decode_clips(
 
 def decode_new_clips(
     frame: Frame, column: str, arrays: Arrays, *, rate: int, most: int
-) -> tuple[np.ndarray, dict[int, UserError]]:  # fmt: skip
+) -> tuple[np.ndarray, dict[int, UserError]]:
     """Decode recordings for a model that knows their rate: which rows have one, and why others cannot be read."""
     folder = frame.folder
     clips, starts = arrays.growing(NAME, np.int16), [0]

@@ -64,9 +64,7 @@ class AudioModality(Modality):
                 work.counts.unread |= unread
         return preprocess
 
-    def inputs(
-        self, examples: RowExamples, at: np.ndarray, chosen: np.ndarray, draw: Draw | None
-    ) -> ModalityInputs:  # fmt: skip
+    def inputs(self, examples: RowExamples, at: np.ndarray, chosen: np.ndarray, draw: Draw | None) -> ModalityInputs:
         """Recordings (B, samples) and the samples of each, varied with a draw."""
         (column,) = self.columns
         clips, lengths = waves(examples.arrays, at, column.samples or 1)
@@ -124,9 +122,7 @@ class Audio(FileColumn):
         return recognise_files(seen, cls, ENDINGS)
 
     @classmethod
-    def decode(
-        cls, frame: Frame, name: str, settings: Data, arrays: Arrays, *, given: Given, say: Say
-    ) -> Decoded:  # fmt: skip
+    def decode(cls, frame: Frame, name: str, settings: Data, arrays: Arrays, *, given: Given, say: Say) -> Decoded:
         found = decode_clips(frame, name, settings.audio, arrays, bad=settings.bad, say=say)
         column = cls(name=name, sample_rate=found.rate, samples=found.samples)
         return Decoded(column, found.there, found.broken, found.same, found.first)

@@ -45,6 +45,7 @@ class Column(Spec, slot=True):
     rank: ClassVar[int] = 0  # kinds are asked in this order whether a column is theirs; those from outside come first
     by_name: ClassVar[bool] = True  # whether --types may name it
     is_text: ClassVar[bool] = False  # whether a tokenizer reads it
+    is_image: ClassVar[bool] = False  # whether its cells are images
     is_time: ClassVar[bool] = False  # whether its cells are moments
     is_number: ClassVar[bool] = False  # whether its cells are numbers
     needed: ClassVar[bool] = False  # whether a row that consists of it alone cannot do without it
@@ -186,9 +187,7 @@ class FileColumn(Column, slot=True):
         return ""
 
     @classmethod
-    def decode(
-        cls, frame: Frame, name: str, settings: Data, arrays: Arrays, *, given: Given, say: Say
-    ) -> Decoded:  # fmt: skip
+    def decode(cls, frame: Frame, name: str, settings: Data, arrays: Arrays, *, given: Given, say: Say) -> Decoded:
         """Decode the file of every row into the arrays."""
         raise NotImplementedError
 
@@ -198,11 +197,12 @@ class FileColumn(Column, slot=True):
 
     def parse_cells(self, cells: pa.ChunkedArray, *, known: bool = False) -> ParsedCells:
         import pyarrow as pa
+        import pyarrow.compute as pc
 
         kind = cells.type
         if not (is_words(kind) or pa.types.is_binary(kind)):
             return super().parse_cells(cells, known=known)
-        return pa.compute.if_else(pa.array(absent(cells)), pa.scalar(None, kind), cells.combine_chunks()), {}
+        return pc.if_else(pa.array(absent(cells)), pa.scalar(None, kind), cells.combine_chunks()), {}
 
     def is_missing(self, value: Any) -> bool:
         return is_none(value) or (isinstance(value, str | bytes) and not value)

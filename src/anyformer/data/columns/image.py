@@ -70,9 +70,7 @@ class ImageModality(Modality):
                 work.counts.unread |= unread
         return preprocess
 
-    def inputs(
-        self, examples: RowExamples, at: np.ndarray, chosen: np.ndarray, draw: Draw | None
-    ) -> ModalityInputs:  # fmt: skip
+    def inputs(self, examples: RowExamples, at: np.ndarray, chosen: np.ndarray, draw: Draw | None) -> ModalityInputs:
         """Normalised pixels (B, C, H, W), augmented with a draw, and which rows have an image."""
         arrays = examples.arrays
         stored = arrays[PIXELS][arrays["pictured"][at] if "pictured" in arrays else at]
@@ -137,6 +135,7 @@ class Image(FileColumn):
     plural: ClassVar[str] = "images"
     modality: ClassVar[type[Modality]] = ImageModality
     rank: ClassVar[int] = 30
+    is_image: ClassVar[bool] = True
     unreadable: ClassVar[str] = "the image cannot be read"
     file_unit: ClassVar[str | None] = "image"
 
@@ -148,9 +147,7 @@ class Image(FileColumn):
         return recognise_files(seen, cls, ENDINGS)
 
     @classmethod
-    def decode(
-        cls, frame: Frame, name: str, settings: Data, arrays: Arrays, *, given: Given, say: Say
-    ) -> Decoded:  # fmt: skip
+    def decode(cls, frame: Frame, name: str, settings: Data, arrays: Arrays, *, given: Given, say: Say) -> Decoded:
         """Decode every image, in processes, into `arrays["pixels"]` (N, C, H, W)."""
         steps = given.images
         size, channels, there = picture_arrays(

@@ -54,9 +54,9 @@ class Modality:
     A subclass that says no more than `name` and `embed` keeps what its columns encode as one array (N, columns, ...).
     """
 
-    name: ClassVar[str]  # "text", "table", ...; among the parts of the sizes
+    name: ClassVar[str] = ""  # "text", "table", ...; among the parts of the sizes
     rank: ClassVar[int] = 100  # the order of the modalities in a row
-    embeds: ClassVar[tuple[type[Embed], ...]] = ()  # embeddings of a preset that can read it
+    embeds: ClassVar[tuple[type[Embed], ...]] = ()  # the embeddings that read it
     presets: ClassVar[tuple[str, ...]] = ()  # those that read it alone: on a CPU, on a GPU; () for any
     plural: ClassVar[str] = ""  # in messages: a preset "does not read images"
     habit: ClassVar[Habit | None] = None  # how rows of it alone are usually trained
@@ -78,9 +78,7 @@ class Modality:
         work.arrays.put(self.name, np.stack(made, 1))
         return preprocess
 
-    def inputs(
-        self, examples: RowExamples, at: np.ndarray, chosen: np.ndarray, draw: Draw | None
-    ) -> ModalityInputs:  # fmt: skip
+    def inputs(self, examples: RowExamples, at: np.ndarray, chosen: np.ndarray, draw: Draw | None) -> ModalityInputs:
         """Rows as a batch: `at` are their numbers in the arrays, `chosen` those among the examples, for the `draw`."""
         return ModalityInputs((torch.from_numpy(np.array(examples.arrays[self.name][at])),))
 

@@ -73,9 +73,7 @@ class TableModality(Modality):
         """Numbers of a row, the parts of dates included."""
         return sum(column.width for column in self.of_numbers)
 
-    def inputs(
-        self, examples: RowExamples, at: np.ndarray, chosen: np.ndarray, draw: Draw | None
-    ) -> ModalityInputs:  # fmt: skip
+    def inputs(self, examples: RowExamples, at: np.ndarray, chosen: np.ndarray, draw: Draw | None) -> ModalityInputs:
         """Numbers (B, F) and categories (B, K), None where there are no such columns."""
         arrays = examples.arrays
         numbers = torch.from_numpy(arrays["numbers"][at]) if "numbers" in arrays else None
@@ -119,4 +117,4 @@ class TableColumn(Column, slot=True):
 
     def features(self, frame: Frame) -> np.ndarray:
         """The cells as numbers for a simple learner, unscaled, nan where there is none."""
-        raise NotImplementedError
+        return np.asarray(self.read(frame.column(self.name)), np.float64)

@@ -61,9 +61,7 @@ class TextModality(Modality):
             encode = encode_pairs
         return encode(work.frame, preprocess, work.tokenizer, work.arrays, work.counts, work.train)
 
-    def inputs(
-        self, examples: RowExamples, at: np.ndarray, chosen: np.ndarray, draw: Draw | None
-    ) -> ModalityInputs:  # fmt: skip
+    def inputs(self, examples: RowExamples, at: np.ndarray, chosen: np.ndarray, draw: Draw | None) -> ModalityInputs:
         """Token ids (B, T), padded on the right; of a pair also which of its two texts a token is from."""
         tokens, mask = examples.padded("tokens", at, examples.pad)
         named = {"mask": mask}

@@ -108,7 +108,7 @@ class RunFolder:
 
     # ------------------------------------------------------------ files
 
-    def write(self, name: str, text: str) -> Path:
+    def write(self, name: str, text: str | bytes) -> Path:
         """Replace one file at once."""
         path = self.path / name
         with store.writing(path, len(text)):

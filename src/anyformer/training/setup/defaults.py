@@ -7,6 +7,7 @@ from anyformer.tasks import Task
 from anyformer.training.optim import AdamW
 from anyformer.training.schedule import Cosine, Linear
 from anyformer.training.settings import Training
+from anyformer.training.setup.request import changed
 
 MINUTES = {"cpu": 5.0, "gpu": 10.0}  # a run that nobody limited takes at most this long
 EVALUATIONS = 20  # in a run, unless they would take too much of its time
@@ -22,13 +23,14 @@ def default_training(task: Task, sizes: Sizes, rows: int, *, gpu: bool, start: b
     steps = max(LEAST_STEPS, habit.epochs * -(-rows // batch))
     # A pass over few rows is a handful of steps, and says little.
     patience = None if habit.patience is None else max(habit.patience, -(-LEAST_STEPS * batch // max(1, rows)))
-    return Training(
+    made = Training(
         steps=None, batch_size=batch, seed=seed, patience=patience,
         optimizer=AdamW(
             lr=habit.gpu_lr if gpu else habit.lr, weight_decay=habit.weight_decay, layer_lr_decay=habit.layer_lr_decay
         ),
         schedule=Linear(warmup=0.06) if start else Cosine(warmup=min(0.05, 200 / steps)),
     )  # fmt: skip
+    return changed(made, dict(habit.settings), "training")
 
 
 def default_steps(task: Task, sizes: Sizes, rows: int, batch: int, *, start: bool) -> int:

@@ -27,11 +27,14 @@ from anyformer.data.order import Order
 from anyformer.data.prepared import Given, Prepared
 from anyformer.data.preprocess import sizes as sizes_of
 from anyformer.data.reopen import keep
+from anyformer.data.settings import Data
 from anyformer.data.sizes import Sizes
 from anyformer.embeds import Tokens
 from anyformer.errors import NoRoom, UserError
 from anyformer.extras import require
 from anyformer.inference.predictor import Predictor, load
+from anyformer.nets.sagan import SAGAN
+from anyformer.objectives import Objective
 from anyformer.own_parts import modules_outside
 from anyformer.safe_read import digest
 from anyformer.safe_write import FULL, hold_lock, is_at, writing
@@ -164,7 +167,7 @@ def decide(
 ) -> tuple[Config, Prepared]:
     """Everything that the first step needs to know."""
     seed = int(request.section("training").get("seed", 0) or 0)
-    settings = request.data()
+    settings = request.data(default_data(request))
     prepared = prepare(
         request.source,
         task=request.task,
@@ -189,7 +192,9 @@ def decide(
     counts = None if target is None else target.label_counts()
     objective = task.default_objective(sizes, counts, balanced=training.class_weights == "balanced")
     objective = changed(objective, request.section("objective"), "objective")
-    training = resolved(training, prepared.train, device)
+    check_batch_size(training, objective)
+    training = resolved(training, prepared.train, objective, device)
+    check_batch_size(training, objective)
     check_bf16(training, device)
     config = Config(
         task=prepared.task, data=settings, model=spec, objective=objective, training=training, preset=name,
@@ -205,6 +210,21 @@ def decide(
         f"{training.precision} on {device}, seed {training.seed}"
     )
     return config, prepared
+
+
+def default_data(request: Request) -> Data:
+    """The settings of the data where nothing is said, as a task that was named and its network want them."""
+    if request.task is None:
+        return Data()
+    return find(request.task).default_data(None if request.preset is None else request.network())
+
+
+def check_batch_size(training: Training, objective: Objective) -> None:
+    """Refuse batches that are smaller than the objective needs."""
+    for name, size in (("batch_size", training.batch_size), ("micro_batch_size", training.micro_batch_size)):
+        if size is not None and size < objective.min_batch_size:
+            raise UserError(f"{name} {size} is below {objective.min_batch_size}", where=f"training.{name}",
+                            fix="use 64: batch norm needs more")  # fmt: skip
 
 
 def brought(start: Predictor | None) -> Given:
@@ -239,19 +259,22 @@ def chosen_network(
 
 def check_length(spec: Network, sizes: Sizes) -> None:
     """Refuse rows of text that are longer than the network has positions, before the first step meets one."""
+    if sizes.length is None:
+        return
     reader: Any = spec.encoder if isinstance(spec, Seq2Seq) else spec
     limit = longest(spec) if not isinstance(spec, Streams) and isinstance(reader.embed, Tokens) else None
-    if sizes.length is not None and limit is not None and limit < sizes.length:
+    if limit is not None and limit < sizes.length:
         raise UserError(f"rows of up to {sizes.length} tokens do not fit the network's {limit} positions",
                         where="model", fix=f"add --set data.tokenizer.max_length={limit}")  # fmt: skip
 
 
-def resolved(training: Training, examples: Examples, device: torch.device) -> Training:
+def resolved(training: Training, examples: Examples, objective: Objective, device: torch.device) -> Training:
     """The settings with everything decided that does not need a clock; epochs become steps."""
     batch = min(training.batch_size or 32, len(examples))
     steps = training.steps
     if training.epochs is not None:
-        steps = max(1, round(training.epochs * Order.of(examples, batch, training.seed).steps))
+        order = Order.of(examples, batch, training.seed, whole_batches=objective.min_batch_size > 1)
+        steps = max(1, round(training.epochs * order.steps))
     precision = training.precision
     if precision == "auto":
         precision = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
@@ -270,6 +293,8 @@ def described(spec: Any) -> str:
     if isinstance(spec, Streams):
         a, b = spec.first.stack, spec.second.stack
         return f"{len(a.layers)} layers, {a.width} wide, beside {len(b.layers)}, {b.width} wide"
+    if isinstance(spec, SAGAN):
+        return f"images of {spec.size} x {spec.size}, {spec.width} wide"
     return f"{len(spec.stack.layers)} layers, {spec.stack.width} wide"
 
 

@@ -116,9 +116,9 @@ class Request:
         """The settings below one name, without it."""
         return {path.partition(".")[2]: value for path, value in self.settings.items() if path.startswith(f"{name}.")}
 
-    def data(self) -> Data:
-        """The settings of the data."""
-        return changed(Data(), self.section("data"), "data")
+    def data(self, default: Data | None = None) -> Data:
+        """The settings of the data, on top of the task's own."""
+        return changed(default or Data(), self.section("data"), "data")
 
     def placed(self, error: UserError) -> UserError:
         """The same error with the file and line of the setting it is about, where it was written in a file."""

@@ -10,6 +10,7 @@ from anyformer.core.model import Model, Seq2Seq
 from anyformer.core.streams import Streams
 from anyformer.data.settings import Data
 from anyformer.errors import did_you_mean, nearest, one_edit
+from anyformer.nets.sagan import SAGAN
 from anyformer.other_names import setting_called
 from anyformer.spec import Spec, fields_of, slots_in, subclasses
 from anyformer.tasks import all_tasks
@@ -28,7 +29,7 @@ DEEPEST = 6  # names one inside the other that are listed
 def roots(section: str) -> list[type[Spec]]:
     """The parts a section may hold."""
     if section == "model":
-        return [Model, Seq2Seq, Streams]
+        return [Model, Seq2Seq, Streams, SAGAN]
     if section == "objective":
         return [task.objective for task in all_tasks()]
     known: dict[str, list[type[Spec]]] = {"data": [Data], "training": [Training]}
