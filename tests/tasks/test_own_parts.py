@@ -1,4 +1,4 @@
-"""Modules of the user's: by `--import` anywhere on the line, by an entry point of an installed package, or not at all."""
+"""Modules of the user's: by `--import` anywhere on the line, by an entry point of an installed package, or unknown."""
 
 from __future__ import annotations
 
