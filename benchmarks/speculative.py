@@ -24,7 +24,7 @@ import torch
 import anyformer
 from anyformer.data.tokenizers.tokenizer import Tokenizer, train_tokenizer
 from anyformer.generation import Generation, generate
-from anyformer.generation.grammar import json_guide, grammar_vocabulary
+from anyformer.generation.grammar import grammar_vocabulary, json_guide
 
 
 def record(draws: random.Random, attributes: int) -> str:
