@@ -21,11 +21,11 @@ from anyformer import UserError, load
 from anyformer.data.columns.look import look
 from anyformer.data.in_memory import frame_of
 from anyformer.data.preprocess import Preprocess
-from tests.data.toy_column import Place, Places
+from tests.data.columns.toy_column import Place, Places
 from tests.serving.server import serving
 from tests.training.tiny import differing
 
-OWN = ("--import", "tests.data.toy_column")
+OWN = ("--import", "tests.data.columns.toy_column")
 SMALL = ("--steps", "60", "--set", "training.threads=1", "--set", "training.save_every=20", "--set",
          "model.stack.depth=1", "--set", "model.stack.width=32", "--progress", "none", "--device", "cpu")  # fmt: skip
 VIENNA, SYDNEY = "48.2082,16.3738", "-33.8688,151.2093"
