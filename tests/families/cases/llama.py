@@ -1,9 +1,7 @@
-"""Llama, Mistral, Qwen2, Qwen3 and Arcee against transformers."""
+"""Cases of Llama, Mistral, Qwen2, Qwen3 and Arcee."""
 
-from pathlib import Path
 from typing import Any
 
-import pytest
 from transformers import (
     ArceeConfig,
     ArceeForCausalLM,
@@ -22,7 +20,8 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from tests.families.parity import Case, check_config, check_logits, check_maps, check_round_trip, text_case
+from tests.families.family import FamilyCases
+from tests.families.parity import Case, check_maps, text_case
 from tests.families.passes import check_hidden, check_steps
 
 SMALL = {
@@ -77,40 +76,14 @@ CASES = [
          tie_word_embeddings=True, hidden_act="gelu_new", num_key_value_heads=4),
     case("classify", ArceeForSequenceClassification, ArceeConfig, num_labels=3, pad_token_id=0),
 ]  # fmt: skip
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_answers_equal_transformers(case: Case, tmp_path: Path) -> None:
-    check_logits(case, tmp_path)
-
-
-@pytest.mark.parametrize("case", [c for c in CASES if "yarn, all" not in c.name], ids=str)
-def test_the_folder_goes_there_and_back(case: Case, tmp_path: Path) -> None:
-    check_round_trip(case, tmp_path)
-
-
-@pytest.mark.parametrize("case", [CASES[1], CASES[3], CASES[15], CASES[18], CASES[20], CASES[22]], ids=str)
-def test_every_map_equals_their_eager_map(case: Case, tmp_path: Path) -> None:
-    check_maps(case, tmp_path)
-
-
-@pytest.mark.parametrize("config", KINDS, ids=lambda c: c.__name__)
-def test_every_option_of_the_config_is_read(config: type) -> None:
-    check_config(config.model_type, config)
-
-
 STEPPED = [CASES[i] for i in (0, 1, 3, 8, 15, 18, 20, 21, 22)]
-
-
-@pytest.mark.parametrize("case", STEPPED, ids=str)
-def test_hidden_states_of_every_layer_equal_transformers(case: Case, tmp_path: Path) -> None:
-    check_hidden(case, tmp_path)
-
-
-@pytest.mark.parametrize(
-    "case",
-    [c for c in [CASES[i] for i in (0, 1, 3, 8, 15, 18, 20, 21, 22)] if "lm" in c.name or "window" in c.name],
-    ids=str,
+FAMILY = FamilyCases(
+    configs=tuple(KINDS),
+    cases=CASES,
+    round_trips=[case for case in CASES if "yarn, all" not in case.name],
+    checks={
+        check_maps: [CASES[1], CASES[3], CASES[15], CASES[18], CASES[20], CASES[22]],
+        check_hidden: STEPPED,
+        check_steps: [case for case in STEPPED if "lm" in case.name or "window" in case.name],
+    },
 )
-def test_step_by_step_equals_transformers_with_its_cache(case: Case, tmp_path: Path) -> None:
-    check_steps(case, tmp_path)

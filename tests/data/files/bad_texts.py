@@ -18,7 +18,7 @@ from anyformer.data.files.conll import read_conll
 from anyformer.data.files.open_text import opened
 from anyformer.data.files.parallel_text import read_pairs
 from anyformer.data.settings import Format
-from tests.data.bad_tables import written, zstd
+from tests.data.files.bad_tables import written, zstd
 
 TEXT = "The first line of a text.\nThe second, with an é in it.\n" * 20
 WORDS = "The DT O\nEU NNP B-ORG\nrejects VBZ O\n\nPeter NNP B-PER\nsleeps VBZ O\n\n"

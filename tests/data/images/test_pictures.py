@@ -23,7 +23,18 @@ from anyformer.data.images.decoding import Shape, Unreadable, eight_bits, opened
 from anyformer.data.images.preprocessing import ImageSteps
 from anyformer.data.settings import ImageSettings
 from anyformer.errors import UserError
-from tests.data.bad_images import ACCEPTED, REFUSED, SIDE, Case, bomb, colours, encoded, first, grays, see_through
+from tests.data.images.bad_images import (
+    ACCEPTED,
+    REFUSED,
+    SIDE,
+    Case,
+    bomb,
+    colours,
+    encoded,
+    first,
+    grays,
+    see_through,
+)
 
 
 def arrays_of(values: Any, folder: Path, **options: Any) -> tuple[int, int, np.ndarray, np.ndarray, list[str]]:
@@ -79,7 +90,7 @@ def test_there_are_enough_bad_cases() -> None:
 
 def test_a_whole_file_of_each_cut_kind_is_accepted(tmp_path: Path) -> None:
     """The control of the cuts: uncut they are fine."""
-    from tests.data.bad_images import coded
+    from tests.data.images.bad_images import coded
 
     for format in ("PNG", "JPEG", "GIF", "WEBP", "TIFF"):
         (tmp_path / format).write_bytes(coded(format))

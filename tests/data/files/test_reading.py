@@ -22,7 +22,7 @@ from anyformer.data.files.tables import frame_of, kind_of_path, read
 from anyformer.data.frame import Frame
 from anyformer.data.settings import Format
 from anyformer.errors import UserError
-from tests.data.bad_tables import BAD, GOOD, NOTED, Bad, row, written
+from tests.data.files.bad_tables import BAD, GOOD, NOTED, Bad, row, written
 
 PLAIN = Format()
 

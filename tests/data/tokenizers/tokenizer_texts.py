@@ -8,7 +8,7 @@ import random
 from functools import cache
 from pathlib import Path
 
-SHARED = Path(__file__).resolve().parents[2].parent / "shared"
+SHARED = Path(__file__).resolve().parents[3].parent / "shared"
 
 WORDS = """the quick brown fox jumps over a lazy dog's tail; don't we'll it's I've they're naïve café Ångström Straße
 İstanbul ﬁnd ﬂow ² ½ Ⅷ ｆｕｌｌ état résumé größer Ünïcödé русский текст 中文 字符 日本語 テスト 한국어 עברית שלום

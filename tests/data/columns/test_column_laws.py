@@ -21,7 +21,7 @@ from anyformer.data.new_rows import parse_rows, parse_table
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Columns, Data
 from anyformer.errors import UserError
-from tests.data import toy_column
+from tests.data.columns import toy_column
 
 WORDS = "the sun rose late over a quiet harbour while ships waited".split()
 CELLS: dict[str, list[Any]] = {  # of each kind, none of them missing

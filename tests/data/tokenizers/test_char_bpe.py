@@ -11,7 +11,7 @@ from pathlib import Path
 from tokenizers import SentencePieceBPETokenizer
 
 from anyformer.data.tokenizers.tokenizer import Tokenizer, open_tokenizer, train_tokenizer
-from tests.data.tokenizer_texts import corpus
+from tests.data.tokenizers.tokenizer_texts import corpus
 
 PAPER = {"low": 5, "lower": 2, "newest": 6, "widest": 3}  # Sennrich, Haddow and Birch, 1508.07909
 TEXT = " ".join(word for word, count in PAPER.items() for _ in range(count))

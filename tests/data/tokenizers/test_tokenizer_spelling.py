@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from anyformer.data.tokenizers.tokenizer import Tokenizer, open_tokenizer, train_tokenizer
-from tests.data.test_tokenizer_equality import FORMS, corpus
-from tests.data.tokenizer_texts import texts, write
+from tests.data.tokenizers.test_tokenizer_equality import FORMS, corpus
+from tests.data.tokenizers.tokenizer_texts import texts, write
 
 PLAIN = [text for text in texts(500) if text.isascii() and text.isprintable()][:100]
 

@@ -19,7 +19,7 @@ from anyformer.data.tokenizers.files import read_pieces
 from anyformer.data.tokenizers.tokenizer import Tokenizer, open_tokenizer, train_tokenizer
 from anyformer.data.tokenizers.training import byte_name
 from anyformer.errors import UserError
-from tests.data.tokenizer_texts import SHARED, byte_bpe, corpus, pieces, texts, wordpieces, write
+from tests.data.tokenizers.tokenizer_texts import SHARED, byte_bpe, corpus, pieces, texts, wordpieces, write
 
 KINDS = {"bpe": 400, "char-bpe": 400, "wordpiece": 400, "unigram": 400, "word": 300, "char": 120, "byte": 260}
 END = "<|endoftext|>"
@@ -107,12 +107,12 @@ def test_safe_reading_of_published_tokenizers(tmp_path):
 
 def test_training_gives_the_same_tokenizer_in_every_process(trained):
     code = (
-        "from tests.data.test_tokenizer import KINDS, corpus\n"
+        "from tests.data.tokenizers.test_tokenizer import KINDS, corpus\n"
         "from anyformer.data.tokenizers.tokenizer import train_tokenizer\n"
         "rows = corpus() + ['<s> hello </s> <pad> <new> [CLS] [SEP]'] * 50\n"
         "print({k: train_tokenizer(iter(rows), k, v, extra=['<new>']).sha256 for k, v in KINDS.items()})"
     )
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     environment = os.environ | {"PYTHONHASHSEED": "7", "TOKENIZERS_PARALLELISM": "true", "PYTHONPATH": str(root)}
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, env=environment)
     assert other.stdout.strip() == str({kind: words.sha256 for kind, words in trained.items()}), other.stderr

@@ -17,8 +17,8 @@ from anyformer.data.files import open_text
 from anyformer.data.files.open_text import lines, opened
 from anyformer.data.settings import Format
 from anyformer.errors import UserError
-from tests.data.bad_tables import written, zstd
-from tests.data.bad_texts import BAD, TEXT, Bad
+from tests.data.files.bad_tables import written, zstd
+from tests.data.files.bad_texts import BAD, TEXT, Bad
 
 PLAIN = Format()
 

@@ -21,11 +21,11 @@ from anyformer import UserError, load
 from anyformer.data.columns.look import look
 from anyformer.data.in_memory import frame_of
 from anyformer.data.preprocess import Preprocess
-from tests.data.toy_column import Place, Places
+from tests.data.columns.toy_column import Place, Places
 from tests.serving.server import serving
 from tests.training.tiny import differing
 
-OWN = ("--import", "tests.data.toy_column")
+OWN = ("--import", "tests.data.columns.toy_column")
 SETTINGS = ("training.threads=1", "training.save_every=20", "training.eval_every=20", "model.stack.depth=1",
             "model.stack.width=32")  # fmt: skip
 SMALL = ("--steps", "60", "--progress", "none", "--device", "cpu", *(f"--set={setting}" for setting in SETTINGS))

@@ -15,7 +15,7 @@ import pytest
 from anyformer.data.tokenizers.files import read_pieces
 from anyformer.data.tokenizers.folder import merges_of
 from anyformer.data.tokenizers.tokenizer import Tokenizer, open_tokenizer, train_tokenizer
-from tests.data.tokenizer_texts import SHARED, byte_bpe, corpus, pieces, texts, wordpieces, write
+from tests.data.tokenizers.tokenizer_texts import SHARED, byte_bpe, corpus, pieces, texts, wordpieces, write
 
 Files = dict[str, object]
 ROBERTA = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]

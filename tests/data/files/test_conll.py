@@ -13,8 +13,8 @@ from anyformer.data.files.conll import read_conll, write_conll
 from anyformer.data.files.parallel_text import read_pairs
 from anyformer.data.settings import Format
 from anyformer.errors import UserError
-from tests.data.bad_tables import written
-from tests.data.bad_texts import UNIVERSAL, WORDS, both
+from tests.data.files.bad_tables import written
+from tests.data.files.bad_texts import UNIVERSAL, WORDS, both
 
 PLAIN = Format()
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.cli.trying import Said, done, run
-from tests.training.damaged_runs import WRONG, Damage, file_damages, key_damages, removed
+from tests.training.run.damaged_runs import WRONG, Damage, file_damages, key_damages, removed
 from tests.training.tiny import CASES, write_data
 
 SLOWEST = 300  # seconds after which a verb is taken to wait for something; most take well under one
