@@ -9,7 +9,7 @@ import torch
 
 from anyformer import Alibi, DynamicScaling, Learned, Rope, UserError
 from anyformer.generation import Generation, generate, stream
-from anyformer.generation.decode import begin, prepare
+from anyformer.generation.decode import prefill, prepare_inputs
 from tests.generation.nets import POSITIONS, PROMPTS, build, decoder, ids, padded, pair, rows
 
 WINDOW = 16
@@ -101,9 +101,9 @@ def test_a_static_cache_is_as_large_as_the_text() -> None:
     net = build(decoder(None, Rope()))
     fixed = Generation(max_new_tokens=6, cache_implementation="static")
     with torch.no_grad():
-        begun = begin(net, prepare(net, ids(2, 5), None, fixed, None), fixed)
-    assert begun.running.state.limit == 11
-    assert begun.running.state.layers[0].mixer.keys.shape[2] == 11  # type: ignore[union-attr]
+        store, _ = prefill(net, prepare_inputs(net, ids(2, 5), None, fixed, None), fixed)
+    assert store.batch.limit == 11  # type: ignore[attr-defined]
+    assert store.batch.layers[0].mixer.keys.shape[2] == 11  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("beams", [1, 3])
