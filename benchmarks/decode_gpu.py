@@ -552,7 +552,7 @@ def backend_of(call: Callable[[], None]) -> str:
 
 def tuning(bench: Bench) -> None:
     """Other cuts of the kernel's work than the one it takes by itself."""
-    from anyformer.kernels.decode import Plan, launch, plan_for
+    from anyformer.kernels.decode import SplitPlan, launch, plan_splits
 
     for heads, groups, batch, columns in ((12, 12, 1, 320), (12, 12, 32, 320), (32, 4, 1, 320), (32, 4, 1, 4096)):
         lanes = heads // groups
@@ -562,13 +562,13 @@ def tuning(bench: Bench) -> None:
              *(torch.randn(batch, groups, columns, 64, device=bench.device, dtype=bench.dtype) for _ in range(2)))
             for _ in range(12)
         ]  # fmt: skip
-        usual = plan_for(lanes, 64, columns, 2)
+        usual = plan_splits(lanes, 64, columns, 2)
         cuts = {usual, usual._replace(chunk=128), usual._replace(chunk=256), usual._replace(block=64, warps=4),
                 usual._replace(block=64, warps=8), usual._replace(block=128, warps=8),
                 usual._replace(block=32), usual._replace(block=256, warps=8), usual._replace(block=256, warps=16),
                 usual._replace(chunk=64, block=64), usual._replace(chunk=128, block=128, warps=8)}  # fmt: skip
 
-        def call(plan: Plan, data: Any = data, index: Tensor = index) -> None:
+        def call(plan: SplitPlan, data: Any = data, index: Tensor = index) -> None:
             for q, k, v in data:
                 launch(q, k, v, index, None, 0.125, 0, 0.0, plan)
 

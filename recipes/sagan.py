@@ -22,17 +22,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from anyformer.training.adversarial import draw_images, train_sagan
-from anyformer.training.image_set import read_images
 
 from anyformer import load, preset
+from anyformer.data.examples import Examples
+from anyformer.data.reopen import reopen
 from anyformer.errors import Diverged, UserError
-from anyformer.evaluation.image_scores import features_of, frechet_distance, image_scores
-from anyformer.inference.predictor import Predictor
+from anyformer.evaluation.image_scores import ClassifierFeatures, features_of, frechet_distance, image_scores
 from anyformer.nets.sagan import SAGAN
+from anyformer.tasks.adversarial import draw_images, to_pixels
 from anyformer.training.run.folder import RUN_FILE
 from anyformer.training.setup.settings_file import parsed
-from anyformer.training.train import resume, train
+from anyformer.training.train import Run, resume, train
 
 
 def main() -> None:
@@ -41,28 +41,24 @@ def main() -> None:
     spec = preset(asked.preset)
     if not isinstance(spec, SAGAN):
         raise UserError(f"{asked.preset} is no SAGAN", where="--preset", fix="use sagan-32")
-    changes = parsed(asked.settings)
-    spec = spec.replace(**{name: value for name, value in changes.items() if name in spec.settings()})
-    settings = {name: value for name, value in changes.items() if name not in spec.settings()}
     images = from_sheets(asked.images, asked.out / "sheets")
     began = time.monotonic()
-    judge = classifier(asked, images)
-    real = some(read_images(images, spec.size, asked.out / "real").pixels, asked.count)
-    floor = floor_of(images, spec.size, asked, judge, real)
+    features = classifier(asked, images)
     found: dict[str, list[dict[str, Any]]] = {"attention": [], "plain": []}
     for seed in asked.seeds:
         for way, rows in found.items():
             net = spec if way == "attention" else spec.replace(attention=None)
-            rows.append(one_run(net, way, seed, images, settings, asked, judge, real))
+            rows.append(one_run(net, way, seed, images, asked, features))
             print(json.dumps(rows[-1]), flush=True)
     fids = {way: [row["fid"] for row in rows if row["fid"] is not None] for way, rows in found.items()}
     means = {way: round(float(np.mean(values)), 4) if values else None for way, values in fids.items()}
     with_it, without = means["attention"], means["plain"]
     print(json.dumps({
         "recipe": "sagan", "images": asked.images.name, "preset": asked.preset, "steps": asked.steps,
-        "attention": spec.attention, "seeds": asked.seeds, "fid": means, "fid_by_seed": fids, "fid_of_test_set": floor,
+        "attention": spec.attention, "seeds": asked.seeds, "fid": means, "fid_by_seed": fids,
+        "fid_of_test_set": found["attention"][0].get("fid_of_test_set"),
         "attention_lowers_fid": None if with_it is None or without is None else with_it < without,
-        "features": found["attention"][0].get("features"), "scored": len(real),
+        "features": found["attention"][0].get("features"), "scored": found["attention"][0].get("scored"),
         "seconds": round(time.monotonic() - began, 1),
     }))  # fmt: skip
 
@@ -81,15 +77,20 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, default=Path("runs/sagan"))
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="NAME=VALUE",
-                        help="a setting of the network (width=32) or of its training (ema=0.9999)")  # fmt: skip
+                        help="a setting of both runs: model.width=32, training.ema=0.9999")  # fmt: skip
     return parser.parse_args()
 
 
-def classifier(asked: argparse.Namespace, images: Path) -> Predictor:
+def classifier(asked: argparse.Namespace, images: Path) -> ClassifierFeatures:
     """The network whose features are compared."""
-    if asked.classifier is not None:
-        return load(asked.classifier, device=asked.device)
-    out = asked.out / "classifier"
+    out = asked.classifier or asked.out / "classifier"
+    if asked.classifier is None:
+        train_classifier(asked, images, out)
+    opened = load(out, device=asked.device)
+    return ClassifierFeatures(opened.opened, opened.images)
+
+
+def train_classifier(asked: argparse.Namespace, images: Path, out: Path) -> None:
     if (out / RUN_FILE).is_file():
         resume(out)
     else:
@@ -97,49 +98,52 @@ def classifier(asked: argparse.Namespace, images: Path) -> Predictor:
         run = train(images, "classify", asked.classifier_preset, device=asked.device, settings=settings, out=out,
                     progress="lines")  # fmt: skip
         print(json.dumps({"recipe": "sagan", "classifier": run.evaluation["metrics"]}), flush=True)
-    return load(out, device=asked.device)
 
 
 def one_run(
-    spec: SAGAN, way: str, seed: int, images: Path, settings: dict[str, Any], asked: argparse.Namespace,
-    judge: Predictor, real: np.ndarray,
-) -> dict[str, Any]:  # fmt: skip
+    spec: SAGAN, way: str, seed: int, images: Path, asked: argparse.Namespace, features: ClassifierFeatures
+) -> dict[str, Any]:
     """Train one network and score it; a run that diverged is a row without figures."""
     row: dict[str, Any] = {"recipe": "sagan", "way": way, "seed": seed, "steps": asked.steps, "fid": None}
-    began = time.monotonic()
+    began, out = time.monotonic(), asked.out / f"{way}-{seed}"
+    settings = {"training.steps": asked.steps, "training.batch_size": asked.batch_size, "training.seed": seed}
     try:
-        run = train_sagan(images, spec, out=asked.out / f"{way}-{seed}", device=asked.device,
-                          **({"steps": asked.steps, "batch_size": asked.batch_size, "seed": seed}
-                             | settings))  # fmt: skip
+        run = resume(out) if (out / RUN_FILE).is_file() else train(
+            images, "adversarial", spec, device=asked.device, out=out, settings=settings | parsed(asked.settings),
+            progress="lines",
+        )  # fmt: skip
     except Diverged as error:
         return row | {"diverged": str(error)}
     seconds = time.monotonic() - began
-    labels = torch.arange(len(real)) % len(run.classes)
-    scores = image_scores(real, draw_images(run.net, labels, seed=seed), judge)
-    nets = {"generator": run.net.generator, "discriminator": run.net.discriminator}
+    real, held = own_images(run, asked.count)
+    net = load(run.folder.checkpoints / f"step-{run.facts['step']:06}", device=asked.device).model
+    labels = torch.arange(len(real)) % net.spec.classes
+    scores = image_scores(real, draw_images(net, labels, seed=seed), features)
+    assert scores.inception is not None and scores.inception_of_real is not None
+    nets = {"generator": net.generator, "discriminator": net.discriminator}
     gates = {name: round(net.attention.gamma.item(), 4) for name, net in nets.items() if net.attention is not None}
+    # What a generator as good as the camera would get.
+    floor = None if held is None else round(frechet_distance(*(features_of(p, features)[0] for p in (real, held))), 4)
+    last = [line for line in run.history if "loss" in line][-1]
     return row | {
         "fid": round(scores.fid, 4), "inception": round(scores.inception.mean, 4),
-        "inception_of_real": round(scores.inception_of_real.mean, 4), "gamma": gates, "features": scores.features,
-        "seconds": round(seconds, 1), **{name: round(value, 4) for name, value in run.last.items() if name != "step"},
+        "inception_of_real": round(scores.inception_of_real.mean, 4), "fid_of_test_set": floor, "scored": len(real),
+        "gamma": gates, "features": scores.features, "seconds": round(seconds, 1),
+        **{name: round(last[name], 4) for name in ("discriminator_loss", "generator_loss")},
     }  # fmt: skip
 
 
-def floor_of(images: Path, size: int, asked: argparse.Namespace, judge: Predictor, real: np.ndarray) -> float | None:
-    """FID of the set's own test images: what a generator as good as the camera would get."""
-    try:
-        held = read_images(images, size, asked.out / "held", side="test")
-    except UserError:
-        return None
-    few = some(held.pixels, asked.count)
-    return round(frechet_distance(*(features_of(part, judge)[0] for part in (real, few))), 4)
+def own_images(run: Run, count: int) -> tuple[np.ndarray, np.ndarray | None]:
+    """The images that a run was trained on, and those that it kept aside for testing."""
+    data = reopen(run.folder.cache)
+    assert data is not None
+    return some(data.train, count), None if data.test is None else some(data.test, count)
 
 
-def some(pixels: np.ndarray, count: int) -> np.ndarray:
+def some(examples: Examples, count: int) -> np.ndarray:
     """At most so many images, drawn once and for all."""
-    if len(pixels) <= count:
-        return np.asarray(pixels)
-    return np.asarray(pixels[np.sort(np.random.default_rng(0).permutation(len(pixels))[:count])])
+    rows = np.sort(np.random.default_rng(0).permutation(len(examples))[:count])
+    return to_pixels(examples.batch(rows).inputs[0])
 
 
 def from_sheets(folder: Path, out: Path) -> Path:

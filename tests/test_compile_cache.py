@@ -22,7 +22,7 @@ if sys.argv[1:] == ["the compiler is there already"]:
     import torch._inductor.compile_fx
 from anyformer.kernels import cpu
 from anyformer.kernels.compile import compile_function
-assert cpu.library() is not None
+assert cpu.load_library() is not None
 assert float(compile_function(lambda x: (x * 3).sin().sum())(torch.zeros(64))) == 0
 print(os.environ["TORCHINDUCTOR_CACHE_DIR"])
 """

@@ -51,10 +51,10 @@ for _ in stream(Slow(), 0, 100, workers=2, pin=False):
     pass
 """
 TEMPLATE = """
-from anyformer.serving.chat_template import FolderForm
+from anyformer.serving.chat_template import FolderTemplate
 loops = 4
 endless = "{% for a in range(99999) %}" * loops + "{% endfor %}" * loops
-FolderForm(endless, {}, seconds=600).text([{"role": "user", "content": "x"}])
+FolderTemplate(endless, {}, seconds=600).text([{"role": "user", "content": "x"}])
 """
 UNMINDFUL = """
 import subprocess, sys, time

@@ -21,7 +21,7 @@ from anyformer.errors import UserError, did_you_mean
 SAVING = ("weights", "optimizer", "state", "before-manifest", "manifest", "before-rename", "renamed", "before-delete",
           "deleted")  # fmt: skip
 POINTS = ("settled", "step", "gradients", *SAVING, "saved", "evaluated", "judged", "finished")
-SERVING = ("turn", "prompt", "together")  # in the engine: its loop, reading one prompt, a step of all rows
+SERVING = ("engine-step", "prefill", "decode")  # in the engine: its loop, a pass over prompts, a decode step
 ACTIONS = ("sleep", "kill", "term", "int", "enospc", "eio", "nan-loss", "nan-weight", "nan-gradient", "oom")
 
 armed: dict[str, tuple[str, int]] = {}

@@ -335,10 +335,10 @@ def by_verb(*words: str) -> Callable[[Path, Path], int]:
 
 def by_serve(folder: Path, scratch: Path) -> int:
     """Start a server; it is ready when it would answer."""
-    from anyformer.serving.server import Request, serve
+    from anyformer.serving.server import ServeOptions, serve
 
     try:
-        serve(Request(folder, host="127.0.0.1", port=0, rows=2), lambda standing: os._exit(0))
+        serve(ServeOptions(folder, host="127.0.0.1", port=0, rows=2), lambda standing: os._exit(0))
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2

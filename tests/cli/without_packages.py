@@ -51,9 +51,9 @@ def marian() -> None:
 
 def grammar() -> None:
     from anyformer.data.tokenizers.tokenizer import train_tokenizer
-    from anyformer.generation.grammar import vocabulary_of
+    from anyformer.generation.grammar import grammar_vocabulary
 
-    vocabulary_of(train_tokenizer(["some words"], "byte", 300))
+    grammar_vocabulary(train_tokenizer(["some words"], "byte", 300))
 
 
 def matching() -> None:
@@ -63,9 +63,9 @@ def matching() -> None:
 
 
 def template() -> None:
-    from anyformer.serving.chat_template import FolderForm
+    from anyformer.serving.chat_template import FolderTemplate
 
-    FolderForm("{{ messages }}", {}).close()
+    FolderTemplate("{{ messages }}", {}).close()
 
 
 def flac() -> None:

@@ -93,14 +93,14 @@ def grid(small: bool = False) -> Iterator[tuple[int, int, int, int, int, int, to
 
 def check(small: bool = False) -> dict[torch.dtype, float]:
     """The largest gap to the definition for each dtype; every case within its bound."""
-    from anyformer.kernels.decode import attend_in_places, refusal
+    from anyformer.kernels.decode import attend_static_cache, why_unsupported
 
     worst: dict[torch.dtype, float] = {}
     for number, (heads, groups, queries, channels, wide, columns, dtype, case, reach) in enumerate(grid(small)):
         q, k, v, index = inputs(heads, groups, queries, channels, wide, columns, dtype, reach, seed=number)
         scores = described(case, index, columns, channels, heads)
-        assert refusal(q, k, v, scores) is None, refusal(q, k, v, scores)
-        ours, wanted = attend_in_places(q, k, v, scores).double(), right(q, k, v, scores)
+        assert why_unsupported(q, k, v, scores) is None, why_unsupported(q, k, v, scores)
+        ours, wanted = attend_static_cache(q, k, v, scores).double(), right(q, k, v, scores)
         assert ours.shape == wanted.shape and torch.isfinite(ours).all(), (number, case)
         gap = ((ours - wanted).abs().max() / wanted.abs().max()).item()
         worst[dtype] = max(worst.get(dtype, 0.0), gap)
@@ -146,22 +146,22 @@ def check_put(
 
 
 def test_control_a_row_that_reaches_too_far_is_seen() -> None:
-    from anyformer.kernels.decode import attend_in_places
+    from anyformer.kernels.decode import attend_static_cache
 
     q, k, v, index = inputs(4, 2, 1, 64, 64, 300, torch.float32, (10, 200))
     scores = described("plain", index + 1, 300, 64, 4)
-    assert attend_in_places(q, k, v, scores).isnan().any()
+    assert attend_static_cache(q, k, v, scores).isnan().any()
 
 
 def test_neighbours_change_no_bit() -> None:
-    from anyformer.kernels.decode import attend_in_places
+    from anyformer.kernels.decode import attend_static_cache
 
     for columns in (321, 1025):
         q, k, v, index = inputs(8, 2, 1, 64, 64, columns, torch.float32, (columns - 1, 64, 7, 200))
-        together = attend_in_places(q, k, v, described("plain", index, columns, 64, 8))
+        together = attend_static_cache(q, k, v, described("plain", index, columns, 64, 8))
         for row in range(4):
             one = slice(row, row + 1)
-            alone = attend_in_places(q[one], k[one], v[one], described("plain", index[one], columns, 64, 8))
+            alone = attend_static_cache(q[one], k[one], v[one], described("plain", index[one], columns, 64, 8))
             assert torch.equal(alone, together[one])
 
 
@@ -181,7 +181,7 @@ def test_it_is_chosen_for_what_it_can_do_and_for_nothing_else() -> None:
 
 def test_a_graph_holds_it_and_follows_the_rows() -> None:
     from anyformer.core.attend import attend
-    from anyformer.kernels.decode import attend_in_places, try_out
+    from anyformer.kernels.decode import attend_static_cache, try_out
 
     assert try_out(torch.device("cuda", 0))
     q, k, v, index = inputs(8, 2, 1, 64, 64, 700, torch.float32, (699, 699))
@@ -200,7 +200,7 @@ def test_a_graph_holds_it_and_follows_the_rows() -> None:
     for reach in ((5, 699), (300, 0), (255, 256)):
         index.copy_(torch.tensor(reach, device=DEVICE)[:, None])
         graph.replay()
-        assert torch.equal(out, attend_in_places(q, k, v, described("plain", index, 700, 64, 8)))
+        assert torch.equal(out, attend_static_cache(q, k, v, described("plain", index, 700, 64, 8)))
 
 
 if __name__ == "__main__":

@@ -96,5 +96,5 @@ def test_an_engine_on_the_gpu_writes_what_each_request_writes_alone() -> None:
     assert rows.graphs
     for one in jobs:
         assert (
-            told(one).tokens == generate(net, torch.tensor([one.tokens]).cuda(), settings=one.settings).new[0].tolist()
+            told(one).tokens == generate(net, torch.tensor([one.prompt]).cuda(), settings=one.settings).new[0].tolist()
         )

@@ -18,7 +18,7 @@ from anyformer import Rope, UserError
 from anyformer.data.tokenizers.tokenizer import Tokenizer, train_tokenizer
 from anyformer.generation import Generated, Generation, generate
 from anyformer.generation import grammar as grammars
-from anyformer.generation.grammar import Grammar, choice_guide, json_guide, regex_guide, vocabulary_of
+from anyformer.generation.grammar import Grammar, choice_guide, grammar_vocabulary, json_guide, regex_guide
 from tests.generation.nets import build, decoder
 
 TEXT = [
@@ -353,7 +353,7 @@ def test_hostile_grammars_cost_little() -> None:
 @pytest.mark.quick
 def test_grammars_are_compiled_once_and_few_are_kept() -> None:
     tokenizer = train_tokenizer(TEXT, "byte", 260)
-    made = vocabulary_of(tokenizer)
+    made = grammar_vocabulary(tokenizer)
     one, two = (regex_guide(tokenizer, "[ab]c", []) for _ in range(2))
     assert len(made.grammars) == 1 and one.matcher is not two.matcher
     one.accept(tokenizer.encode("a", special=False)[0])
@@ -361,4 +361,4 @@ def test_grammars_are_compiled_once_and_few_are_kept() -> None:
     for number in range(2 * grammars.KEPT):
         regex_guide(tokenizer, f"a{number}", [])
     assert len(made.grammars) == grammars.KEPT
-    assert vocabulary_of(words("byte")) is not made
+    assert grammar_vocabulary(words("byte")) is not made

@@ -145,14 +145,14 @@ def test_a_row_gets_the_same_bits_in_any_company(name: str, kind: str) -> None:
 def test_no_shape_is_made_anew() -> None:
     """Batches of 1 to 32 rows, texts of one to several blocks of columns, float32 and 8 bits: one library for all."""
     codes = [compiled(build("gpt2", kind)) for kind in ("float", "int8")]
-    made, held = count(), cpu.library.cache_info().misses
+    made, held = count(), cpu.load_library.cache_info().misses
     for code in codes:
         for rows in (1, 2, 3, 8, 17, 32):
             for length in (1, 62, 131):
                 new = generate(code, prompts(rows, length), settings=Generation(max_new_tokens=4)).new
                 assert new.shape == (rows, 4)
         assert code.is_cpp and "attempts" not in vars(code)  # torch's compiler was not even asked
-    assert made == count() and cpu.library.cache_info().misses <= max(held, 1)
+    assert made == count() and cpu.load_library.cache_info().misses <= max(held, 1)
 
 
 def test_weights_are_read_anew() -> None:

@@ -13,7 +13,7 @@ import anyformer
 from anyformer import LM, AttendingRecurrent, Block, Convolution, Mixer, Model, Recurrent, Seq2Seq, Stack, Tokens
 from anyformer.checkpoints.folder import save_own
 from anyformer.generation import Generation, generate, score
-from anyformer.mixers.attending_recurrent import Decoding
+from anyformer.mixers.attending_recurrent import AttendingState
 from tests.generation.nets import PROMPTS, VOCAB, WIDTH, build, ids, padded, rows
 from tests.generation.test_same_tokens import SOURCES, WAYS, agree
 
@@ -63,7 +63,7 @@ def test_a_state_that_is_not_reordered_is_noticed(monkeypatch: pytest.MonkeyPatc
     """The control: beams whose cells stay behind write other texts."""
     net = build(pair(WRITERS["additive"]))
     assert all(agree(net, "beam", PROMPTS, SOURCES, "right"))
-    monkeypatch.setattr(Decoding, "select", lambda self, rows: None)
+    monkeypatch.setattr(AttendingState, "select", lambda self, rows: None)
     settings = Generation(max_new_tokens=7, num_beams=3, decoder_start_token_id=1)
     with pytest.raises(RuntimeError):  # one row a source meets three a source
         generate(net, SOURCES[0].expand(2, -1), settings=settings)

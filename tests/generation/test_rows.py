@@ -26,7 +26,7 @@ from anyformer import (
     UserError,
     preset,
 )
-from anyformer.core.join_states import Records, joined_records
+from anyformer.core.join_states import Records, join_records
 from anyformer.core.state import State
 from anyformer.core.static_cache import StaticCache, StaticState
 from anyformer.generation import Generation, generate
@@ -229,9 +229,9 @@ def test_a_forgotten_mask_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         assert worst(net, run(StaticStore(net, capacity=4, limit=40), net, 0)) > 1e-3
 
     def blind(states: list[State]) -> Records:  # padding taken for text
-        return joined_records(states)._replace(mask=None)
+        return join_records(states)._replace(mask=None)
 
-    monkeypatch.setattr("anyformer.core.state.joined_records", blind)
+    monkeypatch.setattr("anyformer.core.state.join_records", blind)
     assert worst(net, run(EagerStore(net, capacity=4, limit=40), net, 0)) > 1e-3
 
 

@@ -20,7 +20,7 @@ from anyformer.generation.logits import (
     penalize_frequency,
     penalize_repetition,
 )
-from anyformer.generation.noise import draw, gumbel, mixed, row_seeds, uniform
+from anyformer.generation.noise import draw, gumbel, mix_bits, row_seeds, uniform
 from tests.generation.nets import POSITIONS, build, decoder, ids, padded, rows
 
 DRAWS = 100_000
@@ -113,7 +113,7 @@ def test_the_noise_is_the_published_hash() -> None:
     """SplitMix64 from state 0 begins so (the reference program of its authors); the same on every device."""
     golden = 0x9E3779B97F4A7C15 - 2**64
     state = torch.arange(1, 4) * golden
-    got = [int(value) % 2**64 for value in mixed(state)]
+    got = [int(value) % 2**64 for value in mix_bits(state)]
     assert got == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
 
 

@@ -61,7 +61,7 @@ def prove(server: Server, *, count: int, together: int = 32, bits: bool = False,
 def prove_fault(folder: Path, *, count: int, rows: int = 16, tokens: int = 48) -> Figures:
     """Memory runs out once in the middle of a step of all rows, and once while a prompt is read: that one is hit."""
     found = Figures("isolation")
-    faults = f"oom@together:{count},oom@prompt:3"  # prompts that wait together are read in few passes
+    faults = f"oom@decode:{count},oom@prefill:3"  # prompts that wait together are read in few passes
     with Server(folder, "--rows", str(rows), fault=faults) as server:
         bodies = requests(server, count, 7, tokens=tokens)
         answers = asyncio.run(every(server, bodies, rows))
@@ -73,7 +73,7 @@ def prove_fault(folder: Path, *, count: int, rows: int = 16, tokens: int = 48) -
         found.equal("others served", len(others), count - len(hit))
         found.equal("others with other tokens than without a fault", sum(words(a) != words(b) for a, b in others), 0)
         found.equal("ready afterwards", server.get("/health/ready").status_code, 200)
-        happened = sum(server.errors().count(word) for word in ("a pass of", "a job failed"))
+        happened = sum(server.errors().count(word) for word in ("a batch of", "a sequence failed"))
         found.equal("faults that did happen, of 2", happened, 2)
     return found
 

@@ -142,7 +142,7 @@ def prove_hang(folder: Path, *, patience: float) -> Figures:
         wire.cut()
         return {"before": before, "ready": ready, "live": living.status, "slowest": slowest, "again": again}
 
-    with Server(folder, "--grace", "2", fault="sleep@turn:20") as server:
+    with Server(folder, "--grace", "2", fault="sleep@engine-step:20") as server:
         seen = asyncio.run(hung(server))
         found.equal("/health/ready before", seen["before"], 200)
         found.at_most("seconds until /health/ready says 503", seen["ready"], 35)

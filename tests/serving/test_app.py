@@ -21,7 +21,7 @@ from anyformer.generation.cache.eager_store import EagerStore
 from anyformer.generation.cache.open_store import serving_store
 from anyformer.inference.predictor import Predictor
 from anyformer.serving.app import PATHS, make_app
-from anyformer.serving.auth import Door, own_names
+from anyformer.serving.auth import AuthMiddleware, local_names
 from anyformer.serving.limits import Limits
 from anyformer.serving.openapi import describe
 from anyformer.serving.response_schemas import (
@@ -293,8 +293,8 @@ def test_the_door() -> None:
         await send({"type": "http.response.body", "body": b""})
 
     def status(path: str, host: str = "127.0.0.1:80", raw: bytes | None = None, **headers: str) -> int:
-        hosts, any_address = own_names("127.0.0.1")
-        door, sent = Door(app, hosts=hosts, any_address=any_address, key=KEY), []
+        hosts, any_address = local_names("127.0.0.1")
+        door, sent = AuthMiddleware(app, hosts=hosts, any_address=any_address, key=KEY), []
         scope = {"type": "http", "path": path, "raw_path": path.encode() if raw is None else raw, "method": "GET",
                  "headers": [(b"host", host.encode()), *((k.encode(), v.encode()) for k, v in headers.items())],
         }  # fmt: skip

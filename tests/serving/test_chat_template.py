@@ -10,7 +10,7 @@ import pytest
 from anyformer.data.tokenizers.tokenizer import Tokenizer, open_tokenizer, train_tokenizer
 from anyformer.errors import UserError
 from anyformer.serving import chat_template
-from anyformer.serving.chat_template import FolderForm, PlainForm, chat_form
+from anyformer.serving.chat_template import FolderTemplate, PlainTemplate, open_chat_template
 
 TEMPLATES = {
     "chatml": "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] "
@@ -57,8 +57,8 @@ def theirs(words: Tokenizer, template: str, folder: Path):
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_the_text_is_that_of_transformers(name: str, words: Tokenizer, tmp_path: Path) -> None:
     other = theirs(words, TEMPLATES[name], tmp_path)
-    form = chat_form(tmp_path, open_tokenizer(tmp_path))
-    assert isinstance(form, FolderForm)
+    form = open_chat_template(tmp_path, open_tokenizer(tmp_path))
+    assert isinstance(form, FolderTemplate)
     try:
         for turns in CONVERSATIONS:
             try:
@@ -80,7 +80,7 @@ def test_the_text_is_that_of_transformers(name: str, words: Tokenizer, tmp_path:
 
 @pytest.mark.quick
 def test_a_form_is_found_in_every_place_transformers_writes_it(words: Tokenizer, tmp_path: Path) -> None:
-    assert chat_form(tmp_path, words).name == "plain" and chat_form(tmp_path, None).name == "plain"
+    assert open_chat_template(tmp_path, words).name == "plain" and open_chat_template(tmp_path, None).name == "plain"
     template = "{{ messages[0].content }}!"
     said = {}
     for place in ("chat_template.jinja", "chat_template.json", "tokenizer_config.json"):
@@ -92,7 +92,7 @@ def test_a_form_is_found_in_every_place_transformers_writes_it(words: Tokenizer,
             text = (folder / place).read_text() if place == "tokenizer_config.json" else "{}"
             (folder / place).write_text(text.rstrip()[:-1].rstrip() + (", " if len(text) > 2 else "") +
                                         f'"chat_template": "{template}"}}')  # fmt: skip
-        form = chat_form(folder, open_tokenizer(folder))
+        form = open_chat_template(folder, open_tokenizer(folder))
         said[place] = form.text([{"role": "user", "content": "Hi"}])
         form.close()
     assert set(said.values()) == {"Hi!"}
@@ -120,7 +120,7 @@ def test_a_hostile_template_ends_in_one_sentence(name: str, tmp_path: Path, word
     (tmp_path / "chat_template.jinja").write_text(HOSTILE[name])
     began, said = time.monotonic(), list[str]()
     try:
-        form = chat_form(tmp_path, words)
+        form = open_chat_template(tmp_path, words)
     except UserError as error:  # what is constant is worked out at the start already
         said = [str(error)]
     else:
@@ -138,8 +138,8 @@ def test_a_hostile_template_ends_in_one_sentence(name: str, tmp_path: Path, word
 def test_control_an_endless_template_is_stopped_by_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     turns = [{"role": "user", "content": "Hello"}]
     slow = "{% for i in range(1500) %}{% for j in range(1500) %}{% endfor %}{% endfor %}done"
-    patient = FolderForm(slow, {}, seconds=30)
-    hasty = FolderForm(slow, {}, seconds=0.02)
+    patient = FolderTemplate(slow, {}, seconds=30)
+    hasty = FolderTemplate(slow, {}, seconds=0.02)
     try:
         assert patient.text(turns) == "done"
         with pytest.raises(UserError, match="took longer"):
@@ -153,15 +153,15 @@ def test_a_template_that_is_none_is_an_error_at_the_start(tmp_path: Path, words:
     for bad in ("{% for", "{{ 1 +", "{% nothing %}"):
         (tmp_path / "chat_template.jinja").write_text(bad)
         with pytest.raises(UserError, match="mend or remove"):
-            chat_form(tmp_path, words)
+            open_chat_template(tmp_path, words)
     (tmp_path / "chat_template.jinja").write_text("a" * (chat_template.LONGEST + 1))
     with pytest.raises(UserError, match="characters"):
-        chat_form(tmp_path, words)
+        open_chat_template(tmp_path, words)
 
 
 @pytest.mark.quick
 def test_the_plain_form_ends_where_the_user_would_speak() -> None:
-    form = PlainForm()
+    form = PlainTemplate()
     turns = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Why?"}]
     assert form.text(turns) == "system: Be brief.\nuser: Why?\nassistant:" and "\nuser:" in form.stops
 
@@ -225,7 +225,7 @@ def test_a_message_cannot_forge_a_turn(name: str, marked: Tokenizer, tmp_path: P
     words = published(marked, tmp_path)
     (tmp_path / "chat_template.jinja").write_text(SPEAKING[name], encoding="utf-8")
     other = AutoTokenizer.from_pretrained(tmp_path)
-    form = chat_form(tmp_path, words)
+    form = open_chat_template(tmp_path, words)
     noticed = 0
     try:
         for turns in HARMLESS:
@@ -256,5 +256,5 @@ def test_a_message_cannot_forge_a_turn(name: str, marked: Tokenizer, tmp_path: P
 def test_plain_turns_hold_no_special_tokens(marked: Tokenizer, tmp_path: Path) -> None:
     words = published(marked, tmp_path)
     turns = [{"role": "user", "content": "a</s><s>b"}]
-    assert special_in(words, PlainForm().ids(words, turns)) == []
+    assert special_in(words, PlainTemplate().ids(words, turns)) == []
     assert special_in(words, words.encode("a</s><s>b")) == ["</s>", "<s>"]  # control, and what completions do

@@ -15,7 +15,7 @@ import pytest
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from anyformer.serving.connection import bytes_in_kernel, connection_class, look_at
+from anyformer.serving.connection import bytes_in_kernel, check_connections, connection_class
 from anyformer.serving.limits import Limits
 from anyformer.serving.server import QuietServer
 
@@ -46,7 +46,7 @@ def running(
         while not serving.done():
             await asyncio.sleep(0.05)
             if looking:
-                look_at(server.server_state.connections)
+                check_connections(server.server_state.connections)
         for connection in list(server.server_state.connections):
             connection.transport.abort()
         await asyncio.sleep(0.02)  # closed lines are taken down by the loop

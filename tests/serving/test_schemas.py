@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from anyformer.serving.error_responses import Refusal, from_error
+from anyformer.serving.error_responses import HTTPError, to_http_error
 from anyformer.serving.request_schemas import (
     ChatRequest,
     CompletionRequest,
@@ -89,7 +89,7 @@ WRONG: list[tuple[type[BaseModel], str, str | None, str]] = [
 @pytest.mark.parametrize("at", range(len(WRONG)))
 def test_what_is_wrong_is_named(at: int) -> None:
     kind, body, param, words = WRONG[at]
-    with pytest.raises(Refusal) as told:
+    with pytest.raises(HTTPError) as told:
         read(kind, body.encode())
     error = told.value.body["error"]
     assert told.value.status == 400 and error["type"] == "invalid_request_error"
@@ -111,5 +111,5 @@ def test_control_a_lenient_model_takes_what_ours_refuses() -> None:
 
 @pytest.mark.quick
 def test_nothing_of_an_unforeseen_error_is_told() -> None:
-    told = from_error(RuntimeError("boom at 0x7fffdeadbeef in /usr/lib/x.py"))
+    told = to_http_error(RuntimeError("boom at 0x7fffdeadbeef in /usr/lib/x.py"))
     assert told.status == 500 and "boom" not in json.dumps(told.body) and "/usr" not in json.dumps(told.body)

@@ -15,7 +15,7 @@ from anyformer.data.tokenizers.backends import LibraryEngine
 from anyformer.data.tokenizers.tokenizer import Tokenizer, train_tokenizer
 from anyformer.engine.sequence import Failed, Finished, NewToken, Prefilled
 from anyformer.serving.choices import ResponseChoice, chat_logprobs, completion_logprobs
-from anyformer.serving.detokenizer import HALF, Pieces, Reader, UntilStop, possible_beginning
+from anyformer.serving.detokenizer import HALF, Detokenizer, StopFilter, TextPieces, longest_stop_prefix
 from anyformer.serving.mailbox import Box, Mailbox
 
 TEXTS = ["It's a 'good' film, isn't it? We've seen it: Grüße aus Köln, 日本語の映画 🙂🙃 naïve café.",
@@ -60,8 +60,8 @@ KINDS |= {"fallback": fallback, "tidy": tidy}
 
 
 @pytest.fixture(scope="module")
-def readers() -> dict[str, Reader]:
-    return {kind: Reader(make()) for kind, make in KINDS.items()}
+def readers() -> dict[str, Detokenizer]:
+    return {kind: Detokenizer(make()) for kind, make in KINDS.items()}
 
 
 def streams(words: Tokenizer, count: int, seed: int = 0) -> list[list[int]]:
@@ -84,18 +84,18 @@ def parted(ids: list[int], chance: random.Random) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_pieces_are_the_whole(kind: str, readers: dict[str, Reader]) -> None:
+def test_the_pieces_are_the_whole(kind: str, readers: dict[str, Detokenizer]) -> None:
     reader, chance = readers[kind], random.Random(1)
     assert reader.by_bytes == (kind in ("bpe", "byte"))
     for ids in streams(reader.tokenizer, 40):
-        for pieces in (Pieces(reader), reader.pieces()):
+        for pieces in (TextPieces(reader), reader.pieces()):
             said = [pieces.add(part) for part in parted(ids, chance)]
             assert "".join([*said, pieces.end()]) == reader.text(ids)
-            assert not isinstance(pieces, Pieces) or len(pieces.ids) < 100 or kind in ("fallback", "word")
+            assert not isinstance(pieces, TextPieces) or len(pieces.ids) < 100 or kind in ("fallback", "word")
 
 
 @pytest.mark.parametrize("kind", ["bpe", "byte", "fallback"])
-def test_every_piece_is_whole_characters(kind: str, readers: dict[str, Reader]) -> None:
+def test_every_piece_is_whole_characters(kind: str, readers: dict[str, Detokenizer]) -> None:
     reader = readers[kind]
     for text in TEXTS:
         pieces = reader.pieces()
@@ -103,17 +103,17 @@ def test_every_piece_is_whole_characters(kind: str, readers: dict[str, Reader]) 
         assert not any(HALF in piece for piece in said) and "".join(said).strip() in text
 
 
-def test_control_tokens_one_by_one_are_not_the_whole(readers: dict[str, Reader]) -> None:
+def test_control_tokens_one_by_one_are_not_the_whole(readers: dict[str, Detokenizer]) -> None:
     wrong = {kind: sum("".join(reader.text([one]) for one in ids) != reader.text(ids)
                        for ids in streams(reader.tokenizer, 10)) for kind, reader in readers.items()}  # fmt: skip
     assert all(wrong[kind] for kind in ("bpe", "byte", "fallback", "wordpiece", "tidy"))
 
 
-def test_a_text_goes_on_from_its_prompt(readers: dict[str, Reader]) -> None:
+def test_a_text_goes_on_from_its_prompt(readers: dict[str, Detokenizer]) -> None:
     reader = readers["fallback"]
     prompt, new = [reader.tokenizer.core.token_to_id(one) for one in ("▁a", "▁film")], "▁it"
     token = reader.tokenizer.core.token_to_id(new)
-    assert Pieces(reader, prompt).add([token]) == " it" and Pieces(reader).add([token]) == "it"
+    assert TextPieces(reader, prompt).add([token]) == " it" and TextPieces(reader).add([token]) == "it"
 
 
 @pytest.mark.quick
@@ -122,7 +122,7 @@ def test_no_stop_is_shown_and_nothing_before_it_lost() -> None:
     for _ in range(2000):
         text = "".join(chance.choice("ab\n") for _ in range(chance.randrange(40)))
         stops = ["".join(chance.choice("ab\n") for _ in range(chance.randrange(1, 5))) for _ in range(2)]
-        until, said, at = UntilStop(stops), "", 0
+        until, said, at = StopFilter(stops), "", 0
         while at < len(text):
             size = chance.randrange(1, 4)
             said += until.add(text[at : at + size])
@@ -137,10 +137,10 @@ def test_no_stop_is_shown_and_nothing_before_it_lost() -> None:
 
 
 def test_control_a_beginning_that_is_not_held_back_leaks() -> None:
-    assert possible_beginning("so\nus", ["\nuser:"]) == 3
-    until = UntilStop(["\nuser:"])
+    assert longest_stop_prefix("so\nus", ["\nuser:"]) == 3
+    until = StopFilter(["\nuser:"])
     assert until.add("so\nus") == "so" and until.add("er: x") == "" and until.found
-    until = UntilStop(["\nuser:"])
+    until = StopFilter(["\nuser:"])
     assert until.add("so\nus") + until.add("ual") + until.end() == "so\nusual"
 
 
@@ -156,7 +156,7 @@ def told(text: ResponseChoice, ids: list[int], reason: str = "length") -> str:
     return said + text.take_new()[0]
 
 
-def test_ends_stops_and_reasons(readers: dict[str, Reader]) -> None:
+def test_ends_stops_and_reasons(readers: dict[str, Detokenizer]) -> None:
     reader = readers["bpe"]
     words = reader.tokenizer
     ids = words.encode("It's a 'good' film, isn't it?")
@@ -177,7 +177,7 @@ def test_ends_stops_and_reasons(readers: dict[str, Reader]) -> None:
     assert text.error is not None and text.error.status == 500 and "0x" not in text.error.message
 
 
-def test_log_probabilities_belong_to_what_is_shown(readers: dict[str, Reader]) -> None:
+def test_log_probabilities_belong_to_what_is_shown(readers: dict[str, Detokenizer]) -> None:
     reader = readers["bpe"]
     words = reader.tokenizer
     prompt, ids = words.encode("Grüße "), words.encode("日本 film, isn't")

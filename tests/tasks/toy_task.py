@@ -16,18 +16,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer import Batch, Objective, RowTask, UserError
-from anyformer.data.columns.kinds import numbers
+from anyformer.data.columns.convert import numbers
 from anyformer.data.decision import Decision
 from anyformer.data.frame import Frame
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data
+from anyformer.data.sizes import Sizes
 from anyformer.data.targets import ABSENT, UNSEEN, Encoded, Target
 from anyformer.evaluation import learners
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.baseline_rows import Rows
 from anyformer.evaluation.metrics import class_counts
 from anyformer.heads import Pooled
-from anyformer.tasks.network import Sizes, pooled_style
+from anyformer.tasks.network import pooled_style
 from anyformer.tasks.target_look import Match, TargetLook
 
 MOST_LEVELS = 20

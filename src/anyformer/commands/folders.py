@@ -111,10 +111,14 @@ class Watch:
     """Times a text while it is written, and writes it out as it comes: to a terminal, and to whoever reads a pipe."""
 
     def __init__(self, predictor: Predictor, prompt: str, *, shown: bool) -> None:
-        from anyformer.serving.detokenizer import Pieces, Reader
+        from anyformer.serving.detokenizer import Detokenizer, TextPieces
 
         words = predictor.words()
-        self.pieces, self.shown, self.rates = Pieces(Reader(words.target)), shown, Rates(len(words.encode(prompt)))
+        self.pieces, self.shown, self.rates = (
+            TextPieces(Detokenizer(words.target)),
+            shown,
+            Rates(len(words.encode(prompt))),
+        )
         self.line_ends = ""  # the newest, until something follows them: a text is written with one at its end
 
     def hear(self, step: Step) -> None:

@@ -16,7 +16,7 @@ from anyformer.errors import UserError
 from anyformer.extras import require
 
 if TYPE_CHECKING:
-    from anyformer.serving.server import Standing
+    from anyformer.serving.server import RunningServer
 
 
 def serve(
@@ -65,19 +65,19 @@ def serve(
       anyformer serve runs/demo --port 0 --rows 32 --key-file key.txt --host 0.0.0.0
     """
     needs_serve()
-    from anyformer.serving.server import Request
+    from anyformer.serving.server import ServeOptions
     from anyformer.serving.server import serve as run
 
     configure_messages(quiet)
     if quantise not in (None, "int8"):
         raise UserError(f"weights cannot be quantised to {quantise!r}", where="--quantise", fix="use int8")
-    request = Request(
+    request = ServeOptions(
         folder, host=host, port=port, device=device, dtype=torch_dtype(dtype), quantise=quantise, rows=rows,
         context=context, key=the_key(key, key_file), no_auth=insecure_no_auth, name=name, strict=strict, grace=grace,
         queue_tokens=queue_tokens, deadline=deadline, connections=connections, known_as=tuple(allow_host or ()),
     )  # fmt: skip
 
-    def on_ready(standing: Standing) -> None:
+    def on_ready(standing: RunningServer) -> None:
         if not quiet:
             note(block(standing, secret=request.key is not None))
         if as_json:
@@ -107,7 +107,7 @@ def the_key(given: str | None, file: Path | None) -> str | None:
     return lines[0].strip()
 
 
-def facts(standing: Standing) -> dict[str, Any]:
+def facts(standing: RunningServer) -> dict[str, Any]:
     """What a program wants to know when the server is ready."""
     served = standing.served
     return {"url": standing.url, "model": served.name, "context": served.limit, "pid": os.getpid(),
@@ -115,7 +115,7 @@ def facts(standing: Standing) -> dict[str, Any]:
             "bytes": standing.bytes, "chat_template": served.chat.name if served.generates else None}  # fmt: skip
 
 
-def block(standing: Standing, secret: bool) -> str:
+def block(standing: RunningServer, secret: bool) -> str:
     """What a person wants to know, with a line to try."""
     from anyformer.generation.cache.static_store import StaticStore
 

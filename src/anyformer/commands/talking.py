@@ -63,8 +63,8 @@ class LocalTalker:
         from anyformer.generation.cache.open_store import serving_store
         from anyformer.heads import LM
         from anyformer.inference.predictor import best_of
-        from anyformer.serving.chat_template import PlainForm, chat_form
-        from anyformer.serving.detokenizer import Reader
+        from anyformer.serving.chat_template import PlainTemplate, open_chat_template
+        from anyformer.serving.detokenizer import Detokenizer
 
         if predictor.head_kind() is not LM:
             raise UserError(
@@ -72,9 +72,9 @@ class LocalTalker:
             )
         self.predictor, self.name = predictor, folder.name or str(folder)
         self.words = predictor.words()
-        self.reader = Reader(self.words.target)
-        self.form = chat_form(best_of(folder), self.words)
-        self.plain = isinstance(self.form, PlainForm)
+        self.reader = Detokenizer(self.words.target)
+        self.form = open_chat_template(best_of(folder), self.words)
+        self.plain = isinstance(self.form, PlainTemplate)
         self.pair = isinstance(predictor.spec, Seq2Seq)
         self.does = "it answers each line by itself" if self.pair else CONTINUES
         self.store = serving_store(predictor.model, capacity=1)
@@ -84,7 +84,7 @@ class LocalTalker:
     def answer(self, conversation: Conversation, answer: Answer, say: Say) -> Generator[str, None, None]:
         """Pieces of the answer, whole characters each."""
         from anyformer.engine.sequence import Failed, Finished, NewToken, Sequence
-        from anyformer.serving.detokenizer import Pieces
+        from anyformer.serving.detokenizer import TextPieces
 
         settings = self.settings(conversation)
         tokens, source = self.prompt(conversation, settings.max_new_tokens, say)
@@ -92,7 +92,7 @@ class LocalTalker:
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         sequence = Sequence(tokens, settings, events.put, source=source)
         self.engine.submit(sequence)
-        pieces = Pieces(self.reader, () if self.pair else tokens)
+        pieces = TextPieces(self.reader, () if self.pair else tokens)
         waiting = 0.0  # log-probability of tokens whose characters are not whole yet
         try:
             while True:

@@ -6,7 +6,7 @@ rules, relative positions, soft cap, grouped heads. Every engine and the inspect
     reference   plain maths in float32 (float64 stays), the definition of right
     sdpa        torch's fused attention; a mask or bias is built a block of rows at a time, so memory is linear in T
     flex        FlexAttention on CUDA, for a bias or a sparse mask without any T x S tensor
-    rows        our own kernel on CUDA, for a few new tokens over keys in fixed places: a row costs what it holds
+    rows        our own kernel on CUDA, for a few new tokens over a static cache: a row costs what it holds
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Scores:
     allowed: Tensor | None = None  # (B or 1, H or 1, T, S)
     added: Tensor | None = None  # (B or 1, H or 1, T, S)
     ordered: bool = field(default=False)  # Python fact: keys are the queries in order, nothing hidden
-    gaps: bool = False  # Python fact: keys stand in fixed places, and those behind a query's own hold nothing
+    gaps: bool = False  # Python fact: keys are in a static cache, and those behind a query's own hold nothing
 
     @classmethod
     def among(
@@ -166,10 +166,10 @@ class Choice(NamedTuple):
 def choose(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0) -> Choice:
     """The engine for these inputs; everything it looks at is known before any compute."""
     if q.is_cuda and rows_tried and scores.gaps and dropout == 0.0:
-        from anyformer.kernels.decode import refusal
+        from anyformer.kernels.decode import why_unsupported
 
-        if refusal(q, k, v, scores) is None:
-            return Choice("rows", "a few new tokens over fixed places: each row reads its own columns and no further")
+        if why_unsupported(q, k, v, scores) is None:
+            return Choice("rows", "a few new tokens over a static cache: each row reads its own columns and no further")
     if scores.needs_weights:
         what = "the logit soft cap" if scores.soft_cap is not None else f"{type(scores.relative).__name__} positions"
         return Choice("reference", f"fused kernels do not offer {what}")
@@ -317,9 +317,9 @@ def flex(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0) 
 
 def rows(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0) -> Tensor:
     """Our own kernel; imported where used, as it needs Triton."""
-    from anyformer.kernels.decode import attend_in_places
+    from anyformer.kernels.decode import attend_static_cache
 
-    return attend_in_places(q, k, v, scores)
+    return attend_static_cache(q, k, v, scores)
 
 
 ENGINES = {"reference": reference, "sdpa": sdpa, "flex": flex, "rows": rows}

@@ -48,7 +48,7 @@ class Context:
     ordered: bool = True  # a Python fact: the keys are the queries, in order, and nothing hides any of them
     rolling: bool = True  # a Python fact: a windowed layer's state may drop what no later query can see
     past: int = 0  # a Python fact: tokens of earlier passes, whether or not some layer still holds them
-    gaps: bool = False  # a Python fact: keys stand in fixed places; those behind a query's own are not yet filled
+    gaps: bool = False  # a Python fact: keys are in a static cache; those behind a query's own are not yet filled
 
     def latest(self, keys: int) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         """Positions, index, mask and documents of the newest `keys` keys: a rolling cache holds no others."""

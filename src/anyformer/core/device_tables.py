@@ -10,7 +10,7 @@ from torch import Tensor
 Known = dict[tuple[torch.dtype, torch.device], Tensor]
 
 
-def kept(known: Known, dtype: torch.dtype, device: torch.device, make: Callable[[], Tensor]) -> Tensor:
+def cached_table(known: Known, dtype: torch.dtype, device: torch.device, make: Callable[[], Tensor]) -> Tensor:
     """What `make` gives, on the device: a GPU that had to wait for it in every pass could record no step.
 
     Compiled code makes it itself.

@@ -22,7 +22,7 @@ class Records(NamedTuple):
     counts: Tensor | None
 
 
-def joined_records(states: Sequence[State]) -> Records:
+def join_records(states: Sequence[State]) -> Records:
     """Those of several states, with padding before the shorter ones; texts of one length have none."""
     indices = [state.index for state in states if state.index is not None]
     positions = [state.positions for state in states if state.positions is not None]
@@ -46,7 +46,7 @@ def joined_records(states: Sequence[State]) -> Records:
     return Records(joined, placed, mask, torch.cat(counts))
 
 
-def joined_memories(states: Sequence[State]) -> tuple[Tensor | None, Tensor | None]:
+def join_memories(states: Sequence[State]) -> tuple[Tensor | None, Tensor | None]:
     """What the encoder made of each source, and which of it is real; shorter ones are padded on the right."""
     memories = [state.memory for state in states if state.memory is not None]
     if not memories:
@@ -58,7 +58,7 @@ def joined_memories(states: Sequence[State]) -> tuple[Tensor | None, Tensor | No
         torch.ones(memory.shape[:2], dtype=torch.bool, device=memory.device) if mask is None else mask
         for memory, mask in zip(memories, masks, strict=True)
     ]
-    return level(memories, 1), level(real, 1)
+    return pad_right(memories, 1), pad_right(real, 1)
 
 
 def padded(x: Tensor, rows: int, columns: int) -> Tensor:
@@ -66,7 +66,7 @@ def padded(x: Tensor, rows: int, columns: int) -> Tensor:
     return F.pad(x.expand(rows, -1), (columns - x.shape[1], 0))
 
 
-def flush(parts: Sequence[Tensor], most: int, size: int) -> Tensor:
+def pad_left(parts: Sequence[Tensor], most: int, size: int) -> Tensor:
     """Rows of several buffers (B,G,S,C) in one with room for `size`, each ending behind the first `most`."""
     _, groups, _, channels = parts[0].shape
     fresh, at = parts[0].new_zeros(sum(len(part) for part in parts), groups, size, channels), 0
@@ -76,7 +76,7 @@ def flush(parts: Sequence[Tensor], most: int, size: int) -> Tensor:
     return fresh
 
 
-def level(parts: Sequence[Tensor], dim: int) -> Tensor:
+def pad_right(parts: Sequence[Tensor], dim: int) -> Tensor:
     """Rows of several tensors in one, with zeros behind those that are shorter along `dim`."""
     shape = list(parts[0].shape)
     shape[0], shape[dim] = sum(len(part) for part in parts), max(part.shape[dim] for part in parts)

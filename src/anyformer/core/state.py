@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from anyformer.core.context import count
-from anyformer.core.join_states import flush, joined_memories, joined_records, level, tensors_in
+from anyformer.core.join_states import join_memories, join_records, pad_left, pad_right, tensors_in
 from anyformer.errors import UserError
 
 
@@ -87,14 +87,14 @@ class KVCache:
             size = max(needed, self.limit)
         else:
             size = max(needed, (needed if roomy else capacity) + max(BLOCK, (needed if roomy else capacity) // 2))
-        self.keys = moved(self.keys, k, self.stale, self.held, None if moves else size)
-        self.values = moved(self.values, v, self.stale, self.held, None if moves else size)
+        self.keys = move_tokens(self.keys, k, self.stale, self.held, None if moves else size)
+        self.values = move_tokens(self.values, v, self.stale, self.held, None if moves else size)
         self.held, self.stale = live, 0
 
     def select(self, rows: Tensor) -> None:
         if self.keys is not None and self.values is not None:
-            self.keys = chosen(self.keys, rows, self.stale, self.held)
-            self.values = chosen(self.values, rows, self.stale, self.held)
+            self.keys = select_rows(self.keys, rows, self.stale, self.held)
+            self.values = select_rows(self.values, rows, self.stale, self.held)
 
     def truncate(self, length: int) -> None:
         gone = self.length - length
@@ -113,7 +113,7 @@ class KVCache:
         keys = [part.keys[:, :, part.stale : part.held] for part in parts if part.keys is not None]
         values = [part.values[:, :, part.stale : part.held] for part in parts if part.values is not None]
         if keys and values:
-            self.keys, self.values = flush(keys, most, size), flush(values, most, size)
+            self.keys, self.values = pad_left(keys, most, size), pad_left(values, most, size)
         self.held, self.stale, self.length = most, 0, max(part.length for part in parts)
 
     def trim(self, columns: int) -> None:
@@ -133,7 +133,7 @@ class KVCache:
         return token * (self.held - self.stale)
 
 
-def moved(buffer: Tensor | None, like: Tensor, start: int, stop: int, size: int | None) -> Tensor:
+def move_tokens(buffer: Tensor | None, like: Tensor, start: int, stop: int, size: int | None) -> Tensor:
     """The tokens from `start` to `stop` at the front of the same buffer, or of a new one with room for `size`."""
     if buffer is None:
         assert size is not None
@@ -144,7 +144,7 @@ def moved(buffer: Tensor | None, like: Tensor, start: int, stop: int, size: int 
     return fresh
 
 
-def chosen(buffer: Tensor, rows: Tensor, start: int, stop: int) -> Tensor:
+def select_rows(buffer: Tensor, rows: Tensor, start: int, stop: int) -> Tensor:
     """A buffer of the same length with these rows; only the tokens in use are copied."""
     fresh = buffer.new_zeros(rows.shape[0], *buffer.shape[1:])
     fresh[:, :, start:stop] = buffer[:, :, start:stop].index_select(0, rows)
@@ -170,7 +170,7 @@ class CrossKVCache:
         keys = [part.keys for part in parts if part.keys is not None]
         values = [part.values for part in parts if part.values is not None]
         if keys and values:
-            self.keys, self.values = level(keys, 2), level(values, 2)
+            self.keys, self.values = pad_right(keys, 2), pad_right(values, 2)
 
     def trim(self, columns: int) -> None:
         """Nor on padding in what has been decoded."""
@@ -341,8 +341,8 @@ class State:
                 layer.mixer.join([other.mixer for other in rest if other.mixer is not None])
             if layer.cross is not None:
                 layer.cross.join([other.cross for other in rest if other.cross is not None])
-        self.index, self.positions, self.mask, self.counts = joined_records(states)
-        self.memory, self.memory_mask = joined_memories(states)
+        self.index, self.positions, self.mask, self.counts = join_records(states)
+        self.memory, self.memory_mask = join_memories(states)
         self.length, self.holed = max(state.length for state in states), None
         self.batch = sum(state.batch for state in states)
         return self

@@ -40,7 +40,7 @@ class BatchRunner:
     def prefill_group(self, group: list[Sequence], sizes: list[int]) -> None:
         """The next pieces of some prompts; where the end of one is reached, its first token is sampled."""
         try:
-            faults.point("prompt")
+            faults.point("prefill")
             found = self.store.extend({
                 slot_of(sequence): sequence.tokens[sequence.cached : sequence.cached + size]
                 for sequence, size in zip(group, sizes, strict=True)
@@ -93,7 +93,7 @@ class BatchRunner:
         if tokens is None:
             tokens = torch.tensor([sequence.tokens[-1] for sequence in batch], device=scheduler.device)
         try:
-            faults.point("together")
+            faults.point("decode")
             logits = self.store.step([slot_of(sequence) for sequence in batch], tokens)  # (N,V)
             sampled = scheduler.sampler.sample([sampler_of(sequence) for sequence in batch], logits)
             news = sampled.on_host

@@ -193,7 +193,7 @@ class Engine:
 
     def step(self) -> bool:
         """Sweep, prefill a chunk, decode a token, answer a batch; whether there was anything to do."""
-        faults.point("turn")
+        faults.point("engine-step")
         begun = time.monotonic()
         self.sweep(begun)
         tokens = rows = 0

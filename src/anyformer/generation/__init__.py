@@ -1,4 +1,4 @@
-"""Decoding: writing text with a model, and scoring text that is there."""
+"""Generation with a language model, and the log-probabilities of text that is there."""
 
 from anyformer.generation.config import Generation
 from anyformer.generation.decode import Decoding, generate, stream

@@ -20,7 +20,7 @@ from anyformer.generation.logits import (
     logits_processors,
     logits_warpers,
 )
-from anyformer.generation.noise import draw, finest, signed
+from anyformer.generation.noise import draw, to_signed, widest_float
 from anyformer.generation.result import NewToken
 from anyformer.generation.sampler import apply_guides, argmax
 
@@ -41,7 +41,7 @@ class SampledBatch:
         parts = [self.tokens[:, None], self.logprobs[:, None]]
         if self.top_tokens is not None and self.top_logprobs is not None:
             parts += [self.top_tokens, self.top_logprobs]
-        kind = finest(self.tokens.device)  # ids are exact in it
+        kind = widest_float(self.tokens.device)  # ids are exact in it
         found = []
         for row, count in zip(torch.cat([part.to(kind) for part in parts], 1).tolist(), self.top_counts, strict=True):
             half = len(row) // 2 + 1
@@ -156,7 +156,7 @@ class BatchSampler:
         if processors:
             ids = torch.zeros(1, len(prompt) + most, dtype=torch.long, device=self.device)
             ids[0, : len(prompt)] = torch.tensor(prompt, device=self.device)
-        return SamplerState(settings, signed(seed), len(prompt), most - 1, processors, guide, ids=ids)
+        return SamplerState(settings, to_signed(seed), len(prompt), most - 1, processors, guide, ids=ids)
 
     @torch.no_grad()
     def sample(self, states: Sequence[SamplerState], logits: Tensor) -> SampledBatch:

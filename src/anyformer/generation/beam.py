@@ -35,7 +35,7 @@ class Candidates:
     by_stop: Tensor  # (B,W)
 
     @classmethod
-    def none(cls, batch: int, width: int, length: int, padding: int, like: Tensor) -> Candidates:
+    def empty(cls, batch: int, width: int, length: int, padding: int, like: Tensor) -> Candidates:
         """No candidates yet."""
         flags = torch.zeros(batch, width, dtype=torch.bool, device=like.device)
         return cls(
@@ -45,7 +45,7 @@ class Candidates:
             lengths=torch.zeros(batch, width, dtype=torch.long, device=like.device), by_eos=flags, by_stop=flags,
         )  # fmt: skip
 
-    def at(self, where: Tensor) -> Candidates:
+    def gather(self, where: Tensor) -> Candidates:
         """The candidates at those places (B,K)."""
         long = where[..., None].expand(-1, -1, self.tokens.shape[2])
         return Candidates(
@@ -53,14 +53,14 @@ class Candidates:
             self.lengths.gather(1, where), self.by_eos.gather(1, where), self.by_stop.gather(1, where),
         )  # fmt: skip
 
-    def best(self, scores: Tensor, width: int) -> tuple[Candidates, Tensor]:
+    def take_best(self, scores: Tensor, width: int) -> tuple[Candidates, Tensor]:
         """The `width` best under other scores (B,K), and where they stood."""
         top = scores.topk(width)
-        found = self.at(top.indices)
+        found = self.gather(top.indices)
         found.scores = top.values
         return found, top.indices
 
-    def and_also(self, other: Candidates) -> Candidates:
+    def concat(self, other: Candidates) -> Candidates:
         """Both in one."""
         return Candidates(*(torch.cat([getattr(self, name), getattr(other, name)], 1) for name in vars(self)))
 
@@ -74,8 +74,8 @@ def beam_search(store: SequenceStore, logits: Tensor, inputs: GenerationInputs, 
     wide = min(max(2, 1 + len(settings.ends)) * width, width * vocab)  # enough that `width` of them do not end
     processors = logits_processors(settings, vocab, device)
     first_row = torch.arange(batch, device=device)[:, None] * width
-    beams = Candidates.none(batch, width, limit, settings.padding, logits.new_zeros((), dtype=exact))
-    finished = Candidates.none(batch, width, limit, settings.padding, beams.scores)
+    beams = Candidates.empty(batch, width, limit, settings.padding, logits.new_zeros((), dtype=exact))
+    finished = Candidates.empty(batch, width, limit, settings.padding, beams.scores)
     beams.scores[:, 0] = 0.0  # all beams are still the same prompt: one of them counts
     sequences = store.fork(width)
     logits = logits.repeat_interleave(width, 0)
@@ -98,7 +98,7 @@ def beam_search(store: SequenceStore, logits: Tensor, inputs: GenerationInputs, 
         totals = (beams.scores[..., None] + scores.view(batch, width, vocab)).flatten(1)  # (B,W*V)
         total, place = totals.topk(wide)
         origin, token = place // vocab, place % vocab
-        taken = beams.at(origin)
+        taken = beams.gather(origin)
         taken.tokens[..., step] = token
         taken.logprobs[..., step] = own.view(batch, -1).gather(1, place)
         taken.lengths = taken.lengths + 1
@@ -110,21 +110,21 @@ def beam_search(store: SequenceStore, logits: Tensor, inputs: GenerationInputs, 
         # Only the best `width` may finish; the others are there so that enough go on.
         among = torch.arange(wide, device=device) < width
         ending = (total / (step + 1) ** settings.length_penalty).where(hit & among & open_, -torch.inf)
-        both = finished.and_also(taken)
-        finished, _ = both.best(torch.cat([finished.scores, ending], 1), width)
+        both = finished.concat(taken)
+        finished, _ = both.take_best(torch.cat([finished.scores, ending], 1), width)
         if step == limit - 1:
             break
-        beams, where = taken.best(total.where(~hit, -torch.inf), width)
-        open_ = open_ & may_improve(beams, finished, step + 1, limit, settings)
+        beams, where = taken.take_best(total.where(~hit, -torch.inf), width)
+        open_ = open_ & can_improve(beams, finished, step + 1, limit, settings)
         if not bool(open_.any()):
             break
         rows = (origin.gather(1, where) + first_row).flatten()
         store.select(sequences, rows)
         logits = store.step(sequences, beams.tokens[..., step].flatten())
-    return best_texts(finished, prompt, settings)
+    return collect_best(finished, prompt, settings)
 
 
-def may_improve(beams: Candidates, finished: Candidates, length: int, limit: int, settings: Generation) -> Tensor:
+def can_improve(beams: Candidates, finished: Candidates, length: int, limit: int, settings: Generation) -> Tensor:
     """Which texts (B,1) could still find something better than their worst finished one."""
     full = (finished.scores > -torch.inf).all(1, keepdim=True)
     going = beams.scores[:, :1] > -torch.inf
@@ -135,7 +135,7 @@ def may_improve(beams: Candidates, finished: Candidates, length: int, limit: int
     return going & (~full | (hoped > finished.scores[:, -1:]))
 
 
-def best_texts(finished: Candidates, prompt: Tensor, settings: Generation) -> Generated:
+def collect_best(finished: Candidates, prompt: Tensor, settings: Generation) -> Generated:
     """The best of each prompt as rows, cut to the longest."""
     count = settings.num_return_sequences
     empty = finished.scores == -torch.inf  # fewer texts than places: small vocabularies

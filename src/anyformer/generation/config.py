@@ -83,47 +83,49 @@ class Generation:
         for name in ("max_new_tokens", "max_length", "num_beams", "num_return_sequences", "prefill_chunk_size",
                      "prompt_lookup_num_tokens", "num_assistant_tokens"):  # fmt: skip
             always = ("num_beams", "num_return_sequences", "num_assistant_tokens")
-            self.whole(name, least=1, optional=name not in always)
+            self.check_whole(name, least=1, optional=name not in always)
         for name in ("min_new_tokens", "min_length", "top_k"):
-            self.whole(name, least=0, optional=True)
-        self.whole("no_repeat_ngram_size", least=0)
-        self.whole("logprobs", least=0)
+            self.check_whole(name, least=0, optional=True)
+        self.check_whole("no_repeat_ngram_size", least=0)
+        self.check_whole("logprobs", least=0)
         for name in ("pad_token_id", "bos_token_id", "decoder_start_token_id", "forced_bos_token_id"):
-            self.whole(name, least=0, optional=True)
+            self.check_whole(name, least=0, optional=True)
         for name in ("do_sample", "renormalize_logits"):
             if not isinstance(getattr(self, name), bool):
-                raise self.wrong(name, "use True or False")
-        self.real("temperature", 0.0, math.inf, "use 0 for greedy, 0.7 for fewer surprises, 1 for the model's own")
-        self.real("repetition_penalty", 0.0, math.inf, "use 1.0 for none, 1.2 for some", above=True)
+                raise self.setting_error(name, "use True or False")
+        self.check_real(
+            "temperature", 0.0, math.inf, "use 0 for greedy, 0.7 for fewer surprises, 1 for the model's own"
+        )
+        self.check_real("repetition_penalty", 0.0, math.inf, "use 1.0 for none, 1.2 for some", above=True)
         for name in ("presence_penalty", "frequency_penalty"):
-            self.real(name, -math.inf, math.inf, "use 0 for none, 0.5 for fewer words said twice")
-        self.real("length_penalty", -math.inf, math.inf, "use 0 for none, 1 to divide by the length")
+            self.check_real(name, -math.inf, math.inf, "use 0 for none, 0.5 for fewer words said twice")
+        self.check_real("length_penalty", -math.inf, math.inf, "use 0 for none, 1 to divide by the length")
         if self.top_p is not None:
-            self.real("top_p", 0.0, 1.0, "use 0.9, or 1 for no limit", above=True)
+            self.check_real("top_p", 0.0, 1.0, "use 0.9, or 1 for no limit", above=True)
         if self.min_p is not None:
-            self.real("min_p", 0.0, 1.0, "use 0.05, or 0 for no limit")
+            self.check_real("min_p", 0.0, 1.0, "use 0.05, or 0 for no limit")
         if self.early_stopping not in (True, False, "never"):
-            raise self.wrong("early_stopping", 'use True, False or "never"')
+            raise self.setting_error("early_stopping", 'use True, False or "never"')
         if self.cache_implementation not in ("dynamic", "static"):
-            raise self.wrong("cache_implementation", 'use "dynamic" or "static"')
+            raise self.setting_error("cache_implementation", 'use "dynamic" or "static"')
         for name in ("eos_token_id", "forced_eos_token_id", "suppress_tokens"):
-            self.put(name, self.id_list(name))
+            self.assign(name, self.check_id_list(name))
         given = [self.stop_strings] if isinstance(self.stop_strings, str) else self.stop_strings or ()
         stops = tuple(given) if isinstance(given, list | tuple) else (given,)
         if not all(isinstance(stop, str) and stop for stop in stops):
-            raise self.wrong("stop_strings", "give one text or a list of texts, none of them empty")
-        self.put("stop_strings", stops)
-        self.put("early_stopping", "never" if self.early_stopping == "never" else bool(self.early_stopping))
+            raise self.setting_error("stop_strings", "give one text or a list of texts, none of them empty")
+        self.assign("stop_strings", stops)
+        self.assign("early_stopping", "never" if self.early_stopping == "never" else bool(self.early_stopping))
         if self.seed is not None and not isinstance(self.seed, int):
             seeds = tuple(self.seed) if isinstance(self.seed, list | tuple) else ()
             if not seeds or not all(is_whole(seed) for seed in seeds):
-                raise self.wrong("seed", "give one whole number, or one for each prompt")
-            self.put("seed", seeds)
+                raise self.setting_error("seed", "give one whole number, or one for each prompt")
+            self.assign("seed", seeds)
         elif isinstance(self.seed, bool):
-            raise self.wrong("seed", "give a whole number")
-        self.fit_together()
+            raise self.setting_error("seed", "give a whole number")
+        self.check_combinations()
 
-    def fit_together(self) -> None:
+    def check_combinations(self) -> None:
         """What two settings mean for each other."""
         if self.num_beams > 1 and self.do_sample:
             raise UserError("num_beams above 1 and do_sample exclude each other", where="Generation", fix="use one")
@@ -229,35 +231,37 @@ class Generation:
 
     # ---------------------------------------------------------------- checks
 
-    def put(self, name: str, value: Any) -> None:
+    def assign(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
 
-    def wrong(self, name: str, fix: str) -> UserError:
+    def setting_error(self, name: str, fix: str) -> UserError:
         return UserError(f"{name} is {getattr(self, name)!r}", where="Generation", fix=fix)
 
-    def whole(self, name: str, *, least: int, optional: bool = False) -> None:
+    def check_whole(self, name: str, *, least: int, optional: bool = False) -> None:
         value = getattr(self, name)
         if value is None and optional:
             return
         most = MOST.get(name, LARGEST)
         if not is_whole(value) or not least <= value <= most:
             most_said = f"{least} to {most}" if name in MOST else f"{least} or more"
-            raise self.wrong(name, f"use a whole number, {most_said}" + (", or leave it out" if optional else ""))
+            raise self.setting_error(
+                name, f"use a whole number, {most_said}" + (", or leave it out" if optional else "")
+            )
 
-    def real(self, name: str, least: float, most: float, fix: str, *, above: bool = False) -> None:
+    def check_real(self, name: str, least: float, most: float, fix: str, *, above: bool = False) -> None:
         value = getattr(self, name)
         if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-            raise self.wrong(name, fix)
+            raise self.setting_error(name, fix)
         if not least <= value <= most or (above and value == least):
-            raise self.wrong(name, fix)
+            raise self.setting_error(name, fix)
 
-    def id_list(self, name: str) -> tuple[int, ...] | None:
+    def check_id_list(self, name: str) -> tuple[int, ...] | None:
         value = getattr(self, name)
         if value is None:
             return None
         ids = (value,) if is_whole(value) else tuple(value) if isinstance(value, list | tuple) else (None,)
         if not all(is_whole(one) and 0 <= one <= LARGEST for one in ids):
-            raise self.wrong(name, "give a token id, a whole number from 0, or a list of them")
+            raise self.setting_error(name, "give a token id, a whole number from 0, or a list of them")
         return ids
 
 

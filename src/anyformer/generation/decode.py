@@ -49,7 +49,7 @@ def generate(
     draft: Any = None,
     guide: Guide | Guides | None = None,
 ) -> Generated:
-    """Texts that go on from prompts (B,T), or, for an encoder-decoder, that answer sources (B,S).
+    """Continuations of prompts (B,T), or, for an encoder-decoder, answers to sources (B,S).
 
     `mask` is padding, on either side. `text_of` turns a list of ids into text and is needed for `stop_strings`.
     `on_token` is called with every `Step` as it comes, except under beam search, which decides at the end.

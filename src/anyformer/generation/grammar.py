@@ -33,7 +33,7 @@ KEPT = 32  # compiled grammars a vocabulary
 BLANK = " ?"  # between the parts of JSON: one space or none, where any number would let a model go on for ever
 
 
-class Spelled(Protocol):
+class SpelledTokenizer(Protocol):
     """What a guide asks of a tokenizer."""
 
     @property
@@ -41,7 +41,7 @@ class Spelled(Protocol):
         """The bytes of each token (None for special ones), and whether a text's first blank is left out."""
 
 
-def json_guide(tokenizer: Spelled, schema: Mapping[str, Any] | bool | str, ends: Sequence[int]) -> Grammar:
+def json_guide(tokenizer: SpelledTokenizer, schema: Mapping[str, Any] | bool | str, ends: Sequence[int]) -> Grammar:
     """A guide for JSON that a schema allows, given as a dictionary or as JSON; `ends` are the ids that end a text."""
     if isinstance(schema, str):
         check_length(schema, LONGEST_SCHEMA, "the schema", "JSON schema")
@@ -64,15 +64,15 @@ def json_guide(tokenizer: Spelled, schema: Mapping[str, Any] | bool | str, ends:
     except (TypeError, ValueError) as error:
         raise UserError(f"the schema is no JSON ({short(error)})", where="JSON schema") from None
     check_length(written, LONGEST_SCHEMA, "the schema", "JSON schema")
-    vocabulary = vocabulary_of(tokenizer)
+    vocabulary = grammar_vocabulary(tokenizer)
     try:
         return Grammar(vocabulary, f"%json {written}", "JSON schema", ends)
     except UserError as error:
-        place = place_of(rules, error.what, vocabulary)
+        place = find_place(rules, error.what, vocabulary)
         raise UserError(error.what, where=f"JSON schema {place}".strip()[:120]) from None
 
 
-def regex_guide(tokenizer: Spelled, pattern: str, ends: Sequence[int]) -> Grammar:
+def regex_guide(tokenizer: SpelledTokenizer, pattern: str, ends: Sequence[int]) -> Grammar:
     """A guide for texts that a regular expression matches as a whole, with \\d, \\w and \\s of ASCII letters alone.
 
     Look-around and back-references are not known.
@@ -80,7 +80,7 @@ def regex_guide(tokenizer: Spelled, pattern: str, ends: Sequence[int]) -> Gramma
     if not isinstance(pattern, str) or not pattern:
         raise UserError("there is no pattern", where="regex", fix="give one, such as [0-9]+")
     check_length(pattern, LONGEST_PATTERN, "the pattern", "regex")
-    vocabulary = vocabulary_of(tokenizer)
+    vocabulary = grammar_vocabulary(tokenizer)
     from llguidance import regex_to_lark
 
     try:
@@ -96,7 +96,7 @@ def regex_guide(tokenizer: Spelled, pattern: str, ends: Sequence[int]) -> Gramma
     return Grammar(vocabulary, f"/{written}/", "regex", ends)
 
 
-def choice_guide(tokenizer: Spelled, texts: Sequence[str], ends: Sequence[int]) -> Grammar:
+def choice_guide(tokenizer: SpelledTokenizer, texts: Sequence[str], ends: Sequence[int]) -> Grammar:
     """A guide for one of a few texts, word for word."""
     if isinstance(texts, str) or not texts or not all(isinstance(text, str) and text for text in texts):
         raise UserError(
@@ -106,10 +106,10 @@ def choice_guide(tokenizer: Spelled, texts: Sequence[str], ends: Sequence[int]) 
         raise UserError(f"{len(texts)} texts to choose from", where="choices", fix=f"give at most {MOST_CHOICES}")
     written = " | ".join(json.dumps(text) for text in dict.fromkeys(texts))
     check_length(written, LONGEST_SCHEMA, "the list", "choices")
-    return Grammar(vocabulary_of(tokenizer), f"({written})", "choices", ends)
+    return Grammar(grammar_vocabulary(tokenizer), f"({written})", "choices", ends)
 
 
-def place_of(schema: Mapping[str, Any], message: str, vocabulary: Vocabulary) -> str:
+def find_place(schema: Mapping[str, Any], message: str, vocabulary: Vocabulary) -> str:
     """Where in a schema the message comes from, as a path: the deepest part that gives it by itself."""
     shared = {name: schema[name] for name in ("$defs", "definitions", "x-guidance") if name in schema}
     place, part, until = "", schema, time.monotonic() + PATIENCE
@@ -123,7 +123,7 @@ def place_of(schema: Mapping[str, Any], message: str, vocabulary: Vocabulary) ->
             if time.monotonic() > until:
                 return place
             if isinstance(one, Mapping) and path not in ("/x-guidance", "/$defs", "/definitions"):
-                if vocabulary.trouble(f"%json {json.dumps(dict(one) | shared)}") == message:
+                if vocabulary.describe_error(f"%json {json.dumps(dict(one) | shared)}") == message:
                     place, part = place + path, one
                     break
         else:
@@ -136,7 +136,7 @@ class Grammar:
     def __init__(self, vocabulary: Vocabulary, body: str, where: str, ends: Sequence[int]) -> None:
         self.vocabulary, self.where = vocabulary, where
         self.ends = [one for one in ends if one < vocabulary.size]
-        self.matcher = vocabulary.compiled(body, where)
+        self.matcher = vocabulary.compile_grammar(body, where)
 
     def mask(self) -> Tensor:
         """Which tokens may come next, bool (V,) on the CPU; where the text may end, those that end it too."""
@@ -169,21 +169,21 @@ class Grammar:
 class Vocabulary:
     """What llguidance knows of one tokenizer, and the grammars compiled for it, of which the latest are kept."""
 
-    def __init__(self, tokenizer: Spelled) -> None:
+    def __init__(self, tokenizer: SpelledTokenizer) -> None:
         from llguidance import LLTokenizer, TokenizerWrapper
 
         spelled, self.drops_blank = tokenizer.spelling
         self.size = len(spelled)
-        self.known = LLTokenizer(TokenizerWrapper(Words(spelled)))
+        self.known = LLTokenizer(TokenizerWrapper(TokenIds(spelled)))
         self.grammars: OrderedDict[str, Any] = OrderedDict()
         self.lock = threading.Lock()
 
-    def compiled(self, body: str, where: str) -> Any:
+    def compile_grammar(self, body: str, where: str) -> Any:
         """A matcher at the beginning of its text."""
         with self.lock:
             found = self.grammars.pop(body, None)
             if found is None:
-                found = self.matcher(body)
+                found = self.make_matcher(body)
                 found.compute_bitmask()  # a text that cannot even begin should be refused here
                 if found.is_error():
                     raise UserError(short(found.get_error()), where=where)
@@ -192,7 +192,7 @@ class Vocabulary:
             self.grammars[body] = found
             return found.deep_copy()
 
-    def matcher(self, body: str) -> Any:
+    def make_matcher(self, body: str) -> Any:
         """A new matcher, in an error state where the grammar is wrong."""
         from llguidance import LLMatcher
 
@@ -201,14 +201,14 @@ class Vocabulary:
         grammar = LLMatcher.grammar_from_lark(f'%llguidance {{"no_forcing": true}}\nstart: {blank}{body}')
         return LLMatcher(self.known, grammar, log_level=0, limits=limits())
 
-    def trouble(self, body: str) -> str:
+    def describe_error(self, body: str) -> str:
         """What is wrong with a grammar; nothing where it is right."""
-        found = self.matcher(body)
+        found = self.make_matcher(body)
         found.compute_bitmask()
         return short(found.get_error()) if found.is_error() else ""
 
 
-class Words:
+class TokenIds:
     """A vocabulary as llguidance asks for it. One id more than there are ends its texts: which ones end ours we say."""
 
     def __init__(self, spelled: Sequence[bytes | None]) -> None:
@@ -225,7 +225,7 @@ VOCABULARIES: weakref.WeakKeyDictionary[Any, Vocabulary] = weakref.WeakKeyDictio
 MAKING = threading.Lock()
 
 
-def vocabulary_of(tokenizer: Spelled) -> Vocabulary:
+def grammar_vocabulary(tokenizer: SpelledTokenizer) -> Vocabulary:
     """Made once a tokenizer: all its tokens are sorted into a tree."""
     require("llguidance", "constrained output needs")
     with MAKING:

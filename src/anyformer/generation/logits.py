@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from anyformer.generation.config import Generation
-from anyformer.generation.noise import finest
+from anyformer.generation.noise import widest_float
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def logits_warpers(*rows: Generation, device: torch.device | None = None) -> lis
     def numbers(values: list[float]) -> float | Tensor:
         if len(values) == 1:
             return values[0]
-        return torch.tensor(values, dtype=finest(device or torch.device("cpu")), device=device)[:, None]
+        return torch.tensor(values, dtype=widest_float(device or torch.device("cpu")), device=device)[:, None]
 
     heat, by_k, by_p, by_least = active_warpers(rows[0])
     found: list[LogitsProcessor] = []
@@ -171,7 +171,7 @@ def apply_top_p(logits: Tensor, p: float | Tensor) -> Tensor:
 
 def apply_top_p_sorted(logits: Tensor, p: float | Tensor) -> Tensor:
     """The same, all tokens sorted."""
-    ordered, order = logits.to(finest(logits.device)).sort(descending=True, stable=True)
+    ordered, order = logits.to(widest_float(logits.device)).sort(descending=True, stable=True)
     shares = ordered.softmax(-1)
     before = shares.cumsum(-1) - shares  # what the more probable ones have reached without it
     drop = torch.zeros_like(logits, dtype=torch.bool).scatter_(1, order, before >= as_tensor(p, before))

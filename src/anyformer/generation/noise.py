@@ -21,28 +21,28 @@ MANY = 4096  # tokens from which a processor looks for the winner before it comp
 GOLDEN, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # Steele, Lea, Flood 2014
 
 
-def signed(value: int) -> int:
+def to_signed(value: int) -> int:
     """A 64-bit pattern as the int64 that holds it; torch's products then wrap as unsigned ones would."""
     value &= 2**64 - 1
     return value - 2**64 if value >= 2**63 else value
 
 
-def shifted(x: Tensor, bits: int) -> Tensor:
+def shift_right(x: Tensor, bits: int) -> Tensor:
     """Logical shift to the right; torch's own keeps the sign."""
     return (x >> bits) & (2 ** (64 - bits) - 1)
 
 
-def mixed(x: Tensor) -> Tensor:
+def mix_bits(x: Tensor) -> Tensor:
     """A one-to-one scramble of 64-bit numbers in which every bit depends on every bit."""
-    x = (x ^ shifted(x, 30)) * signed(FIRST)
-    x = (x ^ shifted(x, 27)) * signed(SECOND)
-    return x ^ shifted(x, 31)
+    x = (x ^ shift_right(x, 30)) * to_signed(FIRST)
+    x = (x ^ shift_right(x, 27)) * to_signed(SECOND)
+    return x ^ shift_right(x, 31)
 
 
 def uniform(seeds: Tensor, step: int | Tensor, vocab: int, counter: Tensor | None = None) -> Tensor:
     """Numbers strictly between 0 and 1, (B,V), from seeds (B,), the step (one, or (B,)) and the token."""
     counter = token_counter(vocab, seeds.device) if counter is None else counter
-    return between(shifted(mixed(row_keys(seeds, step)[:, None] + counter), 12))
+    return to_unit_interval(shift_right(mix_bits(row_keys(seeds, step)[:, None] + counter), 12))
 
 
 def token_counter(vocab: int, device: torch.device) -> Tensor:
@@ -50,21 +50,21 @@ def token_counter(vocab: int, device: torch.device) -> Tensor:
 
     Compiled code is given it: its compiler would multiply in whole numbers without end, which no device has.
     """
-    return torch.arange(1, vocab + 1, device=device) * signed(GOLDEN)
+    return torch.arange(1, vocab + 1, device=device) * to_signed(GOLDEN)
 
 
 def row_keys(seeds: Tensor, step: int | Tensor) -> Tensor:
     """What the noise of a row starts from at that step, (B,)."""
-    at = signed((step + 1) * GOLDEN) if isinstance(step, int) else (step + 1) * signed(GOLDEN)
-    return mixed(mixed(seeds + signed(GOLDEN)) + at)
+    at = to_signed((step + 1) * GOLDEN) if isinstance(step, int) else (step + 1) * to_signed(GOLDEN)
+    return mix_bits(mix_bits(seeds + to_signed(GOLDEN)) + at)
 
 
-def between(bits: Tensor) -> Tensor:
+def to_unit_interval(bits: Tensor) -> Tensor:
     """52 bits as numbers strictly between 0 and 1: half a unit more is still exact in float64."""
-    return (bits.to(finest(bits.device)) + 0.5) * 2.0**-52
+    return (bits.to(widest_float(bits.device)) + 0.5) * 2.0**-52
 
 
-def finest(device: torch.device) -> torch.dtype:
+def widest_float(device: torch.device) -> torch.dtype:
     """The most precise real numbers a device has: float64, but Apple's GPUs stop at float32."""
     return torch.float32 if device.type == "mps" else torch.float64
 
@@ -79,12 +79,12 @@ def draw(logits: Tensor, seeds: Tensor, step: int | Tensor) -> Tensor:
     vocab = logits.shape[-1]
     if logits.device.type == "cpu" and vocab >= MANY:
         keys = row_keys(seeds, step).expand(len(logits))
-        return torch.tensor([winner(row.numpy(), key) for row, key in zip(logits, keys.tolist(), strict=True)])
+        return torch.tensor([draw_row(row.numpy(), key) for row, key in zip(logits, keys.tolist(), strict=True)])
     noise = gumbel(seeds, step, vocab)
     return (logits.to(noise.dtype) + noise).argmax(-1)
 
 
-def winner(logits: np.ndarray, key: int) -> int:
+def draw_row(logits: np.ndarray, key: int) -> int:
     """The same for one row (V,) of many tokens on a processor, in far fewer logarithms than there are tokens.
 
     The largest logit + noise is also the winner of a race: with E = -log u, the smallest E / exp(logit). 1 - u is never
@@ -100,13 +100,13 @@ def winner(logits: np.ndarray, key: int) -> int:
         able = np.flatnonzero(times <= reached * (1 + 1e-4))  # far more than rounding
     if len(able) < 2:
         return first
-    noise = -torch.log(-torch.log(between(torch.from_numpy(bits[able].view(np.int64)))))
+    noise = -torch.log(-torch.log(to_unit_interval(torch.from_numpy(bits[able].view(np.int64)))))
     return int(able[int((torch.from_numpy(logits[able]).to(noise.dtype) + noise).argmax())])
 
 
 def random_bits(key: int, vocab: int) -> np.ndarray:
     """52 bits a token, (V,), as `uniform` has them; unsigned numbers take half the operations."""
-    x = counters(vocab) + np.uint64(key & (2**64 - 1))
+    x = token_counters(vocab) + np.uint64(key & (2**64 - 1))
     for bits, factor in ((30, FIRST), (27, SECOND)):
         x ^= x >> np.uint64(bits)
         x *= np.uint64(factor)
@@ -116,7 +116,7 @@ def random_bits(key: int, vocab: int) -> np.ndarray:
 
 
 @lru_cache(maxsize=2)
-def counters(vocab: int) -> np.ndarray:
+def token_counters(vocab: int) -> np.ndarray:
     """Where each token stands in the noise of a row."""
     return np.arange(1, vocab + 1, dtype=np.uint64) * np.uint64(GOLDEN)
 
@@ -124,17 +124,17 @@ def counters(vocab: int) -> np.ndarray:
 def row_seeds(seed: int | Sequence[int] | None, prompts: int, copies: int, device: torch.device) -> Tensor:
     """One seed a row, prompt by prompt: a prompt's first text depends on its seed alone, further ones on their number.
 
-    One seed for all prompts is the same for each, so that a prompt gets the same text alone and in company.
+    One seed for all prompts is the same for each, so that a prompt gets the same text alone and in a batch.
     """
     if seed is None:
         first = torch.randint(2**62, (prompts,))  # on the CPU, where torch.manual_seed makes it repeatable everywhere
     elif isinstance(seed, int):
-        first = torch.full((prompts,), signed(seed))
+        first = torch.full((prompts,), to_signed(seed))
     elif len(seed) != prompts:
         raise UserError(f"{len(seed)} seeds for {prompts} prompts", where="Generation.seed",
                         fix="give one number, or one for each prompt")  # fmt: skip
     else:
-        first = torch.tensor([signed(one) for one in seed])
+        first = torch.tensor([to_signed(one) for one in seed])
     number = torch.arange(copies)
-    others = mixed(first[:, None] ^ mixed(number * signed(GOLDEN)))  # (prompts, copies)
+    others = mix_bits(first[:, None] ^ mix_bits(number * to_signed(GOLDEN)))  # (prompts, copies)
     return torch.where(number == 0, first[:, None], others).flatten().to(device)

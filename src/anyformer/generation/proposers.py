@@ -22,7 +22,7 @@ from anyformer.generation.runners.compiled import Compiled, compiled
 from anyformer.generation.runners.cpu_step import is_plain
 from anyformer.generation.runners.eager import device_of, eval_mode
 from anyformer.generation.sampler import Sampler
-from anyformer.kernels.quantise import is_rounded, quantise
+from anyformer.kernels.quantise import is_quantised, quantise
 
 LONGEST_MATCH = 3  # newest tokens that are looked for, then fewer of them
 CHUNK = 512  # tokens of prompts in one pass unless told otherwise: prompts of different length are filled up
@@ -76,7 +76,7 @@ class Lookup:
         return found
 
     def guess(self, row: int, text: list[int], most: int) -> list[int]:
-        """How a text goes on if it repeats itself."""
+        """The next tokens of a sequence if it repeats itself."""
         followed = self.followed[row]
         for end in range(max(1, self.known[row]), len(text)):  # runs that end before the newest token
             for size in range(1, min(LONGEST_MATCH, end) + 1):
@@ -91,7 +91,7 @@ class Lookup:
 
 
 class Draft:
-    """A smaller model writes a few tokens ahead, by the same rules and the same noise."""
+    """A smaller model decodes a few tokens ahead, with the same processors and the same noise."""
 
     def __init__(
         self,
@@ -217,7 +217,7 @@ def make_int8_draft(model: Any) -> tuple[Any, Any]:
     mark += [(buffer.data_ptr(), buffer._version) for buffer in inner.buffers()]
     known = DRAFTS.get(model)
     if known is None or known[0] != mark:
-        if is_rounded(inner):
+        if is_quantised(inner):
             raise UserError("the model is in 8 bits itself", where="draft", fix="leave draft out")
         shared = {id(one): one for one in (*inner.parameters(), *inner.buffers())}
         draft = quantise(copy.deepcopy(inner, shared))

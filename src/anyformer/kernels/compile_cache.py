@@ -27,7 +27,7 @@ OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 @cache
 def use_private_cache() -> Path:
     """Have torch and Triton keep what they compile in a private folder; to be called before either compiles."""
-    folder = chosen_by_user() or own_folder()
+    folder = user_folder() or own_folder()
     reason = make_private(folder)
     if reason:
         fresh = fresh_folder()
@@ -75,7 +75,7 @@ def own_folder() -> Path:
     return base / "anyformer" / "compiled"
 
 
-def chosen_by_user() -> Path | None:
+def user_folder() -> Path | None:
     """The folder that the user set for torch; its default, which torch itself writes into the environment, is none."""
     named = os.environ.get(TORCH, "")
     if not named or Path(named).name.startswith("torchinductor_"):
@@ -87,17 +87,17 @@ def make_private(folder: Path) -> str:
     """Make the folder, readable to its owner alone, if it is not there; the reason why it cannot be trusted, or ''."""
     try:
         nearest = next(path for path in folder.parents if path.exists())
-        if reason := weakness_above(nearest / "any"):
+        if reason := find_weakness_above(nearest / "any"):
             return reason  # nothing is made in a place that others own
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not os.path.lexists(folder):
             folder.mkdir(mode=0o700, exist_ok=True)
-        return weakness(folder)
+        return find_weakness(folder)
     except OSError as error:
         return error.strerror or type(error).__name__
 
 
-def weakness(folder: Path) -> str:
+def find_weakness(folder: Path) -> str:
     """What would let somebody else put files into this folder; '' if nothing would."""
     found = folder.lstat()
     if stat.S_ISLNK(found.st_mode):
@@ -108,10 +108,10 @@ def weakness(folder: Path) -> str:
         return f"it belongs to user {found.st_uid}"
     if found.st_mode & OTHERS_WRITE:
         return "others may write into it"
-    return weakness_above(folder)
+    return find_weakness_above(folder)
 
 
-def weakness_above(path: Path) -> str:
+def find_weakness_above(path: Path) -> str:
     """What would let somebody else replace this path, by its folders as written and as they are behind links."""
     administrators = {0, Path("/").stat().st_uid}  # in a user namespace root may have another number
     for parent in {*path.parents, *path.parent.resolve().parents, path.parent.resolve()}:

@@ -28,7 +28,7 @@ SMALL = 1 << 15  # products of rows and weights below which one thread is faster
 
 
 @cache
-def library() -> ctypes.CDLL | None:
+def load_library() -> ctypes.CDLL | None:
     """The machine code, made in a few seconds and kept on disk; None, with a line in the log, where that fails."""
     try:
         load()
@@ -40,7 +40,7 @@ def library() -> ctypes.CDLL | None:
         made.product.argtypes = [there] * 5 + [size] * 4
         made.layers.argtypes = [there, size, there, size, there, there, *[size] * 3, *[there] * 5, size]
         made.product.restype = made.layers.restype = None
-        operation()
+        register_operation()
         global ready
         ready = True
         return made
@@ -50,16 +50,16 @@ def library() -> ctypes.CDLL | None:
         return None
 
 
-def available() -> bool:
+def is_available() -> bool:
     """Whether there is machine code; the first to ask waits for it, but within torch's compiler nobody waits."""
-    return ready if torch.compiler.is_compiling() else library() is not None
+    return ready if torch.compiler.is_compiling() else load_library() is not None
 
 
 def few_rows(x: Tensor, weight: Tensor, scales: Tensor | None, bias: Tensor | None) -> Tensor:
     """As `F.linear`, (...,K) to (...,N) in float32; where there are scales (N,), weights are scales * 8 bits."""
-    code = library()
+    code = load_library()
     assert code is not None
-    x, y = x.contiguous(), shape_of(x, weight, scales, bias)
+    x, y = x.contiguous(), empty_result(x, weight, scales, bias)
     (outs, width), rows = weight.shape, x.numel() // weight.shape[1]
     threads = torch.get_num_threads() if rows * width * outs > SMALL else 1
     code.product(
@@ -69,13 +69,13 @@ def few_rows(x: Tensor, weight: Tensor, scales: Tensor | None, bias: Tensor | No
     return y
 
 
-def shape_of(x: Tensor, weight: Tensor, scales: Tensor | None, bias: Tensor | None) -> Tensor:
+def empty_result(x: Tensor, weight: Tensor, scales: Tensor | None, bias: Tensor | None) -> Tensor:
     """An empty result."""
     return x.new_empty((*x.shape[:-1], weight.shape[0]))
 
 
 @cache
-def operation() -> torch.library.Library:
+def register_operation() -> torch.library.Library:
     """One node for torch's compiler, `torch.ops.anyformer.few_rows`, which it neither looks into nor takes apart.
 
     Told when there is machine code: to tell takes torch a third of a second.
@@ -83,7 +83,7 @@ def operation() -> torch.library.Library:
     known = torch.library.Library("anyformer", "FRAGMENT")
     known.define("few_rows(Tensor x, Tensor weight, Tensor? scales, Tensor? bias) -> Tensor")
     known.impl("few_rows", few_rows, "CPU")
-    torch.library.register_fake("anyformer::few_rows", shape_of, lib=known)
+    torch.library.register_fake("anyformer::few_rows", empty_result, lib=known)
     return known
 
 
@@ -91,12 +91,12 @@ class FewRows(TorchFunctionMode):
     """While it lasts, `F.linear` of a few rows in float32 on a CPU is ours."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function is F.linear and not kwargs and suits(args[0], args[1]) and available():
+        if function is F.linear and not kwargs and is_small_product(args[0], args[1]) and is_available():
             return few_rows(args[0], args[1], None, args[2] if len(args) > 2 else None)
         return function(*args, **(kwargs or {}))
 
 
-def suits(x: Tensor, weight: Tensor) -> bool:
+def is_small_product(x: Tensor, weight: Tensor) -> bool:
     """Whether this product is one of a few rows in float32 on a CPU."""
     return (
         weight.device.type == "cpu" and x.dtype == weight.dtype == torch.float32

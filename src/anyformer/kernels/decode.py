@@ -1,4 +1,4 @@
-"""Attention of a few new tokens a row over keys in fixed places: each row reads its own columns and no further.
+"""Attention of a few new tokens a row over a static cache: each row reads its own columns and no further.
 
 Token p of a row stands in column p of its buffers (core/static_cache.py), so how far a row reaches is its query's
 index, a tensor on the device: nothing waits for the host, all shapes are fixed, and a CUDA graph may hold the whole of
@@ -21,7 +21,7 @@ from anyformer.core.static_cache import next_power_of_two
 
 log = logging.getLogger("anyformer")
 
-QUERIES = 8  # new tokens a row at most: one when writing, a few when a guess is checked
+QUERIES = 8  # new tokens a row at most: one in a decode step, a few when a proposal is verified
 CHANNELS = 256
 LANES = 128  # queries times heads of a group
 HELD = 32768  # bytes of the queries of a group: more does not fit a program's registers
@@ -31,7 +31,7 @@ CHUNK = 256  # columns of a program beyond that
 TOGETHER = 16  # chunks joined at a time
 
 
-class Plan(NamedTuple):
+class SplitPlan(NamedTuple):
     """How the work is cut: columns of a block and of a chunk, warps of a program, blocks on their way at once."""
 
     block: int
@@ -40,20 +40,20 @@ class Plan(NamedTuple):
     stages: int
 
 
-def plan_for(lanes: int, channels: int, columns: int, size: int) -> Plan:
+def plan_splits(lanes: int, channels: int, columns: int, size: int) -> SplitPlan:
     """The cut for so many queries of a group, padded channels of a head, columns of the buffers, bytes of a number."""
     chunk = WHOLE if columns <= WHOLE else CHUNK
     if lanes == 1:
-        return Plan(max(16, min(128, 8192 // channels)), chunk, 4, 2)
+        return SplitPlan(max(16, min(128, 8192 // channels)), chunk, 4, 2)
     wide = channels * size  # bytes of a column
     warps = 4 if max(16, next_power_of_two(lanes)) * wide <= 8192 else 8
-    return Plan(64 if wide <= 256 else 32 if wide <= 512 else 16, chunk, warps, 3 if wide <= 256 else 2)
+    return SplitPlan(64 if wide <= 256 else 32 if wide <= 512 else 16, chunk, warps, 3 if wide <= 256 else 2)
 
 
-def refusal(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> str | None:
+def why_unsupported(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> str | None:
     """Why these inputs are not for this kernel, in words, or None; only shapes, types and Python facts are asked."""
     if not scores.gaps or not scores.causal:
-        return "keys are not in fixed places"
+        return "keys are not in a static cache"
     if scores.key_mask is not None or scores.key_documents is not None:
         return "padding or documents hide keys"
     if scores.allowed is not None or scores.added is not None:
@@ -74,8 +74,8 @@ def refusal(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> str | None:
     return None
 
 
-def attend_in_places(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
-    """As `reference`, for descriptions without a `refusal`. q (B,H,T,C); k (B,G,L,C); v (B,G,L,C')."""
+def attend_static_cache(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
+    """As `reference`, for descriptions without a `why_unsupported`. q (B,H,T,C); k (B,G,L,C); v (B,G,L,C')."""
     assert scores.query_index is not None
     slopes = None if scores.relative is None else scores.relative.slopes(scores.tables)
     return rows_attention(
@@ -115,7 +115,7 @@ def gap_to_reference(device: torch.device, kind: torch.dtype) -> float:
     index, columns = torch.tensor([[0], [250], [599]], device=device), torch.arange(600, device=device)[None]
     scores = attend.Scores(scale=0.125, causal=True, gaps=True, query_index=index, key_index=columns)
     with torch.no_grad():
-        found, right = attend_in_places(q, k, v, scores), attend.reference(q.float(), k.float(), v.float(), scores)
+        found, right = attend_static_cache(q, k, v, scores), attend.reference(q.float(), k.float(), v.float(), scores)
     return float((found.float() - right).abs().max())
 
 
@@ -126,7 +126,7 @@ def rows_attention(
 ) -> Tensor:
     """Query t of row b sees the columns up to `index` (B,T); window and cap 0 mean none."""
     lanes = q.shape[1] // k.shape[1] * q.shape[2]
-    plan = plan_for(lanes, next_power_of_two(max(q.shape[3], v.shape[3])), k.shape[2], q.element_size())
+    plan = plan_splits(lanes, next_power_of_two(max(q.shape[3], v.shape[3])), k.shape[2], q.element_size())
     return launch(q, k, v, index, slopes, scale, window, cap, plan)
 
 
@@ -145,7 +145,7 @@ def rows_attention_put(
 ) -> Tensor:  # fmt: skip
     """The same for one query a row, whose own k and v (B,G,1,C) are put in column `index` (B,1) first: one kernel."""
     channels = next_power_of_two(max(q.shape[3], v.shape[3]))
-    plan = plan_for(q.shape[1] // k.shape[1], channels, keys.shape[2], q.element_size())
+    plan = plan_splits(q.shape[1] // k.shape[1], channels, keys.shape[2], q.element_size())
     return launch(q, keys, values, index, slopes, scale, window, cap, plan, (k, v))
 
 
@@ -167,7 +167,7 @@ def starts_early(device: torch.device) -> bool:
 
 def launch(
     q: Tensor, k: Tensor, v: Tensor, index: Tensor, slopes: Tensor | None, scale: float, window: int, cap: float,
-    plan: Plan, new: tuple[Tensor, Tensor] | None = None,
+    plan: SplitPlan, new: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:  # fmt: skip
     """Both kernels, or the first alone where a row is one chunk."""
     from anyformer.kernels.decode_triton import attend_rows, join_splits

@@ -10,7 +10,7 @@ from anyformer.kernels.triton import cuda, jit, tl
 
 
 @jit
-def adjusted(scores, distance, slope, scale, cap, CAP: tl.constexpr, SLOPED: tl.constexpr):
+def adjust_scores(scores, distance, slope, scale, cap, CAP: tl.constexpr, SLOPED: tl.constexpr):
     """Scaled, capped and biased products q.k, times log2(e)."""
     scores = scores * scale
     if CAP:
@@ -88,7 +88,7 @@ def attend_rows(
             k_after = tl.load(keys + after[:, None] * k_column, mask=there & (key < KEY)[None, :], other=0.0)
             v_after = tl.load(values + after[:, None] * v_column, mask=there & (value < VALUE)[None, :], other=0.0)
             scores = tl.sum(k.to(tl.float32) * q_one[None, :], 1)
-            scores = adjusted(scores, (newest - column).to(tl.float32), slope_one, scale, cap, CAP, SLOPED)
+            scores = adjust_scores(scores, (newest - column).to(tl.float32), slope_one, scale, cap, CAP, SLOPED)
             seen = column < stop
             if WINDOW:
                 seen = seen & (newest - column < window)
@@ -104,7 +104,7 @@ def attend_rows(
         if PUT:
             k_new = tl.load(NEW_K + row * nk_row + group * nk_group + key, mask=key < KEY, other=0.0)
             v_new = tl.load(NEW_V + row * nv_row + group * nv_group + value, mask=value < VALUE, other=0.0)
-            latest = adjusted(tl.sum(q_one * k_new.to(tl.float32), 0), 0.0, slope_one, scale, cap, CAP, SLOPED)
+            latest = adjust_scores(tl.sum(q_one * k_new.to(tl.float32), 0), 0.0, slope_one, scale, cap, CAP, SLOPED)
             latest = tl.where(own, latest, float("-inf"))
             peak = tl.maximum(peak, latest)
         base = tl.where(peak == float("-inf"), 0.0, peak)
@@ -135,7 +135,7 @@ def attend_rows(
             k_new = tl.load(NEW_K + row * nk_row + group * nk_group + key, mask=key < KEY, other=0.0)
             v_new = tl.load(NEW_V + row * nv_row + group * nv_group + value, mask=value < VALUE, other=0.0)
             latest = tl.sum(q.to(tl.float32) * k_new.to(tl.float32)[None, :], 1)
-            latest = adjusted(latest, 0.0, slope, scale, cap, CAP, SLOPED)
+            latest = adjust_scores(latest, 0.0, slope, scale, cap, CAP, SLOPED)
             peaks = tl.where(own, latest, peaks)
             sums = tl.where(own, 1.0, sums)
             means = tl.where(own, v_new.to(tl.float32)[None, :], means)
@@ -146,7 +146,7 @@ def attend_rows(
             v = tl.load(values + column[:, None] * v_column, mask=there[:, None] & (value < VALUE)[None, :], other=0.0)
             scores = tl.dot(q, tl.trans(k), input_precision="ieee")  # (LANES, BLOCK); plain float32, not tf32
             distance = index[:, None] - column[None, :]
-            scores = adjusted(scores, distance.to(tl.float32), slope[:, None], scale, cap, CAP, SLOPED)
+            scores = adjust_scores(scores, distance.to(tl.float32), slope[:, None], scale, cap, CAP, SLOPED)
             seen = there[None, :] & (distance >= 0)
             if WINDOW:
                 seen = seen & (distance < window)

@@ -18,7 +18,7 @@ KERNELS = 256
 
 
 @cache
-def compiled() -> Callable[..., Tensor]:
+def compile_flex_attention() -> Callable[..., Tensor]:
     """One compiled kernel for all shapes; compiled only where it is first needed."""
     return compile_function(flex_attention, dynamic=False)
 
@@ -30,7 +30,7 @@ def flex_attend(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
     # Each kind of mask, bias and dtype is a kernel of its own, more than the compiler keeps for one function unasked;
     # past its limit it would fall back to a version that holds all scores, silently. Here that is an error.
     with load().patch(recompile_limit=KERNELS, fail_on_recompile_limit_hit=True):
-        out: Any = compiled()(
+        out: Any = compile_flex_attention()(
             q, k, v, score_mod=bias_function(scores), block_mask=block_mask(scores, q, k), scale=scores.scale,
             enable_gqa=q.shape[1] != k.shape[1], kernel_options=blocks_of(scores),
         )  # fmt: skip

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from anyformer.kernels.cpu import available
+from anyformer.kernels.cpu import is_available
 
 LARGEST = 127  # of 8 bits with sign; -128 is left out, so that both sides are alike
 TOGETHER = 4  # rows of the input that share one reading of the weights
@@ -54,7 +54,7 @@ class Int8(NamedTuple):
     def ours(self, x: Tensor) -> bool:
         """Whether machine code of our own makes products with x: it knows float32, and nothing of gradients."""
         fits = x.device.type == "cpu" and self.scales.dtype == torch.float32
-        return fits and not (x.requires_grad and torch.is_grad_enabled()) and available()
+        return fits and not (x.requires_grad and torch.is_grad_enabled()) and is_available()
 
 
 def by_reading(x: Tensor, values: Tensor, scales: Tensor) -> Tensor:

@@ -44,13 +44,13 @@ def quantise(model: nn.Module, to: str = "int8") -> nn.Module:
     return model.requires_grad_(False).eval()
 
 
-def is_rounded(model: nn.Module) -> bool:
+def is_quantised(model: nn.Module) -> bool:
     """Whether some weights are in 8 bits."""
     return any(isinstance(part, Int8Linear | Int8Table) for part in model.modules())
 
 
 def check_whole(model: nn.Module, where: object, verb: str = "save") -> None:
     """Refuse to write or change a model whose weights were rounded: both want them as they were trained."""
-    if is_rounded(model):
+    if is_quantised(model):
         raise UserError(f"a model in 8 bits cannot be {verb}d", where=str(where),
                         fix=f"{verb} it before quantise, and quantise what is loaded")  # fmt: skip

@@ -6,7 +6,7 @@ from anyformer.kernels.triton import cuda, jit, tl
 
 
 @jit
-def activated(x, ACT: tl.constexpr):
+def apply_activation(x, ACT: tl.constexpr):
     """relu, gelu, its tanh form, silu; 0 is none."""
     if ACT == 1:
         x = tl.maximum(x, 0.0)
@@ -69,9 +69,9 @@ def map_row(
         y = y + bias
     if GATED:
         gate, value = tl.split(tl.reshape(y, (ROWS // 2, 2)))
-        y = activated(gate, ACT) * value
+        y = apply_activation(gate, ACT) * value
     else:
-        y = activated(y, ACT)
+        y = apply_activation(y, ACT)
     if ADDED is not None:
         y = y + added
     tl.store(OUT + out, y.to(OUT.dtype.element_ty), mask=kept)

@@ -16,7 +16,7 @@ from anyformer.about import About
 from anyformer.core.attention_weights import Weighing
 from anyformer.core.context import Context
 from anyformer.core.history import RecurrentState
-from anyformer.core.join_states import level
+from anyformer.core.join_states import pad_right
 from anyformer.errors import UserError
 from anyformer.mixers.alignment import Alignment, Score, check_product
 from anyformer.mixers.cells import Cell, Held, Kind, Uncompiled, Walk
@@ -65,7 +65,7 @@ class AttendingRecurrent(Mixer):
         return kind(self, width, width if memory_width is None else memory_width)
 
 
-class Decoding(RecurrentState):
+class AttendingState(RecurrentState):
     """What the cell remembers, and what of the source is computed once a text (B,S,A)."""
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class Decoding(RecurrentState):
         super().join(others)
         sources = [part.source for part in (self, *others) if part.source is not None]
         if sources:
-            self.source = level(sources, 1)
+            self.source = pad_right(sources, 1)
 
     @property
     def bytes(self) -> int:
@@ -99,11 +99,11 @@ class AttendingRecurrentModule(Uncompiled):
         self.begin = nn.Linear(2 * memory_width, self.cell.parts * hidden)
         self.out = None if hidden == width and not reads else nn.Linear(hidden + reads, width)
 
-    def mix(self, x: Tensor, context: Context, state: Decoding | None) -> Tensor:
+    def mix(self, x: Tensor, context: Context, state: AttendingState | None) -> Tensor:
         y = self.decode(x, context, state)[0]
         return y if self.out is None else self.out(y)
 
-    def decode(self, x: Tensor, context: Context, state: Decoding | None) -> tuple[Tensor, list[Tensor]]:
+    def decode(self, x: Tensor, context: Context, state: AttendingState | None) -> tuple[Tensor, list[Tensor]]:
         """Step by step: (B,T,hidden + what was read of the memory), and the weights of each step where there are."""
         memory = source_of(context)
         ends = self.ends(memory, context.memory_mask)  # (B,2D')
@@ -140,9 +140,9 @@ class AttendingRecurrentModule(Uncompiled):
         """What enters the cell beside the token, and the weights that made it; nothing or one of each."""
         return [], []
 
-    def state(self, batch: int, limit: int | None) -> Decoding:
+    def state(self, batch: int, limit: int | None) -> AttendingState:
         """What the cell remembers, whatever the length of the text, and room for what is computed once."""
-        return Decoding()
+        return AttendingState()
 
 
 class Reminded(AttendingRecurrentModule):
@@ -175,7 +175,7 @@ class Attending(AttendingRecurrentModule, Weighing):
         return [(weights[:, None] @ source_of(context))[:, 0]], [weights]
 
     def weights(
-        self, x: Tensor, context: Context, state: Decoding | None, tables: tuple[Tensor, ...], rows: slice
+        self, x: Tensor, context: Context, state: AttendingState | None, tables: tuple[Tensor, ...], rows: slice
     ) -> Tensor:
         """The alignment: one head, (B,1,t,S)."""
         return torch.stack(self.decode(x, context, state)[1], 1)[:, None, rows]

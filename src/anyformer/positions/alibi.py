@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context
-from anyformer.core.device_tables import Known, kept
+from anyformer.core.device_tables import Known, cached_table
 from anyformer.slots import Relative
 
 
@@ -46,7 +46,9 @@ class AlibiModule(nn.Module):
 
     def forward(self, context: Context, dtype: torch.dtype) -> tuple[Tensor, ...]:
         exact = torch.promote_types(dtype, torch.float32)
-        made = kept(self.known, exact, context.positions.device, lambda: torch.tensor(slopes(self.heads), dtype=exact))
+        made = cached_table(
+            self.known, exact, context.positions.device, lambda: torch.tensor(slopes(self.heads), dtype=exact)
+        )
         return (made,)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context
-from anyformer.core.device_tables import Known, kept
+from anyformer.core.device_tables import Known, cached_table
 from anyformer.errors import UserError
 from anyformer.slots import Relative
 from anyformer.spec import Spec
@@ -222,7 +222,7 @@ class RopeModule(nn.Module):
         if isinstance(self.spec.scaling, DynamicScaling):
             frequencies = self.frequencies(context, exact).to(device)
         else:
-            frequencies = kept(self.known, exact, device, lambda: self.frequencies(context, exact))
+            frequencies = cached_table(self.known, exact, device, lambda: self.frequencies(context, exact))
         angles = context.positions.to(exact)[..., None] * frequencies  # (B or 1, T, width/2)
         gain = 1.0 if self.spec.scaling is None else self.spec.scaling.gain
         return angles.cos() * gain, angles.sin() * gain

@@ -16,10 +16,10 @@ from starlette.routing import Route
 
 from anyformer.engine.engine import Engine
 from anyformer.errors import UserError
-from anyformer.serving.auth import body_of
+from anyformer.serving.auth import read_body
 from anyformer.serving.calls import Abilities, What, called, checked, packed
 from anyformer.serving.choices import json_list, to_json
-from anyformer.serving.error_responses import Refusal, as_json, from_error, unavailable
+from anyformer.serving.error_responses import HTTPError, json_response, service_unavailable, to_http_error
 from anyformer.serving.limits import Limits
 from anyformer.serving.mailbox import Mailbox
 from anyformer.serving.metrics import Metrics
@@ -51,7 +51,7 @@ SAID = {404: "there is nothing at this path", 405: "this path does not know that
 
 
 @dataclass
-class State:
+class AppState:
     """What the routes share."""
 
     served: ServedModel
@@ -72,7 +72,7 @@ class State:
     def check_open(self) -> None:
         """Whether new work is taken."""
         if self.draining:
-            raise unavailable("the server is shutting down", "shutting_down", 5)
+            raise service_unavailable("the server is shutting down", "shutting_down", 5)
 
     async def call(self, request: Request, what: What | UserError, rows: list[Any]) -> list[Any]:
         """Answers of the engine to rows."""
@@ -81,14 +81,18 @@ class State:
 
 def make_app(served: ServedModel, engine: Engine, limits: Limits) -> Starlette:
     """All routes over one model; the engine has been started."""
-    state = State(served, engine, limits, Metrics(engine), Abilities(served.predictor))
+    state = AppState(served, engine, limits, Metrics(engine), Abilities(served.predictor))
     app = Starlette(
         routes=[
             # A model's name may hold a slash.
-            Route(path.path.replace("{model}", "{model:path}"), guarded(path.answer, state), methods=[path.method])
+            Route(path.path.replace("{model}", "{model:path}"), guard_route(path.answer, state), methods=[path.method])
             for path in PATHS
         ],
-        exception_handlers={HTTPException: http_error, Refusal: refused, Exception: broken},
+        exception_handlers={
+            HTTPException: handle_starlette_error,
+            HTTPError: handle_http_error,
+            Exception: handle_error,
+        },
     )
     app.router.redirect_slashes = False
     app.state.shared = state
@@ -98,14 +102,14 @@ def make_app(served: ServedModel, engine: Engine, limits: Limits) -> Starlette:
 Handler = Callable[[Request, Any], Awaitable[Response]]
 
 
-def guarded(function: Handler, state: State) -> Callable[[Request], Awaitable[Response]]:
+def guard_route(function: Handler, state: AppState) -> Callable[[Request], Awaitable[Response]]:
     """A route that answers with a refusal whatever error a request brings about."""
 
     async def endpoint(request: Request) -> Response:
         try:
             return await function(request, state)
         except Exception as error:
-            refusal = from_error(error)
+            refusal = to_http_error(error)
             if refusal.status == 500:
                 log.exception("a request failed")
             return refusal.response()
@@ -113,55 +117,59 @@ def guarded(function: Handler, state: State) -> Callable[[Request], Awaitable[Re
     return endpoint
 
 
-async def http_error(request: Request, error: Exception) -> Response:
+async def handle_starlette_error(request: Request, error: Exception) -> Response:
     """What starlette itself refuses: unknown paths and methods."""
     assert isinstance(error, HTTPException)
-    return Refusal(error.status_code, SAID.get(error.status_code, str(error.detail)), headers=error.headers).response()
+    return HTTPError(
+        error.status_code, SAID.get(error.status_code, str(error.detail)), headers=error.headers
+    ).response()
 
 
-async def refused(request: Request, error: Exception) -> Response:
+async def handle_http_error(request: Request, error: Exception) -> Response:
     """A refusal raised outside a route."""
-    return from_error(error).response()
+    return to_http_error(error).response()
 
 
-async def broken(request: Request, error: Exception) -> Response:
+async def handle_error(request: Request, error: Exception) -> Response:
     """Our bug; its words stay in the log."""
-    return from_error(error).response()
+    return to_http_error(error).response()
 
 
 # ---------------------------------------------------------------- routes
 
 
-async def models(request: Request, state: State) -> Response:
+async def models(request: Request, state: AppState) -> Response:
     """The one model there is."""
-    return as_json({"object": "list", "data": [state.served.card()]})
+    return json_response({"object": "list", "data": [state.served.card()]})
 
 
-async def model(request: Request, state: State) -> Response:
+async def model(request: Request, state: AppState) -> Response:
     """A model by its name."""
     state.served.check_name(request.path_params["model"])
-    return as_json(state.served.card())
+    return json_response(state.served.card())
 
 
-async def completions(request: Request, state: State) -> Response:
+async def completions(request: Request, state: AppState) -> Response:
     """Continuations of prompts."""
     state.check_open()
-    asked = read(CompletionRequest, await body_of(request, state.limits))
+    asked = read(CompletionRequest, await read_body(request, state.limits))
     pending = await build_completion(state.served, state.limits, asked, client_of(request), state.engine.check_room)
     form = CompletionFormat(state.served.name, state.served.reader, asked.logprobs is not None, wants_usage(asked))
     return respond(state, pending, form, asked)
 
 
-async def chat(request: Request, state: State) -> Response:
+async def chat(request: Request, state: AppState) -> Response:
     """Answers to a conversation."""
     state.check_open()
-    asked = read(ChatRequest, await body_of(request, state.limits))
+    asked = read(ChatRequest, await read_body(request, state.limits))
     pending = await build_chat(state.served, state.limits, asked, client_of(request), state.engine.check_room)
     form = ChatFormat(state.served.name, state.served.reader, bool(asked.logprobs), wants_usage(asked))
     return respond(state, pending, form, asked)
 
 
-def respond(state: State, pending: PendingResponse, form: EventFormat, asked: GenerationRequest) -> GenerationResponse:
+def respond(
+    state: AppState, pending: PendingResponse, form: EventFormat, asked: GenerationRequest
+) -> GenerationResponse:
     """The response that submits the sequences and sends what comes of them."""
     return GenerationResponse(pending, form, bool(asked.stream), state.engine, state.mailbox, state.limits)
 
@@ -169,7 +177,7 @@ def respond(state: State, pending: PendingResponse, form: EventFormat, asked: Ge
 def wants_usage(asked: GenerationRequest) -> bool:
     """Whether a stream ends with its usage."""
     if asked.stream_options is not None and not asked.stream:
-        raise Refusal(400, "stream_options needs stream true", param="stream_options")
+        raise HTTPError(400, "stream_options needs stream true", param="stream_options")
     return asked.stream_options is not None and asked.stream_options.include_usage
 
 
@@ -178,10 +186,10 @@ def client_of(request: Request) -> str:
     return request.client.host if request.client is not None else ""
 
 
-async def embeddings(request: Request, state: State) -> Response:
+async def embeddings(request: Request, state: AppState) -> Response:
     """Vectors of texts."""
     state.check_open()
-    asked = read(EmbeddingRequest, await body_of(request, state.limits))
+    asked = read(EmbeddingRequest, await read_body(request, state.limits))
     state.served.check_name(asked.model)
     rows = prompts_of(asked.input)
     found = checked(await state.call(request, state.abilities.embed, rows), "input")
@@ -192,7 +200,7 @@ async def embeddings(request: Request, state: State) -> Response:
     return await list_response(state, data, {"usage": {"prompt_tokens": tokens, "total_tokens": tokens}})
 
 
-async def list_response(state: State, data: Iterable[Any], more: dict[str, Any] | None = None) -> Response:
+async def list_response(state: AppState, data: Iterable[Any], more: dict[str, Any] | None = None) -> Response:
     """A list of answers, written beside the event loop."""
 
     def write() -> bytes:
@@ -202,37 +210,37 @@ async def list_response(state: State, data: Iterable[Any], more: dict[str, Any] 
     return Response(await asyncio.to_thread(write), media_type="application/json")
 
 
-async def predict(request: Request, state: State) -> Response:
+async def predict(request: Request, state: AppState) -> Response:
     """Labels, numbers, tags or objects of rows."""
     state.check_open()
-    asked = read(PredictRequest, await body_of(request, state.limits))
+    asked = read(PredictRequest, await read_body(request, state.limits))
     state.served.check_name(asked.model)
     found = checked(await state.call(request, state.abilities.predict, asked.rows), "rows")
     return await list_response(state, found)
 
 
-async def live(request: Request, state: State) -> Response:
+async def live(request: Request, state: AppState) -> Response:
     """The process answers."""
-    return as_json({"status": "live"})
+    return json_response({"status": "live"})
 
 
-async def ready(request: Request, state: State) -> Response:
+async def ready(request: Request, state: AppState) -> Response:
     """Whether work sent now would be done."""
     if state.draining:
-        raise unavailable("the server is shutting down", "shutting_down", 5)
+        raise service_unavailable("the server is shutting down", "shutting_down", 5)
     if state.engine.stuck_for > state.limits.stuck:
-        raise unavailable(f"no progress for {state.limits.stuck:.0f} s", "stuck", 10)
-    return as_json({"status": "ready"})
+        raise service_unavailable(f"no progress for {state.limits.stuck:.0f} s", "stuck", 10)
+    return json_response({"status": "ready"})
 
 
-async def metrics(request: Request, state: State) -> Response:
+async def metrics(request: Request, state: AppState) -> Response:
     """Counts for Prometheus."""
     return Response(state.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-async def described(request: Request, state: State) -> Response:
+async def openapi(request: Request, state: AppState) -> Response:
     """This description."""
-    return as_json(describe(PATHS, state.served.name))
+    return json_response(describe(PATHS, state.served.name))
 
 
 WRONG = (400, 401, 421)  # for every path but the one that is open to all
@@ -253,5 +261,5 @@ PATHS = (
     Path("/health/live", "GET", live, gives=Health, refuses=(400, 421), open=True),
     Path("/health/ready", "GET", ready, gives=Health, refuses=(*WRONG, 503)),
     Path("/metrics", "GET", metrics, also="text/plain", refuses=WRONG),
-    Path("/openapi.json", "GET", described, refuses=WRONG),
+    Path("/openapi.json", "GET", openapi, refuses=WRONG),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The door: who may come in, under which name, and with how much. Whatever is not allowed here is refused."""
+"""Authentication and limits: which clients are admitted, under which host name, and with how large a body."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from anyformer.serving.error_responses import Refusal
+from anyformer.serving.error_responses import HTTPError
 from anyformer.serving.limits import Limits
 
 OPEN = b"/health/live"  # the one path without a key, compared as it was sent
@@ -23,7 +23,7 @@ HOST = re.compile(r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^\s:@/\\,?#\[\]]+)
 TAKEN = 16  # times as large as allowed: what is read of a body before the line is closed on it
 
 
-class Door:
+class AuthMiddleware:
     """Checks the Host and the key of every request before anything else looks at it."""
 
     def __init__(
@@ -34,29 +34,29 @@ class Door:
         self.key = None if key is None else digest(key.encode())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request in, or answer with a refusal."""
+        """Pass a request on, or answer with an error."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         try:
             self.check(scope)
-        except Refusal as refusal:
-            await refusal.response()(scope, receive, send)
+        except HTTPError as error:
+            await error.response()(scope, receive, send)
             return
         await self.app(scope, receive, send)
 
     def check(self, scope: Scope) -> None:
-        """Raises a `Refusal` for a stranger."""
+        """Raises a `HTTPError` for a stranger."""
         named = [value for name, value in scope["headers"] if name == b"host"]
         if len(named) != 1 or not self.knows(named[0].decode("latin-1")):
-            raise Refusal(421, "this server is not known by that Host", code="unknown_host")
+            raise HTTPError(421, "this server is not known by that Host", code="unknown_host")
         if self.key is None or (scope.get("raw_path") == OPEN and scope["path"] == OPEN.decode()):
             return
         given = [value for name, value in scope["headers"] if name == b"authorization"]
         kind, _, word = (given[0] if len(given) == 1 else b"").partition(b" ")
         # Digests have one length, and are compared in the same time wherever they differ.
         if not hmac.compare_digest(digest(word.strip()), self.key) or kind.lower() != b"bearer":
-            raise Refusal(401, "this server needs an API key: send Authorization: Bearer KEY", code="invalid_api_key",
+            raise HTTPError(401, "this server needs an API key: send Authorization: Bearer KEY", code="invalid_api_key",
                           headers={"WWW-Authenticate": "Bearer"})  # fmt: skip
 
     def knows(self, host: str) -> bool:
@@ -88,19 +88,19 @@ def is_loopback(host: str) -> bool:
     return host == "localhost" or (is_address(host) and ipaddress.ip_address(host).is_loopback)
 
 
-def own_names(host: str, further: Iterable[str] = ()) -> tuple[set[str], bool]:
+def local_names(host: str, further: Iterable[str] = ()) -> tuple[set[str], bool]:
     """The Host names of a server bound to `host`, and whether any address will do."""
     everywhere = host in EVERYWHERE
     return {*LOOPBACK, host, socket.gethostname(), *further} if everywhere else {*LOOPBACK, host, *further}, everywhere
 
 
-async def body_of(request: Request, limits: Limits) -> bytes:
+async def read_body(request: Request, limits: Limits) -> bytes:
     """A JSON body, whole, within its size and time."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
-        raise Refusal(415, "the body must be JSON: send Content-Type: application/json", code="content_type")
+        raise HTTPError(415, "the body must be JSON: send Content-Type: application/json", code="content_type")
     if request.headers.get("content-encoding", "identity").lower() != "identity":
-        raise Refusal(415, "compressed bodies are not read; send it as it is", code="content_encoding")
+        raise HTTPError(415, "compressed bodies are not read; send it as it is", code="content_encoding")
     length = request.headers.get("content-length", "")
     # A client that is still sending when the line is closed never sees the answer: a body that is somewhat too large
     # is taken to its end and thrown away. One who asks first (curl does) is told at once.
@@ -113,7 +113,7 @@ async def body_of(request: Request, limits: Limits) -> bytes:
             while True:
                 message = await request.receive()
                 if message["type"] == "http.disconnect":
-                    raise Refusal(400, "the client left", code="disconnected")
+                    raise HTTPError(400, "the client left", code="disconnected")
                 part = message.get("body", b"")
                 size += len(part)
                 if size <= limits.body:
@@ -123,11 +123,11 @@ async def body_of(request: Request, limits: Limits) -> bytes:
                 if not message.get("more_body", False):
                     return bytes(found)
     except TimeoutError:
-        raise Refusal(408, f"the body did not come within {limits.receive:.0f} s", code="slow_body",
+        raise HTTPError(408, f"the body did not come within {limits.receive:.0f} s", code="slow_body",
                       headers={"Connection": "close"}) from None  # fmt: skip
 
 
-def too_large(limits: Limits) -> Refusal:
+def too_large(limits: Limits) -> HTTPError:
     """413, and no more of this connection."""
-    return Refusal(413, f"the body is larger than {limits.body} bytes", code="body_too_large",
+    return HTTPError(413, f"the body is larger than {limits.body} bytes", code="body_too_large",
                    headers={"Connection": "close"}, facts={"limit": limits.body})  # fmt: skip

@@ -16,7 +16,7 @@ from anyformer.engine.batch_calls import BatchCall
 from anyformer.engine.engine import Engine
 from anyformer.errors import UserError
 from anyformer.inference.predictor import Predictor
-from anyformer.serving.error_responses import Refusal, from_error, unavailable
+from anyformer.serving.error_responses import HTTPError, service_unavailable, to_http_error
 from anyformer.serving.limits import Limits
 from anyformer.serving.mailbox import Box, Mailbox
 from anyformer.serving.predict_rows import embed_what, first_wrong, predict_what
@@ -45,7 +45,7 @@ async def called(
 ) -> list[Any]:
     """Answers to rows; a client that leaves has cancelled them."""
     if isinstance(what, UserError):
-        raise Refusal(400, what.line, code="unsupported")
+        raise HTTPError(400, what.line, code="unsupported")
     box = Box(mailbox)
     client = request.client.host if request.client is not None else ""
     deadline = None if limits.deadline is None else time.monotonic() + limits.deadline
@@ -66,12 +66,12 @@ async def called(
         with suppress(asyncio.CancelledError):
             await watching
     if not found:
-        raise Refusal(400, "the client left", code="disconnected")
+        raise HTTPError(400, "the client left", code="disconnected")
     (answers,) = found
     if isinstance(answers, TimeoutError):
-        raise unavailable("the time of this request was over", "timeout")
+        raise service_unavailable("the time of this request was over", "timeout")
     if isinstance(answers, Exception):
-        raise from_error(answers)
+        raise to_http_error(answers)
     return list(answers)
 
 
@@ -80,7 +80,7 @@ def checked(answers: list[Any], field: str) -> list[Any]:
     wrong = first_wrong(answers)
     if wrong is not None:
         told = wrong.inside(field)
-        raise Refusal(400, told.line, param=told.where, code="invalid_row")
+        raise HTTPError(400, told.line, param=told.where, code="invalid_row")
     return answers
 
 

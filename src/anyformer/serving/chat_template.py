@@ -35,7 +35,7 @@ def anything(text: str) -> None:
     """Any text will do."""
 
 
-class ChatForm(Protocol):
+class ChatTemplate(Protocol):
     """How a conversation becomes text."""
 
     name: str  # "folder" or "plain"
@@ -54,10 +54,10 @@ class ChatForm(Protocol):
         """No more conversations."""
 
 
-class PlainForm:
+class PlainTemplate:
     """`user: ...` line by line, for models that know no other; an answer ends where the user would speak again.
 
-    >>> PlainForm().text([{"role": "user", "content": "Hello"}])
+    >>> PlainTemplate().text([{"role": "user", "content": "Hello"}])
     'user: Hello\\nassistant:'
     """
 
@@ -79,7 +79,7 @@ class PlainForm:
         """Nothing to do."""
 
 
-class FolderForm:
+class FolderTemplate:
     """The template of a model's folder, rendered by a process of its own that is ended when it takes too long."""
 
     name = "folder"
@@ -119,7 +119,7 @@ class FolderForm:
         check(text)
         ids = tokenizer.encode(text, special=False, safe=False)
         special = {token.content: number for number, token in tokenizer.engine.added().items() if token.special}
-        hidden = stand_ins(special, "".join(turn["content"] for turn in messages), self.template)
+        hidden = placeholder_tokens(special, "".join(turn["content"] for turn in messages), self.template)
         if not hidden:
             return ids
         masked = self.text([dict(turn) | {"content": turn["content"].translate(hidden)} for turn in messages])
@@ -156,7 +156,7 @@ class FolderForm:
         assert process is not None and process.stdin is not None and process.stdout is not None
         try:
             line = b"" if given is None else json.dumps(given).encode() + b"\n"
-            told = exchange(process, line, seconds, self.most * 16)
+            reply = exchange(process, line, seconds, self.most * 16)
         except TimeoutError:
             self.end()
             raise UserError(
@@ -165,9 +165,9 @@ class FolderForm:
         except (OSError, ValueError):
             self.end()
             raise UserError(BROKEN, fix="use /v1/completions") from None
-        if "error" in told:
-            raise UserError(" ".join(told["error"].split())[:200], where="chat template")
-        return told
+        if "error" in reply:
+            raise UserError(" ".join(reply["error"].split())[:200], where="chat template")
+        return reply
 
     def end(self) -> None:
         """End the process; the next conversation starts another."""
@@ -185,7 +185,7 @@ class FolderForm:
             self.end()
 
 
-def stand_ins(special: Iterable[str], written: str, template: str) -> dict[int, str]:
+def placeholder_tokens(special: Iterable[str], written: str, template: str) -> dict[int, str]:
     """Characters of private use for those of the messages with which a special token could begin or end.
 
     >>> stand_ins(["</s>"], "a < b", "")
@@ -223,18 +223,18 @@ def exchange(process: subprocess.Popen[bytes], line: bytes, seconds: float, most
                     if not part or len(found) > most:
                         raise OSError(BROKEN)
                     found += part
-    told = json.loads(found)
-    return {str(name): str(value) for name, value in told.items()}
+    reply = json.loads(found)
+    return {str(name): str(value) for name, value in reply.items()}
 
 
-def chat_form(folder: Path, tokenizer: Tokenizer | None) -> ChatForm:
+def open_chat_template(folder: Path, tokenizer: Tokenizer | None) -> ChatTemplate:
     """The form of a folder: its own template where it has one, else ours."""
     template = folder_template(folder, tokenizer)
     if template is None or tokenizer is None:
-        return PlainForm()
+        return PlainTemplate()
     special: dict[str, Any] = {f"{role}_token": token for role, token in tokenizer.roles.items()}
     try:
-        return FolderForm(template, special)
+        return FolderTemplate(template, special)
     except UserError as error:
         raise UserError(error.what, where="chat template", fix="mend or remove it") from None
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from anyformer.engine.sequence import Event, Failed, Finished, NewToken, Prefilled
-from anyformer.serving.detokenizer import Reader, UntilStop
-from anyformer.serving.error_responses import Refusal, from_error, unavailable
+from anyformer.serving.detokenizer import Detokenizer, StopFilter
+from anyformer.serving.error_responses import HTTPError, service_unavailable, to_http_error
 
 FinishReason = Literal["stop", "length"]  # OpenAI's words
 FLOOR = -9999.0  # JSON has no minus infinity
@@ -32,7 +32,7 @@ class ResponseChoice:
     def __init__(
         self,
         index: int,
-        reader: Reader,
+        reader: Detokenizer,
         *,
         stops: Sequence[str] = (),
         ends: Sequence[int] = (),
@@ -44,7 +44,7 @@ class ResponseChoice:
     ) -> None:
         self.index, self.reader, self.ends = index, reader, frozenset(ends)
         self.logprobs, self.echo_only = logprobs, echo_only
-        self.pieces, self.until = reader.pieces(before), UntilStop(stops)
+        self.pieces, self.until = reader.pieces(before), StopFilter(stops)
         self.prompt, self.prompt_ids = prompt, prompt_ids
         self.tokens: list[int] = []  # not yet detokenized
         self.entries: list[TokenLogprob] = []  # not yet sent
@@ -53,7 +53,7 @@ class ResponseChoice:
         self.sent = 0  # characters
         self.count = 0  # tokens of the output
         self.reason: FinishReason | None = None
-        self.error: Refusal | None = None
+        self.error: HTTPError | None = None
         self.end_sent = False
 
     @property
@@ -75,16 +75,16 @@ class ResponseChoice:
             if self.logprobs and event.logprobs is not None:
                 self.prefilled = event  # entered when it is sent: a long prompt takes a while
         elif isinstance(event, Failed):
-            self.error = from_error(event.error)
+            self.error = to_http_error(event.error)
         elif isinstance(event, Finished):
             self.finish(event)
 
     def finish(self, event: Finished) -> None:
         """Why nothing more comes, in OpenAI's words."""
         if event.reason == "cancelled":
-            self.error = unavailable("the request was cancelled", "cancelled")
+            self.error = service_unavailable("the request was cancelled", "cancelled")
         elif event.reason == "deadline" and not self.count:
-            self.error = unavailable("the time of this request was over before its first token", "timeout")
+            self.error = service_unavailable("the time of this request was over before its first token", "timeout")
         else:
             self.reason = "stop" if event.reason in ("eos", "stop") else "length"
 
@@ -165,7 +165,7 @@ def json_list(items: Iterable[Any]) -> str:
     return "[" + ",".join([to_json(item) for item in items]) + "]"
 
 
-def completion_logprobs(entries: Sequence[TokenLogprob], reader: Reader) -> str:
+def completion_logprobs(entries: Sequence[TokenLogprob], reader: Detokenizer) -> str:
     """The lists of /v1/completions, as JSON."""
     tops = (
         None
@@ -179,7 +179,7 @@ def completion_logprobs(entries: Sequence[TokenLogprob], reader: Reader) -> str:
             f'"text_offset":{json_list(entry.offset for entry in entries)}}}')  # fmt: skip
 
 
-def chat_logprobs(entries: Sequence[TokenLogprob], reader: Reader) -> str:
+def chat_logprobs(entries: Sequence[TokenLogprob], reader: Detokenizer) -> str:
     """The list of /v1/chat/completions, as JSON."""
 
     def one(token: int, logprob: float | None) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from anyformer.serving.error_responses import Refusal
+from anyformer.serving.error_responses import HTTPError
 from anyformer.serving.limits import Limits
 
 # Of linux/tcp.h: bytes the kernel takes and does not send yet; facts of a line, and where the count of bytes stands.
@@ -28,22 +28,22 @@ ESTABLISHED = 1  # the first of those facts: the state of the line
 SLICE = 4096  # bytes parsed at once: so few requests of a pipeline are made before somebody looks how many they are
 
 
-class Malformed(Exception):
+class MalformedRequest(Exception):
     """Raised while a request is parsed; the parser stops, and `send_400_response` is called."""
 
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal.message)
-        self.refusal = refusal
+    def __init__(self, error: HTTPError) -> None:
+        super().__init__(error.message)
+        self.error = error
 
 
-def too_large(limits: Limits) -> Refusal:
+def too_large(limits: Limits) -> HTTPError:
     """431."""
-    return Refusal(431, f"the headers are larger than {limits.headers} bytes", code="headers_too_large")
+    return HTTPError(431, f"the headers are larger than {limits.headers} bytes", code="headers_too_large")
 
 
-def too_much_framing() -> Refusal:
+def too_much_framing() -> HTTPError:
     """400: chunk sizes, chunk extensions and trailers, in place of a body."""
-    return Refusal(400, "the body comes in too many or too small chunks; send Content-Length", code="too_many_chunks")
+    return HTTPError(400, "the body comes in too many or too small chunks; send Content-Length", code="too_many_chunks")
 
 
 def check_framing(headers: Iterable[tuple[bytes, bytes]], version: str) -> None:
@@ -52,10 +52,10 @@ def check_framing(headers: Iterable[tuple[bytes, bytes]], version: str) -> None:
     The parser itself refuses two lengths, a length beside chunks, folded lines and bare line ends.
     """
     if version not in ("1.0", "1.1"):
-        raise Malformed(Refusal(400, "this server speaks HTTP/1.1", code="http_version"))
+        raise MalformedRequest(HTTPError(400, "this server speaks HTTP/1.1", code="http_version"))
     coded = [value.strip().lower() for name, value in headers if name == b"transfer-encoding"]
     if coded and (coded != [b"chunked"] or version == "1.0"):
-        raise Malformed(Refusal(400, "of transfer encodings only chunked is known", code="transfer_encoding"))
+        raise MalformedRequest(HTTPError(400, "of transfer encodings only chunked is known", code="transfer_encoding"))
 
 
 def name_host(headers: list[tuple[bytes, bytes]], url: bytes) -> None:
@@ -66,7 +66,7 @@ def name_host(headers: list[tuple[bytes, bytes]], url: bytes) -> None:
     headers[:] = [(name, value) for name, value in headers if name != b"host"] + [(b"host", authority)]
 
 
-class HeldFlow(FlowControl):
+class PausedFlow(FlowControl):
     """uvicorn's, which reads on whenever the application asks for more of a body; not while bytes wait unparsed."""
 
     def __init__(self, transport: asyncio.Transport, is_held: Callable[[], bool]) -> None:
@@ -96,7 +96,7 @@ def connection_class(limits: Limits) -> type[HttpToolsProtocol]:
             """A client has come; from now on its request is awaited."""
             super().connection_made(transport)
             self.unparsed = b""  # what came behind a request that is not answered yet
-            self.flow = HeldFlow(transport, lambda: bool(self.unparsed))
+            self.flow = PausedFlow(transport, lambda: bool(self.unparsed))
             self.cycles: list[RequestResponseCycle] = []  # requests not answered yet, the oldest first
             self.reading_since = time.monotonic()
             # The kernel would take megabytes for a client that reads nothing, and nobody would notice.
@@ -140,9 +140,9 @@ def connection_class(limits: Limits) -> type[HttpToolsProtocol]:
             if self.transport.is_closing():
                 return
             if self.in_headers and self.overhead > limits.headers:
-                self.refuse(too_large(limits))
+                self.reject(too_large(limits))
             elif self.overhead > limits.headers + self.body_bytes:
-                self.refuse(too_much_framing())
+                self.reject(too_much_framing())
 
         def on_message_begin(self) -> None:
             """A request begins; nobody waits for the one before any more, unless it is being answered."""
@@ -163,7 +163,7 @@ def connection_class(limits: Limits) -> type[HttpToolsProtocol]:
             """The body comes next."""
             self.in_headers, self.overhead = False, 0
             if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > limits.headers:
-                raise Malformed(too_large(limits))
+                raise MalformedRequest(too_large(limits))
             check_framing(self.headers, self.parser.get_http_version())
             name_host(self.headers, self.url)
             super().on_headers_complete()
@@ -192,10 +192,10 @@ def connection_class(limits: Limits) -> type[HttpToolsProtocol]:
             """Bytes that are no HTTP, or not as they should be."""
             error = sys.exc_info()[1]
             cause = None if error is None else error.__context__
-            wrong = Refusal(400, "this is no HTTP request", code="invalid_http")
-            self.refuse(cause.refusal if isinstance(cause, Malformed) else wrong)
+            wrong = HTTPError(400, "this is no HTTP request", code="invalid_http")
+            self.reject(cause.error if isinstance(cause, MalformedRequest) else wrong)
 
-        def refuse(self, refusal: Refusal) -> None:
+        def reject(self, error: HTTPError) -> None:
             """Answer without the application, and hang up; an answer under way is not written into."""
             left = [cycle for cycle in self.cycles if not cycle.response_complete]
             alone = not left or (left == [self.cycle] and not self.in_headers and not self.cycle.response_started)
@@ -203,9 +203,9 @@ def connection_class(limits: Limits) -> type[HttpToolsProtocol]:
                 cycle.disconnected = True
                 cycle.message_event.set()
             if alone:
-                body = json.dumps(refusal.body).encode()
+                body = json.dumps(error.body).encode()
                 head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
-                self.transport.write(STATUS_LINE[refusal.status] + head + body)
+                self.transport.write(STATUS_LINE[error.status] + head + body)
             self.transport.close()
 
         def answering(self) -> bool:
@@ -218,13 +218,13 @@ def connection_class(limits: Limits) -> type[HttpToolsProtocol]:
                 self.reading_since = now  # it has sent more than is wanted yet; the time is ours
             if self.reading_since is not None and now - self.reading_since > limits.receive:
                 if not self.answering() and self.in_headers:
-                    self.refuse(Refusal(408, f"no request came within {limits.receive:.0f} s", code="slow_request"))
+                    self.reject(HTTPError(408, f"no request came within {limits.receive:.0f} s", code="slow_request"))
                 elif not self.answering():
                     self.cut()  # it has been answered, and still sends its body
                 elif now - self.reading_since > limits.receive + 2:  # the application has had its time to say so
                     self.cut()
             line = self.transport.get_extra_info("socket")
-            if self.unparsed and has_left(line):  # the end of a line that is not read goes unnoticed
+            if self.unparsed and has_disconnected(line):  # the end of a line that is not read goes unnoticed
                 self.cut()
                 return
             left = self.transport.get_write_buffer_size() + bytes_in_kernel(line)
@@ -270,7 +270,7 @@ def bytes_taken(line: socket.socket, left: int) -> int:
         return -left
 
 
-def has_left(line: socket.socket) -> bool:
+def has_disconnected(line: socket.socket) -> bool:
     """Whether the other side has closed the line; where the kernel does not say, that is seen when it is read."""
     try:
         return line.getsockopt(socket.IPPROTO_TCP, TCP_INFO, 8)[0] != ESTABLISHED
@@ -278,7 +278,7 @@ def has_left(line: socket.socket) -> bool:
         return False
 
 
-def look_at(connections: Iterable[Any]) -> None:
+def check_connections(connections: Iterable[Any]) -> None:
     """Look at all connections once."""
     now = time.monotonic()
     for connection in list(connections):

@@ -15,7 +15,7 @@ WINDOW = 32  # tokens read again with each new one, at most about
 TAKEN_BACK = (" ' ", " n't", " 'm", " 's", " 've", " 're")
 
 
-class Reader:
+class Detokenizer:
     """How the tokens of one tokenizer are read: made once, shared by all texts."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -25,8 +25,8 @@ class Reader:
         self.special = {number for number, token in engine.added().items() if token.special}
         # Bytes that spell a character together are one run; read before its end, it may turn out to be no character.
         joined = isinstance(engine, LibraryEngine) and "ByteFallback" in repr(engine.core.decoder)
-        named = [engine.id_of(f"<0x{value:02X}>") for value in range(256)] if joined else []
-        self.bytes = {number for number in named if number is not None}
+        token_name = [engine.id_of(f"<0x{value:02X}>") for value in range(256)] if joined else []
+        self.bytes = {number for number in token_name if number is not None}
         self.tokens: dict[int, tuple[bytes, str]] = {}
         self.by_bytes = (
             isinstance(engine, LibraryEngine) and not engine.tidy and "ByteLevel(" in repr(engine.core.decoder)
@@ -36,9 +36,9 @@ class Reader:
         """The text of some tokens, special ones left out."""
         return self.tokenizer.decode(ids)
 
-    def pieces(self, before: Sequence[int] = ()) -> Pieces | BytePieces:
+    def pieces(self, before: Sequence[int] = ()) -> TextPieces | ByteTextPieces:
         """A text that goes on from some tokens: a first word keeps the blank between it and them."""
-        return BytePieces(self) if self.by_bytes else Pieces(self, before)
+        return ByteTextPieces(self) if self.by_bytes else TextPieces(self, before)
 
     def token(self, number: int) -> tuple[bytes, str]:
         """What one token writes, in bytes and as a name: its text, or its bytes where they are no text of their own."""
@@ -47,12 +47,14 @@ class Reader:
             spelling = self.tokenizer.spelling[0]
             raw = spelling[number] if number < len(spelling) else None
             # A special token writes nothing and is called by its name; an id without a token by its number.
-            found = (b"", self.tokenizer.engine.token(number) or f"<{number}>") if raw is None else (raw, named(raw))
+            found = (
+                (b"", self.tokenizer.engine.token(number) or f"<{number}>") if raw is None else (raw, token_name(raw))
+            )
             self.tokens[number] = found
         return found
 
 
-def named(raw: bytes) -> str:
+def token_name(raw: bytes) -> str:
     """Bytes as text; where they are none, as OpenAI's completions write them.
 
     >>> named(b" a"), named(b"\\xe2\\x82")
@@ -64,13 +66,13 @@ def named(raw: bytes) -> str:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
 
 
-class Pieces:
+class TextPieces:
     """Tokens in, pieces of text out; joined, the pieces are what the tokens spell as a whole.
 
     `before` are the tokens the text goes on from: a first word keeps the blank between it and them.
     """
 
-    def __init__(self, reader: Reader, before: Sequence[int] = ()) -> None:
+    def __init__(self, reader: Detokenizer, before: Sequence[int] = ()) -> None:
         self.reader = reader
         self.ids = list(before[-KEPT:])
         self.given = 0  # characters of the window's text that have been handed out
@@ -111,7 +113,7 @@ class Pieces:
         """How many of the last characters may still change."""
         if text.endswith(HALF):
             return 1  # bytes cut short are one such sign, however many of them are there
-        return possible_beginning(text, self.reader.taken_back)
+        return longest_stop_prefix(text, self.reader.taken_back)
 
     def shorten(self, text: str) -> None:
         """Forget old tokens, where the rest reads the same without them."""
@@ -127,10 +129,10 @@ class Pieces:
         self.again = len(self.ids) * 2  # a strange text: look again when it is twice as long
 
 
-class BytePieces:
+class ByteTextPieces:
     """The same where tokens are bytes and a text is nothing but their row: nothing is read twice."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Detokenizer) -> None:
         self.reader = reader
         self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
@@ -144,7 +146,7 @@ class BytePieces:
         return self.decoder.decode(b"", True)
 
 
-class UntilStop:
+class StopFilter:
     """Lets text through up to the first stop; what may be the beginning of one waits."""
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -161,7 +163,7 @@ class UntilStop:
         if places:
             self.found, self.held = True, ""
             return text[: min(places)]
-        waits = possible_beginning(text, self.stops)
+        waits = longest_stop_prefix(text, self.stops)
         self.held = text[len(text) - waits :]
         return text[: len(text) - waits]
 
@@ -171,7 +173,7 @@ class UntilStop:
         return held
 
 
-def possible_beginning(text: str, patterns: Sequence[str]) -> int:
+def longest_stop_prefix(text: str, patterns: Sequence[str]) -> int:
     """Length of the longest end of the text that some pattern begins with.
 
     >>> possible_beginning("a word\\nus", ["\\nuser:"])

@@ -25,8 +25,8 @@ MOST_ERRORS = 1000  # a body made of errors takes seconds to be told about, and 
 BROKEN = "the server could not complete this request"
 
 
-class Refusal(Exception):
-    """An answer that is no success: a status and a sentence, with the field it is about."""
+class HTTPError(Exception):
+    """A response that is no success: a status and a sentence, with the field it is about."""
 
     def __init__(
         self,
@@ -50,47 +50,47 @@ class Refusal(Exception):
 
     def response(self) -> Response:
         """The whole answer."""
-        return as_json(self.body, self.status, self.headers)
+        return json_response(self.body, self.status, self.headers)
 
 
-def as_json(data: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def json_response(data: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Data as a JSON answer."""
     body = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     return Response(body, status, dict(headers or {}), "application/json")
 
 
-def again(seconds: float) -> dict[str, str]:
+def retry_headers(seconds: float) -> dict[str, str]:
     """The header that says when to come back."""
     return {"Retry-After": str(max(1, math.ceil(min(seconds, 3600.0))))}
 
 
-def unavailable(message: str, code: str, after: float = BUSY_AGAIN) -> Refusal:
+def service_unavailable(message: str, code: str, after: float = BUSY_AGAIN) -> HTTPError:
     """503: not now."""
-    return Refusal(503, message, code=code, headers=again(after))
+    return HTTPError(503, message, code=code, headers=retry_headers(after))
 
 
-def from_error(error: BaseException) -> Refusal:
-    """What a client is told of an error; what nobody foresaw is told without its words."""
-    if isinstance(error, Refusal):
+def to_http_error(error: BaseException) -> HTTPError:
+    """The response to an error; what nobody foresaw is answered without its own words."""
+    if isinstance(error, HTTPError):
         return error
     if isinstance(error, QueueFull):
-        return Refusal(429, str(error), code="queue_full", headers=again(error.after))
+        return HTTPError(429, str(error), code="queue_full", headers=retry_headers(error.after))
     if isinstance(error, EngineClosed):
-        return unavailable("the server is shutting down", "shutting_down", 5)
+        return service_unavailable("the server is shutting down", "shutting_down", 5)
     if isinstance(error, UserError):
-        return Refusal(400, error.line, param=error.where or None)
+        return HTTPError(400, error.line, param=error.where or None)
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return unavailable("there is not enough memory for this request", "out_of_memory")
-    return Refusal(500, BROKEN, code="internal_error")
+        return service_unavailable("there is not enough memory for this request", "out_of_memory")
+    return HTTPError(500, BROKEN, code="internal_error")
 
 
 # ---------------------------------------------------------------- fields
 
 
-def wrong_field(kind: type[BaseModel], error: ValidationError) -> Refusal:
+def wrong_field(kind: type[BaseModel], error: ValidationError) -> HTTPError:
     """The first thing that is wrong with a body."""
     if error.error_count() > MOST_ERRORS:
-        return Refusal(400, f"{error.error_count()} fields of the body are unknown or wrong; see /openapi.json",
+        return HTTPError(400, f"{error.error_count()} fields of the body are unknown or wrong; see /openapi.json",
                        code="too_many_errors")  # fmt: skip
     found = error.errors(include_url=False, include_input=False, include_context=False)
     names = names_in(kind)
@@ -101,22 +101,24 @@ def wrong_field(kind: type[BaseModel], error: ValidationError) -> Refusal:
     # A name nobody knows explains the rest; among the kinds a field may be of, the one that was followed furthest.
     first = min(found, key=lambda one: (one["type"] != "extra_forbidden", -len(path_of(one))))
     if first["type"] == "json_invalid":
-        return Refusal(400, f"the body is not JSON: {first['msg'].removeprefix('Invalid JSON: ')}", code="invalid_json")
+        return HTTPError(
+            400, f"the body is not JSON: {first['msg'].removeprefix('Invalid JSON: ')}", code="invalid_json"
+        )
     path = path_of(first)
     if first["type"] == "extra_forbidden":
         name = str(first["loc"][-1])[:80]
         holder = holder_of(kind, [part for part in first["loc"][:-1] if isinstance(part, str)])
         known = [field.alias or called for called, field in holder.model_fields.items()]
         param = dotted([*path_of({"loc": first["loc"][:-1]}), name])
-        return Refusal(
+        return HTTPError(
             400, f"there is no field {param!r}; {did_you_mean(name, known)}", param=param, code="unknown_field"
         )
     if not path:
-        return Refusal(400, "the body is no JSON object", code="invalid_type")
+        return HTTPError(400, "the body is no JSON object", code="invalid_type")
     param = dotted(path)
     messages = list(dict.fromkeys(one["msg"] for one in found if path_of(one) == path))  # of each kind it may be
     said = "; or: ".join(message[0].lower() + message[1:] for message in messages[:4])
-    return Refusal(400, f"{param}: {said}", param=param, code=first["type"])
+    return HTTPError(400, f"{param}: {said}", param=param, code=first["type"])
 
 
 def dotted(path: list[Any]) -> str:

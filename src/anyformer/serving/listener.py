@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from anyformer.errors import UserError
-from anyformer.serving.error_responses import unavailable
+from anyformer.serving.error_responses import service_unavailable
 
 log = logging.getLogger("anyformer")
 MOST = 1024  # connections, where the system would allow more: each may keep some hundred KB waiting
@@ -55,7 +55,7 @@ class Listener:
         self.refused = 0
         self.told: dict[str, float] = {}  # when a line of the log was last written
         self.resuming: asyncio.TimerHandle | None = None
-        refusal = unavailable("the server has no room for more connections", "too_many_connections")
+        refusal = service_unavailable("the server has no room for more connections", "too_many_connections")
         body = json.dumps(refusal.body).encode()
         headers = "".join(f"{name.lower()}: {value}\r\n" for name, value in refusal.headers.items())
         self.answer = (f"HTTP/1.1 503 Service Unavailable\r\n{headers}content-type: application/json\r\n"
@@ -88,7 +88,7 @@ class Listener:
                 self.pause(error)
                 return
             if self.count() + len(self.joining) >= self.most:
-                self.refuse(line)
+                self.reject(line)
                 continue
             line.setblocking(False)
             task = self.loop.create_task(self.join(line))
@@ -102,7 +102,7 @@ class Listener:
         except OSError:  # the client has gone already
             line.close()
 
-    def refuse(self, line: socket.socket) -> None:
+    def reject(self, line: socket.socket) -> None:
         """Tell that there is no room, as far as that can be told without waiting."""
         self.refused += 1
         with contextlib.closing(line), contextlib.suppress(OSError):

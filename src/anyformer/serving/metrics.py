@@ -14,24 +14,24 @@ from anyformer.engine.counts import Histogram
 from anyformer.engine.engine import Engine
 
 COUNTERS = {
-    "requests_accepted": ("accepted", "texts and calls taken on"),
-    "requests_refused": ("rejected", "turned away because the queue was full"),
+    "requests_accepted": ("accepted", "sequences and calls accepted"),
+    "requests_refused": ("rejected", "rejected because the queue was full"),
     "requests_done": ("done", "ended as they should"),
-    "requests_cancelled": ("cancelled", "ended because the client left"),
+    "requests_cancelled": ("cancelled", "cancelled by the client"),
     "requests_failed": ("failed", "ended by an error"),
-    "requests_late": ("deadline", "ended because their time was over"),
+    "requests_late": ("deadline", "timed out"),
     "prompt_tokens": ("prompt_tokens", "tokens of prompts, reused ones included"),
-    "reused_tokens": ("reused_tokens", "tokens of prompts that were known from earlier ones"),
-    "generated_tokens": ("new_tokens", "tokens written"),
+    "reused_tokens": ("reused_tokens", "tokens of prompts that were in the KV cache"),
+    "generated_tokens": ("new_tokens", "tokens generated"),
     "answered_rows": ("answered_rows", "rows of predictions and embeddings"),
 }
 GAUGES = {
-    "queue_length": ("queue_length", "texts that wait"),
-    "queue_tokens": ("queue_tokens", "tokens of the texts that wait"),
+    "queue_length": ("queue_length", "sequences that wait"),
+    "queue_tokens": ("queue_tokens", "tokens of the sequences that wait"),
     "queue_rows": ("queue_rows", "rows of predictions and embeddings that wait"),
-    "active_rows": ("active", "texts being read or written"),
-    "held_texts": ("paused", "texts that wait for their readers"),
-    "requests_in_flight": ("in_flight", "taken on and not over"),
+    "active_rows": ("active", "sequences being prefilled or decoded"),
+    "held_texts": ("paused", "sequences paused because their clients are behind"),
+    "requests_in_flight": ("in_flight", "accepted and not finished"),
 }
 HISTOGRAMS = {
     "time_to_first_token_seconds": ("first_token", "from the request to its first token"),
@@ -61,7 +61,7 @@ class EngineCollector(Collector):
             yield HistogramMetricFamily(f"anyformer_{name}", text, buckets=buckets, sum_value=found.sum)
         store = self.engine.store
         if store is not None:
-            yield GaugeMetricFamily("anyformer_rows", "texts that can be written at once", value=store.capacity)
+            yield GaugeMetricFamily("anyformer_rows", "sequences that can be decoded at once", value=store.capacity)
             yield GaugeMetricFamily("anyformer_rows_free", "of those, how many are free", value=store.available)
         stuck = min(self.engine.stuck_for, 1e9)
         yield GaugeMetricFamily("anyformer_stuck_seconds", "time without progress while work waits", value=stuck)

@@ -187,11 +187,11 @@ class PredictRequest(Strict):
 
 
 def read(kind: type[Model], body: bytes) -> Model:
-    """A request from the bytes of its body; a `Refusal` names the field that is wrong."""
-    from anyformer.serving.error_responses import Refusal, wrong_field
+    """A request from the bytes of its body; a `HTTPError` names the field that is wrong."""
+    from anyformer.serving.error_responses import HTTPError, wrong_field
 
     if parts_of(body) > PARTS:
-        raise Refusal(400, "the body is made of too many parts; send fewer at once", code="too_many_parts")
+        raise HTTPError(400, "the body is made of too many parts; send fewer at once", code="too_many_parts")
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from anyformer.serving.choices import ResponseChoice, TokenLogprob, chat_logprobs, completion_logprobs, to_json
-from anyformer.serving.detokenizer import Reader
+from anyformer.serving.detokenizer import Detokenizer
 
 
 class ResponseFormat:
@@ -18,7 +18,7 @@ class ResponseFormat:
     whole_object = ""
     part_object = ""
 
-    def __init__(self, model: str, reader: Reader, logprobs: bool, usage: bool) -> None:
+    def __init__(self, model: str, reader: Detokenizer, logprobs: bool, usage: bool) -> None:
         self.id, self.created = f"{self.prefix}-{secrets.token_hex(12)}", int(time.time())
         self.model, self.reader, self.logprobs, self.usage = model, reader, logprobs, usage
         head = to_json(self.head(self.part_object))

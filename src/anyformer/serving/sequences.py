@@ -13,9 +13,9 @@ import torch
 from anyformer.engine.sequence import Sequence
 from anyformer.generation import Generation
 from anyformer.generation.guide import Guide
-from anyformer.generation.noise import row_seeds, signed
+from anyformer.generation.noise import row_seeds, to_signed
 from anyformer.serving.choices import ResponseChoice
-from anyformer.serving.error_responses import Refusal
+from anyformer.serving.error_responses import HTTPError
 from anyformer.serving.limits import Limits
 from anyformer.serving.request_schemas import ChatRequest, CompletionRequest, GenerationRequest, Message
 from anyformer.serving.served_model import ServedModel, override_settings
@@ -49,13 +49,13 @@ async def build_completion(
     served.check_generates()
     echo = bool(request.echo)
     if echo and served.is_seq2seq:
-        raise Refusal(400, "an encoder-decoder's text does not begin with its prompt; leave echo out", param="echo")
+        raise HTTPError(400, "an encoder-decoder's text does not begin with its prompt; leave echo out", param="echo")
     if request.regex is not None and request.json_schema is not None:
-        raise Refusal(400, "regex and json_schema exclude each other; send one", param="regex")
+        raise HTTPError(400, "regex and json_schema exclude each other; send one", param="regex")
     if request.best_of not in (None, request.n or 1):
-        raise Refusal(400, "best_of must be n: no text is written that is not sent", param="best_of")
+        raise HTTPError(400, "best_of must be n: no text is written that is not sent", param="best_of")
     if request.max_tokens == 0 and not echo:
-        raise Refusal(400, "max_tokens 0 leaves nothing to answer; send echo too, or at least 1", param="max_tokens")
+        raise HTTPError(400, "max_tokens 0 leaves nothing to answer; send echo too, or at least 1", param="max_tokens")
     given = prompts_of(request.prompt)
     check_count(limits, len(given), request.n or 1)
     prompts = await tokenize_prompts(served, given, echo)
@@ -77,7 +77,7 @@ async def build_chat(
     served.check_name(request.model)
     served.check_generates()
     if request.top_logprobs and not request.logprobs:
-        raise Refusal(400, "top_logprobs needs logprobs true", param="top_logprobs")
+        raise HTTPError(400, "top_logprobs needs logprobs true", param="top_logprobs")
     turns = [{"role": one.role, "content": content_of(one)} for one in request.messages]
     check_count(limits, 1, request.n or 1)
     ids = await asyncio.to_thread(
@@ -168,7 +168,7 @@ class SequenceBuilder:
     def seeds(self, copies: int) -> list[int]:
         """One a copy, the same as `generate` gives to several texts of one prompt."""
         if copies == 1 and self.request.seed is not None:
-            return [signed(self.request.seed)]
+            return [to_signed(self.request.seed)]
         return row_seeds(self.request.seed, 1, copies, torch.device("cpu")).tolist()
 
     async def make_guides(self, count: int) -> list[Guide | None]:
@@ -194,10 +194,10 @@ class SequenceBuilder:
         return min(self.new, room)
 
 
-def context_exceeded(tokens: int, limit: int, new: int) -> Refusal:
+def context_exceeded(tokens: int, limit: int, new: int) -> HTTPError:
     """400, with the figures in the sentence and beside it."""
     asked = f" and max_tokens is {new}" if new else ""
-    return Refusal(400, f"the prompt has {tokens} tokens{asked}; the context holds {limit}", param="prompt",
+    return HTTPError(400, f"the prompt has {tokens} tokens{asked}; the context holds {limit}", param="prompt",
                    code="context_length_exceeded", facts={"tokens": tokens + new, "limit": limit})  # fmt: skip
 
 
@@ -215,7 +215,7 @@ def prompts_of(prompt: Any) -> list[Any]:
 def check_count(limits: Limits, prompts: int, copies: int) -> None:
     """Whether so many sequences may be asked for at once."""
     if prompts * copies > limits.choices:
-        raise Refusal(400, f"{prompts} prompts times n {copies} are more than {limits.choices} texts",
+        raise HTTPError(400, f"{prompts} prompts times n {copies} are more than {limits.choices} texts",
                       param="n", code="too_many_texts", facts={"limit": limits.choices})  # fmt: skip
 
 
@@ -246,7 +246,7 @@ def tokenize_prompt(served: ServedModel, prompt: str | list[int], echo: bool) ->
     """The ids of one prompt; those given are checked, a text is tokenized."""
     if not isinstance(prompt, str):
         if max(prompt) >= served.vocabulary:
-            raise Refusal(400, f"the prompt holds the id {max(prompt)}; ids go from 0 to {served.vocabulary - 1}",
+            raise HTTPError(400, f"the prompt holds the id {max(prompt)}; ids go from 0 to {served.vocabulary - 1}",
                           param="prompt", code="unknown_token")  # fmt: skip
         return list(prompt), served.reader.text(prompt) if echo else None
     words = served.predictor.words()
@@ -255,7 +255,9 @@ def tokenize_prompt(served: ServedModel, prompt: str | list[int], echo: bool) ->
     if not ids:
         first = words.bos if words.bos is not None else words.eos
         if first is None:
-            raise Refusal(400, "the prompt is empty; send at least one character", param="prompt", code="empty_prompt")
+            raise HTTPError(
+                400, "the prompt is empty; send at least one character", param="prompt", code="empty_prompt"
+            )
         ids = [first]
     return ids, prompt if echo else None
 

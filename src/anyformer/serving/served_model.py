@@ -13,9 +13,9 @@ from anyformer.generation import Generation
 from anyformer.generation.guide import Guide
 from anyformer.heads import LM
 from anyformer.inference.predictor import Predictor, changed
-from anyformer.serving.chat_template import ChatForm, PlainForm
-from anyformer.serving.detokenizer import Reader
-from anyformer.serving.error_responses import Refusal
+from anyformer.serving.chat_template import ChatTemplate, PlainTemplate
+from anyformer.serving.detokenizer import Detokenizer
+from anyformer.serving.error_responses import HTTPError
 from anyformer.serving.predict_rows import takes
 
 # Of a folder's decoding settings those that make sense for one text, token by token.
@@ -33,7 +33,7 @@ class ServedModel:
     predictor: Predictor
     name: str
     limit: int | None = None  # tokens of the context; None where the model generates no text
-    chat: ChatForm = field(default_factory=PlainForm)
+    chat: ChatTemplate = field(default_factory=PlainTemplate)
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property
@@ -47,9 +47,9 @@ class ServedModel:
         return isinstance(self.predictor.spec, Seq2Seq)
 
     @cached_property
-    def reader(self) -> Reader:
+    def reader(self) -> Detokenizer:
         """What turns new tokens into text."""
-        return Reader(self.predictor.words().target)
+        return Detokenizer(self.predictor.words().target)
 
     @cached_property
     def longest_token(self) -> int:
@@ -92,13 +92,13 @@ class ServedModel:
     def check_name(self, asked: str | None) -> None:
         """Only this model is here."""
         if asked is not None and asked != self.name:
-            raise Refusal(404, f"the model {asked[:80]!r} is not here; this server has {self.name!r}", param="model",
+            raise HTTPError(404, f"the model {asked[:80]!r} is not here; this server has {self.name!r}", param="model",
                           code="model_not_found")  # fmt: skip
 
     def check_generates(self) -> None:
         """Whether it generates text, else an error response."""
         if not self.generates:
-            raise Refusal(400, "this model writes no text; ask /v1/predict or /v1/embeddings", code="unsupported")
+            raise HTTPError(400, "this model writes no text; ask /v1/predict or /v1/embeddings", code="unsupported")
 
     def card(self) -> dict[str, Any]:
         """The entry of /v1/models."""
@@ -129,9 +129,9 @@ def can_generate(predictor: Predictor) -> bool:
 
 def override_settings(settings: Generation, given: dict[str, Any]) -> Generation:
     """The folder's settings with a request's on top; what is None there is left as it is."""
-    named = {name: value for name, value in given.items() if value is not None}
-    if named.get("top_k") == 0:
-        named["top_k"] = None
-    if named.get("temperature") == 0:
-        named["do_sample"] = False
-    return replace(settings, **named)
+    token_name = {name: value for name, value in given.items() if value is not None}
+    if token_name.get("top_k") == 0:
+        token_name["top_k"] = None
+    if token_name.get("temperature") == 0:
+        token_name["do_sample"] = False
+    return replace(settings, **token_name)

@@ -23,11 +23,11 @@ from anyformer.engine.engine import Engine
 from anyformer.errors import UserError
 from anyformer.generation.cache.open_store import serving_store
 from anyformer.inference.predictor import best_of, load
-from anyformer.serving.app import State, make_app
-from anyformer.serving.auth import Door, is_loopback, own_names
-from anyformer.serving.chat_template import chat_form
-from anyformer.serving.connection import connection_class, look_at
-from anyformer.serving.error_responses import as_json, unavailable
+from anyformer.serving.app import AppState, make_app
+from anyformer.serving.auth import AuthMiddleware, is_loopback, local_names
+from anyformer.serving.chat_template import open_chat_template
+from anyformer.serving.connection import check_connections, connection_class
+from anyformer.serving.error_responses import json_response, service_unavailable
 from anyformer.serving.limits import Limits
 from anyformer.serving.listener import Listener, most_connections
 from anyformer.serving.served_model import ServedModel, can_generate
@@ -38,7 +38,7 @@ TICK = 0.02
 
 
 @dataclass(frozen=True)
-class Request:
+class ServeOptions:
     """What to serve, and where."""
 
     folder: Path
@@ -61,7 +61,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Standing:
+class RunningServer:
     """A server that is ready."""
 
     url: str
@@ -70,7 +70,7 @@ class Standing:
     bytes: int  # of the weights and the KV cache
 
 
-def serve(request: Request, on_ready: Callable[[Standing], None]) -> None:
+def serve(request: ServeOptions, on_ready: Callable[[RunningServer], None]) -> None:
     """Serve until a signal comes; a second one ends at once."""
     if request.key is None and not request.no_auth and not is_loopback(request.host):
         raise UserError(f"{request.host} can be reached by others, and there is no key", where="--host",
@@ -80,7 +80,7 @@ def serve(request: Request, on_ready: Callable[[Standing], None]) -> None:
     most = most_connections(request.connections)
     listening = listen(request.host, request.port)
     with contextlib.closing(listening):
-        serving = Serving(request, listening, most, on_ready)
+        serving = ServerRun(request, listening, most, on_ready)
         asyncio.run(serving.run())
     if serving.hangs():
         logging.getLogger("anyformer").warning("the engine hangs and is left behind")
@@ -106,7 +106,7 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-class Gate:
+class AppGate:
     """The application once there is one; before, the door answers that it is loading."""
 
     def __init__(self) -> None:
@@ -117,9 +117,9 @@ class Gate:
         if self.app is not None:
             await self.app(scope, receive, send)
         elif scope["type"] == "http" and scope["path"] == "/health/live":
-            await as_json({"status": "live"})(scope, receive, send)
+            await json_response({"status": "live"})(scope, receive, send)
         else:
-            await unavailable("the model is being loaded", "loading", 2).response()(scope, receive, send)
+            await service_unavailable("the model is being loaded", "loading", 2).response()(scope, receive, send)
 
 
 class QuietServer(uvicorn.Server):
@@ -131,17 +131,21 @@ class QuietServer(uvicorn.Server):
         yield
 
 
-class Serving:
+class ServerRun:
     """One server."""
 
     def __init__(
-        self, request: Request, listening: socket.socket, connections: int, on_ready: Callable[[Standing], None]
+        self,
+        request: ServeOptions,
+        listening: socket.socket,
+        connections: int,
+        on_ready: Callable[[RunningServer], None],
     ) -> None:
         self.request, self.listening, self.connections, self.on_ready = request, listening, connections, on_ready
         self.limits = Limits(deadline=request.deadline)
-        self.gate = Gate()
-        hosts, any_address = own_names(request.host, request.known_as)
-        door = Door(self.gate, hosts=hosts, any_address=any_address, key=request.key)
+        self.gate = AppGate()
+        hosts, any_address = local_names(request.host, request.known_as)
+        door = AuthMiddleware(self.gate, hosts=hosts, any_address=any_address, key=request.key)
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # strange bytes are everyday, not news
         self.server = QuietServer(uvicorn.Config(
             door, http=connection_class(self.limits), ws="none", lifespan="off", loop="asyncio", log_config=None,
@@ -149,7 +153,7 @@ class Serving:
         ))  # fmt: skip
         self.signals = 0
         self.asked_to_stop = asyncio.Event()
-        self.standing: Standing | None = None
+        self.standing: RunningServer | None = None
 
     async def run(self) -> None:
         """From the first answer to the last."""
@@ -201,9 +205,9 @@ class Serving:
         """Once a second: who sends or reads too slowly."""
         while True:
             await asyncio.sleep(1.0)
-            look_at(self.server.server_state.connections)
+            check_connections(self.server.server_state.connections)
 
-    def load(self) -> Standing:
+    def load(self) -> RunningServer:
         """The model, its engine and its application."""
         request = self.request
         predictor = load(request.folder, device=request.device, dtype=request.dtype)
@@ -218,7 +222,7 @@ class Serving:
         engine = Engine(store, text_of=text_of, queue_tokens=request.queue_tokens)
         served = ServedModel(
             predictor, request.name or name_of(request.folder), None if store is None else store.limit,
-            chat_form(best_of(request.folder), predictor.tokenizer),
+            open_chat_template(best_of(request.folder), predictor.tokenizer),
         )  # fmt: skip
         engine.start()
         self.gate.app = make_app(served, engine, self.limits)
@@ -226,11 +230,11 @@ class Serving:
         shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host
         url = f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
         weights = sum(one.numel() * one.element_size() for one in predictor.model.state_dict().values())
-        return Standing(url, served, engine, weights + (0 if store is None else store.bytes))
+        return RunningServer(url, served, engine, weights + (0 if store is None else store.bytes))
 
-    async def drain(self, standing: Standing) -> None:
+    async def drain(self, standing: RunningServer) -> None:
         """No new work; what runs may end within the grace time, the rest is told that it does not."""
-        state: State = self.gate.app.state.shared  # type: ignore[union-attr]
+        state: AppState = self.gate.app.state.shared  # type: ignore[union-attr]
         state.draining = True
         engine, until = standing.engine, time.monotonic() + self.request.grace
         engine.drain(0)

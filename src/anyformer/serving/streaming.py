@@ -21,7 +21,7 @@ from anyformer.engine.engine import Engine
 from anyformer.engine.sequence import Event
 from anyformer.engine.sequence import Sequence as EngineSequence
 from anyformer.serving.choices import ResponseChoice, TokenLogprob
-from anyformer.serving.error_responses import Refusal, from_error
+from anyformer.serving.error_responses import HTTPError, to_http_error
 from anyformer.serving.limits import Limits
 from anyformer.serving.mailbox import Box, Mailbox
 from anyformer.serving.sequences import PendingResponse
@@ -78,8 +78,8 @@ class GenerationResponse(Response):
             await (self.send_stream(send) if self.stream else self.send_whole(send))
         except ClientGone:
             pass
-        except Refusal as refusal:
-            await refusal.response()(scope, receive, send)
+        except HTTPError as error:
+            await error.response()(scope, receive, send)
         finally:
             self.cancel()
             if watch is not None:
@@ -94,7 +94,7 @@ class GenerationResponse(Response):
             try:
                 self.engine.submit(sequence)
             except Exception as error:
-                raise from_error(error) from None
+                raise to_http_error(error) from None
 
     def cancel(self) -> None:
         """Ask for nothing more."""

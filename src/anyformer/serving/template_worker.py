@@ -22,7 +22,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 
-class Generation(Extension):
+class GenerationTag(Extension):
     """`{% generation %}...{% endgeneration %}` marks what an assistant wrote; for the text it means nothing."""
 
     tags = {"generation"}
@@ -51,7 +51,7 @@ def as_json(value: Any, ensure_ascii: bool = False, indent: Any = None, separato
 def compiled(source: str, most: int) -> Callable[[dict[str, Any]], str]:
     """A function from a conversation to its text, which may not be longer than `most` characters."""
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols], optimized=False
+        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols], optimized=False
     )
     environment.filters["tojson"] = as_json
     environment.globals["raise_exception"] = raise_exception

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from anyformer.data.columns.look import Facts, Scan
     from anyformer.data.columns.parsed import Parsed
-    from anyformer.data.frame import Frame
     from anyformer.data.settings import Columns
 
 NOISE = 1e-3  # of a column's deviation: ties drawn apart before quantiles are taken, as FT-Transformer's authors do
@@ -117,9 +116,6 @@ class Number(TableColumn):
         elif self.quantiles is not None:
             values = normal(values, np.asarray(self.quantiles))
         return np.clip(values, -LARGEST, LARGEST).astype(np.float32)
-
-    def features(self, frame: Frame) -> np.ndarray:
-        return numbers(frame.column(self.name))
 
     def parse_cells(self, cells: pa.ChunkedArray, *, known: bool = False) -> ParsedCells:
         import pyarrow as pa

@@ -117,4 +117,4 @@ class TableColumn(Column, slot=True):
 
     def features(self, frame: Frame) -> np.ndarray:
         """The cells as numbers for a simple learner, unscaled, nan where there is none."""
-        raise NotImplementedError
+        return np.asarray(self.read(frame.column(self.name)), np.float64)

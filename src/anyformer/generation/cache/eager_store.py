@@ -13,8 +13,14 @@ from anyformer.core.history import RecurrentState
 from anyformer.core.model import Seq2Seq
 from anyformer.core.state import State
 from anyformer.errors import UserError
-from anyformer.generation.cache.slots import CachedTokens, SourceKey
-from anyformer.generation.cache.store import Added, SequenceStore, Source, check_limit
+from anyformer.generation.cache.store import (
+    Added,
+    CachedTokens,
+    SequenceStore,
+    Source,
+    SourceKey,
+    check_limit,
+)
 from anyformer.generation.runners.eager import EncoderOutput, device_of, encode, hidden_states
 
 

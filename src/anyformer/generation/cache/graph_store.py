@@ -1,4 +1,4 @@
-"""A batch whose steps are recorded on a GPU while the host chooses the tokens: behind `generate` and beam search."""
+"""A batch whose steps are recorded on a GPU while the host samples: behind `generate` and beam search."""
 
 from __future__ import annotations
 

@@ -1,45 +1,11 @@
-"""Which tokens are cached where: sequences in use, and freed ones whose prefix a later prompt may share."""
+"""The slots of a static cache: sequences in use, and freed ones whose prefix a later prompt may share."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
-from anyformer.generation.runners.eager import EncoderOutput
-
-SourceKey = tuple[int, ...] | EncoderOutput | None
-
-
-@dataclass(eq=False)
-class CachedTokens:
-    """`length` tokens of one scope, run after one source."""
-
-    scope: str = ""
-    source: SourceKey = None  # of an encoder-decoder
-    length: int = 0
-    tokens: list[int] = field(default_factory=list)  # as far as the CPU knows them
-    steps: list[tuple[list[Tensor], int]] = field(default_factory=list)  # those after: tokens (N,), and which of them
-
-    def append(self, tokens: Sequence[int]) -> None:
-        """Note tokens that were run."""
-        self.fetch_tokens()
-        if len(self.tokens) == self.length:
-            self.tokens += tokens
-        self.length += len(tokens)
-
-    def fetch_tokens(self) -> None:
-        """Bring to the CPU what decode steps have added since, where that was recorded."""
-        for tokens, which in self.steps:
-            self.tokens += torch.stack(tokens)[:, which].tolist() if tokens else []
-        self.steps = []
-
-    def truncate(self, length: int) -> None:
-        """Forget all but the first tokens."""
-        self.fetch_tokens()
-        self.length, self.tokens = length, self.tokens[:length]
+from anyformer.generation.cache.store import CachedTokens, SourceKey
 
 
 @dataclass(eq=False)

@@ -14,8 +14,8 @@ from anyformer.core.state import LayerState
 from anyformer.core.static_cache import StaticCache, StaticState, next_power_of_two
 from anyformer.errors import UserError
 from anyformer.generation.cache.cross_cache import CrossCache
-from anyformer.generation.cache.slots import Slot, SlotTable, SourceKey
-from anyformer.generation.cache.store import Added, SequenceStore, Source, check_limit, pack_pieces
+from anyformer.generation.cache.slots import Slot, SlotTable
+from anyformer.generation.cache.store import Added, SequenceStore, Source, SourceKey, check_limit, pack_pieces
 from anyformer.generation.prompts import supports_static_cache
 from anyformer.generation.runners.cuda_graphs import RecordedStep
 from anyformer.generation.runners.eager import EncoderOutput, compute_logits, device_of, dtype_of, hidden_states

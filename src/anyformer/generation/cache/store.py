@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -23,6 +24,7 @@ from anyformer.generation.runners.eager import EncoderOutput, compute_logits
 UNBOUNDED = 4096  # tokens of a sequence where the model has no limit of its own and none is given
 
 Source = Sequence[int] | EncoderOutput
+SourceKey = tuple[int, ...] | EncoderOutput | None  # by which a cached prefix is found
 
 
 class Added(NamedTuple):
@@ -103,6 +105,35 @@ class SequenceStore(ABC):
     def check_length(self, length: int) -> None:
         if length > self.limit:
             raise UserError(f"{length} tokens do not fit a slot of {self.limit}", fix="free it, or use a larger limit")
+
+
+@dataclass(eq=False)
+class CachedTokens:
+    """`length` tokens of one scope, run after one source."""
+
+    scope: str = ""
+    source: SourceKey = None  # of an encoder-decoder
+    length: int = 0
+    tokens: list[int] = field(default_factory=list)  # as far as the CPU knows them
+    steps: list[tuple[list[Tensor], int]] = field(default_factory=list)  # those after: tokens (N,), and which of them
+
+    def append(self, tokens: Sequence[int]) -> None:
+        """Note tokens that were run."""
+        self.fetch_tokens()
+        if len(self.tokens) == self.length:
+            self.tokens += tokens
+        self.length += len(tokens)
+
+    def fetch_tokens(self) -> None:
+        """Bring to the CPU what decode steps have added since, where that was recorded."""
+        for tokens, which in self.steps:
+            self.tokens += torch.stack(tokens)[:, which].tolist() if tokens else []
+        self.steps = []
+
+    def truncate(self, length: int) -> None:
+        """Forget all but the first tokens."""
+        self.fetch_tokens()
+        self.length, self.tokens = length, self.tokens[:length]
 
 
 def check_limit(model: Any, limit: int | None) -> int:

@@ -25,8 +25,8 @@ from anyformer.generation.prompts import check_model, supports_static_cache
 from anyformer.generation.runners.cpu_step import PlainStep, is_plain
 from anyformer.generation.runners.eager import compute_logits, device_of, hidden_states
 from anyformer.kernels.compile import Attempt, Function
-from anyformer.kernels.cpu import FewRows, available
-from anyformer.kernels.quantise import is_rounded
+from anyformer.kernels.cpu import FewRows, is_available
+from anyformer.kernels.quantise import is_quantised
 
 FEW = 32  # tokens of a row up to which compiled code runs them; prompts are longer and run as they are
 
@@ -63,8 +63,8 @@ class Compiled:
     @cached_property
     def attempts(self) -> tuple[Attempt, Attempt]:
         """Torch's compiler for what is not our C++: the layers, and the logits."""
-        if self.device.type == "cpu" and is_rounded(self.model):
-            available()  # products in 8 bits, which the compiler will find made or do without
+        if self.device.type == "cpu" and is_quantised(self.model):
+            is_available()  # products in 8 bits, which the compiler will find made or do without
         twin, what = compile_by_block(self.model), "the decoding step runs as it is,"
         layers = Attempt(partial(run_static, twin), partial(run_static_eager, self.model), what)
         head = Attempt(partial(row_logits, twin), partial(row_logits, self.model), what)
@@ -98,7 +98,7 @@ class Compiled:
     def uses_cpp(self) -> bool:
         """Whether C++ of our own runs the layers; the first to ask waits for it to be compiled."""
         plain = is_plain(self.model)
-        self.is_cpp = plain and available()
+        self.is_cpp = plain and is_available()
         self.cpp_failed = plain and not self.is_cpp
         return self.is_cpp
 
@@ -155,7 +155,7 @@ def compile_by_block(model: Any) -> Any:
     twin, stack = copy.copy(model), copy.copy(model.stack)
     twin._modules, stack._modules = dict(model._modules), dict(model.stack._modules)
     del stack._modules["blocks"]
-    region = torch.compiler.nested_compile_region(within)
+    region = torch.compiler.nested_compile_region(run_block)
     object.__setattr__(stack, "blocks", [Region(block, region) for block in model.stack.blocks])
     twin._modules["stack"] = stack
     return twin
@@ -175,7 +175,7 @@ class Region:
         return self.region(self.block, x, context, *cache.buffers, cache.at, tables), {}
 
 
-def within(
+def run_block(
     block: Any, x: Tensor, context: Context, keys: Tensor, values: Tensor, at: Tensor, tables: tuple[Tensor, ...]
 ) -> Tensor:
     """What goes in and out are tensors: the compiler sees that blocks differ in nothing else."""

@@ -18,7 +18,7 @@ from anyformer.core.context import Context
 from anyformer.core.model import Model
 from anyformer.core.static_cache import StaticState
 from anyformer.feeds.mlp import MLPModule
-from anyformer.kernels.cpu import library
+from anyformer.kernels.cpu import load_library
 from anyformer.kernels.int8 import Int8Linear
 from anyformer.mixers.attention import AttentionModule
 from anyformer.positions.none import NoRelative
@@ -27,20 +27,21 @@ from anyformer.positions.rope import Rope
 ACTS = ("relu", "gelu", "gelu_tanh", "quick_gelu", "silu")  # their numbers in layers.cpp
 
 
-class Norm(ctypes.Structure):
+class NormStruct(ctypes.Structure):
     _fields_ = [("gain", ctypes.c_void_p), ("shift", ctypes.c_void_p), ("eps", ctypes.c_double),
                 ("centred", ctypes.c_long)]  # fmt: skip
 
 
-class Product(ctypes.Structure):
+class LinearStruct(ctypes.Structure):
     _fields_ = [("weight", ctypes.c_void_p), ("scale", ctypes.c_void_p), ("bias", ctypes.c_void_p),
                 ("ins", ctypes.c_long), ("outs", ctypes.c_long)]  # fmt: skip
 
 
-class Layer(ctypes.Structure):
+class LayerStruct(ctypes.Structure):
     _fields_ = [
-        ("before_mixer", Norm), ("before_feed", Norm), ("qkv", Product), ("out", Product), ("up", Product),
-        ("down", Product), *((name, ctypes.c_long) for name in ("heads", "groups", "channels", "value_channels")),
+        ("before_mixer", NormStruct), ("before_feed", NormStruct), ("qkv", LinearStruct), ("out", LinearStruct),
+        ("up", LinearStruct), ("down", LinearStruct),
+        *((name, ctypes.c_long) for name in ("heads", "groups", "channels", "value_channels")),
         ("scale", ctypes.c_double),
         *((name, ctypes.c_long) for name in ("window", "turned", "interleaved", "act", "gated")),
     ]  # fmt: skip
@@ -52,10 +53,10 @@ def is_plain(model: Any) -> bool:
         return False
     if any(weight.device.type != "cpu" or weight.dtype != torch.float32 for weight in model.parameters()):
         return False
-    return all(isinstance(block, BlockModule) and plain_block(block) for block in model.stack.blocks)
+    return all(isinstance(block, BlockModule) and is_plain_block(block) for block in model.stack.blocks)
 
 
-def plain_block(block: BlockModule) -> bool:
+def is_plain_block(block: BlockModule) -> bool:
     spec, mixer, feed = block.spec, block.mixer, block.feed
     if spec.place != "pre" or spec.order != "serial" or not spec.residual or spec.layer_scale is not None:
         return False
@@ -75,11 +76,11 @@ class PlainStep:
     """The weights and buffers of one decoder where they are now: made for one call of `generate`, then thrown away."""
 
     def __init__(self, model: Any, keys: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-        code = library()
+        code = load_library()
         assert code is not None
         self.code, self.model, self.held = code, model, [*keys, *values]  # what is pointed at must stay
         blocks = [model.stack.blocks[which] for which in model.stack.order]
-        self.layers = (Layer * len(blocks))(*(self.layer(block) for block in blocks))
+        self.layers = (LayerStruct * len(blocks))(*(self.layer(block) for block in blocks))
         self.keys, self.values = pointers(keys), pointers(values)
         self.columns, self.width = keys[0].shape[2], model.stack.spec.width
         self.room = (  # floats a token: the widest of queries, keys and values, of their means, and of inner channels
@@ -90,28 +91,28 @@ class PlainStep:
         none = (ctypes.c_void_p * len(blocks))()
         self.turns = none, none  # where nothing turns, for every pass
 
-    def layer(self, block: BlockModule) -> Layer:
+    def layer(self, block: BlockModule) -> LayerStruct:
         mixer, feed, relative = block.mixer, block.feed, block.spec.relative
         sizes, turned = mixer.sizes, 0
         if isinstance(relative, Rope):
             turned = sizes.channels if relative.width is None else relative.width
         assert block.around_feed is not None
-        return Layer(
+        return LayerStruct(
             self.norm(block.around_mixer.before), self.norm(block.around_feed.before), self.product(mixer.qkv),
             self.product(mixer.out), self.product(feed.up), self.product(feed.down), sizes.heads, sizes.groups,
             sizes.channels, sizes.value_channels, mixer.scale, mixer.spec.window or 0, turned,
             isinstance(relative, Rope) and relative.layout == "interleaved", ACTS.index(feed.spec.act), feed.spec.gated,
         )  # fmt: skip
 
-    def norm(self, norm: Any) -> Norm:
+    def norm(self, norm: Any) -> NormStruct:
         centred = isinstance(norm, nn.LayerNorm)
         eps = torch.finfo(torch.float32).eps if norm.eps is None else norm.eps
-        return Norm(self.point(norm.weight), self.point(norm.bias if centred else None), eps, centred)
+        return NormStruct(self.point(norm.weight), self.point(norm.bias if centred else None), eps, centred)
 
-    def product(self, part: Any) -> Product:
+    def product(self, part: Any) -> LinearStruct:
         is_int8 = isinstance(part, Int8Linear)
         weight = part.values if is_int8 else part.weight
-        return Product(self.point(weight), self.point(part.scales if is_int8 else None), self.point(part.bias),
+        return LinearStruct(self.point(weight), self.point(part.scales if is_int8 else None), self.point(part.bias),
                        weight.shape[1], weight.shape[0])  # fmt: skip
 
     def point(self, tensor: Tensor | None) -> int | None:

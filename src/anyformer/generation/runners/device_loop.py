@@ -35,7 +35,7 @@ from anyformer.generation.runners.eager import (
     eval_mode,
     hidden_states,
 )
-from anyformer.generation.runners.row_fusion import Pass, fuse_rows, split_biases, turn_heads
+from anyformer.generation.runners.row_fusion import Pass, fuse_rows, split_biases, transpose_heads
 from anyformer.kernels import compile as compiling
 from anyformer.kernels.decode import try_out
 
@@ -94,7 +94,7 @@ def compile_decode_step(alone: bool, fused: bool = False) -> Callable[..., Tenso
     from torch._inductor.custom_graph_pass import CustomGraphPass  # it brings the whole compiler along
 
     CustomGraphPass.register(Pass)
-    change = turn_heads if not alone else fuse_rows if fused else split_biases
+    change = transpose_heads if not alone else fuse_rows if fused else split_biases
     options: dict[str, Any] = {"coordinate_descent_tuning": True, "pre_grad_custom_pass": Pass(change)}
     if fused:
         options["combo_kernels"] = True  # what turns queries and keys is one kernel

@@ -46,7 +46,7 @@ def split_biases(graph: fx.Graph) -> None:
     for node in list(graph.nodes):
         if node.target is not LINEAR:
             continue
-        x, weight, bias = given(node, "input", "weight", "bias")
+        x, weight, bias = call_arguments(node, "input", "weight", "bias")
         if bias is None:
             continue
         with graph.inserting_before(node):
@@ -56,14 +56,16 @@ def split_biases(graph: fx.Graph) -> None:
         graph.erase_node(node)
 
 
-def turn_heads(graph: fx.Graph) -> None:
+def transpose_heads(graph: fx.Graph) -> None:
     """Scores of words (B,1,V) the other way round where V is odd, as GPT-2's 50,257: as rows of B they lie even.
 
     Libraries read and write eight numbers at a time, and have only slow products for rows that do not fit.
     """
     for node in list(graph.nodes):
-        x, weight, bias = given(node, "input", "weight", "bias") if node.target is LINEAR else (None, None, None)
-        held, rows = value(weight), value(x)
+        x, weight, bias = (
+            call_arguments(node, "input", "weight", "bias") if node.target is LINEAR else (None, None, None)
+        )
+        held, rows = example_of(weight), example_of(x)
         if held is None or rows is None or bias is not None or held.shape[0] < WORDS or held.shape[0] % 8 == 0:
             continue
         if rows.dim() != 3 or rows.shape[1] != 1:
@@ -80,21 +82,21 @@ def fuse_rows(graph: fx.Graph) -> None:
     """Put `row_linear` (kernels/row.py) in the place of every linear map of one row and of what surrounds it."""
     from anyformer.kernels import row  # noqa: F401  the operation must be known before it is named
 
-    without_dropout(graph)
+    remove_dropout(graph)
     for node in list(graph.nodes):
         if node.target is LINEAR:
-            fuse(graph, node)
+            fuse_linear(graph, node)
         if node.target is torch.ops.anyformer.rows_attention.default:
-            put_within(graph, node)
+            fuse_cache_write(graph, node)
 
 
-def put_within(graph: fx.Graph, node: fx.Node) -> None:
+def fuse_cache_write(graph: fx.Graph, node: fx.Node) -> None:
     """Let attention over a static cache write the newest key and value itself, as `StaticCache.update` would."""
     q, keys, values, index, *rest = node.args
-    example = value(q)
+    example = example_of(q)
     if example is None or example.shape[2] != 1:
         return
-    puts = [put for buffer in (keys, values) if (put := written(buffer, index)) is not None]
+    puts = [put for buffer in (keys, values) if (put := find_cache_write(buffer, index)) is not None]
     if len(puts) < 2:
         return
     new = [turned.args[0] for put in puts if isinstance(turned := put.args[2], fx.Node)]
@@ -107,7 +109,7 @@ def put_within(graph: fx.Graph, node: fx.Node) -> None:
         graph.erase_node(old)
 
 
-def written(buffer: Any, index: Any) -> fx.Node | None:
+def find_cache_write(buffer: Any, index: Any) -> fx.Node | None:
     """The one place where a buffer is written: `buffer[rows, :, at] = new.transpose(1, 2)`, `at` being what is read."""
     puts = [user for user in buffer.users if user.target is operator.setitem and user.args[0] is buffer]
     if len(puts) != 1 or not isinstance(puts[0].args[1], tuple) or len(puts[0].args[1]) != 3:
@@ -118,18 +120,18 @@ def written(buffer: Any, index: Any) -> fx.Node | None:
     return puts[0] if turned and at is seen else None
 
 
-def without_dropout(graph: fx.Graph) -> None:
+def remove_dropout(graph: fx.Graph) -> None:
     """Dropout at rest changes nothing, and stands between layers that belong together."""
     for node in list(graph.nodes):
-        if node.target is F.dropout and given(node, "input", "p", "training")[2] is False:
+        if node.target is F.dropout and call_arguments(node, "input", "p", "training")[2] is False:
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
 
 
-def fuse(graph: fx.Graph, node: fx.Node) -> None:
+def fuse_linear(graph: fx.Graph, node: fx.Node) -> None:
     """One linear map, if it is of one row, with its surroundings."""
-    x, weight, bias = given(node, "input", "weight", "bias")
-    held, row = value(weight), value(x)
+    x, weight, bias = call_arguments(node, "input", "weight", "bias")
+    held, row = example_of(weight), example_of(x)
     if held is None or row is None or row.numel() != held.shape[-1] or held.dtype not in TYPES:
         return
     if row.dtype != held.dtype or held.stride(-1) != 1:
@@ -140,13 +142,13 @@ def fuse(graph: fx.Graph, node: fx.Node) -> None:
     if before is not None and all(user.target is LINEAR for user in x.users):
         names = ("input", "normalized_shape", "weight", "eps") if before == "rms" else (
             "input", "normalized_shape", "weight", "bias", "eps")  # fmt: skip
-        parts = dict(zip(names, given(x, *names), strict=True))
+        parts = dict(zip(names, call_arguments(x, *names), strict=True))
         least = parts["eps"] if parts["eps"] is not None else 1e-5 if before == "layer" else None
         if least is not None and len(parts["normalized_shape"]) == 1:
             norm, gain, shift, eps, gone = before, parts["weight"], parts.get("bias"), least, [x, node]
             x = parts["input"]
     last, act, gated = node, "none", False
-    after = gate_of(last) or act_of(last)
+    after = find_gate(last) or find_activation(last)
     if after is not None:
         nodes, act, gated = after
         gone, last = [*gone, *nodes], nodes[-1]
@@ -154,7 +156,7 @@ def fuse(graph: fx.Graph, node: fx.Node) -> None:
     sum_node = only_user(last)
     if sum_node is not None and sum_node.target in (operator.add, torch.add) and len(sum_node.args) == 2:
         other = sum_node.args[1] if sum_node.args[0] is last else sum_node.args[0]
-        one, two = value(other), value(sum_node)
+        one, two = example_of(other), example_of(sum_node)
         if (
             other is not last
             and one is not None
@@ -175,14 +177,14 @@ def fuse(graph: fx.Graph, node: fx.Node) -> None:
             graph.erase_node(old)
 
 
-def act_of(node: fx.Node) -> tuple[list[fx.Node], str, bool] | None:
+def find_activation(node: fx.Node) -> tuple[list[fx.Node], str, bool] | None:
     """The activation behind a map."""
     user = only_user(node)
-    act = None if user is None else named_act(user)
+    act = None if user is None else activation_name(user)
     return None if user is None or act is None else ([user], act, False)
 
 
-def gate_of(node: fx.Node) -> tuple[list[fx.Node], str, bool] | None:
+def find_gate(node: fx.Node) -> tuple[list[fx.Node], str, bool] | None:
     """act(gate) * value of neighbouring outputs, as feeds/mlp.py writes it."""
     pairs = only_user(node)
     if pairs is None or pairs.target != "unflatten" or tuple(pairs.args[1:]) != (-1, (-1, 2)):
@@ -192,7 +194,7 @@ def gate_of(node: fx.Node) -> tuple[list[fx.Node], str, bool] | None:
         return None
     gate, passed = sorted(both.users, key=lambda user: int(str(user.args[1])))
     shaped, product = only_user(gate), only_user(passed)
-    act = None if shaped is None else named_act(shaped)
+    act = None if shaped is None else activation_name(shaped)
     if shaped is None or act is None or product is None or product.target is not operator.mul:
         return None
     if only_user(shaped) is not product:
@@ -200,7 +202,7 @@ def gate_of(node: fx.Node) -> tuple[list[fx.Node], str, bool] | None:
     return [pairs, both, gate, passed, shaped, product], act, True
 
 
-def named_act(node: fx.Node) -> str | None:
+def activation_name(node: fx.Node) -> str | None:
     act = ACTS.get(node.target)
     if act == "gelu":
         how = node.kwargs.get("approximate", node.args[1] if len(node.args) > 1 else "none")
@@ -212,13 +214,13 @@ def only_user(node: fx.Node) -> fx.Node | None:
     return next(iter(node.users)) if len(node.users) == 1 else None
 
 
-def given(node: fx.Node, *names: str) -> list[Any]:
+def call_arguments(node: fx.Node, *names: str) -> list[Any]:
     """A call's arguments by name, in its order; None for those left out."""
     known = dict(zip(names, node.args, strict=False)) | node.kwargs
     return [known.get(name) for name in names]
 
 
-def value(node: Any) -> Tensor | None:
+def example_of(node: Any) -> Tensor | None:
     """The example of a node's tensor that the compiler carries along."""
     example = node.meta.get("example_value") if isinstance(node, fx.Node) else None
     return example if isinstance(example, Tensor) else None
