@@ -66,6 +66,10 @@ class Engine:
         self.model, self.objective, self.settings, self.plan = model, objective, settings, plan
         self.device = next(model.parameters()).device
         self.names = {id(p): name for name, p in model.named_parameters()}
+        if self.device.type == "cuda":
+            from anyformer.kernels import linear_loss
+
+            linear_loss.enable(self.device)
         use_private_cache()  # torch imports its compiler with the first optimizer, and makes the folder of its cache
         self.phases = [RunningPhase.of(phase, model, settings.optimizer) for phase in objective.phases()]
         self.parameters = [p for running in self.phases for p in running.parameters]
