@@ -15,8 +15,8 @@ from anyformer.checkpoints import tensors
 from anyformer.checkpoints.folder import open_folder, save_foreign, save_own
 from anyformer.families import FAMILIES
 from anyformer.families.config import Config
+from tests.families.cases.clip import IMAGE, TEXT, ids
 from tests.families.parity import quietly, save
-from tests.families.test_clip import IMAGE, TEXT, ids
 
 TOKENS, MASK = ids(7, "right", 1)
 PIXELS = torch.randn(2, 3, 12, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(1))

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from anyformer.data.decision import Decision
+from anyformer.data.decision import Decision, Input
 from anyformer.data.examples import Examples
 from anyformer.data.files.tables import frame_of
 from anyformer.data.frame import Frame
@@ -22,7 +22,6 @@ from anyformer.data.gather import gather, origin_of
 from anyformer.data.given_rows import OnBadRows, by_row, given, is_files, report_bad
 from anyformer.data.habit import Habit
 from anyformer.data.images.preprocessing import pillow
-from anyformer.data.inputs import Input
 from anyformer.data.prepared import Prepared, Say
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data, ImageSettings
@@ -34,7 +33,7 @@ from anyformer.evaluation.baseline_rows import Rows
 from anyformer.evaluation.image_scores import FeatureNetwork, RandomFeatures, features_of, frechet_distance
 from anyformer.nets.sagan import LAYOUTS, SAGAN, SAGANModule
 from anyformer.objectives import Adversarial as AdversarialLoss
-from anyformer.safe_write import scratch_folder
+from anyformer.safe_files import scratch_folder
 from anyformer.slots import Network
 from anyformer.tasks.base import RowTask
 from anyformer.tasks.classify import Classify

@@ -1,4 +1,7 @@
-"""Recordings: WAV files read without help, other kinds through soundfile; one channel, at the rate asked for."""
+"""Recordings: WAV files read without help, other kinds through soundfile; one channel, at the rate asked for.
+
+WAV and resampling are ours: serving has neither soundfile nor scipy, and a head is checked before its sound is read.
+"""
 
 from __future__ import annotations
 

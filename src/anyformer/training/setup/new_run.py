@@ -36,8 +36,7 @@ from anyformer.inference.predictor import Predictor, load
 from anyformer.nets.sagan import SAGAN
 from anyformer.objectives import Objective
 from anyformer.own_parts import modules_outside
-from anyformer.safe_read import digest
-from anyformer.safe_write import FULL, hold_lock, is_at, writing
+from anyformer.safe_files import FULL, digest, hold_lock, is_at, writing
 from anyformer.slots import Network
 from anyformer.tasks import Task, find
 from anyformer.tasks.network import longest
