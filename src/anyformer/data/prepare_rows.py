@@ -8,7 +8,7 @@ import numpy as np
 
 from anyformer.data.columns.base import Decoded, FileColumn
 from anyformer.data.columns.parsed import Parsed
-from anyformer.data.counts import Counts
+from anyformer.data.counts import ColumnCounts
 from anyformer.data.datasets.arrays import Arrays, MemoryArrays
 from anyformer.data.datasets.encode_rows import encode, encode_target
 from anyformer.data.datasets.rows import RowExamples
@@ -37,7 +37,7 @@ def prepare_rows(
     """Rows about which everything was decided, ready to train on; `tell` says a line and adds it to `notes`."""
     for line in lines(decision, gathered.frame):
         tell(line)
-    work = Rows(gathered, decision, settings, Arrays.new(cache))
+    work = KeptRows(gathered, decision, settings, Arrays.new(cache))
     decoded = work.decode(given, tell)
     same = None if decoded is None else decoded.same[work.kept]
     sides = split(work.frame, decision, settings.split, seed, fixed=work.fixed, same=same, parsed=work.parsed)
@@ -79,7 +79,7 @@ def prepare_rows(
     return made
 
 
-class Rows:
+class KeptRows:
     """The rows on their way: those left out are counted by reason, with the place of the first."""
 
     def __init__(self, gathered: Gathered, decision: Decision, settings: Data, arrays: Arrays) -> None:
@@ -182,7 +182,7 @@ def examples_for(
     cache: Path | None,
     *,
     images: ImageSteps | None = None,
-) -> tuple[RowExamples, Counts]:
+) -> tuple[RowExamples, ColumnCounts]:
     """New rows as examples, all of them, in their order; targets that are missing or new do not count.
 
     The arrays are in the folder `cache`, or in memory where there is none.

@@ -10,7 +10,7 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class Series:
+class RawSeries:
     """Windows of a time series: `values` (T, V), nan where missing, and the first step to foresee of each window."""
 
     values: np.ndarray
@@ -32,7 +32,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Rows:
+class RawRows:
     """The raw inputs of one side of a split, before any scaling or tokenizing; what a data set lacks stays None.
 
     texts       N strings; several text columns joined by a space. Language model: the documents in order
@@ -53,7 +53,7 @@ class Rows:
     words: Sequence[Sequence[str]] | None = None
     sources: Sequence[str] | None = None
     tokens: np.ndarray | None = None
-    series: Series | None = None
+    series: RawSeries | None = None
     sizes: np.ndarray | None = None
 
     def __len__(self) -> int:
@@ -63,7 +63,7 @@ class Rows:
         """The fields that the data has."""
         return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
 
-    def take(self, rows: np.ndarray) -> Rows:
+    def take(self, rows: np.ndarray) -> RawRows:
         """Some rows, in the order given."""
         return replace(self, **{name: chosen(value, rows) for name, value in self.filled().items()})
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from anyformer.data.datasets.rows import RowExamples
-from anyformer.evaluation.baseline_rows import Rows
+from anyformer.evaluation.baseline_rows import RawRows
 
 
-def raw_rows(examples: RowExamples) -> Rows:
+def raw_rows(examples: RowExamples) -> RawRows:
     """What a simple learner is given for the same rows."""
     frame = examples.frame.take(examples.rows)
     found: dict[str, Any] = {}
@@ -20,4 +20,4 @@ def raw_rows(examples: RowExamples) -> Rows:
         numbers += [found.pop("numbers")] if "numbers" in found else []
     if numbers:
         found["numbers"] = np.concatenate(numbers, 1).astype(np.float64)
-    return Rows(**found)
+    return RawRows(**found)

@@ -6,7 +6,7 @@ import numpy as np
 
 from anyformer.data.columns.modality import Encoding
 from anyformer.data.columns.parsed import Parsed
-from anyformer.data.counts import Counts
+from anyformer.data.counts import ColumnCounts
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.frame import Frame
 from anyformer.data.images.preprocessing import ImageSteps
@@ -24,12 +24,12 @@ def encode(
     train: np.ndarray | None,
     parsed: Parsed | None = None,
     images: ImageSteps | None = None,
-) -> tuple[Preprocess, Counts]:
+) -> tuple[Preprocess, ColumnCounts]:
     """Write the inputs of every row; `train` are the rows that may still decide the length of text, None for new rows.
 
     Gives the preprocessing with the length filled in, and what was cut, unknown and missing.
     """
-    counts = Counts(len(frame))
+    counts = ColumnCounts(len(frame))
     work = Encoding(frame, arrays, counts, parsed or Parsed(frame), tokenizer, images, train)
     for modality in reversed(preprocess.modalities):  # text last: reports name the columns of a table first
         preprocess = modality.encode(work, preprocess)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from anyformer.data.tokenizers.backends import Engine, LibraryEngine
+from anyformer.data.tokenizers.backends import LibraryEngine, TokenizerBackend
 
 ONE_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -18,7 +18,7 @@ class Spelling(NamedTuple):
     drops_blank: bool  # whether a blank that a text would begin with is left out, as sentencepiece does
 
 
-def spelling_of(engine: Engine, special: Iterable[int | None]) -> Spelling:
+def spelling_of(engine: TokenizerBackend, special: Iterable[int | None]) -> Spelling:
     """How an engine spells its tokens; but for bytes that is found by decoding each of them behind a word."""
     hidden = {number for number in special if number is not None}
     hidden |= {number for number, token in engine.added().items() if token.special}

@@ -14,7 +14,7 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Core
 from torch import Tensor
 
-from anyformer.data.tokenizers.backends import Engine, LibraryEngine, MarianEngine, Text
+from anyformer.data.tokenizers.backends import LibraryEngine, MarianEngine, Text, TokenizerBackend
 from anyformer.data.tokenizers.config import (
     ROLES,
     SETTINGS,
@@ -55,12 +55,12 @@ class Tokenizer:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: TokenizerBackend,
         roles: Mapping[str, str],
         settings: Mapping[str, Any],
         *,
         form: str,
-        target: Engine | None = None,
+        target: TokenizerBackend | None = None,
     ) -> None:
         self.engine, self.settings, self.form = engine, dict(settings), form
         self.roles = {role: token for role, token in roles.items() if engine.id_of(token) is not None}
