@@ -37,7 +37,7 @@ from anyformer.heads import Pooled, Regress
 from anyformer.mixers.attention import Attention
 from anyformer.norms.layer import LayerNorm
 from anyformer.norms.none import NoNorm
-from anyformer.safe_read import inside, read_json
+from anyformer.safe_files import inside, read_json
 
 SIZES = "sizes.json"
 

@@ -8,10 +8,10 @@ from typing import Any
 from anyformer.data.sizes import Sizes
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.baseline_rows import RawRows
-from anyformer.evaluation.baselines import Baseline
 from anyformer.presets import preset
 from anyformer.slots import Network
 from anyformer.tasks import find
+from anyformer.tasks.base import Baseline
 
 
 def metrics(answers: Answers) -> dict[str, float]:

@@ -20,7 +20,7 @@ from anyformer.generation.runners import on_device
 from tests.generation.engines import job, told, until
 from tests.generation.nets import POSITIONS
 from tests.generation.schedules import run, worst
-from tests.generation.test_rows import PLACED, around, fits
+from tests.generation.test_stores import PLACED, around, fits
 from tests.laws.nets import build as fill
 
 pytestmark = [pytest.mark.device, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]

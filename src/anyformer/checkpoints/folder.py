@@ -22,7 +22,7 @@ from anyformer.families import FAMILIES
 from anyformer.families.config import ACTS, IRRELEVANT, LAYERS, FamilyConfig
 from anyformer.families.family import BARE, BODY, REPLACED, Family
 from anyformer.kernels.quantise import check_whole
-from anyformer.safe_read import inside, read_json, read_text, short
+from anyformer.safe_files import inside, read_json, read_text, short
 from anyformer.slots import Network
 from anyformer.spec import Spec
 

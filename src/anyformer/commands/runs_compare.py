@@ -87,7 +87,7 @@ def settings_of(run: RunRecord) -> dict[str, Any]:
     """The run's config, flat: `training.batch_size` -> 32. A config that cannot be read has no settings."""
     import yaml
 
-    from anyformer.safe_read import read_text
+    from anyformer.safe_files import read_text
 
     try:
         loaded = yaml.safe_load(read_text(run.folder / "config.yaml"))

@@ -21,7 +21,7 @@ from torch import Tensor
 from anyformer.checkpoints import store
 from anyformer.errors import Stopped
 from anyformer.inference.predictor import Predictor, load, pick_device
-from anyformer.safe_write import scratch_folder
+from anyformer.safe_files import scratch_folder
 from anyformer.training.checkpoint import save_model
 from anyformer.training.setup.new_run import create, run_name
 from anyformer.training.setup.request import Request

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from anyformer.data.datasets.rows import RowExamples
+
 
 @dataclass(frozen=True)
 class RawSeries:
@@ -83,3 +85,16 @@ def sampled(count: int, most: int, seed: int) -> np.ndarray:
 def evenly(count: int, most: int) -> np.ndarray:
     """At most `most` of `count` rows, spread evenly."""
     return np.arange(count) if count <= most else np.linspace(0, count - 1, most).astype(np.int64)
+
+
+def raw_rows(examples: RowExamples) -> RawRows:
+    """What a simple learner is given for the same rows."""
+    frame = examples.frame.take(examples.rows)
+    found: dict[str, Any] = {}
+    numbers: list[np.ndarray] = []
+    for modality in examples.modalities:
+        found |= modality.features(examples, frame)
+        numbers += [found.pop("numbers")] if "numbers" in found else []
+    if numbers:
+        found["numbers"] = np.concatenate(numbers, 1).astype(np.float64)
+    return RawRows(**found)

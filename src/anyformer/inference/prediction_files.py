@@ -18,7 +18,7 @@ from anyformer.errors import UserError, did_you_mean
 from anyformer.inference.evaluate import settings_of
 from anyformer.inference.predict import PredictedRows, asked
 from anyformer.inference.predictor import load
-from anyformer.safe_write import check_output_name, replace_file, writing
+from anyformer.safe_files import check_output_name, replace_file, writing
 from anyformer.tasks import Task, find
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".txt", ".conll")

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from anyformer.data.decision import Decision
+from anyformer.data.decision import Decision, Input
 from anyformer.data.examples import Examples
 from anyformer.data.files.tables import frame_of
 from anyformer.data.frame import Frame
@@ -22,7 +22,6 @@ from anyformer.data.gather import gather, origin_of
 from anyformer.data.given_rows import OnBadRows, by_row, given, is_files, report_bad
 from anyformer.data.habit import Habit
 from anyformer.data.images.preprocessing import pillow
-from anyformer.data.inputs import Input
 from anyformer.data.prepared import Prepared, Say
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data, ImageSettings
@@ -34,7 +33,7 @@ from anyformer.evaluation.baseline_rows import RawRows
 from anyformer.evaluation.image_scores import FeatureNetwork, RandomFeatures, features_of, frechet_distance
 from anyformer.nets.sagan import LAYOUTS, SAGAN, SAGANModule
 from anyformer.objectives import Adversarial as AdversarialLoss
-from anyformer.safe_write import scratch_folder
+from anyformer.safe_files import scratch_folder
 from anyformer.slots import Network
 from anyformer.tasks.base import RowTask
 from anyformer.tasks.classify import ClassifyTask
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("anyformer")
 SIZE = 32  # of images where neither the data's settings nor a preset say
-JUDGED, JUDGED_AT_THE_END = 256, 2048  # images that are drawn and compared at an evaluation
 COLUMNS, ROWS = 8, 10  # of a grid of samples, a row a class
 LABEL, SEED = "label", "seed"  # what a request says
 
@@ -59,7 +57,7 @@ class AdversarialTask(RowTask):
     verb = "draws images"
     objective = AdversarialLoss
     needs = ("PIL",)
-    decodes = True
+    max_eval_rows = 2048
     own_suffixes = (".png",)
     reads = "the images"
     unread = "only images are drawn"
@@ -105,13 +103,10 @@ class AdversarialTask(RowTask):
     def habit(self, sizes: Sizes, *, start: bool) -> Habit:
         """As 1805.08318 trains: Adam without momentum at a constant rate, in full precision, no gradient clipped."""
         settings = {"optimizer.betas": (0.0, 0.9), "schedule": {"type": "Constant", "warmup": 0.0}, "ema": 0.999,
-                    "grad_clip": None, "precision": "fp32"}  # fmt: skip
+                    "grad_clip": None, "precision": "fp32", "eval_rows": 256}  # fmt: skip
         return Habit(
             epochs=100, batch_size=64, lr=1e-4, weight_decay=0.0, gpu_batch_size=64, gpu_lr=1e-4, settings=settings
         )
-
-    def has_one_shape(self, sizes: Sizes) -> bool:
-        return False  # spectral norm and batch norm write into their own weights, which torch does not compile whole
 
     def write_sample(self, model: nn.Module, data: Prepared, *, seed: int) -> bytes | None:
         """Images from noise that never changes, a row a class."""
@@ -127,11 +122,8 @@ class AdversarialTask(RowTask):
     def answer(
         self, evaluator: Evaluator, model: nn.Module, examples: Examples, rows: np.ndarray, *, decode: bool
     ) -> Answers:
-        """Images of the same classes as the real ones; `decode` draws and compares more of them."""
+        """As many drawn images as real ones, of the same classes, and how the discriminator scores both."""
         assert isinstance(model, SAGANModule)
-        most = JUDGED_AT_THE_END if decode else JUDGED
-        if len(rows) > most:
-            rows = rows[np.linspace(0, len(rows) - 1, most).astype(np.int64)]
         device, real, kinds, scores = next(model.parameters()).device, [], [], []
         for start in range(0, len(rows), evaluator.batch):
             batch = examples.batch(rows[start : start + evaluator.batch])
@@ -182,8 +174,13 @@ class AdversarialTask(RowTask):
         name = "copies of training images"
         if train.images is None or not len(answers.truth):
             return name, {}
-        chosen = np.random.default_rng(seed).permutation(len(train.images))[: len(answers.truth)]
-        return name, self.compute_metrics(beside(answers, train.images[np.resize(chosen, len(answers.truth))]))
+        # Of the same classes as the held-out images: else few of them would differ by chance in what they show.
+        draw, kinds, wanted = np.random.default_rng(seed), np.asarray(truth), answers.truth.classes
+        chosen = np.zeros(len(wanted), np.int64)
+        for kind in np.unique(wanted):
+            known = draw.permutation(np.flatnonzero(kinds == kind) if (kinds == kind).any() else len(kinds))
+            chosen[wanted == kind] = np.resize(known, int((wanted == kind).sum()))
+        return name, self.compute_metrics(beside(answers, train.images[chosen]))
 
     # ------------------------------------------------------------ new images
 

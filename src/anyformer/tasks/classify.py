@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from anyformer.data.columns.cells import coded, worded
+from anyformer.data.columns.cells import as_words, factorize
 from anyformer.data.columns.kinds import only_modality
-from anyformer.data.decision import Decision
+from anyformer.data.decision import Decision, name_of
 from anyformer.data.frame import Frame
-from anyformer.data.inputs import name_of
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data
 from anyformer.data.sizes import Sizes
@@ -86,7 +85,7 @@ class ClassifyTask(RowTask):
     def strata(self, frame: Frame, decision: Decision) -> np.ndarray | None:
         if decision.form == "columns":
             return None
-        codes, words = coded(frame.column(decision.target[0]))
+        codes, words = factorize(frame.column(decision.target[0]))
         order = np.argsort(np.argsort(np.array(words, dtype=object), kind="stable"), kind="stable")
         if decision.form == "list":  # combinations of labels; rare ones count as one, or none could be held out
             order[np.bincount(codes[codes >= 0], minlength=len(words)) < SELDOM] = -1
@@ -95,7 +94,7 @@ class ClassifyTask(RowTask):
     def check_training_rows(self, frame: Frame, decision: Decision, rows: np.ndarray, counts: str) -> None:
         if decision.form != "one":
             return
-        column: Any = worded(frame.column(decision.target[0])).take(rows)
+        column: Any = as_words(frame.column(decision.target[0])).take(rows)
         seen = sorted(word for word in set(column.unique().to_pylist()) if word is not None)
         if len(seen) < 2:
             only = f"only {seen[0]!r}" if seen else "no label"

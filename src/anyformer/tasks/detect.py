@@ -36,7 +36,7 @@ from anyformer.evaluation.facts import short
 from anyformer.evaluation.metrics import object_metrics
 from anyformer.heads import Boxes
 from anyformer.objectives import Detect as DetectionLoss
-from anyformer.safe_write import scratch_folder
+from anyformer.safe_files import scratch_folder
 from anyformer.slots import Network
 from anyformer.spec import fields_of
 from anyformer.tasks.base import Task

@@ -38,7 +38,7 @@ from anyformer.evaluation.forecasts import linear_map, repeat_past
 from anyformer.heads import Forecast as ForecastHead
 from anyformer.objectives import Forecasting
 from anyformer.positions import Learned
-from anyformer.safe_write import scratch_folder
+from anyformer.safe_files import scratch_folder
 from anyformer.slots import Network
 from anyformer.tasks.habits import FINE_TUNE, Habit
 from anyformer.tasks.network import require_model, unfit

@@ -34,7 +34,7 @@ from anyformer.evaluation.metrics import language_metrics
 from anyformer.generation import Generation, generate
 from anyformer.heads import LM
 from anyformer.objectives import Causal, Objective
-from anyformer.safe_write import scratch_folder
+from anyformer.safe_files import scratch_folder
 from anyformer.slots import Network
 from anyformer.tasks.base import Task
 from anyformer.tasks.habits import FINE_TUNE, Habit

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from anyformer.data.columns.cells import worded
+from anyformer.data.columns.cells import as_words
 from anyformer.data.columns.convert import numbers
 from anyformer.data.datasets.rows import RowExamples
 from anyformer.data.decision import Decision
@@ -105,7 +105,7 @@ class RegressTask(NumberAnswers, RowTask):
         lost = ~np.isfinite(np.stack([numbers(column) for column in columns], 1)).any(1)
         said = np.zeros(len(frame), bool)
         for column in columns:
-            said |= ~worded(column).is_null().to_numpy()
+            said |= ~as_words(column).is_null().to_numpy()
         return [(ABSENT, lost & ~said), (NOT_NUMBER, lost & said)]
 
     def fit_target(self, frame: Frame, decision: Decision, settings: Data, labels: Sequence[str] | None) -> Values:

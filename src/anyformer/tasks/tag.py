@@ -13,12 +13,11 @@ import numpy as np
 from torch import nn
 
 from anyformer.data.datasets.rows import RowExamples
-from anyformer.data.decision import Decision
+from anyformer.data.decision import Decision, Input, name_of
 from anyformer.data.examples import Examples
 from anyformer.data.files.conll import read_words
 from anyformer.data.files.path_kinds import kind_of_path
 from anyformer.data.frame import Frame
-from anyformer.data.inputs import Input, name_of
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data
 from anyformer.data.sizes import Sizes

@@ -11,15 +11,14 @@ import numpy as np
 from torch import nn
 
 from anyformer.core.model import Seq2Seq
-from anyformer.data.columns.cells import texts, worded
+from anyformer.data.columns.cells import as_words, texts
 from anyformer.data.columns.look import Facts
 from anyformer.data.columns.text import embed_tokens
 from anyformer.data.datasets.rows import RowExamples
-from anyformer.data.decision import Decision
+from anyformer.data.decision import Decision, Input, name_of
 from anyformer.data.examples import Examples
 from anyformer.data.frame import Frame
 from anyformer.data.gather import gather, origin_of
-from anyformer.data.inputs import Input, name_of
 from anyformer.data.prepared import Prepared
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data
@@ -112,7 +111,7 @@ class TranslateTask(RowTask):
         return Decision(self, (second,), (Input(first, "text", facts[first]),), why, dropped=dropped)
 
     def target_problems(self, frame: Frame, decision: Decision) -> list[tuple[str, np.ndarray]]:
-        return [(ABSENT, worded(frame.column(decision.target[0])).is_null().to_numpy())]
+        return [(ABSENT, as_words(frame.column(decision.target[0])).is_null().to_numpy())]
 
     def fit_target(self, frame: Frame, decision: Decision, settings: Data, labels: Sequence[str] | None) -> Answer:
         return Answer(names=decision.target)

@@ -30,7 +30,7 @@ CELLS: dict[str, list[Any]] = {  # of each kind, none of them missing
     "date": ["2020-01-31", "2021-02-28", "2022-12-01", "2020-06-15"] * 10,
     "text": [" ".join(WORDS[at % 5 : at % 5 + 6]) + f" {at}" for at in range(40)],
     "sentence": [WORDS[at % 5 :] for at in range(40)],
-    "place": ["48.2,16.4", "-33.9,151.2", "0,0", "10.5,-179.9"] * 10,
+    "place": ["48.2,16.4", "-33.9,151.2", "0.0,0.0", "10.5,-179.9"] * 10,
 }
 NONSENSE: dict[str, Any] = {  # what no cell of the kind is
     "number": "many", "category": {"a": 1}, "date": "yesterday", "text": {"a": 1}, "sentence": 7, "image": 7,

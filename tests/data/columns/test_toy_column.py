@@ -26,8 +26,9 @@ from tests.serving.server import serving
 from tests.training.tiny import differing
 
 OWN = ("--import", "tests.data.columns.toy_column")
-SMALL = ("--steps", "60", "--set", "training.threads=1", "--set", "training.save_every=20", "--set",
-         "model.stack.depth=1", "--set", "model.stack.width=32", "--progress", "none", "--device", "cpu")  # fmt: skip
+SETTINGS = ("training.threads=1", "training.save_every=20", "training.eval_every=20", "model.stack.depth=1",
+            "model.stack.width=32")  # fmt: skip
+SMALL = ("--steps", "60", "--progress", "none", "--device", "cpu", *(f"--set={setting}" for setting in SETTINGS))
 VIENNA, SYDNEY = "48.2082,16.3738", "-33.8688,151.2093"
 
 
@@ -71,8 +72,8 @@ def facts_of(run: Path) -> dict[str, Any]:
 
 
 def test_it_is_recognised_by_looking_and_by_name() -> None:
-    cells = [VIENNA, SYDNEY, "", "0,0"] * 10
-    found = look(frame_of({"a": cells, "b": ["1,2 and 3"] * 40, "c": list(range(40))}), {})
+    cells = [VIENNA, SYDNEY, "", "0.0,0.0"] * 10
+    found = look(frame_of({"a": cells, "b": ["1,234", "2,345"] * 20, "c": list(range(40))}), {})
     assert found["a"].kind == "place" and found["a"].column is Place and found["a"].missing == 10
     assert found["a"].reason == "places from -33.8688 to 48.2082 north, 0 to 151.209 east"
     assert found["b"].kind != "place" and found["c"].kind == "number"  # controls

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.core.context import Context, lay_out
-from anyformer.data.columns.base import Column, Values
+from anyformer.data.columns.base import Column, ColumnValues
 from anyformer.data.columns.cells import texts
 from anyformer.data.columns.modality import Modality
 from anyformer.slots import Embed
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from anyformer.data.columns.parsed import Parsed
     from anyformer.data.sizes import Sizes
 
-PLACE = r"^\s*[+-]?\d{1,2}(?:\.\d+)?\s*,\s*[+-]?\d{1,3}(?:\.\d+)?\s*$"
-WRITTEN = re.compile(PLACE)
+WRITTEN = re.compile(r"^\s*[+-]?\d{1,2}(?:\.\d+)?\s*,\s*[+-]?\d{1,3}(?:\.\d+)?\s*$")
+SURE = r"^\s*[+-]?\d{1,2}\.\d+\s*,\s*[+-]?\d{1,3}\.\d+\s*$"  # without points it may be a number like 1,234
 
 
 class Places(Embed):
@@ -87,14 +87,16 @@ class Place(Column):
 
     @classmethod
     def recognise(cls, seen: Scan) -> Facts | None:
-        if seen.holds != "words" or not seen.all_match(PLACE):
+        if seen.holds != "words" or not seen.all_match(SURE):
             return None
-        south, west = np.nanmin(degrees(seen.few.to_pylist()), 0)
-        north, east = np.nanmax(degrees(seen.few.to_pylist()), 0)
+        places = degrees(seen.few.to_pylist())
+        if np.isnan(places).any():
+            return None
+        (south, west), (north, east) = places.min(0), places.max(0)
         return seen.made(cls.kind, f"places from {south:g} to {north:g} north, {west:g} to {east:g} east")
 
     @classmethod
-    def read(cls, cells: pa.ChunkedArray, form: str = "") -> Values:
+    def read(cls, cells: pa.ChunkedArray, form: str = "") -> ColumnValues:
         return degrees(texts(cells))
 
     @classmethod
@@ -103,11 +105,11 @@ class Place(Column):
         return latitude * 2**32 + longitude
 
     @classmethod
-    def fit(cls, name: str, values: Values, settings: Any, *, seed: int = 0, form: str = "") -> Place:
+    def fit(cls, name: str, values: ColumnValues, settings: Any, *, seed: int = 0, form: str = "") -> Place:
         known = values[~np.isnan(values[:, 0])]
         return cls(name=name, centre=tuple(known.mean(0).round(4).tolist()) if len(known) else None)
 
-    def encode(self, values: Values) -> np.ndarray:
+    def encode(self, values: ColumnValues) -> np.ndarray:
         latitude, longitude = np.radians(values).T
         ring = np.cos(latitude)
         points = [ring * np.cos(longitude), ring * np.sin(longitude), np.sin(latitude)]

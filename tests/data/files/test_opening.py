@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from anyformer.data.files import compression, open_text
+from anyformer.data.files import open_text
 from anyformer.data.files.open_text import lines, opened
 from anyformer.data.settings import Format
 from anyformer.errors import UserError
@@ -122,8 +122,8 @@ def test_windows_letters_are_told_from_latin_ones(tmp_path: Path) -> None:
 def test_a_small_file_that_unpacks_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (path,) = written("a.txt.gz", gzip.compress(b"a line\n" * 1_000_000))(tmp_path)
     assert opened(path, PLAIN).size == 7_000_000, "control: below the limit it is read"
-    monkeypatch.setattr(compression, "ROOM", 2**21)
-    monkeypatch.setattr(compression, "RATIO", 100)
+    monkeypatch.setattr(open_text, "ROOM", 2**21)
+    monkeypatch.setattr(open_text, "RATIO", 100)
     with pytest.raises(UserError, match="more than 100 times its size"):
         opened(path, PLAIN)
 

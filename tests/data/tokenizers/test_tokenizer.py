@@ -387,7 +387,7 @@ def test_links_out_of_the_folder_are_not_followed(tmp_path):
 
 
 def test_too_large_files_are_not_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("anyformer.safe_read.LIMIT", 100)
+    monkeypatch.setattr("anyformer.safe_files.LIMIT", 100)
     with pytest.raises(UserError, match="more than 100 bytes"):
         open_tokenizer(write(tmp_path, {"tokenizer.json": GOOD}))
 

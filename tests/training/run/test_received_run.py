@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from anyformer.errors import UserError
-from anyformer.safe_write import append_text, open_plain, replace_file, replacing
+from anyformer.safe_files import append_text, open_plain, replace_file, replacing
 from anyformer.training.run.folder import RunFolder
 from tests.cli.trying import done, run
 from tests.training.tiny import CASES, write_data

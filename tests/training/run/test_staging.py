@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from anyformer.safe_write import hold_lock
+from anyformer.safe_files import hold_lock
 from anyformer.training.run.folder import LOCK_FILE
 from anyformer.training.setup.new_run import claim_new, sweep_new
 from tests.cli.trying import refused, run, tree

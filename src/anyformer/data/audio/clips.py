@@ -51,8 +51,8 @@ def decode_clips(
             heads.append((folder / name, look_at(folder / name)) if name else None)
         except UserError as error:
             if bad == "error":
-                raise placed(error, frame, row) from None
-            broken[row], first = True, first or placed(error, frame, row).line
+                raise place_error(error, frame, row) from None
+            broken[row], first = True, first or place_error(error, frame, row).line
             heads.append(None)
     known = [entry[1] for entry in heads if entry is not None]
     if not known:
@@ -71,8 +71,8 @@ def decode_clips(
             stored = clip_of(*entry, rate, most)
         except UserError as error:
             if bad == "error":
-                raise placed(error, frame, row) from None
-            broken[row], first = True, first or placed(error, frame, row).line
+                raise place_error(error, frame, row) from None
+            broken[row], first = True, first or place_error(error, frame, row).line
             stored = np.zeros(lengths[row], np.int16)
         room[starts[row] : starts[row + 1]] = stored
         marks.append(hashlib.sha256(stored.tobytes()).hexdigest())
@@ -123,7 +123,7 @@ def stored_length(head: AudioHeader, rate: int, most: int) -> int:
     return min(most, resampled_length(head.samples, head.rate, rate))
 
 
-def placed(error: UserError, frame: Frame, row: int) -> UserError:
+def place_error(error: UserError, frame: Frame, row: int) -> UserError:
     """The error of a recording, with the row that names it."""
     return UserError(error.what, where=f"{frame.place(row)} ({error.where})", fix=error.fix)
 
@@ -193,7 +193,7 @@ def waves(arrays: Arrays, at: np.ndarray, samples: int) -> tuple[torch.Tensor, t
     return torch.from_numpy(found), torch.from_numpy(lengths)
 
 
-def varied(
+def augment_clips(
     sound: torch.Tensor, lengths: torch.Tensor, rows: np.ndarray, draw: Draw, settings: AudioSettings
 ) -> torch.Tensor:
     """Each clip a little earlier or later and a little louder or softer, by the row and the epoch alone."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from anyformer.data.columns.cells import texts, worded
+from anyformer.data.columns.cells import as_words, texts
 from anyformer.data.counts import ColumnCounts
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.frame import Frame
@@ -90,7 +90,7 @@ def encode_texts(
         arrays.put("second", second)
     counts.cut = int(cut.sum())
     for column in columns:
-        counts.lost(frame, column.name, worded(frame.column(column.name)).is_null().to_numpy())
+        counts.lost(frame, column.name, as_words(frame.column(column.name)).is_null().to_numpy())
     return preprocess
 
 

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from anyformer.data.files.compression import import_pyarrow
 from anyformer.data.files.csv_rows import Left
-from anyformer.data.files.open_text import OpenedText, opened
+from anyformer.data.files.open_text import OpenedText, import_pyarrow, opened
 from anyformer.data.frame import Frame, Source
 from anyformer.data.settings import Format
 from anyformer.errors import UserError, did_you_mean
-from anyformer.safe_write import replacing
+from anyformer.safe_files import replacing
 
 if TYPE_CHECKING:
     import pyarrow as pa

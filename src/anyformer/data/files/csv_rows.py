@@ -13,7 +13,7 @@ from anyformer.data.files.open_text import OpenedText
 from anyformer.data.files.spool import Spool
 from anyformer.data.settings import Format
 from anyformer.errors import UserError
-from anyformer.safe_read import short
+from anyformer.safe_files import short
 
 if TYPE_CHECKING:
     import pyarrow as pa

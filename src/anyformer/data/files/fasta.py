@@ -11,8 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from anyformer.data.columns.cells import texts
-from anyformer.data.files.compression import import_pyarrow
-from anyformer.data.files.open_text import OpenedText, opened
+from anyformer.data.files.open_text import OpenedText, import_pyarrow, opened
 from anyformer.data.frame import Frame, Source
 from anyformer.data.settings import Data, Format
 from anyformer.errors import UserError

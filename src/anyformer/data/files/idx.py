@@ -11,8 +11,7 @@ from typing import BinaryIO, cast
 
 import numpy as np
 
-from anyformer.data.files.compression import packing, unpacked
-from anyformer.data.files.open_text import present, read_up_to
+from anyformer.data.files.open_text import packing, present, read_up_to, unpacked
 from anyformer.errors import UserError
 
 BYTES = 8  # the type of the elements; the others, whole numbers and fractions, hold no pictures

@@ -7,9 +7,8 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from anyformer.data.files.compression import HEAD, import_pyarrow, looks_like
 from anyformer.data.files.idx import IdxHeader, idx_head, read_idx
-from anyformer.data.files.open_text import present, shown
+from anyformer.data.files.open_text import HEAD, import_pyarrow, looks_like, present, shown
 from anyformer.data.frame import Frame, Source
 from anyformer.errors import UserError
 

@@ -14,17 +14,16 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from anyformer.data.columns.arrow import as_type, common_type, plain_table
-from anyformer.data.files.compression import import_pyarrow
 from anyformer.data.files.csv_rows import CsvTable, Left
 from anyformer.data.files.json_rows import json_rows
-from anyformer.data.files.open_text import OpenedText, opened, present
+from anyformer.data.files.open_text import OpenedText, import_pyarrow, opened, present
 from anyformer.data.files.path_kinds import kind_of_path
 from anyformer.data.files.spool import LARGE, Spool
 from anyformer.data.frame import Frame, Source
 from anyformer.data.in_memory import frame_of
 from anyformer.data.settings import Format
 from anyformer.errors import UserError
-from anyformer.safe_read import digest, short
+from anyformer.safe_files import digest, short
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from anyformer import safe_read
+from anyformer import safe_files
 from anyformer.data.tokenizers.bounds import FEW_IDS
 from anyformer.errors import UserError
-from anyformer.safe_read import inside, short
+from anyformer.safe_files import inside, short
 
-AGAIN = safe_read.AGAIN
+AGAIN = safe_files.AGAIN
 
 
 def there(folder: Path, name: str) -> bool:
@@ -29,17 +29,17 @@ def there(folder: Path, name: str) -> bool:
 
 def read_bytes(folder: Path, name: str) -> bytes:
     """The whole file, if it is there and of a bearable size."""
-    return safe_read.read_bytes(inside(folder, name))
+    return safe_files.read_bytes(inside(folder, name))
 
 
 def read_text(folder: Path, name: str) -> str:
     """The file as UTF-8."""
-    return safe_read.read_text(inside(folder, name))
+    return safe_files.read_text(inside(folder, name))
 
 
 def read_json(folder: Path, name: str) -> dict[str, Any]:
     """The file as one JSON object."""
-    return safe_read.read_json(inside(folder, name))
+    return safe_files.read_json(inside(folder, name))
 
 
 def json_if_there(folder: Path, name: str) -> dict[str, Any]:

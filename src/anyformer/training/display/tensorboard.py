@@ -13,7 +13,7 @@ import struct
 from pathlib import Path
 
 from anyformer.errors import UserError
-from anyformer.safe_write import replace_file
+from anyformer.safe_files import replace_file
 from anyformer.training.run.history import figures_of, history, numeric, open_run
 
 VERSION = "brain.Event:2"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from anyformer.errors import UserError, did_you_mean
-from anyformer.safe_read import open_regular, read_json
+from anyformer.safe_files import open_regular, read_json
 
 RUN, METRICS, SPEED = "run.json", "metrics.jsonl", "speed.jsonl"
 SIGNS = (RUN, METRICS, "checkpoints")  # a folder that holds one of these is a run

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from anyformer.errors import UserError
-from anyformer.safe_read import read_text
+from anyformer.safe_files import read_text
 from anyformer.training.display.progress import Progress
 from anyformer.training.run.history import (
     METRICS,
