@@ -59,7 +59,7 @@ class RunningPhase:
         return cls(phase, parameters, optimizers, phase.loss, parameters if phase.module else None)
 
 
-class Engine:
+class TrainingEngine:
     """A model in training. `settings` are resolved: nothing in them is auto."""
 
     def __init__(self, model: nn.Module, objective: Objective, settings: Training, plan: Plan) -> None:
