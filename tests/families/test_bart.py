@@ -13,7 +13,7 @@ from anyformer import UserError
 from anyformer.checkpoints import tensors
 from anyformer.checkpoints.folder import open_folder, save_foreign
 from anyformer.families import FAMILIES
-from anyformer.families.config import Config
+from anyformer.families.config import FamilyConfig
 from tests.families.cases.bart import CASES, case
 from tests.families.parity import both, check_logits, make, save
 
@@ -48,7 +48,9 @@ def test_a_bare_folder_opens_with_a_head_and_the_other_way(tmp_path: Path) -> No
 
 
 def test_a_second_name_of_a_setting_counts() -> None:
-    spec = FAMILIES["bart"].settings(Config({"num_hidden_layers": 2, "encoder_layers": 7, "hidden_size": 64}), "bare")
+    spec = FAMILIES["bart"].settings(
+        FamilyConfig({"num_hidden_layers": 2, "encoder_layers": 7, "hidden_size": 64}), "bare"
+    )
     assert (spec.encoder.stack.depth, spec.encoder.stack.width) == (2, 64)
     theirs = BartConfig.from_dict({"num_hidden_layers": 2, "encoder_layers": 7, "hidden_size": 64})
     assert (theirs.encoder_layers, theirs.d_model) == (2, 64)
@@ -56,4 +58,4 @@ def test_a_second_name_of_a_setting_counts() -> None:
 
 def test_what_is_not_implemented_is_refused_by_name() -> None:
     with pytest.raises(UserError, match="activation_function = 'mish'"):
-        FAMILIES["bart"].settings(Config({"activation_function": "mish"}), "lm")
+        FAMILIES["bart"].settings(FamilyConfig({"activation_function": "mish"}), "lm")

@@ -17,17 +17,17 @@ import anyformer
 from anyformer.checkpoints.folder import open_folder, save_foreign
 from anyformer.checkpoints.surgery import resize_images
 from anyformer.families import FAMILIES
-from anyformer.families.config import Config
+from anyformer.families.config import FamilyConfig
 from tests.families.cases.clip import CASES, IMAGE, TEXT, ids, image
 from tests.families.parity import make, quietly, save
 
 
 def test_every_option_of_a_whole_config_is_read_by_either_tower() -> None:
     for head in ("text", "vision"):
-        whole = Config(CLIPConfig().to_dict())
+        whole = FamilyConfig(CLIPConfig().to_dict())
         spec = FAMILIES["clip"].settings(whole, head)
         assert whole.unread() == []
-        assert spec == FAMILIES["clip"].settings(Config({}), head)
+        assert spec == FAMILIES["clip"].settings(FamilyConfig({}), head)
 
 
 def test_a_tower_kept_under_its_older_prefix_opens(tmp_path: Path) -> None:

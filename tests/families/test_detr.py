@@ -15,7 +15,7 @@ from transformers import DetrConfig, DetrForObjectDetection, ResNetConfig
 from anyformer import UserError, preset
 from anyformer.checkpoints.folder import as_family, open_folder, save_foreign
 from anyformer.families import FAMILIES
-from anyformer.families.config import Config
+from anyformer.families.config import FamilyConfig
 from anyformer.families.detr import TIMM
 from tests.families.cases.detr import CASES, case
 from tests.families.parity import Case, make, quietly, save
@@ -129,4 +129,4 @@ def test_a_published_folder_opens_and_is_written_for_transformers(tmp_path: Path
 )
 def test_what_is_not_implemented_is_refused_by_name(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said):
-        FAMILIES["detr"].settings(Config(changes), "detect")
+        FAMILIES["detr"].settings(FamilyConfig(changes), "detect")

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from anyformer import UserError
 from anyformer.checkpoints.folder import open_folder
 from anyformer.families import FAMILIES
-from anyformer.families.config import Config
+from anyformer.families.config import FamilyConfig
 from anyformer.positions.rope import Rope
 from tests.families.cases.gpt_neox import CASES
 from tests.families.parity import (
@@ -21,7 +21,7 @@ from tests.families.parity import (
 
 def test_published_spellings_are_read() -> None:
     spec = FAMILIES["gpt_neox"].settings(
-        Config({"hidden_size": 64, "num_attention_heads": 4, "rotary_pct": 0.5, "rotary_emb_base": 500}), "lm"
+        FamilyConfig({"hidden_size": 64, "num_attention_heads": 4, "rotary_pct": 0.5, "rotary_emb_base": 500}), "lm"
     )
     assert spec.stack.tiles[0].relative == Rope(theta=500.0, width=8)
 
@@ -39,4 +39,6 @@ def test_the_head_has_two_names(name: str, tmp_path: Path) -> None:
 
 def test_what_is_not_implemented_is_refused_by_name() -> None:
     with pytest.raises(UserError, match="rotary_pct"):
-        FAMILIES["gpt_neox"].settings(Config({"hidden_size": 24, "num_attention_heads": 2, "rotary_pct": 0.3}), "lm")
+        FAMILIES["gpt_neox"].settings(
+            FamilyConfig({"hidden_size": 24, "num_attention_heads": 2, "rotary_pct": 0.3}), "lm"
+        )

@@ -10,7 +10,7 @@ from transformers import MarianMTModel
 from anyformer import UserError
 from anyformer.checkpoints.folder import open_folder
 from anyformer.families import FAMILIES
-from anyformer.families.config import Config
+from anyformer.families.config import FamilyConfig
 from tests.families.cases.marian import CASES, case
 from tests.families.parity import both, check_logits, make, save
 
@@ -44,4 +44,4 @@ def test_older_files_hold_positions_and_copies_too(tmp_path: Path) -> None:
 
 def test_what_is_not_implemented_is_refused_by_name() -> None:
     with pytest.raises(UserError, match="decoder_vocab_size"):
-        FAMILIES["marian"].settings(Config({"vocab_size": 50, "decoder_vocab_size": 40}), "lm")
+        FAMILIES["marian"].settings(FamilyConfig({"vocab_size": 50, "decoder_vocab_size": 40}), "lm")

@@ -10,7 +10,7 @@ import torch
 from anyformer import Experts, UserError
 from anyformer.checkpoints.folder import open_folder, save_foreign
 from anyformer.families import FAMILIES
-from anyformer.families.config import Config
+from anyformer.families.config import FamilyConfig
 from anyformer.inspection.routing import tokens_per_expert
 from tests.families.cases.mixtral import CASES
 from tests.families.parity import (
@@ -22,10 +22,10 @@ from tests.families.parity import (
 def test_what_is_not_implemented_is_refused_by_name() -> None:
     read = FAMILIES["mixtral"].settings
     with pytest.raises(UserError, match=r"router_jitter_noise = 0\.1 is not implemented"):
-        read(Config({"router_jitter_noise": 0.1}), "lm")
+        read(FamilyConfig({"router_jitter_noise": 0.1}), "lm")
     with pytest.raises(UserError, match="top 9 is not between 1 and count 8"):
-        read(Config({"num_experts_per_tok": 9}), "lm")
-    assert read(Config({"num_experts": 6}), "lm").stack.block.feed.count == 6
+        read(FamilyConfig({"num_experts_per_tok": 9}), "lm")
+    assert read(FamilyConfig({"num_experts": 6}), "lm").stack.block.feed.count == 6
 
 
 def test_another_kind_of_mixture_is_not_written_as_mixtral(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from transformers import (
 from anyformer import UserError
 from anyformer.checkpoints.folder import open_folder, save_foreign
 from anyformer.families import FAMILIES
-from anyformer.families.config import Config
+from anyformer.families.config import FamilyConfig
 from anyformer.heads import LM
 from tests.families.cases.t5 import CASES
 from tests.families.parity import (
@@ -63,4 +63,4 @@ def test_a_folder_opens_with_less_than_its_head(tmp_path: Path) -> None:
 )
 def test_what_is_not_implemented_is_refused_by_name(data: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="feed_forward_proj"):
-        FAMILIES["t5"].settings(Config(data), "lm")
+        FAMILIES["t5"].settings(FamilyConfig(data), "lm")

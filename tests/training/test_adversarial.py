@@ -27,7 +27,7 @@ from anyformer.training.duration import Plan
 from anyformer.training.optim import AdamW
 from anyformer.training.schedule import Constant
 from anyformer.training.settings import Training
-from anyformer.training.step import Engine
+from anyformer.training.step import TrainingEngine
 from anyformer.training.train import Run, resume, train
 from tests.training.nursery import Nursery
 from tests.training.test_resume import change, expect
@@ -198,10 +198,10 @@ def test_going_on_with_other_settings_or_images_is_refused(images: Path, tmp_pat
 # ---------------------------------------------------------------- a step
 
 
-def engine_for(net: torch.nn.Module, objective: Adversarial | None = None, **settings: Any) -> Engine:
+def engine_for(net: torch.nn.Module, objective: Adversarial | None = None, **settings: Any) -> TrainingEngine:
     chosen = {"optimizer": AdamW(lr=1e-4, weight_decay=0.0, betas=(0.0, 0.9)), "schedule": Constant(warmup=0.0),
               "grad_clip": None, "precision": "fp32"} | settings  # fmt: skip
-    return Engine(net, objective or Adversarial(), Training(**chosen), Plan(100))
+    return TrainingEngine(net, objective or Adversarial(), Training(**chosen), Plan(100))
 
 
 def batch_of(images: torch.Tensor, labels: torch.Tensor) -> Batch:

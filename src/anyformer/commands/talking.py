@@ -25,7 +25,7 @@ FORGOTTEN = "the conversation no longer fits the context: the oldest turns are l
 
 
 @dataclass
-class Answer:
+class Reply:
     """One answer and what is known of it."""
 
     rates: Rates = field(default_factory=Rates)
@@ -47,7 +47,7 @@ class Talker(Protocol):
     plain: bool  # it was not trained to chat
     does: str  # what it does then
 
-    def answer(self, conversation: Conversation, answer: Answer, say: Say) -> Generator[str, None, None]:
+    def answer(self, conversation: Conversation, answer: Reply, say: Say) -> Generator[str, None, None]:
         """Pieces of the answer as they come; those who stop listening have stopped it."""
 
     def close(self) -> None:
@@ -81,7 +81,7 @@ class LocalTalker:
         self.engine = Engine(self.store, text_of=self.words.target.decode, queue_tokens=2 * self.store.limit + 1)
         self.engine.start()
 
-    def answer(self, conversation: Conversation, answer: Answer, say: Say) -> Generator[str, None, None]:
+    def answer(self, conversation: Conversation, answer: Reply, say: Say) -> Generator[str, None, None]:
         """Pieces of the answer, whole characters each."""
         from anyformer.engine.sequence import Failed, Finished, NewToken, Sequence
         from anyformer.serving.detokenizer import TextPieces

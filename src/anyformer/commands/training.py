@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from anyformer.commands import asking
-from anyformer.commands.asking import Asked, refuse_settings
+from anyformer.commands.asking import AskOptions, refuse_settings
 from anyformer.commands.words import configure_messages, note, note_line, write, write_line
 from anyformer.errors import UserError, did_you_mean
 
@@ -79,7 +79,7 @@ def train(
     check_mode(progress)
     configure_messages(quiet)
     refuse_settings(data)
-    asked = Asked(
+    asked = AskOptions(
         target, task, preset, start, steps, epochs, minutes, lr, batch_size, max_length, seed, device, valid, test,
         split_column, group, time, types, inputs, config, settings,
     )  # fmt: skip

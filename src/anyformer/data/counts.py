@@ -13,7 +13,7 @@ from anyformer.errors import UserError
 
 
 @dataclass
-class Counts:
+class ColumnCounts:
     """Counts by column, and the first place of what a person may want to look at: `colour=mauve, cars.csv row 7`."""
 
     rows: int

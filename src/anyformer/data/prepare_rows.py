@@ -9,7 +9,7 @@ import numpy as np
 from anyformer.data.columns.base import Decoded, FileColumn, empty
 from anyformer.data.columns.modality import Encoding
 from anyformer.data.columns.parsed import Parsed
-from anyformer.data.counts import Counts
+from anyformer.data.counts import ColumnCounts
 from anyformer.data.datasets.arrays import Arrays, MemoryArrays
 from anyformer.data.datasets.rows import RowExamples
 from anyformer.data.decision import Decision, lines
@@ -181,7 +181,7 @@ def examples_for(
     cache: Path | None,
     *,
     images: ImageSteps | None = None,
-) -> tuple[RowExamples, Counts]:
+) -> tuple[RowExamples, ColumnCounts]:
     """New rows as examples, all of them, in their order; targets that are missing or new do not count.
 
     The arrays are in the folder `cache`, or in memory where there is none.
@@ -205,12 +205,12 @@ def encode(
     train: np.ndarray | None,
     parsed: Parsed | None = None,
     images: ImageSteps | None = None,
-) -> tuple[Preprocess, Counts]:
+) -> tuple[Preprocess, ColumnCounts]:
     """Write the inputs of every row; `train` are the rows that may still decide the length of text, None for new rows.
 
     Gives the preprocessing with the length filled in, and what was cut, unknown and missing.
     """
-    counts = Counts(len(frame))
+    counts = ColumnCounts(len(frame))
     work = Encoding(frame, arrays, counts, parsed or Parsed(frame), tokenizer, images, train)
     for modality in reversed(preprocess.modalities):  # text last: reports name the columns of a table first
         preprocess = modality.encode(work, preprocess)

@@ -29,14 +29,14 @@ from anyformer.data.sizes import Sizes
 from anyformer.data.targets import Classes
 from anyformer.errors import UserError, did_you_mean
 from anyformer.evaluation.answers import Answers
-from anyformer.evaluation.baseline_rows import Rows
+from anyformer.evaluation.baseline_rows import RawRows
 from anyformer.evaluation.image_scores import FeatureNetwork, RandomFeatures, features_of, frechet_distance
 from anyformer.nets.sagan import LAYOUTS, SAGAN, SAGANModule
 from anyformer.objectives import Adversarial as AdversarialLoss
 from anyformer.safe_files import scratch_folder
 from anyformer.slots import Network
 from anyformer.tasks.base import RowTask
-from anyformer.tasks.classify import Classify
+from anyformer.tasks.classify import ClassifyTask
 from anyformer.tasks.network import unfit
 from anyformer.tasks.target_look import Match, TargetLook
 
@@ -49,7 +49,7 @@ COLUMNS, ROWS = 8, 10  # of a grid of samples, a row a class
 LABEL, SEED = "label", "seed"  # what a request says
 
 
-class Adversarial(RowTask):
+class AdversarialTask(RowTask):
     """Images of classes, drawn from noise; judged by the distance of their features from those of held-out images."""
 
     name = "adversarial"
@@ -73,14 +73,14 @@ class Adversarial(RowTask):
         """Never found by looking: the same data is more often meant for a classifier."""
         if not asked or seen.several or not seen.images:
             return None
-        found = Classify().match(seen, asked=True)
+        found = ClassifyTask().match(seen, asked=True)
         return found if found is not None and found.form == "one" else None
 
     def choose_inputs(self, seen: TargetLook) -> tuple[list[Input], list[Input]]:
         return seen.images, [column for column in seen.inputs if column not in seen.images]
 
     def strata(self, frame: Frame, decision: Decision) -> np.ndarray | None:
-        return Classify().strata(frame, decision)
+        return ClassifyTask().strata(frame, decision)
 
     def fit_target(self, frame: Frame, decision: Decision, settings: Data, labels: Sequence[str] | None) -> Classes:
         return Classes.fit(frame, decision.target, "one", labels)
@@ -154,7 +154,9 @@ class Adversarial(RowTask):
 
     # ------------------------------------------------------------ baselines
 
-    def trivial_baseline(self, truth: Any, answers: Answers, train: Rows, test: Rows) -> tuple[str, dict[str, float]]:
+    def trivial_baseline(
+        self, truth: Any, answers: Answers, train: RawRows, test: RawRows
+    ) -> tuple[str, dict[str, float]]:
         """One image a class, which looks like all of it and like none."""
         name = "the mean image of each class"
         if train.images is None or not len(answers.truth):
@@ -166,13 +168,13 @@ class Adversarial(RowTask):
         return name, self.compute_metrics(beside(answers, drawn))
 
     def strong_baseline(
-        self, truth: Any, answers: Answers, train: Rows, test: Rows, *, seed: int = 0
+        self, truth: Any, answers: Answers, train: RawRows, test: RawRows, *, seed: int = 0
     ) -> tuple[str, dict[str, float]]:
         """The floor: no generator that has learned what the images look like comes closer than images themselves."""
         name = "copies of training images"
         if train.images is None or not len(answers.truth):
             return name, {}
-        # Of the same classes as the held-out images: else few of them would differ by chance in what they show.
+        # Of the same classes as the held-out images, or few images would be far apart by the shares of their classes.
         draw, kinds, wanted = np.random.default_rng(seed), np.asarray(truth), answers.truth.classes
         chosen = np.zeros(len(wanted), np.int64)
         for kind in np.unique(wanted):

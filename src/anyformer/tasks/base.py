@@ -37,7 +37,7 @@ from anyformer.data.sizes import Sizes
 from anyformer.data.targets import ABSENT, Target
 from anyformer.errors import UserError
 from anyformer.evaluation.answers import Answers
-from anyformer.evaluation.baseline_rows import Rows, raw_rows
+from anyformer.evaluation.baseline_rows import RawRows, raw_rows
 from anyformer.evaluation.facts import digits, plain, short
 from anyformer.evaluation.metrics import MOST_NATS
 from anyformer.objectives import Objective
@@ -220,12 +220,14 @@ class Task:
         """The targets of the rows, in the form that `Answers` hold them."""
         return []
 
-    def raw_rows(self, examples: Examples) -> Rows:
+    def raw_rows(self, examples: Examples) -> RawRows:
         """What a simple learner is given for the same rows."""
-        return Rows()
+        return RawRows()
 
     @abstractmethod
-    def trivial_baseline(self, truth: Any, answers: Answers, train: Rows, test: Rows) -> tuple[str, dict[str, float]]:
+    def trivial_baseline(
+        self, truth: Any, answers: Answers, train: RawRows, test: RawRows
+    ) -> tuple[str, dict[str, float]]:
         """The answer that needs no input: its name, in words that finish "better than ...", and its metrics.
 
         `truth` are the training targets; `test` the raw rows of `answers`. No metrics where it cannot be given.
@@ -234,7 +236,7 @@ class Task:
 
     @abstractmethod
     def strong_baseline(
-        self, truth: Any, answers: Answers, train: Rows, test: Rows, *, seed: int = 0
+        self, truth: Any, answers: Answers, train: RawRows, test: RawRows, *, seed: int = 0
     ) -> tuple[str, dict[str, float]]:
         """A strong simple learner for this kind of data; without metrics the name says why there are none."""
         raise NotImplementedError
@@ -438,7 +440,7 @@ class RowTask(Task):
         assert isinstance(examples, RowExamples)
         return np.asarray(examples.arrays["targets"][examples.rows])
 
-    def raw_rows(self, examples: Examples) -> Rows:
+    def raw_rows(self, examples: Examples) -> RawRows:
         assert isinstance(examples, RowExamples)
         return raw_rows(examples)
 

@@ -19,7 +19,7 @@ from anyformer.data.targets import ABSENT, Classes, flat, switches
 from anyformer.errors import UserError
 from anyformer.evaluation import learners
 from anyformer.evaluation.answers import Answers
-from anyformer.evaluation.baseline_rows import Rows
+from anyformer.evaluation.baseline_rows import RawRows
 from anyformer.evaluation.facts import class_facts, digits, label_set_facts, short
 from anyformer.evaluation.metrics import class_metrics, known, label_set_metrics
 from anyformer.heads import Distilled, Pooled
@@ -34,7 +34,7 @@ MOST_CLASSES = 10_000
 SELDOM = 10  # rows of a combination of labels below which it is no class of its own
 
 
-class Classify(RowTask):
+class ClassifyTask(RowTask):
     """Labels, as they are spelled in the training file."""
 
     name = "classify"
@@ -148,7 +148,9 @@ class Classify(RowTask):
 
     # ------------------------------------------------------------ baselines
 
-    def trivial_baseline(self, truth: Any, answers: Answers, train: Rows, test: Rows) -> tuple[str, dict[str, float]]:
+    def trivial_baseline(
+        self, truth: Any, answers: Answers, train: RawRows, test: RawRows
+    ) -> tuple[str, dict[str, float]]:
         """The most frequent class, with the classes' shares as probabilities; of several labels each one's majority."""
         known_rows, count = np.asarray(truth), len(answers.truth)
         if answers.multi:
@@ -168,7 +170,7 @@ class Classify(RowTask):
         return name, self.metrics(Answers(self.name, answers.truth, np.full(count, most), chances, answers.labels))
 
     def strong_baseline(
-        self, truth: Any, answers: Answers, train: Rows, test: Rows, *, seed: int = 0
+        self, truth: Any, answers: Answers, train: RawRows, test: RawRows, *, seed: int = 0
     ) -> tuple[str, dict[str, float]]:
         """A linear model of texts or pixels, gradient boosting on tables."""
         learnt = learners.learn(learners.classification, train, truth, test, answers, seed=seed)

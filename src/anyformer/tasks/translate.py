@@ -28,7 +28,7 @@ from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.embeds import Tokens
 from anyformer.errors import UserError
 from anyformer.evaluation.answers import Answers
-from anyformer.evaluation.baseline_rows import Rows
+from anyformer.evaluation.baseline_rows import RawRows
 from anyformer.evaluation.facts import short
 from anyformer.evaluation.metrics import text_metrics
 from anyformer.evaluation.text_scores import NO_BLEU, bleu_available, bleu_chrf, row_scores, several
@@ -52,7 +52,7 @@ STEP = 16  # tokens to which a source's length is rounded up, so that texts of a
 SAVED = ("num_beams", "length_penalty", "max_new_tokens", "decoder_start_token_id", "eos_token_id", "pad_token_id")
 
 
-class Translate(RowTask):
+class TranslateTask(RowTask):
     """Text that the model writes, by beam search."""
 
     name = "translate"
@@ -196,14 +196,16 @@ class Translate(RowTask):
         assert isinstance(examples, RowExamples) and examples.preprocess.target is not None
         return texts(examples.frame.take(examples.rows).column(examples.preprocess.target.names[0]))
 
-    def raw_rows(self, examples: Examples) -> Rows:
+    def raw_rows(self, examples: Examples) -> RawRows:
         assert isinstance(examples, RowExamples)
         (source,) = examples.preprocess.texts
-        return Rows(sources=texts(examples.frame.take(examples.rows).column(source.name)))
+        return RawRows(sources=texts(examples.frame.take(examples.rows).column(source.name)))
 
     # ------------------------------------------------------------ baselines
 
-    def trivial_baseline(self, truth: Any, answers: Answers, train: Rows, test: Rows) -> tuple[str, dict[str, float]]:
+    def trivial_baseline(
+        self, truth: Any, answers: Answers, train: RawRows, test: RawRows
+    ) -> tuple[str, dict[str, float]]:
         """The source copied."""
         name = "copying the source"
         if test.sources is None:
@@ -211,7 +213,7 @@ class Translate(RowTask):
         return name, self.metrics(Answers(self.name, answers.truth, list(test.sources)))
 
     def strong_baseline(
-        self, truth: Any, answers: Answers, train: Rows, test: Rows, *, seed: int = 0
+        self, truth: Any, answers: Answers, train: RawRows, test: RawRows, *, seed: int = 0
     ) -> tuple[str, dict[str, float]]:
         """Every word by the one that most probably stands for it in the training pairs."""
         if not train.sources or not test.sources:

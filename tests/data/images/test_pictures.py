@@ -19,7 +19,7 @@ from PIL import Image
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.images import workers
 from anyformer.data.images.decode_all import normalised, picture_arrays, picture_steps, read_pictures
-from anyformer.data.images.decoding import Shape, Unreadable, eight_bits, opened, pixels, plain
+from anyformer.data.images.decoding import ImageShape, Unreadable, eight_bits, opened, pixels, plain
 from anyformer.data.images.preprocessing import ImageSteps
 from anyformer.data.settings import ImageSettings
 from anyformer.errors import UserError
@@ -254,7 +254,7 @@ def test_workers_give_the_same_as_one_process(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_picture_that_kills_its_worker_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def deadly(value: Any, folder: Path, shape: Shape) -> Any:
+    def deadly(value: Any, folder: Path, shape: ImageShape) -> Any:
         if str(value).endswith("4.png"):
             os._exit(1)  # as a decoder does that crashes
         return pixels(value, folder, shape)

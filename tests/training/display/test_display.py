@@ -18,12 +18,12 @@ import pytest
 from rich.console import Console
 
 from anyformer.errors import Stopped, UserError
-from anyformer.terminal import Series
+from anyformer.terminal import CurveSeries
 from anyformer.training.display.block import block
 from anyformer.training.display.curve import heights, plot, ticks
 from anyformer.training.display.display import Display, choose, display
-from anyformer.training.display.lines import SILENCE, Lines, last_line
-from anyformer.training.display.notebook import Cell, kernel_display
+from anyformer.training.display.lines import SILENCE, LineDisplay, last_line
+from anyformer.training.display.notebook import NotebookCell, kernel_display
 from anyformer.training.display.progress import Progress
 from anyformer.training.display.stream import Safe
 from anyformer.training.setup import memory
@@ -231,7 +231,7 @@ def test_memory_of_this_process(tmp_path):
 def test_lines_come_at_events_and_every_ten_seconds():
     clock, stream = Clock(), io.StringIO()
     progress = Progress(100, 10, clock=clock)
-    lines = Lines(progress, Safe(stream), clock)
+    lines = LineDisplay(progress, Safe(stream), clock)
 
     def new() -> list[str]:
         lines.tick()
@@ -267,7 +267,7 @@ def test_lines_hold_no_control_characters():
     stream = io.StringIO()
     progress = trained()
     progress.note("two\nlines \x1b[2J")
-    lines = Lines(progress, Safe(stream))
+    lines = LineDisplay(progress, Safe(stream))
     lines.tick()
     lines.finish(last_line(progress.snapshot()))
     text = stream.getvalue()
@@ -330,7 +330,7 @@ def test_the_block_names_every_figure(width, height):
 
 @pytest.mark.parametrize("scale", [1e-7, 1e-3, 1.0, 1e3, 1e8])
 def test_the_axis_has_numbers_at_every_scale(scale):
-    series = [Series([(x, scale * (2 + math.cos(x / 9))) for x in range(100)])]
+    series = [CurveSeries([(x, scale * (2 + math.cos(x / 9))) for x in range(100)])]
     lines = plot(series, 60, 12, x_range=(0, 99))
     labels = [line.plain.split("┤")[0].strip() for line in lines if "┤" in line.plain]
     assert len(lines) == 12 and 2 <= len(labels) <= 6
@@ -339,9 +339,9 @@ def test_the_axis_has_numbers_at_every_scale(scale):
 
 def test_odd_curves_are_drawn_too():
     for points in ([], [(0, 5.0)], [(0, 5.0), (1, 5.0)], [(0, 1e300), (1, 1.0), (9, 1.0)], [(0, 0.0)], [(1, math.inf)]):
-        low, high = heights([Series(points)], [math.nan])
+        low, high = heights([CurveSeries(points)], [math.nan])
         assert math.isfinite(low) and low < high and ticks(low, high, 8)
-        assert len(plot([Series(points)], 30, 8, x_range=(0, 9))) == 8
+        assert len(plot([CurveSeries(points)], 30, 8, x_range=(0, 9))) == 8
 
 
 # ---------------------------------------------------------------------------------------------------- which display
@@ -495,7 +495,7 @@ def test_a_cell_is_not_updated_too_often():
         def update(self, bundle, raw):
             shown.append(bundle)
 
-    cell = Cell(trained(), lambda bundle, raw, display_id: Handle(), clock)
+    cell = NotebookCell(trained(), lambda bundle, raw, display_id: Handle(), clock)
     cell.start()
     for _ in range(20):
         clock.now += 0.25
@@ -515,7 +515,7 @@ def test_a_terminal_is_no_notebook(monkeypatch):
 def test_markup_in_a_sample_is_text_in_the_cell():
     progress = trained()
     progress.sample(320, "<script>alert(1)</script> [bold]x[/bold]")
-    html = Cell(progress, lambda *a, **k: None).bundle()["text/html"]
+    html = NotebookCell(progress, lambda *a, **k: None).bundle()["text/html"]
     assert "<script" not in html and "&lt;script&gt;" in html and "[bold]x" in html
 
 

@@ -133,7 +133,7 @@ Bytes = bytes  # below, the name of a field hides it
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedText:
     """A file that has been looked at: `stream()` gives it as UTF-8, as often as wanted."""
 
     path: Path
@@ -228,7 +228,7 @@ class Hashed(io.RawIOBase):
         super().close()
 
 
-def opened(path: Path, format: Format) -> Opened:
+def opened(path: Path, format: Format) -> OpenedText:
     """Look at a file of text from end to end: whether it is text, how it is packed and encoded, its hash."""
     path = present(path)
     name = path.name
@@ -267,7 +267,7 @@ def opened(path: Path, format: Format) -> Opened:
         what = "the file is empty" if not size else "there are only blank lines"
         raise UserError(what, where=name, fix="give a file with something in it")
     notes = ((packed,) if packed else ()) + NOTES.get(encoding, (encoding,))
-    return Opened(path, packed, encoding, notes, digest, stored, size, newlines, quotes)
+    return OpenedText(path, packed, encoding, notes, digest, stored, size, newlines, quotes)
 
 
 def lines(path: Path, format: Format) -> Iterator[str]:

@@ -91,7 +91,7 @@ UNIGRAM, BPE = 1, 2
 
 
 @dataclass(frozen=True)
-class Pieces:
+class SentencePieceModel:
     """What a sentencepiece model says."""
 
     pieces: list[tuple[str, float]] = field(default_factory=list)
@@ -106,7 +106,7 @@ class Pieces:
         return [(piece, kind) for (piece, _), kind in zip(self.pieces, self.kinds, strict=True) if kind in kinds]
 
 
-def read_pieces(folder: Path, name: str) -> Pieces:
+def read_pieces(folder: Path, name: str) -> SentencePieceModel:
     """A sentencepiece model: its pieces and scores, and how it was trained."""
     data = read_bytes(folder, name)
     pieces: list[tuple[str, float]] = []
@@ -123,7 +123,7 @@ def read_pieces(folder: Path, name: str) -> Pieces:
                 trained = dict(fields(value))
             elif number == 3:
                 normal = dict(fields(value))
-        found = Pieces(
+        found = SentencePieceModel(
             pieces, kinds, int(trained.get(3, UNIGRAM)), int(trained.get(40, 0)), bool(trained.get(35, 0)),
             bytes(normal.get(2, b"")),
         )  # fmt: skip

@@ -15,7 +15,7 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Core
 from torch import Tensor
 
-from anyformer.data.tokenizers.backends import Engine, LibraryEngine, MarianEngine, Text
+from anyformer.data.tokenizers.backends import LibraryEngine, MarianEngine, Text, TokenizerBackend
 from anyformer.data.tokenizers.config import (
     ROLES,
     SETTINGS,
@@ -55,12 +55,12 @@ class Tokenizer:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: TokenizerBackend,
         roles: Mapping[str, str],
         settings: Mapping[str, Any],
         *,
         form: str,
-        target: Engine | None = None,
+        target: TokenizerBackend | None = None,
     ) -> None:
         self.engine, self.settings, self.form = engine, dict(settings), form
         self.roles = {role: token for role, token in roles.items() if engine.id_of(token) is not None}
@@ -304,7 +304,7 @@ class Spelling(NamedTuple):
     drops_blank: bool  # whether a blank that a text would begin with is left out, as sentencepiece does
 
 
-def spelling_of(engine: Engine, special: Iterable[int | None]) -> Spelling:
+def spelling_of(engine: TokenizerBackend, special: Iterable[int | None]) -> Spelling:
     """How an engine spells its tokens; but for bytes that is found by decoding each of them behind a word."""
     hidden = {number for number in special if number is not None}
     hidden |= {number for number, token in engine.added().items() if token.special}

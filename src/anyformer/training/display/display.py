@@ -20,7 +20,7 @@ from rich.text import Text
 from anyformer.errors import UserError, did_you_mean
 from anyformer.training.display.block import block
 from anyformer.training.display.format import bare
-from anyformer.training.display.lines import Lines, last_line
+from anyformer.training.display.lines import LineDisplay, last_line
 from anyformer.training.display.progress import Progress
 from anyformer.training.display.stream import Safe
 
@@ -82,10 +82,10 @@ class Display:
                 self.trouble.append(error)
                 logging.getLogger("anyformer").debug("the display failed", exc_info=True)
                 self.screens.remove(screen)
-                if isinstance(screen, Lines):
+                if isinstance(screen, LineDisplay):
                     continue
                 self.mode = "lines"
-                lines = Lines(self.progress, self.stream, told=self.progress.numbered)
+                lines = LineDisplay(self.progress, self.stream, told=self.progress.numbered)
                 self.screens.append(lines)
                 if last:
                     lines.finish(last)
@@ -109,7 +109,7 @@ def display(
     chosen, screen = choose(progress, "none" if quiet else mode, safe)
     screens = [screen]
     if log is not None:
-        screens.append(Lines(progress, Safe(log)))
+        screens.append(LineDisplay(progress, Safe(log)))
     return Display(progress, chosen, screens, safe)
 
 
@@ -120,18 +120,18 @@ def choose(progress: Progress, mode: str, stream: Safe) -> tuple[str, Screen]:
     if mode in ("auto", "bar"):
         try:
             from anyformer.training.display.display import LiveBlock, console_on
-            from anyformer.training.display.notebook import Cell, kernel_display
+            from anyformer.training.display.notebook import NotebookCell, kernel_display
         except ModuleNotFoundError as missing:
             if (missing.name or "").partition(".")[0] != "rich":
                 raise
-            return "lines", Lines(progress, stream)
+            return "lines", LineDisplay(progress, stream)
         show = kernel_display()
         if show is not None:
-            return "notebook", Cell(progress, show)
+            return "notebook", NotebookCell(progress, show)
         console = console_on(stream) if stream.isatty() else None
         if console is not None and not console.is_dumb_terminal:
             return "bar", LiveBlock(progress, console)
-    return "lines", Lines(progress, stream)
+    return "lines", LineDisplay(progress, stream)
 
 
 class LastLine:

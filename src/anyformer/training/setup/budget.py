@@ -20,7 +20,7 @@ from anyformer.training.loader import Steps
 from anyformer.training.settings import Config, Training
 from anyformer.training.setup.defaults import EVALUATIONS, MINUTES, default_steps
 from anyformer.training.setup.memory import usage
-from anyformer.training.step import Engine, put
+from anyformer.training.step import TrainingEngine, put
 
 LONG = 240.0  # seconds of eager training from which compiling pays on a CPU, where it takes half a minute
 TRIAL = 0.25  # seconds of steps that are timed
@@ -94,7 +94,7 @@ def trial(
     model: nn.Module, config: Config, steps: Steps, device: torch.device, *, compiled: bool, warm: bool = True
 ) -> float:
     """Seconds a step takes here; the very first one, which loads and allocates, is left out."""
-    engine = Engine(
+    engine = TrainingEngine(
         model, config.objective, config.training.replace(steps=None, epochs=None, minutes=None), Plan(10**6)
     )
     if compiled:
