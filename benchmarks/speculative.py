@@ -24,7 +24,7 @@ import torch
 import anyformer
 from anyformer.data.tokenizers.tokenizer import Tokenizer, train_tokenizer
 from anyformer.generation import Generation, generate
-from anyformer.generation.grammar import json_guide, vocabulary_of
+from anyformer.generation.grammar import grammar_vocabulary, json_guide
 
 
 def record(draws: random.Random, attributes: int) -> str:
@@ -152,7 +152,7 @@ def masks() -> list[list[Any]]:
     start = time.process_time()
     tokenizer = train_tokenizer(texts, "bpe", 50_257)
     made = time.process_time()
-    vocabulary_of(tokenizer)
+    grammar_vocabulary(tokenizer)
     opened = time.process_time() - made
     schema = {
         "type": "object",

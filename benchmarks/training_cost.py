@@ -24,7 +24,7 @@ from anyformer.presets.decoders import gpt2
 from anyformer.training.duration import Plan
 from anyformer.training.optim import AdamW
 from anyformer.training.settings import Training
-from anyformer.training.step import Engine
+from anyformer.training.step import TrainingEngine
 
 BATCH, LENGTH, VOCAB, STEPS = 12, 64, 65, 20  # steps of a round
 
@@ -50,7 +50,7 @@ def ours(windows: list[torch.Tensor]) -> Callable[[int], None]:
     """The training engine's own step, with all that it checks and keeps."""
     net = gpt2(128, 4, 4, vocab=VOCAB, length=LENGTH, dropout=0.0).build(seed=0)
     settings = Training(precision="fp32", optimizer=AdamW(lr=1e-3, betas=(0.9, 0.99)), threads=torch.get_num_threads())
-    engine = Engine(net, Causal(), settings, Plan(10**6))
+    engine = TrainingEngine(net, Causal(), settings, Plan(10**6))
     engine.compile()
     rows = torch.arange(BATCH)
 

@@ -38,7 +38,7 @@ from anyformer.training.loader import Steps
 from anyformer.training.optim import AdamW
 from anyformer.training.schedule import Cosine
 from anyformer.training.settings import Training
-from anyformer.training.step import Engine
+from anyformer.training.step import TrainingEngine
 
 SHAPES = ("circle", "square", "triangle")
 SIDE, LEAST, MOST = 64, 12, 32  # pixels of an image, and of a shape in it
@@ -144,7 +144,7 @@ def main() -> None:
             batch_size=asked.batch_size, micro_batch_size=asked.batch_size, precision="fp32", seed=asked.seed,
             grad_clip=0.5, optimizer=AdamW(lr=lr, weight_decay=1e-4, betas=(0.9, 0.999)), schedule=Cosine(warmup=0.03),
         )  # fmt: skip
-        engine = Engine(model, Detect(), settings, Plan(total))
+        engine = TrainingEngine(model, Detect(), settings, Plan(total))
         steps = Steps(train, Order.of(train, asked.batch_size, asked.seed), engine.objective, asked.batch_size)
         curve = []
         for step in range(total):

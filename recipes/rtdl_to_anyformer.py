@@ -25,24 +25,24 @@ from torch import Tensor
 from anyformer.checkpoints import names, tensors
 from anyformer.checkpoints.folder import common_dtype, fresh, open_folder, save_own
 from anyformer.checkpoints.names import Row, rows
-from anyformer.checkpoints.operations import QKV, Halves, Leading, Pieces, Shaped
+from anyformer.checkpoints.operations import QKV, Halves, Leading, Shaped, StackedTensors
 from anyformer.core.block import Block
 from anyformer.core.model import Model
 from anyformer.core.stack import Stack
 from anyformer.embeds.table import Table
 from anyformer.errors import UserError
-from anyformer.families.config import Config
+from anyformer.families.config import FamilyConfig
 from anyformer.feeds.mlp import MLP
 from anyformer.heads import Pooled, Regress
 from anyformer.mixers.attention import Attention
 from anyformer.norms.layer import LayerNorm
 from anyformer.norms.none import NoNorm
-from anyformer.safe_read import inside, read_json
+from anyformer.safe_files import inside, read_json
 
 SIZES = "sizes.json"
 
 
-def settings(c: Config) -> Model:
+def settings(c: FamilyConfig) -> Model:
     """FTTransformer's arguments as a spec."""
     c.skip("marks their default sizes", "_is_default")
     for name in ("linformer_kv_compression_ratio", "linformer_kv_compression_sharing"):
@@ -85,7 +85,7 @@ def sizes(spec: Model) -> dict[str, Any]:
             "ffn_activation": "ReGLU" if block.feed.gated else "ReLU", "residual_dropout": block.dropout,
             "d_out": spec.head.outputs if isinstance(spec.head, Regress) else None,
         }  # fmt: skip
-        again = settings(Config(made, SIZES))
+        again = settings(FamilyConfig(made, SIZES))
         if again.replace(init=spec.init) == spec:
             return made
     raise UserError("this network is no FT-Transformer of rtdl", where="spec", fix="keep it as an anyformer folder")
@@ -129,9 +129,9 @@ def table(spec: Model) -> tuple[Row, ...]:
     biases = {"cont_embeddings.bias": embed.numbers, "cat_embeddings.bias": len(counts)}
     there = {name: count for name, count in biases.items() if count}
     columns = tuple(f"cat_embeddings.embeddings.{j}.weight" for j in range(len(counts)))
-    made: list[tuple[Any, ...]] = [*LAYERS, ("embed.bias", tuple(there), Pieces(*there.values()))]
+    made: list[tuple[Any, ...]] = [*LAYERS, ("embed.bias", tuple(there), StackedTensors(*there.values()))]
     made += [("embed.weight", "cont_embeddings.weight")] if embed.numbers else []
-    made += [("embed.category.weight", columns, Pieces(*counts))] if counts else []
+    made += [("embed.category.weight", columns, StackedTensors(*counts))] if counts else []
     up = ("stack.blocks.{i}.feed.up", f"{BLOCK}.ffn.linear1")
     made.append((*up, Halves(gate=1)) if block.feed.gated else up)  # their second half goes through the ReLU
     if block.mixer.heads > 1:
@@ -147,7 +147,7 @@ def table(spec: Model) -> tuple[Row, ...]:
 def open_rtdl(folder: str | Path) -> tuple[Model, Any]:
     """The spec and the network of a folder with model.safetensors and sizes.json."""
     folder = Path(folder)
-    spec = settings(Config(read_json(inside(folder, SIZES)), SIZES))
+    spec = settings(FamilyConfig(read_json(inside(folder, SIZES)), SIZES))
     entries = tensors.read_folder(folder)
     model = spec.build(device="meta", dtype=common_dtype(entries)).eval()
     names.check(model, table(spec), entries, where=folder.name)

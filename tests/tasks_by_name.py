@@ -7,11 +7,11 @@ from typing import Any
 
 from anyformer.data.sizes import Sizes
 from anyformer.evaluation.answers import Answers
-from anyformer.evaluation.baseline_rows import Rows
-from anyformer.evaluation.baselines import Baseline
+from anyformer.evaluation.baseline_rows import RawRows
 from anyformer.presets import preset
 from anyformer.slots import Network
 from anyformer.tasks import find
+from anyformer.tasks.base import Baseline
 
 
 def metrics(answers: Answers) -> dict[str, float]:
@@ -30,23 +30,25 @@ def evaluation_facts(answers: Answers) -> dict[str, Any]:
     return find(answers.task).report_facts(answers)
 
 
-def trivial(truth: Any, answers: Answers, train: Rows | None = None, test: Rows | None = None) -> dict[str, float]:
-    return find(answers.task).trivial_baseline(truth, answers, train or Rows(), test or Rows())[1]
+def trivial(
+    truth: Any, answers: Answers, train: RawRows | None = None, test: RawRows | None = None
+) -> dict[str, float]:
+    return find(answers.task).trivial_baseline(truth, answers, train or RawRows(), test or RawRows())[1]
 
 
-def trivial_name(truth: Any, answers: Answers, train: Rows | None = None, test: Rows | None = None) -> str:
-    return find(answers.task).trivial_baseline(truth, answers, train or Rows(), test or Rows())[0]
+def trivial_name(truth: Any, answers: Answers, train: RawRows | None = None, test: RawRows | None = None) -> str:
+    return find(answers.task).trivial_baseline(truth, answers, train or RawRows(), test or RawRows())[0]
 
 
 def strong(
-    task: str, train: Rows, truth: Any, test: Rows, test_truth: Any, *, labels: list[str] | None = None,
+    task: str, train: RawRows, truth: Any, test: RawRows, test_truth: Any, *, labels: list[str] | None = None,
     multi: bool = False, judged: Answers | None = None,
 ) -> Baseline:  # fmt: skip
     answers = judged or Answers(task, test_truth, test_truth, labels=labels, multi=multi)
     return Baseline(*find(task).strong_baseline(truth, answers, train, test), 0.0)
 
 
-def baselines(answers: Answers, truth: Any, train: Rows, test: Rows) -> dict[str, Any]:
+def baselines(answers: Answers, truth: Any, train: RawRows, test: RawRows) -> dict[str, Any]:
     task = find(answers.task)
     found = {"trivial": task.trivial_baseline, "strong": task.strong_baseline}
     return {role: Baseline(*learn(truth, answers, train, test), 0.0).facts() for role, learn in found.items()}

@@ -248,7 +248,7 @@ class Body(Spec, slot=True):
         raise NotImplementedError
 
 
-class Answer(NamedTuple):
+class HeadOutput(NamedTuple):
     """What a head makes of the tokens."""
 
     logits: Tensor | None = None
@@ -257,7 +257,7 @@ class Answer(NamedTuple):
 
 
 class Head(Spec, slot=True):
-    """Tokens into an answer: `build(width, vocabulary) -> Module`; `forward(hidden, context, table) -> Answer`.
+    """Tokens into an answer: `build(width, vocabulary) -> Module`; `forward(hidden, context, table) -> HeadOutput`.
 
     `vocabulary` and `table` are the embedding's, where it has one, for heads that score words with the same rows.
     """

@@ -79,7 +79,7 @@ def prove_folders(small: bool) -> list[Figure]:
 
 def prove_runs(small: bool) -> list[Figure]:
     """The battery of the tests is whole; each of its tests counts as a case."""
-    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/training/test_damaged_runs.py"]
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/training/run/test_damaged_runs.py"]
     done = subprocess.run([*words, *(["-x"] if small else [])], cwd=ROOT, capture_output=True, text=True)
     return [
         Figure("runs", "every file x every damage x every verb", 1, int(done.returncode != 0), last_line(done.stdout))

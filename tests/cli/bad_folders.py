@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.data.bad_images import WHOLE
+from tests.data.images.bad_images import WHOLE
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from anyformer.errors import UserError
 from anyformer.tasks.prepare import prepare
 from tests.cli import bad_folders, bad_requests
 from tests.cli.trying import Said, refused, run, standing_in, tree
-from tests.data import bad_images, bad_tables, bad_texts
+from tests.data.files import bad_tables, bad_texts
+from tests.data.images import bad_images
 
 TASKS = {bad_texts.tagged: "tag", bad_texts.paired: "translate", bad_texts.text: "lm"}
 # Of tagged words `--target` names the column to read.

@@ -11,7 +11,7 @@ import torch
 from anyformer import preset
 from anyformer.data.tokenizers.tokenizer import train_tokenizer
 from anyformer.demo import data, inside
-from anyformer.demo.learned import Learned, thinned
+from anyformer.demo.learned import DemoResult, thinned
 from anyformer.demo.sampling import complete, text_of
 from anyformer.training.train import Run
 
@@ -109,7 +109,7 @@ def a_run(folder, *, baselines=True):
 
 @pytest.mark.quick
 def test_curves_and_figures_are_those_of_the_files(tmp_path):
-    learned = Learned.of(a_run(tmp_path / "run"))
+    learned = DemoResult.of(a_run(tmp_path / "run"))
     assert learned.total == 300 and learned.bits == 1.25 and learned.held_out == [(100, 4.0), (200, 2.0), (300, 4 / 3)]
     assert (learned.guessing, learned.primed, learned.memory, learned.seconds) == (3.5, 1.5, 5, 150.0)
     assert (learned.per_second, learned.step_seconds) == (2048.0, 0.5)
@@ -120,7 +120,7 @@ def test_curves_and_figures_are_those_of_the_files(tmp_path):
 
 @pytest.mark.quick
 def test_a_run_without_baselines_still_has_figures(tmp_path):
-    learned = Learned.of(a_run(tmp_path / "run", baselines=False))
+    learned = DemoResult.of(a_run(tmp_path / "run", baselines=False))
     assert learned.guessing is None and learned.primed is None and learned.memory is None and learned.bits == 1.25
 
 

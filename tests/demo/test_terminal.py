@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from rich.console import Console
 
-from anyformer.terminal import Canvas, Series, clean, curve, heat_map, ink, shade, shaded, visible
+from anyformer.terminal import Canvas, CurveSeries, clean, curve, heat_map, ink, shade, shaded, visible
 
 pytestmark = pytest.mark.quick
 
@@ -54,32 +54,36 @@ def test_a_line_has_both_ends_and_no_gap():
 @pytest.mark.parametrize("width, height", [(20, 5), (80, 12), (110, 13), (12, 4)])
 def test_a_plot_has_the_size_asked_for(width, height, ascii_only):
     points = [(x, 4 - x / 10) for x in range(30)]
-    plot = curve([Series(points)], width, height, x_range=(0, 29), x_words=("step 0", "step 29"), ascii_only=ascii_only)
+    plot = curve(
+        [CurveSeries(points)], width, height, x_range=(0, 29), x_words=("step 0", "step 29"), ascii_only=ascii_only
+    )
     lines = plot.plain.split("\n")
     assert len(lines) == height and {len(line) for line in lines} == {width}
     assert not ascii_only or plot.plain.isascii()
 
 
 def test_a_falling_curve_falls():
-    plot = curve([Series([(0, 4.0), (9, 1.0)])], 26, 8, x_range=(0, 9), y_range=(1.0, 4.0), ascii_only=True)
+    plot = curve([CurveSeries([(0, 4.0), (9, 1.0)])], 26, 8, x_range=(0, 9), y_range=(1.0, 4.0), ascii_only=True)
     rows = [line.partition("|")[2] for line in plot.plain.split("\n")[:-2]]
     first = [line.index("*") for line in rows]
     assert first == sorted(first) and first[0] == 0 and rows[-1].rstrip()[-1] == "*"
     # Control: a rising one does not.
-    plot = curve([Series([(0, 1.0), (9, 4.0)])], 26, 8, x_range=(0, 9), y_range=(1.0, 4.0), ascii_only=True)
+    plot = curve([CurveSeries([(0, 1.0), (9, 4.0)])], 26, 8, x_range=(0, 9), y_range=(1.0, 4.0), ascii_only=True)
     first = [line.partition("|")[2].index("*") for line in plot.plain.split("\n")[:-2]]
     assert first != sorted(first)
 
 
 def test_a_level_is_drawn_behind_the_line():
-    plot = curve([Series([(0, 2.0), (1, 2.0)])], 30, 6, x_range=(0, 2), y_range=(1, 3), levels=[(2.0, ""), (3.0, "")])
+    plot = curve(
+        [CurveSeries([(0, 2.0), (1, 2.0)])], 30, 6, x_range=(0, 2), y_range=(1, 3), levels=[(2.0, ""), (3.0, "")]
+    )
     top, middle = plot.plain.split("\n")[0], next(line for line in plot.plain.split("\n") if "▀" in line or "▄" in line)
     assert top.count("─") == 25 and 8 <= middle.count("─") <= 14
 
 
 @pytest.mark.parametrize("points", [[], [(0, float("nan"))], [(3, 2.0)], [(0, 2.0), (1, 2.0)]])
 def test_a_plot_of_little_is_still_a_plot(points):
-    assert len(curve([Series(points)], 30, 6, x_range=(0, 0)).plain.split("\n")) == 6
+    assert len(curve([CurveSeries(points)], 30, 6, x_range=(0, 0)).plain.split("\n")) == 6
 
 
 def test_shades_grow_lighter_and_their_ink_can_be_read():
@@ -119,7 +123,7 @@ def test_shaded_text_keeps_its_letters_and_shows_probabilities():
 def test_without_a_terminal_no_escape_is_written():
     out = io.StringIO()
     console = Console(file=out, force_terminal=False, width=60)
-    console.print(shaded([("a", 0.5)]), curve([Series([(0, 1), (1, 0)], "red")], 30, 6, x_range=(0, 1)))
+    console.print(shaded([("a", 0.5)]), curve([CurveSeries([(0, 1), (1, 0)], "red")], 30, 6, x_range=(0, 1)))
     assert "\x1b" not in out.getvalue()
     coloured = io.StringIO()
     Console(file=coloured, force_terminal=True, color_system="truecolor").print(shaded([("a", 0.5)]))

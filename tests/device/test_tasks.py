@@ -16,8 +16,8 @@ import torch
 from tests.cli import made
 from tests.cli.test_every_kind import KINDS
 from tests.cli.trying import done, standing_in
-from tests.data.test_series import columns
-from tests.data.test_sound import classes
+from tests.data.audio.test_sound import classes
+from tests.data.datasets.test_series import columns
 from tests.training.test_detection import annotated
 
 pytestmark = [pytest.mark.device, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]

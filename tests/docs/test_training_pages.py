@@ -35,6 +35,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name).write_text("\n".join([head, *part]) + "\n")
     (folder / "new.csv").write_text("text\na great film\na dull story\n")
     (folder / "new.txt").write_text("one two\n")
+    (folder / "classes.txt").write_text("down\nacross\n")
     days = [[row.rpartition(",")[0], f"p{at % 40}", f"2024-01-{1 + at % 28:02}", ("train", "valid", "test")[at % 3],
              row.rpartition(",")[2]] for at, row in enumerate(rows)]  # fmt: skip
     made.table(folder / "visits.csv", ["text", "person", "day", "part", "label"], days)
@@ -59,15 +60,15 @@ def test_every_command_of_the_page_runs(home: Path) -> None:
                 words += ["--progress", "none"]
             said = run(*words)
             assert said.code == 0, (line, said.err.splitlines()[-4:])
-        for name in ("out.csv", "tags.conll", "new.de"):
+        for name in ("out.csv", "tags.conll", "new.de", "images.png"):
             assert (home / name).stat().st_size > 0
 
 
 def made_small(words: list[str]) -> list[str]:
-    """A translator has two stacks; one that starts from a run keeps its size."""
+    """A translator has two stacks, a generator of images none; one that starts from a run keeps its size."""
     if words[1].endswith((".en", "pairs.tsv")):
         return ["--steps", "4", "--set", "objective.num_beams=1"]
-    return SMALL[:2] if "--from" in words or "--valid" in words else SMALL
+    return SMALL[:2] if {"--from", "--valid", "adversarial"} & set(words) else SMALL
 
 
 def test_what_the_page_shows_is_printed(home: Path) -> None:

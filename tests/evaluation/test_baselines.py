@@ -12,7 +12,7 @@ import pytest
 from anyformer.evaluation import learners
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.average_precision import Objects
-from anyformer.evaluation.baseline_rows import Rows, sampled
+from anyformer.evaluation.baseline_rows import RawRows, sampled
 from anyformer.evaluation.features import codes, pixels
 from anyformer.evaluation.translation_table import ROUNDS, word_table
 from anyformer.tasks import language
@@ -21,36 +21,36 @@ from tests.tasks_by_name import baselines, strong, trivial, trivial_name
 ROWS, TRAIN = 400, 300
 
 
-def halves(rows: Rows) -> tuple[Rows, Rows]:
+def halves(rows: RawRows) -> tuple[RawRows, RawRows]:
     return rows.take(np.arange(TRAIN)), rows.take(np.arange(TRAIN, ROWS))
 
 
-def texts(seed: int = 0) -> tuple[Rows, np.ndarray]:
+def texts(seed: int = 0) -> tuple[RawRows, np.ndarray]:
     draw = np.random.default_rng(seed)
     truth = draw.integers(0, 3, ROWS)
     shared, own = ["the", "a", "of", "it"], [["good", "fine"], ["bad", "poor"], ["so", "medium"]]
     made = [" ".join([*draw.choice(shared, 6), *draw.choice(own[c], 1), *draw.choice(shared, 2)]) for c in truth]
-    return Rows(texts=made), truth
+    return RawRows(texts=made), truth
 
 
-def table(seed: int = 0) -> tuple[Rows, np.ndarray]:
+def table(seed: int = 0) -> tuple[RawRows, np.ndarray]:
     draw = np.random.default_rng(seed)
     numbers = draw.normal(size=(ROWS, 3))
     numbers[draw.random((ROWS, 3)) < 0.1] = np.nan
     categories = draw.choice(np.array(["red", "green", "", None], object), (ROWS, 2))
     truth = np.nan_to_num(numbers[:, 0]) ** 2 + 2 * (categories[:, 0] == "red") + 0.1 * draw.normal(size=ROWS)
-    return Rows(numbers=numbers, categories=categories), truth
+    return RawRows(numbers=numbers, categories=categories), truth
 
 
-def images(seed: int = 0) -> tuple[Rows, np.ndarray]:
+def images(seed: int = 0) -> tuple[RawRows, np.ndarray]:
     draw = np.random.default_rng(seed)
     truth = draw.integers(0, 2, ROWS)
     made = draw.integers(0, 120, (ROWS, 20, 20, 3))
     made[truth == 1, :10] += 60
-    return Rows(images=made.astype(np.uint8)), truth
+    return RawRows(images=made.astype(np.uint8)), truth
 
 
-def judged(task: str, rows: Rows, truth: np.ndarray, multi: bool = False) -> tuple[dict, dict, str]:
+def judged(task: str, rows: RawRows, truth: np.ndarray, multi: bool = False) -> tuple[dict, dict, str]:
     train, test = halves(rows)
     answers = Answers(task, truth[TRAIN:], truth[TRAIN:], multi=multi)
     found = strong(task, train, truth[:TRAIN], test, truth[TRAIN:], multi=multi)
@@ -121,7 +121,7 @@ def test_tags():
     words = [list(draw.choice(["dog", "runs", "Rome", "Ana", "in"], 6)) for _ in range(ROWS)]
     truth = [["B-L" if w == "Rome" and i and s[i - 1] == "in" else "B-P" if w in ("Rome", "Ana") else "O"
               for i, w in enumerate(s)] for s in words]  # fmt: skip
-    rows = Rows(words=words)
+    rows = RawRows(words=words)
     train, test = halves(rows)
     answers = Answers("tag", truth[TRAIN:], truth[TRAIN:], labels=["O", "B-P", "B-L"])
     by_word = trivial(truth[:TRAIN], answers, train, test)
@@ -138,7 +138,10 @@ def test_language_models_against_frequencies_and_a_compressor():
     line = "".join(draw.choice(list("abcdefgh"), 400))
     text = line * 40  # repeats: a compressor sees that, frequencies do not
     tokens = np.array([ord(c) - 97 for c in text])
-    train, test = Rows(texts=[text[:12000]], tokens=tokens[:12000]), Rows(texts=[text[12000:]], tokens=tokens[12000:])
+    train, test = (
+        RawRows(texts=[text[:12000]], tokens=tokens[:12000]),
+        RawRows(texts=[text[12000:]], tokens=tokens[12000:]),
+    )
     answers = Answers("lm", nats=1.0, tokens=3999, bytes=4000)
     plain = trivial(None, answers, train, test)
     assert plain["loss"] == pytest.approx(math.log(8), abs=0.05)
@@ -146,12 +149,12 @@ def test_language_models_against_frequencies_and_a_compressor():
     found = strong("lm", train, None, test, None, judged=answers)
     assert found.metrics["bits_per_byte"] < 0.5 and list(found.metrics) == list(plain)
     assert strong("lm", train, None, test, None).metrics.keys() == {"bits_per_byte"}
-    assert strong("lm", Rows(), None, Rows(), None).metrics == {}
+    assert strong("lm", RawRows(), None, RawRows(), None).metrics == {}
 
 
 def test_long_text_is_cut_and_said(monkeypatch):
     monkeypatch.setattr(language, "MOST_TEXT", 2**20)
-    train, test = Rows(texts=["ab" * 2**20]), Rows(texts=["ab" * 100])
+    train, test = RawRows(texts=["ab" * 2**20]), RawRows(texts=["ab" * 100])
     assert "the last 1 MiB" in strong("lm", train, None, test, None).name
 
 
@@ -163,11 +166,13 @@ GERMAN = ["ein Hund rennt", "der Hund schläft", "ein Kater rennt", "der Kater s
 def test_translation_copies_the_source_or_goes_word_by_word():
     sources, truth = ["the man sleeps, Rex.", "a dog sleeps"], ["der Mann schläft, Rex.", "ein Hund schläft"]
     answers = Answers("translate", truth, ["x", "y"])
-    found = baselines(answers, GERMAN, Rows(sources=ENGLISH), Rows(sources=sources))
+    found = baselines(answers, GERMAN, RawRows(sources=ENGLISH), RawRows(sources=sources))
     assert found["trivial"]["name"] == "copying the source" and found["trivial"]["metrics"]["exact_match"] == 0.0
     assert found["strong"]["name"] == "IBM Model 1, word by word"
     assert found["strong"]["metrics"]["exact_match"] == 1.0
-    shuffled = baselines(answers, GERMAN[::-1], Rows(sources=ENGLISH), Rows(sources=sources))  # control: wrong pairs
+    shuffled = baselines(
+        answers, GERMAN[::-1], RawRows(sources=ENGLISH), RawRows(sources=sources)
+    )  # control: wrong pairs
     assert shuffled["strong"]["metrics"]["exact_match"] == 0.0
 
 
@@ -195,14 +200,14 @@ def test_detection_has_one_usual_object_and_says_that_no_simple_learner_finds_bo
     truth = [image(1), image(1, 0), image(1)]
     answers = Answers("detect", truth, truth, labels=["cat", "dog"])
     sizes = np.full((3, 2), 8)
-    found = baselines(answers, truth, Rows(sizes=sizes), Rows(sizes=sizes))
+    found = baselines(answers, truth, RawRows(sizes=sizes), RawRows(sizes=sizes))
     assert found["trivial"]["name"] == "one 'dog' at its mean place in every image"
     assert found["trivial"]["metrics"]["ap50"] == pytest.approx(0.5)  # every dog, no cat
     assert found["strong"] == {"name": "no simple learner finds boxes", "metrics": {}, "seconds": 0.0}
     large = baselines(Answers("detect", [Objects(one.boxes * 10, one.classes) for one in truth], truth), truth,
-                      Rows(sizes=sizes), Rows(sizes=sizes * 10))  # fmt: skip
+                      RawRows(sizes=sizes), RawRows(sizes=sizes * 10))  # fmt: skip
     assert large["trivial"]["metrics"]["ap50"] == pytest.approx(0.5)  # places are shares of the image
-    nothing = baselines(answers, [], Rows(sizes=sizes[:0]), Rows(sizes=sizes))
+    nothing = baselines(answers, [], RawRows(sizes=sizes[:0]), RawRows(sizes=sizes))
     assert nothing["trivial"]["metrics"] == {}
 
 
@@ -225,14 +230,19 @@ def test_large_data_is_sampled_and_said():
 @pytest.mark.parametrize("task", ["classify", "regress"])
 def test_poor_data_gives_a_number_or_a_reason_never_a_crash(task):
     truth = np.zeros(6, int if task == "classify" else float)
-    cases = [Rows(texts=[""] * 6), Rows(numbers=np.full((6, 1), np.nan)), Rows(categories=np.full((6, 1), None)),
-             Rows(numbers=np.zeros((6, 0))), Rows(images=np.zeros((6, 3, 3)))]  # fmt: skip
+    cases = [
+        RawRows(texts=[""] * 6),
+        RawRows(numbers=np.full((6, 1), np.nan)),
+        RawRows(categories=np.full((6, 1), None)),
+        RawRows(numbers=np.zeros((6, 0))),
+        RawRows(images=np.zeros((6, 3, 3))),
+    ]
     for rows in cases:
         assert strong(task, rows, truth, rows, truth).metrics
     rare = np.array([0, 1, 2, 2, 2, 2]) if task == "classify" else np.arange(6.0)
     for rows in cases:
         assert strong(task, rows, rare, rows, rare).metrics
-    assert not strong(task, Rows(), truth[:0], Rows(), truth[:0]).metrics
+    assert not strong(task, RawRows(), truth[:0], RawRows(), truth[:0]).metrics
 
 
 def test_without_scikit_learn_a_sentence_says_what_to_install(monkeypatch):

@@ -8,24 +8,24 @@ from sklearn.linear_model import Ridge
 
 from anyformer.evaluation import forecasts
 from anyformer.evaluation.answers import Answers
-from anyformer.evaluation.baseline_rows import Rows, Series
+from anyformer.evaluation.baseline_rows import RawRows, RawSeries
 from tests.tasks_by_name import baselines
 
 LENGTH, HORIZON, SPLIT = 60, 12, 600
 
 
-def sides(values: np.ndarray) -> tuple[Series, Series]:
+def sides(values: np.ndarray) -> tuple[RawSeries, RawSeries]:
     """The windows of the first steps, and those of the rest."""
     end = len(values) - HORIZON + 1
-    return (Series(values, np.arange(LENGTH, SPLIT - HORIZON + 1), LENGTH, HORIZON),
-            Series(values, np.arange(SPLIT, end), LENGTH, HORIZON))  # fmt: skip
+    return (RawSeries(values, np.arange(LENGTH, SPLIT - HORIZON + 1), LENGTH, HORIZON),
+            RawSeries(values, np.arange(SPLIT, end), LENGTH, HORIZON))  # fmt: skip
 
 
 def judged(values: np.ndarray) -> dict[str, dict[str, object]]:
     train, test = sides(values)
     truth = test.futures(np.arange(len(test))).reshape(-1, values.shape[1])
     truth = truth if values.shape[1] > 1 else truth[:, 0]
-    return baselines(Answers("forecast", truth, truth), None, Rows(series=train), Rows(series=test))
+    return baselines(Answers("forecast", truth, truth), None, RawRows(series=train), RawRows(series=test))
 
 
 def day(steps: int = 900) -> np.ndarray:
@@ -79,7 +79,7 @@ def test_holes_in_a_series_leave_numbers() -> None:
 
 
 def test_windows_and_futures_meet_where_the_future_begins() -> None:
-    series = Series(np.arange(10.0)[:, None], np.array([2, 6]), 3, 2)
+    series = RawSeries(np.arange(10.0)[:, None], np.array([2, 6]), 3, 2)
     windows, futures = series.windows(np.arange(2)), series.futures(np.arange(2))
     assert (
         np.isnan(windows[0, 0, 0]) and windows[0, 1:, 0].tolist() == [0, 1] and windows[1, :, 0].tolist() == [3, 4, 5]
@@ -90,10 +90,10 @@ def test_windows_and_futures_meet_where_the_future_begins() -> None:
 @pytest.mark.parametrize("rows", [0, 1])
 def test_too_few_windows_give_a_reason_and_no_crash(rows: int) -> None:
     values = day()
-    train = Series(values, np.arange(LENGTH, LENGTH + rows), LENGTH, HORIZON)
-    test = Series(values, np.arange(SPLIT, SPLIT + 3), LENGTH, HORIZON)
+    train = RawSeries(values, np.arange(LENGTH, LENGTH + rows), LENGTH, HORIZON)
+    test = RawSeries(values, np.arange(SPLIT, SPLIT + 3), LENGTH, HORIZON)
     truth = test.futures(np.arange(3)).reshape(-1, 2)
-    found = baselines(Answers("forecast", truth, truth), None, Rows(series=train), Rows(series=test))
+    found = baselines(Answers("forecast", truth, truth), None, RawRows(series=train), RawRows(series=test))
     if rows:
         assert all(part["metrics"] for part in found.values())
     else:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from anyformer.checkpoints.folder import open_folder
 from anyformer.core.model import ModelModule, Output
@@ -76,7 +76,3 @@ def with_layers(model: ModelModule, given: tuple[Any, ...], options: dict[str, A
 def first_is_real(case: Case) -> bool:
     """They pool the first place even where it holds padding; here it is the first real token."""
     return case.real is None or bool(case.real[:, 0].all())
-
-
-def parameters(model: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())

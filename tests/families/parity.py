@@ -168,12 +168,12 @@ def distance(ours: Tensor, theirs: Tensor, real: Tensor | None) -> float:
 def check_config(family: str, kind: type) -> None:
     """Every field of their config class is read, must have one value, or is irrelevant for a reason; defaults agree."""
     from anyformer.families import FAMILIES
-    from anyformer.families.config import Config
+    from anyformer.families.config import FamilyConfig
 
     default = kind()
     data = {name: value for name, value in default.to_dict().items() if value is not None or name in vars(default)}
     for head in dict.fromkeys(FAMILIES[family].heads.values()):
-        whole, bare = Config(data), Config({})
+        whole, bare = FamilyConfig(data), FamilyConfig({})
         spec = FAMILIES[family].settings(whole, head)
         assert whole.unread() == [], f"{family} {head}: nobody reads {whole.unread()}"
         assert FAMILIES[family].settings(bare, head) == spec, "a default differs from transformers'"

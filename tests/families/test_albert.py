@@ -8,85 +8,17 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from transformers import (
-    AlbertConfig,
     AlbertForMaskedLM,
     AlbertForPreTraining,
-    AlbertForQuestionAnswering,
-    AlbertForSequenceClassification,
-    AlbertForTokenClassification,
     AlbertModel,
 )
 
-from anyformer import MLP, Attention, Block, Stack, UserError, attention_maps, preset
+from anyformer import MLP, Attention, Block, Stack, UserError, attention_maps
 from anyformer.checkpoints.folder import open_folder
-from tests.families.encoders import check_layers, encoder_case, parameters
-from tests.families.parity import Case, check_config, check_logits, check_maps, check_round_trip, make, save
+from tests.families.cases.albert import case
+from tests.families.parity import Case, make, save
 
-SMALL = {
-    "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 37, "vocab_size": 50,
-    "max_position_embeddings": 32, "embedding_size": 10,
-}  # fmt: skip
 WEIGHTS = Path(__file__).parents[3] / "shared" / "data" / "weights"
-
-
-def case(name: str, kind: type, pad: str = "left", length: int = 11, segments: bool = True, **settings: Any) -> Case:
-    return encoder_case(name, kind, AlbertConfig(**{**SMALL, **settings}), pad=pad, length=length, segments=segments)
-
-
-CASES = [
-    case("bare, five layers, two groups", AlbertModel, "right", num_hidden_layers=5, num_hidden_groups=2),
-    case("masked, three groups", AlbertForMaskedLM, num_hidden_layers=7, num_hidden_groups=3),
-    case("bare, a group a layer, no narrowing", AlbertModel, num_hidden_groups=3, embedding_size=24),
-    case("bare, full length, relu, one kind", AlbertModel, "none", 32, False, hidden_act="relu", type_vocab_size=1),
-    case("masked, untied, silu, eps", AlbertForMaskedLM, "right", tie_word_embeddings=False, hidden_act="silu",
-         layer_norm_eps=1e-3),
-    case("masked, gelu, wider embedding", AlbertForMaskedLM, hidden_act="gelu", embedding_size=30,
-         intermediate_size=96),
-    case("classify", AlbertForSequenceClassification, "right", num_labels=5, classifier_dropout_prob=0.3),
-    case("tag", AlbertForTokenClassification, num_labels=4, num_hidden_groups=3),
-    case("span", AlbertForQuestionAnswering, "right", 17),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_answers_equal_transformers(case: Case, tmp_path: Path) -> None:
-    check_logits(case, tmp_path)
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_folder_goes_there_and_back(case: Case, tmp_path: Path) -> None:
-    check_round_trip(case, tmp_path)
-
-
-@pytest.mark.parametrize("case", CASES[:4], ids=str)
-def test_every_layer_and_the_pooler_equal_theirs(case: Case, tmp_path: Path) -> None:
-    check_layers(case, tmp_path)
-
-
-@pytest.mark.parametrize("case", CASES[:2], ids=str)
-def test_every_map_equals_their_eager_map(case: Case, tmp_path: Path) -> None:
-    check_maps(case, tmp_path)
-
-
-def test_every_option_of_the_config_is_read() -> None:
-    check_config("albert", AlbertConfig)
-
-
-SIZES = {  # width, layers, heads
-    "albert-base": (768, 12, 12),
-    "albert-large": (1024, 24, 16),
-    "albert-xlarge": (2048, 24, 16),
-    "albert-xxlarge": (4096, 12, 64),
-}
-
-
-@pytest.mark.parametrize("name", SIZES)
-def test_presets_have_as_many_parameters(name: str) -> None:
-    width, depth, heads = SIZES[name]
-    sizes = {"hidden_size": width, "num_hidden_layers": depth, "num_attention_heads": heads}
-    with torch.device("meta"):
-        theirs = AlbertModel(AlbertConfig(**sizes, intermediate_size=4 * width))
-    assert parameters(preset(name).build(device="meta")) == parameters(theirs)
 
 
 def test_each_group_has_the_blocks_of_its_own_layers() -> None:

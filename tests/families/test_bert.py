@@ -8,82 +8,17 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
-    BertConfig,
     BertForMaskedLM,
     BertForPreTraining,
     BertForQuestionAnswering,
     BertForSequenceClassification,
-    BertForTokenClassification,
-    BertLMHeadModel,
     BertModel,
 )
 
-from anyformer import UserError, preset
+from anyformer import UserError
 from anyformer.checkpoints.folder import open_folder, save_foreign
-from tests.families.encoders import check_layers, encoder_case, parameters
-from tests.families.parity import Case, check_config, check_logits, check_maps, check_round_trip, make, quietly, save
-
-SMALL = {
-    "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 37, "vocab_size": 50,
-    "max_position_embeddings": 32,
-}  # fmt: skip
-
-
-def case(name: str, kind: type, pad: str = "left", length: int = 11, segments: bool = True, **settings: Any) -> Case:
-    return encoder_case(name, kind, BertConfig(**{**SMALL, **settings}), pad=pad, length=length, segments=segments)
-
-
-CASES = [
-    case("bare", BertModel, num_hidden_layers=5),
-    case("bare, right, relu, one kind", BertModel, "right", hidden_act="relu", type_vocab_size=1),
-    case("bare, full length, five kinds, silu", BertModel, "none", 32, hidden_act="silu", type_vocab_size=5),
-    case("bare, one token, no kinds given", BertModel, "none", 1, False, num_hidden_layers=1),
-    case("bare, causal", BertModel, is_decoder=True),
-    case("masked", BertForMaskedLM),
-    case("masked, right, gelu_new, eps", BertForMaskedLM, "right", hidden_act="gelu_new", layer_norm_eps=1e-3),
-    case("masked, another name for gelu", BertForMaskedLM, hidden_act="gelu_pytorch_tanh"),
-    case("masked, untied, wide feed", BertForMaskedLM, tie_word_embeddings=False, intermediate_size=96),
-    case("lm, causal", BertLMHeadModel, is_decoder=True),
-    case("lm, causal, untied", BertLMHeadModel, "right", is_decoder=True, tie_word_embeddings=False),
-    case("classify", BertForSequenceClassification, "right", num_labels=5, classifier_dropout=0.3),
-    case("classify, one label", BertForSequenceClassification, "none", num_labels=1),
-    case("tag", BertForTokenClassification, num_labels=4),
-    case("span", BertForQuestionAnswering, "right", 17),
-]
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_answers_equal_transformers(case: Case, tmp_path: Path) -> None:
-    check_logits(case, tmp_path)
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_folder_goes_there_and_back(case: Case, tmp_path: Path) -> None:
-    check_round_trip(case, tmp_path)
-
-
-@pytest.mark.parametrize("case", [CASES[0], CASES[1], CASES[2], CASES[6], CASES[9]], ids=str)
-def test_every_layer_and_the_pooler_equal_theirs(case: Case, tmp_path: Path) -> None:
-    check_layers(case, tmp_path)
-
-
-@pytest.mark.parametrize("case", [CASES[5], CASES[9], CASES[11]], ids=str)
-def test_every_map_equals_their_eager_map(case: Case, tmp_path: Path) -> None:
-    check_maps(case, tmp_path)
-
-
-def test_every_option_of_the_config_is_read() -> None:
-    check_config("bert", BertConfig)
-
-
-LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
-
-
-@pytest.mark.parametrize("name, config", [("bert-base", {}), ("bert-large", LARGE)])
-def test_presets_have_as_many_parameters(name: str, config: dict[str, Any]) -> None:
-    with torch.device("meta"):
-        theirs = BertModel(BertConfig(**config))
-    assert parameters(preset(name).build(device="meta")) == parameters(theirs)
+from tests.families.cases.bert import CASES, case
+from tests.families.parity import Case, check_round_trip, make, quietly, save
 
 
 def test_left_padding_pools_the_first_real_token(tmp_path: Path) -> None:

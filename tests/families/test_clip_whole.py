@@ -14,9 +14,9 @@ from anyformer import Towers, preset
 from anyformer.checkpoints import tensors
 from anyformer.checkpoints.folder import open_folder, save_foreign, save_own
 from anyformer.families import FAMILIES
-from anyformer.families.config import Config
+from anyformer.families.config import FamilyConfig
+from tests.families.cases.clip import IMAGE, TEXT, ids
 from tests.families.parity import quietly, save
-from tests.families.test_clip import IMAGE, TEXT, ids
 
 TOKENS, MASK = ids(7, "right", 1)
 PIXELS = torch.randn(2, 3, 12, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
@@ -92,9 +92,9 @@ def test_one_made_here_opens_there(tmp_path: Path) -> None:
 
 @pytest.mark.quick
 def test_every_option_of_the_config_is_read() -> None:
-    data = Config(CLIPConfig().to_dict())
+    data = FamilyConfig(CLIPConfig().to_dict())
     spec = FAMILIES["clip"].settings(data, "whole")
-    assert data.unread() == [] and spec == FAMILIES["clip"].settings(Config({}), "whole")
+    assert data.unread() == [] and spec == FAMILIES["clip"].settings(FamilyConfig({}), "whole")
     meta = spec.build(device="meta")
     assert sum(p.numel() for p in meta.parameters()) == 151_277_313
     with torch.device("meta"):

@@ -8,8 +8,8 @@ from transformers import ElectraForPreTraining
 
 from anyformer import Replaced
 from anyformer.checkpoints.folder import open_folder, save_foreign
+from tests.families.cases.electra import CASES
 from tests.families.parity import check_round_trip, make, quietly, save
-from tests.families.test_electra import CASES
 
 DISCRIMINATORS = [case for case in CASES if case.kind is ElectraForPreTraining]
 

@@ -6,105 +6,20 @@ from typing import Any
 import pytest
 import torch
 from transformers import (
-    T5Config,
-    T5EncoderModel,
     T5ForConditionalGeneration,
-    T5ForQuestionAnswering,
-    T5ForSequenceClassification,
-    T5ForTokenClassification,
-    T5Model,
 )
 
-from anyformer import UserError, preset
-from anyformer.checkpoints.folder import as_family, open_folder, save_foreign
+from anyformer import UserError
+from anyformer.checkpoints.folder import open_folder, save_foreign
 from anyformer.families import FAMILIES
-from anyformer.families.config import Config
+from anyformer.families.config import FamilyConfig
 from anyformer.heads import LM
+from tests.families.cases.t5 import CASES
 from tests.families.parity import (
-    Case,
     both,
-    check_config,
-    check_logits,
-    check_maps,
-    check_round_trip,
     make,
     save,
-    text_case,
 )
-from tests.families.passes import check_hidden, check_pair_maps, check_pair_steps, count, pair_case
-
-SMALL = {
-    "d_model": 24, "d_kv": 5, "d_ff": 37, "num_layers": 3, "num_decoder_layers": 2, "num_heads": 4, "vocab_size": 50,
-    "decoder_start_token_id": 0, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 12,
-}  # fmt: skip
-NEWER = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
-
-
-def case(name: str, kind: type, settings: dict[str, Any] | None = None, **options: Any) -> Case:
-    # Their norm takes the variance in float32, hence the bound in float64.
-    return pair_case(name, kind, T5Config(**{**SMALL, **(settings or {})}), float64=1e-6, **options)
-
-
-def alone(name: str, kind: type, pad: str = "left", **settings: Any) -> Case:
-    return text_case(name, kind, T5Config(**{**SMALL, **settings}), pad=pad, float64=1e-6)
-
-
-CASES = [
-    case("bare", T5Model),
-    case("bare, source left, target padded", T5Model, pad="left", target_pad=True),
-    case("lm", T5ForConditionalGeneration),
-    case("lm, source left, long", T5ForConditionalGeneration, pad="left", source=40, target=31),
-    case("lm, newer", T5ForConditionalGeneration, NEWER, pad="left"),
-    case("lm, gated silu, more decoder", T5ForConditionalGeneration,
-         {"feed_forward_proj": "gated-silu", "num_decoder_layers": 5, "num_layers": 1, "layer_norm_epsilon": 1e-3}),
-    case("lm, exact gelu, heads of the width, feed of four", T5ForConditionalGeneration,
-         {"feed_forward_proj": "gelu", "d_kv": 6, "d_ff": 96, "num_decoder_layers": None}),
-    case("lm, odd buckets", T5ForConditionalGeneration, {"relative_attention_num_buckets": 11}, source=30, target=20),
-    case("classify", T5ForSequenceClassification, {"num_labels": 5}, shifted=True),
-    case("span", T5ForQuestionAnswering, shifted=True),
-    alone("encoder", T5EncoderModel),
-    alone("encoder, newer, right", T5EncoderModel, pad="right", **NEWER),
-    alone("tag", T5ForTokenClassification, num_labels=4),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_answers_equal_transformers(case: Case, tmp_path: Path) -> None:
-    check_logits(case, tmp_path)
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_folder_goes_there_and_back(case: Case, tmp_path: Path) -> None:
-    check_round_trip(case, tmp_path)
-
-
-def test_every_map_equals_their_eager_map(tmp_path: Path) -> None:
-    check_pair_maps(case("maps", T5ForConditionalGeneration, pad="left", target_pad=True), tmp_path / "pair")
-    check_maps(alone("encoder", T5EncoderModel), tmp_path / "alone")
-
-
-@pytest.mark.parametrize("case", [CASES[1], CASES[4], CASES[10]], ids=str)
-def test_hidden_states_of_every_layer_agree(case: Case, tmp_path: Path) -> None:
-    check_hidden(case, tmp_path)
-
-
-@pytest.mark.parametrize("case", [CASES[0], CASES[3], CASES[4]], ids=str)
-def test_step_by_step_is_the_whole_pass(case: Case, tmp_path: Path) -> None:
-    check_pair_steps(case, tmp_path)
-
-
-def test_every_option_of_the_config_is_read() -> None:
-    check_config("t5", T5Config)
-
-
-@pytest.mark.parametrize(("name", "settings"), [
-    ("t5-small", {}), ("t5-base", {"d_model": 768, "d_ff": 3072, "num_layers": 12, "num_heads": 12}),
-])  # fmt: skip
-def test_presets_have_the_published_size_and_name(name: str, settings: dict[str, Any]) -> None:
-    with torch.device("meta"):
-        theirs = T5ForConditionalGeneration(T5Config(**settings))
-    assert count(preset(name).build(device="meta")) == count(theirs)
-    assert as_family(preset(name), {})[0].model_type == "t5"
 
 
 def apart(folder: Path) -> Any:
@@ -148,4 +63,4 @@ def test_a_folder_opens_with_less_than_its_head(tmp_path: Path) -> None:
 )
 def test_what_is_not_implemented_is_refused_by_name(data: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="feed_forward_proj"):
-        FAMILIES["t5"].settings(Config(data), "lm")
+        FAMILIES["t5"].settings(FamilyConfig(data), "lm")

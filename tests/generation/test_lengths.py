@@ -9,7 +9,7 @@ import torch
 
 from anyformer import Alibi, DynamicScaling, Learned, Rope, UserError
 from anyformer.generation import Generation, generate, stream
-from anyformer.generation.decode import begin, prepare
+from anyformer.generation.decode import prefill, prepare_inputs
 from tests.generation.nets import POSITIONS, PROMPTS, build, decoder, ids, padded, pair, rows
 
 WINDOW = 16
@@ -21,7 +21,7 @@ def test_ten_times_the_window_runs_with_flat_memory(name: str) -> None:
     tokens, mask = padded([ids(1, 40), ids(1, 25, seed=1)], "right")
     settings = Generation(max_new_tokens=10 * WINDOW)
     decoding = stream(net, tokens, mask, settings=settings)
-    state = decoding.running.state
+    state = decoding.store.batch
     held, buffers, records = [], [], []
     for _ in decoding:
         held.append(state.bytes)
@@ -32,7 +32,7 @@ def test_ten_times_the_window_runs_with_flat_memory(name: str) -> None:
     assert len(set(buffers[2 * WINDOW :])) == 1
     assert max(records) <= records[0] + 3 * 70
     wide = stream(build(decoder(*POSITIONS[name])), tokens, mask, settings=Generation(max_new_tokens=20))
-    sizes = [wide.running.state.bytes for _ in wide]
+    sizes = [wide.store.batch.bytes for _ in wide]
     assert len(set(sizes)) == 20  # control: without a window every token takes room
 
 
@@ -87,11 +87,11 @@ def test_learned_positions_stop_before_the_start_and_say_why() -> None:
 def test_dynamic_scaling_stops_before_the_start() -> None:
     net = build(decoder(None, Rope(scaling=DynamicScaling(factor=2.0, original=10))))
     assert generate(net, ids(1, 5), settings=Generation(max_new_tokens=5)).ids.shape == (1, 10)
-    with pytest.raises(UserError, match="do not fit 10 tokens, after which Dynamic scaling"):
+    with pytest.raises(UserError, match="do not fit 10 tokens, after which DynamicScaling"):
         generate(net, ids(1, 5), settings=Generation(max_new_tokens=6))
     narrow = build(decoder(None, Rope(scaling=DynamicScaling(factor=2.0, original=80)), window=4))
     state = narrow.state(1)
-    with pytest.raises(UserError, match="Dynamic scaling cannot go past 80 tokens"), torch.no_grad():
+    with pytest.raises(UserError, match="DynamicScaling cannot go past 80 tokens"), torch.no_grad():
         for t in range(90):  # also where a rolling state has forgotten how much there was
             narrow(ids(1, 1, seed=t), state=state)
 
@@ -101,9 +101,9 @@ def test_a_static_cache_is_as_large_as_the_text() -> None:
     net = build(decoder(None, Rope()))
     fixed = Generation(max_new_tokens=6, cache_implementation="static")
     with torch.no_grad():
-        begun = begin(net, prepare(net, ids(2, 5), None, fixed, None), fixed)
-    assert begun.running.state.limit == 11
-    assert begun.running.state.layers[0].mixer.keys.shape[2] == 11  # type: ignore[union-attr]
+        store, _ = prefill(net, prepare_inputs(net, ids(2, 5), None, fixed, None), fixed)
+    assert store.batch.limit == 11  # type: ignore[attr-defined]
+    assert store.batch.layers[0].mixer.keys.shape[2] == 11  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("beams", [1, 3])

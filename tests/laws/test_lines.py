@@ -7,7 +7,7 @@ import torch
 
 from anyformer import UserError
 from anyformer.core.context import lay_out
-from anyformer.core.document_rows import Lines
+from anyformer.core.document_rows import DocumentLines
 from anyformer.core.history import InputHistory, RecurrentState
 from tests.laws.nets import gap, numbers
 
@@ -17,7 +17,7 @@ X = numbers(2, 6, 3)
 
 
 def test_without_padding_and_documents_nothing_moves() -> None:
-    assert Lines.of(lay_out(2, 6, CPU)) is None
+    assert DocumentLines.of(lay_out(2, 6, CPU)) is None
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_without_padding_and_documents_nothing_moves() -> None:
 )
 def test_padding_goes_behind_and_comes_back_as_zero(mask: list[list[int]]) -> None:
     real = torch.tensor(mask).bool()
-    lines = Lines.of(lay_out(2, 6, CPU, mask=real))
+    lines = DocumentLines.of(lay_out(2, 6, CPU, mask=real))
     assert lines is not None
     apart = lines.apart(X)
     for row in range(2):
@@ -41,7 +41,7 @@ def test_padding_goes_behind_and_comes_back_as_zero(mask: list[list[int]]) -> No
 
 def test_each_document_is_a_line() -> None:
     documents = torch.tensor([[7, 7, 3, 3, 3, 7], [1, 1, 1, 1, 1, 1]])  # an id used again is another document
-    lines = Lines.of(lay_out(2, 6, CPU, documents=documents))
+    lines = DocumentLines.of(lay_out(2, 6, CPU, documents=documents))
     assert lines is not None
     apart = lines.apart(X)
     assert lines.lengths.tolist() == [2, 3, 1, 6, 0, 0]
@@ -57,7 +57,7 @@ def test_a_document_begins_from_memory_only_where_it_goes_on() -> None:
     state = State([], batch=2)
     lay_out(2, 3, CPU, documents=torch.tensor([[0, 0, 1], [0, 0, 0]]), state=state)
     context = lay_out(2, 2, CPU, documents=torch.tensor([[1, 2], [5, 5]]), state=state)
-    lines = Lines.of(context)
+    lines = DocumentLines.of(context)
     assert lines is not None
     start = lines.begin(torch.tensor([[1.0], [2.0]]), context)
     assert start.flatten().tolist() == [1.0, 0.0, 0.0, 0.0]  # the second row's document is new
@@ -65,7 +65,7 @@ def test_a_document_begins_from_memory_only_where_it_goes_on() -> None:
 
 def test_a_gradient_comes_through_both_ways() -> None:
     mask = torch.tensor([[False, True, True, True, False, True], [True] * 6])
-    lines = Lines.of(lay_out(2, 6, CPU, mask=mask))
+    lines = DocumentLines.of(lay_out(2, 6, CPU, mask=mask))
     assert lines is not None
     x = X.clone().requires_grad_()
     lines.together(lines.apart(x) * 2).sum().backward()

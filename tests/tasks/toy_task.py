@@ -25,7 +25,7 @@ from anyformer.data.sizes import Sizes
 from anyformer.data.targets import ABSENT, UNSEEN, Encoded, Target
 from anyformer.evaluation import learners
 from anyformer.evaluation.answers import Answers
-from anyformer.evaluation.baseline_rows import Rows
+from anyformer.evaluation.baseline_rows import RawRows
 from anyformer.evaluation.metrics import class_counts
 from anyformer.heads import Pooled
 from anyformer.tasks.network import pooled_style
@@ -129,13 +129,15 @@ class Rate(RowTask):
 
     # ------------------------------------------------------------ baselines
 
-    def trivial_baseline(self, truth: Any, answers: Answers, train: Rows, test: Rows) -> tuple[str, dict[str, float]]:
+    def trivial_baseline(
+        self, truth: Any, answers: Answers, train: RawRows, test: RawRows
+    ) -> tuple[str, dict[str, float]]:
         median = int(np.median(truth))
         said = np.full(len(answers.truth), median)
         return f"always answering {answers.labels[median]}", self.metrics(Answers(self.name, answers.truth, said))
 
     def strong_baseline(
-        self, truth: Any, answers: Answers, train: Rows, test: Rows, *, seed: int = 0
+        self, truth: Any, answers: Answers, train: RawRows, test: RawRows, *, seed: int = 0
     ) -> tuple[str, dict[str, float]]:
         """A regression, rounded to the nearest level."""
         learnt = learners.learn(learners.regression, train, np.asarray(truth, np.float64), test, answers, seed=seed)

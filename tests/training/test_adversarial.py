@@ -27,7 +27,7 @@ from anyformer.training.duration import Plan
 from anyformer.training.optim import AdamW
 from anyformer.training.schedule import Constant
 from anyformer.training.settings import Training
-from anyformer.training.step import Engine
+from anyformer.training.step import TrainingEngine
 from anyformer.training.train import Run, resume, train
 from tests.training.nursery import Nursery
 from tests.training.test_resume import change, expect
@@ -198,10 +198,10 @@ def test_going_on_with_other_settings_or_images_is_refused(images: Path, tmp_pat
 # ---------------------------------------------------------------- a step
 
 
-def engine_for(net: torch.nn.Module, objective: Adversarial | None = None, **settings: Any) -> Engine:
+def engine_for(net: torch.nn.Module, objective: Adversarial | None = None, **settings: Any) -> TrainingEngine:
     chosen = {"optimizer": AdamW(lr=1e-4, weight_decay=0.0, betas=(0.0, 0.9)), "schedule": Constant(warmup=0.0),
               "grad_clip": None, "precision": "fp32"} | settings  # fmt: skip
-    return Engine(net, objective or Adversarial(), Training(**chosen), Plan(100))
+    return TrainingEngine(net, objective or Adversarial(), Training(**chosen), Plan(100))
 
 
 def batch_of(images: torch.Tensor, labels: torch.Tensor) -> Batch:
@@ -269,6 +269,15 @@ def test_the_discriminator_learns_to_tell_bright_from_made() -> None:
     assert real > fake + 1
 
 
+def test_drawn_images_come_nearer_to_real_ones(images: Path, tmp_path: Path) -> None:
+    run = trained(images, tmp_path / "run", training__steps=100, training__eval_every=20, training__save_every=100,
+                  training__optimizer__lr=1e-3)  # fmt: skip
+    found = [row["eval"]["fid"] for row in run.history if "eval" in row]
+    assert len(found) == 5 and run.metrics["fid"] < 0.4 * found[0]
+    floor = run.evaluation["baselines"]["strong"]["metrics"]["fid"]
+    assert floor < 0.5 * run.metrics["fid"]  # and a hundred steps do not reach images themselves
+
+
 # ---------------------------------------------------------------- what is refused, what is read
 
 
@@ -280,6 +289,8 @@ def test_what_cannot_be_trained_is_refused(images: Path, tmp_path: Path) -> None
     for name in ("batch_size", "micro_batch_size"):
         with pytest.raises(UserError, match=f"{name} 1 is below 2"):
             trained(images, tmp_path / "a", **{f"training__{name}": 1})
+    with pytest.raises(UserError, match="the losses of Adversarial cannot be compiled"):
+        trained(images, tmp_path / "a", training__compile=True)
     with pytest.raises(UserError, match="add --set data.images.size=32"):
         trained(images, tmp_path / "a", data__images__size=64)
     with pytest.raises(UserError, match="discriminator_lr_scale 0.0 is no factor"):

@@ -29,7 +29,7 @@ from anyformer.tasks.detect import object_rows
 from anyformer.training.duration import Plan
 from anyformer.training.optim import AdamW
 from anyformer.training.settings import Training
-from anyformer.training.step import Engine
+from anyformer.training.step import TrainingEngine
 from tests.tasks_by_name import evaluation_facts, fitted, main_metric, metrics
 
 SIDE = 32
@@ -181,7 +181,7 @@ def test_two_images_are_learned_by_heart() -> None:
     )
     batch = Batch((pixels,), targets, torch.arange(2))
     training = Training(batch_size=2, micro_batch_size=2, precision="fp32", optimizer=AdamW(lr=1e-3, weight_decay=0.0))
-    engine = Engine(spec.build(seed=0), Detect(), training, Plan(1000))
+    engine = TrainingEngine(spec.build(seed=0), Detect(), training, Plan(1000))
     losses = [engine.step(step, [batch]).loss.item() for step in range(20)]
     assert losses[-1] < 0.6 * losses[0]
     parts = [Batch((pixels[k : k + 1],), targets[k : k + 1], torch.tensor([k])) for k in range(2)]

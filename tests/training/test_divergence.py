@@ -21,7 +21,7 @@ from anyformer.training.loader import Steps
 from anyformer.training.run.folder import RunFolder
 from anyformer.training.setup.new_run import create
 from anyformer.training.setup.request import Request
-from anyformer.training.step import Engine, Moment
+from anyformer.training.step import Moment, TrainingEngine
 from anyformer.training.trainer import Session
 from tests.training.nursery import Nursery
 from tests.training.tiny import CASES, COMMON, STEPS, logged_lines, write_data
@@ -118,9 +118,9 @@ def test_nothing_is_spoilt(place: Place, data: Path, tmp_path: Path, monkeypatch
         session.steps = Poisoned(steps.examples, steps.order, steps.objective, steps.micro, place.step - 1, place.part,
                                  place.value)  # fmt: skip
     hashes: list[tuple[str, str]] = []
-    whole = Engine.step
+    whole = TrainingEngine.step
 
-    def watched(engine: Engine, step: int, micros: list[Batch]) -> Moment:
+    def watched(engine: TrainingEngine, step: int, micros: list[Batch]) -> Moment:
         before = sha(engine.model)
         moment = whole(engine, step, micros)
         hashes.append((before, sha(engine.model)))
@@ -129,7 +129,7 @@ def test_nothing_is_spoilt(place: Place, data: Path, tmp_path: Path, monkeypatch
     faults.arm(place.fault)
     with monkeypatch.context() as patch:
         patch.setattr("anyformer.training.trainer.measure", lambda *words: measured())
-        patch.setattr(Engine, "step", watched)
+        patch.setattr(TrainingEngine, "step", watched)
         with pytest.raises(Diverged) as error:
             session.run()
     session.folder.let_go()

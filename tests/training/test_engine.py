@@ -41,7 +41,7 @@ from anyformer.training.loader import Steps, seed_of, stream
 from anyformer.training.optim import AdamW, Muon, Optimizer, restore, state_tensors
 from anyformer.training.schedule import WSD, Constant, Cosine, InverseSqrt, Linear, Schedule
 from anyformer.training.settings import Training
-from anyformer.training.step import Engine
+from anyformer.training.step import TrainingEngine
 
 VOCAB, WIDTH, CLASSES, ROWS = 19, 16, 3, 32
 
@@ -125,7 +125,7 @@ TASKS = list(NETS)
 
 def engine_for(
     task: str, *, dtype: torch.dtype = torch.float32, dropout: float = 0.0, total: int = 20, **training: Any
-) -> Engine:
+) -> TrainingEngine:
     network = NETS[task](dropout).build(seed=1, dtype=dtype)
     chosen = {
         "steps": total,
@@ -134,7 +134,7 @@ def engine_for(
         "precision": "fp32",
         "compile": False,
     } | training
-    return Engine(network, OBJECTIVES[task], Training(**chosen), Plan(total))
+    return TrainingEngine(network, OBJECTIVES[task], Training(**chosen), Plan(total))
 
 
 def steps_for(task: str, micro: int, batch: int = ROWS, dtype: torch.dtype = torch.float32) -> Steps:
@@ -142,7 +142,7 @@ def steps_for(task: str, micro: int, batch: int = ROWS, dtype: torch.dtype = tor
     return Steps(rows, Order.of(rows, batch, seed=5), OBJECTIVES[task], micro)
 
 
-def gradients(engine: Engine, micros: list[Batch], step: int = 0) -> dict[str, Tensor]:
+def gradients(engine: TrainingEngine, micros: list[Batch], step: int = 0) -> dict[str, Tensor]:
     """The gradients of a step as the optimizer would see them, and the loss; nothing is moved."""
     found: dict[str, Tensor] = {}
 
@@ -232,12 +232,12 @@ def test_one_masked_pass_is_every_next_token_by_itself(causal: bool) -> None:
 # ---------------------------------------------------------------- same bits, order, loader
 
 
-def trained(engine: Engine, steps: Steps, first: int, last: int) -> list[tuple[float, float, float]]:
+def trained(engine: TrainingEngine, steps: Steps, first: int, last: int) -> list[tuple[float, float, float]]:
     moments = [engine.step(step, steps[step]) for step in range(first, last)]
     return [(float(m.loss), float(m.norm), m.rate) for m in moments]
 
 
-def state_of(engine: Engine) -> dict[str, Tensor]:
+def state_of(engine: TrainingEngine) -> dict[str, Tensor]:
     return {name: value.clone() for name, value in (engine.weights() | engine.memory()).items()}
 
 

@@ -13,7 +13,7 @@ from torch import nn
 import anyformer
 from anyformer import Attention, Block, Model, Norm, Pooled, Stack, Tokens
 from anyformer.errors import UserError
-from anyformer.tasks import Language
+from anyformer.tasks import LanguageTask
 from anyformer.training import finish, trainer
 from anyformer.training import train as job
 from anyformer.training.best import Standing
@@ -97,7 +97,7 @@ def test_an_evaluation_between_steps_that_fails_keeps_the_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(Language, "all_metrics", broken)
+        patch.setattr(LanguageTask, "all_metrics", broken)
         with pytest.raises(UserError, match="no more positions"):
             trained(tmp_path, patch)
     facts = json.loads((tmp_path / "run" / "run.json").read_text())
@@ -109,7 +109,7 @@ def test_an_evaluation_between_steps_that_fails_keeps_the_steps(
 def test_a_report_or_a_sample_that_fails_is_noted_and_not_fatal(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module, name = {"report": (finish, "write_report"), "sample": (Language, "write_sample")}[what]
+    module, name = {"report": (finish, "write_report"), "sample": (LanguageTask, "write_sample")}[what]
     with monkeypatch.context() as patch:
         patch.setattr(module, name, broken)
         assert trained(tmp_path, patch).facts["status"] == "done"

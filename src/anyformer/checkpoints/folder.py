@@ -19,10 +19,10 @@ from anyformer.checkpoints.target import check_target
 from anyformer.core.building import check_buffers, with_memory
 from anyformer.errors import UserError, did_you_mean
 from anyformer.families import FAMILIES
-from anyformer.families.config import ACTS, IRRELEVANT, LAYERS, Config
+from anyformer.families.config import ACTS, IRRELEVANT, LAYERS, FamilyConfig
 from anyformer.families.family import BARE, BODY, REPLACED, Family
 from anyformer.kernels.quantise import check_whole
-from anyformer.safe_read import inside, read_json, read_text, short
+from anyformer.safe_files import inside, read_json, read_text, short
 from anyformer.slots import Network
 from anyformer.spec import Spec
 
@@ -108,7 +108,7 @@ def open_foreign(folder: Path, head: str | None, device: Any, dtype: torch.dtype
     if head not in family.kinds:
         raise UserError(f"{family.model_type} has no head {head!r}", fix=did_you_mean(head, family.kinds))
     entries = tensors.read_folder(folder)
-    reader = Config(config, tensors=entries)
+    reader = FamilyConfig(config, tensors=entries)
     with refused_sizes():
         spec = family.settings(reader, head)
         if head == BARE and family.pooled and not has_head(family, spec, entries):
@@ -342,7 +342,7 @@ def save_foreign(
     check_whole(model, folder)
     family, head, made = as_family(spec, config or {})
     folder = fresh(folder)
-    reader = Config(config or {})
+    reader = FamilyConfig(config or {})
     family.settings(
         reader, head
     )  # what it reads and our spec has no word for (a trained length, say) is kept as it was
@@ -385,7 +385,7 @@ def as_family(spec: Network, hints: Mapping[str, Any]) -> tuple[Family, str, dic
                 k: v for k, v in hints.items() if k in ("id2label", "label2id", "num_labels")
             }
             made = made if head == REPLACED else with_labels(made, spec)
-            again = family.settings(Config(made), head)
+            again = family.settings(FamilyConfig(made), head)
         except (AssertionError, AttributeError, LookupError, UserError, TypeError, ValueError):
             continue  # of another build altogether
         if neutral(again) == neutral(spec):

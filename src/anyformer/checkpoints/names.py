@@ -49,7 +49,7 @@ def under(prefix: str, body: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, .
 
 
 @dataclass(frozen=True)
-class Pair:
+class NamePair:
     """One of our parameters and the tensors it is made of."""
 
     ours: str
@@ -66,7 +66,7 @@ class Pair:
         return found if found and self.operation.any_part else self.theirs
 
 
-def pair_up(model: nn.Module, table: Sequence[Row]) -> list[Pair]:
+def pair_up(model: nn.Module, table: Sequence[Row]) -> list[NamePair]:
     """Every parameter of the model with its row; each has exactly one."""
     by_name = {row.ours: row for row in table}
     pairs = []
@@ -81,7 +81,7 @@ def pair_up(model: nn.Module, table: Sequence[Row]) -> list[Pair]:
         module_path = row.ours.replace("{i}", layer)
         # A row names a module (its parameter is rest) or a parameter itself; the owner is what stands above.
         owner = model.get_submodule(module_path.rpartition(".")[0])
-        pairs.append(Pair(name, theirs, row.operation, owner, row.optional))
+        pairs.append(NamePair(name, theirs, row.operation, owner, row.optional))
     return pairs
 
 
@@ -154,7 +154,7 @@ def fill(model: nn.Module, table: Sequence[Row], entries: Mapping[str, Entry]) -
         place(parameters[pair.ours], pair, [entries[name] for name in pair.present(entries)])
 
 
-def place(parameter: nn.Parameter, pair: Pair, entries: Sequence[Entry]) -> None:
+def place(parameter: nn.Parameter, pair: NamePair, entries: Sequence[Entry]) -> None:
     """Give a parameter its values with as few copies as the layouts allow."""
     if not entries and pair.theirs:
         parameter.data.zero_()

@@ -135,7 +135,7 @@ class Halves(Shaped):
         return [torch.cat([pair[self.gate], pair[1 - self.gate]])]
 
 
-class Pieces(Shaped):
+class StackedTensors(Shaped):
     """Several tensors of `counts` rows each, one below the other."""
 
     def __init__(self, *counts: int) -> None:

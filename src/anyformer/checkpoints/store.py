@@ -20,10 +20,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from anyformer import faults, safe_write
+from anyformer import faults, safe_files
 from anyformer.errors import UserError
-from anyformer.safe_read import digest, read_bytes
-from anyformer.safe_write import flush, make_folder
+from anyformer.safe_files import digest, flush, make_folder, read_bytes
 
 MANIFEST = "manifest.json"
 SEAL = "seal"  # the manifest's entry that holds the hash of the rest of it
@@ -81,8 +80,8 @@ def check_room(parent: Path, needed: int) -> None:
 
 
 def writing(place: Path, needed: int = 0) -> AbstractContextManager[None]:
-    """As `safe_write.writing`, for what belongs to a run that can be resumed."""
-    return safe_write.writing(place, needed, fix=RESUME)
+    """As `safe_files.writing`, for what belongs to a run that can be resumed."""
+    return safe_files.writing(place, needed, fix=RESUME)
 
 
 def rendered(manifest: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from anyformer import faults
 from anyformer.errors import UserError
-from anyformer.safe_write import FULL, flush, hold_lock, is_at, writing
+from anyformer.safe_files import FULL, flush, hold_lock, is_at, writing
 
 TRIES = 100  # names for a hidden folder; in some places, such as /proc, no folder can be made under any
 PART = ".anyformer-part-"  # begins the names of folders that are being written

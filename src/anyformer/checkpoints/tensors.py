@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from anyformer.errors import UserError
-from anyformer.safe_read import inside, read_json
+from anyformer.safe_files import inside, read_json
 
 DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,

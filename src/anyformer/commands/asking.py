@@ -45,7 +45,7 @@ REPLACES = (*permutations(LENGTH, 2), ("training.batch_size", "training.micro_ba
 
 
 @dataclass
-class Asked:
+class AskOptions:
     """The options as typed."""
 
     target: list[str] | None = None

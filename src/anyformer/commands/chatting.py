@@ -12,7 +12,7 @@ import typer
 
 from anyformer.commands.conversation import SETTINGS, Conversation
 from anyformer.commands.folders import Device, check_writes, torch_dtype
-from anyformer.commands.talking import Answer, LocalTalker, Talker
+from anyformer.commands.talking import LocalTalker, Reply, Talker
 from anyformer.commands.words import configure_messages, note, write, write_piece
 from anyformer.errors import UserError, did_you_mean
 from anyformer.extras import require
@@ -88,7 +88,7 @@ class Chat:
     ) -> None:
         self.talker, self.conversation, self.as_json, self.quiet = talker, conversation, as_json, quiet
         self.terminal = sys.stdin.isatty()
-        self.last: Answer | None = None
+        self.last: Reply | None = None
         self.answers = self.tokens = 0
         self.seconds = 0.0
         self.stops = 0  # Ctrl-C since the last line
@@ -163,7 +163,7 @@ class Chat:
         """One question and its answer, streamed; what was written before Ctrl-C stays said."""
         before = list(self.conversation.turns)
         self.conversation.say("user", text)
-        answer = self.last = Answer()
+        answer = self.last = Reply()
         stream = self.talker.answer(self.conversation, answer, self.say)
         try:
             for piece in stream:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from anyformer.commands import asking
-from anyformer.commands.asking import Asked, is_settings
+from anyformer.commands.asking import AskOptions, is_settings
 from anyformer.commands.words import configure_messages, note, write, write_line
 from anyformer.errors import UserError
 
@@ -50,7 +50,7 @@ def check(
       anyformer check run.yaml
     """
     configure_messages(quiet)
-    asked = Asked(
+    asked = AskOptions(
         target, task, preset, start, seed=seed, valid=valid, test=test, split_column=split_column, group=group,
         time=time, types=types, inputs=inputs, config=config, settings=settings, device="cpu",
     )  # fmt: skip
@@ -92,7 +92,7 @@ def shown(value: Any) -> str:
 # ---------------------------------------------------------------- each kind of thing
 
 
-def of_data(paths: list[Path], asked: Asked, *, as_json: bool, quiet: bool) -> None:
+def of_data(paths: list[Path], asked: AskOptions, *, as_json: bool, quiet: bool) -> None:
     """The scan that training begins with, and what would be trained; nothing is kept."""
     from anyformer.training.setup.dry_run import rehearse
 
@@ -108,7 +108,7 @@ def of_data(paths: list[Path], asked: Asked, *, as_json: bool, quiet: bool) -> N
         note("fine; nothing was written")
 
 
-def of_settings(path: Path, asked: Asked) -> tuple[dict[str, Any], list[str]]:
+def of_settings(path: Path, asked: AskOptions) -> tuple[dict[str, Any], list[str]]:
     """A file of settings by itself: every name known, every value of its kind."""
     from anyformer.training.setup.settings_file import from_file
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from anyformer.errors import UserError, did_you_mean
-from anyformer.safe_read import read_json
-from anyformer.safe_write import replace_file
+from anyformer.safe_files import read_json, replace_file
 
 Turn = dict[str, str]  # role and content
 ROLES = ("system", "user", "assistant")

@@ -10,7 +10,7 @@ from typing import Any
 
 from anyformer.commands.conversation import Conversation
 from anyformer.commands.rates import Rates
-from anyformer.commands.talking import CONTINUES, FORGOTTEN, PLAIN_TOKENS, Answer, Say
+from anyformer.commands.talking import CONTINUES, FORGOTTEN, PLAIN_TOKENS, Reply, Say
 from anyformer.errors import UserError
 
 SECONDS = 600.0  # without a word from the server
@@ -56,7 +56,7 @@ class RemoteTalker:
             raise UserError("the server names no model", where=self.url[:80], fix="add --model NAME")
         return entries[0]
 
-    def answer(self, conversation: Conversation, answer: Answer, say: Say) -> Generator[str, None, None]:
+    def answer(self, conversation: Conversation, answer: Reply, say: Say) -> Generator[str, None, None]:
         """Pieces of the answer as the server sends them."""
         told = False
         while True:
@@ -90,7 +90,7 @@ class RemoteTalker:
             settings.setdefault("max_tokens", PLAIN_TOKENS)  # a text without an end would fill the context
         return {"model": self.name, **said, "stream": True, **self.extras, **settings}
 
-    def pieces(self, response: Response, answer: Answer) -> Iterator[str]:
+    def pieces(self, response: Response, answer: Reply) -> Iterator[str]:
         """The events of a stream."""
         over = False
         try:
@@ -107,7 +107,7 @@ class RemoteTalker:
         finally:
             answer.finish = answer.finish if over else answer.finish or "cancelled"
 
-    def chunk(self, data: dict[str, Any], answer: Answer) -> Iterator[tuple[str, float | None]]:
+    def chunk(self, data: dict[str, Any], answer: Reply) -> Iterator[tuple[str, float | None]]:
         """What one event says."""
         if isinstance(data.get("error"), dict):
             raise UserError(f"the server says: {str(data['error'].get('message'))[:160]}", where=self.url[:80])

@@ -16,7 +16,7 @@ from anyformer.errors import UserError, did_you_mean
 from anyformer.extras import require
 
 if TYPE_CHECKING:
-    from anyformer.training.run.history import Found
+    from anyformer.training.run.history import RunRecord
 
 HOME = Path("runs")
 ACTIONS = ("list", "show", "compare", "watch", "report", "tensorboard")
@@ -100,7 +100,7 @@ def need(rest: Sequence[str], least: int, most: int | None, form: str) -> None:
         raise UserError(f"{len(rest)} names are given", where="runs", fix=f"write: {form}")
 
 
-def found(folder: Path, name: str) -> Found:
+def found(folder: Path, name: str) -> RunRecord:
     from anyformer.training.run.history import find_run
 
     return find_run(folder, name)
@@ -130,7 +130,7 @@ def listed(folder: Path, as_json: bool, quiet: bool) -> None:
     write("\n".join([run.id for run in all_runs] if quiet else lines))
 
 
-def row(run: Found) -> tuple[str, ...]:
+def row(run: RunRecord) -> tuple[str, ...]:
     """The cells of one run."""
     from anyformer.training.display.format import figure
 
@@ -188,7 +188,7 @@ def plain(value: Any) -> Any:
 # ---------------------------------------------------------------------------------------------------- show and watch
 
 
-def show(run: Found, as_json: bool) -> None:
+def show(run: RunRecord, as_json: bool) -> None:
     """The facts of one run, its last figures and its curve."""
     from anyformer.training.display.format import bare, duration, figure
     from anyformer.training.run.history import STOPPED, history
@@ -227,7 +227,7 @@ def plain_figures(past: Any, split: str) -> dict[str, float]:
     return {"step": line["step"], **figures_of(line["eval"])}
 
 
-def picture(run: Found) -> str:
+def picture(run: RunRecord) -> str:
     """The loss curves, as wide as the terminal."""
     from anyformer.training.display.block import curves, legend
     from anyformer.training.run.replay import Replay
@@ -259,7 +259,7 @@ def drawn(lines: Callable[[int, bool], list[Any]]) -> str:
     return "\n".join(line.rstrip() for line in file.getvalue().rstrip("\n").split("\n"))
 
 
-def watch(run: Found, every: float, quiet: bool) -> None:
+def watch(run: RunRecord, every: float, quiet: bool) -> None:
     """Follow a run until it ends; Ctrl-C ends the watching, not the run."""
     import time
 

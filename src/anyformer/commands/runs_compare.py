@@ -11,14 +11,14 @@ from anyformer.commands.words import put, write
 from anyformer.errors import UserError
 
 if TYPE_CHECKING:
-    from anyformer.training.run.history import Found, History
+    from anyformer.training.run.history import History, RunRecord
 
 STYLES = ("cyan", "bold yellow", "magenta", "green", "red", "blue", "white", "bright_cyan")
 SETTINGS = 30  # differing settings listed, at most
 DEEPEST = 12  # levels of a config that are read
 
 
-def compare(chosen: Sequence[Found], as_json: bool) -> None:
+def compare(chosen: Sequence[RunRecord], as_json: bool) -> None:
     """A table of the runs, what differs between their configs, and their curves in one plot."""
     from anyformer.training.run.history import history
 
@@ -52,11 +52,11 @@ def shared_curve(pasts: Sequence[History]) -> tuple[str, str | None]:
     return "loss", None
 
 
-def picture(chosen: Sequence[Found], pasts: Sequence[History], name: str, split: str | None) -> str:
+def picture(chosen: Sequence[RunRecord], pasts: Sequence[History], name: str, split: str | None) -> str:
     """One plot of all runs; where there are no colours the lines are drawn with the runs' numbers."""
     from rich.text import Text
 
-    from anyformer.terminal import Series
+    from anyformer.terminal import CurveSeries
     from anyformer.training.display.curve import plot, thinned
 
     curves = [past.curve(name, split) for past in pasts]
@@ -71,7 +71,7 @@ def picture(chosen: Sequence[Found], pasts: Sequence[History], name: str, split:
 
         numbered = ascii_only or not sys.stdout.isatty()
         series = [
-            Series(thinned(curve, 200), STYLES[i % len(STYLES)], mark=str((i + 1) % 10))
+            CurveSeries(thinned(curve, 200), STYLES[i % len(STYLES)], mark=str((i + 1) % 10))
             for i, curve in enumerate(curves)
         ]
         title = Text().append(f"{split or 'training'} {name}", "dim")
@@ -83,11 +83,11 @@ def picture(chosen: Sequence[Found], pasts: Sequence[History], name: str, split:
     return drawn(lines)
 
 
-def settings_of(run: Found) -> dict[str, Any]:
+def settings_of(run: RunRecord) -> dict[str, Any]:
     """The run's config, flat: `training.batch_size` -> 32. A config that cannot be read has no settings."""
     import yaml
 
-    from anyformer.safe_read import read_text
+    from anyformer.safe_files import read_text
 
     try:
         loaded = yaml.safe_load(read_text(run.folder / "config.yaml"))

@@ -25,7 +25,7 @@ FORGOTTEN = "the conversation no longer fits the context: the oldest turns are l
 
 
 @dataclass
-class Answer:
+class Reply:
     """One answer and what is known of it."""
 
     rates: Rates = field(default_factory=Rates)
@@ -47,7 +47,7 @@ class Talker(Protocol):
     plain: bool  # it was not trained to chat
     does: str  # what it does then
 
-    def answer(self, conversation: Conversation, answer: Answer, say: Say) -> Generator[str, None, None]:
+    def answer(self, conversation: Conversation, answer: Reply, say: Say) -> Generator[str, None, None]:
         """Pieces of the answer as they come; those who stop listening have stopped it."""
 
     def close(self) -> None:
@@ -60,7 +60,7 @@ class LocalTalker:
     def __init__(self, predictor: Predictor, folder: Path) -> None:
         from anyformer.core.model import Seq2Seq
         from anyformer.engine.engine import Engine
-        from anyformer.generation.cache.open_store import serving_store
+        from anyformer.generation.cache.open_store import open_serving_store
         from anyformer.heads import LM
         from anyformer.inference.predictor import best_of
         from anyformer.serving.chat_template import PlainTemplate, open_chat_template
@@ -77,11 +77,11 @@ class LocalTalker:
         self.plain = isinstance(self.form, PlainTemplate)
         self.pair = isinstance(predictor.spec, Seq2Seq)
         self.does = "it answers each line by itself" if self.pair else CONTINUES
-        self.store = serving_store(predictor.model, capacity=1)
+        self.store = open_serving_store(predictor.model, capacity=1)
         self.engine = Engine(self.store, text_of=self.words.target.decode, queue_tokens=2 * self.store.limit + 1)
         self.engine.start()
 
-    def answer(self, conversation: Conversation, answer: Answer, say: Say) -> Generator[str, None, None]:
+    def answer(self, conversation: Conversation, answer: Reply, say: Say) -> Generator[str, None, None]:
         """Pieces of the answer, whole characters each."""
         from anyformer.engine.sequence import Failed, Finished, NewToken, Sequence
         from anyformer.serving.detokenizer import TextPieces

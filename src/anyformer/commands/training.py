@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from anyformer.commands import asking
-from anyformer.commands.asking import Asked, refuse_settings
-from anyformer.commands.standard_input import with_standard_input
+from anyformer.commands.asking import AskOptions, refuse_settings
 from anyformer.commands.words import configure_messages, note, note_line, write, write_line
 from anyformer.errors import UserError, did_you_mean
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from anyformer.training.setup.request import Request
     from anyformer.training.train import Run as Trained
+
 
 Run = Annotated[Path, typer.Argument(help="The folder of a run.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
@@ -77,7 +79,7 @@ def train(
     check_mode(progress)
     configure_messages(quiet)
     refuse_settings(data)
-    asked = Asked(
+    asked = AskOptions(
         target, task, preset, start, steps, epochs, minutes, lr, batch_size, max_length, seed, device, valid, test,
         split_column, group, time, types, inputs, config, settings,
     )  # fmt: skip
@@ -268,3 +270,34 @@ def settings_named(request: Request) -> Iterator[None]:
         yield
     except UserError as error:
         raise request.placed(error) from None
+
+
+STDIN = Path("-")
+FORMATS = ("csv", "tsv", "jsonl", "json", "parquet", "txt", "conll")
+
+
+@contextmanager
+def with_standard_input(paths: Sequence[Path], format: str | None) -> Iterator[list[Path]]:
+    """The paths with what stands on standard input in the place of `-`, as a file that is gone afterwards.
+
+    What it holds is found out by looking, unless `format` says it.
+    """
+    if format is not None and format not in FORMATS:
+        raise UserError(f"no format is called {format!r}", where="--format", fix=did_you_mean(format, FORMATS))
+    count = list(paths).count(STDIN)
+    if format is not None and not count:
+        raise UserError("--format is for rows from standard input", where="--format", fix="give - in place of a file")
+    if count > 1:
+        raise UserError("standard input can be read once", where="-", fix="give - once")
+    if not count:
+        yield list(paths)
+        return
+    if sys.stdin is None or sys.stdin.isatty():
+        raise UserError("nothing comes in on standard input", where="-", fix="pipe rows into it, or name a file")
+    with tempfile.TemporaryDirectory(prefix="anyformer-") as folder:
+        file = Path(folder) / ("stdin" if format is None else f"stdin.{format}")
+        with file.open("wb") as sink:
+            shutil.copyfileobj(sys.stdin.buffer, sink)
+        if not file.stat().st_size:
+            raise UserError("standard input is empty", where="-", fix="pipe rows into it, or name a file")
+        yield [file if path == STDIN else path for path in paths]

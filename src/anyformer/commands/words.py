@@ -79,12 +79,12 @@ def configure_messages(quiet: bool = False) -> None:
     logger = logging.getLogger("anyformer")
     if not any(type(handler) is logging.StreamHandler for handler in logger.handlers):
         handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(Message())
+        handler.setFormatter(MessageFormatter())
         logger.addHandler(handler)
     logger.setLevel(logging.WARNING if quiet else logging.INFO)
 
 
-class Message(logging.Formatter):
+class MessageFormatter(logging.Formatter):
     """News is the text alone; anything worse starts with its level."""
 
     def format(self, record: logging.LogRecord) -> str:

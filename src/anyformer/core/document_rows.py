@@ -16,7 +16,7 @@ from anyformer.core.context import Context, count
 
 
 @dataclass(frozen=True)
-class Lines:
+class DocumentLines:
     """Where each of T tokens stands among N lines of one length L: T, or that of the longest document."""
 
     at: Tensor  # (B,T) the cell of a token in the N x L lines; padding stands in one cell behind them all

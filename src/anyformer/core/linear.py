@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 
-class Rows(nn.Embedding):
+class EmbeddingTable(nn.Embedding):
     """A table of rows that draws no numbers on `meta`, where every network is built before `core/init.py` fills it.
 
     Torch's own does, and for those numbers that nobody will see it loads the compiler's tables: one to two seconds.

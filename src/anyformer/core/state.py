@@ -104,7 +104,7 @@ class KVCache:
             raise UserError(
                 "a rolling cache has dropped what going back would need", fix="make the state with rolling=False"
             )
-        self.held = self.length = length
+        self.held, self.length = self.held - gone, length  # what was trimmed stays in front
 
     def join(self, others: Sequence[Self]) -> None:
         parts = [self, *others]

@@ -172,17 +172,17 @@ class StreamsModule(nn.Module):
         return Output(both, logits=made.logits, pooled=made.pooled)
 
 
-class Plan(NamedTuple):
+class StreamPlan(NamedTuple):
     """Numbers of a stream's layers: the runs of its own, and those between them that look at the other stream."""
 
     alone: list[list[int]]
     meet: list[int]
 
 
-def cut(layers: tuple[Block, ...]) -> Plan:
+def cut(layers: tuple[Block, ...]) -> StreamPlan:
     """Where a stream meets the other."""
     meet = [i for i, block in enumerate(layers) if block.looks]
-    return Plan([list(range(a + 1, b)) for a, b in pairwise([-1, *meet, len(layers)])], meet)
+    return StreamPlan([list(range(a + 1, b)) for a, b in pairwise([-1, *meet, len(layers)])], meet)
 
 
 def one_layer(

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.data.columns.cells import worded
+from anyformer.data.columns.cells import as_words
 from anyformer.data.frame import Frame
 from anyformer.errors import UserError
 
 
 @dataclass
-class Counts:
+class ColumnCounts:
     """Counts by column, and the first place of what a person may want to look at: `colour=mauve, cars.csv row 7`."""
 
     rows: int
@@ -34,7 +34,7 @@ class Counts:
         if not mask.any():
             return
         self.missing[name] = int(mask.sum())
-        said = mask & ~worded(frame.column(name)).is_null().to_numpy()
+        said = mask & ~as_words(frame.column(name)).is_null().to_numpy()
         if said.any():
             self.odd[name] = int(said.sum())
             self.odd_first[name] = shown(frame, name, int(np.flatnonzero(said)[0]))
@@ -42,5 +42,5 @@ class Counts:
 
 def shown(frame: Frame, name: str, row: int) -> str:
     """A cell with its place: `colour=mauve, cars.csv row 7`."""
-    value = str(worded(frame.column(name).slice(row, 1))[0].as_py())
+    value = str(as_words(frame.column(name).slice(row, 1))[0].as_py())
     return f"{name}={value[:40]}, {frame.place(row)}"

@@ -153,7 +153,7 @@ def gather(source: Any, origin: str, settings: Data, cache: Path) -> Gathered:
 
 def said(frame: Frame, settings: Data) -> str | None:
     """The column that says the split by its name and all of its values, if nothing else does."""
-    from anyformer.data.columns.cells import coded
+    from anyformer.data.columns.cells import factorize
 
     split = settings.split
     name = next((name for name in frame.names if name.lower() == "split"), None)
@@ -161,7 +161,7 @@ def said(frame: Frame, settings: Data) -> str | None:
         return None
     if name in settings.kinds():
         return None
-    codes, words = coded(frame.column(name))
+    codes, words = factorize(frame.column(name))
     sides = {SPELLED.get(word.lower()) for word in words}
     return name if (codes >= 0).all() and None not in sides and TRAIN in sides and len(sides) > 1 else None
 
@@ -220,6 +220,6 @@ def worded_table(table: Any, schema: Any) -> Any:
     """A table with every column as text."""
     import pyarrow as pa
 
-    from anyformer.data.columns.cells import worded
+    from anyformer.data.columns.cells import as_words
 
-    return pa.table({name: worded(table.column(name)) for name in schema.names})
+    return pa.table({name: as_words(table.column(name)) for name in schema.names})

@@ -15,7 +15,7 @@ from anyformer.data.files.tables import frame_of
 from anyformer.data.frame import Frame
 from anyformer.data.preprocess import Preprocess
 from anyformer.errors import UserError
-from anyformer.safe_write import scratch_folder
+from anyformer.safe_files import scratch_folder
 
 OnBadRows = Literal["error", "skip"]
 ON_BAD_ROWS = ("error", "skip")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from anyformer.data.columns.arrow import column_of, plain_table, plain_types
-from anyformer.data.files.compression import import_pyarrow
 from anyformer.data.files.json_rows import batch_of, flat
+from anyformer.data.files.open_text import import_pyarrow
 from anyformer.data.frame import Frame, Source
 from anyformer.errors import UserError
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from anyformer.data.columns.base import Decoded, FileColumn
+from anyformer.data.columns.base import Decoded, FileColumn, empty
+from anyformer.data.columns.modality import Encoding
 from anyformer.data.columns.parsed import Parsed
-from anyformer.data.counts import Counts
+from anyformer.data.counts import ColumnCounts
 from anyformer.data.datasets.arrays import Arrays, MemoryArrays
-from anyformer.data.datasets.encode_rows import encode, encode_target
 from anyformer.data.datasets.rows import RowExamples
 from anyformer.data.decision import Decision, lines
 from anyformer.data.frame import Frame
@@ -26,7 +26,6 @@ from anyformer.data.targets import UNSEEN, Encoded
 from anyformer.data.tokenizers.fit import tokenizer_for
 from anyformer.data.tokenizers.parallel_encode import has_segments
 from anyformer.data.tokenizers.tokenizer import Tokenizer
-from anyformer.data.usable import refused, usable
 from anyformer.errors import UserError, did_you_mean
 
 
@@ -37,7 +36,7 @@ def prepare_rows(
     """Rows about which everything was decided, ready to train on; `tell` says a line and adds it to `notes`."""
     for line in lines(decision, gathered.frame):
         tell(line)
-    work = Rows(gathered, decision, settings, Arrays.new(cache))
+    work = RowPreparation(gathered, decision, settings, Arrays.new(cache))
     decoded = work.decode(given, tell)
     same = None if decoded is None else decoded.same[work.kept]
     sides = split(work.frame, decision, settings.split, seed, fixed=work.fixed, same=same, parsed=work.parsed)
@@ -50,7 +49,7 @@ def prepare_rows(
     tokenizer, about = None, ""
     if preprocess.texts:
         tokenizer, about = tokenizer_for(frame, preprocess, train, settings.tokenizer, given, seed=seed)
-        preprocess = worded(preprocess, tokenizer, settings, given)
+        preprocess = settle_text(preprocess, tokenizer, settings, given)
     preprocess, counts = encode(frame, preprocess, tokenizer, arrays, train=train, parsed=work.parsed)
     if targets is not None and preprocess.target is not None:
         preprocess.target.put(arrays, targets)
@@ -79,7 +78,7 @@ def prepare_rows(
     return made
 
 
-class Rows:
+class RowPreparation:
     """The rows on their way: those left out are counted by reason, with the place of the first."""
 
     def __init__(self, gathered: Gathered, decision: Decision, settings: Data, arrays: Arrays) -> None:
@@ -151,7 +150,7 @@ class Rows:
         return smaller, encode_target(self.frame, preprocess), list(targets.unseen)
 
 
-def worded(preprocess: Preprocess, tokenizer: Tokenizer, settings: Data, given: Given) -> Preprocess:
+def settle_text(preprocess: Preprocess, tokenizer: Tokenizer, settings: Data, given: Given) -> Preprocess:
     """The preprocessing with what the tokenizer and the model to start from say about text."""
     limits = [limit for limit in (settings.tokenizer.max_length, given.length) if limit is not None]
     if not limits and given.tokenizer is not None and tokenizer.max_length is not None:
@@ -182,7 +181,7 @@ def examples_for(
     cache: Path | None,
     *,
     images: ImageSteps | None = None,
-) -> tuple[RowExamples, Counts]:
+) -> tuple[RowExamples, ColumnCounts]:
     """New rows as examples, all of them, in their order; targets that are missing or new do not count.
 
     The arrays are in the folder `cache`, or in memory where there is none.
@@ -195,3 +194,76 @@ def examples_for(
         preprocess.target.put(arrays, targets)
     rows = np.arange(len(frame))
     return RowExamples(arrays, frame, preprocess, rows, pad=pad_of(tokenizer), images=images), counts
+
+
+def encode(
+    frame: Frame,
+    preprocess: Preprocess,
+    tokenizer: Tokenizer | None,
+    arrays: Arrays,
+    *,
+    train: np.ndarray | None,
+    parsed: Parsed | None = None,
+    images: ImageSteps | None = None,
+) -> tuple[Preprocess, ColumnCounts]:
+    """Write the inputs of every row; `train` are the rows that may still decide the length of text, None for new rows.
+
+    Gives the preprocessing with the length filled in, and what was cut, unknown and missing.
+    """
+    counts = ColumnCounts(len(frame))
+    work = Encoding(frame, arrays, counts, parsed or Parsed(frame), tokenizer, images, train)
+    for modality in reversed(preprocess.modalities):  # text last: reports name the columns of a table first
+        preprocess = modality.encode(work, preprocess)
+    return preprocess, counts
+
+
+def encode_target(frame: Frame, preprocess: Preprocess) -> Encoded | None:
+    """The targets of the rows, None where the frame has not all of their columns."""
+    target = preprocess.target
+    if target is None or not set(target.names) <= set(frame.names):
+        return None
+    return target.encode(frame)
+
+
+EMPTY, NO_TEXT = "every input is missing", "the text is empty"
+
+
+def usable(frame: Frame, decision: Decision, *, bad: str) -> tuple[np.ndarray, dict[str, int], dict[str, str]]:
+    """The rows that can be used, how many cannot by reason, and the first of each; `bad` "error" refuses it."""
+    kept = np.ones(len(frame), bool)
+    skipped: dict[str, int] = {}
+    places: dict[str, str] = {}
+    for reason, mask in problems(frame, decision):
+        found = mask & kept
+        if not found.any():
+            continue
+        if bad == "error":
+            raise refused(frame, int(np.flatnonzero(found)[0]), reason)
+        skipped[reason] = int(found.sum())
+        places[reason] = frame.place(int(np.flatnonzero(found)[0]))
+        kept &= ~mask
+    if not kept.any():
+        worst = max(skipped, key=lambda reason: skipped[reason])
+        raise UserError(
+            f"no row can be used: {worst} in {skipped[worst]:,} of {len(frame):,} rows", where=frame.place(0),
+            fix="repair the file, or name another --target",
+        )  # fmt: skip
+    return np.flatnonzero(kept), skipped, places
+
+
+def refused(frame: Frame, row: int, reason: str) -> UserError:
+    """The error for a row that cannot be used."""
+    return UserError(reason, where=frame.place(row), fix="repair the row, or leave such rows out with data.bad=skip")
+
+
+def problems(frame: Frame, decision: Decision) -> list[tuple[str, np.ndarray]]:
+    """Reasons not to use a row, each with a mask over the rows."""
+    found = decision.task.target_problems(frame, decision)
+    names = [column.name for column in decision.inputs]
+    texts = all(column.column.is_text for column in decision.inputs)
+    lost = np.ones(len(frame), bool)
+    for name in names:
+        lost &= empty(frame, name)
+        if not lost.any():
+            break
+    return [*found, (NO_TEXT if texts else EMPTY, lost)]

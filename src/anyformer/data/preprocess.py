@@ -10,14 +10,13 @@ import numpy as np
 from anyformer.data.columns.kinds import Column, kind_named, modalities
 from anyformer.data.columns.modality import Modality
 from anyformer.data.columns.parsed import Parsed
-from anyformer.data.decision import Decision
+from anyformer.data.decision import Decision, name_of
 from anyformer.data.frame import Frame
-from anyformer.data.inputs import name_of
 from anyformer.data.settings import Data
 from anyformer.data.targets import Classes, Target
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.errors import UserError, did_you_mean
-from anyformer.safe_read import inside, read_text
+from anyformer.safe_files import inside, read_text
 from anyformer.spec import Spec
 
 FILE = "preprocess.json"

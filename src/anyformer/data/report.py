@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from anyformer.data.columns.cells import some
-from anyformer.data.counts import Counts
+from anyformer.data.counts import ColumnCounts
 from anyformer.data.decision import Decision
 from anyformer.data.frame import Frame
 from anyformer.data.prepared import Say
@@ -65,7 +65,7 @@ def tell_split(sides: Sides, preprocess: Preprocess, settings: Split, tell: Say)
         tell(f"note     {note}")
 
 
-def tell_counts(counts: Counts, preprocess: Preprocess, unseen: list[str], tell: Say) -> None:
+def tell_counts(counts: ColumnCounts, preprocess: Preprocess, unseen: list[str], tell: Say) -> None:
     """What was cut, missing and unknown."""
     if counts.cut:
         share = counts.cut / max(1, counts.rows)

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from anyformer.data.columns.cells import coded
+from anyformer.data.columns.cells import factorize
 from anyformer.data.columns.convert import days, numbers
 from anyformer.data.columns.look import look
 from anyformer.data.columns.parsed import Parsed
-from anyformer.data.decision import Decision
+from anyformer.data.decision import Decision, Input, name_of
 from anyformer.data.frame import Frame
-from anyformer.data.inputs import Input, name_of
 from anyformer.data.settings import Split
 from anyformer.errors import UserError, did_you_mean
 
@@ -74,7 +73,7 @@ def split(
         else:
             units = same[open_rows]
             if settings.group is not None:
-                units = joined(coded(frame.column(settings.group))[0][open_rows], units)
+                units = joined(factorize(frame.column(settings.group))[0][open_rows], units)
             drawn = by_lot(units, None if classes is None else classes[open_rows], shares, seed)
             if settings.group is not None and len(np.unique(units)) < 1 + sum(share > 0 for share in shares):
                 raise UserError(
@@ -210,7 +209,7 @@ def by_time(
 
 def spelled(frame: Frame, name: str) -> np.ndarray:
     """The sides a column says, in whatever spelling."""
-    codes, words = coded(frame.column(name))
+    codes, words = factorize(frame.column(name))
     table = []
     for code, word in enumerate(words):
         if word.strip().lower() not in SPELLED:

@@ -19,7 +19,7 @@ from anyformer.data.settings import Data
 from anyformer.data.splits import SIDES
 from anyformer.data.tokenizers.tokenizer import Tokenizer, open_tokenizer
 from anyformer.errors import UserError
-from anyformer.safe_read import digest
+from anyformer.safe_files import digest
 
 FRAME = "frame.arrow"
 KIND = "rows"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from anyformer.data.columns.cells import LARGEST, bounded, coded, in_order, is_list, worded
+from anyformer.data.columns.cells import LARGEST, as_words, clip_numbers, factorize, is_list, sort_names
 from anyformer.data.columns.convert import numbers
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.frame import Frame
@@ -142,11 +142,11 @@ class Classes(Labelled):
             found = {name: int(np.nansum(switches(frame.column(name)))) for name in names}
             return cls(names=names, labels=names, counts=tuple(found.values()), form=form)
         if form == "list":
-            codes, words = coded(flat(frame.column(names[0]))[0])
+            codes, words = factorize(flat(frame.column(names[0]))[0])
         else:
-            codes, words = coded(frame.column(names[0]))
+            codes, words = factorize(frame.column(names[0]))
         counts = dict(zip(words, np.bincount(codes[codes >= 0], minlength=len(words)).tolist(), strict=True))
-        labels = tuple(given) if given is not None and set(counts) <= set(given) else in_order(counts)
+        labels = tuple(given) if given is not None and set(counts) <= set(given) else sort_names(counts)
         return cls(names=names, labels=labels, counts=tuple(counts.get(label, 0) for label in labels), form=form)
 
     def encode(self, frame: Frame) -> Encoded:
@@ -157,13 +157,13 @@ class Classes(Labelled):
             return Encoded(values.astype(np.float32), {ABSENT: lost})
         ids = {label: number for number, label in enumerate(self.labels)}
         if self.form == "one":
-            codes, words = coded(frame.column(self.names[0]))
+            codes, words = factorize(frame.column(self.names[0]))
             table = np.array([*(ids.get(word, -2) for word in words), -1], dtype=np.int64)
             found = table[codes]
             unseen = firsts(found == -2, codes, words)
             return Encoded(np.where(found < 0, IGNORED, found), {ABSENT: found == -1, UNSEEN: found == -2}, unseen)
         cells, owners, lost = flat(frame.column(self.names[0]))
-        codes, words = coded(cells)
+        codes, words = factorize(cells)
         table = np.array([*(ids.get(word, -2) for word in words), -1], dtype=np.int64)
         found = table[codes]
         values = np.zeros((len(frame), len(self.labels)), np.float32)
@@ -190,7 +190,7 @@ def flat(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, np.ndarray, np.ndarr
     if is_list(column.type):
         lists = column.cast(pa.list_(pa.string())).combine_chunks()
     else:
-        lists = pc.split_pattern(worded(column).combine_chunks(), ";")
+        lists = pc.split_pattern(as_words(column).combine_chunks(), ";")
     if isinstance(lists, pa.ChunkedArray):
         lists = pa.concat_arrays(lists.chunks) if lists.num_chunks else pa.array([], pa.list_(pa.string()))
     owners = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -202,7 +202,7 @@ def flat(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, np.ndarray, np.ndarr
 
 def switches(column: pa.ChunkedArray) -> np.ndarray:
     """A column of 0 and 1 (or true and false, yes and no) as numbers, nan where it is neither."""
-    codes, words = coded(column)
+    codes, words = factorize(column)
     spelled = [1.0 if word.lower() in ON else 0.0 if word.lower() in OFF else np.nan for word in words]
     return np.array([*spelled, np.nan])[codes]
 
@@ -218,7 +218,7 @@ class Values(Target):
         """Mean and deviation of the training rows."""
         means, deviations = [], []
         for name in names:
-            values = bounded(numbers(frame.column(name)))
+            values = clip_numbers(numbers(frame.column(name)))
             values = values[~np.isnan(values)]
             fitted = scale == "standard" and len(values) > 0
             mean, deviation = (float(values.mean()), float(values.std())) if fitted else (0.0, 1.0)
@@ -228,12 +228,12 @@ class Values(Target):
 
     def encode(self, frame: Frame) -> Encoded:
         """Scaled numbers (N,) or (N, K) in float32, nan where there is none; a row needs one of them."""
-        raw = bounded(np.stack([numbers(frame.column(name)) for name in self.names], 1))
+        raw = clip_numbers(np.stack([numbers(frame.column(name)) for name in self.names], 1))
         scaled = (raw - np.asarray(self.mean)) / np.asarray(self.deviation)
         scaled = np.clip(scaled, -LARGEST, LARGEST).astype(np.float32)
         said = np.zeros(len(frame), bool)
         for name in self.names:
-            said |= ~worded(frame.column(name)).is_null().to_numpy()
+            said |= ~as_words(frame.column(name)).is_null().to_numpy()
         lost = np.isnan(raw).all(1)
         return Encoded(
             scaled[:, 0] if len(self.names) == 1 else scaled, {ABSENT: lost & ~said, NOT_NUMBER: lost & said}
@@ -262,15 +262,15 @@ class Tags(Labelled):
     @classmethod
     def fit(cls, frame: Frame, names: tuple[str, ...], given: Sequence[str] | None) -> Tags:
         """The tags of the training sentences."""
-        codes, words = coded(listed(frame.column(names[0]))[0])
+        codes, words = factorize(listed(frame.column(names[0]))[0])
         counts = dict(zip(words, np.bincount(codes[codes >= 0], minlength=len(words)).tolist(), strict=True))
-        labels = tuple(given) if given is not None and set(counts) <= set(given) else in_order(counts)
+        labels = tuple(given) if given is not None and set(counts) <= set(given) else sort_names(counts)
         return cls(names=names, labels=labels, counts=tuple(counts.get(label, 0) for label in labels))
 
     def encode(self, frame: Frame) -> Encoded:
         """Tag numbers of all words one after the other, int64; `unusable` is by sentence."""
         cells, owners, lost = listed(frame.column(self.names[0]))
-        codes, words = coded(cells)
+        codes, words = factorize(cells)
         ids = {label: number for number, label in enumerate(self.labels)}
         table = np.array([*(ids.get(word, -2) for word in words), -1], dtype=np.int64)
         found = table[codes]
@@ -311,7 +311,7 @@ class Answer(Target):
 
     def encode(self, frame: Frame) -> Encoded:
         """Nothing but which rows have no text; the tokens are made with the inputs."""
-        lost = worded(frame.column(self.names[0])).is_null().to_numpy()
+        lost = as_words(frame.column(self.names[0])).is_null().to_numpy()
         return Encoded(np.zeros(len(frame), np.int64), {ABSENT: lost})
 
     def put(self, arrays: Arrays, encoded: Encoded) -> None:

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from anyformer.errors import UserError
-from anyformer.safe_write import writing
+from anyformer.safe_files import writing
 
 TRAINING_BYTES = 2_000_000  # read in the order of TRAINING_FILES, the last one cut here
 LEAST_BYTES = 200_000  # less than this is not a standard library with sources

@@ -15,7 +15,7 @@ LINE = "        self.data[key] = value.get(name)\n"
 
 
 @dataclass(frozen=True)
-class Found:
+class HeadWeights:
     """One head's weights over a line of code."""
 
     layer: int  # from 1
@@ -44,7 +44,7 @@ def bracket_pairs(text: str) -> list[tuple[int, int]]:
     return pairs
 
 
-def bracket_head(net: nn.Module, tokenizer: Tokenizer, line: str = LINE) -> Found:
+def bracket_head(net: nn.Module, tokenizer: Tokenizer, line: str = LINE) -> HeadWeights:
     """The head of `net` with the largest mean weight from a closing bracket to its opening one in `line`."""
     encoded = tokenizer.encode(line)
     holder = {at: i for i, (start, end) in enumerate(encoded.offsets) for at in range(start, end)}
@@ -57,7 +57,7 @@ def bracket_head(net: nn.Module, tokenizer: Tokenizer, line: str = LINE) -> Foun
     closing, opening = [a for a, _ in pairs], [b for _, b in pairs]
     scores = torch.stack([weights[:, closing, opening].mean(-1) for weights in layers])  # (layers, H)
     layer, head = divmod(int(scores.argmax()), scores.shape[1])
-    return Found(
+    return HeadWeights(
         layer=layer + 1,
         head=head + 1,
         heads=scores.shape[1],

@@ -13,7 +13,7 @@ from anyformer.demo import FOLDER, PRESET, PROMPTS, SETTINGS
 from anyformer.demo.boxes import boxes
 from anyformer.demo.data import Corpus, corpus
 from anyformer.demo.inside import bracket_head
-from anyformer.demo.learned import Learned
+from anyformer.demo.learned import DemoResult
 from anyformer.demo.sampling import complete
 from anyformer.demo.show import Show
 from anyformer.demo.words import next_lines, train_line
@@ -44,7 +44,7 @@ class Job:
         self.gzip_bits, self.xz_bits = text.gzip_bits(), text.lzma_bits()
         self.say_text(text)
         run = self.train(text, seconds, steps)
-        learned = Learned.of(run)
+        learned = DemoResult.of(run)
         self.draw(run, learned)
         self.say_result(run, learned)
         self.show.say(self.show.title("Lines to copy"))
@@ -95,7 +95,7 @@ class Job:
 
     # ------------------------------------------------------------------------------------------------ after
 
-    def draw(self, run: Run, learned: Learned) -> None:
+    def draw(self, run: Run, learned: DemoResult) -> None:
         """The curve, what it wrote on the way, what it writes now, and one of its heads."""
         show = self.show
         show.say(show.title("Bits per byte"), show.key(learned, self.gzip_bits, self.xz_bits))
@@ -121,7 +121,7 @@ class Job:
             ),
         )
 
-    def say_result(self, run: Run, learned: Learned) -> None:
+    def say_result(self, run: Run, learned: DemoResult) -> None:
         """The figure that counts beside what others make of the same files; what it cost; where it is."""
         others = [("guessing by frequency", learned.guessing), ("gzip", self.gzip_bits), ("xz", self.xz_bits),
                   ("xz after the files it learned from", learned.primed)]  # fmt: skip

@@ -16,7 +16,7 @@ Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Learned:
+class DemoResult:
     """One run in figures; bits are per byte throughout."""
 
     total: int
@@ -32,7 +32,7 @@ class Learned:
     memory: int | None  # bytes at most
 
     @classmethod
-    def of(cls, run: Run) -> Learned:
+    def of(cls, run: Run) -> DemoResult:
         """Everything from the files of the run's folder."""
         lines = history(run.path)
         part = run.folder.read_json("data.json")["parts"]["train"]

@@ -13,11 +13,11 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from anyformer.terminal import Series, clean, curve, heat_map, shaded
+from anyformer.terminal import CurveSeries, clean, curve, heat_map, shaded
 
 if TYPE_CHECKING:  # these bring torch, and the first sentence should not wait for it
-    from anyformer.demo.inside import Found
-    from anyformer.demo.learned import Learned
+    from anyformer.demo.inside import HeadWeights
+    from anyformer.demo.learned import DemoResult
     from anyformer.demo.sampling import Piece
 
 WIDEST = 110  # wider lines are harder to read
@@ -75,7 +75,7 @@ class Show:
 
     # ------------------------------------------------------------------------------------------------ at the end
 
-    def key(self, learned: Learned, gzip_bits: float, xz_bits: float) -> Text:
+    def key(self, learned: DemoResult, gzip_bits: float, xz_bits: float) -> Text:
         """What the lines of the curve are, each with its last value."""
         point, line, level = ("o", ".", "-") if self.ascii_only else ("●", "▀▀", "──")
         text = Text(no_wrap=True, overflow="ellipsis")
@@ -84,11 +84,11 @@ class Show:
         text.append(f"{level} gzip {gzip_bits:.2f}", GZIP).append("   ").append(f"(xz {xz_bits:.2f})", "dim")
         return text
 
-    def curve(self, learned: Learned, gzip_bits: float, height: int) -> Text:
+    def curve(self, learned: DemoResult, gzip_bits: float, height: int) -> Text:
         """Training and held-out bits per byte over the steps, with gzip as a level line."""
-        held_out = Series(learned.held_out, HELD_OUT, joined=False, mark="o" if self.ascii_only else "●")
+        held_out = CurveSeries(learned.held_out, HELD_OUT, joined=False, mark="o" if self.ascii_only else "●")
         return curve(
-            [Series(learned.training, TRAINING, mark="."), held_out],
+            [CurveSeries(learned.training, TRAINING, mark="."), held_out],
             self.width,
             height,
             x_range=(0.0, float(max(learned.total, 1))),
@@ -130,7 +130,7 @@ class Show:
         words = [(f" {tenth / 10:.1f} ", tenth / 10) for tenth in range(0, 11, 2)]
         return Text("probability the model gave to each token ").append_text(shaded(words))
 
-    def head(self, found: Found) -> RenderableType:
+    def head(self, found: HeadWeights) -> RenderableType:
         """One attention head over a line of code; the closing brackets' cells are marked."""
         seen = [[w if j <= i else None for j, w in enumerate(row)] for i, row in enumerate(found.weights)]
         return heat_map(

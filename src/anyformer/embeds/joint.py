@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context, Mask, lay_out
-from anyformer.core.linear import Rows
+from anyformer.core.linear import EmbeddingTable
 from anyformer.core.state import State
 from anyformer.errors import UserError
 from anyformer.slots import Embed
@@ -47,7 +47,7 @@ class JointModule(nn.Module):
         super().__init__()
         self.spec = spec
         self.parts: Any = nn.ModuleList(part.build(width) for part in spec.parts)
-        self.kind = Rows(len(spec.parts), width) if spec.kinds else None
+        self.kind = EmbeddingTable(len(spec.parts), width) if spec.kinds else None
 
     @property
     def table(self) -> Any:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context, Mask, lay_out
-from anyformer.core.linear import Rows
+from anyformer.core.linear import EmbeddingTable
 from anyformer.core.state import State
 from anyformer.errors import UserError
 from anyformer.slots import Embed
@@ -46,7 +46,7 @@ class QueriesModule(nn.Module):
     def __init__(self, spec: Queries, width: int) -> None:
         super().__init__()
         self.spec = spec
-        self.table = Rows(spec.count, width)
+        self.table = EmbeddingTable(spec.count, width)
 
     def layout(
         self, like: Tensor, *, mask: Mask | None = None, positions: Tensor | None = None,

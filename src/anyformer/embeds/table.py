@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context, Mask, lay_out
-from anyformer.core.linear import Rows
+from anyformer.core.linear import EmbeddingTable
 from anyformer.core.state import State
 from anyformer.errors import UserError
 from anyformer.slots import Embed
@@ -63,7 +63,7 @@ class TableModule(nn.Module):
         self.bias = nn.Parameter(torch.zeros(spec.features, width))
         self.lead = nn.Parameter(torch.zeros(1, width)) if spec.cls else None
         self.absent = nn.Parameter(torch.zeros(spec.numbers, width)) if spec.missing and spec.numbers else None
-        self.category = Rows(sum(counts) + extra * len(counts), width) if counts else None
+        self.category = EmbeddingTable(sum(counts) + extra * len(counts), width) if counts else None
         self.starts = (
             [start + extra * j for j, start in enumerate(accumulate(counts[:-1], initial=0))] if counts else []
         )

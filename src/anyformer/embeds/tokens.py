@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context, Mask, lay_out
-from anyformer.core.linear import Rows
+from anyformer.core.linear import EmbeddingTable
 from anyformer.core.state import State
 from anyformer.errors import UserError, check_range
 from anyformer.kernels.int8 import Int8, Int8Table, look_up
@@ -69,11 +69,11 @@ class TokensModule(nn.Module):
         super().__init__()
         inner = width if spec.inner is None else spec.inner
         self.spec, self.gain = spec, inner**0.5 if spec.scale else 1.0
-        self.table: Rows | Int8Table | None = Rows(spec.vocab, inner) if own_table else None
-        if isinstance(self.table, Rows) and spec.frozen:
+        self.table: EmbeddingTable | Int8Table | None = EmbeddingTable(spec.vocab, inner) if own_table else None
+        if isinstance(self.table, EmbeddingTable) and spec.frozen:
             self.table.weight.requires_grad_(False)
         self.position = None if spec.position is None else spec.position.build(inner)
-        self.segment = Rows(spec.segments, inner) if spec.segments else None
+        self.segment = EmbeddingTable(spec.segments, inner) if spec.segments else None
         self.norm = None if spec.norm is None else spec.norm.build(inner)
         self.project = None if spec.inner is None else nn.Linear(inner, width)
 

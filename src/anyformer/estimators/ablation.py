@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from anyformer.data.frame import Frame
-from anyformer.safe_write import scratch_folder
+from anyformer.safe_files import scratch_folder
 
 
 @dataclass(frozen=True)

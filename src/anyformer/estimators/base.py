@@ -18,7 +18,7 @@ from anyformer.evaluation.answers import Answers
 from anyformer.extras import install_command
 from anyformer.inference.predict import answer
 from anyformer.inference.predictor import Predictor, load
-from anyformer.safe_read import inside, read_json, short
+from anyformer.safe_files import inside, read_json, short
 from anyformer.slots import Position
 from anyformer.spec import Spec, plain, subclasses
 from anyformer.training.setup.request import Request

@@ -93,7 +93,7 @@ def packed(cell: Any, row: int) -> bytes:
     """One picture in memory as the bytes of a file."""
     if isinstance(cell, bytes):
         return cell
-    from anyformer.data.files.compression import import_pyarrow
+    from anyformer.data.files.open_text import import_pyarrow
 
     import_pyarrow("X")
     from PIL import Image

@@ -21,7 +21,7 @@ from torch import Tensor
 from anyformer.checkpoints import store
 from anyformer.errors import Stopped
 from anyformer.inference.predictor import Predictor, load, pick_device
-from anyformer.safe_write import scratch_folder
+from anyformer.safe_files import scratch_folder
 from anyformer.training.checkpoint import save_model
 from anyformer.training.setup.new_run import create, run_name
 from anyformer.training.setup.request import Request
@@ -34,7 +34,7 @@ logger = logging.getLogger("anyformer")
 
 
 @dataclass
-class Learned:
+class FitResult:
     """What came out of a fit."""
 
     predictor: Predictor
@@ -44,7 +44,7 @@ class Learned:
     run: Run | None  # of a fit that was kept
 
 
-def learn(request: Request, keep: Path | None, *, quiet: bool, check: Callable[[dict[str, Any]], None]) -> Learned:
+def learn(request: Request, keep: Path | None, *, quiet: bool, check: Callable[[dict[str, Any]], None]) -> FitResult:
     """Train as asked; `check` sees what was decided about the data before the first step."""
     device = pick_device(request.device)
     say: Callable[[str], None] = (lambda line: None) if quiet else logger.info
@@ -65,7 +65,7 @@ def learn(request: Request, keep: Path | None, *, quiet: bool, check: Callable[[
                     folder.let_go()
             found = load(folder.path, device=str(device))
         steps = int(folder.facts["step"])
-        return Learned(found, folder.metrics(), steps, facts, None if scratch is not None else Run(folder.path))
+        return FitResult(found, folder.metrics(), steps, facts, None if scratch is not None else Run(folder.path))
     except Stopped:
         # A search over many fits takes a ValueError for one bad fit and goes on; whoever pressed Ctrl-C means all.
         raise KeyboardInterrupt from None

@@ -19,6 +19,7 @@ class Answers:
     translate truth and predicted are lists of texts (truth: lists of texts where there are several references)
     lm        nats is the summed loss, tokens and bytes what it was summed over
     detect    truth and predicted are lists of Objects (average_precision.py), one an image, in its pixels
+    adversarial  truth and predicted are Pictures (tasks/adversarial.py), real and drawn
     """
 
     task: str  # its name

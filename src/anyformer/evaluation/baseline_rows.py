@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from anyformer.data.datasets.rows import RowExamples
+
 
 @dataclass(frozen=True)
-class Series:
+class RawSeries:
     """Windows of a time series: `values` (T, V), nan where missing, and the first step to foresee of each window."""
 
     values: np.ndarray
@@ -32,7 +34,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Rows:
+class RawRows:
     """The raw inputs of one side of a split, before any scaling or tokenizing; what a data set lacks stays None.
 
     texts       N strings; several text columns joined by a space. Language model: the documents in order
@@ -53,7 +55,7 @@ class Rows:
     words: Sequence[Sequence[str]] | None = None
     sources: Sequence[str] | None = None
     tokens: np.ndarray | None = None
-    series: Series | None = None
+    series: RawSeries | None = None
     sizes: np.ndarray | None = None
 
     def __len__(self) -> int:
@@ -63,7 +65,7 @@ class Rows:
         """The fields that the data has."""
         return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
 
-    def take(self, rows: np.ndarray) -> Rows:
+    def take(self, rows: np.ndarray) -> RawRows:
         """Some rows, in the order given."""
         return replace(self, **{name: chosen(value, rows) for name, value in self.filled().items()})
 
@@ -83,3 +85,16 @@ def sampled(count: int, most: int, seed: int) -> np.ndarray:
 def evenly(count: int, most: int) -> np.ndarray:
     """At most `most` of `count` rows, spread evenly."""
     return np.arange(count) if count <= most else np.linspace(0, count - 1, most).astype(np.int64)
+
+
+def raw_rows(examples: RowExamples) -> RawRows:
+    """What a simple learner is given for the same rows."""
+    frame = examples.frame.take(examples.rows)
+    found: dict[str, Any] = {}
+    numbers: list[np.ndarray] = []
+    for modality in examples.modalities:
+        found |= modality.features(examples, frame)
+        numbers += [found.pop("numbers")] if "numbers" in found else []
+    if numbers:
+        found["numbers"] = np.concatenate(numbers, 1).astype(np.float64)
+    return RawRows(**found)

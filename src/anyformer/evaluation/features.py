@@ -7,19 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.evaluation.baseline_rows import Rows
+from anyformer.evaluation.baseline_rows import RawRows
 
 WEIGHTS = 5_000_000  # classes times features of a linear model at most, so that it ends soon
 CODES = 254  # categories that gradient boosting tells apart in a column; the rest are as good as one
 SIDE = 16  # pixels of an image's longer side in a linear model
 
 
-def is_table(rows: Rows) -> bool:
+def is_table(rows: RawRows) -> bool:
     """Whether there are columns besides text and images."""
     return any(part is not None and part.shape[1] > 0 for part in (rows.numbers, rows.categories))
 
 
-def text_counts(train: Rows, test: Rows, features: int) -> tuple[Any, Any]:
+def text_counts(train: RawRows, test: RawRows, features: int) -> tuple[Any, Any]:
     """TF-IDF of words and pairs of words, fitted on the training texts; None where there are no words at all."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
@@ -32,7 +32,7 @@ def text_counts(train: Rows, test: Rows, features: int) -> tuple[Any, Any]:
         return None, None
 
 
-def text_factors(train: Rows, test: Rows, seed: int, most: int = 32) -> tuple[np.ndarray, np.ndarray]:
+def text_factors(train: RawRows, test: RawRows, seed: int, most: int = 32) -> tuple[np.ndarray, np.ndarray]:
     """The strongest directions of the TF-IDF counts as a few dense columns."""
     from sklearn.decomposition import TruncatedSVD
 
@@ -82,7 +82,7 @@ def plain(value: Any) -> str | None:
     return str(value)
 
 
-def table_columns(train: Rows, test: Rows, seed: int) -> tuple[np.ndarray, np.ndarray, list[int]]:
+def table_columns(train: RawRows, test: RawRows, seed: int) -> tuple[np.ndarray, np.ndarray, list[int]]:
     """Everything as columns for gradient boosting, and which of them are categories."""
     before: list[np.ndarray] = []
     after: list[np.ndarray] = []
@@ -110,7 +110,7 @@ def table_columns(train: Rows, test: Rows, seed: int) -> tuple[np.ndarray, np.nd
     return np.hstack(before), np.hstack(after), categorical
 
 
-def design(train: Rows, test: Rows, outputs: int, seed: int) -> tuple[str, Any, Any, list[int] | None]:
+def design(train: RawRows, test: RawRows, outputs: int, seed: int) -> tuple[str, Any, Any, list[int] | None]:
     """Name of the features, the two matrices, and the categorical columns (None: a linear model is meant)."""
     table, text, image = is_table(train), train.texts is not None, train.images is not None
     if text and not table and not image:

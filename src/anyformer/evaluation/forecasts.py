@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from anyformer.evaluation.baseline_rows import Series, evenly
+from anyformer.evaluation.baseline_rows import RawSeries, evenly
 
 MOST_WINDOWS = 4_000  # training windows a baseline learns from
 TRIED = 200  # training windows on which periods are compared
@@ -18,7 +18,7 @@ def repeated(windows: np.ndarray, horizon: int, period: int) -> np.ndarray:
     return windows[:, windows.shape[1] - period + np.arange(horizon) % period]
 
 
-def usual_period(train: Series) -> int:
+def usual_period(train: RawSeries) -> int:
     """The period whose repetition foresees the training windows best; 1 repeats the last value."""
     chosen = evenly(len(train), TRIED)
     windows, futures = filled(train.windows(chosen)), train.futures(chosen)
@@ -30,7 +30,7 @@ def usual_period(train: Series) -> int:
     return min((period for period in PERIODS if period <= train.length), key=error)
 
 
-def repeat_past(train: Series, test: Series) -> tuple[str, np.ndarray]:
+def repeat_past(train: RawSeries, test: RawSeries) -> tuple[str, np.ndarray]:
     """The trivial forecast in words, and its answers (N * horizon, V)."""
     period = usual_period(train)
     name = "repeating the last value" if period == 1 else f"repeating the last {period} steps"
@@ -38,7 +38,7 @@ def repeat_past(train: Series, test: Series) -> tuple[str, np.ndarray]:
     return name, np.concatenate(parts).reshape(-1, test.values.shape[1])
 
 
-def linear_map(train: Series, test: Series) -> tuple[str, np.ndarray]:
+def linear_map(train: RawSeries, test: RawSeries) -> tuple[str, np.ndarray]:
     """Every future step as a weighted sum of the window's steps less its last one; all channels share the weights."""
     chosen = evenly(len(train), MOST_WINDOWS)
     futures = train.futures(chosen)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anyformer.evaluation.answers import Answers
-from anyformer.evaluation.baseline_rows import Rows, chosen, sampled
+from anyformer.evaluation.baseline_rows import RawRows, chosen, sampled
 from anyformer.evaluation.features import design, word_features
 from anyformer.extras import install_command, installed
 
@@ -27,11 +27,18 @@ class Learnt(NamedTuple):
     predicted: Any
 
 
-Learner = Callable[[Rows, Any, Rows, Answers, int], tuple[str, Any]]  # train, its truth, test, its answers, seed
+Learner = Callable[[RawRows, Any, RawRows, Answers, int], tuple[str, Any]]  # train, its truth, test, its answers, seed
 
 
 def learn(
-    learner: Learner, train: Rows, truth: Any, test: Rows, answers: Answers, *, seed: int = 0, most: int = MOST_ROWS
+    learner: Learner,
+    train: RawRows,
+    truth: Any,
+    test: RawRows,
+    answers: Answers,
+    *,
+    seed: int = 0,
+    most: int = MOST_ROWS,
 ) -> Learnt:
     """A learner trained on the training rows, or on a sample of at most `most`, asked about the rows of `answers`."""
     if not installed("sklearn"):
@@ -58,7 +65,7 @@ def quiet_and_single() -> Iterator[None]:
         yield
 
 
-def classification(train: Rows, truth: Any, test: Rows, answers: Answers, seed: int) -> tuple[str, np.ndarray]:
+def classification(train: RawRows, truth: Any, test: RawRows, answers: Answers, seed: int) -> tuple[str, np.ndarray]:
     """Probabilities by logistic regression on texts or pixels, by gradient boosting on tables; one learner a label
     where rows have sets."""
     truth = np.asarray(truth).astype(np.int64)
@@ -127,7 +134,7 @@ def boosting(rows: int, fewest: int, outputs: int, categorical: list[int], seed:
     }
 
 
-def regression(train: Rows, truth: Any, test: Rows, answers: Answers, seed: int) -> tuple[str, np.ndarray]:
+def regression(train: RawRows, truth: Any, test: RawRows, answers: Answers, seed: int) -> tuple[str, np.ndarray]:
     """Ridge regression on texts or pixels, gradient boosting on tables; one learner an output."""
     from sklearn.ensemble import HistGradientBoostingRegressor
     from sklearn.linear_model import Ridge
@@ -152,7 +159,7 @@ def regression(train: Rows, truth: Any, test: Rows, answers: Answers, seed: int)
     return named(features, categorical, "ridge regression"), shaped
 
 
-def tagger(train: Rows, truth: Any, test: Rows, answers: Answers, seed: int) -> tuple[str, list[list[str]]]:
+def tagger(train: RawRows, truth: Any, test: RawRows, answers: Answers, seed: int) -> tuple[str, list[list[str]]]:
     """A linear model of each word's hashed features; sentences are taken until there are enough words."""
     from sklearn.feature_extraction import FeatureHasher
     from sklearn.linear_model import SGDClassifier

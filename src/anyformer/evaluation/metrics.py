@@ -1,4 +1,7 @@
-"""Metrics of answers, the most important first. Numbers are those of scikit-learn and sacreBLEU."""
+"""Metrics of answers, the most important first. Numbers are those of scikit-learn and sacreBLEU.
+
+Counted here because every evaluation needs them, and scikit-learn is an optional extra.
+"""
 
 from __future__ import annotations
 

@@ -16,8 +16,7 @@ from anyformer.evaluation.page import document, preformatted, section
 from anyformer.evaluation.run_files import EVALUATION, RunFiles, is_number, read_evaluation, read_run
 from anyformer.evaluation.sentences import duration
 from anyformer.evaluation.svg import number
-from anyformer.safe_read import AGAIN
-from anyformer.safe_write import replace_file, writing
+from anyformer.safe_files import AGAIN, replace_file, writing
 from anyformer.tasks.base import find, title_of
 
 NAME = "report.html"

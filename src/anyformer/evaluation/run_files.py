@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from anyformer.errors import UserError
-from anyformer.safe_read import AGAIN, json_lines, read_json, read_text
+from anyformer.safe_files import AGAIN, json_lines, read_json, read_text
 
 Point = tuple[float, float]
 

@@ -1,4 +1,7 @@
-"""Scores of generated text against references: BLEU and chrF by sacreBLEU, ROUGE of our own."""
+"""Scores of generated text against references: BLEU and chrF by sacreBLEU, ROUGE of our own.
+
+ROUGE is counted here: sacreBLEU has none, and it is what scores a text where that optional extra is missing.
+"""
 
 from __future__ import annotations
 

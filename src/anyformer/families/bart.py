@@ -10,7 +10,7 @@ from anyformer.core.block import Block
 from anyformer.core.model import Model, Seq2Seq
 from anyformer.core.stack import Stack
 from anyformer.embeds.tokens import Tokens
-from anyformer.families.config import THEIR_ACTS, Config
+from anyformer.families.config import THEIR_ACTS, FamilyConfig
 from anyformer.families.family import BARE, CLASSIFY, LM_HEAD, SPAN, Family
 from anyformer.feeds.mlp import MLP
 from anyformer.heads import LM, Pooled, Span
@@ -24,7 +24,7 @@ SIDES = ("encoder", "decoder")
 PREFIX = "model."
 
 
-def body(c: Config, side: str, embed: Tokens) -> Model:
+def body(c: FamilyConfig, side: str, embed: Tokens) -> Model:
     """One half, post-norm; encoder and decoder may differ in depth, heads and inner width."""
     width, heads = c.size("d_model", 1024), c.size(f"{side}_attention_heads", 16)
     inner = c.size(f"{side}_ffn_dim", 4096)
@@ -42,7 +42,7 @@ def body(c: Config, side: str, embed: Tokens) -> Model:
     return Model(embed=embed, stack=stack, init="bert")
 
 
-def common(c: Config) -> None:
+def common(c: FamilyConfig) -> None:
     """What both families call by two names or carry without effect."""
     c.also(num_attention_heads="encoder_attention_heads", hidden_size="d_model", num_hidden_layers="encoder_layers")
     c.skip("training", "encoder_layerdrop", "decoder_layerdrop", "init_std", "classif_dropout")
@@ -52,7 +52,7 @@ def common(c: Config) -> None:
            "output_past", "save_step", "static_position_embeddings")  # fmt: skip
 
 
-def settings(c: Config, head: str) -> Seq2Seq:
+def settings(c: FamilyConfig, head: str) -> Seq2Seq:
     """BART's config.json as a spec."""
     common(c)
     position = Learned(c.size("max_position_embeddings", 1024), offset=2)

@@ -14,7 +14,7 @@ from anyformer.core.model import Model
 from anyformer.core.stack import Stack
 from anyformer.embeds.tokens import Tokens
 from anyformer.errors import UserError
-from anyformer.families.config import LAYERS, THEIR_ACTS, Config
+from anyformer.families.config import LAYERS, THEIR_ACTS, FamilyConfig
 from anyformer.families.family import BARE, BODY, CLASSIFY, LM_HEAD, MASKED, REPLACED, SPAN, TAG, Family
 from anyformer.feeds.mlp import MLP, Act
 from anyformer.heads import LM, Pooled, Replaced, Span, TokenHead
@@ -103,7 +103,7 @@ class Kind:
         return f"{self.model_type}."
 
 
-def settings(c: Config, head: str, kind: Kind) -> Model:
+def settings(c: FamilyConfig, head: str, kind: Kind) -> Model:
     """A config.json as a spec."""
 
     def size(name: str) -> int:
@@ -142,7 +142,7 @@ def settings(c: Config, head: str, kind: Kind) -> Model:
     return Model(embed=embed, stack=stack, head=answer(c, head, kind, norm, act, dropout), init="bert")
 
 
-def groups(c: Config, depth: int) -> int:
+def groups(c: FamilyConfig, depth: int) -> int:
     c.only("inner_group_num", 1)
     count = c.size("num_hidden_groups", 1)
     # Their rule divides floats, which for a few odd pairs falls one below the whole number it means.
@@ -152,7 +152,7 @@ def groups(c: Config, depth: int) -> int:
     return count
 
 
-def answer(c: Config, head: str, kind: Kind, norm: LayerNorm, act: Act, dropout: float) -> Head | None:
+def answer(c: FamilyConfig, head: str, kind: Kind, norm: LayerNorm, act: Act, dropout: float) -> Head | None:
     tied = c.get("tie_word_embeddings", True)
     shares = {at: c.get(name, kind.defaults.get(name, dropout)) for at, name in kind.dropouts.items()}
     if head == SPAN and c.labels() != 2:

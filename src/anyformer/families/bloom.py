@@ -10,7 +10,7 @@ from anyformer.core.model import Model
 from anyformer.core.stack import Stack
 from anyformer.embeds.tokens import Tokens
 from anyformer.errors import UserError
-from anyformer.families.config import Config
+from anyformer.families.config import FamilyConfig
 from anyformer.families.family import BARE, CLASSIFY, LM_HEAD, SPAN, TAG, Family
 from anyformer.feeds.mlp import MLP
 from anyformer.heads import LM, Pooled, Span, TokenHead
@@ -20,7 +20,7 @@ from anyformer.positions.alibi import Alibi
 from anyformer.slots import Head
 
 
-def settings(c: Config, head: str) -> Model:
+def settings(c: FamilyConfig, head: str) -> Model:
     """BLOOM's config.json as a spec."""
     c.also(num_hidden_layers="n_layer", num_attention_heads="n_head", n_embed="hidden_size")
     c.only("apply_residual_connection_post_layernorm", False)
@@ -41,7 +41,7 @@ def settings(c: Config, head: str) -> Model:
     return Model(embed=Tokens(vocab=c.size("vocab_size", 250880), norm=norm), stack=stack, head=answer(c, head))
 
 
-def answer(c: Config, head: str) -> Head | None:
+def answer(c: FamilyConfig, head: str) -> Head | None:
     tied = c.get("tie_word_embeddings", True)
     dropout = c.get("classifier_dropout", None)
     dropout = c.get("hidden_dropout", 0.0) if dropout is None else dropout

@@ -18,7 +18,7 @@ from anyformer.core.towers import Towers
 from anyformer.embeds.patches import Patches
 from anyformer.embeds.tokens import Tokens
 from anyformer.errors import UserError
-from anyformer.families.config import THEIR_ACTS, Config
+from anyformer.families.config import THEIR_ACTS, FamilyConfig
 from anyformer.families.family import BARE, Family
 from anyformer.families.vit import under
 from anyformer.feeds.mlp import MLP
@@ -33,7 +33,7 @@ PROJECT, TEXT, VISION, WHOLE = "project", "text", "vision", "whole"
 HIGHEST = 2  # the end-of-text id of early configs, wrong there and read as "the highest id of the text"
 
 
-def text(c: Config, head: str, shared: int | None = None) -> Model:
+def text(c: FamilyConfig, head: str, shared: int | None = None) -> Model:
     """The text tower's config.json as a spec; `shared` is the width of the space both towers project to."""
     norm = LayerNorm(eps=c.get("layer_norm_eps", 1e-5))
     end = c.get("eos_token_id", 49407)
@@ -44,7 +44,7 @@ def text(c: Config, head: str, shared: int | None = None) -> Model:
     return Model(embed=embed, stack=stack, head=projected(pooled, head, project), init="bert")
 
 
-def vision(c: Config, head: str, shared: int | None = None) -> Model:
+def vision(c: FamilyConfig, head: str, shared: int | None = None) -> Model:
     """The image tower's config.json as a spec."""
     norm = LayerNorm(eps=c.get("layer_norm_eps", 1e-5))
     project = c.size("projection_dim", 512) if shared is None else shared
@@ -57,7 +57,9 @@ def vision(c: Config, head: str, shared: int | None = None) -> Model:
     return Model(embed=embed, stack=stack, head=projected(Pooled(norm=norm), head, project), init="bert")
 
 
-def layers(c: Config, norm: Norm, *, width: int, inner: int, heads: int, causal: bool, final: Norm | None) -> Stack:
+def layers(
+    c: FamilyConfig, norm: Norm, *, width: int, inner: int, heads: int, causal: bool, final: Norm | None
+) -> Stack:
     """The layers of a tower; the numbers are the config class's defaults."""
     c.skip("declared once, never used", "dropout")
     width, inner = c.size("hidden_size", width), c.size("intermediate_size", inner)
@@ -132,7 +134,7 @@ def vision_table(spec: Model, head: str) -> tuple[Row, ...]:
 # ---------------------------------------------------------------- a folder with both towers
 
 
-def whole(c: Config, head: str) -> Model | Towers:
+def whole(c: FamilyConfig, head: str) -> Model | Towers:
     """A whole CLIP's config.json as a spec, or one tower of it with its projection."""
     c.skip("older copies of text_config and vision_config", "text_config_dict", "vision_config_dict")
     if head != WHOLE:
@@ -142,7 +144,7 @@ def whole(c: Config, head: str) -> Model | Towers:
     return Towers(first=tower(c, TEXT), second=tower(c, VISION), log_scale=start, init="bert")
 
 
-def tower(c: Config, head: str) -> Model:
+def tower(c: FamilyConfig, head: str) -> Model:
     """One tower, by its part of the whole config."""
     shared = c.size("projection_dim", 512)
     name = f"{head}_config"
@@ -151,7 +153,7 @@ def tower(c: Config, head: str) -> Model:
     given = (c.data.get(name) if older is None else older) or {}
     if not isinstance(given, dict):
         raise UserError(f"{name} is no object", where=c.where, fix="copy the file again")
-    part = Config(given, f"{c.where} {name}", c.tensors)
+    part = FamilyConfig(given, f"{c.where} {name}", c.tensors)
     part.skip("said by the whole", "projection_dim")
     spec = (text if head == TEXT else vision)(part, PROJECT, shared)
     c.data |= {f"{name}.{field}": part.data[field] for field in part.unread()}  # nobody read them: they are reported

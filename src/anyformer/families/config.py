@@ -64,7 +64,7 @@ LARGEST = 1e30  # of any number; what is beyond it overflows somewhere
 LAYERS = 4096  # more layers than any public model by far; a file that asks for a million would only cost time
 
 
-class Config:
+class FamilyConfig:
     """A config.json that remembers which of its fields were read."""
 
     def __init__(

@@ -8,14 +8,14 @@ from anyformer.checkpoints.names import Row, rows
 from anyformer.checkpoints.operations import LEADING
 from anyformer.core.model import Model
 from anyformer.families import vit
-from anyformer.families.config import Config
+from anyformer.families.config import FamilyConfig
 from anyformer.families.family import BARE, BODY, CLASSIFY, Family
 from anyformer.heads import Distilled
 
 DISTILLED = "distilled"
 
 
-def settings(c: Config, head: str) -> Model:
+def settings(c: FamilyConfig, head: str) -> Model:
     """DeiT's config.json as a spec."""
     answer = Distilled(classes=c.labels()) if head == DISTILLED else vit.answer(c, head)
     c.skip("of another head", "pooler_output_size", "pooler_act")

@@ -13,7 +13,7 @@ from anyformer.core.stack import Stack
 from anyformer.embeds.maps import Maps
 from anyformer.embeds.queries import Queries
 from anyformer.errors import UserError
-from anyformer.families.config import LAYERS, THEIR_ACTS, Config
+from anyformer.families.config import LAYERS, THEIR_ACTS, FamilyConfig
 from anyformer.families.family import BARE, Family
 from anyformer.families.vit import plain, sides
 from anyformer.feeds.mlp import MLP
@@ -31,7 +31,7 @@ STAGES = 8  # of a ResNet: each halves the maps
 TIMM = {"resnet50": (3, 4, 6, 3), "resnet101": (3, 4, 23, 3), "resnet152": (3, 8, 36, 3)}  # those of bottlenecks
 
 
-def half(c: Config, side: str) -> Stack:
+def half(c: FamilyConfig, side: str) -> Stack:
     """The layers of one half; the decoder's look at the encoder and end in a norm of their own."""
     width, heads, inner = c.size("d_model", 256), c.size(f"{side}_attention_heads", 8), c.size(f"{side}_ffn_dim", 2048)
     dropout = c.get("attention_dropout", 0.0)
@@ -49,7 +49,7 @@ def half(c: Config, side: str) -> Stack:
     )  # fmt: skip
 
 
-def settings(c: Config, head: str) -> Seq2Seq:
+def settings(c: FamilyConfig, head: str) -> Seq2Seq:
     """DETR's config.json as a spec."""
     c.also(num_attention_heads="encoder_attention_heads", hidden_size="d_model", num_hidden_layers="encoder_layers")
     c.skip(
@@ -69,13 +69,13 @@ def settings(c: Config, head: str) -> Seq2Seq:
     )  # fmt: skip
 
 
-def backbone(c: Config) -> ResNet:
+def backbone(c: FamilyConfig) -> ResNet:
     """The ResNet that a config describes itself, or names by what timm calls it."""
     c.skip("read here", "backbone_config", "backbone", "use_timm_backbone", "backbone_kwargs", "num_channels")
     given = c.data.get("backbone_config") or {}
     if not isinstance(given, dict):
         raise UserError("backbone_config is no object", where=c.where, fix='expected {"model_type": "resnet", ...}')
-    part = Config(given, f"{c.where}: backbone_config", c.tensors)
+    part = FamilyConfig(given, f"{c.where}: backbone_config", c.tensors)
     kind = part.get("model_type", "timm_backbone")
     colours = part.size("num_channels", c.size("num_channels", 3))
     if kind == "timm_backbone":

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from anyformer.checkpoints.names import Row
-from anyformer.families.config import Config
+from anyformer.families.config import FamilyConfig
 from anyformer.slots import Network
 
 # Kinds of head, the same words for every family.
@@ -34,7 +34,7 @@ class Family:
 
     model_type: str
     heads: Mapping[str, str]
-    settings: Callable[[Config, str], Network]
+    settings: Callable[[FamilyConfig, str], Network]
     config: Callable[[Any, str], dict[str, Any]]
     table: Callable[[Any, str], tuple[Row, ...]]
     prefix: str = ""

@@ -10,7 +10,7 @@ from anyformer.core.block import Block
 from anyformer.core.model import Model
 from anyformer.core.stack import Stack
 from anyformer.embeds.tokens import Tokens
-from anyformer.families.config import THEIR_ACTS, Config
+from anyformer.families.config import THEIR_ACTS, FamilyConfig
 from anyformer.families.family import BARE, CLASSIFY, LM_HEAD, SPAN, TAG, Family
 from anyformer.feeds.mlp import MLP
 from anyformer.heads import LM, Pooled, Span, TokenHead
@@ -20,7 +20,7 @@ from anyformer.positions.learned import Learned
 from anyformer.slots import Head
 
 
-def settings(c: Config, head: str) -> Model:
+def settings(c: FamilyConfig, head: str) -> Model:
     """GPT-2's config.json as a spec."""
     c.only("add_cross_attention", False)
     c.skip("numerics of training in half precision", "reorder_and_upcast_attn")
@@ -49,7 +49,7 @@ def settings(c: Config, head: str) -> Model:
     return Model(embed=embed, stack=stack, head=answer(c, head), init="gpt2")
 
 
-def answer(c: Config, head: str) -> Head | None:
+def answer(c: FamilyConfig, head: str) -> Head | None:
     tied = c.get("tie_word_embeddings", True)
     dropout = c.get("classifier_dropout", None) or 0.1
     c.skip("dropout of one head", "hidden_dropout")

@@ -10,7 +10,7 @@ from anyformer.core.model import Model
 from anyformer.core.stack import Stack
 from anyformer.embeds.tokens import Tokens
 from anyformer.errors import UserError
-from anyformer.families.config import THEIR_ACTS, Config, rope_parameters
+from anyformer.families.config import THEIR_ACTS, FamilyConfig, rope_parameters
 from anyformer.families.family import BARE, CLASSIFY, LM_HEAD, SPAN, TAG, Family
 from anyformer.feeds.mlp import MLP
 from anyformer.heads import LM, Pooled, Span, TokenHead
@@ -20,7 +20,7 @@ from anyformer.positions.rope import DynamicScaling, Rope, YarnScaling
 from anyformer.slots import Head
 
 
-def settings(c: Config, head: str) -> Model:
+def settings(c: FamilyConfig, head: str) -> Model:
     """GPT-NeoX's config.json as a spec."""
     c.also(rotary_pct="partial_rotary_factor", rotary_emb_base="rope_theta")
     c.skip("a limit of training; rotary positions have none", "max_position_embeddings")
@@ -37,7 +37,7 @@ def settings(c: Config, head: str) -> Model:
     return Model(embed=embed, stack=stack, head=answer(c, head))
 
 
-def rope(c: Config, channels: int) -> Rope:
+def rope(c: FamilyConfig, channels: int) -> Rope:
     """Rotary positions of a share of each head's channels."""
     theta, share, scaling = c.rope(default_share=0.25, partial=True)
     turned = int(channels * share)
@@ -49,7 +49,7 @@ def rope(c: Config, channels: int) -> Rope:
     return Rope(theta=theta, width=None if turned == channels else turned, scaling=scaling)
 
 
-def answer(c: Config, head: str) -> Head | None:
+def answer(c: FamilyConfig, head: str) -> Head | None:
     tied, dropout = c.get("tie_word_embeddings", False), c.get("classifier_dropout", 0.1)
     heads: dict[str, Head | None] = {
         BARE: None, LM_HEAD: LM(tied=tied), CLASSIFY: Pooled(classes=c.labels(), pool="last", bias=False),

@@ -12,7 +12,7 @@ from anyformer.core.block import Block
 from anyformer.core.model import Model
 from anyformer.core.stack import Stack
 from anyformer.embeds.tokens import Tokens
-from anyformer.families.config import THEIR_ACTS, Config, rope_parameters
+from anyformer.families.config import THEIR_ACTS, FamilyConfig, rope_parameters
 from anyformer.families.family import BARE, CLASSIFY, LM_HEAD, SPAN, TAG, Family
 from anyformer.feeds.mlp import MLP
 from anyformer.heads import LM, Pooled, Span, TokenHead
@@ -31,7 +31,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {  # where the config classes of the five 
 BIASED = ("llama", "qwen3", "arcee")  # whose projections of attention have a bias where the config says so
 
 
-def settings(c: Config, head: str, kind: str) -> Model:
+def settings(c: FamilyConfig, head: str, kind: str) -> Model:
     """A config.json of one of the five as a spec."""
     default = DEFAULTS[kind]
     c.only("pretraining_tp", 1)
@@ -65,7 +65,7 @@ def settings(c: Config, head: str, kind: str) -> Model:
     return Model(embed=Tokens(vocab=c.size("vocab_size", default["vocab"])), stack=stack, head=answer(c, head))
 
 
-def windowed(c: Config, kind: str, block: Block, depth: int) -> Any:
+def windowed(c: FamilyConfig, kind: str, block: Block, depth: int) -> Any:
     """The block, or one for each layer where only some have a window."""
     if kind in ("llama", "arcee"):
         return block
@@ -86,7 +86,7 @@ def windowed(c: Config, kind: str, block: Block, depth: int) -> Any:
     )
 
 
-def answer(c: Config, head: str) -> Head | None:
+def answer(c: FamilyConfig, head: str) -> Head | None:
     tied = c.get("tie_word_embeddings", False)
     heads: dict[str, Head | None] = {
         BARE: None, LM_HEAD: LM(tied=tied), CLASSIFY: Pooled(classes=c.labels(), pool="last", bias=False),

@@ -13,13 +13,13 @@ from anyformer.core.model import Seq2Seq
 from anyformer.embeds.tokens import Tokens
 from anyformer.families import bart
 from anyformer.families.bart import HEADS, PREFIX, SIDES, body, common, half, halves
-from anyformer.families.config import Config
+from anyformer.families.config import FamilyConfig
 from anyformer.families.family import BARE, LM_HEAD, Family
 from anyformer.heads import LM
 from anyformer.positions.sinusoid import Sinusoid, sinusoid
 
 
-def settings(c: Config, head: str) -> Seq2Seq:
+def settings(c: FamilyConfig, head: str) -> Seq2Seq:
     """Marian's config.json as a spec."""
     common(c)
     c.size("max_position_embeddings", 1024, most=2**16)  # rows of a stored table; sinusoids themselves have no limit

@@ -10,7 +10,7 @@ from anyformer.core.block import Block
 from anyformer.core.model import Model
 from anyformer.core.stack import Stack
 from anyformer.embeds.tokens import Tokens
-from anyformer.families.config import THEIR_ACTS, Config, rope_parameters
+from anyformer.families.config import THEIR_ACTS, FamilyConfig, rope_parameters
 from anyformer.families.family import BARE, CLASSIFY, LM_HEAD, SPAN, TAG, Family
 from anyformer.families.llama import BODY, HEADS, answer
 from anyformer.feeds.experts import Experts
@@ -20,7 +20,7 @@ from anyformer.norms.rms import RMSNorm
 from anyformer.positions.rope import DynamicScaling, Rope
 
 
-def settings(c: Config, head: str) -> Model:
+def settings(c: FamilyConfig, head: str) -> Model:
     """A config.json as a spec."""
     c.also(num_experts="num_local_experts")
     c.skip("a limit of training; rotary positions have none", "max_position_embeddings")

@@ -11,7 +11,7 @@ from anyformer.core.model import Model, Seq2Seq
 from anyformer.core.stack import Stack
 from anyformer.embeds.tokens import Tokens
 from anyformer.errors import UserError
-from anyformer.families.config import ACTS, THEIR_ACTS, Config
+from anyformer.families.config import ACTS, THEIR_ACTS, FamilyConfig
 from anyformer.families.family import BARE, CLASSIFY, ENCODER, LM_HEAD, SPAN, TAG, Family
 from anyformer.feeds.mlp import MLP
 from anyformer.heads import LM, Pooled, Span, TokenHead
@@ -24,7 +24,7 @@ from anyformer.slots import Head, Network
 ALONE = (ENCODER, TAG)  # heads on the encoder, without a decoder
 
 
-def settings(c: Config, head: str) -> Network:
+def settings(c: FamilyConfig, head: str) -> Network:
     """T5's config.json as a spec."""
     c.also(hidden_size="d_model", num_attention_heads="num_heads", num_hidden_layers="num_layers", head_dim="d_kv")
     c.skip("each half says it for itself", "is_decoder")
@@ -50,7 +50,7 @@ def settings(c: Config, head: str) -> Network:
     return Seq2Seq(encoder=encoder, decoder=decoder, head=made, share="table", init="t5")
 
 
-def feed(c: Config, width: int, dropout: float) -> MLP:
+def feed(c: FamilyConfig, width: int, dropout: float) -> MLP:
     """`feed_forward_proj` is an activation or gated-<activation>; "gated-gelu" has always meant the tanh form."""
     name = c.get("feed_forward_proj", "relu")
     gated, act = name.startswith("gated-"), name.removeprefix("gated-")
@@ -66,7 +66,7 @@ def feed(c: Config, width: int, dropout: float) -> MLP:
     return MLP(width=None if inner == 4 * width else inner, act=ACTS[act], gated=gated, bias=False, dropout=dropout)
 
 
-def answer(c: Config, head: str, width: int) -> Head | None:
+def answer(c: FamilyConfig, head: str, width: int) -> Head | None:
     """The head. Version 1.1 has its own rows and no factor; the file, not the config, says which rows there are."""
     tied = c.get("tie_word_embeddings", True)
     scaled = c.get("scale_decoder_outputs", tied)

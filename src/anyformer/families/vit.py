@@ -11,7 +11,7 @@ from anyformer.core.model import Model
 from anyformer.core.stack import Stack
 from anyformer.embeds.patches import Patches
 from anyformer.errors import UserError
-from anyformer.families.config import THEIR_ACTS, Config
+from anyformer.families.config import THEIR_ACTS, FamilyConfig
 from anyformer.families.family import BARE, BODY, CLASSIFY, Family
 from anyformer.feeds.mlp import MLP
 from anyformer.heads import Pooled
@@ -20,12 +20,12 @@ from anyformer.norms.layer import LayerNorm
 from anyformer.slots import Head
 
 
-def settings(c: Config, head: str) -> Model:
+def settings(c: FamilyConfig, head: str) -> Model:
     """ViT's config.json as a spec."""
     return encoder(c, patches(c), answer(c, head))
 
 
-def encoder(c: Config, embed: Patches, head: Head | None) -> Model:
+def encoder(c: FamilyConfig, embed: Patches, head: Head | None) -> Model:
     """The layers that ViT and DeiT share."""
     c.skip("how masked image modelling draws its picture", "encoder_stride")
     width, heads = c.size("hidden_size", 768), c.size("num_attention_heads", 12)
@@ -42,14 +42,14 @@ def encoder(c: Config, embed: Patches, head: Head | None) -> Model:
     return Model(embed=embed, stack=stack, head=head, init="bert")
 
 
-def patches(c: Config, *, distill: bool = False) -> Patches:
+def patches(c: FamilyConfig, *, distill: bool = False) -> Patches:
     return Patches(
         size=sides(c, "image_size", 224), patch=sides(c, "patch_size", 16), channels=c.size("num_channels", 3),
         distill=distill, dropout=c.get("hidden_dropout_prob", 0.0),
     )  # fmt: skip
 
 
-def sides(c: Config, name: str, default: int) -> int | tuple[int, int]:
+def sides(c: FamilyConfig, name: str, default: int) -> int | tuple[int, int]:
     """A number of pixels, or a list of rows and columns."""
     c.skip("read here", name)
     value = c.data.get(name)
@@ -60,7 +60,7 @@ def sides(c: Config, name: str, default: int) -> int | tuple[int, int]:
     return value[0], value[1]
 
 
-def answer(c: Config, head: str) -> Head | None:
+def answer(c: FamilyConfig, head: str) -> Head | None:
     width, inner = c.size("hidden_size", 768), c.size("pooler_output_size", None)
     act = c.act("pooler_act", "tanh")
     pooler = Pooled(dense=True if inner in (None, width) else inner, act=act)

@@ -115,7 +115,7 @@ def max_positions(spec: Model) -> tuple[int | None, str]:
     for block in spec.stack.layers:
         scaling = block.relative.scaling if isinstance(block.relative, Rope) else None
         if scaling is not None and scaling.trained is not None and (limit is None or scaling.trained < limit):
-            limit, why = scaling.trained, "tokens, after which Dynamic scaling would turn the keys in the cache"
+            limit, why = scaling.trained, "tokens, after which DynamicScaling would turn the keys in the cache"
     return limit, why
 
 

@@ -12,7 +12,7 @@ from anyformer.about import About
 from anyformer.core.context import Context
 from anyformer.core.own_init import Starting, normal
 from anyformer.errors import UserError
-from anyformer.slots import Answer, Head
+from anyformer.slots import Head, HeadOutput
 
 
 class Boxes(Head):
@@ -41,12 +41,12 @@ class BoxesModule(nn.Module):
         self.out = Even(width, spec.classes + 1)
         self.box = nn.ModuleList([nn.Linear(width, width), nn.Linear(width, width), nn.Linear(width, 4)])
 
-    def forward(self, hidden: Tensor, context: Context | None, table: Tensor | None) -> Answer:
+    def forward(self, hidden: Tensor, context: Context | None, table: Tensor | None) -> HeadOutput:
         """Tokens (...,T,D), of one layer or of several, to logits (...,T,classes+1) and boxes (...,T,4)."""
         with torch.autocast(hidden.device.type, enabled=False):  # half precision has too few digits for a place
             x = hidden.to(self.out.weight.dtype)
             boxes = self.box[2](F.relu(self.box[1](F.relu(self.box[0](x))))).sigmoid()
-        return Answer(logits=self.out(hidden), boxes=boxes)
+        return HeadOutput(logits=self.out(hidden), boxes=boxes)
 
 
 class Even(nn.Linear, Starting):

@@ -10,7 +10,7 @@ from anyformer.about import About
 from anyformer.core.context import Context
 from anyformer.errors import UserError
 from anyformer.heads.pooling import take
-from anyformer.slots import Answer, Head
+from anyformer.slots import Head, HeadOutput
 
 
 class Distilled(Head):
@@ -39,9 +39,9 @@ class DistilledModule(nn.Module):
         self.out = nn.Linear(width, spec.classes)
         self.distill = nn.Linear(width, spec.classes)
 
-    def forward(self, hidden: Tensor, context: Context, table: Tensor | None) -> Answer:
+    def forward(self, hidden: Tensor, context: Context, table: Tensor | None) -> HeadOutput:
         labels, teacher = self.both(hidden, context)
-        return Answer(logits=(labels + teacher) / 2)  # (B,classes)
+        return HeadOutput(logits=(labels + teacher) / 2)  # (B,classes)
 
     def both(self, hidden: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         """Logits (B,classes) of the class token and of the distillation token."""

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context
-from anyformer.core.document_rows import Lines
+from anyformer.core.document_rows import DocumentLines
 from anyformer.embeds.series import SeriesContext
 from anyformer.errors import UserError
-from anyformer.slots import Answer, Head
+from anyformer.slots import Head, HeadOutput
 
 
 class Forecast(Head):
@@ -49,12 +49,12 @@ class ForecastModule(nn.Module):
         self.spec = spec
         self.out = nn.Linear(spec.patches * width, spec.horizon)
 
-    def forward(self, hidden: Tensor, context: Context, table: Tensor | None) -> Answer:
+    def forward(self, hidden: Tensor, context: Context, table: Tensor | None) -> HeadOutput:
         x = F.dropout(self.beside(hidden, context), self.spec.dropout, self.training)
         y = self.out(x).mT  # (B,horizon,V)
         if isinstance(context, SeriesContext) and context.centre is not None and context.spread is not None:
             y = y * context.spread.to(y.dtype) + context.centre.to(y.dtype)
-        return Answer(logits=y.flatten(1))
+        return HeadOutput(logits=y.flatten(1))
 
     def beside(self, hidden: Tensor, context: Context) -> Tensor:
         """(rows,T,D) to (B, channels, patches * D); padding counts as 0."""
@@ -64,7 +64,7 @@ class ForecastModule(nn.Module):
             x, channels = seen.reshape(-1, context.patches, width), context.channels  # (B * V, N, D)
             longest = context.patches
         else:
-            lines = Lines.of(context)
+            lines = DocumentLines.of(context)
             x = hidden if lines is None else lines.apart(hidden)  # (B * documents, T, D)
             longest = x.shape[1] if lines is None else int(lines.lengths.max())
             channels = x.shape[0] // hidden.shape[0]

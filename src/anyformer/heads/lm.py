@@ -13,7 +13,7 @@ from anyformer.core.loss import linear_cross_entropy
 from anyformer.errors import UserError
 from anyformer.feeds.mlp import ACTS, Act
 from anyformer.kernels.int8 import Int8, Int8Table, product
-from anyformer.slots import Answer, Head, Norm
+from anyformer.slots import Head, HeadOutput, Norm
 
 
 class LM(Head):
@@ -73,10 +73,10 @@ class LMModule(nn.Module):
         self.weight: nn.Parameter | Int8Table | None = None if spec.tied else nn.Parameter(torch.zeros(vocab, narrow))
         self.bias = nn.Parameter(torch.zeros(vocab)) if spec.bias else None
 
-    def forward(self, hidden: Tensor, context: Context, table: Tensor | Int8 | None) -> Answer:
+    def forward(self, hidden: Tensor, context: Context, table: Tensor | Int8 | None) -> HeadOutput:
         logits = product(self.before(hidden), self.stored(table), self.bias)  # (B,T,V)
         cap = self.spec.soft_cap
-        return Answer(logits=logits if cap is None else cap * torch.tanh(logits / cap))
+        return HeadOutput(logits=logits if cap is None else cap * torch.tanh(logits / cap))
 
     def before(self, hidden: Tensor) -> Tensor:
         """What meets the table."""

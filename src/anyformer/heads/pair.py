@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from anyformer.about import About
 from anyformer.core.context import Context
 from anyformer.errors import UserError
-from anyformer.slots import Answer, Head
+from anyformer.slots import Head, HeadOutput
 
 Feature = Literal["first", "second", "difference", "product"]
 
@@ -51,15 +51,15 @@ class PairModule(nn.Module):
         self.spec = spec
         self.out = None if spec.classes is None else nn.Linear(len(spec.features) * width, spec.classes)
 
-    def forward(self, hidden: Tensor, context: Context, table: Tensor | None) -> Answer:
+    def forward(self, hidden: Tensor, context: Context, table: Tensor | None) -> HeadOutput:
         first, second = apart(hidden, context)
         (u, has_u), (v, has_v) = mean(hidden, first), mean(hidden, second)  # (B,D), (B,1)
         product = torch.where(has_u & has_v, u * v, u + v)  # of one alone, that one
         made = {"first": u, "second": v, "difference": (u - v).abs(), "product": product}
         vector = torch.cat([made[name] for name in self.spec.features], -1)  # (B, D times features)
         if self.out is None:
-            return Answer(pooled=vector)
-        return Answer(pooled=vector, logits=self.out(F.dropout(vector, self.spec.dropout, self.training)))
+            return HeadOutput(pooled=vector)
+        return HeadOutput(pooled=vector, logits=self.out(F.dropout(vector, self.spec.dropout, self.training)))
 
 
 def apart(hidden: Tensor, context: Context) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ from anyformer.core.context import Context
 from anyformer.errors import UserError
 from anyformer.feeds.mlp import ACTS, Act
 from anyformer.heads.pooling import Pool, pool, pooled_width
-from anyformer.slots import Answer, Head, Norm
+from anyformer.slots import Head, HeadOutput, Norm
 
 
 class Pooled(Head):
@@ -74,14 +74,14 @@ class PooledModule(nn.Module):
         self.dense = nn.Linear(wide, inner, bias=spec.bias or spec.classes is not None) if spec.dense else None
         self.out = None if spec.classes is None else nn.Linear(inner, spec.classes, bias=spec.bias)
 
-    def forward(self, hidden: Tensor, context: Context, table: Tensor | None) -> Answer:
+    def forward(self, hidden: Tensor, context: Context, table: Tensor | None) -> HeadOutput:
         vector = pool(hidden, context, self.spec.pool, self.spec.token)
         vector = vector if self.norm is None else self.norm(vector)
         vector = F.dropout(vector, self.spec.input_dropout, self.training)
         vector = vector if self.dense is None else self.dense(vector)
         vector = vector if self.spec.act is None else ACTS[self.spec.act](vector)
         if self.out is None:
-            return Answer(pooled=vector)
-        return Answer(
+            return HeadOutput(pooled=vector)
+        return HeadOutput(
             pooled=vector, logits=self.out(F.dropout(vector, self.spec.dropout, self.training))
         )  # (B,classes)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from anyformer.about import About
 from anyformer.core.context import Context
 from anyformer.errors import UserError
-from anyformer.slots import Answer, Head
+from anyformer.slots import Head, HeadOutput
 
 
 class Span(Head):
@@ -35,5 +35,5 @@ class SpanModule(nn.Module):
         self.spec = spec
         self.out = nn.Linear(width, 2)
 
-    def forward(self, hidden: Tensor, context: Context, table: Tensor | None) -> Answer:
-        return Answer(logits=self.out(F.dropout(hidden, self.spec.dropout, self.training)))
+    def forward(self, hidden: Tensor, context: Context, table: Tensor | None) -> HeadOutput:
+        return HeadOutput(logits=self.out(F.dropout(hidden, self.spec.dropout, self.training)))

@@ -11,7 +11,7 @@ from anyformer.about import About
 from anyformer.core.context import Context
 from anyformer.errors import UserError
 from anyformer.feeds.mlp import ACTS, Act
-from anyformer.slots import Answer, Head
+from anyformer.slots import Head, HeadOutput
 
 
 class TokenHead(Head):
@@ -45,7 +45,7 @@ class TokenHeadModule(nn.Module):
         self.dense = nn.Linear(width, width) if spec.dense else None
         self.out = nn.Linear(width, spec.classes)
 
-    def forward(self, hidden: Tensor, context: Context, table: Tensor | None) -> Answer:
+    def forward(self, hidden: Tensor, context: Context, table: Tensor | None) -> HeadOutput:
         x = hidden if self.dense is None else self.dense(hidden)
         x = x if self.spec.act is None else ACTS[self.spec.act](x)
-        return Answer(logits=self.out(F.dropout(x, self.spec.dropout, self.training)))  # (B,T,classes)
+        return HeadOutput(logits=self.out(F.dropout(x, self.spec.dropout, self.training)))  # (B,T,classes)

@@ -31,7 +31,8 @@ def evaluate_run(
     task, evaluator = find(preprocess.task), evaluator_for(predictor, batch=batch)
     if not files:
         name, side = own_rows(folder)
-        return {"split": name, "rows": len(side)} | task.all_metrics(evaluator(predictor.model, side))
+        answers = evaluator(predictor.model, side, most=task.max_eval_rows)
+        return {"split": name, "rows": min(len(side), task.max_eval_rows or len(side))} | task.all_metrics(answers)
     return evaluate_files(predictor, files, settings=settings_of(folder), batch=batch, say=say)
 
 

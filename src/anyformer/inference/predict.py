@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from anyformer.data.columns.cells import some
-from anyformer.data.counts import Counts
+from anyformer.data.counts import ColumnCounts
 from anyformer.data.examples import Examples
 from anyformer.data.frame import Frame
 from anyformer.data.given_rows import ON_BAD_ROWS, OnBadRows, given_rows, is_files, ranges, report_bad, room_for
@@ -35,7 +35,7 @@ logger = logging.getLogger("anyformer")
 
 
 @dataclass
-class Asked:
+class PredictedRows:
     """Answers to the rows that could be read, and what became of the others."""
 
     frame: Frame  # all rows as they came
@@ -43,7 +43,7 @@ class Asked:
     rows: np.ndarray  # numbers of the rows that are answered
     cut: np.ndarray  # which of those had a text longer than the model takes
     bad: dict[int, UserError]  # the other rows, each with what is wrong with it
-    counts: Counts
+    counts: ColumnCounts
 
     def aligned(self, values: Sequence[Any]) -> list[Any]:
         """Values of the answered rows with None in the place of the others."""
@@ -87,7 +87,7 @@ def probabilities(predictor: Predictor, source: Any, *, batch: int, on_bad_rows:
     return share
 
 
-def warn_cut(found: Asked, preprocess: Preprocess) -> None:
+def warn_cut(found: PredictedRows, preprocess: Preprocess) -> None:
     """Say which texts were longer than the model takes."""
     if found.cut.any():
         rows = found.rows[found.cut]
@@ -97,7 +97,7 @@ def warn_cut(found: Asked, preprocess: Preprocess) -> None:
 def asked(
     predictor: Predictor, source: Any, *, batch: int = 32, settings: Data | None = None, say: Any = None,
     judged: bool = False, on_bad_rows: OnBadRows = "error",
-) -> Asked:  # fmt: skip
+) -> PredictedRows:  # fmt: skip
     """Answers to every row, and what is to be known of the rows. `judged`: the true answers must be there too."""
     if on_bad_rows not in ON_BAD_ROWS:
         raise UserError(f"{on_bad_rows!r} says nothing about bad rows", where="on_bad_rows",
@@ -132,11 +132,11 @@ def asked(
         return found
 
 
-def answer_examples(predictor: Predictor, frame: Frame, examples: Examples, *, batch: int) -> Asked:
+def answer_examples(predictor: Predictor, frame: Frame, examples: Examples, *, batch: int) -> PredictedRows:
     """Answers to examples that a task made of a whole table, such as windows of a series, to be judged."""
     answers = evaluator_for(predictor, batch=batch)(predictor.model, examples)
     count = len(answers.truth)
-    return Asked(frame, answers, np.arange(count), np.zeros(count, bool), {}, Counts(count))
+    return PredictedRows(frame, answers, np.arange(count), np.zeros(count, bool), {}, ColumnCounts(count))
 
 
 def evaluator_for(predictor: Predictor, *, batch: int) -> Evaluator:
@@ -149,7 +149,7 @@ def evaluator_for(predictor: Predictor, *, batch: int) -> Evaluator:
 def answer_rows(
     predictor: Predictor, new: NewRows, frame: Frame, cache: Path | None = None, *, batch: int = 32,
     on_bad_rows: OnBadRows = "skip",
-) -> Asked:  # fmt: skip
+) -> PredictedRows:  # fmt: skip
     """Answers to rows that have been read; arrays are in the folder `cache`, or in memory where there is none."""
     preprocess = predictor.preprocess
     assert preprocess is not None
@@ -163,11 +163,11 @@ def answer_rows(
     good = np.array([row for row in range(len(frame)) if row not in bad], np.int64)
     cut = np.array(examples.arrays["cut"], bool)[good] if "cut" in examples.arrays else np.zeros(len(good), bool)
     if not len(good):
-        return Asked(frame, None, good, cut, bad, counts)
+        return PredictedRows(frame, None, good, cut, bad, counts)
     examples.rows = good
     found = evaluator_for(predictor, batch=batch)(predictor.model, examples)
     found.extra.clear()
-    return Asked(frame, found, good, cut, bad, counts)
+    return PredictedRows(frame, found, good, cut, bad, counts)
 
 
 def check_target(frame: Frame, preprocess: Preprocess) -> None:
@@ -180,7 +180,7 @@ def check_target(frame: Frame, preprocess: Preprocess) -> None:
                         fix=fix if "did you mean" in fix else "use predict for new rows")  # fmt: skip
 
 
-def counts_in_words(counts: Counts, preprocess: Preprocess) -> list[str]:
+def counts_in_words(counts: ColumnCounts, preprocess: Preprocess) -> list[str]:
     """What was cut, missing or unknown in new rows."""
     lines = []
     if counts.cut:

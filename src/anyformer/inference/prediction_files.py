@@ -16,9 +16,9 @@ from anyformer.data.given_rows import TOLD, OnBadRows
 from anyformer.data.preprocess import Preprocess
 from anyformer.errors import UserError, did_you_mean
 from anyformer.inference.evaluate import settings_of
-from anyformer.inference.predict import Asked, asked
+from anyformer.inference.predict import PredictedRows, asked
 from anyformer.inference.predictor import load
-from anyformer.safe_write import check_output_name, replace_file, writing
+from anyformer.safe_files import check_output_name, replace_file, writing
 from anyformer.tasks import Task, find
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".txt", ".conll")
@@ -80,7 +80,7 @@ def are_lines(frame: Frame) -> bool:
     return bool(frame.sources) and len(frame.names) == 1 and all(source.unit == "line" for source in frame.sources)
 
 
-def rendered(found: Asked, suffix: str, preprocess: Preprocess) -> bytes:
+def rendered(found: PredictedRows, suffix: str, preprocess: Preprocess) -> bytes:
     """The bytes of a prediction file."""
     if found.answers is None:
         raise UserError("no row can be read", where=found.frame.place(0), fix="give other files",
@@ -108,7 +108,7 @@ def tabled(table: Any, suffix: str) -> bytes:
     return separated(table, "\t" if suffix == ".tsv" else ",")
 
 
-def with_answers(found: Asked, task: Task) -> Any:
+def with_answers(found: PredictedRows, task: Task) -> Any:
     """The rows as they were, then the model's columns, empty where a row was skipped."""
     import pyarrow as pa
 

@@ -25,7 +25,7 @@ from anyformer.generation.guide import Guide
 from anyformer.heads import LM, Pooled, Regress, TokenHead
 from anyformer.kernels.quantise import check_whole
 from anyformer.nets.sagan import SAGAN
-from anyformer.safe_read import inside, read_json
+from anyformer.safe_files import inside, read_json
 from anyformer.tasks import find
 from anyformer.training.run.folder import RunFolder, explaining_unknown
 

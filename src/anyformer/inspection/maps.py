@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from anyformer.core.attend import Choice, choose, weights_of
 from anyformer.core.attention_weights import Weighing
 from anyformer.errors import UserError
-from anyformer.mixers.attention import AttentionModule, Prepared
+from anyformer.mixers.attention import AttentionInputs, AttentionModule
 from anyformer.mixers.cross import CrossModule
 
 Inputs = tuple[Any, ...]
@@ -47,7 +47,7 @@ def noted(model: nn.Module) -> Iterator[dict[str, list[tuple[nn.Module, Inputs]]
 
 
 @torch.no_grad()
-def prepared(model: nn.Module, *inputs: Any, options: dict[str, Any] | None = None) -> dict[str, list[Prepared]]:
+def prepared(model: nn.Module, *inputs: Any, options: dict[str, Any] | None = None) -> dict[str, list[AttentionInputs]]:
     """Queries, keys, values and scores of every attention in one pass over `inputs`, by module path.
 
     A path has one entry a layer that uses it, so weights shared by several layers give several.

@@ -77,7 +77,7 @@ class Attention(Mixer):
         return AttentionModule(self, width, causal, relative)
 
 
-class Prepared(NamedTuple):
+class AttentionInputs(NamedTuple):
     """Everything one layer's attention is computed from; inspection rebuilds its maps from the same."""
 
     q: Tensor  # (B,H,T,C)
@@ -109,7 +109,9 @@ class AttentionModule(nn.Module):
         y = attend(q, k, v, scores, dropout=self.spec.dropout if self.training else 0.0)  # (B,H,T,C')
         return self.out(y.transpose(1, 2).flatten(2))  # (B,T,D)
 
-    def prepare(self, x: Tensor, context: Context, state: KVCache | None, tables: tuple[Tensor, ...]) -> Prepared:
+    def prepare(
+        self, x: Tensor, context: Context, state: KVCache | None, tables: tuple[Tensor, ...]
+    ) -> AttentionInputs:
         """Queries, keys, values and the description of their scores; new keys and values join the state."""
         q, k, v = self.project(x, context)
         if self.q_norm is not None and self.k_norm is not None:
@@ -121,7 +123,7 @@ class AttentionModule(nn.Module):
             context, k.shape[2], scale=self.scale, causal=self.causal, window=self.spec.window,
             soft_cap=self.spec.soft_cap, relative=self.relative, tables=tables,
         )  # fmt: skip
-        return Prepared(q, k, v, scores)
+        return AttentionInputs(q, k, v, scores)
 
     def project(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = self.split(self.qkv(x))

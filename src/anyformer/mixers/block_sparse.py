@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from anyformer.about import About
 from anyformer.core.attend import Scores, attend
 from anyformer.core.context import Context
-from anyformer.core.document_rows import Lines
+from anyformer.core.document_rows import DocumentLines
 from anyformer.core.state import KVCache
 from anyformer.errors import UserError
-from anyformer.mixers.attention import Attention, AttentionModule, Prepared
+from anyformer.mixers.attention import Attention, AttentionInputs, AttentionModule
 from anyformer.mixers.heads import check_heads
 from anyformer.mixers.pieces import attend_in_pieces
 from anyformer.slots import HeadSizes, Mixer, Relative
@@ -86,10 +86,12 @@ class BlockSparseModule(AttentionModule):
             y = attend(q, k, v, scores, dropout=dropout)  # (B,H,T,C')
         else:
             q, k, v, scores = super().prepare(x, context, state, tables)
-            y = self.in_lines(q, k, v, scores, Lines.of(context), dropout)
+            y = self.in_lines(q, k, v, scores, DocumentLines.of(context), dropout)
         return self.out(y.transpose(1, 2).flatten(2))  # (B,T,D)
 
-    def prepare(self, x: Tensor, context: Context, state: KVCache | None, tables: tuple[Tensor, ...]) -> Prepared:
+    def prepare(
+        self, x: Tensor, context: Context, state: KVCache | None, tables: tuple[Tensor, ...]
+    ) -> AttentionInputs:
         """As attention, with the blocks as a rule between all pairs: for steps, maps and short texts."""
         q, k, v, scores = super().prepare(x, context, state, tables)
         assert scores.query_index is not None and scores.key_index is not None
@@ -99,9 +101,11 @@ class BlockSparseModule(AttentionModule):
         if not self.causal:
             seen = seen | (mine < self.pattern.leading)
         allowed = seen if scores.allowed is None else seen & scores.allowed
-        return Prepared(q, k, v, replace(scores, allowed=allowed))
+        return AttentionInputs(q, k, v, replace(scores, allowed=allowed))
 
-    def in_lines(self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, lines: Lines | None, dropout: float) -> Tensor:
+    def in_lines(
+        self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, lines: DocumentLines | None, dropout: float
+    ) -> Tensor:
         """Padding and documents laid out in lines first: blocks are then cut from the first token of each text."""
         real = None
         if lines is not None:
@@ -167,11 +171,11 @@ class BlockSparseModule(AttentionModule):
         return KVCache(limit=limit)
 
 
-def apart(lines: Lines, x: Tensor) -> Tensor:
+def apart(lines: DocumentLines, x: Tensor) -> Tensor:
     """(B,H,T,C) to lines (N,H,T,C)."""
     return lines.apart(x.transpose(1, 2).flatten(2)).unflatten(2, (x.shape[1], x.shape[3])).transpose(1, 2)
 
 
-def together(lines: Lines, y: Tensor) -> Tensor:
+def together(lines: DocumentLines, y: Tensor) -> Tensor:
     """Lines (N,H,T,C) back to (B,H,T,C)."""
     return lines.together(y.transpose(1, 2).flatten(2)).unflatten(2, (y.shape[1], y.shape[3])).transpose(1, 2)

@@ -10,7 +10,7 @@ from anyformer.about import About
 from anyformer.core.context import Context
 from anyformer.core.state import CrossKVCache
 from anyformer.errors import UserError
-from anyformer.mixers.attention import Prepared
+from anyformer.mixers.attention import AttentionInputs
 from anyformer.mixers.cross import Cross, CrossModule
 from anyformer.mixers.heads import check_heads
 from anyformer.slots import Mixer, Relative
@@ -51,7 +51,9 @@ class CoAttention(Mixer):
 class CoAttentionModule(CrossModule):
     """Cross-attention that keeps nothing between passes."""
 
-    def prepare(self, x: Tensor, context: Context, state: CrossKVCache | None, tables: tuple[Tensor, ...]) -> Prepared:
+    def prepare(
+        self, x: Tensor, context: Context, state: CrossKVCache | None, tables: tuple[Tensor, ...]
+    ) -> AttentionInputs:
         """Queries from here, keys and values from the other stream as it stands now."""
         return super().prepare(x, context, None, tables)
 

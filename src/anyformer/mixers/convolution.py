@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context
-from anyformer.core.document_rows import Lines
+from anyformer.core.document_rows import DocumentLines
 from anyformer.core.history import InputHistory
 from anyformer.errors import UserError
 from anyformer.slots import Mixer, Relative
@@ -61,7 +61,7 @@ class ConvolutionModule(nn.Module):
         length = x.shape[1]
         if state is not None:
             x = state.update(x, self.spec.reach + 1 if context.rolling else None)  # (B,S,D)
-        lines = Lines.of_keys(context, x.shape[1])
+        lines = DocumentLines.of_keys(context, x.shape[1])
         if lines is None:
             return self.convolve(x[:, -length - self.spec.reach :])[:, -length:]  # no more is seen by the new tokens
         return lines.together(self.convolve(lines.apart(x)))[:, -length:]

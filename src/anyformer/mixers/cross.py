@@ -13,7 +13,7 @@ from anyformer.core.context import Context
 from anyformer.core.state import CrossKVCache
 from anyformer.core.static_cache import StaticCache
 from anyformer.errors import UserError
-from anyformer.mixers.attention import Prepared
+from anyformer.mixers.attention import AttentionInputs
 from anyformer.mixers.heads import Scale, check_heads, head_sizes, scale_of
 from anyformer.slots import Mixer, Relative
 
@@ -72,7 +72,9 @@ class CrossModule(nn.Module):
         y = attend(q, k, v, scores, dropout=self.spec.dropout if self.training else 0.0)  # (B,H,T,C')
         return self.out(y.transpose(1, 2).flatten(2))
 
-    def prepare(self, x: Tensor, context: Context, state: CrossKVCache | None, tables: tuple[Tensor, ...]) -> Prepared:
+    def prepare(
+        self, x: Tensor, context: Context, state: CrossKVCache | None, tables: tuple[Tensor, ...]
+    ) -> AttentionInputs:
         """Queries from here, keys and values from the memory or, once made, from the state."""
         q = (
             self.q(x if context.added is None else x + context.added)
@@ -85,7 +87,7 @@ class CrossModule(nn.Module):
             k, v = self.look_at(context)
             if state is not None:
                 state.keys, state.values = k, v
-        return Prepared(q, k, v, Scores(scale=self.scale, key_mask=context.memory_mask, ordered=True))
+        return AttentionInputs(q, k, v, Scores(scale=self.scale, key_mask=context.memory_mask, ordered=True))
 
     def look_at(self, context: Context) -> tuple[Tensor, Tensor]:
         if context.memory is None:

@@ -16,7 +16,7 @@ from anyformer.core.context import Context
 from anyformer.errors import UserError
 
 
-class Layout(NamedTuple):
+class GridLayout(NamedTuple):
     """How many tokens stand before the grid, and the grid's rows and columns."""
 
     leading: int
@@ -42,7 +42,7 @@ def shares(logits: Tensor, seen: Tensor, context: Context) -> Tensor:
     return logits.masked_fill(dead, 0.0).softmax(-1).masked_fill(dead, 0.0)
 
 
-def layout_of(context: Context) -> Layout:
+def layout_of(context: Context) -> GridLayout:
     """Where the grid is among the tokens of this pass."""
     if context.grid is None:
         raise UserError("these tokens have no rows and columns", fix="use embed=Patches(...) or mixer=Attention(...)")
@@ -50,7 +50,7 @@ def layout_of(context: Context) -> Layout:
         raise UserError("an image cannot be cut into documents", where="documents", fix="give one image a row")
     rows, columns = len(range(context.grid[0])), len(range(context.grid[1]))
     # Counted, they are plain numbers to a compiler too: kept open, windows of open sizes take it a minute of algebra.
-    return Layout(len(range(context.index.shape[1] - rows * columns)), rows, columns)
+    return GridLayout(len(range(context.index.shape[1] - rows * columns)), rows, columns)
 
 
 def project(qkv: nn.Linear, x: Tensor, context: Context, heads: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context
-from anyformer.core.document_rows import Lines
+from anyformer.core.document_rows import DocumentLines
 from anyformer.core.history import InputHistory
 from anyformer.errors import UserError
 from anyformer.mixers.fft import convolve
@@ -123,7 +123,7 @@ class HyenaModule(nn.Module):
             streams = torch.cat([streams[..., : self.width], gates], -1)
         if state is not None:
             return self.out(self.go_on(streams, context, state))
-        lines = Lines.of(context)
+        lines = DocumentLines.of(context)
         if lines is None:
             return self.out(self.whole(self.short(streams)))
         filled = lines.filled[..., None]  # the short filter's bias must not fill empty cells
@@ -145,7 +145,7 @@ class HyenaModule(nn.Module):
         """The same for new tokens (B,T,...), after those of the state."""
         length = streams.shape[1]
         held = state.streams.update(streams, self.spec.short if context.rolling else None)
-        lines = Lines.of_keys(context, held.shape[1])
+        lines = DocumentLines.of_keys(context, held.shape[1])
         if lines is None:
             streams = self.short(held[:, -length - self.spec.short + 1 :])[:, -length:]
         else:
@@ -156,7 +156,7 @@ class HyenaModule(nn.Module):
             taps = self.taps(state, min(held.shape[1], self.spec.longest))[n]  # (lags, D)
             if length == 1:
                 return step(held, taps, context)
-            lines, forward = Lines.of_keys(context, held.shape[1]), taps.flip(0).t()[None]  # (1,D,lags)
+            lines, forward = DocumentLines.of_keys(context, held.shape[1]), taps.flip(0).t()[None]  # (1,D,lags)
             if lines is None:
                 return along(held, forward)[:, -length:]
             return lines.together(along(lines.apart(held), forward))[:, -length:]

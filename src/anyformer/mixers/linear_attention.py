@@ -12,7 +12,7 @@ from anyformer.about import About
 from anyformer.core.attend import Scores
 from anyformer.core.attention_weights import Weighing
 from anyformer.core.context import Context
-from anyformer.core.document_rows import Lines, goes_on
+from anyformer.core.document_rows import DocumentLines, goes_on
 from anyformer.core.history import RecurrentState
 from anyformer.mixers.attention import Attention, AttentionModule
 from anyformer.mixers.heads import check_heads
@@ -67,7 +67,7 @@ class LinearAttentionModule(AttentionModule, Weighing):
 
     def forward(self, x: Tensor, context: Context, state: RecurrentState | None, tables: tuple[Tensor, ...]) -> Tensor:  # type: ignore[override]
         q, k, v = self.featured(x, context)
-        lines = Lines.of(context)
+        lines = DocumentLines.of(context)
         before = self.begin(x, state)
         start = before
         if lines is not None:
@@ -100,7 +100,7 @@ class LinearAttentionModule(AttentionModule, Weighing):
         context: Context,
         before: Sums,
         total: Sums,
-        lines: Lines | None,
+        lines: DocumentLines | None,
         k: Tensor,
         v: Tensor,
     ) -> None:

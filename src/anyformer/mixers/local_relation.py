@@ -121,7 +121,7 @@ class Relation(nn.Module):
         else:
             weights = logits.softmax(-1)
         weights = weights.to(v.dtype).movedim(-1, 0).contiguous()  # (k^2+L,B,h,w,G)
-        total = Gathered.apply(weights[: side**2], self.room(self.grouped(v)), side, self.stride)  # (B,h,w,G,m)
+        total = NeighbourSum.apply(weights[: side**2], self.room(self.grouped(v)), side, self.stride)  # (B,h,w,G,m)
         if led is not None:
             total = total + torch.einsum("lbhwg,blgm->bhwgm", weights[side**2 :], self.grouped(led[1]))
         return total.flatten(3)[..., : v.shape[-1]]
@@ -141,7 +141,7 @@ class Relation(nn.Module):
         return (F.pad(v, (0, spare)) if spare else v).unflatten(-1, (self.sets, self.share))
 
 
-class Gathered(torch.autograd.Function):
+class NeighbourSum(torch.autograd.Function):
     """sum_i weights_i values_i over the k^2 neighbours i of every query, one neighbour after the other.
 
     All neighbours' values at once would be k^2 maps. Autograd would make a whole map for every one of them besides.

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from anyformer.about import About
 from anyformer.core.attend import Scores
 from anyformer.core.context import Context
-from anyformer.core.document_rows import Lines
+from anyformer.core.document_rows import DocumentLines
 from anyformer.core.own_init import Starting, normal
 from anyformer.core.state import KVCache
 from anyformer.errors import UserError
-from anyformer.mixers.attention import Attention, AttentionModule, Prepared
+from anyformer.mixers.attention import Attention, AttentionInputs, AttentionModule
 from anyformer.mixers.heads import check_heads
 from anyformer.slots import Mixer, Relative
 
@@ -62,14 +62,16 @@ class LowRankModule(AttentionModule):
         self.low = low
         self.mix = Mixtures(low.rank, low.longest)
 
-    def prepare(self, x: Tensor, context: Context, state: KVCache | None, tables: tuple[Tensor, ...]) -> Prepared:
+    def prepare(
+        self, x: Tensor, context: Context, state: KVCache | None, tables: tuple[Tensor, ...]
+    ) -> AttentionInputs:
         """Queries as they are; keys and values mixed over time, each document by itself."""
         length, rank = x.shape[1], self.low.rank
         if length > self.low.longest:
             raise UserError(f"{length} tokens meet a LowRank made for {self.low.longest}", where="LowRank.longest",
                             fix=f"use longest={length} or cut the text")  # fmt: skip
         q, k, v = self.project(x, context)
-        sizes, lines = self.sizes, Lines.of(context)
+        sizes, lines = self.sizes, DocumentLines.of(context)
         kv = torch.cat([k, v], -1).transpose(1, 2).flatten(2)  # (B,T,H*(C+C'))
         if lines is not None:
             kv = lines.apart(kv)  # (N,T,...): every text from its first place, 0 behind it
@@ -79,11 +81,11 @@ class LowRankModule(AttentionModule):
         texts = k.shape[0] // x.shape[0]  # documents a row
         k, v = (part.reshape(x.shape[0], texts * rank, *part.shape[2:]).transpose(1, 2) for part in (k, v))
         if context.documents is None:
-            return Prepared(q, k, v, Scores(scale=self.scale, ordered=True))
+            return AttentionInputs(q, k, v, Scores(scale=self.scale, ordered=True))
         mine = context.documents - context.documents[:, :1]
         theirs = torch.arange(texts, device=x.device).repeat_interleave(rank)[None]
         apart = Scores(scale=self.scale, query_documents=mine, key_documents=theirs)
-        return Prepared(q, k, v, apart)
+        return AttentionInputs(q, k, v, apart)
 
 
 class Mixtures(Starting):

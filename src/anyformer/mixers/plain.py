@@ -12,7 +12,7 @@ from anyformer.core.attend import Scores, attend, weights_of
 from anyformer.core.attention_weights import Weighing
 from anyformer.core.context import Context
 from anyformer.core.state import KVCache
-from anyformer.mixers.attention import Prepared
+from anyformer.mixers.attention import AttentionInputs
 from anyformer.slots import HeadSizes, Mixer, Relative
 
 
@@ -64,7 +64,9 @@ class PlainModule(Weighing):
         q, k, v, scores = self.prepare(x, context, state, tables)
         return attend(q, k, v, scores)[:, 0]  # (B,T,D)
 
-    def prepare(self, x: Tensor, context: Context, state: KVCache | None, tables: tuple[Tensor, ...]) -> Prepared:
+    def prepare(
+        self, x: Tensor, context: Context, state: KVCache | None, tables: tuple[Tensor, ...]
+    ) -> AttentionInputs:
         """The tokens themselves as queries, keys and values of one head."""
         token = x if context.added is None else x + context.added
         q = k = self.relative.rotate(token[:, None], tables)  # (B,1,T,D)
@@ -79,7 +81,7 @@ class PlainModule(Weighing):
         if own is not None:  # a score of the user's own takes the place of the product, which becomes 0
             added = own[:, None] if scores.added is None else own[:, None] + scores.added
             scores, q = replace(scores, added=added), q * 0.0
-        return Prepared(q, k, v, scores)
+        return AttentionInputs(q, k, v, scores)
 
     def weights(
         self, x: Tensor, context: Context, state: KVCache | None, tables: tuple[Tensor, ...], rows: slice

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context
-from anyformer.core.document_rows import Lines
+from anyformer.core.document_rows import DocumentLines
 from anyformer.core.history import RecurrentState
 from anyformer.errors import UserError
 from anyformer.mixers.cells import Cell, Held, Kind, Uncompiled, Walk, pieces
@@ -64,7 +64,7 @@ class RecurrentModule(Uncompiled):
         self.out = None if directions * hidden == width else nn.Linear(directions * hidden, width)
 
     def mix(self, x: Tensor, context: Context, state: RecurrentState | None) -> Tensor:
-        lines = Lines.of(context)
+        lines = DocumentLines.of(context)
         if state is None:
             y = self.read(x, None) if lines is None else lines.together(self.read(lines.apart(x), lines.lengths))
         elif lines is None and context.rolling:

@@ -21,7 +21,7 @@ from anyformer.slots import Network
 START = 4  # side of the maps that the noise becomes
 
 
-class Layout(NamedTuple):
+class SaganChannels(NamedTuple):
     """Channels over the width: of the generator's start and every doubling, of every discriminator block."""
 
     generator: tuple[int, ...]
@@ -37,9 +37,9 @@ class Layout(NamedTuple):
 
 # 128: the published network. 64: the same without its widest stage. 32: that of SNGAN for CIFAR (1802.05957).
 LAYOUTS = {
-    32: Layout((4, 4, 4, 4), (2, 2, 2, 2), 2),
-    64: Layout((16, 8, 4, 2, 1), (1, 2, 4, 8, 16), 4),
-    128: Layout((16, 16, 8, 4, 2, 1), (1, 2, 4, 8, 16, 16), 5),
+    32: SaganChannels((4, 4, 4, 4), (2, 2, 2, 2), 2),
+    64: SaganChannels((16, 8, 4, 2, 1), (1, 2, 4, 8, 16), 4),
+    128: SaganChannels((16, 16, 8, 4, 2, 1), (1, 2, 4, 8, 16, 16), 5),
 }
 
 

@@ -33,6 +33,7 @@ class Adversarial(Objective):
     their classes. The running mean of training.ema is of the generator alone, which is what a user keeps.
     """
 
+    compiles: ClassVar[bool] = False  # spectral norm writes its estimates into the weights that it is given
     min_batch_size: ClassVar[int] = 2  # batch norm compares the images of a batch
     discriminator_lr_scale: float = 4.0
     """Learning rate of the discriminator over that of the generator, training.optimizer.lr."""

@@ -49,6 +49,7 @@ class Objective(Spec, slot=True):
     An objective whose optimizers alternate has `phases` instead of a `loss`.
     """
 
+    compiles: ClassVar[bool] = True  # whether torch can compile its losses whole
     min_batch_size: ClassVar[int] = 1  # rows that a pass needs; from 2 on the rest of an epoch is left out
 
     def prepare(self, batch: Batch, generator: torch.Generator) -> Batch:

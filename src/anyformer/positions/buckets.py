@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context
-from anyformer.core.linear import Rows
+from anyformer.core.linear import EmbeddingTable
 from anyformer.errors import UserError
 from anyformer.slots import Relative
 
@@ -60,7 +60,7 @@ class BucketsModule(nn.Module):
     def __init__(self, spec: Buckets, heads: int, causal: bool) -> None:
         super().__init__()
         self.causal = causal
-        self.table = Rows(spec.buckets, heads)
+        self.table = EmbeddingTable(spec.buckets, heads)
 
     def forward(self, context: Context, dtype: torch.dtype) -> tuple[Tensor, ...]:
         if context.positions.is_floating_point():

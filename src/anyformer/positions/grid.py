@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context
-from anyformer.core.linear import Rows
+from anyformer.core.linear import EmbeddingTable
 from anyformer.errors import UserError
 from anyformer.slots import Position
 
@@ -60,7 +60,7 @@ class GridModule(nn.Module):
     def __init__(self, spec: Grid, width: int, rows: int, columns: int, extra: int) -> None:
         super().__init__()
         self.grid, self.extra, self.resample = (rows, columns), extra, spec.resample
-        self.table = Rows(extra + rows * columns, width)
+        self.table = EmbeddingTable(extra + rows * columns, width)
 
     def forward(self, context: Context, dtype: torch.dtype) -> Tensor:
         if context.grid is None:

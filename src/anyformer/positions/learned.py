@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context
-from anyformer.core.linear import Rows
+from anyformer.core.linear import EmbeddingTable
 from anyformer.errors import UserError
 from anyformer.slots import Position
 from anyformer.spec import field
@@ -43,7 +43,7 @@ class LearnedModule(nn.Module):
     def __init__(self, spec: Learned, width: int) -> None:
         super().__init__()
         self.offset = spec.offset
-        self.table = Rows(spec.length + spec.offset, width)
+        self.table = EmbeddingTable(spec.length + spec.offset, width)
 
     def forward(self, context: Context, dtype: torch.dtype) -> Tensor:
         if context.positions.is_floating_point():

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context
-from anyformer.core.linear import Rows
+from anyformer.core.linear import EmbeddingTable
 from anyformer.errors import UserError
 from anyformer.slots import Relative
 from anyformer.spec import field
@@ -63,8 +63,8 @@ class Shaw(Relative):
 class ShawModule(nn.Module):
     def __init__(self, spec: Shaw, channels: int, value_channels: int) -> None:
         super().__init__()
-        self.keys = Rows(2 * spec.k + 1, channels)
-        self.values = Rows(2 * spec.k + 1, value_channels) if spec.values_too else None
+        self.keys = EmbeddingTable(2 * spec.k + 1, channels)
+        self.values = EmbeddingTable(2 * spec.k + 1, value_channels) if spec.values_too else None
 
     def forward(self, context: Context, dtype: torch.dtype) -> tuple[Tensor, ...]:
         if context.positions.is_floating_point():

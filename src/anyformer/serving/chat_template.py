@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from anyformer.data.tokenizers.tokenizer import Tokenizer, template_of
 from anyformer.errors import UserError
 from anyformer.extras import require
-from anyformer.safe_read import inside, read_json
+from anyformer.safe_files import inside, read_json
 
 LONGEST = 262_144  # characters of a template
 MOST = 1_000_000  # characters it may write

@@ -13,15 +13,15 @@ from typing import Any
 import torch
 
 from anyformer.core.model import Model, Seq2Seq
+from anyformer.data.columns.base import Column
 from anyformer.data.columns.values import shown, spelled
 from anyformer.data.files.data_urls import PICTURES_SAID, example_picture, picture, picture_bytes
-from anyformer.data.new_rows import parse_rows
+from anyformer.data.new_rows import named_cells, parse_rows
 from anyformer.data.preprocess import Preprocess
 from anyformer.errors import UserError
 from anyformer.heads import LM, Pooled, Regress, TokenHead
 from anyformer.inference.predict import answer_rows
 from anyformer.inference.predictor import Predictor
-from anyformer.serving.row_bounds import listed, row_cells
 from anyformer.tasks import find
 
 TOGETHER = 32  # rows of one pass
@@ -228,3 +228,18 @@ def embedded(rows: list[Any], predictor: Predictor) -> list[Answer]:
     vectors = predictor.embed(rows, batch_size=TOGETHER).float().tolist()
     return [{"embedding": vector, "tokens": len(row) if isinstance(row, list) else 0}
             for vector, row in zip(vectors, rows, strict=True)]  # fmt: skip
+
+
+def listed(columns: Mapping[str, Column], most: int = 8) -> str:
+    """The columns a row has, with what each of them is."""
+    said = [f"{name} ({column.request_noun})" for name, column in list(columns.items())[:most]]
+    return ", ".join(said) + (f" and {len(columns) - most} more" if len(columns) > most else "")
+
+
+def row_cells(row: Any, preprocess: Preprocess) -> dict[str, Any]:
+    """The cells of a row by column, files unpacked and bounds checked; the rest is for `parse_rows`."""
+    cells = dict(named_cells(row, preprocess, extra=False))
+    for column in preprocess.columns or ():
+        value = cells[column.name]
+        cells[column.name] = None if value is None else column.from_request(value)
+    return cells

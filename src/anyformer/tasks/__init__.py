@@ -4,29 +4,29 @@
 module of your own.
 """
 
-from anyformer.tasks.adversarial import Adversarial
+from anyformer.tasks.adversarial import AdversarialTask
 from anyformer.tasks.base import RowTask, Task, all_tasks, find
-from anyformer.tasks.classify import Classify
-from anyformer.tasks.detect import Detect
+from anyformer.tasks.classify import ClassifyTask
+from anyformer.tasks.detect import DetectTask
 from anyformer.tasks.evaluator import Evaluator
-from anyformer.tasks.forecast import Forecast
-from anyformer.tasks.language import Language
-from anyformer.tasks.regress import Regress
-from anyformer.tasks.tag import Tag
-from anyformer.tasks.translate import Translate
+from anyformer.tasks.forecast import ForecastTask
+from anyformer.tasks.language import LanguageTask
+from anyformer.tasks.regress import RegressTask
+from anyformer.tasks.tag import TagTask
+from anyformer.tasks.translate import TranslateTask
 
 __all__ = [
-    "Adversarial",
-    "Classify",
-    "Detect",
+    "AdversarialTask",
+    "ClassifyTask",
+    "DetectTask",
     "Evaluator",
-    "Forecast",
-    "Language",
-    "Regress",
+    "ForecastTask",
+    "LanguageTask",
+    "RegressTask",
     "RowTask",
-    "Tag",
+    "TagTask",
     "Task",
-    "Translate",
+    "TranslateTask",
     "all_tasks",
     "find",
 ]

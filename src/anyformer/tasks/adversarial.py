@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from anyformer.data.decision import Decision
+from anyformer.data.decision import Decision, Input
 from anyformer.data.examples import Examples
 from anyformer.data.files.tables import frame_of
 from anyformer.data.frame import Frame
@@ -22,7 +22,6 @@ from anyformer.data.gather import gather, origin_of
 from anyformer.data.given_rows import OnBadRows, by_row, given, is_files, report_bad
 from anyformer.data.habit import Habit
 from anyformer.data.images.preprocessing import pillow
-from anyformer.data.inputs import Input
 from anyformer.data.prepared import Prepared, Say
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data, ImageSettings
@@ -30,14 +29,14 @@ from anyformer.data.sizes import Sizes
 from anyformer.data.targets import Classes
 from anyformer.errors import UserError, did_you_mean
 from anyformer.evaluation.answers import Answers
-from anyformer.evaluation.baseline_rows import Rows
+from anyformer.evaluation.baseline_rows import RawRows
 from anyformer.evaluation.image_scores import FeatureNetwork, RandomFeatures, features_of, frechet_distance
 from anyformer.nets.sagan import LAYOUTS, SAGAN, SAGANModule
 from anyformer.objectives import Adversarial as AdversarialLoss
-from anyformer.safe_write import scratch_folder
+from anyformer.safe_files import scratch_folder
 from anyformer.slots import Network
 from anyformer.tasks.base import RowTask
-from anyformer.tasks.classify import Classify
+from anyformer.tasks.classify import ClassifyTask
 from anyformer.tasks.network import unfit
 from anyformer.tasks.target_look import Match, TargetLook
 
@@ -46,12 +45,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("anyformer")
 SIZE = 32  # of images where neither the data's settings nor a preset say
-JUDGED, JUDGED_AT_THE_END = 256, 2048  # images that are drawn and compared at an evaluation
 COLUMNS, ROWS = 8, 10  # of a grid of samples, a row a class
 LABEL, SEED = "label", "seed"  # what a request says
 
 
-class Adversarial(RowTask):
+class AdversarialTask(RowTask):
     """Images of classes, drawn from noise; judged by the distance of their features from those of held-out images."""
 
     name = "adversarial"
@@ -59,7 +57,7 @@ class Adversarial(RowTask):
     verb = "draws images"
     objective = AdversarialLoss
     needs = ("PIL",)
-    decodes = True
+    max_eval_rows = 2048
     own_suffixes = (".png",)
     reads = "the images"
     unread = "only images are drawn"
@@ -75,14 +73,14 @@ class Adversarial(RowTask):
         """Never found by looking: the same data is more often meant for a classifier."""
         if not asked or seen.several or not seen.images:
             return None
-        found = Classify().match(seen, asked=True)
+        found = ClassifyTask().match(seen, asked=True)
         return found if found is not None and found.form == "one" else None
 
     def choose_inputs(self, seen: TargetLook) -> tuple[list[Input], list[Input]]:
         return seen.images, [column for column in seen.inputs if column not in seen.images]
 
     def strata(self, frame: Frame, decision: Decision) -> np.ndarray | None:
-        return Classify().strata(frame, decision)
+        return ClassifyTask().strata(frame, decision)
 
     def fit_target(self, frame: Frame, decision: Decision, settings: Data, labels: Sequence[str] | None) -> Classes:
         return Classes.fit(frame, decision.target, "one", labels)
@@ -105,13 +103,10 @@ class Adversarial(RowTask):
     def habit(self, sizes: Sizes, *, start: bool) -> Habit:
         """As 1805.08318 trains: Adam without momentum at a constant rate, in full precision, no gradient clipped."""
         settings = {"optimizer.betas": (0.0, 0.9), "schedule": {"type": "Constant", "warmup": 0.0}, "ema": 0.999,
-                    "grad_clip": None, "precision": "fp32"}  # fmt: skip
+                    "grad_clip": None, "precision": "fp32", "eval_rows": 256}  # fmt: skip
         return Habit(
             epochs=100, batch_size=64, lr=1e-4, weight_decay=0.0, gpu_batch_size=64, gpu_lr=1e-4, settings=settings
         )
-
-    def has_one_shape(self, sizes: Sizes) -> bool:
-        return False  # spectral norm and batch norm write into their own weights, which torch does not compile whole
 
     def write_sample(self, model: nn.Module, data: Prepared, *, seed: int) -> bytes | None:
         """Images from noise that never changes, a row a class."""
@@ -127,11 +122,8 @@ class Adversarial(RowTask):
     def answer(
         self, evaluator: Evaluator, model: nn.Module, examples: Examples, rows: np.ndarray, *, decode: bool
     ) -> Answers:
-        """Images of the same classes as the real ones; `decode` draws and compares more of them."""
+        """As many drawn images as real ones, of the same classes, and how the discriminator scores both."""
         assert isinstance(model, SAGANModule)
-        most = JUDGED_AT_THE_END if decode else JUDGED
-        if len(rows) > most:
-            rows = rows[np.linspace(0, len(rows) - 1, most).astype(np.int64)]
         device, real, kinds, scores = next(model.parameters()).device, [], [], []
         for start in range(0, len(rows), evaluator.batch):
             batch = examples.batch(rows[start : start + evaluator.batch])
@@ -162,7 +154,9 @@ class Adversarial(RowTask):
 
     # ------------------------------------------------------------ baselines
 
-    def trivial_baseline(self, truth: Any, answers: Answers, train: Rows, test: Rows) -> tuple[str, dict[str, float]]:
+    def trivial_baseline(
+        self, truth: Any, answers: Answers, train: RawRows, test: RawRows
+    ) -> tuple[str, dict[str, float]]:
         """One image a class, which looks like all of it and like none."""
         name = "the mean image of each class"
         if train.images is None or not len(answers.truth):
@@ -174,14 +168,19 @@ class Adversarial(RowTask):
         return name, self.compute_metrics(beside(answers, drawn))
 
     def strong_baseline(
-        self, truth: Any, answers: Answers, train: Rows, test: Rows, *, seed: int = 0
+        self, truth: Any, answers: Answers, train: RawRows, test: RawRows, *, seed: int = 0
     ) -> tuple[str, dict[str, float]]:
         """The floor: no generator that has learned what the images look like comes closer than images themselves."""
         name = "copies of training images"
         if train.images is None or not len(answers.truth):
             return name, {}
-        chosen = np.random.default_rng(seed).permutation(len(train.images))[: len(answers.truth)]
-        return name, self.compute_metrics(beside(answers, train.images[np.resize(chosen, len(answers.truth))]))
+        # Of the same classes as the held-out images, or few images would be far apart by the shares of their classes.
+        draw, kinds, wanted = np.random.default_rng(seed), np.asarray(truth), answers.truth.classes
+        chosen = np.zeros(len(wanted), np.int64)
+        for kind in np.unique(wanted):
+            known = draw.permutation(np.flatnonzero(kinds == kind) if (kinds == kind).any() else len(kinds))
+            chosen[wanted == kind] = np.resize(known, int((wanted == kind).sum()))
+        return name, self.compute_metrics(beside(answers, train.images[chosen]))
 
     # ------------------------------------------------------------ new images
 

@@ -15,22 +15,21 @@ import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
-from anyformer.data.columns.cells import coded
+from anyformer.data.columns.cells import factorize
 from anyformer.data.columns.kinds import only_modality
 from anyformer.data.columns.look import Facts
 from anyformer.data.datasets.rows import RowExamples
-from anyformer.data.decision import Decision
+from anyformer.data.decision import Decision, Input
 from anyformer.data.examples import Examples
 from anyformer.data.frame import Frame
 from anyformer.data.gather import Gathered
 from anyformer.data.given_rows import OnBadRows
-from anyformer.data.inputs import Input
 from anyformer.data.prepared import Given, Prepared, Say
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data
@@ -38,11 +37,9 @@ from anyformer.data.sizes import Sizes
 from anyformer.data.targets import ABSENT, Target
 from anyformer.errors import UserError
 from anyformer.evaluation.answers import Answers
-from anyformer.evaluation.baseline_rows import Rows
-from anyformer.evaluation.baselines import Baseline
+from anyformer.evaluation.baseline_rows import RawRows, raw_rows
 from anyformer.evaluation.facts import digits, plain, short
 from anyformer.evaluation.metrics import MOST_NATS
-from anyformer.evaluation.raw_rows import raw_rows
 from anyformer.objectives import Objective
 from anyformer.own_parts import UnknownPart
 from anyformer.slots import Network
@@ -53,7 +50,20 @@ from anyformer.tasks.target_look import Match, TargetLook
 if TYPE_CHECKING:
     from anyformer.tasks.evaluator import Evaluator
 
+
 WORST = 20  # rows of a report that were answered worst
+
+
+class Baseline(NamedTuple):
+    """A baseline's name, its metrics and the seconds it took; without metrics the name says why there are none."""
+
+    name: str
+    metrics: dict[str, float]
+    seconds: float
+
+    def facts(self) -> dict[str, Any]:
+        """As evaluation.json holds it."""
+        return {"name": self.name, "metrics": self.metrics, "seconds": round(self.seconds, 2)}
 
 
 class Task:
@@ -68,6 +78,7 @@ class Task:
     has_target: ClassVar[bool] = True  # whether --target names something
     writes_text: ClassVar[bool] = False  # whether `generate` runs its models
     decodes: ClassVar[bool] = False  # whether a final evaluation writes texts, which takes long
+    max_eval_rows: ClassVar[int | None] = None  # rows of a final evaluation, where not all of them are judged
     counts_tokens: ClassVar[bool] = False  # whether speed is in tokens rather than rows
     scales_numbers: ClassVar[bool] = False  # whether settings of number columns matter without such a column
     gives_probabilities: ClassVar[bool] = False  # whether `predict_proba` has something to say
@@ -209,12 +220,14 @@ class Task:
         """The targets of the rows, in the form that `Answers` hold them."""
         return []
 
-    def raw_rows(self, examples: Examples) -> Rows:
+    def raw_rows(self, examples: Examples) -> RawRows:
         """What a simple learner is given for the same rows."""
-        return Rows()
+        return RawRows()
 
     @abstractmethod
-    def trivial_baseline(self, truth: Any, answers: Answers, train: Rows, test: Rows) -> tuple[str, dict[str, float]]:
+    def trivial_baseline(
+        self, truth: Any, answers: Answers, train: RawRows, test: RawRows
+    ) -> tuple[str, dict[str, float]]:
         """The answer that needs no input: its name, in words that finish "better than ...", and its metrics.
 
         `truth` are the training targets; `test` the raw rows of `answers`. No metrics where it cannot be given.
@@ -223,7 +236,7 @@ class Task:
 
     @abstractmethod
     def strong_baseline(
-        self, truth: Any, answers: Answers, train: Rows, test: Rows, *, seed: int = 0
+        self, truth: Any, answers: Answers, train: RawRows, test: RawRows, *, seed: int = 0
     ) -> tuple[str, dict[str, float]]:
         """A strong simple learner for this kind of data; without metrics the name says why there are none."""
         raise NotImplementedError
@@ -369,7 +382,7 @@ class RowTask(Task):
 
     def target_problems(self, frame: Frame, decision: Decision) -> list[tuple[str, np.ndarray]]:
         """Reasons a row has no target that can be used, each with a mask over the rows."""
-        return [(ABSENT, coded(frame.column(decision.target[0]))[0] < 0)]
+        return [(ABSENT, factorize(frame.column(decision.target[0]))[0] < 0)]
 
     def strata(self, frame: Frame, decision: Decision) -> np.ndarray | None:
         """The class of each row, by which a random split keeps the shares; None where rows have none."""
@@ -427,7 +440,7 @@ class RowTask(Task):
         assert isinstance(examples, RowExamples)
         return np.asarray(examples.arrays["targets"][examples.rows])
 
-    def raw_rows(self, examples: Examples) -> Rows:
+    def raw_rows(self, examples: Examples) -> RawRows:
         assert isinstance(examples, RowExamples)
         return raw_rows(examples)
 

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from anyformer.data.columns.cells import coded, worded
+from anyformer.data.columns.cells import as_words, factorize
 from anyformer.data.columns.kinds import only_modality
-from anyformer.data.decision import Decision
+from anyformer.data.decision import Decision, name_of
 from anyformer.data.frame import Frame
-from anyformer.data.inputs import name_of
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data
 from anyformer.data.sizes import Sizes
@@ -20,7 +19,7 @@ from anyformer.data.targets import ABSENT, Classes, flat, switches
 from anyformer.errors import UserError
 from anyformer.evaluation import learners
 from anyformer.evaluation.answers import Answers
-from anyformer.evaluation.baseline_rows import Rows
+from anyformer.evaluation.baseline_rows import RawRows
 from anyformer.evaluation.facts import class_facts, digits, label_set_facts, short
 from anyformer.evaluation.metrics import class_metrics, known, label_set_metrics
 from anyformer.heads import Distilled, Pooled
@@ -35,7 +34,7 @@ MOST_CLASSES = 10_000
 SELDOM = 10  # rows of a combination of labels below which it is no class of its own
 
 
-class Classify(RowTask):
+class ClassifyTask(RowTask):
     """Labels, as they are spelled in the training file."""
 
     name = "classify"
@@ -86,7 +85,7 @@ class Classify(RowTask):
     def strata(self, frame: Frame, decision: Decision) -> np.ndarray | None:
         if decision.form == "columns":
             return None
-        codes, words = coded(frame.column(decision.target[0]))
+        codes, words = factorize(frame.column(decision.target[0]))
         order = np.argsort(np.argsort(np.array(words, dtype=object), kind="stable"), kind="stable")
         if decision.form == "list":  # combinations of labels; rare ones count as one, or none could be held out
             order[np.bincount(codes[codes >= 0], minlength=len(words)) < SELDOM] = -1
@@ -95,7 +94,7 @@ class Classify(RowTask):
     def check_training_rows(self, frame: Frame, decision: Decision, rows: np.ndarray, counts: str) -> None:
         if decision.form != "one":
             return
-        column: Any = worded(frame.column(decision.target[0])).take(rows)
+        column: Any = as_words(frame.column(decision.target[0])).take(rows)
         seen = sorted(word for word in set(column.unique().to_pylist()) if word is not None)
         if len(seen) < 2:
             only = f"only {seen[0]!r}" if seen else "no label"
@@ -149,7 +148,9 @@ class Classify(RowTask):
 
     # ------------------------------------------------------------ baselines
 
-    def trivial_baseline(self, truth: Any, answers: Answers, train: Rows, test: Rows) -> tuple[str, dict[str, float]]:
+    def trivial_baseline(
+        self, truth: Any, answers: Answers, train: RawRows, test: RawRows
+    ) -> tuple[str, dict[str, float]]:
         """The most frequent class, with the classes' shares as probabilities; of several labels each one's majority."""
         known_rows, count = np.asarray(truth), len(answers.truth)
         if answers.multi:
@@ -169,7 +170,7 @@ class Classify(RowTask):
         return name, self.metrics(Answers(self.name, answers.truth, np.full(count, most), chances, answers.labels))
 
     def strong_baseline(
-        self, truth: Any, answers: Answers, train: Rows, test: Rows, *, seed: int = 0
+        self, truth: Any, answers: Answers, train: RawRows, test: RawRows, *, seed: int = 0
     ) -> tuple[str, dict[str, float]]:
         """A linear model of texts or pixels, gradient boosting on tables."""
         learnt = learners.learn(learners.classification, train, truth, test, answers, seed=seed)

@@ -6,9 +6,8 @@ import shlex
 from collections.abc import Iterable, Mapping
 
 from anyformer.data.columns.look import Facts, look
-from anyformer.data.decision import TARGET_NAMES, Decision, Origin
+from anyformer.data.decision import TARGET_NAMES, Decision, Origin, inputs_of, name_of
 from anyformer.data.frame import Frame
-from anyformer.data.inputs import inputs_of, name_of
 from anyformer.data.settings import Data
 from anyformer.errors import UserError, did_you_mean
 from anyformer.tasks.base import RowTask, all_tasks

@@ -31,12 +31,12 @@ from anyformer.embeds import Maps, Queries
 from anyformer.errors import UserError
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.average_precision import Objects, found_objects, true_objects
-from anyformer.evaluation.baseline_rows import Rows
+from anyformer.evaluation.baseline_rows import RawRows
 from anyformer.evaluation.facts import short
 from anyformer.evaluation.metrics import object_metrics
 from anyformer.heads import Boxes
 from anyformer.objectives import Detect as DetectionLoss
-from anyformer.safe_write import scratch_folder
+from anyformer.safe_files import scratch_folder
 from anyformer.slots import Network
 from anyformer.spec import fields_of
 from anyformer.tasks.base import Task
@@ -51,7 +51,7 @@ SURE = 0.5  # an object is named in predictions from this probability on
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 
 
-class Detect(Task):
+class DetectTask(Task):
     """Objects by a set of queries (DETR), in pixels of the image."""
 
     name = "detect"
@@ -140,11 +140,13 @@ class Detect(Task):
     def truth(self, examples: Examples) -> Any:
         return [true_objects(picture.boxes, picture.kinds, picture.crowd) for picture in pictures_of(examples)]
 
-    def raw_rows(self, examples: Examples) -> Rows:
+    def raw_rows(self, examples: Examples) -> RawRows:
         sizes = [(picture.wide, picture.high) for picture in pictures_of(examples)]
-        return Rows(sizes=np.array(sizes).reshape(-1, 2))
+        return RawRows(sizes=np.array(sizes).reshape(-1, 2))
 
-    def trivial_baseline(self, truth: Any, answers: Answers, train: Rows, test: Rows) -> tuple[str, dict[str, float]]:
+    def trivial_baseline(
+        self, truth: Any, answers: Answers, train: RawRows, test: RawRows
+    ) -> tuple[str, dict[str, float]]:
         """One object in every image: the most frequent class, in the mean of its boxes as shares of their images."""
         kind = usual_class(truth)
         named = answers.labels[kind] if answers.labels and kind is not None else kind
@@ -157,7 +159,7 @@ class Detect(Task):
         return name, self.metrics(Answers(self.name, answers.truth, said, labels=answers.labels))
 
     def strong_baseline(
-        self, truth: Any, answers: Answers, train: Rows, test: Rows, *, seed: int = 0
+        self, truth: Any, answers: Answers, train: RawRows, test: RawRows, *, seed: int = 0
     ) -> tuple[str, dict[str, float]]:
         return "no simple learner finds boxes", {}
 

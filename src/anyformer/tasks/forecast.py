@@ -33,12 +33,12 @@ from anyformer.data.unused import refuse_both, refuse_columns
 from anyformer.embeds import Series as SeriesEmbed
 from anyformer.errors import UserError, did_you_mean
 from anyformer.evaluation.answers import Answers
-from anyformer.evaluation.baseline_rows import Rows, Series
+from anyformer.evaluation.baseline_rows import RawRows, RawSeries
 from anyformer.evaluation.forecasts import linear_map, repeat_past
 from anyformer.heads import Forecast as ForecastHead
 from anyformer.objectives import Forecasting
 from anyformer.positions import Learned
-from anyformer.safe_write import scratch_folder
+from anyformer.safe_files import scratch_folder
 from anyformer.slots import Network
 from anyformer.tasks.habits import FINE_TUNE, Habit
 from anyformer.tasks.network import require_model, unfit
@@ -52,7 +52,7 @@ logger = logging.getLogger("anyformer")
 MOST_STEPS = 65_536  # of a series to look back on
 
 
-class Forecast(NumberAnswers):
+class ForecastTask(NumberAnswers):
     """The next steps of every channel, in the units of the file."""
 
     name = "forecast"
@@ -124,23 +124,27 @@ class Forecast(NumberAnswers):
         known = np.asarray(examples.values[: examples.stop])
         return examples.target.undo(known if known.shape[1] > 1 else known[:, 0])
 
-    def raw_rows(self, examples: Examples) -> Rows:
+    def raw_rows(self, examples: Examples) -> RawRows:
         if isinstance(examples, StepRows):
-            return Rows(series=raw_series(examples.windows, examples.rows))
+            return RawRows(series=raw_series(examples.windows, examples.rows))
         assert isinstance(examples, SeriesExamples)
-        return Rows(series=raw_series(examples, np.arange(len(examples))))
+        return RawRows(series=raw_series(examples, np.arange(len(examples))))
 
-    def trivial_baseline(self, truth: Any, answers: Answers, train: Rows, test: Rows) -> tuple[str, dict[str, float]]:
+    def trivial_baseline(
+        self, truth: Any, answers: Answers, train: RawRows, test: RawRows
+    ) -> tuple[str, dict[str, float]]:
         """The past repeated."""
         return self.judge_baseline(repeat_past, answers, train, test)
 
     def strong_baseline(
-        self, truth: Any, answers: Answers, train: Rows, test: Rows, *, seed: int = 0
+        self, truth: Any, answers: Answers, train: RawRows, test: RawRows, *, seed: int = 0
     ) -> tuple[str, dict[str, float]]:
         """One linear map of the window."""
         return self.judge_baseline(linear_map, answers, train, test)
 
-    def judge_baseline(self, learn: Any, answers: Answers, train: Rows, test: Rows) -> tuple[str, dict[str, float]]:
+    def judge_baseline(
+        self, learn: Any, answers: Answers, train: RawRows, test: RawRows
+    ) -> tuple[str, dict[str, float]]:
         """Name and metrics of a baseline: every foreseen step of every window is a row of `answers`."""
         if train.series is None or test.series is None or not len(train.series) or not len(test.series):
             return "no window to learn from", {}
@@ -194,11 +198,11 @@ def fit_series(spec: Model, embed: SeriesEmbed, sizes: Sizes) -> Model:
     return spec.replace(embed=embed, head=own.replace(horizon=sizes.outputs, patches=embed.patches))
 
 
-def raw_series(examples: SeriesExamples, rows: np.ndarray) -> Series:
+def raw_series(examples: SeriesExamples, rows: np.ndarray) -> RawSeries:
     """Some windows of a series, in the units of the file."""
     values = np.asarray(examples.values)
     raw = examples.target.undo(values if values.shape[1] > 1 else values[:, 0]).reshape(values.shape)
-    return Series(raw, examples.first + np.asarray(rows), examples.length, examples.target.horizon)
+    return RawSeries(raw, examples.first + np.asarray(rows), examples.length, examples.target.horizon)
 
 
 def in_time(

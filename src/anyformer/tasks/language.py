@@ -29,12 +29,12 @@ from anyformer.data.unused import refuse_both, refuse_columns
 from anyformer.embeds import Tokens
 from anyformer.errors import UserError
 from anyformer.evaluation.answers import Answers
-from anyformer.evaluation.baseline_rows import Rows
+from anyformer.evaluation.baseline_rows import RawRows
 from anyformer.evaluation.metrics import language_metrics
 from anyformer.generation import Generation, generate
 from anyformer.heads import LM
 from anyformer.objectives import Causal, Objective
-from anyformer.safe_write import scratch_folder
+from anyformer.safe_files import scratch_folder
 from anyformer.slots import Network
 from anyformer.tasks.base import Task
 from anyformer.tasks.habits import FINE_TUNE, Habit
@@ -49,7 +49,7 @@ MOST_TOKENS = 4 * 10**6  # of a text that is decoded again for it
 SAMPLE, PROMPT = 120, 12  # tokens of a sample, and of the validation text it goes on from
 
 
-class Language(Task):
+class LanguageTask(Task):
     """A decoder that writes on from a prompt."""
 
     name = "lm"
@@ -184,14 +184,16 @@ class Language(Task):
 
     # ------------------------------------------------------------ baselines
 
-    def raw_rows(self, examples: Examples) -> Rows:
+    def raw_rows(self, examples: Examples) -> RawRows:
         """The tokens, and the end of the text, decoded again: a compressor looks back no further."""
         assert isinstance(examples, Windows)
         ids, tokenizer = np.asarray(examples.ids), examples.tokenizer
         text = None if tokenizer is None else [tokenizer.decode(ids[-MOST_TOKENS:].tolist())]
-        return Rows(tokens=ids, texts=text)
+        return RawRows(tokens=ids, texts=text)
 
-    def trivial_baseline(self, truth: Any, answers: Answers, train: Rows, test: Rows) -> tuple[str, dict[str, float]]:
+    def trivial_baseline(
+        self, truth: Any, answers: Answers, train: RawRows, test: RawRows
+    ) -> tuple[str, dict[str, float]]:
         """A model that knows only how frequent each token is in training; one is added to every count."""
         name = "guessing tokens by their frequency"
         if train.tokens is None or test.tokens is None or not len(test.tokens):
@@ -203,7 +205,7 @@ class Language(Task):
         return name, self.metrics(said)
 
     def strong_baseline(
-        self, truth: Any, answers: Answers, train: Rows, test: Rows, *, seed: int = 0
+        self, truth: Any, answers: Answers, train: RawRows, test: RawRows, *, seed: int = 0
     ) -> tuple[str, dict[str, float]]:
         """What xz needs for the test text when it has just seen the training text: a compressor is a language model."""
         import lzma

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from anyformer.data.columns.cells import worded
+from anyformer.data.columns.cells import as_words
 from anyformer.data.columns.convert import numbers
 from anyformer.data.datasets.rows import RowExamples
 from anyformer.data.decision import Decision
@@ -21,7 +21,7 @@ from anyformer.data.targets import ABSENT, NOT_NUMBER, Values
 from anyformer.errors import UserError
 from anyformer.evaluation import learners
 from anyformer.evaluation.answers import Answers
-from anyformer.evaluation.baseline_rows import Rows
+from anyformer.evaluation.baseline_rows import RawRows
 from anyformer.evaluation.facts import number_facts
 from anyformer.evaluation.metrics import number_metrics
 from anyformer.heads import Regress as NumbersHead
@@ -65,7 +65,7 @@ class NumberAnswers(Task):
         return {"truth": sides[0], "predicted": sides[1]}
 
 
-class Regress(NumberAnswers, RowTask):
+class RegressTask(NumberAnswers, RowTask):
     """Numbers, in the units of the training file."""
 
     name = "regress"
@@ -105,7 +105,7 @@ class Regress(NumberAnswers, RowTask):
         lost = ~np.isfinite(np.stack([numbers(column) for column in columns], 1)).any(1)
         said = np.zeros(len(frame), bool)
         for column in columns:
-            said |= ~worded(column).is_null().to_numpy()
+            said |= ~as_words(column).is_null().to_numpy()
         return [(ABSENT, lost & ~said), (NOT_NUMBER, lost & said)]
 
     def fit_target(self, frame: Frame, decision: Decision, settings: Data, labels: Sequence[str] | None) -> Values:
@@ -130,7 +130,9 @@ class Regress(NumberAnswers, RowTask):
 
     # ------------------------------------------------------------ baselines
 
-    def trivial_baseline(self, truth: Any, answers: Answers, train: Rows, test: Rows) -> tuple[str, dict[str, float]]:
+    def trivial_baseline(
+        self, truth: Any, answers: Answers, train: RawRows, test: RawRows
+    ) -> tuple[str, dict[str, float]]:
         """The training mean."""
         name = "always answering the training mean"
         if not len(truth) or not len(answers.truth):
@@ -139,7 +141,7 @@ class Regress(NumberAnswers, RowTask):
         return name, self.metrics_of(answers, np.broadcast_to(mean, np.shape(answers.truth)))
 
     def strong_baseline(
-        self, truth: Any, answers: Answers, train: Rows, test: Rows, *, seed: int = 0
+        self, truth: Any, answers: Answers, train: RawRows, test: RawRows, *, seed: int = 0
     ) -> tuple[str, dict[str, float]]:
         """A linear model of texts or pixels, gradient boosting on tables."""
         learnt = learners.learn(learners.regression, train, truth, test, answers, seed=seed)

@@ -13,12 +13,11 @@ import numpy as np
 from torch import nn
 
 from anyformer.data.datasets.rows import RowExamples
-from anyformer.data.decision import Decision
+from anyformer.data.decision import Decision, Input, name_of
 from anyformer.data.examples import Examples
 from anyformer.data.files.conll import read_words
 from anyformer.data.files.path_kinds import kind_of_path
 from anyformer.data.frame import Frame
-from anyformer.data.inputs import Input, name_of
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data
 from anyformer.data.sizes import Sizes
@@ -26,7 +25,7 @@ from anyformer.data.targets import ABSENT, Tags
 from anyformer.errors import UserError
 from anyformer.evaluation import learners
 from anyformer.evaluation.answers import Answers
-from anyformer.evaluation.baseline_rows import Rows
+from anyformer.evaluation.baseline_rows import RawRows
 from anyformer.evaluation.facts import short, tag_facts
 from anyformer.evaluation.metrics import padded, tag_metrics
 from anyformer.evaluation.spans import are_spans
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 UNEVEN = "words and tags differ in number"
 
 
-class Tag(RowTask):
+class TagTask(RowTask):
     """Tags, one a word; where they mark spans (B-PER, I-PER), spans are what is scored."""
 
     name = "tag"
@@ -150,7 +149,9 @@ class Tag(RowTask):
 
     # ------------------------------------------------------------ baselines
 
-    def trivial_baseline(self, truth: Any, answers: Answers, train: Rows, test: Rows) -> tuple[str, dict[str, float]]:
+    def trivial_baseline(
+        self, truth: Any, answers: Answers, train: RawRows, test: RawRows
+    ) -> tuple[str, dict[str, float]]:
         """Each word's most frequent tag, else the most frequent of all."""
         by_word = train.words is not None and test.words is not None
         name = "each word's most frequent tag" if by_word else "always answering the most frequent tag"
@@ -160,7 +161,7 @@ class Tag(RowTask):
         return name, self.metrics(Answers(self.name, answers.truth, said, labels=answers.labels))
 
     def strong_baseline(
-        self, truth: Any, answers: Answers, train: Rows, test: Rows, *, seed: int = 0
+        self, truth: Any, answers: Answers, train: RawRows, test: RawRows, *, seed: int = 0
     ) -> tuple[str, dict[str, float]]:
         """A linear model of each word and its neighbours."""
         learnt = learners.learn(learners.tagger, train, truth, test, answers, seed=seed)
@@ -217,7 +218,7 @@ def sentence_of(preprocess: Preprocess) -> str:
     return str(sentence.name)
 
 
-def tags_by_word(truth: Sequence[Sequence[str]], answers: Answers, train: Rows, test: Rows) -> list[list[str]]:
+def tags_by_word(truth: Sequence[Sequence[str]], answers: Answers, train: RawRows, test: RawRows) -> list[list[str]]:
     """Each word with the tag it has most often in training; a word not met there has the most frequent tag of all."""
     usual = most_frequent(chain.from_iterable(truth))
     if train.words is None or test.words is None:

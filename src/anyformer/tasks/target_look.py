@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.data.columns.cells import coded, is_list
+from anyformer.data.columns.cells import factorize, is_list
 from anyformer.data.columns.convert import numbers
 from anyformer.data.columns.look import Facts
-from anyformer.data.decision import Form
+from anyformer.data.decision import Form, Input, name_of
 from anyformer.data.frame import Frame
-from anyformer.data.inputs import Input, name_of
 from anyformer.data.targets import OFF, ON, flat
 from anyformer.errors import UserError
 
@@ -68,7 +67,7 @@ class TargetLook:
     @cached_property
     def values(self) -> tuple[np.ndarray, list[str]]:
         """The code of every row (-1 where there is none) and the different values; of lists, those of their items."""
-        codes, words = coded(flat(self.column)[0] if self.is_list else self.column)
+        codes, words = factorize(flat(self.column)[0] if self.is_list else self.column)
         if not self.is_list and not (codes >= 0).any():
             raise UserError(
                 f"every value of {self.name} is missing", where=name_of(self.frame), fix="name another --target"
@@ -135,7 +134,7 @@ class TargetLook:
     def not_switches(self) -> tuple[str, str] | None:
         """The first of several columns with a value that is neither on nor off, and that value."""
         for name in self.names:
-            odd = sorted({word.lower() for word in coded(self.frame.column(name))[1]} - {*ON, *OFF})
+            odd = sorted({word.lower() for word in factorize(self.frame.column(name))[1]} - {*ON, *OFF})
             if odd:
                 return name, odd[0]
         return None

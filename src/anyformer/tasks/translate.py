@@ -11,15 +11,14 @@ import numpy as np
 from torch import nn
 
 from anyformer.core.model import Seq2Seq
-from anyformer.data.columns.cells import texts, worded
+from anyformer.data.columns.cells import as_words, texts
 from anyformer.data.columns.look import Facts
 from anyformer.data.columns.text import embed_tokens
 from anyformer.data.datasets.rows import RowExamples
-from anyformer.data.decision import Decision
+from anyformer.data.decision import Decision, Input, name_of
 from anyformer.data.examples import Examples
 from anyformer.data.frame import Frame
 from anyformer.data.gather import gather, origin_of
-from anyformer.data.inputs import Input, name_of
 from anyformer.data.prepared import Prepared
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data
@@ -29,7 +28,7 @@ from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.embeds import Tokens
 from anyformer.errors import UserError
 from anyformer.evaluation.answers import Answers
-from anyformer.evaluation.baseline_rows import Rows
+from anyformer.evaluation.baseline_rows import RawRows
 from anyformer.evaluation.facts import short
 from anyformer.evaluation.metrics import text_metrics
 from anyformer.evaluation.text_scores import NO_BLEU, bleu_available, bleu_chrf, row_scores, several
@@ -53,7 +52,7 @@ STEP = 16  # tokens to which a source's length is rounded up, so that texts of a
 SAVED = ("num_beams", "length_penalty", "max_new_tokens", "decoder_start_token_id", "eos_token_id", "pad_token_id")
 
 
-class Translate(RowTask):
+class TranslateTask(RowTask):
     """Text that the model writes, by beam search."""
 
     name = "translate"
@@ -112,7 +111,7 @@ class Translate(RowTask):
         return Decision(self, (second,), (Input(first, "text", facts[first]),), why, dropped=dropped)
 
     def target_problems(self, frame: Frame, decision: Decision) -> list[tuple[str, np.ndarray]]:
-        return [(ABSENT, worded(frame.column(decision.target[0])).is_null().to_numpy())]
+        return [(ABSENT, as_words(frame.column(decision.target[0])).is_null().to_numpy())]
 
     def fit_target(self, frame: Frame, decision: Decision, settings: Data, labels: Sequence[str] | None) -> Answer:
         return Answer(names=decision.target)
@@ -197,14 +196,16 @@ class Translate(RowTask):
         assert isinstance(examples, RowExamples) and examples.preprocess.target is not None
         return texts(examples.frame.take(examples.rows).column(examples.preprocess.target.names[0]))
 
-    def raw_rows(self, examples: Examples) -> Rows:
+    def raw_rows(self, examples: Examples) -> RawRows:
         assert isinstance(examples, RowExamples)
         (source,) = examples.preprocess.texts
-        return Rows(sources=texts(examples.frame.take(examples.rows).column(source.name)))
+        return RawRows(sources=texts(examples.frame.take(examples.rows).column(source.name)))
 
     # ------------------------------------------------------------ baselines
 
-    def trivial_baseline(self, truth: Any, answers: Answers, train: Rows, test: Rows) -> tuple[str, dict[str, float]]:
+    def trivial_baseline(
+        self, truth: Any, answers: Answers, train: RawRows, test: RawRows
+    ) -> tuple[str, dict[str, float]]:
         """The source copied."""
         name = "copying the source"
         if test.sources is None:
@@ -212,7 +213,7 @@ class Translate(RowTask):
         return name, self.metrics(Answers(self.name, answers.truth, list(test.sources)))
 
     def strong_baseline(
-        self, truth: Any, answers: Answers, train: Rows, test: Rows, *, seed: int = 0
+        self, truth: Any, answers: Answers, train: RawRows, test: RawRows, *, seed: int = 0
     ) -> tuple[str, dict[str, float]]:
         """Every word by the one that most probably stands for it in the training pairs."""
         if not train.sources or not test.sources:

@@ -1,8 +1,8 @@
 """Pictures made of characters: curves, heat maps and text shaded by a number. Nothing here prints."""
 
 from anyformer.terminal.colour import ink, shade
-from anyformer.terminal.curve import Canvas, Series, curve
+from anyformer.terminal.curve import Canvas, CurveSeries, curve
 from anyformer.terminal.heat import heat_map
 from anyformer.terminal.words import clean, shaded, visible
 
-__all__ = ["Canvas", "Series", "clean", "curve", "heat_map", "ink", "shade", "shaded", "visible"]
+__all__ = ["Canvas", "CurveSeries", "clean", "curve", "heat_map", "ink", "shade", "shaded", "visible"]

@@ -17,7 +17,7 @@ QUARTERS = " ▘▝▀▖▌▞▛▗▚▐▜▄▙▟█"
 
 
 @dataclass(frozen=True)
-class Series:
+class CurveSeries:
     """Points of one line; `joined=False` puts `mark` at each point instead."""
 
     points: Sequence[Point]
@@ -80,7 +80,7 @@ class Canvas:
 
 
 def curve(
-    series: Sequence[Series],
+    series: Sequence[CurveSeries],
     width: int,
     height: int,
     *,
@@ -94,7 +94,7 @@ def curve(
 
     `levels` are heights and styles of thin lines; `x_words` stand under the two ends of the x-axis.
 
-    >>> plot = curve([Series([(0, 3), (1, 2), (2, 1)])], 20, 5, x_range=(0, 2), ascii_only=True)
+    >>> plot = curve([CurveSeries([(0, 3), (1, 2), (2, 1)])], 20, 5, x_range=(0, 2), ascii_only=True)
     >>> [len(line) for line in plot.plain.splitlines()]
     [20, 20, 20, 20, 20]
     """

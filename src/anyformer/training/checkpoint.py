@@ -21,7 +21,7 @@ from anyformer.inference.predictor import GENERATION_FILE, IMAGES_FILE
 from anyformer.tasks import find
 from anyformer.training.run.folder import CONFIG_FILE
 from anyformer.training.settings import Config
-from anyformer.training.step import Engine
+from anyformer.training.step import TrainingEngine
 from anyformer.version import __version__
 
 OPTIM_FILE, STATE_FILE = "optim.safetensors", "state.json"
@@ -31,7 +31,7 @@ FREE = ("training.workers", "training.threads", "training.keep", "start", "prese
 
 
 def save_checkpoint(
-    path: Path, config: Config, data: Prepared, engine: Engine, step: int, standing: Mapping[str, Any]
+    path: Path, config: Config, data: Prepared, engine: TrainingEngine, step: int, standing: Mapping[str, Any]
 ) -> Path:
     """Commit the state after `step` steps as the folder `path`."""
     weights, memory = engine.weights(), engine.memory()

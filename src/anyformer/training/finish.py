@@ -12,7 +12,7 @@ from anyformer.checkpoints import store
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.metrics import better
 from anyformer.evaluation.report import write_report
-from anyformer.tasks import Evaluator, find
+from anyformer.tasks import Evaluator
 from anyformer.training.checkpoint import mean_of, read_weights, save_model
 from anyformer.training.duration import PLAN_FILE
 from anyformer.training.run.folder import AVERAGED, RunFolder, now
@@ -26,7 +26,7 @@ EVALUATION_FILE = "evaluation.json"
 def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
     """Judge the best weights on all validation and test rows, beside the baselines; write it all down."""
     folder, data, config = session.folder, session.data, session.config
-    task = find(config.task)
+    task = session.task
     metric = task.selection_metric(multi=data.preprocess.multi, labels=data.preprocess.labels or ())
     evaluator = Evaluator(config.objective, data.preprocess, data.tokenizer, batch=max(32, session.steps.micro),
                   autocast=session.engine.autocast())  # fmt: skip
@@ -36,10 +36,10 @@ def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
     for name, side in (("valid", data.valid), ("test", data.test)):
         if side is None or not len(side):
             continue
-        session.say(f"judging  {name}: {len(side):,} rows")
+        session.say(f"judging  {name}: {min(len(side), task.max_eval_rows or len(side)):,} rows")
         # A translator writes its texts once: for the test rows, or the validation rows where there are no others.
         last = name == "test" or data.test is None or not len(data.test)
-        judged = evaluator(session.model, side, decode=last)
+        judged = evaluator(session.model, side, most=task.max_eval_rows, decode=last)
         splits[name] = task.all_metrics(judged)
     evaluation: dict[str, Any] = {
         "task": config.task,
@@ -70,7 +70,7 @@ def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
 
 def choose_weights(session: Session, evaluator: Evaluator, metric: str) -> str:
     """Put the best weights of the run into the model: those of one step, or the mean of the last checkpoints."""
-    folder, settings, task = session.folder, session.config.training, find(session.config.task)
+    folder, settings, task = session.folder, session.config.training, session.task
     best = folder.best()
     put(session.model, read_weights(best, session.device))
     if settings.average < 2:
@@ -103,7 +103,7 @@ def beside(session: Session, judged: Answers, *, strong: bool) -> dict[str, Any]
     began = time.perf_counter()
     try:
         with torch.no_grad():
-            found = find(session.config.task).baselines(judged, session.data.train, strong=strong)
+            found = session.task.baselines(judged, session.data.train, strong=strong)
     except Exception as error:
         session.folder.event("baseline failed", error=in_short(error))
         return {}

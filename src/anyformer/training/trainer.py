@@ -45,7 +45,7 @@ from anyformer.training.setup.device_peaks import peak_flops
 from anyformer.training.setup.memory import Memory, usage
 from anyformer.training.setup.new_run import start_weights
 from anyformer.training.signals import Requests
-from anyformer.training.step import Engine, Moment, put
+from anyformer.training.step import Moment, TrainingEngine, put
 
 LEAST_EVALUATIONS = 3  # without a better one before patience can end; a single one may have been bad luck
 SAMPLES = 8  # of a run, of what its model makes
@@ -135,7 +135,7 @@ class Session:
         if settings.deterministic or settings.compile is True:
             torch.use_deterministic_algorithms(True)
             torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-        self.engine = Engine(self.model, self.config.objective, settings, self.plan)
+        self.engine = TrainingEngine(self.model, self.config.objective, settings, self.plan)
         if settings.compile is True:
             self.engine.compile()
         if newest is not None:

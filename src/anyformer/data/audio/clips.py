@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from anyformer.data.audio.decoding import Head, Recording, look_at, read_sound, resample, resampled_length
+from anyformer.data.audio.decoding import AudioHeader, Recording, look_at, read_sound, resample, resampled_length
 from anyformer.data.columns.cells import texts
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.examples import Draw
@@ -44,15 +44,15 @@ def decode_clips(
 ) -> Clips:
     """Decode every recording into `arrays["samples"]`, at the rate that most have."""
     folder = frame.folder
-    heads: list[tuple[Path, Head] | None] = []
+    heads: list[tuple[Path, AudioHeader] | None] = []
     broken, first = np.zeros(len(frame), bool), ""
     for row, name in enumerate(texts(frame.column(column))):
         try:
             heads.append((folder / name, look_at(folder / name)) if name else None)
         except UserError as error:
             if bad == "error":
-                raise placed(error, frame, row) from None
-            broken[row], first = True, first or placed(error, frame, row).line
+                raise place_error(error, frame, row) from None
+            broken[row], first = True, first or place_error(error, frame, row).line
             heads.append(None)
     known = [entry[1] for entry in heads if entry is not None]
     if not known:
@@ -71,8 +71,8 @@ def decode_clips(
             stored = clip_of(*entry, rate, most)
         except UserError as error:
             if bad == "error":
-                raise placed(error, frame, row) from None
-            broken[row], first = True, first or placed(error, frame, row).line
+                raise place_error(error, frame, row) from None
+            broken[row], first = True, first or place_error(error, frame, row).line
             stored = np.zeros(lengths[row], np.int16)
         room[starts[row] : starts[row + 1]] = stored
         marks.append(hashlib.sha256(stored.tobytes()).hexdigest())
@@ -109,7 +109,7 @@ def decode_new_clips(
     return there, unread
 
 
-def clip_of(recording: Recording, head: Head, rate: int, most: int) -> np.ndarray:
+def clip_of(recording: Recording, head: AudioHeader, rate: int, most: int) -> np.ndarray:
     """A recording as it is stored: at the rate asked for, at most `most` samples, in 16 bits."""
     wave, own = read_sound(recording, head)
     stored = np.zeros(stored_length(head, rate, most), np.int16)
@@ -118,17 +118,17 @@ def clip_of(recording: Recording, head: Head, rate: int, most: int) -> np.ndarra
     return stored
 
 
-def stored_length(head: Head, rate: int, most: int) -> int:
+def stored_length(head: AudioHeader, rate: int, most: int) -> int:
     """Samples of a clip as it is stored."""
     return min(most, resampled_length(head.samples, head.rate, rate))
 
 
-def placed(error: UserError, frame: Frame, row: int) -> UserError:
+def place_error(error: UserError, frame: Frame, row: int) -> UserError:
     """The error of a recording, with the row that names it."""
     return UserError(error.what, where=f"{frame.place(row)} ({error.where})", fix=error.fix)
 
 
-def shape(heads: list[Head], settings: AudioSettings) -> tuple[int, int]:
+def shape(heads: list[AudioHeader], settings: AudioSettings) -> tuple[int, int]:
     """Samples a second and samples of the longest clip."""
     rate = settings.sample_rate or Counter(head.rate for head in heads).most_common(1)[0][0]
     seconds = np.array([head.samples / head.rate for head in heads])
@@ -136,7 +136,7 @@ def shape(heads: list[Head], settings: AudioSettings) -> tuple[int, int]:
     return rate, max(1, round((settings.seconds or usual) * rate))
 
 
-def tell(heads: list[Head], rate: int, most: int, say: Say) -> None:
+def tell(heads: list[AudioHeader], rate: int, most: int, say: Say) -> None:
     """Say what was made alike."""
     seconds = sum(head.samples / head.rate for head in heads)
     other = sum(head.rate != rate for head in heads)
@@ -193,7 +193,7 @@ def waves(arrays: Arrays, at: np.ndarray, samples: int) -> tuple[torch.Tensor, t
     return torch.from_numpy(found), torch.from_numpy(lengths)
 
 
-def varied(
+def augment_clips(
     sound: torch.Tensor, lengths: torch.Tensor, rows: np.ndarray, draw: Draw, settings: AudioSettings
 ) -> torch.Tensor:
     """Each clip a little earlier or later and a little louder or softer, by the row and the epoch alone."""

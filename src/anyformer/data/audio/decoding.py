@@ -1,4 +1,7 @@
-"""Recordings: WAV files read without help, other kinds through soundfile; one channel, at the rate asked for."""
+"""Recordings: WAV files read without help, other kinds through soundfile; one channel, at the rate asked for.
+
+WAV and resampling are ours: serving has neither soundfile nor scipy, and a head is checked before its sound is read.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ WHOLE = 0xFFFFFFFF  # the size that programs write who do not know it yet
 
 
 @dataclass(frozen=True)
-class Head:
+class AudioHeader:
     """What a recording says of itself."""
 
     rate: int
@@ -38,7 +41,7 @@ Recording = Path | bytes  # a file, or what is in one
 PACKED = (b"fLaC", b"OggS", b"ID3", b"\xff\xfb", b"\xff\xf3", b"\xff\xf2")  # how FLAC, Ogg and MP3 begin
 
 
-def look_at(recording: Recording) -> Head:
+def look_at(recording: Recording) -> AudioHeader:
     """Rate, channels and samples of a recording, without reading its sound."""
     if not is_wav(recording):
         return with_soundfile(recording)[1]
@@ -50,7 +53,7 @@ def look_at(recording: Recording) -> Head:
                         ) from None  # fmt: skip
 
 
-def read_sound(recording: Recording, head: Head | None = None) -> tuple[np.ndarray, int]:
+def read_sound(recording: Recording, head: AudioHeader | None = None) -> tuple[np.ndarray, int]:
     """Samples (N,) between -1 and 1, the mean of all channels, and how many there are a second."""
     head = look_at(recording) if head is None else head
     if not is_wav(recording):
@@ -84,7 +87,7 @@ def name_of(recording: Recording) -> str:
 # ---------------------------------------------------------------- WAV
 
 
-def wav_head(file: BinaryIO, name: str) -> Head:
+def wav_head(file: BinaryIO, name: str) -> AudioHeader:
     """Walk the pieces of a RIFF file up to its samples."""
 
     def bad(what: str, fix: str = "record or convert it again") -> UserError:
@@ -112,7 +115,7 @@ def wav_head(file: BinaryIO, name: str) -> Head:
             samples = (there if length in (0, WHOLE) else length) // (channels * bits // 8)
             if not samples:
                 raise bad("holds no samples")
-            return Head(rate, channels, samples, kind, bits, file.tell())
+            return AudioHeader(rate, channels, samples, kind, bits, file.tell())
         else:
             file.seek(length + length % 2, 1)
     raise bad("holds no samples")
@@ -134,7 +137,7 @@ def wav_format(raw: bytes, bad: object) -> tuple[int, int, int, int]:
     return kind, channels, rate, bits
 
 
-def decoded(raw: bytes, head: Head) -> np.ndarray:
+def decoded(raw: bytes, head: AudioHeader) -> np.ndarray:
     """Stored samples as float32; whole numbers become shares of the largest there is."""
     if head.kind == FLOAT:
         return np.frombuffer(raw, "<f4" if head.bits == 32 else "<f8").astype(np.float32)
@@ -148,7 +151,7 @@ def decoded(raw: bytes, head: Head) -> np.ndarray:
     return np.frombuffer(raw, f"<i{head.bits // 8}").astype(np.float32) / 2.0 ** (head.bits - 1)
 
 
-def with_soundfile(recording: Recording) -> tuple[np.ndarray, Head]:
+def with_soundfile(recording: Recording) -> tuple[np.ndarray, AudioHeader]:
     """FLAC, Ogg and MP3, which need another package."""
     name = name_of(recording)
     try:
@@ -163,7 +166,7 @@ def with_soundfile(recording: Recording) -> tuple[np.ndarray, Head]:
         raise UserError(f"cannot be read: {str(error)[:100]}", where=name, fix="convert it to WAV") from None
     if not len(found):
         raise UserError("holds no samples", where=name, fix="record or convert it again")
-    return found, Head(int(rate), found.shape[1], len(found))
+    return found, AudioHeader(int(rate), found.shape[1], len(found))
 
 
 # ---------------------------------------------------------------- another rate

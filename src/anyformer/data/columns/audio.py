@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from anyformer.data.audio.clips import clip_spectra, decode_clips, decode_new_clips, loudness, varied, waves
+from anyformer.data.audio.clips import augment_clips, clip_spectra, decode_clips, decode_new_clips, loudness, waves
 from anyformer.data.columns.base import Decoded, FileColumn
 from anyformer.data.columns.files import recognise_files
 from anyformer.data.columns.modality import Encoding, Modality, ModalityInputs
@@ -69,7 +69,7 @@ class AudioModality(Modality):
         (column,) = self.columns
         clips, lengths = waves(examples.arrays, at, column.samples or 1)
         if draw is not None and examples.settings is not None:
-            clips = varied(clips, lengths, chosen, draw, examples.settings.audio)
+            clips = augment_clips(clips, lengths, chosen, draw, examples.settings.audio)
         return ModalityInputs((clips, lengths))
 
     def sizes(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from anyformer.data.columns.cells import coded, is_list, texts, worded
+from anyformer.data.columns.cells import as_words, factorize, is_list, texts
 from anyformer.data.columns.convert import MISSING, is_words
 from anyformer.data.columns.modality import Encoding, Modality
 from anyformer.data.columns.values import is_none, own_value, shown
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from anyformer.data.prepared import Given, Say
     from anyformer.data.settings import Columns, Data
 
-Values = Any  # what a kind reads its cells as: an array (N, ...), or the Arrow column itself
+ColumnValues = Any  # what a kind reads its cells as: an array (N, ...), or the Arrow column itself
 ParsedCells = tuple[Any, dict[int, UserError]]  # an Arrow array, and the rows whose cell cannot be read
 
 
@@ -73,21 +73,21 @@ class Column(Spec, slot=True):
     # ------------------------------------------------------------ training rows
 
     @classmethod
-    def read(cls, cells: pa.ChunkedArray, form: str = "") -> Values:
+    def read(cls, cells: pa.ChunkedArray, form: str = "") -> ColumnValues:
         """The cells as `fit` and `encode` take them; an array is kept on disk. None where nothing is fitted on them."""
         return None
 
     @classmethod
     def marks(cls, parsed: Parsed, name: str, form: str) -> np.ndarray | None:
         """Whole numbers (N,), equal where cells say the same; None where only the files they name can tell."""
-        return coded(parsed.frame.column(name))[0]
+        return factorize(parsed.frame.column(name))[0]
 
     @classmethod
-    def fit(cls, name: str, values: Values, settings: Columns, *, seed: int = 0, form: str = "") -> Self:
+    def fit(cls, name: str, values: ColumnValues, settings: Columns, *, seed: int = 0, form: str = "") -> Self:
         """The column as the training rows have it."""
         return cls(name=name)
 
-    def read_from(self, parsed: Parsed) -> Values:
+    def read_from(self, parsed: Parsed) -> ColumnValues:
         """The cells of all rows as `encode` takes them."""
         return parsed.values(type(self), self.name)
 
@@ -95,7 +95,7 @@ class Column(Spec, slot=True):
         """The cells as texts that a tokenizer is trained on."""
         return texts(cells)
 
-    def encode(self, values: Values) -> np.ndarray:
+    def encode(self, values: ColumnValues) -> np.ndarray:
         """The rows as numbers, (N,) or (N, ...)."""
         raise NotImplementedError
 
@@ -250,7 +250,7 @@ def is_scalar(kind: pa.DataType) -> bool:
 def absent(cells: pa.ChunkedArray) -> np.ndarray:
     """Which cells of a typed column hold nothing."""
     if is_words(cells.type):
-        return worded(cells).is_null().to_numpy()
+        return as_words(cells).is_null().to_numpy()
     return cells.is_null(nan_is_null=True).to_numpy()
 
 
@@ -263,4 +263,4 @@ def empty(frame: Frame, name: str) -> np.ndarray:
         return pc.fill_null(pc.equal(pc.list_value_length(column), 0), True).to_numpy()
     if str(column.type) in ("binary", "large_binary"):
         return column.is_null().to_numpy()
-    return worded(column).is_null().to_numpy()
+    return as_words(column).is_null().to_numpy()

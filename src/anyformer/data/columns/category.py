@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from anyformer.data.columns.base import ParsedCells, Values, is_scalar
-from anyformer.data.columns.cells import coded, in_order, worded
+from anyformer.data.columns.base import ColumnValues, ParsedCells, is_scalar
+from anyformer.data.columns.cells import as_words, factorize, sort_names
 from anyformer.data.columns.modality import Encoding
 from anyformer.data.columns.table import TableColumn
 from anyformer.data.columns.values import spelled
@@ -76,20 +76,20 @@ class Category(TableColumn):
         return self.count
 
     @classmethod
-    def read(cls, cells: pa.ChunkedArray, form: str = "") -> Values:
+    def read(cls, cells: pa.ChunkedArray, form: str = "") -> ColumnValues:
         return cells
 
     @classmethod
-    def fit(cls, name: str, values: Values, settings: Columns, *, seed: int = 0, form: str = "") -> Category:
+    def fit(cls, name: str, values: ColumnValues, settings: Columns, *, seed: int = 0, form: str = "") -> Category:
         """The values of a column's training rows; those rarer than asked are as good as unknown."""
-        codes, words = coded(values)
+        codes, words = factorize(values)
         counts = np.bincount(codes[codes >= 0], minlength=len(words))
         kept = [word for word, count in zip(words, counts.tolist(), strict=True) if count >= settings.rare]
-        return cls(name=name, values=in_order(kept) or None)
+        return cls(name=name, values=sort_names(kept) or None)
 
-    def encode(self, values: Values) -> np.ndarray:
+    def encode(self, values: ColumnValues) -> np.ndarray:
         """Ids (N,), -1 where there is no value."""
-        codes, words = coded(values)
+        codes, words = factorize(values)
         ids = {value: number for number, value in enumerate(self.values or ())}
         table = np.array([*(ids.get(word, len(ids)) for word in words), MISSING_ID], dtype=np.int32)
         return table[codes]
@@ -118,7 +118,7 @@ class Category(TableColumn):
     def parse_cells(self, cells: pa.ChunkedArray, *, known: bool = False) -> ParsedCells:
         if not is_scalar(cells.type):
             return super().parse_cells(cells, known=known)
-        words = worded(cells).combine_chunks()
+        words = as_words(cells).combine_chunks()
         return words, self.unknown_words(words) if known else {}
 
     def parse_values(self, values: Sequence[Any], *, known: bool = False) -> ParsedCells:
@@ -157,4 +157,4 @@ def parse_word(value: Any, where: str) -> str | None:
         return str(value)
     if not isinstance(value, bool | float | Decimal) or not math.isfinite(value):
         return None
-    return str(worded(pa.chunked_array([pa.array([value])]))[0].as_py())
+    return str(as_words(pa.chunked_array([pa.array([value])]))[0].as_py())

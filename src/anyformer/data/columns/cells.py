@@ -18,7 +18,7 @@ LARGEST = 1e30  # of a number in an array; a float32 holds it
 BETWEEN = "\x1f"  # stands between the items of a list that is compared as one word
 
 
-def worded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def as_words(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """The column as strings, null where a cell is missing; whole numbers without a decimal point."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -46,12 +46,12 @@ def is_list(kind: Any) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
-def coded(column: pa.ChunkedArray) -> tuple[np.ndarray, list[str]]:
+def factorize(column: pa.ChunkedArray) -> tuple[np.ndarray, list[str]]:
     """Every cell as the number of its word, -1 where it is missing, and the words in the order they come."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    encoded = pc.utf8_trim_whitespace(worded(column)).combine_chunks().dictionary_encode()
+    encoded = pc.utf8_trim_whitespace(as_words(column)).combine_chunks().dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()
     codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -60,11 +60,11 @@ def coded(column: pa.ChunkedArray) -> tuple[np.ndarray, list[str]]:
 
 def texts(column: pa.ChunkedArray) -> list[str]:
     """Every cell as text, empty where it is missing; the words of a list with spaces between."""
-    found = strings(column) if is_list(column.type) else worded(column)
+    found = strings(column) if is_list(column.type) else as_words(column)
     return ["" if text is None else text for text in found.to_pylist()]
 
 
-def bounded(values: np.ndarray) -> np.ndarray:
+def clip_numbers(values: np.ndarray) -> np.ndarray:
     """Numbers as float64, nan where one is not finite, none so large that its square could not be held."""
     return np.clip(np.where(np.isfinite(values), values, np.nan).astype(np.float64), -ENORMOUS, ENORMOUS)
 
@@ -78,7 +78,7 @@ def some(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def in_order(names: Iterable[str]) -> tuple[str, ...]:
+def sort_names(names: Iterable[str]) -> tuple[str, ...]:
     """Names sorted: by value where all are numbers, else as text."""
     known = sorted(set(names))
     values = [number_of(name) for name in known]

@@ -64,7 +64,7 @@ def is_words(kind: pa.DataType) -> bool:
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
-def cleaned(piece: pa.Array) -> pa.Array:
+def clean_words(piece: pa.Array) -> pa.Array:
     """Texts without the spaces around them, null where one stands for a missing value."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -80,7 +80,7 @@ def numbers_of(piece: pa.Array) -> np.ndarray:
 
     kind = piece.type
     if is_words(kind):
-        return numbers_in(cleaned(piece))
+        return numbers_in(clean_words(piece))
     if pa.types.is_boolean(kind):
         piece = piece.cast(pa.int8())
     elif pa.types.is_temporal(kind):
@@ -118,7 +118,7 @@ def words_of(piece: pa.Array) -> pa.Array:
         return pc.if_else(pc.equal(joined, ""), pa.scalar(None, pa.string()), joined)
     if is_words(kind):
         piece = piece.cast(pa.string())
-        return pc.if_else(pc.is_valid(cleaned(piece)), piece, pa.scalar(None, pa.string()))
+        return pc.if_else(pc.is_valid(clean_words(piece)), piece, pa.scalar(None, pa.string()))
     if pa.types.is_floating(kind):
         return pc.if_else(pc.is_finite(piece), piece, pa.scalar(None, kind)).cast(pa.string())
     try:
@@ -137,12 +137,12 @@ def date_form(column: Any) -> str | None:
     possible = dict.fromkeys(FORMS, 0)
     known = 0
     for piece in pieces(column):
-        words = pc.unique(cleaned(piece)).drop_null()
+        words = pc.unique(clean_words(piece)).drop_null()
         known += len(words)
         for form in list(possible):
             good = int(np.count_nonzero(~np.isnat(moments_in(words, form))))
             possible[form] += good
-            if known - possible[form] > allowed(known):
+            if known - possible[form] > allowed_misfits(known):
                 del possible[form]
         if not possible:
             return None
@@ -150,7 +150,7 @@ def date_form(column: Any) -> str | None:
     return best[0] if len(best) == 1 else None
 
 
-def allowed(known: int) -> int:
+def allowed_misfits(known: int) -> int:
     """How many cells may not fit the kind of their column and be taken as missing: 1 in 50, none of a few."""
     return known // 50
 
@@ -165,7 +165,7 @@ def moments_of(piece: pa.Array, form: str | None) -> np.ndarray:
         return piece.cast(pa.timestamp("us"), safe=False).to_numpy(zero_copy_only=False).astype("datetime64[s]")
     if not is_words(kind) or form is None:
         return np.full(len(piece), np.datetime64("NaT", "s"))
-    coded = cleaned(piece).dictionary_encode()  # the same day comes often
+    coded = clean_words(piece).dictionary_encode()  # the same day comes often
     distinct = np.append(moments_in(coded.dictionary, form), np.datetime64("NaT", "s"))
     return distinct[coded.indices.fill_null(len(coded.dictionary)).to_numpy(zero_copy_only=False)]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from anyformer.data.columns.base import ParsedCells, Values, absent
+from anyformer.data.columns.base import ColumnValues, ParsedCells, absent
 from anyformer.data.columns.convert import FORMS, date_form, days, is_words
 from anyformer.data.columns.number import Number
 from anyformer.data.columns.table import TableColumn
@@ -71,7 +71,7 @@ class Date(TableColumn):
         return int(np.count_nonzero(~np.isnat(days(column, form or None)))), form
 
     @classmethod
-    def read(cls, cells: pa.ChunkedArray, form: str = "") -> Values:
+    def read(cls, cells: pa.ChunkedArray, form: str = "") -> ColumnValues:
         return days(cells, form or None)
 
     @classmethod
@@ -80,7 +80,7 @@ class Date(TableColumn):
         return moments.astype(np.int64)
 
     @classmethod
-    def fit(cls, name: str, values: Values, settings: Columns, *, seed: int = 0, form: str = "") -> Date:
+    def fit(cls, name: str, values: ColumnValues, settings: Columns, *, seed: int = 0, form: str = "") -> Date:
         """The parts that vary in the training rows, each scaled; `form` is how they are written, where it is known."""
         form = form if isinstance(values, np.ndarray) else form or date_form(values) or ""
         moments = values if isinstance(values, np.ndarray) else days(values, form or None)
@@ -98,10 +98,10 @@ class Date(TableColumn):
     def width(self) -> int:
         return len(self.parts or ())
 
-    def read_from(self, parsed: Parsed) -> Values:
+    def read_from(self, parsed: Parsed) -> ColumnValues:
         return parsed.values(type(self), self.name, self.form)
 
-    def encode(self, values: Values) -> np.ndarray:
+    def encode(self, values: ColumnValues) -> np.ndarray:
         """Scaled parts (N, parts), nan where there is no date."""
         moments = values if isinstance(values, np.ndarray) else days(values, self.form or None)
         found = dates(moments, self.start)

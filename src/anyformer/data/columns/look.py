@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from anyformer.data.columns.cells import is_list
-from anyformer.data.columns.convert import PIECE, allowed, cleaned, is_words, numbers_in, numbers_of, pieces
+from anyformer.data.columns.convert import PIECE, allowed_misfits, clean_words, is_words, numbers_in, numbers_of, pieces
 from anyformer.data.columns.kinds import SKIP, Category, Column, kind_named, kinds
 from anyformer.data.frame import Frame
 from anyformer.errors import UserError
@@ -141,11 +141,11 @@ class Scan:
         import pyarrow.compute as pc
 
         words = self.holds == "words"
-        values = (cleaned(piece) if words else finite(piece)).drop_null()
+        values = (clean_words(piece) if words else finite(piece)).drop_null()
         self.known += len(values)
         self.count(values)
         if self.maybe_number and len(values):
-            self.weigh(self.tried(values) if words else numbers_of(values))
+            self.weigh(self.find_numbers(values) if words else numbers_of(values))
         if words and len(values):
             self.letters += pc.sum(pc.utf8_length(values)).as_py()
             self.gaps += pc.sum(pc.count_substring(values, " ")).as_py()
@@ -162,7 +162,7 @@ class Scan:
         if len(self.seen) > MANY:
             self.many, self.seen = True, self.seen.slice(0, MANY)
 
-    def tried(self, words: Any) -> np.ndarray:
+    def find_numbers(self, words: Any) -> np.ndarray:
         """The numbers among words; a first glance saves the work where there are none."""
         if (
             np.isnan(numbers_in(words.slice(0, 100))).all()
@@ -175,7 +175,7 @@ class Scan:
     def weigh(self, found: np.ndarray) -> None:
         """Take numbers into account; where too many cells were none, give up."""
         self.numeric += len(found)
-        if self.known - self.numeric > allowed(self.rows):
+        if self.known - self.numeric > allowed_misfits(self.rows):
             self.maybe_number = False  # more misfits than a column of this length may have
             return
         if len(found):
@@ -245,7 +245,7 @@ class Scan:
 
         if not self.many:
             return self.distinct / self.known
-        start = cleaned(self.column.slice(0, PIECE).combine_chunks()).drop_null()
+        start = clean_words(self.column.slice(0, PIECE).combine_chunks()).drop_null()
         return len(pc.unique(start)) / max(len(start), 1)
 
     def all_differ(self) -> bool:

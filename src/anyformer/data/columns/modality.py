@@ -15,7 +15,7 @@ from anyformer.slots import Embed
 if TYPE_CHECKING:
     from anyformer.data.columns.base import Column
     from anyformer.data.columns.parsed import Parsed
-    from anyformer.data.counts import Counts
+    from anyformer.data.counts import ColumnCounts
     from anyformer.data.datasets.arrays import Arrays
     from anyformer.data.datasets.rows import RowExamples
     from anyformer.data.examples import Draw
@@ -32,7 +32,7 @@ class Encoding:
 
     frame: Frame
     arrays: Arrays
-    counts: Counts
+    counts: ColumnCounts
     parsed: Parsed
     tokenizer: Tokenizer | None = None
     images: ImageSteps | None = None  # how a model to start from, or the trained one, prepares images

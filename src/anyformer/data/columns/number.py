@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import torch
 
-from anyformer.data.columns.base import ParsedCells, Values, absent, is_scalar
-from anyformer.data.columns.cells import LARGEST, bounded
+from anyformer.data.columns.base import ColumnValues, ParsedCells, absent, is_scalar
+from anyformer.data.columns.cells import LARGEST, clip_numbers
 from anyformer.data.columns.convert import NUMBER, numbers
 from anyformer.data.columns.table import TableColumn
 from anyformer.errors import UserError
@@ -82,7 +82,7 @@ class Number(TableColumn):
         return f"{span[1]}..{span[2]}" if span else facts.reason
 
     @classmethod
-    def read(cls, cells: pa.ChunkedArray, form: str = "") -> Values:
+    def read(cls, cells: pa.ChunkedArray, form: str = "") -> ColumnValues:
         return numbers(cells)
 
     @classmethod
@@ -91,10 +91,10 @@ class Number(TableColumn):
         return np.where(np.isnan(values), np.nan, values).view(np.int64)
 
     @classmethod
-    def fit(cls, name: str, values: Values, settings: Columns, *, seed: int = 0, form: str = "") -> Number:
+    def fit(cls, name: str, values: ColumnValues, settings: Columns, *, seed: int = 0, form: str = "") -> Number:
         """The scale of a column's training rows."""
         values = values if isinstance(values, np.ndarray) else numbers(values)
-        values = bounded(values[np.isfinite(values)])
+        values = clip_numbers(values[np.isfinite(values)])
         if settings.scale == "none" or len(values) == 0:
             return cls(name=name, scale="none")
         mean, deviation = float(values.mean()), float(values.std())
@@ -108,9 +108,9 @@ class Number(TableColumn):
         noisy = values + NOISE * deviation * draw.standard_normal(len(values))
         return cls(name=name, mean=mean, deviation=deviation, quantiles=quantiles(noisy))
 
-    def encode(self, values: Values) -> np.ndarray:
+    def encode(self, values: ColumnValues) -> np.ndarray:
         """Scaled numbers (N,), nan where there is none."""
-        values = bounded(values if isinstance(values, np.ndarray) else numbers(values))
+        values = clip_numbers(values if isinstance(values, np.ndarray) else numbers(values))
         if self.scale == "standard":
             values = (values - self.mean) / self.deviation
         elif self.quantiles is not None:

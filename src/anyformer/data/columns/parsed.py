@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from anyformer.data.columns.base import Column, Values
+from anyformer.data.columns.base import Column, ColumnValues
 from anyformer.data.datasets.arrays import save_array
 from anyformer.data.frame import Frame
 
@@ -18,7 +18,7 @@ class Parsed:
         self.frame, self.folder = frame, folder
         self.held: dict[str, np.ndarray] = {}
 
-    def values(self, kind: type[Column], name: str, form: str = "") -> Values:
+    def values(self, kind: type[Column], name: str, form: str = "") -> ColumnValues:
         """The cells of a column as a kind reads them, dates in the form they are written in."""
         if name in self.held:
             return self.held[name]

@@ -13,8 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from anyformer.errors import UserError
-from anyformer.safe_read import BLOCK, digest
-from anyformer.safe_write import replace_file, writing
+from anyformer.safe_files import BLOCK, digest, replace_file, writing
 
 INDEX = "arrays.json"
 

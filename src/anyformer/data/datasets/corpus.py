@@ -32,7 +32,7 @@ NAMES = {
 
 
 @dataclass
-class Part:
+class CorpusPart:
     """One side of the split: characters `start` to `stop` of the documents one after another."""
 
     documents: list[Document]
@@ -94,7 +94,7 @@ def brought(words: TokenizerSettings, given: Given) -> Tokenizer | None:
     return tokenizer
 
 
-def trained(part: Part, words: TokenizerSettings, tell: Say) -> tuple[Tokenizer, str]:
+def trained(part: CorpusPart, words: TokenizerSettings, tell: Say) -> tuple[Tokenizer, str]:
     """A tokenizer trained on the training part alone, and its kind."""
     kind: Kind = "bpe" if words.kind == "auto" else words.kind
     size = part.bytes
@@ -111,7 +111,7 @@ def trained(part: Part, words: TokenizerSettings, tell: Say) -> tuple[Tokenizer,
     return tokenizer, kind
 
 
-def sampled(part: Part, size: int) -> Iterator[str]:
+def sampled(part: CorpusPart, size: int) -> Iterator[str]:
     """Pieces of a part, all of them or as many, evenly spread, as a tokenizer is trained on."""
     share = min(1.0, SAMPLE / max(1, size))
     taken = 0
@@ -124,7 +124,9 @@ def sampled(part: Part, size: int) -> Iterator[str]:
 # ---------------------------------------------------------------- the arrays
 
 
-def packed(parts: dict[str, Part], settings: Data, given: Given, cache: Path, tell: Say) -> tuple[Arrays, Tokenizer]:
+def packed(
+    parts: dict[str, CorpusPart], settings: Data, given: Given, cache: Path, tell: Say
+) -> tuple[Arrays, Tokenizer]:
     """Every part as an array of tokens on disk, with the tokenizer beside; made once for the same text and settings."""
     enough(parts["train"].characters, "characters")
     own = brought(settings.tokenizer, given)
@@ -165,7 +167,7 @@ def enough(count: int, unit: str) -> None:
         )
 
 
-def fingerprint(parts: dict[str, Part], words: TokenizerSettings, own: Tokenizer | None) -> str:
+def fingerprint(parts: dict[str, CorpusPart], words: TokenizerSettings, own: Tokenizer | None) -> str:
     """Of all that decides the arrays."""
     mark = hashlib.sha256(json.dumps([FORMAT, words.replace(max_length=None).to_dict()], sort_keys=True).encode())
     mark.update(own.sha256.encode() if own is not None else b"")
@@ -176,7 +178,7 @@ def fingerprint(parts: dict[str, Part], words: TokenizerSettings, own: Tokenizer
     return mark.hexdigest()
 
 
-def pack(part: Part, encoder: Encoder, arrays: Arrays, name: str) -> dict[str, int]:
+def pack(part: CorpusPart, encoder: Encoder, arrays: Arrays, name: str) -> dict[str, int]:
     """Encode a part on all cores into one array, documents apart by the end token; memory stays that of `AT_ONCE`."""
     tokenizer = encoder.tokenizer
     ends = (tokenizer.eos, tokenizer.sep, tokenizer.bos)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from anyformer.data.columns.cells import texts, worded
-from anyformer.data.counts import Counts
+from anyformer.data.columns.cells import as_words, texts
+from anyformer.data.counts import ColumnCounts
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.frame import Frame
 from anyformer.data.targets import Answer
@@ -60,7 +60,7 @@ def rows_of(tokens: np.ndarray, starts: np.ndarray, piece: slice) -> list[list[i
 
 
 def encode_texts(
-    frame: Frame, preprocess: Preprocess, tokenizer: Tokenizer, arrays: Arrays, counts: Counts,
+    frame: Frame, preprocess: Preprocess, tokenizer: Tokenizer, arrays: Arrays, counts: ColumnCounts,
     train: np.ndarray | None,
 ) -> Preprocess:  # fmt: skip
     """The texts of a row as one: a pair, or one behind the other."""
@@ -90,12 +90,12 @@ def encode_texts(
         arrays.put("second", second)
     counts.cut = int(cut.sum())
     for column in columns:
-        counts.lost(frame, column.name, worded(frame.column(column.name)).is_null().to_numpy())
+        counts.lost(frame, column.name, as_words(frame.column(column.name)).is_null().to_numpy())
     return preprocess
 
 
 def encode_pairs(
-    frame: Frame, preprocess: Preprocess, tokenizer: Tokenizer, arrays: Arrays, counts: Counts,
+    frame: Frame, preprocess: Preprocess, tokenizer: Tokenizer, arrays: Arrays, counts: ColumnCounts,
     train: np.ndarray | None,
 ) -> Preprocess:  # fmt: skip
     """A text to read and, where it is there, one to write: ids with the end, without what the decoder begins with."""
@@ -142,7 +142,7 @@ def encode_pairs(
 
 
 def encode_sentences(
-    frame: Frame, preprocess: Preprocess, tokenizer: Tokenizer, arrays: Arrays, counts: Counts,
+    frame: Frame, preprocess: Preprocess, tokenizer: Tokenizer, arrays: Arrays, counts: ColumnCounts,
     train: np.ndarray | None,
 ) -> Preprocess:  # fmt: skip
     """Words as their parts, where each word begins, and its tag."""

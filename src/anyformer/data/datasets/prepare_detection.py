@@ -23,7 +23,7 @@ from anyformer.data.splits import FREE, SIDES, TEST, TRAIN, VALID
 from anyformer.data.store import fingerprint
 from anyformer.data.targets import Things
 from anyformer.errors import UserError, did_you_mean
-from anyformer.safe_read import digest
+from anyformer.safe_files import digest
 
 KIND = "detection"
 TRUTH = ("boxes", "kinds", "crowd")

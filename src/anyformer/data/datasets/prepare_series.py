@@ -13,9 +13,9 @@ from anyformer.data.columns.look import Facts, look
 from anyformer.data.columns.number import Number
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.datasets.series import SeriesExamples
+from anyformer.data.decision import name_of
 from anyformer.data.frame import Frame
 from anyformer.data.gather import Gathered, gather
-from anyformer.data.inputs import name_of
 from anyformer.data.prepared import Prepared, Say
 from anyformer.data.preprocess import FILE, Preprocess, sizes
 from anyformer.data.report import tell_files

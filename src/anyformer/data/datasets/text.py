@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.data.datasets.corpus import Part, enough, packed
+from anyformer.data.datasets.corpus import CorpusPart, enough, packed
 from anyformer.data.datasets.windows import Windows
 from anyformer.data.files.documents import Document, in_memory, read_documents
 from anyformer.data.prepared import Given, Prepared, Say
@@ -98,7 +98,7 @@ def prepared(
     )  # fmt: skip
 
 
-def sources(parts: dict[str, Part], unit: str) -> list[dict[str, Any]]:
+def sources(parts: dict[str, CorpusPart], unit: str) -> list[dict[str, Any]]:
     """What was read, for the record: each file once, or all texts as one."""
     found: dict[str, dict[str, Any]] = {}
     for part in parts.values():
@@ -113,7 +113,7 @@ def sources(parts: dict[str, Part], unit: str) -> list[dict[str, Any]]:
 
 def split(
     documents: list[Document], settings: Data, unit: str, own: Mapping[str, list[Document]], tell: Say
-) -> dict[str, Part]:
+) -> dict[str, CorpusPart]:
     """Training, validation and test parts; the last share of the text validates unless files say otherwise."""
     chosen = settings.split
     count, size = len(documents), sum(d.size for d in documents)
@@ -123,13 +123,13 @@ def split(
     packed_as = f" ({', '.join(how)})" if how else ""
     tell(f"file     {named}: {size:,} bytes, {characters:,} characters{packed_as}")
     tell("task     lm: running text")
-    parts = {"train": Part(documents)}
+    parts = {"train": CorpusPart(documents)}
     for name, files in (("valid", chosen.valid_file), ("test", chosen.test_file)):
         if name in own or files is not None:
             other = (
                 own[name] if name in own else read_documents([Path(file) for file in files or ()], settings.format)[0]
             )
-            parts[name] = Part(other)
+            parts[name] = CorpusPart(other)
             what = ", ".join(files) if files else f"{len(other):,} {unit}{'s' * (len(other) != 1)}"
             tell(f"split    {name}: {what}, {parts[name].characters:,} characters")
             seen = {d.sha256 for d in documents if d.sha256}
@@ -140,7 +140,7 @@ def split(
     if "valid" not in parts and chosen.valid > 0:
         at = boundary(documents, 1 - chosen.valid)
         if 0 < at < characters:
-            parts["train"], parts["valid"] = Part(documents, 0, at), Part(documents, at)
+            parts["train"], parts["valid"] = CorpusPart(documents, 0, at), CorpusPart(documents, at)
             tell(
                 f"split    the first {at:,} characters train, the last {characters - at:,} "
                 f"({(characters - at) / characters:.1%}) validate"

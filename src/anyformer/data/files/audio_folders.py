@@ -7,9 +7,8 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from anyformer.data.files.compression import import_pyarrow
 from anyformer.data.files.image_folders import SIDES, UNNAMED, unicode
-from anyformer.data.files.open_text import shown
+from anyformer.data.files.open_text import import_pyarrow, shown
 from anyformer.data.files.path_kinds import SOUNDS
 from anyformer.data.frame import Frame, Source
 from anyformer.errors import UserError

@@ -19,7 +19,7 @@ import numpy as np
 
 from anyformer.data.images.decoding import Unreadable, looked_at
 from anyformer.errors import UserError, did_you_mean
-from anyformer.safe_read import short
+from anyformer.safe_files import short
 
 SIDES = {"train": "train", "training": "train", "valid": "valid", "val": "valid", "validation": "valid", "test": "test"}
 PARTS = ("images", "annotations", "categories")

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from anyformer.data.files.compression import import_pyarrow
 from anyformer.data.files.csv_rows import Left
-from anyformer.data.files.open_text import Opened, opened
+from anyformer.data.files.open_text import OpenedText, import_pyarrow, opened
 from anyformer.data.frame import Frame, Source
 from anyformer.data.settings import Format
 from anyformer.errors import UserError, did_you_mean
-from anyformer.safe_write import replacing
+from anyformer.safe_files import replacing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,7 +49,7 @@ def read_conll(
     before = 0
     for path in paths:
         file = opened(Path(path), format)
-        shape, left = Shape(file, column), Left(file.name, 1, "sentence", bad == "error")
+        shape, left = ConllFields(file, column), Left(file.name, 1, "sentence", bad == "error")
         kept: list[int] = []
         pairs: list[tuple[list[str], list[str]]] = []
         total = 0
@@ -107,7 +106,7 @@ def batch_of(pairs: list[tuple[list[str], list[str]]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=["words", "tags"])
 
 
-def sentences(file: Opened) -> Iterator[tuple[int, list[str]]]:
+def sentences(file: OpenedText) -> Iterator[tuple[int, list[str]]]:
     """Groups of lines between blank ones, with the number of the first; comments and document marks are none."""
     group: list[str] = []
     begins = 0
@@ -126,10 +125,10 @@ def sentences(file: Opened) -> Iterator[tuple[int, list[str]]]:
         yield begins, group
 
 
-class Shape:
+class ConllFields:
     """How many fields the lines of a file have, and which of them are word and tag."""
 
-    def __init__(self, file: Opened, column: str | int | None) -> None:
+    def __init__(self, file: OpenedText, column: str | int | None) -> None:
         self.name = file.name
         first = next((group for _, group in sentences(file)), None)
         if first is None:

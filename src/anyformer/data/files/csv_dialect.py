@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
-from anyformer.data.files.csv_header import looks_like_header
-from anyformer.data.files.open_text import Opened
+from anyformer.data.columns.convert import FORMS, MISSING, NUMBER
+from anyformer.data.files.open_text import OpenedText
 from anyformer.data.settings import Format
 from anyformer.errors import UserError
 
@@ -27,7 +27,7 @@ LABELS, LABELLED = 100, 50  # labels at most, and lines at least, for lines like
 
 
 @dataclass(frozen=True)
-class Layout:
+class CsvLayout:
     """Everything reading must know about a file of separated values."""
 
     delimiter: str
@@ -42,7 +42,7 @@ class Layout:
     notes: tuple[str, ...] = ()
 
 
-def layout_of(file: Opened, format: Format) -> Layout:
+def layout_of(file: OpenedText, format: Format) -> CsvLayout:
     """Find out how a file is laid out; what `format` says is not asked."""
     head = file.head(SAMPLE)
     whole = len(head) < SAMPLE
@@ -56,14 +56,16 @@ def layout_of(file: Opened, format: Format) -> Layout:
         raise UserError("looks like a web page, not a table", where=file.name, fix="download the file itself")
     full = [line for line in lines if line.strip()]
     if given is None and is_labelled(full[:ROWS]) and best_delimiter(lines)[1] < 0.98:
-        return Layout(" ", False, ("label", "text"), False, labelled=True, notes=("each line is a label and a text",))
+        return CsvLayout(
+            " ", False, ("label", "text"), False, labelled=True, notes=("each line is a label and a text",)
+        )
     delimiter = given or found_delimiter(lines, file)
     quoted = file.quotes > 0
     notes: list[str] = []
     if quoted:
         quoted = keeps_quotes(lambda: lines, delimiter, whole=whole, name=file.name)
         notes += [] if quoted else [NO_QUOTES]
-    layout = Layout(delimiter, quoted, (), False, returns=returns)
+    layout = CsvLayout(delimiter, quoted, (), False, returns=returns)
     rows, ends = parsed(lines, layout)
     if sum(len(row) > 1 and all(cell[:1] in (" ", "") for cell in row[1:]) for row in rows) >= 0.95 * len(rows):
         if any(cell[:1] == " " for row in rows for cell in row[1:]):
@@ -97,7 +99,7 @@ def best_delimiter(lines: Sequence[str]) -> tuple[str, float, int]:
     quotes = any('"' in line for line in some)
     for delimiter in DELIMITERS:
         for quoted in (True, False) if quotes else (False,):
-            rows, _ = parsed(some, Layout(delimiter, quoted, (), False))
+            rows, _ = parsed(some, CsvLayout(delimiter, quoted, (), False))
             widths = Counter(len(row) for row in rows)
             if not widths:
                 continue
@@ -109,7 +111,7 @@ def best_delimiter(lines: Sequence[str]) -> tuple[str, float, int]:
     return best
 
 
-def found_delimiter(lines: Sequence[str], file: Opened) -> str:
+def found_delimiter(lines: Sequence[str], file: OpenedText) -> str:
     """The delimiter, by looking; a file without any has one column."""
     delimiter, share, _ = best_delimiter(lines)
     if share >= 0.6:
@@ -150,7 +152,7 @@ def long_fields() -> Iterator[None]:
         csv.field_size_limit(before)
 
 
-def reader_of(lines: Iterable[str], layout: Layout, *, strict: bool = False) -> Iterator[list[str]]:
+def reader_of(lines: Iterable[str], layout: CsvLayout, *, strict: bool = False) -> Iterator[list[str]]:
     """The standard library's reader over lines without their ends."""
     kept = (line + "\n" for line in lines)
     return csv.reader(
@@ -159,7 +161,7 @@ def reader_of(lines: Iterable[str], layout: Layout, *, strict: bool = False) -> 
     )  # fmt: skip
 
 
-def parsed(lines: Sequence[str], layout: Layout, most: int = ROWS) -> tuple[list[list[str]], list[int]]:
+def parsed(lines: Sequence[str], layout: CsvLayout, most: int = ROWS) -> tuple[list[list[str]], list[int]]:
     """The first rows that are not blank, and after how many lines each one ends."""
     rows: list[list[str]] = []
     ends: list[int] = []
@@ -179,7 +181,7 @@ def parsed(lines: Sequence[str], layout: Layout, most: int = ROWS) -> tuple[list
 
 def keeps_quotes(lines: Callable[[], Iterable[str]], delimiter: str, *, whole: bool, name: str) -> bool:
     """Whether quotes hold fields together; they do not where taking them so would run rows into each other."""
-    reader = reader_of(lines(), Layout(delimiter, True, (), False), strict=True)
+    reader = reader_of(lines(), CsvLayout(delimiter, True, (), False), strict=True)
     joined = broken = unfinished = False
     begins = 1
     with long_fields():
@@ -192,7 +194,7 @@ def keeps_quotes(lines: Callable[[], Iterable[str]], delimiter: str, *, whole: b
             broken = not unfinished or whole or reader.line_num - begins > ROWS  # type: ignore[attr-defined]
     if not broken and not joined:
         return True
-    with_quotes, without = (good_rows(lines(), Layout(delimiter, quoted, (), False)) for quoted in (True, False))
+    with_quotes, without = (good_rows(lines(), CsvLayout(delimiter, quoted, (), False)) for quoted in (True, False))
     proper, stray = quoted_fields(lines(), delimiter)
     if not broken and delimiter != "\t" and with_quotes[1] == 0:
         # Commas often stand in a text, tabs hardly ever; but a text does not hold three whole rows by chance.
@@ -207,7 +209,7 @@ def keeps_quotes(lines: Callable[[], Iterable[str]], delimiter: str, *, whole: b
     return kept
 
 
-def good_rows(lines: Iterable[str], layout: Layout) -> tuple[int, int]:
+def good_rows(lines: Iterable[str], layout: CsvLayout) -> tuple[int, int]:
     """How many rows have as many fields as most have, and below zero how many have not."""
     widths: Counter[int] = Counter()
     with long_fields(), suppress(csv.Error):
@@ -231,7 +233,7 @@ def quoted_fields(lines: Iterable[str], delimiter: str) -> tuple[int, int]:
 # ---------------------------------------------------------------- names
 
 
-def named(layout: Layout, rows: list[list[str]], ends: list[int], format: Format, file: Opened) -> Layout:
+def named(layout: CsvLayout, rows: list[list[str]], ends: list[int], format: Format, file: OpenedText) -> CsvLayout:
     """The layout with the names of its columns."""
     width = Counter(len(row) for row in rows).most_common(1)[0][0]
     first = next((at for at, row in enumerate(rows[:10]) if len(row) > 1), 0)
@@ -266,3 +268,45 @@ def named(layout: Layout, rows: list[list[str]], ends: list[int], format: Format
         what = f"the column name {shown} comes twice" if len(twice) == 1 else f"column names {shown} come twice"
         raise UserError(what, where=f"{file.name} row {above + 1}", fix="rename one of them")
     return replace(layout, names=names, header=True, lead=ends[above], above=above, notes=tuple(notes))
+
+
+def looks_like_header(top: list[str], below: list[list[str]]) -> bool:
+    """Whether a first row names the columns: words that are neither values nor like those below them."""
+    cells = [cell.strip() for cell in top]
+    if len(cells) > 2 and cells == [str(at) for at in range(len(cells))]:
+        return True  # numbered columns
+    if are_years(cells):
+        return True
+    if any(is_value(cell) for cell in cells if cell) or not any(cells):
+        return False
+    if sum(not cell for cell in cells) > 1 or any(cell in MISSING for cell in cells if cell):
+        return False
+    fitting = [row for row in below if len(row) == len(cells)][:200]
+    if not fitting:
+        return True
+    columns = [[row[at].strip() for row in fitting] for at in range(len(cells))]
+    if any(sum(is_value(cell) for cell in column) > 0.5 * len(fitting) for column in columns):
+        return True
+    if any(cell and cell in column for cell, column in zip(cells, columns, strict=True)):
+        return False  # a name does not come again among the values
+    # All are words. Names are short and no sentences, and a column of few values does not hold its name among them.
+    if any(len(cell) > 60 or len(cell.split()) > 5 or cell[-1:] in ".!?" for cell in cells):
+        return False
+    if len(fitting) >= 4 and any(len(set(column)) <= len(column) / 2 for column in columns):
+        return True
+    if all(len(cell.split()) <= 1 for cell in cells):
+        return True
+    typical = sorted(max(len(cell) for cell in row) for row in fitting)[len(fitting) // 2]
+    return max(len(cell) for cell in cells) <= 0.6 * typical
+
+
+def are_years(cells: list[str]) -> bool:
+    """Whether the numbers among names are years, one after the other."""
+    found = [int(cell) for cell in cells if re.fullmatch(r"(?:19|20)\d\d", cell)]
+    others = [cell for cell in cells if cell and not re.fullmatch(r"(?:19|20)\d\d", cell)]
+    return len(found) > 1 and found == sorted(set(found)) and bool(others) and not any(map(is_value, others))
+
+
+def is_value(cell: str) -> bool:
+    """Whether a cell is a number or a date."""
+    return any(re.match(form, cell) for form in (NUMBER, *FORMS.values()))

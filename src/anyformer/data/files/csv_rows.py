@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from anyformer.data.files.csv_dialect import NO_QUOTES, SAMPLE, Layout, keeps_quotes, layout_of, long_fields
-from anyformer.data.files.open_text import Opened
+from anyformer.data.files.csv_dialect import NO_QUOTES, SAMPLE, CsvLayout, keeps_quotes, layout_of, long_fields
+from anyformer.data.files.open_text import OpenedText
 from anyformer.data.files.spool import Spool
 from anyformer.data.settings import Format
 from anyformer.errors import UserError
-from anyformer.safe_read import short
+from anyformer.safe_files import short
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,10 +47,10 @@ class Left:
             self.places[reason] = (*self.places.get(reason, ()), place)
 
 
-class Table:
+class CsvTable:
     """One file of separated values, ready to give its rows."""
 
-    def __init__(self, file: Opened, format: Format, *, strict: bool) -> None:
+    def __init__(self, file: OpenedText, format: Format, *, strict: bool) -> None:
         self.file, self.strict = file, strict
         self.layout = layout_of(file, format)
         self.left = self.fresh()
@@ -116,7 +116,7 @@ class Straddles(Exception):
     """A row did not fit into a block."""
 
 
-def arrow_batches(file: Opened, layout: Layout, left: Left, size: int) -> Iterator[pa.RecordBatch]:
+def arrow_batches(file: OpenedText, layout: CsvLayout, left: Left, size: int) -> Iterator[pa.RecordBatch]:
     """Rows by pyarrow's reader: one thread, because only then does it say which rows it left out."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -172,7 +172,7 @@ def settle(late: list[Any], left: Left, width: int) -> None:
         left.add(number, reason, f"{found} fields where {width} are expected")
 
 
-def rows_of(file: Opened, layout: Layout) -> BinaryIO:
+def rows_of(file: OpenedText, layout: CsvLayout) -> BinaryIO:
     """The file's bytes from the first row of values on."""
     stream = file.stream()
     if layout.returns:
@@ -202,7 +202,7 @@ class Returns(io.RawIOBase):
         super().close()
 
 
-def by_hand(file: Opened, layout: Layout, left: Left) -> Iterator[pa.RecordBatch]:
+def by_hand(file: OpenedText, layout: CsvLayout, left: Left) -> Iterator[pa.RecordBatch]:
     """Rows by the standard library, for what pyarrow does not know: a space between a delimiter and a quote."""
     width = len(layout.names)
     kept: list[list[str]] = []
@@ -237,7 +237,7 @@ def batch_of(names: tuple[str, ...], rows: list[list[str]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=list(names))
 
 
-def labelled(file: Opened, left: Left) -> Iterator[pa.RecordBatch]:
+def labelled(file: OpenedText, left: Left) -> Iterator[pa.RecordBatch]:
     """Lines like `label text` as two columns."""
     kept: list[list[str]] = []
     number = 0

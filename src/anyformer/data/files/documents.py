@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from anyformer.data.files.open_text import BLOCK, Opened, opened
+from anyformer.data.files.open_text import BLOCK, OpenedText, opened
 from anyformer.data.settings import Format
 from anyformer.errors import UserError
 
@@ -51,7 +51,7 @@ class Document:
     size: int  # in UTF-8
     sha256: str
     notes: tuple[str, ...] = ()
-    file: Opened | None = None
+    file: OpenedText | None = None
     text: str | None = None
     aside: tuple[Aside, int, int] | None = None  # where it waits, from which byte on, and how many
 
@@ -95,7 +95,7 @@ def between(chunks: Iterable[str], start: int, stop: int) -> Iterator[str]:
         at += len(chunk)
 
 
-def decoded(file: Opened) -> Iterator[str]:
+def decoded(file: OpenedText) -> Iterator[str]:
     """A file's text, a block at a time."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     with file.stream() as stream:

@@ -11,8 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from anyformer.data.columns.cells import texts
-from anyformer.data.files.compression import import_pyarrow
-from anyformer.data.files.open_text import Opened, opened
+from anyformer.data.files.open_text import OpenedText, import_pyarrow, opened
 from anyformer.data.frame import Frame, Source
 from anyformer.data.settings import Data, Format
 from anyformer.errors import UserError
@@ -62,7 +61,7 @@ def read_fasta(paths: Sequence[Path], format: Format, *, bad: Literal["skip", "e
     return Frame(table, tuple(sources), skipped, np.array(numbers), places)
 
 
-def records(file: Opened) -> Iterator[tuple[int, str, list[str]]]:
+def records(file: OpenedText) -> Iterator[tuple[int, str, list[str]]]:
     """Every record: the line of its header, its id, and the lines below."""
     at, name = 0, ""
     parts: list[str] = []

@@ -11,8 +11,7 @@ from typing import BinaryIO, cast
 
 import numpy as np
 
-from anyformer.data.files.compression import packing, unpacked
-from anyformer.data.files.open_text import present, read_up_to
+from anyformer.data.files.open_text import packing, present, read_up_to, unpacked
 from anyformer.errors import UserError
 
 BYTES = 8  # the type of the elements; the others, whole numbers and fractions, hold no pictures
@@ -21,7 +20,7 @@ AGAIN = "download it again"
 
 
 @dataclass(frozen=True)
-class Head:
+class IdxHeader:
     """What the first bytes of an IDX file say."""
 
     shape: tuple[int, ...]
@@ -32,7 +31,7 @@ class Head:
         return 4 + 4 * len(self.shape)
 
 
-def idx_head(path: Path) -> Head | None:
+def idx_head(path: Path) -> IdxHeader | None:
     """The head of an IDX file of bytes, or None where the file is something else."""
     with path.open("rb") as file:
         packed = packing(file.read(8))
@@ -43,7 +42,7 @@ def idx_head(path: Path) -> Head | None:
         sizes = read_up_to(raw, 4 * first[3])
         if len(sizes) < 4 * first[3]:
             return None
-        return Head(struct.unpack(f">{first[3]}I", sizes), packed)
+        return IdxHeader(struct.unpack(f">{first[3]}I", sizes), packed)
 
 
 def read_idx(path: Path) -> np.ndarray:

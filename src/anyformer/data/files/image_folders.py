@@ -7,9 +7,8 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from anyformer.data.files.compression import HEAD, import_pyarrow, looks_like
-from anyformer.data.files.idx import Head, idx_head, read_idx
-from anyformer.data.files.open_text import present, shown
+from anyformer.data.files.idx import IdxHeader, idx_head, read_idx
+from anyformer.data.files.open_text import HEAD, import_pyarrow, looks_like, present, shown
 from anyformer.data.frame import Frame, Source
 from anyformer.errors import UserError
 
@@ -146,7 +145,7 @@ def idx_named(path: Path) -> bool:
 
 def idx_table(files: Sequence[Path]) -> tuple[list[Row], list[Source]]:
     """Images and labels of IDX files that belong together by name; a file called t10k or test tests."""
-    heads: dict[Path, Head] = {}
+    heads: dict[Path, IdxHeader] = {}
     for path in files:
         head = idx_head(present(path))
         if head is None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from anyformer.data.columns.arrow import column_of
 from anyformer.data.files.csv_rows import Left
-from anyformer.data.files.open_text import Opened
+from anyformer.data.files.open_text import OpenedText
 from anyformer.data.files.spool import Spool
 from anyformer.errors import UserError
 
@@ -25,7 +25,7 @@ BLOCK = 2**20
 HALF = re.compile(r"\\u[dD][89a-fA-F]")  # an escape for half of a character, with or without its other half
 
 
-def json_rows(file: Opened, left: Left, spool: Spool) -> tuple[pa.Table, tuple[str, ...]]:
+def json_rows(file: OpenedText, left: Left, spool: Spool) -> tuple[pa.Table, tuple[str, ...]]:
     """All rows of a JSON file, whichever way they are written, and what should be said about it."""
     start = file.head(BLOCK).lstrip()[:1]
     notes: tuple[str, ...] = ()
@@ -98,7 +98,7 @@ class Line:
     value: Any
 
 
-def of_lines(file: Opened) -> Iterator[Line]:
+def of_lines(file: OpenedText) -> Iterator[Line]:
     """One value a line; blank lines are none."""
     for number, line in enumerate(file.lines(), 1):
         if line.strip():
@@ -126,7 +126,7 @@ def whole(value: Any) -> Any:
     return value
 
 
-def of_list(file: Opened) -> Iterator[Any]:
+def of_list(file: OpenedText) -> Iterator[Any]:
     """The items of one list, without holding more than a few of them."""
     decoder, decode = json.JSONDecoder(), codecs.getincrementaldecoder("utf-8")()
     with file.stream() as stream:
@@ -182,11 +182,11 @@ def skip(text: str, at: int) -> int:
     return at
 
 
-def broken(file: Opened, number: int, what: str, at: int) -> UserError:
+def broken(file: OpenedText, number: int, what: str, at: int) -> UserError:
     return UserError(f"{what} (character {at:,})", where=f"{file.name} row {number + 1}", fix="mend the file")
 
 
-def is_lines(file: Opened) -> bool:
+def is_lines(file: OpenedText) -> bool:
     """Whether a file whose lines begin with [ is one list a line, as its name may say."""
     if not {".jsonl", ".ndjson"} & {suffix.lower() for suffix in file.path.suffixes}:
         return False
@@ -197,7 +197,7 @@ def is_lines(file: Opened) -> bool:
     return not any(isinstance(item, dict) for item in first)
 
 
-def is_one_object(file: Opened) -> bool:
+def is_one_object(file: OpenedText) -> bool:
     """Whether the file is one object, rather than one a line."""
     first = next(line for line in file.lines() if line.strip())
     try:
@@ -208,7 +208,7 @@ def is_one_object(file: Opened) -> bool:
     return sum(1 for line, _ in zip((x for x in file.lines() if x.strip()), range(2), strict=False)) == 1
 
 
-def of_object(file: Opened) -> tuple[Iterator[Any], tuple[str, ...]]:
+def of_object(file: OpenedText) -> tuple[Iterator[Any], tuple[str, ...]]:
     """One object: columns by name, rows under a name, or a single row."""
     if file.size > WHOLE:
         raise UserError("one JSON object too large to read", where=file.name, fix="write one object a line (.jsonl)")

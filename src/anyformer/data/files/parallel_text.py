@@ -11,9 +11,8 @@ import numpy as np
 
 from anyformer.data.columns.convert import strings
 from anyformer.data.columns.look import look
-from anyformer.data.files.compression import import_pyarrow
 from anyformer.data.files.csv_rows import Left
-from anyformer.data.files.open_text import opened
+from anyformer.data.files.open_text import import_pyarrow, opened
 from anyformer.data.files.spool import Spool
 from anyformer.data.files.tables import read
 from anyformer.data.frame import Frame, Source

@@ -8,10 +8,9 @@ from collections import Counter
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from anyformer.data.files.compression import looks_like, packing, unpacked
 from anyformer.data.files.csv_dialect import LABELLED, best_delimiter, is_labelled
 from anyformer.data.files.encoding import marked
-from anyformer.data.files.open_text import present, read_up_to, refuse, shown
+from anyformer.data.files.open_text import looks_like, packing, present, read_up_to, refuse, shown, unpacked
 from anyformer.errors import UserError
 
 SAMPLE = 2**18

@@ -14,17 +14,16 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from anyformer.data.columns.arrow import as_type, common_type, plain_table
-from anyformer.data.files.compression import import_pyarrow
-from anyformer.data.files.csv_rows import Left, Table
+from anyformer.data.files.csv_rows import CsvTable, Left
 from anyformer.data.files.json_rows import json_rows
-from anyformer.data.files.open_text import Opened, opened, present
+from anyformer.data.files.open_text import OpenedText, import_pyarrow, opened, present
 from anyformer.data.files.path_kinds import kind_of_path
 from anyformer.data.files.spool import LARGE, Spool
 from anyformer.data.frame import Frame, Source
 from anyformer.data.in_memory import frame_of
 from anyformer.data.settings import Format
 from anyformer.errors import UserError
-from anyformer.safe_read import digest, short
+from anyformer.safe_files import digest, short
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,7 +36,7 @@ __all__ = ["frame_of", "kind_of_path", "read"]
 
 
 @dataclass
-class Part:
+class FileRows:
     """The rows of one file."""
 
     table: pa.Table
@@ -70,7 +69,7 @@ def check_names(names: Sequence[str], where: str) -> None:
         raise UserError(what, where=where, fix="give the columns short names")
 
 
-def check_cells(part: Part) -> None:
+def check_cells(part: FileRows) -> None:
     """An error that names the first cell too long to be one."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -86,14 +85,14 @@ def check_cells(part: Part) -> None:
             raise UserError(what, where=frame.place(row), fix="cut it into rows, or train on it as text (--task lm)")
 
 
-def kept_numbers(part: Part) -> np.ndarray:
+def kept_numbers(part: FileRows) -> np.ndarray:
     """Which of a file's rows were kept, counted from 0."""
     kept = np.ones(part.source.rows, bool)
     kept[part.left.numbers] = False
     return np.flatnonzero(kept)
 
 
-def read_one(path: Path, format: Format, strict: bool, cache: Path | None) -> Part:
+def read_one(path: Path, format: Format, strict: bool, cache: Path | None) -> FileRows:
     """One file."""
     path = present(path)
     with path.open("rb") as file:
@@ -109,7 +108,7 @@ def read_one(path: Path, format: Format, strict: bool, cache: Path | None) -> Pa
         left = Left(path.name, 1, "row", strict)
         table, notes = json_rows(file_, left, Spool(cache, name))
     else:
-        rows = Table(file_, format, strict=strict)
+        rows = CsvTable(file_, format, strict=strict)
         check_names(rows.layout.names, path.name)
         table, left, notes = rows.into(lambda: Spool(cache, name)), rows.left, ()
         notes = rows.layout.notes
@@ -122,10 +121,10 @@ def read_one(path: Path, format: Format, strict: bool, cache: Path | None) -> Pa
     source = Source(
         path.name, str(path), total, file_.bytes, file_.sha256, left.unit, left.first, (*file_.notes, *notes)
     )
-    return Part(table, source, left)
+    return FileRows(table, source, left)
 
 
-def is_json(file: Opened, format: Format) -> bool:
+def is_json(file: OpenedText, format: Format) -> bool:
     """Whether a file holds JSON: its name says so, or its first line is an object."""
     suffixes = [suffix.lower() for suffix in file.path.suffixes[-2:]]
     if any(suffix in (".jsonl", ".ndjson", ".json") for suffix in suffixes):
@@ -136,7 +135,7 @@ def is_json(file: Opened, format: Format) -> bool:
     return head.startswith((b'{"', b'[{"', b"[\n")) or (head.startswith(b"[") and b'{"' in head)
 
 
-def binary(path: Path, magic: bytes, cache: Path | None) -> Part:
+def binary(path: Path, magic: bytes, cache: Path | None) -> FileRows:
     """A file with types of its own: Parquet or Arrow, mapped from disk or read group by group."""
     import pyarrow as pa
 
@@ -166,7 +165,7 @@ def binary(path: Path, magic: bytes, cache: Path | None) -> Part:
     notes = () if path.suffix.lower() in (".parquet", ".arrow", ".feather", ".ipc") else (kind,)
     source = Source(path.name, str(path), table.num_rows, size, sha, "row", 1, notes)
     try:
-        return Part(plain_table(table), source, Left(path.name, 1))
+        return FileRows(plain_table(table), source, Left(path.name, 1))
     except (pa.ArrowException, ValueError, OverflowError) as error:  # a date inside a list that Python cannot hold, say
         raise UserError(f"a column cannot be read ({short(error)})", where=path.name, fix="leave it out of the file"
                         ) from None  # fmt: skip
@@ -188,7 +187,7 @@ def parquet(path: Path, spool: Spool, size: int) -> pa.Table:
     return spool.table()
 
 
-def joined(parts: list[Part]) -> Frame:
+def joined(parts: list[FileRows]) -> Frame:
     """The rows of several files one below the other, by the names of their columns."""
     import pyarrow as pa
 
@@ -214,7 +213,7 @@ def joined(parts: list[Part]) -> Frame:
     return Frame(table, tuple(part.source for part in parts), skipped, places_kept, places)
 
 
-def same_columns(first: Part, part: Part) -> None:
+def same_columns(first: FileRows, part: FileRows) -> None:
     """An error that names the difference where two files have different columns."""
     one, other = first.table.column_names, part.table.column_names
     lacks = [name for name in one if name not in other]
@@ -230,7 +229,7 @@ def more(names: list[str]) -> str:
     return f" and {len(names) - 1} more" if len(names) > 1 else ""
 
 
-def same_types(parts: list[Part], tables: list[pa.Table]) -> list[pa.Table]:
+def same_types(parts: list[FileRows], tables: list[pa.Table]) -> list[pa.Table]:
     """Tables whose columns have the same types; numbers and words under one name do not go together."""
     import pyarrow as pa
 

@@ -14,7 +14,7 @@ import numpy as np
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.files.idx import read_idx
 from anyformer.data.files.image_folders import read_pictures
-from anyformer.data.images.decoding import Shape, located, pixels
+from anyformer.data.images.decoding import ImageShape, located, pixels
 from anyformer.data.images.preprocessing import BILINEAR, ImageSteps
 from anyformer.data.images.workers import decode, look, shared
 from anyformer.data.prepared import Say
@@ -157,17 +157,17 @@ def missing(value: Any) -> bool:
 # ---------------------------------------------------------------- sizes
 
 
-def shape_of(heads: Sequence[tuple[int, int, bool]], settings: ImageSettings, steps: ImageSteps | None) -> Shape:
+def shape_of(heads: Sequence[tuple[int, int, bool]], settings: ImageSettings, steps: ImageSteps | None) -> ImageShape:
     """The pixels to make: as a given model wants them, as asked for, or as suits the pictures."""
     if steps is not None:
         if isinstance(steps.size, int) and steps.crop is None:
             raise UserError("pictures would come out in different sizes", where="images", fix="set a crop")
         if steps.size is None and steps.crop is None:
             raise UserError("the model takes pictures of any size", where="images", fix="set its size")
-        return Shape(steps.size, steps.crop, steps.resample, 3 if steps.mean is None else len(steps.mean))
+        return ImageShape(steps.size, steps.crop, steps.resample, 3 if steps.mean is None else len(steps.mean))
     channels = settings.channels or (1 if all(gray for _, _, gray in heads) else 3)
     size = settings.size or usual_size([(wide, high) for wide, high, _ in heads])
-    return Shape(size, (size, size), BILINEAR, channels)
+    return ImageShape(size, (size, size), BILINEAR, channels)
 
 
 def usual_size(sizes: Sequence[tuple[int, int]]) -> int:
@@ -207,7 +207,7 @@ def idx_groups(
     return groups
 
 
-def copy_idx(images: np.ndarray, rows: np.ndarray, numbers: np.ndarray, shape: Shape, room: np.ndarray) -> None:
+def copy_idx(images: np.ndarray, rows: np.ndarray, numbers: np.ndarray, shape: ImageShape, room: np.ndarray) -> None:
     """The bytes as they are where they fit, else each image by itself."""
     if images.shape[1:] == shape.sides and shape.channels == 1:
         for at in range(0, len(rows), 4096):
@@ -237,8 +237,8 @@ def refused(troubles: dict[int, str], values: list[Any]) -> UserError:
 
 
 def tell(
-    say: Say, heads: list[tuple[int, int, bool]], shape: Shape, troubles: dict[int, str], values: list[Any], none: int,
-    size: int,
+    say: Say, heads: list[tuple[int, int, bool]], shape: ImageShape, troubles: dict[int, str], values: list[Any],
+    none: int, size: int,
 ) -> None:  # fmt: skip
     """What was found and decided."""
     sides = sorted({(wide, high) for wide, high, _ in heads})

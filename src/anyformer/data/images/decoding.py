@@ -34,7 +34,7 @@ class Unreadable(Exception):
 
 
 @dataclass(frozen=True)
-class Shape:
+class ImageShape:
     """How pixels are made: (rows, columns) in the end, by way of a resize (an int is the shorter side) and a crop."""
 
     size: int | tuple[int, int] | None
@@ -56,7 +56,7 @@ def looked_at(value: Any, folder: Path) -> tuple[int, int, bool]:
         return *upright_size(image), image.mode in GRAY
 
 
-def pixels(value: Any, folder: Path, shape: Shape) -> np.ndarray:
+def pixels(value: Any, folder: Path, shape: ImageShape) -> np.ndarray:
     """The picture as (channels, rows, columns) in whole numbers 0 to 255."""
     with opened(value, folder) as image:
         made = np.asarray(fitted(plain(image, shape.channels), shape))
@@ -184,7 +184,7 @@ def eight_bits(values: np.ndarray) -> np.ndarray:
 # ---------------------------------------------------------------- sizes
 
 
-def fitted(image: Image, shape: Shape) -> Image:
+def fitted(image: Image, shape: ImageShape) -> Image:
     """Resized and cropped, to the pixels that ImageSteps gives for the same picture."""
     wide, high = image.size
     if shape.size is not None:

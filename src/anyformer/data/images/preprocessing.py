@@ -19,7 +19,7 @@ from torch import Tensor
 
 from anyformer.errors import UserError, did_you_mean
 from anyformer.extras import require
-from anyformer.safe_read import read_json
+from anyformer.safe_files import read_json
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -12,7 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
-from anyformer.data.images.decoding import Shape, Unreadable, looked_at, pixels
+from anyformer.data.images.decoding import ImageShape, Unreadable, looked_at, pixels
 from anyformer.parent_death import end_with_parent
 
 TOGETHER = 32  # pictures a worker takes at once
@@ -28,7 +28,7 @@ def look(value: Any, folder: Path) -> Any:
         return str(error)
 
 
-def decode(value: Any, folder: Path, shape: Shape) -> Any:
+def decode(value: Any, folder: Path, shape: ImageShape) -> Any:
     """The pixels of one picture, or the reason why not."""
     try:
         return pixels(value, folder, shape)

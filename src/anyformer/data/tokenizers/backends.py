@@ -17,7 +17,7 @@ from anyformer.extras import require
 Text = str | tuple[str, str]
 
 
-class Engine(Protocol):
+class TokenizerBackend(Protocol):
     """Text to ids and back, without any knowledge of padding or settings."""
 
     def size(self) -> int:

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from anyformer import safe_read
+from anyformer import safe_files
 from anyformer.data.tokenizers.bounds import FEW_IDS
 from anyformer.errors import UserError
-from anyformer.safe_read import inside, short
+from anyformer.safe_files import inside, short
 
-AGAIN = safe_read.AGAIN
+AGAIN = safe_files.AGAIN
 
 
 def there(folder: Path, name: str) -> bool:
@@ -29,17 +29,17 @@ def there(folder: Path, name: str) -> bool:
 
 def read_bytes(folder: Path, name: str) -> bytes:
     """The whole file, if it is there and of a bearable size."""
-    return safe_read.read_bytes(inside(folder, name))
+    return safe_files.read_bytes(inside(folder, name))
 
 
 def read_text(folder: Path, name: str) -> str:
     """The file as UTF-8."""
-    return safe_read.read_text(inside(folder, name))
+    return safe_files.read_text(inside(folder, name))
 
 
 def read_json(folder: Path, name: str) -> dict[str, Any]:
     """The file as one JSON object."""
-    return safe_read.read_json(inside(folder, name))
+    return safe_files.read_json(inside(folder, name))
 
 
 def json_if_there(folder: Path, name: str) -> dict[str, Any]:
@@ -91,7 +91,7 @@ UNIGRAM, BPE = 1, 2
 
 
 @dataclass(frozen=True)
-class Pieces:
+class SentencePieceModel:
     """What a sentencepiece model says."""
 
     pieces: list[tuple[str, float]] = field(default_factory=list)
@@ -106,7 +106,7 @@ class Pieces:
         return [(piece, kind) for (piece, _), kind in zip(self.pieces, self.kinds, strict=True) if kind in kinds]
 
 
-def read_pieces(folder: Path, name: str) -> Pieces:
+def read_pieces(folder: Path, name: str) -> SentencePieceModel:
     """A sentencepiece model: its pieces and scores, and how it was trained."""
     data = read_bytes(folder, name)
     pieces: list[tuple[str, float]] = []
@@ -123,7 +123,7 @@ def read_pieces(folder: Path, name: str) -> Pieces:
                 trained = dict(fields(value))
             elif number == 3:
                 normal = dict(fields(value))
-        found = Pieces(
+        found = SentencePieceModel(
             pieces, kinds, int(trained.get(3, UNIGRAM)), int(trained.get(40, 0)), bool(trained.get(35, 0)),
             bytes(normal.get(2, b"")),
         )  # fmt: skip

@@ -22,7 +22,7 @@ from anyformer.data.tokenizers.files import (
     BPE,
     CONTROL,
     USER_DEFINED,
-    Pieces,
+    SentencePieceModel,
     check_charsmap,
     json_if_there,
     read_json,
@@ -34,7 +34,7 @@ from anyformer.data.tokenizers.files import (
     short,
     there,
 )
-from anyformer.data.tokenizers.formats import FORMS, Opened, Parts, bos_eos, build
+from anyformer.data.tokenizers.formats import FORMS, OpenedTokenizer, Parts, bos_eos, build
 from anyformer.errors import UserError
 
 LOG = logging.getLogger("anyformer")
@@ -74,7 +74,7 @@ def form_of(settings: Mapping[str, Any], model_type: str, config_class: str | No
     return ALIASES.get(chosen, chosen)
 
 
-def open_folder(folder: Path) -> Opened | None:
+def open_folder(folder: Path) -> OpenedTokenizer | None:
     """The tokenizer of a folder, or None where it has none."""
     names = ("tokenizer.json", "vocab.txt", "merges.txt", "spiece.model", "tokenizer.model")
     here = {name for name in names if there(folder, name)}
@@ -95,7 +95,7 @@ def open_folder(folder: Path) -> Opened | None:
         raise UserError(f"not a tokenizer ({short(error)})", where=where, fix=AGAIN) from None
 
 
-def from_json(folder: Path, settings: dict[str, Any], model_type: str, config_class: Any) -> Opened:
+def from_json(folder: Path, settings: dict[str, Any], model_type: str, config_class: Any) -> OpenedTokenizer:
     text = read_text(folder, "tokenizer.json")
     form = form_of(settings, model_type, config_class, '"ByteLevel"' in text)
     data = read_json(folder, "tokenizer.json")
@@ -112,7 +112,7 @@ def from_json(folder: Path, settings: dict[str, Any], model_type: str, config_cl
     add_special(core, named, added, extras(merged) or [])
     if core.post_processor is None:
         core.post_processor = bos_eos(core, merged, named)
-    return Opened(core, GENERIC, merged, roles_of(named))
+    return OpenedTokenizer(core, GENERIC, merged, roles_of(named))
 
 
 def refuse_panics(data: Mapping[str, Any]) -> None:
@@ -155,7 +155,7 @@ def parts_of(data: dict[str, Any], core: Core) -> Parts:
 
 def from_older(
     folder: Path, here: set[str], settings: dict[str, Any], model_type: str, config_class: Any
-) -> Opened | None:
+) -> OpenedTokenizer | None:
     form = form_of(settings, model_type, config_class, byte_level=False)
     form = form if form in FORMS else OLDER.get(model_type, form)
     if form == GENERIC and "vocab.txt" in here:
@@ -184,7 +184,7 @@ def from_older(
     return build(form, parts, merged, added)
 
 
-def parts_of_pieces(pieces: Pieces, form: str, name: str, settings: Mapping[str, Any]) -> Parts:
+def parts_of_pieces(pieces: SentencePieceModel, form: str, name: str, settings: Mapping[str, Any]) -> Parts:
     """A sentencepiece model as a vocabulary; BPE's merges are found again from the pieces."""
     is_bpe = pieces.algorithm == BPE
     if is_bpe != (form == "LlamaTokenizer"):

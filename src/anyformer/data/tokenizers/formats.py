@@ -29,7 +29,7 @@ class Parts:
 
 
 @dataclass
-class Opened:
+class OpenedTokenizer:
     """A tokenizer as found: the pipeline, the settings as merged from all files, and which token has which role."""
 
     core: Core
@@ -53,7 +53,7 @@ class Form:
     segments: bool = False  # the model wants token types
 
 
-def build(form: str, parts: Parts, settings: dict[str, Any], added: Mapping[int, AddedToken]) -> Opened:
+def build(form: str, parts: Parts, settings: dict[str, Any], added: Mapping[int, AddedToken]) -> OpenedTokenizer:
     """The tokenizer of one form around a vocabulary."""
     rule = FORMS[form]
     named = named_tokens(settings, rule.roles)
@@ -70,7 +70,7 @@ def build(form: str, parts: Parts, settings: dict[str, Any], added: Mapping[int,
         core.post_processor = rule.around(core, settings, roles)
     else:
         core.post_processor = bos_eos(core, settings, named)
-    return Opened(core, form, settings, roles)
+    return OpenedTokenizer(core, form, settings, roles)
 
 
 def bos_eos(core: Core, settings: Mapping[str, Any], named: Mapping[str, Token]) -> Any:

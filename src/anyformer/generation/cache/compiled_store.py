@@ -13,7 +13,7 @@ from anyformer.core.state import LayerState
 from anyformer.core.static_cache import StaticCache, StaticState, next_power_of_two
 from anyformer.generation.cache.store import Added, SequenceStore, Source, pack_pieces
 from anyformer.generation.runners.compiled import FEW, Compiled
-from anyformer.generation.runners.eager import dtype_of, hidden_states
+from anyformer.generation.runners.eager import hidden_states, static_caches
 
 SIZES = (1, 2, 8, FEW)  # tokens of a sequence in one pass: one, one behind a guess that held, a guess to be checked
 BLOCK = 64  # columns of a pass are a multiple of this: few views, and at most 63 columns for nothing
@@ -44,10 +44,7 @@ class CompiledStore(SequenceStore):
         # Proposals may reach beyond the limit. One column more than a pass ever takes part in: a view that is all of a
         # buffer would be compiled apart.
         width = round_up(limit + FEW + 1) + 1
-        stack = self.model.stack
-        blocks = [stack.blocks[which] for which in stack.order]
-        dtype = dtype_of(self.model)
-        layers = [block.mixer.static_cache(self.rows, width, self.device, dtype).buffers for block in blocks]
+        layers = [cache.buffers for cache in static_caches(self.model, self.rows, width)]
         self.keys, self.values = [keys for keys, _ in layers], [values for _, values in layers]
         for buffer in () if self.is_cpp else (*self.keys, *self.values):
             mark_dynamic(buffer, 2)
@@ -188,6 +185,7 @@ class CompiledStore(SequenceStore):
 
     def fork(self, copies: int) -> list[int]:
         count = len(self.lengths)
+        self.check_fork(count * copies)
         rows = [row for row in range(count) for _ in range(copies)]
         if copies > 1:
             self.copy_rows(torch.tensor(rows, device=self.device))

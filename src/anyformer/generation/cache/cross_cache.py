@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from anyformer.core.static_cache import StaticCache
 from anyformer.errors import UserError
 from anyformer.generation.cache.slots import Slot
 from anyformer.generation.cache.store import Source
-from anyformer.generation.runners.eager import encode
+from anyformer.generation.runners.eager import decoder_blocks, encode
 
 if TYPE_CHECKING:
     from anyformer.generation.cache.static_store import StaticStore
@@ -23,8 +23,9 @@ class CrossCache:
 
     def __init__(self, store: StaticStore) -> None:
         self.model, self.device, self.strict = store.model, store.device, store.strict
-        encoder = store.model.spec.encoder
-        self.crosses = [block.cross for block in store.blocks]
+        spec: Any = store.model.spec
+        encoder = spec.encoder
+        self.crosses = [block.cross for block in decoder_blocks(store.model)]
         self.width = (encoder.embed.limit or store.limit) if store.strict else 1
         self.layers = [
             None if cross is None else cross.static_cache(store.rows, self.width, store.device, store.dtype)

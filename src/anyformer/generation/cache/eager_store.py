@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +20,7 @@ from anyformer.generation.cache.store import (
     SourceKey,
     check_limit,
 )
-from anyformer.generation.runners.eager import EncoderOutput, device_of, encode, hidden_states
+from anyformer.generation.runners.eager import EncoderOutput, LanguageModel, device_of, encode, hidden_states
 
 
 @dataclass
@@ -57,7 +56,7 @@ class EagerStore(SequenceStore):
     """
 
     def __init__(
-        self, model: Any, *, capacity: int = 8, limit: int | None = None, batched: bool = True,
+        self, model: LanguageModel, *, capacity: int = 8, limit: int | None = None, batched: bool = True,
         prefix_cache: bool = True, rolling: bool = True, preallocate: bool = False, prefill_chunk: int | None = None,
     ) -> None:  # fmt: skip
         self.model, self.capacity, self.limit = model, capacity, check_limit(model, limit)
@@ -264,10 +263,7 @@ class EagerStore(SequenceStore):
         numbers = list(self.sequences)
         if copies == 1:
             return numbers
-        if len(numbers) * copies > self.capacity:
-            raise UserError(
-                f"{len(numbers) * copies} sequences do not fit {self.capacity}", fix="use a larger capacity"
-            )
+        self.check_fork(len(numbers) * copies)
         found: list[int] = []
         for number in numbers:
             original = self.sequences[number]

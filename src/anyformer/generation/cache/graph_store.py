@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from torch import Tensor
 
 from anyformer.generation.cache.store import Added, SequenceStore, Source
 from anyformer.generation.runners.compiled import Compiled
-from anyformer.generation.runners.eager import EncoderOutput, encode
+from anyformer.generation.runners.eager import EncoderOutput, LanguageModel, encode
 from anyformer.generation.runners.on_device import give_loop, start_loop, take_loop
 
 
@@ -18,9 +17,16 @@ class GraphStore(SequenceStore):
     """All sequences start and step together, as shapes are fixed when a step is recorded: no pieces, no truncating."""
 
     def __init__(
-        self, model: Any, *, capacity: int, limit: int, padding: int = 0, prefill_chunk: int | None = None
+        self,
+        model: LanguageModel | Compiled,
+        *,
+        capacity: int,
+        limit: int,
+        padding: int = 0,
+        prefill_chunk: int | None = None,
     ) -> None:
-        self.model, self.capacity, self.limit = model, capacity, limit
+        self.model = model.model if isinstance(model, Compiled) else model
+        self.capacity, self.limit = capacity, limit
         self.padding, self.prefill_chunk = padding, prefill_chunk
         self.loop = take_loop(model, capacity, limit)
         self.sources: list[EncoderOutput] = []

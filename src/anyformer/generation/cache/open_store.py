@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from anyformer.core.model import Seq2Seq
 from anyformer.generation.cache.compiled_store import CompiledStore
 from anyformer.generation.cache.eager_store import EagerStore
@@ -13,10 +11,11 @@ from anyformer.generation.cache.store import SequenceStore
 from anyformer.generation.config import Generation
 from anyformer.generation.prompts import GenerationInputs, decoder_of, supports_static_cache
 from anyformer.generation.runners.compiled import Compiled
+from anyformer.generation.runners.eager import LanguageModel
 from anyformer.generation.runners.on_device import uses_graphs
 
 
-def batch_store(model: Any, inputs: GenerationInputs, settings: Generation) -> SequenceStore:
+def open_batch_store(model: LanguageModel | Compiled, inputs: GenerationInputs, settings: Generation) -> SequenceStore:
     """For the prompts of one call, with their copies or beams: all start together and step together."""
     capacity = len(inputs.ids) * max(settings.num_return_sequences, settings.num_beams)
     limit, chunk = inputs.longest + inputs.new, settings.prefill_chunk_size
@@ -30,7 +29,7 @@ def batch_store(model: Any, inputs: GenerationInputs, settings: Generation) -> S
     )  # fmt: skip
 
 
-def speculation_store(model: Any, count: int, limit: int) -> SequenceStore:
+def open_speculation_store(model: LanguageModel | Compiled, count: int, limit: int) -> SequenceStore:
     """For sequences that grow and are truncated each at its own pace."""
     if isinstance(model, Compiled):
         return CompiledStore(model, capacity=count, limit=limit)
@@ -39,8 +38,8 @@ def speculation_store(model: Any, count: int, limit: int) -> SequenceStore:
     return EagerStore(model, capacity=count, limit=limit, batched=False, prefix_cache=False, rolling=False)
 
 
-def serving_store(
-    model: Any, *, capacity: int = 8, limit: int | None = None, strict: bool = False
+def open_serving_store(
+    model: LanguageModel, *, capacity: int = 8, limit: int | None = None, strict: bool = False
 ) -> StaticStore | EagerStore:
     """For requests that come and go: a static cache where every layer has one, else states joined into a batch.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +17,15 @@ from anyformer.generation.cache.slots import Slot, SlotTable
 from anyformer.generation.cache.store import Added, SequenceStore, Source, SourceKey, check_limit, pack_pieces
 from anyformer.generation.prompts import supports_static_cache
 from anyformer.generation.runners.cuda_graphs import RecordedStep
-from anyformer.generation.runners.eager import EncoderOutput, compute_logits, device_of, dtype_of, hidden_states
+from anyformer.generation.runners.eager import (
+    EncoderOutput,
+    LanguageModel,
+    compute_logits,
+    device_of,
+    dtype_of,
+    hidden_states,
+    static_caches,
+)
 from anyformer.kernels.decode import try_out
 
 FIRST = 256  # columns at first; they are doubled as sequences grow, up to the limit
@@ -70,19 +77,17 @@ class StaticStore(SequenceStore):
     """
 
     def __init__(
-        self, model: Any, *, capacity: int = 8, limit: int | None = None, strict: bool = False,
+        self, model: LanguageModel, *, capacity: int = 8, limit: int | None = None, strict: bool = False,
         recorded: bool | None = None,
     ) -> None:  # fmt: skip
         if not supports_static_cache(model):
-            raise UserError("a layer of this model has no static cache", fix="use serving_store(model)")
+            raise UserError("a layer of this model has no static cache", fix="use open_serving_store(model)")
         self.model, self.capacity, self.limit, self.strict = model, capacity, check_limit(model, limit), strict
         self.can_resume = not strict  # tokens that were decoded would be prefilled, and differ in their last bits
         self.is_seq2seq = isinstance(model.spec, Seq2Seq)
         self.batches_prefill = not strict and not self.is_seq2seq  # a pass over several has another shape than over one
         self.device, self.dtype = device_of(model), dtype_of(model)
         try_out(self.device)
-        stack = (model.decoder if self.is_seq2seq else model).stack
-        self.blocks = [stack.blocks[which] for which in stack.order]
         self.table, self.sequences = SlotTable(capacity), dict[int, Slot]()
         self.rows, self.chunk = capacity if strict else 1, min(CHUNK, self.limit)
         self.recorded = self.device.type == "cuda" if recorded is None else recorded
@@ -90,9 +95,7 @@ class StaticStore(SequenceStore):
         self.fixed = strict or self.recorded  # steps cover all columns, and idle slots write to the spare one
         self.width = self.limit if strict else min(FIRST, self.limit)
         self.graphs: dict[int, RecordedStep] = {}
-        self.layers: list[StaticCache] = [
-            block.mixer.static_cache(self.rows, self.columns_held, self.device, self.dtype) for block in self.blocks
-        ]
+        self.layers = static_caches(model, self.rows, self.columns_held)
         self.columns = torch.arange(self.columns_held, device=self.device)[None]
         self.cross = CrossCache(self) if self.is_seq2seq else None
         self.plan: StepPlan | None = None
@@ -172,9 +175,7 @@ class StaticStore(SequenceStore):
         self.plan = None
 
     def fork(self, copies: int) -> list[int]:
-        if len(self.sequences) * copies > self.capacity:
-            raise UserError(f"{len(self.sequences) * copies} sequences do not fit {self.capacity}",
-                            fix="use a larger capacity")  # fmt: skip
+        self.check_fork(len(self.sequences) * copies)
         found: list[int] = []
         for number, original in list(self.sequences.items()):
             original.fetch_tokens()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from torch import Tensor
 from anyformer.core.model import Seq2Seq
 from anyformer.errors import UserError
 from anyformer.generation.prompts import max_positions
-from anyformer.generation.runners.eager import EncoderOutput, compute_logits
+from anyformer.generation.runners.eager import EncoderOutput, LanguageModel, compute_logits
 
 UNBOUNDED = 4096  # tokens of a sequence where the model has no limit of its own and none is given
 
@@ -37,7 +37,7 @@ class Added(NamedTuple):
 class SequenceStore(ABC):
     """Sequences by number, each with its own length. One thread uses a store."""
 
-    model: Any
+    model: LanguageModel
     capacity: int  # sequences held at once
     limit: int  # tokens a sequence may have, prompt and output together
     can_resume: bool = False  # whether a sequence added again after `free` continues as if it had never left
@@ -102,6 +102,10 @@ class SequenceStore(ABC):
         if not self.available:
             raise UserError(f"all {self.capacity} slots are taken", fix="free a sequence first")
 
+    def check_fork(self, count: int) -> None:
+        if count > self.capacity:
+            raise UserError(f"{count} sequences do not fit {self.capacity}", fix="use more capacity")
+
     def check_length(self, length: int) -> None:
         if length > self.limit:
             raise UserError(f"{length} tokens do not fit a slot of {self.limit}", fix="free it, or use a larger limit")
@@ -136,7 +140,7 @@ class CachedTokens:
         self.length, self.tokens = length, self.tokens[:length]
 
 
-def check_limit(model: Any, limit: int | None) -> int:
+def check_limit(model: LanguageModel, limit: int | None) -> int:
     """Tokens a sequence may have: what is asked for, within what the model has positions for."""
     decoder = model.spec.decoder if isinstance(model.spec, Seq2Seq) else model.spec
     most, why = max_positions(decoder)

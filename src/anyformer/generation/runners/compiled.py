@@ -23,7 +23,7 @@ from anyformer.core.static_cache import StaticCache, StaticState, next_power_of_
 from anyformer.errors import UserError
 from anyformer.generation.prompts import check_model, supports_static_cache
 from anyformer.generation.runners.cpu_step import PlainStep, is_plain
-from anyformer.generation.runners.eager import compute_logits, device_of, hidden_states
+from anyformer.generation.runners.eager import LanguageModel, compute_logits, device_of, hidden_states
 from anyformer.kernels.compile import Attempt, Function
 from anyformer.kernels.cpu import FewRows, is_available
 from anyformer.kernels.quantise import is_quantised
@@ -125,7 +125,13 @@ class Compiled:
 
 
 def run_static(
-    model: Any, tokens: Tensor, positions: Tensor, at: Tensor, columns: Tensor, keys: list[Tensor], values: list[Tensor]
+    model: LanguageModel,
+    tokens: Tensor,
+    positions: Tensor,
+    at: Tensor,
+    columns: Tensor,
+    keys: list[Tensor],
+    values: list[Tensor],
 ) -> Tensor:
     """Hidden states (B,T,D) of tokens (B,T) at `positions` (B,T), which go to the columns `at` (B,T).
 
@@ -137,7 +143,13 @@ def run_static(
 
 
 def run_static_eager(
-    model: Any, tokens: Tensor, positions: Tensor, at: Tensor, columns: Tensor, keys: list[Tensor], values: list[Tensor]
+    model: LanguageModel,
+    tokens: Tensor,
+    positions: Tensor,
+    at: Tensor,
+    columns: Tensor,
+    keys: list[Tensor],
+    values: list[Tensor],
 ) -> Tensor:
     """The same with buffers of more columns, which a region would cut itself."""
     reach = columns.shape[1]
@@ -145,7 +157,7 @@ def run_static_eager(
     return run_static(model, tokens, positions, at, columns, keys, values)
 
 
-def row_logits(model: Any, hidden: Tensor) -> Tensor:
+def row_logits(model: LanguageModel, hidden: Tensor) -> Tensor:
     """Logits (N,V) from hidden states (N,D)."""
     return compute_logits(model, hidden[:, None])[:, 0]
 

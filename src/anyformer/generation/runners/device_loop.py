@@ -17,7 +17,6 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from anyformer.core.model import Seq2Seq
 from anyformer.core.state import LayerState, PartState
 from anyformer.core.static_cache import StaticCache, StaticState, next_power_of_two
 from anyformer.errors import UserError
@@ -29,11 +28,14 @@ from anyformer.generation.prompts import decoder_of, supports_static_cache, voca
 from anyformer.generation.runners.cuda_graphs import DeviceOutputs, argmax_in_parts, capture_step, run_steps
 from anyformer.generation.runners.eager import (
     EncoderOutput,
+    LanguageModel,
     compute_logits,
+    decoder_blocks,
     device_of,
     dtype_of,
     eval_mode,
     hidden_states,
+    static_caches,
 )
 from anyformer.generation.runners.row_fusion import Pass, fuse_rows, split_biases, transpose_heads
 from anyformer.kernels import compile as compiling
@@ -48,7 +50,12 @@ Layers = list[tuple[Tensor, Tensor]]  # keys (B,G,L,C) and values (B,G,L,C') of 
 
 
 def decode_step(
-    model: Any, tokens: Tensor, positions: Tensor, layers: Layers, columns: Tensor, cross: CrossStates | None = None
+    model: LanguageModel,
+    tokens: Tensor,
+    positions: Tensor,
+    layers: Layers,
+    columns: Tensor,
+    cross: CrossStates | None = None,
 ) -> Tensor:
     """Run the newest token of every row, (B,), at its position; logits (B,V) of the next."""
     crosses = [None] * len(layers) if cross is None else cross.layers
@@ -128,20 +135,16 @@ class DeviceLoop:
     An encoder-decoder is given what to look at (`set_source`) and is never compiled.
     """
 
-    def __init__(self, model: Any, batch: int, limit: int | None = None, *, form: Form = "recorded") -> None:
+    def __init__(self, model: LanguageModel, batch: int, limit: int | None = None, *, form: Form = "recorded") -> None:
         if not supports_static_cache(model):
             raise UserError("a layer of this model has no static cache", fix="use generate")
         self.model, self.batch, self.limit, self.form = model, batch, check_limit(model, limit), form
         self.device, self.vocab = device_of(model), vocabulary_of(decoder_of(model.spec).embed, "the model")
         try_out(self.device)
-        dtype = dtype_of(model)
-        stack = model.decoder.stack if isinstance(model.spec, Seq2Seq) else model.stack
-        self.blocks = [stack.blocks[which] for which in stack.order]
-        caches = [block.mixer.static_cache(batch, self.limit, self.device, dtype) for block in self.blocks]
-        self.layers: Layers = [cache.buffers for cache in caches]
+        self.layers: Layers = [cache.buffers for cache in static_caches(model, batch, self.limit)]
         self.columns = torch.arange(self.limit, device=self.device)[None]
         zeros = torch.zeros(batch, dtype=torch.long, device=self.device)
-        exact = torch.promote_types(dtype, torch.float32)
+        exact = torch.promote_types(dtype_of(model), torch.float32)
         self.outputs, self.seeds = DeviceOutputs.start(zeros, zeros, self.limit, 0, exact), zeros.clone()
         self.steps: dict[object, Callable[[], object]] = {}
         self.logits = zeros  # (B,V) after the tokens run last, where the caller samples
@@ -153,7 +156,9 @@ class DeviceLoop:
 
     def set_source(self, source: EncoderOutput) -> None:
         """The encoder's output (B,S,D) that the rows answer."""
-        crosses = [None if block.cross is None else block.cross.state(self.batch, None) for block in self.blocks]
+        crosses = [
+            None if block.cross is None else block.cross.state(self.batch, None) for block in decoder_blocks(self.model)
+        ]
         self.cross = CrossStates(source, crosses)
         self.steps.clear()
 
@@ -295,6 +300,6 @@ class DeviceLoop:
             buffer.copy_(buffer[rows])
 
 
-def weight_addresses(model: Any) -> tuple[int, ...]:
+def weight_addresses(model: LanguageModel) -> tuple[int, ...]:
     """Where the weights are in memory: a graph reads them there, whatever the model has become since."""
     return tuple(weight.data_ptr() for weight in model.parameters())

@@ -10,8 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anyformer.core.model import Seq2Seq
+from anyformer.core.model import ModelModule, Seq2SeqModule
 from anyformer.core.state import State
+from anyformer.core.static_cache import StaticCache
+
+LanguageModel = ModelModule | Seq2SeqModule  # with a causal decoder and a language-model head
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,21 +25,26 @@ class EncoderOutput:
     mask: Tensor | None = None
 
 
-def encode(model: Any, source: Sequence[int] | EncoderOutput) -> EncoderOutput:
+def encode(model: LanguageModel, source: Sequence[int] | EncoderOutput) -> EncoderOutput:
     """The encoder's output for one source, given as tokens; one that is encoded already stays as it is."""
     if isinstance(source, EncoderOutput):
         return source
+    assert isinstance(model, Seq2SeqModule)
     return EncoderOutput(model.encode(torch.tensor([list(source)], device=device_of(model))))
 
 
 def hidden_states(
-    model: Any, tokens: Tensor, mask: Tensor | None, state: State | None = None, source: EncoderOutput | None = None
+    model: LanguageModel,
+    tokens: Tensor,
+    mask: Tensor | None,
+    state: State | None = None,
+    source: EncoderOutput | None = None,
 ) -> Tensor:
     """The decoder's output before its head, (B,T,D); logits of a whole prompt would be large, and few are needed.
 
     An encoder-decoder looks at `source`, or at the encoder's output that the state holds.
     """
-    if isinstance(model.spec, Seq2Seq):
+    if isinstance(model, Seq2SeqModule):
         memory, memory_mask = (None, None) if state is None else (state.memory, state.memory_mask)
         if source is not None:
             memory, memory_mask = source.hidden, source.mask
@@ -50,12 +58,25 @@ def hidden_states(
     return hidden
 
 
-def compute_logits(model: Any, hidden: Tensor) -> Tensor:
+def compute_logits(model: LanguageModel, hidden: Tensor) -> Tensor:
     """Logits (...,V) of the tokens that follow hidden states (...,D)."""
-    table = model.shared_table() if isinstance(model.spec, Seq2Seq) else model.table()
-    if isinstance(model.spec, Seq2Seq) and table is None:
+    table = model.shared_table() if isinstance(model, Seq2SeqModule) else model.table()
+    if isinstance(model, Seq2SeqModule) and table is None:
         table = model.decoder.table()
+    assert model.head is not None
     return model.head(hidden, None, table).logits
+
+
+def decoder_blocks(model: LanguageModel) -> list[Any]:
+    """The decoder's blocks in the order in which they run; with shared layers one runs several times."""
+    stack: Any = (model.decoder if isinstance(model, Seq2SeqModule) else model).stack
+    return [stack.blocks[which] for which in stack.order]
+
+
+def static_caches(model: LanguageModel, rows: int, columns: int) -> list[StaticCache]:
+    """An empty static cache for every layer of the decoder."""
+    device, dtype = device_of(model), dtype_of(model)
+    return [block.mixer.static_cache(rows, columns, device, dtype) for block in decoder_blocks(model)]
 
 
 def device_of(model: nn.Module) -> torch.device:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -15,7 +14,7 @@ from anyformer.generation.prompts import GenerationInputs, max_positions, suppor
 from anyformer.generation.result import Generated, find_reasons
 from anyformer.generation.runners.compiled import Compiled
 from anyformer.generation.runners.device_loop import DeviceLoop, weight_addresses
-from anyformer.generation.runners.eager import EncoderOutput, device_of
+from anyformer.generation.runners.eager import EncoderOutput, LanguageModel, device_of
 
 WORTH = 12  # new tokens from which recording a step, which takes four of them, pays
 MOST = 8192  # and up to which there is room for all of them from the start; a longer cache grows as it is filled
@@ -24,7 +23,7 @@ LEAST = 512  # columns of a kept loop; more are powers of two, so that sequences
 KEPT = 4  # loops kept for the next call of a compiled model
 
 
-def uses_graphs(model: Any, new: int) -> bool:
+def uses_graphs(model: LanguageModel | Compiled, new: int) -> bool:
     """Whether steps are recorded for so many new tokens: on a GPU, in layers with a static cache."""
     net = model.model if isinstance(model, Compiled) else model
     if new > MOST or (new < WORTH and not isinstance(model, Compiled)):
@@ -45,7 +44,7 @@ def needs_host(settings: Generation, inputs: GenerationInputs) -> str | None:
     return None
 
 
-def take_loop(model: Any, batch: int, limit: int) -> DeviceLoop:
+def take_loop(model: LanguageModel | Compiled, batch: int, limit: int) -> DeviceLoop:
     """A loop for so many rows of so many tokens, which is its user's alone until it is given back."""
     if not isinstance(model, Compiled):
         return DeviceLoop(model, batch, limit)
@@ -90,7 +89,7 @@ def start_loop(
     loop.start(tokens.repeat_interleave(copies, 0), lengths.repeat_interleave(copies), padding, chunk)
 
 
-def generate_on_device(model: Any, inputs: GenerationInputs, settings: Generation) -> Generated:
+def generate_on_device(model: LanguageModel | Compiled, inputs: GenerationInputs, settings: Generation) -> Generated:
     """What `generate` returns, without the host."""
     copies = settings.num_return_sequences
     loop = take_loop(model, len(inputs.ids) * copies, inputs.longest + inputs.new)

@@ -11,7 +11,7 @@ from functools import cache
 from rich.console import Console
 from rich.text import Text
 
-from anyformer.terminal import Series
+from anyformer.terminal import CurveSeries
 from anyformer.training.display.curve import plot
 from anyformer.training.display.format import bare, duration, figure, percent, size, whole
 from anyformer.training.display.progress import Snapshot
@@ -139,9 +139,9 @@ def curves(now: Snapshot, width: int, height: int, ascii_only: bool) -> list[Tex
     """Training and validation loss over the steps."""
     start = min(points[0][0] for points in (now.training, now.judged) if points)
     end = float(now.total if now.total is not None else now.step)
-    judged = Series(now.judged, JUDGED, joined=False, mark="o" if ascii_only else "●")
+    judged = CurveSeries(now.judged, JUDGED, joined=False, mark="o" if ascii_only else "●")
     return plot(
-        [Series(now.training, TRAINING, mark="."), judged],
+        [CurveSeries(now.training, TRAINING, mark="."), judged],
         width,
         height,
         x_range=(start, max(end, start + 1)),

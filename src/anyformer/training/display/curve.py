@@ -9,7 +9,7 @@ from operator import itemgetter
 
 from rich.text import Text
 
-from anyformer.terminal import Canvas, Series
+from anyformer.terminal import Canvas, CurveSeries
 from anyformer.terminal.curve import QUARTERS
 
 Point = tuple[float, float]
@@ -19,7 +19,7 @@ NEAR = 1.0  # a level line is drawn if it is at most this many heights of the cu
 
 
 def plot(
-    series: Sequence[Series],
+    series: Sequence[CurveSeries],
     width: int,
     height: int,
     *,
@@ -30,7 +30,7 @@ def plot(
 ) -> list[Text]:
     """A plot as `height` lines of `width` characters, axes included.
 
-    >>> lines = plot([Series([(0, 3e-4), (1, 2e-4), (2, 1e-4)])], 24, 6, x_range=(0, 2), ascii_only=True)
+    >>> lines = plot([CurveSeries([(0, 3e-4), (1, 2e-4), (2, 1e-4)])], 24, 6, x_range=(0, 2), ascii_only=True)
     >>> [len(line.plain) for line in lines]
     [24, 24, 24, 24, 24, 24]
     """
@@ -85,10 +85,10 @@ def drawn_rows(canvas: Canvas) -> list[Text]:
     return out
 
 
-def heights(series: Sequence[Series], levels: Sequence[float] = ()) -> tuple[float, float]:
+def heights(series: Sequence[CurveSeries], levels: Sequence[float] = ()) -> tuple[float, float]:
     """The heights to draw: all of the later curve; the steep beginning may leave at the top.
 
-    >>> low, high = heights([Series([(step, 10.0 if step < 5 else 2.0 + step / 100) for step in range(100)])])
+    >>> low, high = heights([CurveSeries([(step, 10.0 if step < 5 else 2.0 + step / 100) for step in range(100)])])
     >>> round(low, 1), round(high, 1)
     (2.0, 3.0)
     """

@@ -11,10 +11,16 @@ import sys
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Protocol, TextIO
+from typing import IO, Protocol, TextIO, cast
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
 
 from anyformer.errors import UserError, did_you_mean
-from anyformer.training.display.lines import Lines, last_line
+from anyformer.training.display.block import block
+from anyformer.training.display.format import bare
+from anyformer.training.display.lines import LineDisplay, last_line
 from anyformer.training.display.progress import Progress
 from anyformer.training.display.stream import Safe
 
@@ -76,10 +82,10 @@ class Display:
                 self.trouble.append(error)
                 logging.getLogger("anyformer").debug("the display failed", exc_info=True)
                 self.screens.remove(screen)
-                if isinstance(screen, Lines):
+                if isinstance(screen, LineDisplay):
                     continue
                 self.mode = "lines"
-                lines = Lines(self.progress, self.stream, told=self.progress.numbered)
+                lines = LineDisplay(self.progress, self.stream, told=self.progress.numbered)
                 self.screens.append(lines)
                 if last:
                     lines.finish(last)
@@ -103,7 +109,7 @@ def display(
     chosen, screen = choose(progress, "none" if quiet else mode, safe)
     screens = [screen]
     if log is not None:
-        screens.append(Lines(progress, Safe(log)))
+        screens.append(LineDisplay(progress, Safe(log)))
     return Display(progress, chosen, screens, safe)
 
 
@@ -113,19 +119,19 @@ def choose(progress: Progress, mode: str, stream: Safe) -> tuple[str, Screen]:
         return "none", LastLine(stream)
     if mode in ("auto", "bar"):
         try:
-            from anyformer.training.display.live import LiveBlock, console_on
-            from anyformer.training.display.notebook import Cell, kernel_display
+            from anyformer.training.display.display import LiveBlock, console_on
+            from anyformer.training.display.notebook import NotebookCell, kernel_display
         except ModuleNotFoundError as missing:
             if (missing.name or "").partition(".")[0] != "rich":
                 raise
-            return "lines", Lines(progress, stream)
+            return "lines", LineDisplay(progress, stream)
         show = kernel_display()
         if show is not None:
-            return "notebook", Cell(progress, show)
+            return "notebook", NotebookCell(progress, show)
         console = console_on(stream) if stream.isatty() else None
         if console is not None and not console.is_dumb_terminal:
             return "bar", LiveBlock(progress, console)
-    return "lines", Lines(progress, stream)
+    return "lines", LineDisplay(progress, stream)
 
 
 class LastLine:
@@ -144,3 +150,55 @@ class LastLine:
         """The one line."""
         self.stream.write(last + "\n")
         self.stream.flush()
+
+
+def console_on(stream: Safe) -> Console:
+    """A console for the stream; rich itself honours NO_COLOR and TERM."""
+    return Console(file=cast("IO[str]", stream), force_terminal=True, force_jupyter=False, highlight=False)
+
+
+class LiveBlock:
+    """One block, drawn anew in place; it stays on the screen when the training ends.
+
+    What others write to stdout and stderr is not caught: a forked worker that writes to a caught stream could wait for
+    ever on a lock that the drawing thread held at the fork.
+    """
+
+    def __init__(self, progress: Progress, console: Console) -> None:
+        self.progress, self.console = progress, console
+        self.told = 0
+        self.live = Live(
+            get_renderable=self.drawn, console=console, auto_refresh=False, redirect_stdout=False,
+            redirect_stderr=False, vertical_overflow="crop",
+        )  # fmt: skip
+
+    def drawn(self) -> Group:
+        """The block for the terminal as large as it is now."""
+        size = self.console.size
+        ascii_only = self.console.options.ascii_only
+        return Group(*block(self.progress.snapshot(), size.width, size.height - 1, ascii_only=ascii_only))
+
+    def start(self) -> None:
+        """Draw it for the first time."""
+        self.live.start(refresh=True)
+
+    def tick(self) -> None:
+        """Draw it again, below the events that are to be kept."""
+        try:
+            for event in self.progress.events(self.told):
+                self.told = event.number
+                if event.keep:
+                    self.console.print(Text(bare(event.text)), soft_wrap=True)
+            self.live.refresh()
+        except Exception:
+            self.console.show_cursor(True)  # it will not be called again
+            raise
+
+    def finish(self, last: str) -> None:
+        """The final block and the last line; the terminal is as it was."""
+        try:
+            self.tick()
+            self.live.stop()
+            self.console.print(Text(last), soft_wrap=True)
+        finally:
+            self.console.show_cursor(True)  # also if a second Ctrl-C came in between

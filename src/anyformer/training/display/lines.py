@@ -15,7 +15,7 @@ SAMPLE = (8, 100)  # lines of a sample, and characters of each
 GAP = "   "
 
 
-class Lines:
+class LineDisplay:
     """One line every ten seconds or at each event; no control characters but the ends of lines."""
 
     def __init__(

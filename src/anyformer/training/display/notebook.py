@@ -36,7 +36,7 @@ def kernel_display() -> Callable[..., Any] | None:
     return found
 
 
-class Cell:
+class NotebookCell:
     """The live block as HTML (and as text, for viewers without)."""
 
     def __init__(

@@ -1,4 +1,6 @@
-"""A run's metrics as a TensorBoard event file, written byte by byte: no other package is needed for a few scalars.
+"""A run's metrics as a TensorBoard event file, written byte by byte.
+
+torch.utils.tensorboard needs a package that no extra of ours brings, and stamps its files with the time of writing.
 
 The file is a row of records: length, checksum of the length, data, checksum of the data. The data is one protobuf
 message `Event`: wall_time = 1 (double), step = 2 (int64), file_version = 3 (text), summary = 5; a summary holds
@@ -11,7 +13,7 @@ import struct
 from pathlib import Path
 
 from anyformer.errors import UserError
-from anyformer.safe_write import replace_file
+from anyformer.safe_files import replace_file
 from anyformer.training.run.history import figures_of, history, numeric, open_run
 
 VERSION = "brain.Event:2"

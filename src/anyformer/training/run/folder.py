@@ -18,15 +18,17 @@ from anyformer.checkpoints import store
 from anyformer.errors import UserError
 from anyformer.own_parts import UnknownPart
 from anyformer.plain_text import printable
-from anyformer.safe_read import json_lines, read_json, read_text
-from anyformer.safe_write import (
+from anyformer.safe_files import (
     PART,
     append_text,
     check_output_name,
     hold_lock,
     is_at,
+    json_lines,
     make_folder,
     open_plain,
+    read_json,
+    read_text,
     replace_file,
 )
 from anyformer.tasks.base import Task, find

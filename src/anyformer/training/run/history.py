@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from anyformer.errors import UserError, did_you_mean
-from anyformer.safe_read import open_regular, read_json
+from anyformer.safe_files import open_regular, read_json
 
 RUN, METRICS, SPEED = "run.json", "metrics.jsonl", "speed.jsonl"
 SIGNS = (RUN, METRICS, "checkpoints")  # a folder that holds one of these is a run
@@ -25,7 +25,7 @@ STOPPED, DAMAGED = "stopped (resume)", "damaged"
 
 
 @dataclass(frozen=True)
-class Found:
+class RunRecord:
     """One run folder, as its run.json describes it; `problem` says why it could not be read."""
 
     folder: Path
@@ -107,12 +107,12 @@ class Found:
         }  # fmt: skip
 
 
-def open_run(folder: Path) -> Found:
+def open_run(folder: Path) -> RunRecord:
     """The run in this folder, damaged or not."""
     try:
-        return Found(folder, read_json(folder / RUN))
+        return RunRecord(folder, read_json(folder / RUN))
     except UserError as error:
-        return Found(folder, problem=str(error))
+        return RunRecord(folder, problem=str(error))
 
 
 def is_run(folder: Path) -> bool:
@@ -123,7 +123,7 @@ def is_run(folder: Path) -> bool:
         return False
 
 
-def runs_in(folder: Path) -> list[Found]:
+def runs_in(folder: Path) -> list[RunRecord]:
     """Every run in the folder, oldest first; damaged ones come at the beginning."""
     try:
         names = sorted(folder.iterdir())
@@ -135,7 +135,7 @@ def runs_in(folder: Path) -> list[Found]:
     return sorted(found, key=lambda run: (run.started.timestamp() if run.started else -math.inf, run.id))
 
 
-def find_run(folder: Path, name: str) -> Found:
+def find_run(folder: Path, name: str) -> RunRecord:
     """The run of this name: a path, a whole id, its beginning, or another part of it that no other id has."""
     if is_run(Path(name)):
         return open_run(Path(name))

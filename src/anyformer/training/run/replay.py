@@ -8,9 +8,19 @@ from collections.abc import Callable
 from typing import Any
 
 from anyformer.errors import UserError
-from anyformer.safe_read import read_text
+from anyformer.safe_files import read_text
 from anyformer.training.display.progress import Progress
-from anyformer.training.run.history import METRICS, RUN, SPEED, Follower, Found, History, figures_of, numeric, open_run
+from anyformer.training.run.history import (
+    METRICS,
+    RUN,
+    SPEED,
+    Follower,
+    History,
+    RunRecord,
+    figures_of,
+    numeric,
+    open_run,
+)
 
 SAMPLES = "samples"
 RATE = "_per_s"  # tokens_per_s, rows_per_s
@@ -19,7 +29,7 @@ RATE = "_per_s"  # tokens_per_s, rows_per_s
 class Replay:
     """Feeds a progress from a run folder; every call of `read` takes only what is new."""
 
-    def __init__(self, run: Found, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, run: RunRecord, clock: Callable[[], float] = time.perf_counter) -> None:
         self.run = run
         self.metrics, self.speed = Follower(run.folder / METRICS), Follower(run.folder / SPEED)
         self.sampled = ""

@@ -20,7 +20,7 @@ from anyformer.training.loader import Steps
 from anyformer.training.settings import Config, Training
 from anyformer.training.setup.defaults import EVALUATIONS, MINUTES, default_steps
 from anyformer.training.setup.memory import usage
-from anyformer.training.step import Engine, put
+from anyformer.training.step import TrainingEngine, put
 
 LONG = 240.0  # seconds of eager training from which compiling pays on a CPU, where it takes half a minute
 TRIAL = 0.25  # seconds of steps that are timed
@@ -58,7 +58,7 @@ def measure(
         if settings.steps is None and settings.minutes is None:
             count = default_steps(find(config.task), sizes, rows, settings.batch_size or 1, start=bool(config.start))
         planned = min(count * seconds, limit)
-        fixed = find(config.task).has_one_shape(sizes)  # so that one compilation is enough
+        fixed = config.objective.compiles and find(config.task).has_one_shape(sizes)  # one compilation is enough
         if planned > LONG and fixed and compiles(config.model) and compiler(device):
             why = f"about {planned / 60:.0f} minutes without"
     compiled = settings.compile is True or bool(why)
@@ -94,7 +94,7 @@ def trial(
     model: nn.Module, config: Config, steps: Steps, device: torch.device, *, compiled: bool, warm: bool = True
 ) -> float:
     """Seconds a step takes here; the very first one, which loads and allocates, is left out."""
-    engine = Engine(
+    engine = TrainingEngine(
         model, config.objective, config.training.replace(steps=None, epochs=None, minutes=None), Plan(10**6)
     )
     if compiled:
@@ -166,7 +166,9 @@ def decide_length(
     settings = config.training
     judged = min(len(data.valid) if data.valid is not None else 0, settings.eval_rows or 10**12)
     evaluation = found.row * judged + 0.05
-    whole = found.row * sum(len(side) for side in (data.valid, data.test) if side is not None) + found.decoding
+    most_rows = find(config.task).max_eval_rows
+    sides = [len(side) for side in (data.valid, data.test) if side is not None]
+    whole = found.row * sum(min(rows, most_rows or rows) for rows in sides) + found.decoding
     steps, budget = settings.steps, None
     if steps is None or settings.minutes is not None:
         wanted = steps or default_steps(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from anyformer.inference.predictor import pick_device
-from anyformer.safe_write import scratch_folder
+from anyformer.safe_files import scratch_folder
 from anyformer.training.run.folder import check_new
 from anyformer.training.setup.new_run import create
 from anyformer.training.setup.request import Request

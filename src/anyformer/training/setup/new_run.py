@@ -36,8 +36,7 @@ from anyformer.inference.predictor import Predictor, load
 from anyformer.nets.sagan import SAGAN
 from anyformer.objectives import Objective
 from anyformer.own_parts import modules_outside
-from anyformer.safe_read import digest
-from anyformer.safe_write import FULL, hold_lock, is_at, writing
+from anyformer.safe_files import FULL, digest, hold_lock, is_at, writing
 from anyformer.slots import Network
 from anyformer.tasks import Task, find
 from anyformer.tasks.network import longest
@@ -167,7 +166,7 @@ def decide(
 ) -> tuple[Config, Prepared]:
     """Everything that the first step needs to know."""
     seed = int(request.section("training").get("seed", 0) or 0)
-    settings = request.data(default_data(request))
+    settings = request.data(default_data(request, start))
     prepared = prepare(
         request.source,
         task=request.task,
@@ -192,6 +191,7 @@ def decide(
     counts = None if target is None else target.label_counts()
     objective = task.default_objective(sizes, counts, balanced=training.class_weights == "balanced")
     objective = changed(objective, request.section("objective"), "objective")
+    check_compile(training, objective)
     check_batch_size(training, objective)
     training = resolved(training, prepared.train, objective, device)
     check_batch_size(training, objective)
@@ -212,11 +212,12 @@ def decide(
     return config, prepared
 
 
-def default_data(request: Request) -> Data:
+def default_data(request: Request, start: Predictor | None) -> Data:
     """The settings of the data where nothing is said, as a task that was named and its network want them."""
     if request.task is None:
         return Data()
-    return find(request.task).default_data(None if request.preset is None else request.network())
+    named = None if request.preset is None else request.network()
+    return find(request.task).default_data(named if start is None else start.spec)
 
 
 def check_batch_size(training: Training, objective: Objective) -> None:
@@ -225,6 +226,13 @@ def check_batch_size(training: Training, objective: Objective) -> None:
         if size is not None and size < objective.min_batch_size:
             raise UserError(f"{name} {size} is below {objective.min_batch_size}", where=f"training.{name}",
                             fix="use 64: batch norm needs more")  # fmt: skip
+
+
+def check_compile(training: Training, objective: Objective) -> None:
+    """Refuse to compile what cannot be."""
+    if training.compile is True and not objective.compiles:
+        raise UserError(f"the losses of {type(objective).__name__} cannot be compiled", where="training.compile",
+                        fix="leave it out")  # fmt: skip
 
 
 def brought(start: Predictor | None) -> Given:

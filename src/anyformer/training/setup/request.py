@@ -11,7 +11,7 @@ from typing import Any
 
 from anyformer.data.settings import Data
 from anyformer.errors import UserError, did_you_mean
-from anyformer.safe_write import check_output_name
+from anyformer.safe_files import check_output_name
 from anyformer.slots import Network
 from anyformer.spec import Spec, children, fields_of, replace_in
 from anyformer.tasks import all_tasks, find

@@ -1,0 +1,320 @@
+"""Files: reading what somebody else made, bounded and never as code; writing whole or not at all.
+
+A run may come from elsewhere. A link under the name of its log would have us append to any file of the user, so files
+are opened without following links, and only a plain file with one name is appended to. A disk may be full: what was
+there before stays.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import glob
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from anyformer.errors import NoRoom, UserError
+
+LIMIT = 128 * 2**20  # bytes of any one file but weights; the largest public tokenizers are near 35 MB
+MOST_VALUES = (
+    4_000_000  # of a JSON file; each takes some hundred bytes of memory. The largest tokenizers have two million
+)
+AGAIN = "copy the file again"
+BLOCK = 2**22  # bytes hashed at a time
+
+
+def inside(folder: Path, name: str, *, where: str = "") -> Path:
+    """The path of a file named by data; only a plain name that stays in the folder, also through links, is accepted."""
+    if not name or name != Path(name).name or name in (".", "..") or "\\" in name or "\0" in name:
+        raise UserError(f"{name[:80]!r} is not a plain file name", where=where or folder.name, fix="repair the file")
+    path = folder / name
+    if path.is_symlink() and not stays(folder, path):
+        raise UserError(f"{name} is a link out of the folder", where=folder.name, fix="copy the file itself")
+    return path
+
+
+def stays(folder: Path, link: Path) -> bool:
+    """Whether a link ends in the folder, or in a hub's own store of files beside it."""
+    try:
+        target, home = link.resolve(), folder.resolve()
+    except (OSError, RuntimeError):  # a link to itself
+        return False
+    return target.is_relative_to(home) or target.is_relative_to(home.parent.parent / "blobs")
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """A plain file to read from; an `OSError` where it is a folder, a device or a pipe, which could be waited for."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        return os.fdopen(handle, "rb")
+    os.close(handle)
+    raise OSError(errno.EINVAL, "not a plain file", str(path))
+
+
+def read_bytes(path: Path) -> bytes:
+    """The whole file, if it is there and not larger than `LIMIT`."""
+    try:
+        if not path.is_file():
+            raise UserError("the file is not there", where=path.name, fix="copy the whole folder")
+        with open_regular(path) as file:
+            data = file.read(LIMIT + 1)
+    except OSError as error:
+        raise UserError(f"cannot be read ({error.strerror})", where=path.name, fix="check its permissions") from None
+    if len(data) > LIMIT:
+        raise UserError(f"more than {LIMIT} bytes", where=path.name, fix="that is no file of a model folder")
+    return data
+
+
+def read_text(path: Path) -> str:
+    """The file as UTF-8."""
+    try:
+        return read_bytes(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"not UTF-8 (byte {error.start})", where=path.name, fix=AGAIN) from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The file as one JSON object."""
+    try:
+        text = read_text(path)
+        if text.count(",") + text.count("[") + text.count("{") > MOST_VALUES:
+            raise UserError(
+                f"more than {MOST_VALUES:,} values", where=path.name, fix="that is no file of a model folder"
+            )
+        data = json.loads(text)
+    except UserError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"not JSON ({short(error)})", where=path.name, fix=AGAIN) from None
+    if not isinstance(data, dict):
+        raise UserError("not a JSON object", where=path.name, fix=AGAIN)
+    return data
+
+
+def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each whole line of a growing file that holds a JSON object, as text and as object; all else is passed over."""
+    try:
+        with open_regular(path) as file:
+            for raw in file:
+                try:
+                    line = raw.decode("utf-8")
+                    entry = json.loads(line)
+                except (ValueError, RecursionError):
+                    continue
+                if isinstance(entry, dict):
+                    yield line.rstrip("\n"), entry
+    except OSError:
+        return
+
+
+def short(error: BaseException) -> str:
+    """An error of another library on part of one line."""
+    return " ".join(str(error).split())[:120]
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file, a block at a time."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            found.update(block)
+    return found.hexdigest()
+
+
+LONGEST_NAME = 255  # bytes of one name, on every file system that matters here
+LONGEST_PATH = 3840  # bytes that leave room for the names within a run, of the 4,096 that Linux takes
+PART = ".part"
+FULL = (errno.ENOSPC, errno.EDQUOT)
+UNWRITABLE = (*FULL, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM)
+PART_MARK = 16  # bytes that the name of an unfinished file has more than its final name, at most
+
+
+def open_plain(path: Path, flags: int) -> int:
+    """A descriptor of a plain file with one name; a link, a folder or a pipe of that name is refused."""
+    try:
+        # Without O_NONBLOCK opening a pipe would wait for its other end.
+        handle = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        kind = {errno.ELOOP: "a symbolic link", errno.EMLINK: "a symbolic link", errno.EISDIR: "a folder",
+                errno.ENXIO: "not a plain file"}.get(error.errno or 0)  # fmt: skip
+        if kind is None:
+            raise
+        raise not_plain(path, kind) from None
+    found = os.fstat(handle)
+    if stat.S_ISREG(found.st_mode) and found.st_nlink <= 1:
+        return handle
+    os.close(handle)
+    raise not_plain(path, "a hard link" if stat.S_ISREG(found.st_mode) else "not a plain file")
+
+
+def not_plain(path: Path, kind: str) -> UserError:
+    return UserError(f"is {kind}, nothing is written there", where=str(path), fix="remove it, or copy the folder again")
+
+
+def append_text(path: Path, text: str) -> None:
+    """Add text at the end of a plain file, which is made if it is not there."""
+    with os.fdopen(open_plain(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as file:
+        file.write(encoded(text))
+
+
+def encoded(text: str) -> bytes:
+    """UTF-8; half a surrogate pair, as in a file name that is not UTF-8, becomes its escape, which JSON can read."""
+    return text.encode("utf-8", "backslashreplace")
+
+
+def replace_file(path: Path, data: str | bytes) -> None:
+    """Write a file that is there whole or not at all, whatever happens; one of that name before it is replaced."""
+    with replacing(path) as part:
+        part.write_bytes(encoded(data) if isinstance(data, str) else data)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """An empty file beside `path` to write into, which takes its name at the end; it is removed where that fails."""
+    if path.is_dir() and not path.is_symlink():
+        raise not_plain(path, "a folder")
+    remove_unfinished(path)
+    part, handle = claim_part(path)
+    try:
+        yield part
+        flush(part)
+        os.replace(part, path)
+        flush(path.parent)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(handle)
+
+
+def claim_part(path: Path) -> tuple[Path, int]:
+    """A new file `.name.1234abcd.part` and the lock on it, by which others see that somebody is writing it."""
+    name = cut_to(path.name, LONGEST_NAME - PART_MARK)
+    while True:
+        part = path.with_name(f".{name}.{secrets.token_hex(4)}{PART}")
+        handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        if hold_lock(handle) and is_at(handle, part):
+            return part, handle
+        os.close(handle)  # another process took it for a leftover, between its making and its lock
+
+
+def remove_unfinished(path: Path) -> None:
+    """Remove what a process left that was killed while it wrote this file; a living one holds the lock."""
+    name = glob.escape(cut_to(path.name, LONGEST_NAME - PART_MARK))
+    for part in path.parent.glob(f".{name}.{'[0-9a-f]' * 8}{PART}"):
+        with suppress(OSError, UserError):
+            handle = open_plain(part, os.O_RDWR)
+            try:
+                if hold_lock(handle) and is_at(handle, part):
+                    part.unlink()
+            finally:
+                os.close(handle)
+
+
+def hold_lock(handle: int) -> bool:
+    """Take the lock of an open file, if nobody has it; it ends with the descriptor, so with the process."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def is_at(handle: int, path: Path) -> bool:
+    """Whether the open file still has this name: a lock on one that was removed keeps nobody out."""
+    try:
+        found = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return False
+    return os.path.samestat(found, os.fstat(handle))
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder within one of ours, if it is not there; a file of that name is refused, and so is a link."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise not_plain(path, "not a folder") from None
+    if path.is_symlink():  # what is written into it would land elsewhere
+        raise not_plain(path, "a symbolic link")
+
+
+def flush(path: Path) -> None:
+    """Wait until a file or folder is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def cut_to(name: str, limit: int) -> str:
+    """As much of a name as has no more than `limit` bytes."""
+    return os.fsdecode(os.fsencode(name)[:limit])
+
+
+def check_output_name(path: Path, option: str) -> None:
+    """Refuse a name that no file system takes, or that cannot be written down, before any work is done."""
+    if len(os.fsencode(path.absolute())) > LONGEST_PATH:
+        raise UserError(f"the path has more than {LONGEST_PATH} bytes", where=option, fix="give a shorter one")
+    for part in path.parts:
+        length = len(os.fsencode(part))
+        if length > LONGEST_NAME:
+            raise UserError(f"the name {part[:20]}... has {length} bytes, at most {LONGEST_NAME} are possible",
+                            where=option, fix="give a shorter name")  # fmt: skip
+    try:
+        str(path).encode("utf-8")
+    except UnicodeEncodeError:
+        raise UserError(f"the name {str(path)!a} is not UTF-8", where=option, fix="give another name") from None
+    if "\0" in str(path):
+        raise UserError("the name holds a zero byte", where=option, fix="give another name")
+
+
+# ---------------------------------------------------------------- full disks
+
+
+@contextmanager
+def writing(
+    place: Path, needed: int = 0, *, noticed: tuple[int, ...] = UNWRITABLE, fix: str = "make room and try again"
+) -> Iterator[None]:
+    """Say in one line what a disk that is full, read-only or failing did to what is written inside."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in noticed:
+            raise
+        wanted = f"about {needed:,} bytes needed, " if needed else ""
+        raise NoRoom(
+            f"could not be written ({error.strerror}): {wanted}{free_space(place)}", where=str(place), fix=fix
+        ) from None
+
+
+def free_space(place: Path) -> str:
+    """What the disk of a file or folder, which need not be there yet, has left."""
+    try:
+        free = shutil.disk_usage(next(p for p in (place, *place.absolute().parents) if p.is_dir())).free
+    except (OSError, StopIteration):
+        return "free space unknown"
+    return f"{free:,} bytes free"
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A folder for what is thrown away at the end."""
+    try:
+        parent = Path(tempfile.gettempdir())
+    except FileNotFoundError:  # it tries to write into each place that the system names
+        raise NoRoom(
+            "no folder for temporary files can be written", where="TMPDIR", fix="make room, or set TMPDIR"
+        ) from None
+    with writing(parent, noticed=FULL), tempfile.TemporaryDirectory(prefix="anyformer-", dir=parent) as folder:
+        yield Path(folder)
