@@ -582,10 +582,10 @@ def engine(bench: Bench) -> None:
     """Requests that come and go: 96 prompts of different length in 32 rows, all of them told token by token."""
     from anyformer.engine.engine import Engine
     from anyformer.engine.sequence import Event, Failed, Finished, NewToken, Sequence
-    from anyformer.generation.cache.open_store import serving_store
+    from anyformer.generation.cache.open_store import open_serving_store
 
     model, count, capacity = gpt2(bench), *((6, 4) if bench.tiny else (96, 32))
-    store = serving_store(model, capacity=capacity)
+    store = open_serving_store(model, capacity=capacity)
     for turn in ("recording", "recorded"):
         engine_ = Engine(store)
         engine_.start()

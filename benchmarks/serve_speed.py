@@ -36,7 +36,7 @@ from anyformer.checkpoints.folder import Opened
 from anyformer.data.tokenizers.tokenizer import train_tokenizer
 from anyformer.engine.engine import Engine
 from anyformer.engine.sequence import Event, Failed, Finished, Sequence
-from anyformer.generation.cache.open_store import serving_store
+from anyformer.generation.cache.open_store import open_serving_store
 from anyformer.generation.config import Generation
 from anyformer.inference.predictor import Predictor, load
 from tests.serving.server import Server
@@ -58,7 +58,7 @@ def folder_of(name: str, place: Path) -> Path:
 def direct(folder: Path, prompts: list[list[int]], new: int, rows: int, context: int) -> float:
     """Tokens a second of the engine called in this process."""
     predictor = load(folder)
-    engine = Engine(serving_store(predictor.model, capacity=rows, limit=context))
+    engine = Engine(open_serving_store(predictor.model, capacity=rows, limit=context))
     engine.start()
     over = threading.Semaphore(0)
 

@@ -132,15 +132,12 @@ def told_apart(name: str, near: str) -> str:
     return f" (its character {at + 1} is U+{ord(letter):04X})" if letter and not letter.isascii() else ""
 
 
-MEANT = "did you mean"
-
-
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """A closing half-sentence: the nearest name, or all names where none is near."""
     known = sorted(set(choices))
     near = nearest(name, known)
     if near is not None:
-        return f"{MEANT} {near!r}{told_apart(name, near)}?"
+        return f"did you mean {near!r}{told_apart(name, near)}?"
     if not known:
         return "nothing is allowed here"
     shown = ", ".join(repr(choice) for choice in known[:MOST])

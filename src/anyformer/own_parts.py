@@ -12,11 +12,11 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 
-from anyformer.errors import MEANT, UserError, did_you_mean
+from anyformer.errors import UserError, did_you_mean
 
 GROUP = "anyformer.parts"
 OPTION = "--import"
-HINT = "; a part of your own needs --import MODULE, or an import in Python"
+HINT = " (a part of your own needs --import MODULE)"
 
 
 def take_imports(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -87,8 +87,7 @@ class UnknownPart(UserError):
     @classmethod
     def named(cls, name: str, what: str, known: Iterable[str], *, where: str) -> UnknownPart:
         """The error for a name that is not among those known."""
-        fix = did_you_mean(name, known)
-        return cls(what, where=where, fix=fix if MEANT in fix else fix + HINT)
+        return cls(what, where=where, fix=did_you_mean(name, known) + HINT)
 
     def of_run(self, modules: Sequence[str]) -> UnknownPart:
         """The same in a run that says which modules it needs."""

@@ -14,7 +14,7 @@ import torch
 from anyformer import Mixer, compiled, preset
 from anyformer.engine.engine import Engine
 from anyformer.generation import Generation, generate
-from anyformer.generation.cache.open_store import serving_store
+from anyformer.generation.cache.open_store import open_serving_store
 from anyformer.generation.cache.static_store import StaticStore
 from anyformer.generation.runners import on_device
 from tests.generation.engines import job, told, until
@@ -79,7 +79,7 @@ def test_an_engine_on_the_gpu_writes_what_each_request_writes_alone() -> None:
     with torch.no_grad():
         for weight in net.parameters():
             weight.mul_(3.0)
-    rows = serving_store(net, capacity=8)
+    rows = open_serving_store(net, capacity=8)
     assert isinstance(rows, StaticStore) and rows.recorded
     engine = Engine(rows)
     engine.start()

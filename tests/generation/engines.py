@@ -16,7 +16,7 @@ from anyformer import preset
 from anyformer.engine.engine import Engine
 from anyformer.engine.sequence import Event, Failed, Finished, NewToken, Sequence
 from anyformer.generation import Generation, generate
-from anyformer.generation.cache.open_store import serving_store
+from anyformer.generation.cache.open_store import open_serving_store
 from anyformer.generation.cache.store import Added, SequenceStore, Source
 from tests.generation.nets import build
 
@@ -115,7 +115,7 @@ class Faulty(SequenceStore):
     def __init__(
         self, model: Any, capacity: int, *, when: str, mark: int, error: type[Exception] = RuntimeError
     ) -> None:
-        self.inner = serving_store(model, capacity=capacity)
+        self.inner = open_serving_store(model, capacity=capacity)
         self.model, self.capacity, self.limit = model, capacity, self.inner.limit
         self.can_resume, self.batches_prefill = self.inner.can_resume, self.inner.batches_prefill
         self.when, self.mark, self.error = when, mark, error

@@ -19,7 +19,7 @@ from anyformer.engine.sequence import ContextTooLong, Prefilled, Sequence
 from anyformer.engine.waiting_queue import EngineClosed, QueueFull, WaitingQueue
 from anyformer.errors import UserError
 from anyformer.generation import Generation, score
-from anyformer.generation.cache.open_store import serving_store
+from anyformer.generation.cache.open_store import open_serving_store
 from tests.generation.engines import alone, at_rest, job, net, running, told, turns, until
 from tests.generation.schedules import lone_store
 
@@ -27,7 +27,7 @@ GPT, PAIR = "gpt2-tiny", "t5-small-tiny"
 
 
 def rows(capacity: int = 4, **more: Any) -> Any:
-    return serving_store(net(GPT), capacity=capacity, **more)
+    return open_serving_store(net(GPT), capacity=capacity, **more)
 
 
 # ---------------------------------------------------------------- one job
@@ -588,7 +588,7 @@ def test_times_and_tokens_are_counted() -> None:
 
 
 def test_an_encoder_decoder_counts_its_source() -> None:
-    engine = Engine(serving_store(net(PAIR), capacity=2), queue_tokens=40)
+    engine = Engine(open_serving_store(net(PAIR), capacity=2), queue_tokens=40)
     work = job([0], new=4, source=[5] * 30)
     engine.submit(work)
     assert engine.counts.queue_tokens == 35

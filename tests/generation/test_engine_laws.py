@@ -19,7 +19,7 @@ from anyformer.engine.sequence import NewToken, Sequence
 from anyformer.generation import Generation
 from anyformer.generation.batch_sampler import BatchSampler, SamplerState
 from anyformer.generation.cache.eager_store import EagerStore
-from anyformer.generation.cache.open_store import serving_store
+from anyformer.generation.cache.open_store import open_serving_store
 from tests.generation.engines import Faulty, alone, at_rest, job, net, running, told, turns, until
 from tests.generation.nets import doubt, same
 
@@ -72,7 +72,7 @@ def differ(model: Any, works: abc.Sequence[Sequence]) -> list[int]:
 def test_thirty_two_jobs_together_write_what_each_writes_alone(name: str) -> None:
     model = net(name)
     works = mixed_jobs(model, 32)
-    with running(serving_store(model, capacity=12, limit=64), chunk=24) as engine:
+    with running(open_serving_store(model, capacity=12, limit=64), chunk=24) as engine:
         for work in works:
             engine.submit(work)
         until(lambda: not engine.in_flight, 60)
@@ -93,7 +93,7 @@ class BySlot(BatchSampler):
 def test_noise_that_depends_on_the_neighbours_is_noticed() -> None:
     model = net("gpt2-tiny")
     works = mixed_jobs(model, 32)
-    engine = Engine(serving_store(model, capacity=12, limit=64), chunk=24)
+    engine = Engine(open_serving_store(model, capacity=12, limit=64), chunk=24)
     assert engine.scheduler is not None
     engine.scheduler.sampler = BySlot(512, "cpu")
     for work in works:
@@ -110,7 +110,7 @@ def test_prompts_that_begin_alike_are_reused_within_a_scope_and_change_no_text()
         )
         for n in range(6)
     ]
-    engine = Engine(serving_store(model, capacity=4))
+    engine = Engine(open_serving_store(model, capacity=4))
     for work in works:
         before = engine.counts.reused_tokens
         engine.submit(work)
@@ -147,7 +147,7 @@ def held_now_and_then(engine: Engine, works: abc.Sequence[Sequence], seed: int) 
 def test_a_text_that_waits_for_its_reader_goes_on_as_if_it_had_not(name: str) -> None:
     model = net(name)
     works = mixed_jobs(model, 32)
-    engine = Engine(serving_store(model, capacity=3, limit=64), chunk=24)  # few slots: what is paused may lose its own
+    engine = Engine(open_serving_store(model, capacity=3, limit=64), chunk=24)  # few slots: pauses preempt
     assert held_now_and_then(engine, works, 0) > 8
     assert differ(model, works) == []
     at_rest(engine)
@@ -162,7 +162,7 @@ def test_control_a_text_that_forgets_its_newest_token_while_it_waits_is_noticed(
             sequence.tokens[-1:] = []
 
     works = mixed_jobs(net("gpt2-tiny"), 16)
-    engine = Engine(serving_store(net("gpt2-tiny"), capacity=3, limit=64), chunk=24)
+    engine = Engine(open_serving_store(net("gpt2-tiny"), capacity=3, limit=64), chunk=24)
     assert engine.store is not None
     engine.use_scheduler(Forgetful(engine.store, engine.counts, 24, engine.end_sequence))
     held_now_and_then(engine, works, 0)
@@ -171,7 +171,7 @@ def test_control_a_text_that_forgets_its_newest_token_while_it_waits_is_noticed(
 
 def test_held_texts_leave_their_rows_to_others_and_do_not_count_as_a_hang() -> None:
     long, short = [job([n], new=60) for n in range(4)], job([9, 9], new=5)
-    with running(serving_store(net("gpt2-tiny"), capacity=4, limit=128)) as engine:
+    with running(open_serving_store(net("gpt2-tiny"), capacity=4, limit=128)) as engine:
         for work in long:
             engine.submit(work)
         until(lambda: all(work.new_tokens for work in long))
@@ -193,7 +193,7 @@ def test_held_texts_leave_their_rows_to_others_and_do_not_count_as_a_hang() -> N
 
 
 def logprobs_when_held(model: Any, *, held: bool, resumes: bool) -> list[float]:
-    rows = serving_store(model, capacity=4, limit=64, strict=True)
+    rows = open_serving_store(model, capacity=4, limit=64, strict=True)
     rows.can_resume = resumes
     work, engine = job([1, 2, 3, 4, 5], new=24), Engine(rows)
     if held:
@@ -240,7 +240,7 @@ def storm(engine: Engine, count: int, seed: int) -> list[Sequence]:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_every_job_ends_exactly_once_under_random_cancels(seed: int) -> None:
-    with running(serving_store(net("gpt2-tiny"), capacity=3, limit=128), chunk=32) as engine:
+    with running(open_serving_store(net("gpt2-tiny"), capacity=3, limit=128), chunk=32) as engine:
         works = storm(engine, 60, seed)
         until(lambda: not engine.in_flight, 60)
         counts = engine.counts
@@ -261,7 +261,7 @@ def test_a_row_that_is_not_given_back_is_noticed() -> None:
                 sequence.slot = None
             super().release(sequence, keep=keep)
 
-    engine = Engine(serving_store(net("gpt2-tiny"), capacity=3, limit=128), chunk=32)
+    engine = Engine(open_serving_store(net("gpt2-tiny"), capacity=3, limit=128), chunk=32)
     assert engine.store is not None
     engine.use_scheduler(Forgetful(engine.store, engine.counts, 32, engine.end_sequence))
     work = job([1] * 90, new=3)
@@ -366,7 +366,7 @@ def test_memory_that_runs_out_while_buffers_grow_is_one_jobs_loss(call: int, mon
     monkeypatch.setattr(StaticCache, "resize", short)
     model = net("llama3-8b-tiny")
     works = [job([1 + n] * (5 if n % 2 else 300), new=6) for n in range(6)]
-    engine = Engine(serving_store(model, capacity=4, limit=1024))
+    engine = Engine(open_serving_store(model, capacity=4, limit=1024))
     for work in works:
         engine.submit(work)
     turns(engine)
@@ -429,7 +429,7 @@ def test_a_guide_that_fails_fails_its_own_job(how: str, after: int) -> None:
     model = net("gpt2-tiny")
     works = mixed_jobs(model, 6)
     bad = job([1, 2], new=9, guide=Broken(how, max(after, how in ("accept", "over"))))
-    engine = Engine(serving_store(model, capacity=7))
+    engine = Engine(open_serving_store(model, capacity=7))
     for work in [*works[:3], bad, *works[3:]]:
         engine.submit(work)
     turns(engine)

@@ -236,10 +236,10 @@ def test_proposals_change_nothing() -> None:
 
 def test_an_engine_obeys_guides() -> None:
     from anyformer.engine.engine import Engine, stream_tokens
-    from anyformer.generation.cache.open_store import serving_store
+    from anyformer.generation.cache.open_store import open_serving_store
 
     tokenizer = words("bpe")
-    engine = Engine(serving_store(net(tokenizer.size), capacity=4), text_of=tokenizer.decode)
+    engine = Engine(open_serving_store(net(tokenizer.size), capacity=4), text_of=tokenizer.decode)
     engine.start()
     try:
         streams = []

@@ -33,7 +33,7 @@ from anyformer.generation import Generation, generate
 from anyformer.generation.batch_sampler import BatchSampler
 from anyformer.generation.cache import static_store
 from anyformer.generation.cache.eager_store import EagerStore
-from anyformer.generation.cache.open_store import serving_store
+from anyformer.generation.cache.open_store import open_serving_store
 from anyformer.generation.cache.slots import common_prefix
 from anyformer.generation.cache.static_store import PATIENCE, StaticStore
 from anyformer.generation.cache.store import SequenceStore
@@ -103,7 +103,7 @@ def test_a_static_cache_gives_what_each_sequence_gives_alone(
 @pytest.mark.parametrize("window", [None, 4], ids=["whole", "window"])
 def test_encoder_decoders_in_fixed_places(position: str, strict: bool, window: int | None) -> None:
     net = build(pair(*POSITIONS[position], window=window, kv_heads=2), dtype=torch.float64)
-    rows = serving_store(net, capacity=5, limit=40, strict=strict)
+    rows = open_serving_store(net, capacity=5, limit=40, strict=strict)
     assert isinstance(rows, StaticStore)
     check(rows, net, list(POSITIONS).index(position), moves=40)
 
@@ -136,7 +136,7 @@ HYBRIDS = {
 @pytest.mark.parametrize("name", HYBRIDS)
 def test_hybrids_are_joined(name: str) -> None:
     net = fill(HYBRIDS[name])
-    rows = serving_store(net, capacity=4, limit=40)
+    rows = open_serving_store(net, capacity=4, limit=40)
     assert isinstance(rows, EagerStore)
     check(rows, net, 3, moves=60)
 
@@ -146,7 +146,7 @@ def test_an_encoder_decoder_of_convolutions_is_joined() -> None:
     looking = part.stack.replace(block=block(mixer=Convolution(3), cross=Cross(heads=4)))
     spec = Seq2Seq(encoder=model(causal=False), decoder=part.replace(stack=looking), head=LM(), share="table")
     net = fill(spec)
-    rows = serving_store(net, capacity=4, limit=40)
+    rows = open_serving_store(net, capacity=4, limit=40)
     assert isinstance(rows, EagerStore)
     check(rows, net, 1, moves=60)
 
@@ -178,7 +178,7 @@ WAYS = [
 def test_greedy_and_seeded_tokens_are_those_of_generate(kind: str) -> None:
     spec = decoder(*POSITIONS["rope"]) if kind == "slots" else language(mixer=Recurrent("gru"))
     net = build(spec)
-    rows = serving_store(net, capacity=3)
+    rows = open_serving_store(net, capacity=3)
     prompts = [[1, 2, 3, 4, 5, 6], [7], [1, 2, 9]]
     sampler, states, numbers, last = BatchSampler(spec.embed.vocabulary[0]), [], [], []
     for prompt, way in zip(prompts, WAYS, strict=True):
@@ -262,24 +262,24 @@ def test_strict_rows_are_equal_to_the_last_bit_alone_and_among_31_others(name: s
     generator = torch.Generator().manual_seed(0)
     prompts = [torch.randint(300, (3 + 2 * i,), generator=generator).tolist() for i in range(32)]
     prompts[9] = prompts[6] + prompts[9]  # of one scope: it goes on from where the other began
-    many = decoded(serving_store(net, capacity=32, limit=96, strict=True), prompts, [100, 5, 17])
+    many = decoded(open_serving_store(net, capacity=32, limit=96, strict=True), prompts, [100, 5, 17])
     for i in (0, 9, 17, 31):
-        rows = serving_store(net, capacity=32, limit=96, strict=True)
+        rows = open_serving_store(net, capacity=32, limit=96, strict=True)
         assert torch.equal(decoded(rows, [prompts[i]], [9])[0], many[i])
-    rows = serving_store(net, capacity=32, limit=96, strict=True)  # read at one call, they are read one by one
+    rows = open_serving_store(net, capacity=32, limit=96, strict=True)  # read at one call, they are read one by one
     joint = rows.extend({rows.add(prompts[i], scope=str(i)).number: prompts[i] for i in (0, 17, 31)})
     assert all(torch.equal(rows.logits(one[-1:])[0], many[i][0]) for i, one in zip((0, 17, 31), joint, strict=True))
-    loose = decoded(serving_store(net, capacity=32, limit=96), prompts, [100, 5, 17])  # control: it rounds
+    loose = decoded(open_serving_store(net, capacity=32, limit=96), prompts, [100, 5, 17])  # control: it rounds
     assert any(not torch.equal(one, other) for one, other in zip(loose, many, strict=True))
 
 
 @pytest.mark.quick
 def test_strict_without_fixed_places_or_shapes_is_each_row_by_itself() -> None:
-    assert isinstance(serving_store(build(language(mixer=Recurrent("gru"))), strict=True), EagerStore)
+    assert isinstance(open_serving_store(build(language(mixer=Recurrent("gru"))), strict=True), EagerStore)
     # How many tokens choose an expert decides the shape of its product, and so its rounding.
     routed = build(language(feed=Experts(count=4)))
-    assert isinstance(serving_store(routed, strict=True), EagerStore)
-    assert isinstance(serving_store(routed), StaticStore)
+    assert isinstance(open_serving_store(routed, strict=True), EagerStore)
+    assert isinstance(open_serving_store(routed), StaticStore)
 
 
 # ---------------------------------------------------------------- prefixes

@@ -26,7 +26,7 @@ from anyformer.core.state import LayerState
 from anyformer.engine.engine import Engine
 from anyformer.generation import Generation, generate
 from anyformer.generation.cache.eager_store import EagerStore
-from anyformer.generation.cache.open_store import serving_store
+from anyformer.generation.cache.open_store import open_serving_store
 from tests.generation.engines import job, told, turns
 from tests.generation.schedules import run, worst
 from tests.laws import test_cache as cache_laws
@@ -164,7 +164,7 @@ def test_an_encoder_decoder_writes_what_full_passes_write() -> None:
 def test_rows_come_and_go() -> None:
     net = build(spec())
     for seed in range(3):
-        rows = serving_store(net, capacity=4, limit=40)
+        rows = open_serving_store(net, capacity=4, limit=40)
         assert isinstance(rows, EagerStore) and worst(net, run(rows, net, seed)) < EXACT
 
 
@@ -172,7 +172,7 @@ def test_the_engine_writes_what_full_passes_write() -> None:
     net = build(spec(relative=Rope()))
     prompts = [GIVEN[row, MASK[row]].tolist() for row in range(3)] * 2
     works = [job(prompt, new=3 + number) for number, prompt in enumerate(prompts)]
-    engine = Engine(serving_store(net, capacity=3, limit=64), chunk=4)
+    engine = Engine(open_serving_store(net, capacity=3, limit=64), chunk=4)
     for work in works:
         engine.submit(work)
     turns(engine)

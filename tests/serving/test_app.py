@@ -18,7 +18,7 @@ from pydantic import BaseModel
 import anyformer
 from anyformer.engine.engine import Engine
 from anyformer.generation.cache.eager_store import EagerStore
-from anyformer.generation.cache.open_store import serving_store
+from anyformer.generation.cache.open_store import open_serving_store
 from anyformer.inference.predictor import Predictor
 from anyformer.serving.app import PATHS, make_app
 from anyformer.serving.auth import AuthMiddleware, local_names
@@ -44,7 +44,7 @@ class Around:
     """An application with its engine, and a client that speaks to it without a network."""
 
     def __init__(self, predictor: Predictor, *, limits: Limits | None = None, rows: Any = None, **options: Any) -> None:
-        rows = serving_store(predictor.model, capacity=4) if rows is None else rows
+        rows = open_serving_store(predictor.model, capacity=4) if rows is None else rows
         text_of = None if predictor.tokenizer is None else predictor.tokenizer.decode
         self.engine = Engine(rows, text_of=text_of, **dict(options))
         self.served = ServedModel(predictor, "writer", rows.limit)

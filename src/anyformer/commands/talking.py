@@ -60,7 +60,7 @@ class LocalTalker:
     def __init__(self, predictor: Predictor, folder: Path) -> None:
         from anyformer.core.model import Seq2Seq
         from anyformer.engine.engine import Engine
-        from anyformer.generation.cache.open_store import serving_store
+        from anyformer.generation.cache.open_store import open_serving_store
         from anyformer.heads import LM
         from anyformer.inference.predictor import best_of
         from anyformer.serving.chat_template import PlainTemplate, open_chat_template
@@ -77,7 +77,7 @@ class LocalTalker:
         self.plain = isinstance(self.form, PlainTemplate)
         self.pair = isinstance(predictor.spec, Seq2Seq)
         self.does = "it answers each line by itself" if self.pair else CONTINUES
-        self.store = serving_store(predictor.model, capacity=1)
+        self.store = open_serving_store(predictor.model, capacity=1)
         self.engine = Engine(self.store, text_of=self.words.target.decode, queue_tokens=2 * self.store.limit + 1)
         self.engine.start()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor
 
 IGNORED = -100  # a target that does not count, as in torch
 CHUNK = 2**22  # logits held at once
+Fused = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]  # hidden, weight, targets, bias, smoothing
+fused: Fused | None = None  # one operation for a GPU, once kernels/linear_loss.py has been found to agree with this
 
 
 def linear_cross_entropy(
@@ -25,6 +28,8 @@ def linear_cross_entropy(
         raise ValueError(
             f"{tuple(hidden.shape)} hidden states do not fit {tuple(targets.shape)} targets, expected (B,T,D) and (B,T)"
         )
+    if fused is not None and flat.is_cuda and soft_cap is None and flat.dtype != torch.float64:
+        return fused(flat, weight, wanted, bias, smoothing)
     return ChunkedLoss.apply(flat, weight, bias, wanted, soft_cap, smoothing)
 
 

@@ -53,7 +53,7 @@ class Scheduler:
         return len(self.prefilling) + len(self.decoding)
 
     @property
-    def all(self) -> list[Sequence]:
+    def sequences(self) -> list[Sequence]:
         return [*self.prefilling, *self.decoding, *self.paused]
 
     # ---------------------------------------------------------------- what to prefill
@@ -134,7 +134,7 @@ class Scheduler:
 
     def sweep(self, now: float) -> None:
         """End what was cancelled or has timed out, pause and resume what clients cannot or can follow."""
-        for sequence in self.all:
+        for sequence in self.sequences:
             if sequence.is_expired(now):
                 self.end(sequence, Finished("cancelled" if sequence.cancelled else "deadline"))
         for sequence in [sequence for sequence in self.decoding if sequence.paused]:
@@ -231,7 +231,7 @@ class Scheduler:
 
     def release_all(self) -> None:
         """Free all slots; whoever is concerned is told elsewhere."""
-        for sequence in self.all:
+        for sequence in self.sequences:
             self.release(sequence, keep=False)
         for line in (self.prefilling, self.decoding, self.paused):
             line.clear()

@@ -13,7 +13,7 @@ from torch import Tensor
 from anyformer.core.model import Model, Seq2Seq
 from anyformer.errors import UserError
 from anyformer.generation.beam import beam_search
-from anyformer.generation.cache.open_store import batch_store
+from anyformer.generation.cache.open_store import open_batch_store
 from anyformer.generation.cache.store import SequenceStore
 from anyformer.generation.config import DEFAULT_NEW_TOKENS, Generation
 from anyformer.generation.guide import Guide
@@ -150,7 +150,7 @@ def prepare_inputs(
 
 def prefill(model: Any, inputs: GenerationInputs, settings: Generation) -> tuple[SequenceStore, Tensor]:
     """A store with the prompts in its KV cache, and the logits (B,V) of the first new tokens."""
-    store = batch_store(model, inputs, settings)
+    store = open_batch_store(model, inputs, settings)
     prompts = inputs.prompts
     sources = inputs.encode_sources(model) if isinstance(model.spec, Seq2Seq) else [None] * len(prompts)
     numbers = [

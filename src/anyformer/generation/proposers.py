@@ -13,7 +13,7 @@ from torch import Tensor
 from anyformer.core.model import Seq2Seq
 from anyformer.errors import UserError
 from anyformer.generation.cache.compiled_store import CompiledStore
-from anyformer.generation.cache.open_store import speculation_store
+from anyformer.generation.cache.open_store import open_speculation_store
 from anyformer.generation.cache.store import SequenceStore, extend_in_chunks
 from anyformer.generation.config import Generation
 from anyformer.generation.grammar import Grammar
@@ -191,7 +191,7 @@ def quotable_sources(model: Any, inputs: GenerationInputs, copies: int) -> list[
 
 def add_sequences(model: Any, inputs: GenerationInputs, copies: int) -> SequenceStore:
     """A store with the sequences of a call, numbered from 0; an encoder-decoder encodes the sources here."""
-    store = speculation_store(model, len(inputs.ids) * copies, inputs.longest + inputs.new)
+    store = open_speculation_store(model, len(inputs.ids) * copies, inputs.longest + inputs.new)
     prompts = inputs.prompts
     sources = inputs.encode_sources(model) if isinstance(model.spec, Seq2Seq) else [None] * len(prompts)
     for prompt, source in zip(prompts, sources, strict=True):

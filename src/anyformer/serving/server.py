@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from anyformer.engine.engine import Engine
 from anyformer.errors import UserError
-from anyformer.generation.cache.open_store import serving_store
+from anyformer.generation.cache.open_store import open_serving_store
 from anyformer.inference.predictor import best_of, load
 from anyformer.serving.app import AppState, make_app
 from anyformer.serving.auth import AuthMiddleware, is_loopback, local_names
@@ -217,7 +217,9 @@ class ServerRun:
             quantise(predictor.model, request.quantise)
         store = None
         if can_generate(predictor) and predictor.tokenizer is not None:
-            store = serving_store(predictor.model, capacity=request.rows, limit=request.context, strict=request.strict)
+            store = open_serving_store(
+                predictor.model, capacity=request.rows, limit=request.context, strict=request.strict
+            )
         text_of = None if predictor.tokenizer is None else predictor.tokenizer.target.decode
         engine = Engine(store, text_of=text_of, queue_tokens=request.queue_tokens)
         served = ServedModel(

@@ -174,7 +174,7 @@ class AdversarialTask(RowTask):
         name = "copies of training images"
         if train.images is None or not len(answers.truth):
             return name, {}
-        # Of the same classes as the held-out images: else few of them would differ by chance in what they show.
+        # Of the same classes as the held-out images, or few images would be far apart by the shares of their classes.
         draw, kinds, wanted = np.random.default_rng(seed), np.asarray(truth), answers.truth.classes
         chosen = np.zeros(len(wanted), np.int64)
         for kind in np.unique(wanted):

@@ -45,11 +45,11 @@ class RunningPhase:
     parameters: list[nn.Parameter]
     optimizers: list[torch.optim.Optimizer]
     loss: Callable[[nn.Module, Batch], Tensor]  # the phase's own, or compiled
-    # Where gradients go. Another phase's loss may pass through weights that it must leave alone; None is everywhere.
-    leaves: list[nn.Parameter] | None
+    leaves: list[nn.Parameter] | None  # where gradients end, so that nets it only passes through get none; None: all
 
     @classmethod
     def of(cls, phase: Phase, model: nn.Module, optimizer: Optimizer) -> RunningPhase:
+        """The phase with optimizers over the parameters of its submodule."""
         module = model.get_submodule(phase.module)
         optimizers = optimizer.build(module)
         for group in (group for each in optimizers for group in each.param_groups):
@@ -66,6 +66,10 @@ class TrainingEngine:
         self.model, self.objective, self.settings, self.plan = model, objective, settings, plan
         self.device = next(model.parameters()).device
         self.names = {id(p): name for name, p in model.named_parameters()}
+        if self.device.type == "cuda":
+            from anyformer.kernels import linear_loss
+
+            linear_loss.enable(self.device)
         use_private_cache()  # torch imports its compiler with the first optimizer, and makes the folder of its cache
         self.phases = [RunningPhase.of(phase, model, settings.optimizer) for phase in objective.phases()]
         self.parameters = [p for running in self.phases for p in running.parameters]
@@ -95,12 +99,13 @@ class TrainingEngine:
         rate = self.plan.factor(self.settings.schedule, step)
         losses: list[Tensor] = []
         norms: list[Tensor] = []
-        moved = True
+        moved = False
         for number, running in enumerate(self.phases):
-            if moved:
-                loss, norm, moved = self.run_phase(number, running, step, micros, rate)
-                losses.append(loss)
-                norms.append(norm)
+            loss, norm, moved = self.run_phase(number, running, step, micros, rate)
+            losses.append(loss)
+            norms.append(norm)
+            if not moved:  # the next phase would build on what failed
+                break
         if moved:
             self.follow()
         full = self.phases[-1].optimizers[0].param_groups[0]["full"]

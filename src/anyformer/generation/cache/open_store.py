@@ -15,7 +15,7 @@ from anyformer.generation.runners.eager import LanguageModel
 from anyformer.generation.runners.on_device import uses_graphs
 
 
-def batch_store(model: LanguageModel | Compiled, inputs: GenerationInputs, settings: Generation) -> SequenceStore:
+def open_batch_store(model: LanguageModel | Compiled, inputs: GenerationInputs, settings: Generation) -> SequenceStore:
     """For the prompts of one call, with their copies or beams: all start together and step together."""
     capacity = len(inputs.ids) * max(settings.num_return_sequences, settings.num_beams)
     limit, chunk = inputs.longest + inputs.new, settings.prefill_chunk_size
@@ -29,7 +29,7 @@ def batch_store(model: LanguageModel | Compiled, inputs: GenerationInputs, setti
     )  # fmt: skip
 
 
-def speculation_store(model: LanguageModel | Compiled, count: int, limit: int) -> SequenceStore:
+def open_speculation_store(model: LanguageModel | Compiled, count: int, limit: int) -> SequenceStore:
     """For sequences that grow and are truncated each at its own pace."""
     if isinstance(model, Compiled):
         return CompiledStore(model, capacity=count, limit=limit)
@@ -38,7 +38,7 @@ def speculation_store(model: LanguageModel | Compiled, count: int, limit: int) -
     return EagerStore(model, capacity=count, limit=limit, batched=False, prefix_cache=False, rolling=False)
 
 
-def serving_store(
+def open_serving_store(
     model: LanguageModel, *, capacity: int = 8, limit: int | None = None, strict: bool = False
 ) -> StaticStore | EagerStore:
     """For requests that come and go: a static cache where every layer has one, else states joined into a batch.

@@ -81,7 +81,7 @@ class StaticStore(SequenceStore):
         recorded: bool | None = None,
     ) -> None:  # fmt: skip
         if not supports_static_cache(model):
-            raise UserError("a layer of this model has no static cache", fix="use serving_store(model)")
+            raise UserError("a layer of this model has no static cache", fix="use open_serving_store(model)")
         self.model, self.capacity, self.limit, self.strict = model, capacity, check_limit(model, limit), strict
         self.can_resume = not strict  # tokens that were decoded would be prefilled, and differ in their last bits
         self.is_seq2seq = isinstance(model.spec, Seq2Seq)

@@ -1,0 +1,134 @@
+"""Linear layer and cross-entropy on a GPU: one operation to the compiler, with memory of one chunk of logits.
+
+The reference is core/loss.py. A chunk of logits is computed, turned into its gradient in place by a Triton kernel, and
+multiplied into the gradients of hidden states and weights before the next chunk: the logits are read twice and never
+held in single precision. `enable` compares it with the reference on a small sample and uses it only where they agree.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from anyformer.core import loss as reference
+from anyformer.core.loss import IGNORED
+
+log = logging.getLogger("anyformer")
+CHUNK = 2**28  # logits held at once: in bf16, 512 MiB
+BLOCK, WARPS = 4096, 8
+CLOSE = 2e-2  # relative, of bf16 products in another order
+
+
+@torch.library.custom_op("anyformer::linear_loss", mutates_args=())
+def linear_loss(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float, wants_weight: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Mean loss of hidden states (N,D) in the dtype of the products, and its gradients (N,D), (V,D), (V,)."""
+    from anyformer.kernels.linear_loss_triton import logits_to_gradients
+
+    rows, vocab = max(1, CHUNK // weight.shape[0]), weight.shape[0]
+    narrow = weight.to(hidden.dtype)
+    narrow_bias = None if bias is None else bias.to(hidden.dtype)
+    scale = 1.0 / (targets != IGNORED).sum().clamp(min=1).float()
+    losses = torch.empty(len(targets), device=hidden.device)
+    d_hidden = torch.empty_like(hidden)
+    d_weight = torch.zeros(weight.shape if wants_weight else (0,), device=hidden.device)
+    d_bias = torch.zeros((0,) if bias is None else bias.shape, device=hidden.device)
+    for start in range(0, len(targets), rows):
+        part = slice(start, start + rows)
+        logits = F.linear(hidden[part], narrow, narrow_bias)  # (n,V)
+        logits_to_gradients[(len(logits),)](
+            logits, targets[part], losses[part], scale, smoothing, vocab, logits.stride(0),
+            IGNORED=IGNORED, BLOCK=BLOCK, num_warps=WARPS,
+        )  # fmt: skip
+        torch.mm(logits, narrow, out=d_hidden[part])
+        if wants_weight:
+            d_weight += logits.T @ hidden[part]
+        if bias is not None:
+            d_bias += logits.sum(0, dtype=torch.float32)
+    return losses.sum() * scale, d_hidden, d_weight, d_bias
+
+
+@linear_loss.register_fake
+def shapes(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float, wants_weight: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Empty results."""
+    sizes = [(), weight.shape if wants_weight else (0,), (0,) if bias is None else bias.shape]
+    loss, d_weight, d_bias = (hidden.new_empty(size, dtype=torch.float32) for size in sizes)
+    return loss, torch.empty_like(hidden), d_weight, d_bias
+
+
+def keep_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    """The gradients were computed on the way."""
+    _, weight, bias, _, _, wants_weight = inputs
+    ctx.save_for_backward(*output[1:])
+    ctx.dtypes = (weight.dtype if wants_weight else None, None if bias is None else bias.dtype)
+
+
+def scale_gradients(ctx: Any, grad: Tensor, *rest: Tensor | None) -> tuple[Tensor | None, ...]:
+    d_hidden, d_weight, d_bias = ctx.saved_tensors
+    of_weight, of_bias = ctx.dtypes
+    return (
+        d_hidden * grad.to(d_hidden.dtype), None if of_weight is None else (d_weight * grad).to(of_weight),
+        None if of_bias is None else (d_bias * grad).to(of_bias), None, None, None,
+    )  # fmt: skip
+
+
+linear_loss.register_autograd(scale_gradients, setup_context=keep_gradients)
+
+
+def fused_cross_entropy(
+    hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None, smoothing: float
+) -> Tensor:
+    """As `core.loss.linear_cross_entropy` of flat hidden states (N,D), in the precision that autocast asks for."""
+    if torch.is_autocast_enabled("cuda"):
+        hidden = hidden.to(torch.get_autocast_dtype("cuda"))
+    found: Tensor = linear_loss(hidden, weight, bias, targets, smoothing, weight.requires_grad)[0]
+    return found
+
+
+@cache
+def enable(device: torch.device) -> bool:
+    """Use the operation on this device from now on, if it gives the reference's loss and gradients there."""
+    from anyformer.kernels.triton import triton
+
+    if device.type != "cuda" or triton is None:
+        return False
+    try:
+        worst = compare(device)
+    except Exception as error:  # whatever a compiler of kernels may raise: without it things are only slower
+        log.warning("the loss is slower, its kernel does not run: %s", " ".join(str(error).split())[:200])
+        return False
+    if worst > CLOSE:
+        log.warning("the loss is slower, its kernel is off by %.1e", worst)
+        return False
+    reference.fused = fused_cross_entropy
+    return True
+
+
+@torch.enable_grad()
+def compare(device: torch.device) -> float:
+    """How far loss and gradients of a small sample are from the reference's, relative to their size."""
+    draw = torch.Generator(device).manual_seed(0)
+    hidden = torch.randn(96, 64, device=device, generator=draw).bfloat16()
+    weight = torch.randn(1000, 64, device=device, generator=draw) / 8
+    targets = torch.randint(0, 1000, (96,), device=device, generator=draw)
+    targets[::7] = IGNORED
+    found = []
+    for fused in (True, False):
+        h, w = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
+        with torch.autocast("cuda", torch.bfloat16):
+            if fused:
+                loss = fused_cross_entropy(h, w, targets, None, 0.1)
+            else:
+                loss = reference.ChunkedLoss.apply(h, w, None, targets, None, 0.1)
+        loss.backward()
+        assert h.grad is not None and w.grad is not None
+        found.append([loss.detach().float(), h.grad.float(), w.grad.float()])
+    return max(float((a - b).norm() / b.norm().clamp(min=1e-12)) for a, b in zip(*found, strict=True))
