@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -16,7 +16,6 @@ from anyformer.checkpoints.folder import Opened, open_folder, save_foreign, save
 from anyformer.checkpoints.target import new_folder
 from anyformer.core.model import Model, Seq2Seq
 from anyformer.data.images.preprocessing import ImageSteps
-from anyformer.data.preprocess import Preprocess
 from anyformer.data.tokenizers.tokenizer import Tokenizer, open_tokenizer
 from anyformer.errors import UserError
 from anyformer.generation import Generated, Generation, Scored, Step, generate, score
@@ -26,8 +25,9 @@ from anyformer.heads import LM, Pooled, Regress, TokenHead
 from anyformer.kernels.quantise import check_whole
 from anyformer.nets.sagan import SAGAN
 from anyformer.safe_files import inside, read_json
-from anyformer.tasks import find
-from anyformer.training.run.folder import RunFolder, explaining_unknown
+
+if TYPE_CHECKING:
+    from anyformer.data.preprocess import Preprocess
 
 GENERATION_FILE, IMAGES_FILE, LABELS_FILE = "generation_config.json", "preprocessor_config.json", "preprocess.json"
 
@@ -39,8 +39,13 @@ def load(
 
     `head` opens a Hugging Face folder with another head ("bare": none). `device` is auto, cpu, cuda[:N] or mps.
     """
-    with explaining_unknown(Path(folder)):
-        return open_predictor(best_of(Path(folder)), head, pick_device(device), dtype)
+    path, place = Path(folder), pick_device(device)
+    if not (path / "run.json").is_file():
+        return open_predictor(path, head, place, dtype)
+    from anyformer.training.run.folder import explaining_unknown
+
+    with explaining_unknown(path):
+        return open_predictor(best_of(path), head, place, dtype)
 
 
 def open_predictor(path: Path, head: str | None, place: torch.device, dtype: torch.dtype | None) -> Predictor:
@@ -52,6 +57,9 @@ def open_predictor(path: Path, head: str | None, place: torch.device, dtype: tor
     if kept.is_file():
         found = read_json(kept)
         if found.get("type") == "Preprocess":
+            from anyformer.data.preprocess import Preprocess
+            from anyformer.tasks import find
+
             preprocess = Preprocess.read(kept)
             labels = None if preprocess.labels is None else list(preprocess.labels)
             find(preprocess.task)
@@ -71,6 +79,8 @@ def best_of(folder: Path) -> Path:
     """The model folder inside a run's folder; any other folder is itself."""
     if not (folder / "run.json").is_file():
         return folder
+    from anyformer.training.run.folder import RunFolder  # other people's folders need nothing of it
+
     return RunFolder.open(folder).best()
 
 
