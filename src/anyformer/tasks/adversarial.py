@@ -19,7 +19,7 @@ from anyformer.data.examples import Examples
 from anyformer.data.files.tables import frame_of
 from anyformer.data.frame import Frame
 from anyformer.data.gather import gather, origin_of
-from anyformer.data.given_rows import OnBadRows, by_row, given, is_files, report_bad
+from anyformer.data.given_rows import OnBadRows, by_row, is_files, report_bad, take_rows
 from anyformer.data.habit import Habit
 from anyformer.data.images.preprocessing import pillow
 from anyformer.data.prepared import Prepared, Say
@@ -312,7 +312,7 @@ def drawn_image(predictor: Any, label: int, seed: int) -> np.ndarray:
 
 def read_requests(source: Any, preprocess: Preprocess, on_bad_rows: OnBadRows) -> list[tuple[int | None, int]]:
     """The class and the seed of each row, its own number where it says none; no class for a row that is skipped."""
-    rows = given(source)
+    rows = take_rows(source)
     if isinstance(rows, Mapping):
         rows = by_row(rows)
     if is_files(rows):

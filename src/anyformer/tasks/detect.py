@@ -15,12 +15,12 @@ from anyformer.core.model import Seq2Seq
 from anyformer.data.columns.image import Image
 from anyformer.data.datasets.arrays import MemoryArrays
 from anyformer.data.datasets.detection import DetectionExamples, Square, detection_examples, put_objects
-from anyformer.data.datasets.prepare_detection import prepare_detection, relabelled
+from anyformer.data.datasets.prepare_detection import prepare_detection, relabel
 from anyformer.data.examples import Examples
 from anyformer.data.files.coco import Annotated, Picture, annotation_file, read_coco
 from anyformer.data.frame import Frame
 from anyformer.data.gather import paths_of
-from anyformer.data.given_rows import OnBadRows, by_row, given, is_files, report_bad
+from anyformer.data.given_rows import OnBadRows, by_row, is_files, report_bad, take_rows
 from anyformer.data.images.decoding import Unreadable, looked_at
 from anyformer.data.prepared import Given, Prepared, Say
 from anyformer.data.recognise import shows_objects
@@ -239,7 +239,7 @@ def image_values(source: Any) -> list[Any]:
 
 def given_images(source: Any) -> list[Any]:
     """One entry an image: a table has a column of them, an array one along its first axis."""
-    rows = given(source)
+    rows = take_rows(source)
     if isinstance(rows, Mapping):
         rows = by_row(rows)
     if isinstance(rows, Frame):
@@ -347,7 +347,7 @@ def object_rows(objects: Objects, labels: Sequence[str], sure: float = SURE) -> 
 def judged_file(predictor: Any, path: Path, judge: Any) -> Answers:
     """A trained detector's answers on annotated images, whose classes must be among its own."""
     labels = tuple(predictor.preprocess.labels or ()) if predictor.preprocess else ()
-    found = relabelled(read_coco(annotation_file(path), bad="skip"), labels)
+    found = relabel(read_coco(annotation_file(path), bad="skip"), labels)
     with scratch_folder() as folder:
         (column,) = image_column(predictor)
         annotated = Annotated(Path("images"), labels, found.pictures)

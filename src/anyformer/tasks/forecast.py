@@ -15,14 +15,14 @@ from anyformer.core.model import Model
 from anyformer.data.columns.convert import days, numbers
 from anyformer.data.columns.values import shown
 from anyformer.data.datasets.arrays import MemoryArrays
-from anyformer.data.datasets.prepare_series import ordered, prepare_gathered, prepare_series, scaled
+from anyformer.data.datasets.prepare_series import order_by_time, prepare_gathered, prepare_series, scale_channels
 from anyformer.data.datasets.series import SeriesExamples, StepRows, after, window
 from anyformer.data.examples import Examples
 from anyformer.data.files.tables import frame_of
 from anyformer.data.frame import Frame
 from anyformer.data.gather import Gathered
-from anyformer.data.given_rows import OnBadRows, given, is_files, report_bad, room_for
-from anyformer.data.new_rows import parse_table, placed
+from anyformer.data.given_rows import OnBadRows, is_files, report_bad, room_for, take_rows
+from anyformer.data.new_rows import parse_table, with_place
 from anyformer.data.prepared import Given, Prepared, Say
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.recognise import shows_series
@@ -212,14 +212,14 @@ def in_time(
     target = preprocess.target
     assert isinstance(target, Future)
     new = parse_table(frame, preprocess)
-    report_bad({row: placed(error, frame, row) for row, error in new.bad.items()}, on_bad_rows, say)
+    report_bad({row: with_place(error, frame, row) for row, error in new.bad.items()}, on_bad_rows, say)
     time = target.time if target.time in frame.names else None
     if target.time is not None and time is None:
         say(f"note     there is no column {target.time}: the rows count as they stand")
-    order = ordered(frame, time, None, say)
+    order = order_by_time(frame, time, None, say)
     raw = np.stack([numbers(new.frame.column(name)) for name in target.names], 1)[order]
     raw[~np.isfinite(raw)] = np.nan
-    return order, scaled(raw, preprocess)
+    return order, scale_channels(raw, preprocess)
 
 
 def windows_of(frame: Frame, preprocess: Preprocess, say: Say) -> SeriesExamples:
@@ -257,7 +257,7 @@ def forecasts(
     preprocess = predictor.preprocess
     assert preprocess is not None and isinstance(preprocess.target, Future)
     names = preprocess.target.names
-    rows = given(source)
+    rows = take_rows(source)
     if isinstance(rows, np.ndarray):
         rows = of_array(rows, names)
     if isinstance(rows, list) and rows and all(is_step(row) for row in rows):
@@ -331,7 +331,7 @@ def history(row: Any, preprocess: Preprocess) -> np.ndarray:
         for at, error in bad.items():
             raise UserError(error.what, where=f"{name}[{at}]", fix=error.fix)
         channels.append(numbers(cells))
-    return scaled(np.stack(channels, 1), preprocess)
+    return scale_channels(np.stack(channels, 1), preprocess)
 
 
 def by_channel(steps: np.ndarray, names: Sequence[str]) -> dict[str, list[float]]:
