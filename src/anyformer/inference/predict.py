@@ -21,6 +21,7 @@ from anyformer.data.frame import Frame
 from anyformer.data.given_rows import ON_BAD_ROWS, OnBadRows, given_rows, is_files, ranges, report_bad, room_for
 from anyformer.data.new_rows import NewRows, parse_rows, parse_table, with_place
 from anyformer.data.prepare_rows import examples_for
+from anyformer.data.prepared import Say
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data
 from anyformer.errors import UserError, did_you_mean
@@ -95,7 +96,7 @@ def warn_cut(found: PredictedRows, preprocess: Preprocess) -> None:
 
 
 def predict_rows(
-    predictor: Predictor, source: Any, *, batch: int = 32, settings: Data | None = None, say: Any = None,
+    predictor: Predictor, source: Any, *, batch: int = 32, settings: Data | None = None, say: Say | None = None,
     judged: bool = False, on_bad_rows: OnBadRows = "error",
 ) -> PredictedRows:  # fmt: skip
     """Answers to every row, and what is to be known of the rows. `judged`: the true answers must be there too."""
@@ -123,8 +124,9 @@ def predict_rows(
         if examples is not None:
             return answer_examples(predictor, frame, examples, batch=batch)
         found = answer_rows(predictor, new, frame, cache, batch=batch, on_bad_rows=on_bad_rows)
-        for line in [*notes, *counts_in_words(found.counts, preprocess)] if say is not None else ():
-            say(line)
+        if say is not None:
+            for line in (*notes, *counts_in_words(found.counts, preprocess)):
+                say(line)
         for reason, count in frame.skipped.items():
             first = ", ".join(frame.skipped_at.get(reason, ()))
             (say or logger.warning)(f"skipped  {some(count, 'row')}: {reason}" + (f" ({first})" if first else ""))
