@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from anyformer.training.setup.settings_file import parsed
+from anyformer.training.setup.settings_file import parse_settings
 from anyformer.training.train import Run
 
 
@@ -30,7 +30,7 @@ def arguments(about: str | None, *, runs: int) -> argparse.Namespace:
 
 def settings_of(asked: argparse.Namespace) -> dict[str, Any]:
     """What --set says, as `anyformer.train` takes it."""
-    return parsed(asked.settings)
+    return parse_settings(asked.settings)
 
 
 def report(name: str, seed: int, run: Run, asked: argparse.Namespace, **more: Any) -> None:

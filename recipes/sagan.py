@@ -31,7 +31,7 @@ from anyformer.evaluation.image_scores import ClassifierFeatures, features_of, f
 from anyformer.nets.sagan import SAGAN
 from anyformer.tasks.adversarial import draw_images, to_pixels
 from anyformer.training.run.folder import RUN_FILE
-from anyformer.training.setup.settings_file import parsed
+from anyformer.training.setup.settings_file import parse_settings
 from anyformer.training.train import Run, resume, train
 
 
@@ -109,8 +109,8 @@ def one_run(
     settings = {"training.steps": asked.steps, "training.batch_size": asked.batch_size, "training.seed": seed}
     try:
         run = resume(out) if (out / RUN_FILE).is_file() else train(
-            images, "adversarial", spec, device=asked.device, out=out, settings=settings | parsed(asked.settings),
-            progress="lines",
+            images, "adversarial", spec, device=asked.device, out=out,
+            settings=settings | parse_settings(asked.settings), progress="lines",
         )  # fmt: skip
     except Diverged as error:
         return row | {"diverged": str(error)}

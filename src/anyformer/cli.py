@@ -30,7 +30,7 @@ from anyformer.commands.training import evaluate, predict, resume, train
 from anyformer.commands.usage import explain_usage
 from anyformer.commands.words import configure_messages, note, note_line, short, write
 from anyformer.errors import DONE, INTERRUPTED, OUR_BUG, RESOURCES, USER_ERROR, Stopped, UserError
-from anyformer.extras import explained
+from anyformer.extras import explain_import
 from anyformer.own_parts import import_installed, import_modules, take_imports
 from anyformer.version import __version__
 
@@ -163,7 +163,7 @@ def main(args: Sequence[str] | None = None) -> int:
         _trace(debug)
         return _complain(str(error), *error.details, exit_code=error.exit_code)
     except Exception as error:
-        absent = explained(error) if isinstance(error, ModuleNotFoundError) else None
+        absent = explain_import(error) if isinstance(error, ModuleNotFoundError) else None
         if absent is not None:
             _trace(debug)
             return _complain(str(absent), exit_code=absent.exit_code)

@@ -40,7 +40,7 @@ OPTIONAL_PACKAGES = {
 }
 
 
-def installed(module: str) -> bool:
+def is_installed(module: str) -> bool:
     """Whether a module can be imported, without importing it."""
     return importlib.util.find_spec(module) is not None
 
@@ -59,7 +59,7 @@ def require(module: str, purpose: str, *, where: str = "", or_else: str = "") ->
 
     `purpose` begins the sentence, with its verb: "pictures need", "Marian's tokenizer needs".
     """
-    if not installed(module):
+    if not is_installed(module):
         raise missing(module, purpose, where=where, or_else=or_else)
 
 
@@ -73,7 +73,7 @@ def missing(module: str, purpose: str = "this needs", *, where: str = "", or_els
     return UserError(what, where=where, fix=install_command(module) + (f", or {or_else}" if or_else else ""))
 
 
-def explained(error: ModuleNotFoundError) -> UserError | None:
+def explain_import(error: ModuleNotFoundError) -> UserError | None:
     """An import that failed, told as `missing` does; None where the module is none of anyformer's extras."""
     module = (error.name or "").partition(".")[0]
     return missing(module) if module in OPTIONAL_PACKAGES else None

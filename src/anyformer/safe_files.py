@@ -163,10 +163,10 @@ def not_plain(path: Path, kind: str) -> UserError:
 def append_text(path: Path, text: str) -> None:
     """Add text at the end of a plain file, which is made if it is not there."""
     with os.fdopen(open_plain(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as file:
-        file.write(encoded(text))
+        file.write(encode_utf8(text))
 
 
-def encoded(text: str) -> bytes:
+def encode_utf8(text: str) -> bytes:
     """UTF-8; half a surrogate pair, as in a file name that is not UTF-8, becomes its escape, which JSON can read."""
     return text.encode("utf-8", "backslashreplace")
 
@@ -174,7 +174,7 @@ def encoded(text: str) -> bytes:
 def replace_file(path: Path, data: str | bytes) -> None:
     """Write a file that is there whole or not at all, whatever happens; one of that name before it is replaced."""
     with replacing(path) as part:
-        part.write_bytes(encoded(data) if isinstance(data, str) else data)
+        part.write_bytes(encode_utf8(data) if isinstance(data, str) else data)
 
 
 @contextmanager

@@ -75,9 +75,9 @@ def flac() -> None:
 
 
 def picture() -> None:
-    from anyformer.data.images.preprocessing import opened
+    from anyformer.data.images.preprocessing import load_image
 
-    opened(Path("a.png"))
+    load_image(Path("a.png"))
 
 
 CASES: dict[str, tuple[str, Callable[[], object]]] = {

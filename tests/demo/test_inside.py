@@ -11,7 +11,7 @@ import torch
 from anyformer import preset
 from anyformer.data.tokenizers.tokenizer import train_tokenizer
 from anyformer.demo import data, inside
-from anyformer.demo.learned import DemoResult, thinned
+from anyformer.demo.learned import DemoResult, thin_points
 from anyformer.demo.sampling import complete, text_of
 from anyformer.training.train import Run
 
@@ -128,7 +128,7 @@ def test_a_run_without_baselines_still_has_figures(tmp_path):
 @pytest.mark.parametrize("count", [0, 1, 119, 120, 121, 5000])
 def test_a_thinned_curve_keeps_its_mean_and_is_short(count):
     points = [(float(x), x % 7 + 0.5) for x in range(count)]
-    found = thinned(points, 120)
+    found = thin_points(points, 120)
     assert len(found) <= 120 and (count > 120 or found == points)
     if count and count % len(found) == 0:
         assert sum(y for _, y in found) / len(found) == pytest.approx(sum(y for _, y in points) / count)

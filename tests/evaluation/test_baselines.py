@@ -12,7 +12,7 @@ import pytest
 from anyformer.evaluation import learners
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.average_precision import Objects
-from anyformer.evaluation.baseline_rows import RawRows, sampled
+from anyformer.evaluation.baseline_rows import RawRows, sample_rows
 from anyformer.evaluation.features import codes, pixels
 from anyformer.evaluation.translation_table import ROUNDS, word_table
 from anyformer.tasks import language
@@ -223,8 +223,8 @@ def test_large_data_is_sampled_and_said():
     answers = Answers("regress", truth[TRAIN:], truth[TRAIN:])
     found = learners.learn(learners.regression, train, truth[:TRAIN], test, answers, most=120)
     assert found.name == "gradient boosting on 120 of 300 rows"
-    drawn = sampled(1000, 10, 3)
-    assert len(np.unique(drawn)) == 10 and (np.diff(drawn) > 0).all() and (drawn == sampled(1000, 10, 3)).all()
+    drawn = sample_rows(1000, 10, 3)
+    assert len(np.unique(drawn)) == 10 and (np.diff(drawn) > 0).all() and (drawn == sample_rows(1000, 10, 3)).all()
 
 
 @pytest.mark.parametrize("task", ["classify", "regress"])
@@ -246,7 +246,7 @@ def test_poor_data_gives_a_number_or_a_reason_never_a_crash(task):
 
 
 def test_without_scikit_learn_a_sentence_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(learners, "installed", lambda name: False)
+    monkeypatch.setattr(learners, "is_installed", lambda name: False)
     real = builtins.__import__
 
     def refuse(name, *rest):

@@ -67,8 +67,8 @@ def test_the_linear_map_is_ridge_regression() -> None:
 
 def test_missing_steps_are_filled_from_before_and_else_from_after() -> None:
     window = np.array([np.nan, 1, np.nan, np.nan, 4, np.nan])[None, :, None]
-    assert forecasts.filled(window)[0, :, 0].tolist() == [1, 1, 1, 1, 4, 4]
-    assert forecasts.filled(np.full((1, 3, 1), np.nan)).tolist() == [[[0], [0], [0]]]
+    assert forecasts.fill_missing(window)[0, :, 0].tolist() == [1, 1, 1, 1, 4, 4]
+    assert forecasts.fill_missing(np.full((1, 3, 1), np.nan)).tolist() == [[[0], [0], [0]]]
 
 
 def test_holes_in_a_series_leave_numbers() -> None:

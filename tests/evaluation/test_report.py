@@ -12,7 +12,7 @@ import pytest
 
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.report import write_report
-from anyformer.evaluation.run_files import read_run, smoothed, thinned
+from anyformer.evaluation.run_files import read_run, smooth_line, thin_line
 from anyformer.evaluation.sentences import relation, verdict
 from tests.tasks_by_name import evaluation_facts, metrics
 
@@ -296,10 +296,10 @@ def test_a_difference_that_chance_explains_is_called_that():
 
 def test_lines_are_thinned_without_losing_their_ends():
     line = [(float(i), float(i % 7)) for i in range(10_000)]
-    thin = thinned(line, 100)
+    thin = thin_line(line, 100)
     assert len(thin) == 100 and thin[0] == line[0] and thin[-1] == line[-1]
     assert [x for x, _ in thin] == sorted(x for x, _ in thin)
-    assert smoothed([(0, 4.0), (1, 4.0)]) == [(0, 4.0), (1, 4.0)]
+    assert smooth_line([(0, 4.0), (1, 4.0)]) == [(0, 4.0), (1, 4.0)]
 
 
 def test_a_resumed_run_counts_its_later_lines(tmp_path):

@@ -151,7 +151,7 @@ def test_losing_the_optimizer_would_be_seen(table: Path, place: Path, nursery: N
     tensors.write(whole / "optim.safetensors", {n: torch.zeros_like(v) if "avg" in n else v for n, v in memory.items()})
     manifest = json.loads((whole / store.MANIFEST).read_text())
     manifest["files"]["optim.safetensors"] = store.sealed(whole / "optim.safetensors")
-    (whole / store.MANIFEST).write_text(store.rendered(manifest))
+    (whole / store.MANIFEST).write_text(store.render_manifest(manifest))
     expect(nursery, resume("run"), place, 0)
     assert "metrics.jsonl" in differing(table, place / "run")
 

@@ -178,7 +178,7 @@ def test_a_manifest_without_its_own_seal_would_not_do(tmp_path: Path) -> None:
 def test_any_manifest_is_read_without_a_traceback(text: str, sealed: bool, tmp_path: Path) -> None:
     whole = save(tmp_path, 1)
     if sealed and text.startswith("{"):
-        text = store.rendered(json.loads(text))
+        text = store.render_manifest(json.loads(text))
     (whole / store.MANIFEST).write_text(text)
     assert store.problem(whole) and store.latest(tmp_path) is None
 
@@ -186,7 +186,9 @@ def test_any_manifest_is_read_without_a_traceback(text: str, sealed: bool, tmp_p
 def test_a_manifest_cannot_name_files_elsewhere(tmp_path: Path) -> None:
     whole = save(tmp_path, 1)
     for name in ("../secret", "/etc/passwd", ".."):
-        (whole / store.MANIFEST).write_text(store.rendered({"step": 1, "files": {name: {"bytes": 1, "sha256": ""}}}))
+        (whole / store.MANIFEST).write_text(
+            store.render_manifest({"step": 1, "files": {name: {"bytes": 1, "sha256": ""}}})
+        )
         assert store.problem(whole)
 
 

@@ -55,7 +55,7 @@ def commit(parent: Path, name: str, writers: Sequence[Writer], facts: Mapping[st
             files = {path.name: sealed(path) for path in sorted(part.iterdir())}
             faults.point("before-manifest")
             manifest = part / MANIFEST
-            manifest.write_text(rendered({**facts, "files": files}), encoding="utf-8")
+            manifest.write_text(render_manifest({**facts, "files": files}), encoding="utf-8")
             flush(manifest)
             flush(part)
             faults.point("manifest")
@@ -84,7 +84,7 @@ def writing(place: Path, needed: int = 0) -> AbstractContextManager[None]:
     return safe_files.writing(place, needed, fix=RESUME)
 
 
-def rendered(manifest: Mapping[str, Any]) -> str:
+def render_manifest(manifest: Mapping[str, Any]) -> str:
     """A manifest as its file holds it, byte for byte: sealed by the hash of itself."""
     body = {name: value for name, value in manifest.items() if name != SEAL}
     seal = hashlib.sha256(json.dumps(body, indent=1).encode()).hexdigest()
@@ -107,7 +107,7 @@ def problem(folder: Path) -> str:
     try:
         text = read_bytes(folder / MANIFEST)
         manifest = json.loads(text)
-        if rendered(manifest).encode() != text:
+        if render_manifest(manifest).encode() != text:
             return f"{MANIFEST} has changed"
         if type(manifest["step"]) is not int or not manifest["files"]:
             return f"{MANIFEST} is not whole"

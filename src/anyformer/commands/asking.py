@@ -87,10 +87,10 @@ class AskOptions:
     def request(self, data: list[Path], out: Path | None = None) -> Request:
         """All of it together: options win over `--set`, which wins over the file."""
         from anyformer.training.setup.request import Request
-        from anyformer.training.setup.settings_file import Written, from_file, parsed
+        from anyformer.training.setup.settings_file import Written, from_file, parse_settings
 
         written = Written() if self.config is None else from_file(self.config)
-        typed = parsed(self.settings or []) | self.flags()
+        typed = parse_settings(self.settings or []) | self.flags()
         for one, other in REPLACES:
             if one in typed and other not in typed:
                 written.settings.pop(other, None)

@@ -219,11 +219,11 @@ class Chat:
         self.conversation.clear()
 
     def save(self, rest: str) -> None:
-        self.conversation.save(named(rest, "/save"))
+        self.conversation.save(file_named_by(rest, "/save"))
         self.say(f"{len(self.conversation.turns)} turns written to {rest}")
 
     def load(self, rest: str) -> None:
-        found = Conversation.load(named(rest, "/load"))
+        found = Conversation.load(file_named_by(rest, "/load"))
         self.conversation.turns, self.conversation.settings = found.turns, found.settings
         self.say(f"{len(found.turns)} turns read from {rest}")
 
@@ -244,7 +244,7 @@ class Chat:
             show_probabilities(self.last.words)
 
 
-def named(rest: str, command: str) -> Path:
+def file_named_by(rest: str, command: str) -> Path:
     """The file that a command names."""
     if not rest:
         raise UserError("which file is not said", where=command, fix=f"write {command} talk.json")

@@ -80,10 +80,10 @@ def tell(facts: dict[str, Any], as_json: bool) -> None:
         write(json.dumps(facts))
         return
     width = max(16, *map(len, facts))
-    write("\n".join(f"{name:<{width}} {shown(value)}" for name, value in facts.items()))
+    write("\n".join(f"{name:<{width}} {show_value(value)}" for name, value in facts.items()))
 
 
-def shown(value: Any) -> str:
+def show_value(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value)) if value else "none"
     return f"{value:,}" if type(value) is int else str(value if value is not None else "none")

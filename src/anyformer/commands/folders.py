@@ -190,8 +190,8 @@ def convert(
     configure_messages(quiet)
     check_target(target)
     predictor = anyformer.load(source, dtype=torch_dtype(dtype))
-    notes = [] if dtype is None else [retyped(predictor)]
-    notes += changed(predictor, kv_heads, max_length, image_size, position, layers_of(keep_layers))
+    notes = [] if dtype is None else [change_dtype(predictor)]
+    notes += apply_changes(predictor, kv_heads, max_length, image_size, position, layers_of(keep_layers))
     if to == "hf":
         from anyformer.checkpoints.folder import as_family
 
@@ -209,7 +209,7 @@ def convert(
     write(f"{'would write' if dry_run else 'wrote'} {target} ({to}, {short(count)} parameters)")
 
 
-def changed(
+def apply_changes(
     predictor: Predictor, kv_heads: int | None, max_length: int | None, image_size: int | None, position: str | None,
     keep: list[int] | None,
 ) -> list[str]:  # fmt: skip
@@ -238,7 +238,7 @@ def changed(
     return notes
 
 
-def retyped(predictor: Predictor) -> str:
+def change_dtype(predictor: Predictor) -> str:
     """What another type does to the weights; one that cannot hold them is refused."""
     import torch
 

@@ -46,9 +46,9 @@ class Rates:
         """For a program."""
         return {
             "prompt_tokens": self.prompt, "new_tokens": self.new,
-            "prompt_tokens_per_second": rounded(self.prompt_rate, 1),
-            "decode_tokens_per_second": rounded(self.decode_rate, 1),
-            "time_to_first_token": rounded(self.first, 4), "seconds": round(self.total, 3),
+            "prompt_tokens_per_second": round_to(self.prompt_rate, 1),
+            "decode_tokens_per_second": round_to(self.decode_rate, 1),
+            "time_to_first_token": round_to(self.first, 4), "seconds": round(self.total, 3),
         }  # fmt: skip
 
     def line(self) -> str:
@@ -66,5 +66,5 @@ class Rates:
         return f"{prompt}{self.new} new tokens{decode}; {first}{self.total:.2f} s in all"
 
 
-def rounded(value: float | None, digits: int) -> float | None:
+def round_to(value: float | None, digits: int) -> float | None:
     return None if value is None else round(value, digits)

@@ -98,7 +98,7 @@ class RemoteTalker:
                 if data == "[DONE]":
                     over = True
                     return
-                for piece, logprob in self.chunk(parsed(data, self.url), answer):
+                for piece, logprob in self.chunk(parse_json(data, self.url), answer):
                     yield answer.add(piece, logprob)
             raise UserError("the answer broke off", where=self.url[:80], fix="ask again")
         except (OSError, http.client.HTTPException) as error:
@@ -189,7 +189,7 @@ def events(response: Response, url: str) -> Iterator[str]:
         yield "\n".join(held)
 
 
-def parsed(text: str, url: str) -> dict[str, Any]:
+def parse_json(text: str, url: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -201,7 +201,7 @@ def parsed(text: str, url: str) -> dict[str, Any]:
 
 def read_object(response: Response, url: str) -> dict[str, Any]:
     """A JSON object that is the whole answer."""
-    return parsed(response.read(MOST).decode("utf-8", errors="replace"), url)
+    return parse_json(response.read(MOST).decode("utf-8", errors="replace"), url)
 
 
 def complaint(body: bytes) -> tuple[str, str]:

@@ -49,23 +49,23 @@ def runs(
       anyformer runs tensorboard 3f9a1c LOGS   write an event file into LOGS
     """
     configure_messages(quiet)
-    action, rest = parsed(words or [], folder)
+    action, rest = parse_words(words or [], folder)
     if action == "list":
-        listed(Path(rest[0]) if rest else folder, as_json, quiet)
+        list_runs(Path(rest[0]) if rest else folder, as_json, quiet)
     elif action == "compare":
         from anyformer.commands.runs_compare import compare
 
         need(rest, 2, None, "anyformer runs compare ID ID")
-        compare([found(folder, name) for name in dict.fromkeys(rest)], as_json)
+        compare([look_up_run(folder, name) for name in dict.fromkeys(rest)], as_json)
     elif action == "tensorboard":
         from anyformer.training.display.tensorboard import export
 
         need(rest, 2, 2, "anyformer runs tensorboard ID FOLDER")
-        path = export(found(folder, rest[0]).folder, Path(rest[1]))
+        path = export(look_up_run(folder, rest[0]).folder, Path(rest[1]))
         write(json.dumps({"file": str(path)}) if as_json else str(path))
     else:
         need(rest, 1, 1, f"anyformer runs {action} ID")
-        run = found(folder, rest[0])
+        run = look_up_run(folder, rest[0])
         if action == "show":
             show(run, as_json)
         elif action == "watch":
@@ -76,7 +76,7 @@ def runs(
             write(str(write_report(run.folder)))
 
 
-def parsed(words: Sequence[str], folder: Path) -> tuple[str, list[str]]:
+def parse_words(words: Sequence[str], folder: Path) -> tuple[str, list[str]]:
     """The action and what it is for; a folder alone is listed, a run alone is shown."""
     from anyformer.training.run.history import is_run
 
@@ -89,7 +89,7 @@ def parsed(words: Sequence[str], folder: Path) -> tuple[str, list[str]]:
         return ("show", [first]) if is_run(Path(first)) else ("list", [first])
     try:
         if not rest and folder.is_dir():
-            return "show", [str(found(folder, first).folder)]
+            return "show", [str(look_up_run(folder, first).folder)]
     except UserError:
         pass
     raise UserError(f"no action or folder is called {first!r}", where="runs", fix=did_you_mean(first, ACTIONS))
@@ -100,7 +100,7 @@ def need(rest: Sequence[str], least: int, most: int | None, form: str) -> None:
         raise UserError(f"{len(rest)} names are given", where="runs", fix=f"write: {form}")
 
 
-def found(folder: Path, name: str) -> RunRecord:
+def look_up_run(folder: Path, name: str) -> RunRecord:
     from anyformer.training.run.history import find_run
 
     return find_run(folder, name)
@@ -109,7 +109,7 @@ def found(folder: Path, name: str) -> RunRecord:
 # ---------------------------------------------------------------------------------------------------- list
 
 
-def listed(folder: Path, as_json: bool, quiet: bool) -> None:
+def list_runs(folder: Path, as_json: bool, quiet: bool) -> None:
     """One line a run, the newest last; damaged folders are named, never hidden."""
     from anyformer.training.run.history import runs_in
 
@@ -237,10 +237,12 @@ def picture(run: RunRecord) -> str:
     now = replay.progress.snapshot()
     if not now.training and not now.judged:
         return ""
-    return drawn(lambda width, ascii_only: [legend(now, width, ascii_only), *curves(now, width, 16, ascii_only)])
+    return render_drawing(
+        lambda width, ascii_only: [legend(now, width, ascii_only), *curves(now, width, 16, ascii_only)]
+    )
 
 
-def drawn(lines: Callable[[int, bool], list[Any]]) -> str:
+def render_drawing(lines: Callable[[int, bool], list[Any]]) -> str:
     """Lines of a drawing as text for stdout: with colours on a terminal, plain elsewhere."""
     import io
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from anyformer.commands.runs import columns, cut, drawn, plain, row
+from anyformer.commands.runs import columns, cut, plain, render_drawing, row
 from anyformer.commands.words import put, write
 from anyformer.errors import UserError
 
@@ -57,7 +57,7 @@ def picture(chosen: Sequence[RunRecord], pasts: Sequence[History], name: str, sp
     from rich.text import Text
 
     from anyformer.terminal import CurveSeries
-    from anyformer.training.display.curve import plot, thinned
+    from anyformer.training.display.curve import plot, thin
 
     curves = [past.curve(name, split) for past in pasts]
     drawable = [curve for curve in curves if curve]
@@ -71,7 +71,7 @@ def picture(chosen: Sequence[RunRecord], pasts: Sequence[History], name: str, sp
 
         numbered = ascii_only or not sys.stdout.isatty()
         series = [
-            CurveSeries(thinned(curve, 200), STYLES[i % len(STYLES)], mark=str((i + 1) % 10))
+            CurveSeries(thin(curve, 200), STYLES[i % len(STYLES)], mark=str((i + 1) % 10))
             for i, curve in enumerate(curves)
         ]
         title = Text().append(f"{split or 'training'} {name}", "dim")
@@ -80,7 +80,7 @@ def picture(chosen: Sequence[RunRecord], pasts: Sequence[History], name: str, sp
         x_words = (f"step {start:,.0f}", f"step {end:,.0f}")
         return [title, *plot(series, width, 18, x_range=(start, end), x_words=x_words, ascii_only=numbered)]
 
-    return drawn(lines)
+    return render_drawing(lines)
 
 
 def settings_of(run: RunRecord) -> dict[str, Any]:

@@ -85,17 +85,17 @@ def train(
     )  # fmt: skip
     request = asked.request(list(data), out)
     if dry_run:
-        rehearsed(request, as_json=as_json, quiet=quiet)
+        run_rehearsal(request, as_json=as_json, quiet=quiet)
         return
     with settings_named(request):
-        run = asked_again(request, progress, quiet) or started(request, progress, quiet)
+        run = asked_again(request, progress, quiet) or start_training(request, progress, quiet)
     conclude(run, as_json=as_json, quiet=quiet)
 
 
-def started(request: Request, progress: str, quiet: bool) -> Trained:
+def start_training(request: Request, progress: str, quiet: bool) -> Trained:
     from anyformer.training.train import run_request
 
-    return run_request(request, say=messages(quiet), progress=shown(progress, quiet), quiet=quiet)
+    return run_request(request, say=messages(quiet), progress=progress_mode(progress, quiet), quiet=quiet)
 
 
 def asked_again(request: Request, progress: str, quiet: bool) -> Trained | None:
@@ -116,7 +116,7 @@ def is_terminal() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def rehearsed(request: Request, *, as_json: bool, quiet: bool) -> None:
+def run_rehearsal(request: Request, *, as_json: bool, quiet: bool) -> None:
     """Everything up to the first step, in a folder that is then thrown away."""
     from anyformer.training.setup.dry_run import rehearse
 
@@ -153,7 +153,7 @@ def resume(
       anyformer resume RUN --set training.patience=5 --allow-change patience
     """
     from anyformer.training.setup.changes import change_run
-    from anyformer.training.setup.settings_file import parsed
+    from anyformer.training.setup.settings_file import parse_settings
     from anyformer.training.train import resume as go_on
 
     check_mode(progress)
@@ -163,8 +163,8 @@ def resume(
     asked = {"training.steps": steps, "training.optimizer.lr": lr}
     named = {path: value for path, value in asked.items() if value is not None}
     if settings or allow_change or named:
-        change_run(run, parsed(settings or []) | named, [*(allow_change or []), *named], say)
-    done = go_on(run, say=say, progress=shown(progress, quiet), quiet=quiet, device=device)
+        change_run(run, parse_settings(settings or []) | named, [*(allow_change or []), *named], say)
+    done = go_on(run, say=say, progress=progress_mode(progress, quiet), quiet=quiet, device=device)
     conclude(done, as_json=as_json, quiet=quiet)
 
 
@@ -253,7 +253,7 @@ def messages(quiet: bool) -> Callable[[str], None]:
     return (lambda line: None) if quiet else note_line
 
 
-def shown(progress: str, quiet: bool) -> str:
+def progress_mode(progress: str, quiet: bool) -> str:
     """How a training is shown: quiet leaves only the figures at the end, which are data."""
     return "silent" if quiet else progress
 

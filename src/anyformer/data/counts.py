@@ -37,10 +37,10 @@ class ColumnCounts:
         said = mask & ~as_words(frame.column(name)).is_null().to_numpy()
         if said.any():
             self.odd[name] = int(said.sum())
-            self.odd_first[name] = shown(frame, name, int(np.flatnonzero(said)[0]))
+            self.odd_first[name] = describe_cell(frame, name, int(np.flatnonzero(said)[0]))
 
 
-def shown(frame: Frame, name: str, row: int) -> str:
+def describe_cell(frame: Frame, name: str, row: int) -> str:
     """A cell with its place: `colour=mauve, cars.csv row 7`."""
     value = str(as_words(frame.column(name).slice(row, 1))[0].as_py())
     return f"{name}={value[:40]}, {frame.place(row)}"

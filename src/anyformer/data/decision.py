@@ -130,13 +130,13 @@ def lines(decision: Decision, frame: Frame) -> list[str]:
     said = [f"task     {decision.task.name}" + (f": {decision.why}" if decision.why else "")]
     width = min(30, max([len(column.name) for column in decision.inputs] + [len(n) for n, _ in decision.dropped] + [4]))
     for column in decision.inputs:
-        said.append(f"column   {column.name:<{width}}  {column.kind:<8}  {described(column, frame)}".rstrip())
+        said.append(f"column   {column.name:<{width}}  {column.kind:<8}  {describe_column(column, frame)}".rstrip())
     for name, reason in decision.dropped:
         said.append(f"left out {name:<{width}}  {reason}")
     return said + [f"note     {note}" for note in decision.notes]
 
 
-def described(column: Input, frame: Frame) -> str:
+def describe_column(column: Input, frame: Frame) -> str:
     """What is known of a column, shortly: range or number of values, and how many are missing."""
     facts, parts = column.facts, [column.column.describe(column.facts)]
     if facts.missing:

@@ -142,16 +142,16 @@ def gather(source: Any, origin: str, settings: Data, cache: Path) -> Gathered:
         if files is None:
             continue
         extra = read_all(files, kind, settings, cache / name.strip("-"))
-        frames.append(fitted(extra, frame, name))
+        frames.append(fit_to_columns(extra, frame, name))
         sides.append(np.full(len(extra), side, np.int8))
-    whole = concatenated(frames)
+    whole = concatenate_frames(frames)
     origin_: Origin = kind if kind in ("sentences", "pairs", "pictures", "sounds") else "table"  # type: ignore[assignment]
     fixed = np.concatenate(sides) if len(sides) > 1 else None
-    column = settings.split.column or (None if fixed is not None else said(whole, settings))
+    column = settings.split.column or (None if fixed is not None else find_split_column(whole, settings))
     return Gathered(whole, origin_, fixed, column)
 
 
-def said(frame: Frame, settings: Data) -> str | None:
+def find_split_column(frame: Frame, settings: Data) -> str | None:
     """The column that says the split by its name and all of its values, if nothing else does."""
     from anyformer.data.columns.cells import factorize
 
@@ -166,7 +166,7 @@ def said(frame: Frame, settings: Data) -> str | None:
     return name if (codes >= 0).all() and None not in sides and TRAIN in sides and len(sides) > 1 else None
 
 
-def fitted(extra: Frame, frame: Frame, option: str) -> Frame:
+def fit_to_columns(extra: Frame, frame: Frame, option: str) -> Frame:
     """Another file's rows with the columns of the first; one that is missing is named."""
     from dataclasses import replace
 
@@ -188,7 +188,7 @@ def no_header(*frames: Frame) -> bool:
     return all(any("no header" in note for source in frame.sources for note in source.notes) for frame in frames)
 
 
-def concatenated(frames: Sequence[Frame]) -> Frame:
+def concatenate_frames(frames: Sequence[Frame]) -> Frame:
     """Frames one behind the other; rows keep their places."""
     if len(frames) == 1:
         return frames[0]

@@ -25,7 +25,7 @@ TOLD = 5  # bad rows that are named one by one
 def given_rows(source: Any, preprocess: Preprocess, *, judged: bool = False) -> list[Any] | Frame:
     """What was given as paths, as a table, or as a list of rows. A single object by column is one row."""
     columns = preprocess.columns or ()
-    rows = given(source)
+    rows = take_rows(source)
     if is_files(rows):
         assert isinstance(rows, list)
         lone = columns[0] if len(columns) == 1 and not judged else None
@@ -43,7 +43,7 @@ def given_rows(source: Any, preprocess: Preprocess, *, judged: bool = False) -> 
     return rows
 
 
-def given(source: Any) -> Any:
+def take_rows(source: Any) -> Any:
     """A list of paths, a table, an array, columns by name, or a list of rows."""
     owner, kind = type(source).__module__.partition(".")[0], type(source).__name__
     if isinstance(source, Path) or (isinstance(source, str) and names_path(source)):

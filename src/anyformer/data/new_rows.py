@@ -27,7 +27,7 @@ class NewRows:
     bad: dict[int, UserError] = field(default_factory=dict)
 
 
-def listed(columns: Iterable[Column], most: int = 8) -> str:
+def list_columns(columns: Iterable[Column], most: int = 8) -> str:
     """The columns a row has, with what each of them is."""
     said = [f"{column.name} ({column.noun})" for column in columns]
     return ", ".join(said[:most]) + (f" and {len(said) - most} more" if len(said) > most else "")
@@ -86,7 +86,7 @@ def named_cells(row: Any, preprocess: Preprocess, *, extra: bool = True) -> Mapp
         row = dict(zip(columns, row, strict=True))
     if not isinstance(row, Mapping):
         if lone is None:
-            raise UserError(f"a row is {shown(row)}", fix=f"give an object with {listed(columns.values())}")
+            raise UserError(f"a row is {shown(row)}", fix=f"give an object with {list_columns(columns.values())}")
         row = {lone: row}
     answers = preprocess.target.names if preprocess.target else ()
     for name in row if not extra else ():
@@ -112,7 +112,7 @@ def refuse_nothing(made: Mapping[str, Any], preprocess: Preprocess, bad: dict[in
         bad.setdefault(row, UserError("the row is empty", where=column.name, fix=f"give {column.noun}"))
 
 
-def placed(error: UserError, frame: Frame, row: int) -> UserError:
+def with_place(error: UserError, frame: Frame, row: int) -> UserError:
     """The error of a row with the place of the row: `rows[3].size`, or `cars.csv row 7, size` of a file."""
     if frame.sources and frame.sources[0].path:
         where = frame.place(row) + (f", {error.where}" if error.where else "")

@@ -21,7 +21,7 @@ from anyformer.data.preprocess import Preprocess, fit_preprocess, fitting, sizes
 from anyformer.data.report import tell_counts, tell_rows, tell_split, tell_target
 from anyformer.data.settings import Data
 from anyformer.data.splits import SIDES, TRAIN, Sides, split
-from anyformer.data.store import fingerprint, opened, pad_of, seal
+from anyformer.data.store import fingerprint, pad_of, read_prepared, seal
 from anyformer.data.targets import UNSEEN, Encoded
 from anyformer.data.tokenizers.fit import tokenizer_for
 from anyformer.data.tokenizers.parallel_encode import has_segments
@@ -72,7 +72,7 @@ def prepare_rows(
     }  # fmt: skip
     seal(arrays, frame, preprocess, tokenizer, decoded.steps if decoded else None, facts, notes, settings)
     tell(f"disk     {arrays.bytes / 1e6:,.1f} MB")
-    made = opened(arrays)
+    made = read_prepared(arrays)
     assert made is not None
     made.notes = notes
     return made
@@ -135,7 +135,7 @@ class RowPreparation:
         strange = targets.unusable[UNSEEN]
         label, row = min(targets.unseen.items(), key=lambda item: item[1])
         if self.settings.bad == "error":
-            raise refused(self.frame, row, f"the label {label[:40]!r} is in no training row")
+            raise row_error(self.frame, row, f"the label {label[:40]!r} is in no training row")
         lost = [name for number, name in enumerate(SIDES) if (of := sides.side == number).any() and strange[of].all()]
         if lost:
             raise UserError(
@@ -238,7 +238,7 @@ def usable(frame: Frame, decision: Decision, *, bad: str) -> tuple[np.ndarray, d
         if not found.any():
             continue
         if bad == "error":
-            raise refused(frame, int(np.flatnonzero(found)[0]), reason)
+            raise row_error(frame, int(np.flatnonzero(found)[0]), reason)
         skipped[reason] = int(found.sum())
         places[reason] = frame.place(int(np.flatnonzero(found)[0]))
         kept &= ~mask
@@ -251,7 +251,7 @@ def usable(frame: Frame, decision: Decision, *, bad: str) -> tuple[np.ndarray, d
     return np.flatnonzero(kept), skipped, places
 
 
-def refused(frame: Frame, row: int, reason: str) -> UserError:
+def row_error(frame: Frame, row: int, reason: str) -> UserError:
     """The error for a row that cannot be used."""
     return UserError(reason, where=frame.place(row), fix="repair the row, or leave such rows out with data.bad=skip")
 

@@ -10,7 +10,7 @@ from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.datasets.windows import Windows
 from anyformer.data.prepared import Prepared
 from anyformer.data.preprocess import Preprocess
-from anyformer.data.store import opened
+from anyformer.data.store import read_prepared
 from anyformer.data.tokenizers.tokenizer import open_tokenizer
 from anyformer.errors import UserError
 
@@ -41,7 +41,7 @@ def reopen(folder: Path) -> Prepared | None:
 def open_prepared(cache: Path) -> Prepared | None:
     """The rows that were prepared in a folder; None where they are not there, damaged or of another kind."""
     arrays = Arrays.of(cache)
-    return None if arrays is None else opened(arrays)
+    return None if arrays is None else read_prepared(arrays)
 
 
 def open_text(folder: Path) -> Prepared | None:

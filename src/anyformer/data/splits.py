@@ -58,7 +58,7 @@ def split(
     given = fixed is not None or settings.column is not None
     if settings.column is not None:
         free = side == FREE
-        side[free] = spelled(frame, settings.column)[free]
+        side[free] = read_sides(frame, settings.column)[free]
     open_rows = np.flatnonzero((side == FREE) | (side == TRAIN)) if given else np.arange(len(frame))
     # Sides that were given stay as they are; validation alone is drawn where there is none, since training needs it.
     shares = (settings.valid, settings.test)
@@ -73,7 +73,7 @@ def split(
         else:
             units = same[open_rows]
             if settings.group is not None:
-                units = joined(factorize(frame.column(settings.group))[0][open_rows], units)
+                units = join_groups(factorize(frame.column(settings.group))[0][open_rows], units)
             drawn = by_lot(units, None if classes is None else classes[open_rows], shares, seed)
             if settings.group is not None and len(np.unique(units)) < 1 + sum(share > 0 for share in shares):
                 raise UserError(
@@ -103,7 +103,7 @@ def equal_rows(frame: Frame, inputs: Sequence[Input], parsed: Parsed, known: np.
     return np.unique(mark, return_inverse=True)[1].reshape(-1)
 
 
-def joined(groups: np.ndarray, same: np.ndarray) -> np.ndarray:
+def join_groups(groups: np.ndarray, same: np.ndarray) -> np.ndarray:
     """One number for rows that hang together by group or by equal inputs, over any chain of both."""
     groups = np.unique(np.where(groups < 0, len(groups) + np.arange(len(groups)), groups), return_inverse=True)[1]
     same = np.unique(same, return_inverse=True)[1]
@@ -207,7 +207,7 @@ def by_time(
     return last[units]
 
 
-def spelled(frame: Frame, name: str) -> np.ndarray:
+def read_sides(frame: Frame, name: str) -> np.ndarray:
     """The sides a column says, in whatever spelling."""
     codes, words = factorize(frame.column(name))
     table = []

@@ -71,7 +71,7 @@ def seal(
     arrays.close(kept | {"settings": settings.to_dict()})
 
 
-def opened(arrays: Arrays) -> Prepared | None:
+def read_prepared(arrays: Arrays) -> Prepared | None:
     """What a sealed folder holds, None where it holds something else."""
     folder, facts = arrays.folder, arrays.facts
     if facts.get("kind") == "detection":
@@ -90,12 +90,12 @@ def opened(arrays: Arrays) -> Prepared | None:
         images = ImageSteps.read(folder / IMAGES) if (folder / IMAGES).is_file() else None
         frame = open_frame(arrays)
         settings = Data.from_dict(facts["settings"])
-        return assembled(arrays, frame, preprocess, tokenizer, images, settings, facts["facts"], facts["notes"])
+        return assemble(arrays, frame, preprocess, tokenizer, images, settings, facts["facts"], facts["notes"])
     except (UserError, KeyError, TypeError, ValueError, OSError):
         return None
 
 
-def assembled(
+def assemble(
     arrays: Arrays, frame: Frame, preprocess: Preprocess, tokenizer: Tokenizer | None, images: ImageSteps | None,
     settings: Data, facts: dict[str, Any], notes: list[str],
 ) -> Prepared:  # fmt: skip

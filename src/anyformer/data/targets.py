@@ -262,14 +262,14 @@ class Tags(Labelled):
     @classmethod
     def fit(cls, frame: Frame, names: tuple[str, ...], given: Sequence[str] | None) -> Tags:
         """The tags of the training sentences."""
-        codes, words = factorize(listed(frame.column(names[0]))[0])
+        codes, words = factorize(flatten_lists(frame.column(names[0]))[0])
         counts = dict(zip(words, np.bincount(codes[codes >= 0], minlength=len(words)).tolist(), strict=True))
         labels = tuple(given) if given is not None and set(counts) <= set(given) else sort_names(counts)
         return cls(names=names, labels=labels, counts=tuple(counts.get(label, 0) for label in labels))
 
     def encode(self, frame: Frame) -> Encoded:
         """Tag numbers of all words one after the other, int64; `unusable` is by sentence."""
-        cells, owners, lost = listed(frame.column(self.names[0]))
+        cells, owners, lost = flatten_lists(frame.column(self.names[0]))
         codes, words = factorize(cells)
         ids = {label: number for number, label in enumerate(self.labels)}
         table = np.array([*(ids.get(word, -2) for word in words), -1], dtype=np.int64)
@@ -293,7 +293,7 @@ class Tags(Labelled):
         return self.describe_labels("tags", sum(self.counts))
 
 
-def listed(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, np.ndarray, np.ndarray]:
+def flatten_lists(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, np.ndarray, np.ndarray]:
     """The items of a column of lists one after the other, the row of each, and which rows have no list."""
     import pyarrow as pa
     import pyarrow.compute as pc

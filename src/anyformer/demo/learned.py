@@ -42,7 +42,7 @@ class DemoResult:
         texts = sorted((run.path / "samples").glob("step-*.txt"))
         return cls(
             total=int(run.facts["step"]),
-            training=[(step, scale * loss) for step, loss in thinned(lines.curve("loss"), POINTS)],
+            training=[(step, scale * loss) for step, loss in thin_points(lines.curve("loss"), POINTS)],
             held_out=lines.curve("bits_per_byte", "valid"),
             samples=[(int(path.stem.removeprefix("step-")), path.read_text(encoding="utf-8")) for path in texts],
             bits=run.metrics["bits_per_byte"],
@@ -64,10 +64,10 @@ def middle(values: list[float]) -> float | None:
     return statistics.median(values) if values else None
 
 
-def thinned(points: list[Point], most: int) -> list[Point]:
+def thin_points(points: list[Point], most: int) -> list[Point]:
     """A noisy curve as the means of at most so many stretches of it.
 
-    >>> thinned([(1, 4.0), (2, 2.0), (3, 1.0), (4, 1.0)], 2)
+    >>> thin_points([(1, 4.0), (2, 2.0), (3, 1.0), (4, 1.0)], 2)
     [(1.5, 3.0), (3.5, 1.0)]
     """
     size = max(1, -(-len(points) // most))

@@ -25,7 +25,7 @@ class Ablation:
         return "\n".join(lines)
 
 
-def ablated(estimator: Any, source: Frame | list[Path], y: Any) -> Ablation:
+def ablate(estimator: Any, source: Frame | list[Path], y: Any) -> Ablation:
     """Score a fitted estimator with all columns, then without each that it reads."""
     import pyarrow as pa
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from anyformer.data.columns.kinds import only_modality
 from anyformer.errors import UserError
-from anyformer.estimators.learn import learn, opened, saved
+from anyformer.estimators.learn import learn, open_files, save_files
 from anyformer.evaluation.answers import Answers
 from anyformer.extras import install_command
 from anyformer.inference.predict import answer
@@ -183,7 +183,7 @@ class Estimator(BaseEstimator):
         preprocess = predictor.preprocess
         alone = None if preprocess is None else only_modality(preprocess.parts)
         if alone is not None and alone.in_double and predictor.device.type == "cpu":
-            predictor = doubled(predictor)
+            predictor = to_double(predictor)
         return answer(predictor, source, batch=BATCH)
 
     # ------------------------------------------------------------ saving
@@ -233,7 +233,7 @@ class Estimator(BaseEstimator):
         state: dict[str, Any] = dict(super().__getstate__())
         found = state.pop("predictor_", None)
         if found is not None:
-            state["_files"] = saved(found)
+            state["_files"] = save_files(found)
             state["run_"] = None
         return state
 
@@ -242,7 +242,7 @@ class Estimator(BaseEstimator):
         files = state.pop("_files", None)
         super().__setstate__(state)
         if files is not None:
-            self.predictor_ = opened(files, self.device)
+            self.predictor_ = open_files(files, self.device)
 
     def __sklearn_is_fitted__(self) -> bool:
         return "predictor_" in vars(self)
@@ -260,7 +260,7 @@ def is_absolute(part: str | Spec) -> bool:
     return isinstance(part, Position)
 
 
-def doubled(predictor: Predictor) -> Predictor:
+def to_double(predictor: Predictor) -> Predictor:
     """The model in double precision, so that a row's answer does not depend on the rows beside it."""
     model = copy.deepcopy(predictor.model).double()
     return replace(predictor, opened=replace(predictor.opened, model=model))

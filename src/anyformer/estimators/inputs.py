@@ -71,7 +71,7 @@ def of_list(given: Any, name: str) -> Frame:
             given = given[:, 0]
         if given.ndim != 1:
             raise UserError(f"X has {given.ndim} axes", where="X", fix=f"give a list, one {name} a row")
-    cells = listed(given)
+    cells = list_values(given)
     if not cells:
         raise UserError("0 sample(s), where at least 1 is needed", where="X", fix="give at least one row")
     return frame_of({name: cells})
@@ -79,17 +79,19 @@ def of_list(given: Any, name: str) -> Frame:
 
 def of_pictures(given: Any) -> Frame:
     """Paths, or arrays (rows, height, width[, channels]) of bytes, as a frame of one column."""
-    cells = listed(given)
+    cells = list_values(given)
     if not cells:
         raise UserError("0 sample(s), where at least 1 is needed", where="X", fix="give at least one image")
     if isinstance(cells[0], str | Path):
         return frame_of({"image": [str(path) for path in cells]})
     import pyarrow as pa
 
-    return frame_of(pa.table({"image": pa.array([packed(cell, row) for row, cell in enumerate(cells)], pa.binary())}))
+    return frame_of(
+        pa.table({"image": pa.array([pack_image(cell, row) for row, cell in enumerate(cells)], pa.binary())})
+    )
 
 
-def packed(cell: Any, row: int) -> bytes:
+def pack_image(cell: Any, row: int) -> bytes:
     """One picture in memory as the bytes of a file."""
     if isinstance(cell, bytes):
         return cell
@@ -109,7 +111,7 @@ def packed(cell: Any, row: int) -> bytes:
     return sink.getvalue()
 
 
-def listed(given: Any) -> list[Any]:
+def list_values(given: Any) -> list[Any]:
     """The cells of a list, array or series."""
     if isinstance(given, np.ndarray):
         return list(given) if given.ndim > 1 else given.tolist()

@@ -12,10 +12,10 @@ from anyformer.data.columns.convert import MISSING
 Cells = Literal["words", "file", "truths", "numbers"]  # what the cells of a target column were
 
 
-def spelled(classes: np.ndarray) -> list[str]:
+def spell_classes(classes: np.ndarray) -> list[str]:
     """A word for every class: its own where training cannot mistake it for something else, else a number.
 
-    >>> spelled(np.array([0, 1])), spelled(np.array(["a", "b"])), spelled(np.array(["", "a;b"]))
+    >>> spell_classes(np.array([0, 1])), spell_classes(np.array(["a", "b"])), spell_classes(np.array(["", "a;b"]))
     (['0', '1'], ['a', 'b'], ['class 0', 'class 1'])
     """
     words = [word_of(value) for value in classes.tolist()]

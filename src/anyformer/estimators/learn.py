@@ -132,7 +132,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
 
 
-def opened(files: dict[str, bytes], device: str) -> Predictor:
+def open_files(files: dict[str, bytes], device: str) -> Predictor:
     """The model whose files these are."""
     with scratch_folder() as folder:
         for file, data in files.items():
@@ -140,7 +140,7 @@ def opened(files: dict[str, bytes], device: str) -> Predictor:
         return load(folder, device=device)
 
 
-def saved(predictor: Predictor) -> dict[str, bytes]:
+def save_files(predictor: Predictor) -> dict[str, bytes]:
     """The files of a model in memory."""
     with scratch_folder() as folder:
         return contents(predictor.save(folder / "model"))

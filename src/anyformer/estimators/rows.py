@@ -9,9 +9,9 @@ import numpy as np
 
 from anyformer.data.frame import Frame
 from anyformer.errors import UserError
-from anyformer.estimators.ablation import Ablation, ablated
+from anyformer.estimators.ablation import Ablation, ablate
 from anyformer.estimators.base import ClassifierMixin, RegressorMixin
-from anyformer.estimators.labels import Cells, classes_of, spelled
+from anyformer.estimators.labels import Cells, classes_of, spell_classes
 from anyformer.estimators.taking import RowEstimator, Target
 
 TABULAR = ("number", "category", "date")
@@ -31,7 +31,7 @@ class Classifier(ClassifierMixin, RowEstimator):
         self._learn(source, targets, asked)
         labels = list(self.predictor_.labels or ())
         if self._given is not None:
-            self.classes_, words = self._given, spelled(self._given)
+            self.classes_, words = self._given, spell_classes(self._given)
         else:
             cells = cells_of(source, self.target_[0]) if isinstance(source, Frame) else "file"
             self.classes_, words = classes_of(labels, cells), labels
@@ -52,7 +52,7 @@ class Classifier(ClassifierMixin, RowEstimator):
                 f"y has one class only, {classes.tolist()}", where="y", fix="give rows of at least two classes"
             )
         self._given = classes
-        words = np.array(spelled(classes), dtype=object)
+        words = np.array(spell_classes(classes), dtype=object)
         return pa.array(words[codes].tolist(), pa.string())
 
     def _forget(self) -> None:
@@ -176,7 +176,7 @@ class MixedClassifier(Classifier):
 
     def ablation(self, X: Any, y: Any = None) -> Ablation:
         """The score without each column in turn: its cells are taken as missing. Printed, it is a table."""
-        return ablated(self, self._rows(X), y)
+        return ablate(self, self._rows(X), y)
 
 
 class MixedRegressor(Regressor):
@@ -184,7 +184,7 @@ class MixedRegressor(Regressor):
 
     def ablation(self, X: Any, y: Any = None) -> Ablation:
         """The score without each column in turn: its cells are taken as missing. Printed, it is a table."""
-        return ablated(self, self._rows(X), y)
+        return ablate(self, self._rows(X), y)
 
 
 def cells_of(frame: Frame, name: str) -> Cells:

@@ -13,7 +13,7 @@ from anyformer.data.frame import Frame
 from anyformer.data.settings import Data
 from anyformer.errors import UserError
 from anyformer.estimators.base import Estimator, check_is_fitted
-from anyformer.estimators.inputs import files_of, is_table, listed, of_list
+from anyformer.estimators.inputs import files_of, is_table, list_values, of_list
 from anyformer.evaluation.answers import Answers
 from anyformer.tasks import find
 
@@ -41,7 +41,7 @@ class SequenceEstimator(Estimator):
             X = frame.column(self.reads if self.reads in frame.names else frame.names[0]).to_pylist()
         if y is None:
             raise UserError("y is None", where="y", fix=f"give {self.writes} for every row of X")
-        read, written = listed(X), listed(y)
+        read, written = list_values(X), list_values(y)
         if len(read) != len(written):
             raise UserError(f"X has {len(read)} rows, y has {len(written)}", where="y", fix="give one for each row")
         return frame_of({self.reads: plain_lists(read), self.writes: plain_lists(written)}), (self.writes,)
@@ -52,7 +52,7 @@ class SequenceEstimator(Estimator):
             return files_of(X) or frame_of(X)
         preprocess = self.predictor_.preprocess
         name = preprocess.columns[0].name if preprocess is not None and preprocess.columns else self.reads
-        return of_list(plain_lists(listed(X)), name)
+        return of_list(plain_lists(list_values(X)), name)
 
     def _judged(self, X: Any, y: Any) -> Answers:
         check_is_fitted(self, "predictor_")
@@ -128,14 +128,14 @@ class LanguageModel(Estimator):
     def fit(self, X: Any, y: Any = None) -> Any:
         """Train on texts; y is not looked at."""
         files = files_of(X)
-        source = files if files is not None else frame_of({"text": [str(text) for text in listed(X)]})
+        source = files if files is not None else frame_of({"text": [str(text) for text in list_values(X)]})
         self._learn(source, (), {} if files is not None else {"data.inputs": ("text",)})
         return self
 
     def predict(self, X: Sequence[str], *, tokens: int = 40) -> list[str]:
         """Each text gone on with by at most `tokens` tokens, always by the most probable one."""
         check_is_fitted(self, "predictor_")
-        return list(self.predictor_.generate(listed(X), max_new_tokens=tokens, do_sample=False))
+        return list(self.predictor_.generate(list_values(X), max_new_tokens=tokens, do_sample=False))
 
     def score(self, X: str | Path | Sequence[str], y: Any = None) -> float:
         """The mean log-probability of a token, in nats."""
@@ -146,7 +146,7 @@ class LanguageModel(Estimator):
 
             found = evaluate_files(self.predictor_, files, settings=Data(), batch=32, say=lambda line: None)
             return -float(found["loss"])
-        scored = [self.predictor_.score(str(text)) for text in listed(X)]
+        scored = [self.predictor_.score(str(text)) for text in list_values(X)]
         tokens = sum(int(found.counts.sum()) for found in scored)
         if not tokens:
             raise UserError("no token has another before it", where="X", fix="give longer texts")

@@ -93,7 +93,7 @@ def of_class(answers: Sequence[Objects], truth: Sequence[Objects]) -> np.ndarray
         return None
     scores, right, counted = [], [], []
     for found, true in zip(answers, truth, strict=True):
-        hits, ignored = matched(found, true)
+        hits, ignored = match_objects(found, true)
         scores.append(found.scores if found.scores is not None else np.zeros(len(found.boxes)))
         right.append(hits)
         counted.append(~ignored)
@@ -102,7 +102,7 @@ def of_class(answers: Sequence[Objects], truth: Sequence[Objects]) -> np.ndarray
     return np.array([area_under(hit[level][real[level]], there) for level in range(len(LEVELS))])
 
 
-def matched(found: Objects, true: Objects) -> tuple[np.ndarray, np.ndarray]:
+def match_objects(found: Objects, true: Objects) -> tuple[np.ndarray, np.ndarray]:
     """Which answers (levels, N), best first, find an object that no better one found; and which do not count."""
     crowd = crowd_of(true)
     shares = overlaps(found.boxes, true.boxes, crowd)  # (N,M)

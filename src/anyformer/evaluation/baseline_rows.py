@@ -67,15 +67,15 @@ class RawRows:
 
     def take(self, rows: np.ndarray) -> RawRows:
         """Some rows, in the order given."""
-        return replace(self, **{name: chosen(value, rows) for name, value in self.filled().items()})
+        return replace(self, **{name: take_items(value, rows) for name, value in self.filled().items()})
 
 
-def chosen(values: Any, rows: np.ndarray) -> Any:
+def take_items(values: Any, rows: np.ndarray) -> Any:
     """Items of an array or of a list."""
     return values[rows] if isinstance(values, np.ndarray) else [values[row] for row in rows]
 
 
-def sampled(count: int, most: int, seed: int) -> np.ndarray:
+def sample_rows(count: int, most: int, seed: int) -> np.ndarray:
     """At most `most` of `count` rows, drawn without return, in their order."""
     if count <= most:
         return np.arange(count)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from anyformer.evaluation.page import figures, folded, pairs, table, words
+from anyformer.evaluation.page import figures, fold, pairs, table, words
 from anyformer.evaluation.run_files import is_number
 
 MOST = 200  # rows of any of these tables
@@ -27,12 +27,12 @@ def data(facts: Mapping[str, Any]) -> str:
     notes = facts.get("notes") or []
     if isinstance(notes, list) and notes:
         out.append(
-            folded(
+            fold(
                 "What was said about the data", "<ul>" + "".join(f"<li>{words(n)}</li>" for n in notes[:MOST]) + "</ul>"
             )
         )
     rest = {key: value for key, value in facts.items() if key not in OWN}
-    return "".join(out) + folded("Everything else in data.json", pairs(rest))
+    return "".join(out) + fold("Everything else in data.json", pairs(rest))
 
 
 def records(caption: str, head: str, value: Any) -> str:

@@ -11,8 +11,8 @@ import numpy as np
 
 from anyformer.evaluation import calibration
 from anyformer.evaluation.answers import Answers
-from anyformer.evaluation.baseline_rows import sampled
-from anyformer.evaluation.metrics import auc, class_counts, known, padded
+from anyformer.evaluation.baseline_rows import sample_rows
+from anyformer.evaluation.metrics import auc, class_counts, known_classes, pad_tags
 from anyformer.evaluation.spans import are_spans, precision_recall_f1, span_counts
 
 MOST_CLASSES, MOST_LABELS, MOST_POINTS = 30, 200, 2000
@@ -48,7 +48,7 @@ def digits(value: float, count: int = 6) -> float:
 
 def class_facts(answers: Answers) -> dict[str, Any]:
     """Confusion, scores of each class, calibration."""
-    truth, predicted, probability = known(answers)
+    truth, predicted, probability = known_classes(answers)
     if not len(truth):
         return {"rows": 0}
     count = max(int(truth.max()) + 1, int(predicted.max()) + 1, len(answers.labels or ()))
@@ -57,7 +57,7 @@ def class_facts(answers: Answers) -> dict[str, Any]:
     if probability is not None:
         bins = calibration.of_classes(truth, probability)
         what = f"probability of {names[1]!r}" if probability.shape[1] == 2 else "probability of the answer given"
-        facts["calibration"] = binned(bins, what)
+        facts["calibration"] = bins_as_json(bins, what)
     return facts
 
 
@@ -77,7 +77,7 @@ def confusion(counts: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
     return {"confusion": matrix, "labels": table, "label_count": len(met)}
 
 
-def binned(bins: calibration.Reliability, what: str) -> dict[str, Any]:
+def bins_as_json(bins: calibration.Reliability, what: str) -> dict[str, Any]:
     """A reliability diagram as JSON holds it."""
     return {"what": what, "count": bins.count, "said": bins.said, "true": bins.true, "error": bins.error}
 
@@ -100,7 +100,7 @@ def label_set_facts(answers: Answers) -> dict[str, Any]:
         table.append(row | {"auc": area})
     facts: dict[str, Any] = {"rows": len(truth), "labels": table, "label_count": truth.shape[1]}
     if answers.probability is not None:
-        facts["calibration"] = binned(
+        facts["calibration"] = bins_as_json(
             calibration.of_label_sets(truth, answers.probability), "probability of each label"
         )
     return facts
@@ -108,7 +108,7 @@ def label_set_facts(answers: Answers) -> dict[str, Any]:
 
 def tag_facts(answers: Answers) -> dict[str, Any]:
     """Confusion of words' tags; scores of each type of span, or of each tag."""
-    truth, predicted = answers.truth, padded(answers.truth, answers.predicted)
+    truth, predicted = answers.truth, pad_tags(answers.truth, answers.predicted)
     want, got = list(chain.from_iterable(truth)), list(chain.from_iterable(predicted))
     facts: dict[str, Any] = {"rows": len(truth), "words": len(want)}
     if not want:
@@ -139,7 +139,7 @@ def number_facts(answers: Answers) -> dict[str, Any]:
         true, said = truth[keep, k], predicted[keep, k]
         if not len(true):
             continue
-        chosen = sampled(len(true), MOST_POINTS, 0)
+        chosen = sample_rows(len(true), MOST_POINTS, 0)
         points = [[digits(a), digits(b)] for a, b in zip(true[chosen].tolist(), said[chosen].tolist(), strict=True)]
         wrong = said - true
         low, high = np.quantile(wrong, [0.005, 0.995])

@@ -125,13 +125,13 @@ def design(train: RawRows, test: RawRows, outputs: int, seed: int) -> tuple[str,
     if not table and not text and not image:
         return "nothing", np.zeros((len(train), 1)), np.zeros((len(test), 1)), None
     kinds = (("columns", table), ("TF-IDF factors", text), ("pixels", image))
-    return listed([name for name, there in kinds if there]), *table_columns(train, test, seed)
+    return list_names([name for name, there in kinds if there]), *table_columns(train, test, seed)
 
 
-def listed(names: Sequence[str]) -> str:
+def list_names(names: Sequence[str]) -> str:
     """Names as a sentence lists them.
 
-    >>> listed(["columns"]), listed(["columns", "pixels"]), listed(["columns", "TF-IDF factors", "pixels"])
+    >>> list_names(["columns"]), list_names(["columns", "pixels"]), list_names(["columns", "TF-IDF factors", "pixels"])
     ('columns', 'columns and pixels', 'columns, TF-IDF factors and pixels')
     """
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from anyformer.evaluation.run_files import Point, smoothed, thinned
+from anyformer.evaluation.run_files import Point, smooth_line, thin_line
 from anyformer.evaluation.svg import Scale, around, axes, figure, label, number, path, tag
 
 WIDE, TALL = 640.0, 330.0
@@ -16,7 +16,7 @@ LEFT, RIGHT, TOP, BOTTOM = 58.0, 70.0, 34.0, 50.0
 def loss_curve(train: Sequence[Point], valid: Sequence[Point], best: int | None = None) -> str:
     """Training loss, thin as logged and thick as a running mean, and validation loss with a mark at each evaluation."""
     line, judged = list(train), list(valid)
-    smooth = smoothed(line)
+    smooth = smooth_line(line)
     settled = smooth[len(smooth) // 50 :] or smooth  # the first steps may start far above the rest
     logged = sorted(y for _, y in line)
     low, high = around([y for _, y in settled + judged] + logged[len(logged) // 100 : len(logged) // 100 + 1])
@@ -28,9 +28,9 @@ def loss_curve(train: Sequence[Point], valid: Sequence[Point], best: int | None 
         return [(across(x), up(min(max(y, low), high))) for x, y in points]
 
     parts = [axes(across, up, ("step", "loss"))]
-    parts.append(path(placed(thinned(line)), "raw"))
-    parts.append(path(placed(thinned(smooth)), "line first"))
-    parts.append(path(placed(thinned(judged)), "line second"))
+    parts.append(path(placed(thin_line(line)), "raw"))
+    parts.append(path(placed(thin_line(smooth)), "line first"))
+    parts.append(path(placed(thin_line(judged)), "line second"))
     parts += [
         tag("circle", cx=x, cy=y, r=3.5, class_="dot second") for x, y in placed(judged if len(judged) <= 60 else [])
     ]
@@ -56,7 +56,7 @@ def small_curve(points: Sequence[Point], name: str, class_: str = "second", mark
     wide, tall = 360.0, 220.0
     across = Scale(0, max((x for x, _ in points), default=1.0), LEFT, wide - 18)
     up = Scale(*around([y for _, y in points], zero=class_ == "third"), tall - BOTTOM, TOP)
-    drawn = [(across(x), up(y)) for x, y in thinned(list(points))]
+    drawn = [(across(x), up(y)) for x, y in thin_line(list(points))]
     dots = [
         tag("circle", cx=x, cy=y, r=3, class_=f"dot {class_}") for x, y in (drawn if marks and len(drawn) <= 60 else [])
     ]

@@ -13,7 +13,7 @@ PERIODS = (1, 2, 3, 4, 5, 6, 7, 10, 12, 14, 24, 28, 30, 48, 52, 60, 72, 96, 120,
 SHRINK = 1e-3  # ridge, as a share of the mean variance of an input
 
 
-def repeated(windows: np.ndarray, horizon: int, period: int) -> np.ndarray:
+def repeat_period(windows: np.ndarray, horizon: int, period: int) -> np.ndarray:
     """The last `period` steps of each window (B, length, V), over and over: (B, horizon, V)."""
     return windows[:, windows.shape[1] - period + np.arange(horizon) % period]
 
@@ -21,11 +21,11 @@ def repeated(windows: np.ndarray, horizon: int, period: int) -> np.ndarray:
 def usual_period(train: RawSeries) -> int:
     """The period whose repetition foresees the training windows best; 1 repeats the last value."""
     chosen = evenly(len(train), TRIED)
-    windows, futures = filled(train.windows(chosen)), train.futures(chosen)
+    windows, futures = fill_missing(train.windows(chosen)), train.futures(chosen)
     spread = np.nanstd(futures, axis=(0, 1)) + 1e-12
 
     def error(period: int) -> float:
-        return float(np.nanmean(np.abs(repeated(windows, train.horizon, period) - futures) / spread))
+        return float(np.nanmean(np.abs(repeat_period(windows, train.horizon, period) - futures) / spread))
 
     return min((period for period in PERIODS if period <= train.length), key=error)
 
@@ -34,7 +34,7 @@ def repeat_past(train: RawSeries, test: RawSeries) -> tuple[str, np.ndarray]:
     """The trivial forecast in words, and its answers (N * horizon, V)."""
     period = usual_period(train)
     name = "repeating the last value" if period == 1 else f"repeating the last {period} steps"
-    parts = [repeated(filled(test.windows(rows)), test.horizon, period) for rows in chunks(len(test))]
+    parts = [repeat_period(fill_missing(test.windows(rows)), test.horizon, period) for rows in chunks(len(test))]
     return name, np.concatenate(parts).reshape(-1, test.values.shape[1])
 
 
@@ -66,11 +66,11 @@ def ridge(rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
 
 def relative(windows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Windows (B, length, V) less their last step, and that step (B, 1, V): a level that drifts is then no matter."""
-    whole = filled(windows)
+    whole = fill_missing(windows)
     return whole - whole[:, -1:], whole[:, -1:]
 
 
-def filled(windows: np.ndarray) -> np.ndarray:
+def fill_missing(windows: np.ndarray) -> np.ndarray:
     """Missing steps as the last known one before them, else as the first known one after; 0 where there is none."""
     known = np.isfinite(windows)
     steps = np.arange(windows.shape[1])[None, :, None]

@@ -194,7 +194,7 @@ def image_scores(real: Any, fake: Any, network: FeatureNetwork, *, batch: int = 
     (a, shares_a), (b, shares_b) = (features_of(images, network, batch=batch) for images in (real, fake))
     splits = min(10, len(a), len(b))
     real_score, fake_score = (
-        None if shares is None else inception_score(shuffled(shares), splits) for shares in (shares_a, shares_b)
+        None if shares is None else inception_score(shuffle_rows(shares), splits) for shares in (shares_a, shares_b)
     )
     return ImageScores(frechet_distance(a, b), fake_score, real_score, len(a), len(b), network.name)
 
@@ -218,7 +218,7 @@ def whole_numbers(images: Any) -> np.ndarray:
     return np.rint((pixels + 1) * 127.5).astype(np.uint8)
 
 
-def shuffled(rows: Tensor) -> Tensor:
+def shuffle_rows(rows: Tensor) -> Tensor:
     """Always in the same way: images of a folder come class by class."""
     return rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))]
 

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anyformer.evaluation.answers import Answers
-from anyformer.evaluation.baseline_rows import RawRows, chosen, sampled
+from anyformer.evaluation.baseline_rows import RawRows, sample_rows, take_items
 from anyformer.evaluation.features import design, word_features
-from anyformer.extras import install_command, installed
+from anyformer.extras import install_command, is_installed
 
 MOST_ROWS = 50_000  # rows a learner is given; above it a sample is drawn, and its name says so
 MOST_WORDS = 200_000  # words a tagger learns from
@@ -41,15 +41,15 @@ def learn(
     most: int = MOST_ROWS,
 ) -> Learnt:
     """A learner trained on the training rows, or on a sample of at most `most`, asked about the rows of `answers`."""
-    if not installed("sklearn"):
+    if not is_installed("sklearn"):
         return Learnt(f"scikit-learn is not installed: {install_command('sklearn')}", None)
     if not len(train) or not len(test):
         return Learnt("no rows to learn from", None)
-    rows = sampled(len(train), most, seed)
+    rows = sample_rows(len(train), most, seed)
     said_rows = ""
     if len(rows) < len(train):
         said_rows = f" on {len(rows):,} of {len(train):,} rows"
-        train, truth = train.take(rows), chosen(truth, rows)
+        train, truth = train.take(rows), take_items(truth, rows)
     with quiet_and_single():
         name, predicted = learner(train, truth, test, answers, seed)
     return Learnt(name + said_rows, predicted)
@@ -82,10 +82,10 @@ def classification(train: RawRows, truth: Any, test: RawRows, answers: Answers, 
     else:
         known = truth >= 0
         chances = class_chances(before[known], truth[known], after, classes, categorical, seed, classes)
-    return named(features, categorical, "logistic regression"), chances
+    return name_learner(features, categorical, "logistic regression"), chances
 
 
-def named(features: str, categorical: list[int] | None, linear: str) -> str:
+def name_learner(features: str, categorical: list[int] | None, linear: str) -> str:
     """The whole learner in words."""
     if categorical is None:
         return f"{features} + {linear}"
@@ -156,7 +156,7 @@ def regression(train: RawRows, truth: Any, test: RawRows, answers: Answers, seed
             )
         predicted[:, k] = learner.fit(before[known], truth[known, k]).predict(after)
     shaped = predicted if np.ndim(answers.truth) == 2 else predicted[:, 0]
-    return named(features, categorical, "ridge regression"), shaped
+    return name_learner(features, categorical, "ridge regression"), shaped
 
 
 def tagger(train: RawRows, truth: Any, test: RawRows, answers: Answers, seed: int) -> tuple[str, list[list[str]]]:

@@ -54,7 +54,7 @@ def language_metrics(answers: Answers) -> dict[str, float]:
 # ---------------------------------------------------------------- classes
 
 
-def known(answers: Answers) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+def known_classes(answers: Answers) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Truth, predicted and probability of the rows whose class is known (a negative one is not)."""
     truth, predicted = (np.asarray(part).astype(np.int64) for part in (answers.truth, answers.predicted))
     keep = truth >= 0
@@ -68,7 +68,7 @@ def class_counts(truth: np.ndarray, predicted: np.ndarray, classes: int) -> np.n
 
 def class_metrics(answers: Answers) -> dict[str, float]:
     """Accuracy, balanced accuracy, macro-F1; AUC and log loss where there are probabilities."""
-    truth, predicted, probability = known(answers)
+    truth, predicted, probability = known_classes(answers)
     if not len(truth):
         return {}
     counts = class_counts(truth, predicted, int(max(truth.max(), predicted.max())) + 1)
@@ -181,14 +181,14 @@ def one_number_metrics(truth: np.ndarray, predicted: np.ndarray) -> dict[str, fl
 # ---------------------------------------------------------------- tags and texts
 
 
-def padded(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> list[list[str]]:
+def pad_tags(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> list[list[str]]:
     """The predicted tags, as many as there are true ones; a word beyond what a model could read has none."""
     return [(list(got) + [""] * len(want))[: len(want)] for want, got in zip(truth, predicted, strict=True)]
 
 
 def tag_metrics(answers: Answers) -> dict[str, float]:
     """Accuracy over words with span scores before it where tags mark spans, else with macro-F1 after it."""
-    truth, predicted = answers.truth, padded(answers.truth, answers.predicted)
+    truth, predicted = answers.truth, pad_tags(answers.truth, answers.predicted)
     want, got = list(chain.from_iterable(truth)), list(chain.from_iterable(predicted))
     if not want:
         return {}

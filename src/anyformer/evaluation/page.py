@@ -84,12 +84,12 @@ def image(png: bytes, alt: str) -> str:
     return f'<img src="data:image/png;base64,{data}" alt="{escape(alt)}">' if png else ""
 
 
-def folded(title: str, inside: str, *, open_: bool = False) -> str:
+def fold(title: str, inside: str, *, open_: bool = False) -> str:
     """Something that a reader may open."""
     return f"<details{' open' if open_ else ''}><summary>{title}</summary>{inside}</details>" if inside else ""
 
 
-def preformatted(text: str) -> str:
+def preformat(text: str) -> str:
     """Text as it stands in a file."""
     return f'<pre tabindex="0">{escape(text)}</pre>'
 

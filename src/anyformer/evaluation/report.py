@@ -12,7 +12,7 @@ from anyformer.evaluation import sections
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.data_section import data
 from anyformer.evaluation.facts import plain
-from anyformer.evaluation.page import document, preformatted, section
+from anyformer.evaluation.page import document, preformat, section
 from anyformer.evaluation.run_files import EVALUATION, RunFiles, is_number, read_evaluation, read_run
 from anyformer.evaluation.sentences import duration
 from anyformer.evaluation.svg import number
@@ -125,4 +125,4 @@ def size(count: float) -> str:
 def repeat(files: RunFiles) -> str:
     """The command that made this run."""
     command = files.command or str(files.run.get("command") or "")
-    return preformatted(command) if command else ""
+    return preformat(command) if command else ""

@@ -128,10 +128,10 @@ def samples_of(folder: Path) -> list[tuple[str, str | bytes]]:
     paths.sort()
     if len(paths) > SAMPLES:
         paths = [paths[round(i * (len(paths) - 1) / (SAMPLES - 1))] for i in range(SAMPLES)]
-    return [(path.stem, picture_of(path) if path.suffix == ".png" else shortened(text_of(path))) for path in paths]
+    return [(path.stem, picture_of(path) if path.suffix == ".png" else shorten(text_of(path))) for path in paths]
 
 
-def shortened(text: str) -> str:
+def shorten(text: str) -> str:
     return text if len(text) <= SAMPLE else text[:SAMPLE] + " …"
 
 
@@ -144,7 +144,7 @@ def picture_of(path: Path) -> bytes:
     return data if data.startswith(PNG) else b""
 
 
-def smoothed(line: list[Point], share: float = 0.03) -> list[Point]:
+def smooth_line(line: list[Point], share: float = 0.03) -> list[Point]:
     """A running mean that forgets over about this share of the line; its start is not pulled towards zero."""
     keep = 1 - 1 / max(1.0, share * len(line))
     total = weight = 0.0
@@ -155,7 +155,7 @@ def smoothed(line: list[Point], share: float = 0.03) -> list[Point]:
     return out
 
 
-def thinned(line: list[Point], most: int = DRAWN) -> list[Point]:
+def thin_line(line: list[Point], most: int = DRAWN) -> list[Point]:
     """A line of at most `most` points: means over equal runs, the two ends kept."""
     if len(line) <= most:
         return line

@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from anyformer.evaluation import figures as draw
-from anyformer.evaluation.page import Cell, figures, folded, image, pairs, picture, preformatted, table, words
+from anyformer.evaluation.page import Cell, figures, fold, image, pairs, picture, preformat, table, words
 from anyformer.evaluation.run_files import RunFiles, is_number
 from anyformer.evaluation.sentences import metric_name, verdict, way
 from anyformer.evaluation.svg import number
@@ -113,7 +113,7 @@ def curves(files: RunFiles, main: str) -> str:
             )
     names = list(dict.fromkeys(name for one in files.judged.values() for name in one if is_number(one[name])))
     rows = [[f"{step:,}", *(figures(one.get(name)) for name in names)] for step, one in sorted(files.judged.items())]
-    every = folded(
+    every = fold(
         "All evaluations as a table", table(["step", *(escape(metric_name(n)) for n in names)], rows) if rows else ""
     )
     return out + f'<div class="two">{"".join(small)}</div>' + every
@@ -235,14 +235,14 @@ def worst(facts: Mapping[str, Any]) -> str:
     head = [escape(heads.get(key, key)) for key in keys]
     note = f"<p>{escape(facts['worst_note'])}</p>" if facts.get("worst_note") else ""
     more = table(head, body[10:], class_="worst") if len(body) > 10 else ""
-    return note + table(head, body[:10], class_="worst") + folded(f"The next {len(body) - 10}", more)
+    return note + table(head, body[:10], class_="worst") + fold(f"The next {len(body) - 10}", more)
 
 
 def samples(files: RunFiles) -> str:
     """What the model made while it learned, the last one open."""
     last = len(files.samples) - 1
     return "".join(
-        folded(escape(name), preformatted(made) if isinstance(made, str) else image(made, name), open_=i == last)
+        fold(escape(name), preformat(made) if isinstance(made, str) else image(made, name), open_=i == last)
         for i, (name, made) in enumerate(files.samples)
     )
 
@@ -258,7 +258,7 @@ def events(files: RunFiles) -> str:
 
 def settings(files: RunFiles) -> str:
     """The resolved settings and the machine."""
-    config = folded(
-        "config.yaml: every setting, resolved before the first step", preformatted(files.config) if files.config else ""
+    config = fold(
+        "config.yaml: every setting, resolved before the first step", preformat(files.config) if files.config else ""
     )
-    return config + folded("env.json: versions and machine", pairs(files.env))
+    return config + fold("env.json: versions and machine", pairs(files.env))

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from anyformer.extras import install_command, installed
+from anyformer.extras import install_command, is_installed
 
 References = Sequence[str | Sequence[str]]
 
@@ -20,7 +20,7 @@ NO_BLEU = f"BLEU and chrF left out: sacrebleu is not installed ({install_command
 
 def bleu_available() -> bool:
     """Whether sacreBLEU is installed."""
-    return installed("sacrebleu")
+    return is_installed("sacrebleu")
 
 
 def several(references: References) -> list[list[str]]:

@@ -14,7 +14,7 @@ from anyformer.data.reopen import reopen
 from anyformer.data.settings import Data
 from anyformer.errors import UserError, did_you_mean
 from anyformer.evaluation.answers import Answers
-from anyformer.inference.predict import asked, evaluator_for
+from anyformer.inference.predict import evaluator_for, predict_rows
 from anyformer.inference.predictor import Predictor, load
 from anyformer.tasks import find
 from anyformer.training.run.folder import CONFIG_FILE, RunFolder
@@ -46,7 +46,7 @@ def evaluate_files(
     if answers is not None:
         counted = {} if answers.truth is None else {"rows": len(answers.truth)}
         return counted | task.all_metrics(answers)
-    found = asked(predictor, files, batch=batch, say=say, settings=settings, judged=True,
+    found = predict_rows(predictor, files, batch=batch, say=say, settings=settings, judged=True,
                   on_bad_rows="skip").answers  # fmt: skip
     if found is None:
         raise UserError("no row can be read", where=files[0].name, fix="give other files")

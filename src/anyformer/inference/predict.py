@@ -19,8 +19,9 @@ from anyformer.data.counts import ColumnCounts
 from anyformer.data.examples import Examples
 from anyformer.data.frame import Frame
 from anyformer.data.given_rows import ON_BAD_ROWS, OnBadRows, given_rows, is_files, ranges, report_bad, room_for
-from anyformer.data.new_rows import NewRows, parse_rows, parse_table, placed
+from anyformer.data.new_rows import NewRows, parse_rows, parse_table, with_place
 from anyformer.data.prepare_rows import examples_for
+from anyformer.data.prepared import Say
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data
 from anyformer.errors import UserError, did_you_mean
@@ -55,20 +56,20 @@ class PredictedRows:
 
 def answer(predictor: Predictor, source: Any, *, batch: int = 32) -> Answers:
     """Answers to all rows of files, a table or a list, every one of which must be read."""
-    found = asked(predictor, source, batch=batch)
+    found = predict_rows(predictor, source, batch=batch)
     assert found.answers is not None and predictor.preprocess is not None
     warn_cut(found, predictor.preprocess)
     return found.answers
 
 
-def predicted(predictor: Predictor, source: Any, *, batch: int, on_bad_rows: OnBadRows = "error") -> list[Any]:
+def predict_values(predictor: Predictor, source: Any, *, batch: int, on_bad_rows: OnBadRows = "error") -> list[Any]:
     """What `predict` gives: one answer a row, as a person would write it, None for a row that is skipped."""
     assert predictor.preprocess is not None
     task = find(predictor.preprocess.task)
     own = task.predict(predictor, source, batch=batch, on_bad_rows=on_bad_rows)
     if own is not None:
         return own
-    found = asked(predictor, source, batch=batch, on_bad_rows=on_bad_rows)
+    found = predict_rows(predictor, source, batch=batch, on_bad_rows=on_bad_rows)
     warn_cut(found, predictor.preprocess)
     return found.aligned([] if found.answers is None else task.predictions(found.answers))
 
@@ -79,7 +80,7 @@ def probabilities(predictor: Predictor, source: Any, *, batch: int, on_bad_rows:
     assert preprocess is not None
     if not find(preprocess.task).gives_probabilities:
         raise UserError("this model gives no probabilities", fix="use predict")
-    found = asked(predictor, source, batch=batch, on_bad_rows=on_bad_rows)
+    found = predict_rows(predictor, source, batch=batch, on_bad_rows=on_bad_rows)
     warn_cut(found, preprocess)
     share = np.full((len(found.frame), len(preprocess.labels or ())), np.nan, np.float32)
     if found.answers is not None:
@@ -94,8 +95,8 @@ def warn_cut(found: PredictedRows, preprocess: Preprocess) -> None:
         logger.warning(f"cut      {some(len(rows), 'row')} at {preprocess.length} tokens: rows {ranges(rows.tolist())}")
 
 
-def asked(
-    predictor: Predictor, source: Any, *, batch: int = 32, settings: Data | None = None, say: Any = None,
+def predict_rows(
+    predictor: Predictor, source: Any, *, batch: int = 32, settings: Data | None = None, say: Say | None = None,
     judged: bool = False, on_bad_rows: OnBadRows = "error",
 ) -> PredictedRows:  # fmt: skip
     """Answers to every row, and what is to be known of the rows. `judged`: the true answers must be there too."""
@@ -123,12 +124,15 @@ def asked(
         if examples is not None:
             return answer_examples(predictor, frame, examples, batch=batch)
         found = answer_rows(predictor, new, frame, cache, batch=batch, on_bad_rows=on_bad_rows)
-        for line in [*notes, *counts_in_words(found.counts, preprocess)] if say is not None else ():
-            say(line)
+        if say is not None:
+            for line in (*notes, *counts_in_words(found.counts, preprocess)):
+                say(line)
         for reason, count in frame.skipped.items():
             first = ", ".join(frame.skipped_at.get(reason, ()))
             (say or logger.warning)(f"skipped  {some(count, 'row')}: {reason}" + (f" ({first})" if first else ""))
-        report_bad({row: placed(error, frame, row) for row, error in found.bad.items()}, "skip", say or logger.warning)
+        report_bad(
+            {row: with_place(error, frame, row) for row, error in found.bad.items()}, "skip", say or logger.warning
+        )
         return found
 
 
@@ -156,7 +160,7 @@ def answer_rows(
     examples, counts = examples_for(new.frame, preprocess, predictor.tokenizer, cache, images=predictor.images)
     bad = dict(sorted((counts.unread | new.bad).items()))
     if on_bad_rows == "error":  # before the model does any work
-        report_bad({row: placed(error, frame, row) for row, error in bad.items()}, on_bad_rows, None)
+        report_bad({row: with_place(error, frame, row) for row, error in bad.items()}, on_bad_rows, None)
     for error in new.bad.values():  # an empty cell stands for it, which is told as what it is
         if counts.missing.get(error.where):
             counts.missing[error.where] -= 1

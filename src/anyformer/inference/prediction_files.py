@@ -16,7 +16,7 @@ from anyformer.data.given_rows import TOLD, OnBadRows
 from anyformer.data.preprocess import Preprocess
 from anyformer.errors import UserError, did_you_mean
 from anyformer.inference.evaluate import settings_of
-from anyformer.inference.predict import PredictedRows, asked
+from anyformer.inference.predict import PredictedRows, predict_rows
 from anyformer.inference.predictor import load
 from anyformer.safe_files import check_output_name, replace_file, writing
 from anyformer.tasks import Task, find
@@ -41,17 +41,19 @@ def predict_files(
     preprocess, settings = predictor.preprocess, settings_of(run)
     task = find(preprocess.task)
     if out is not None and out.suffix in task.own_suffixes:
-        return handed(task.prediction_file(predictor, files, out.suffix), out)
+        return write_or_return(task.prediction_file(predictor, files, out.suffix), out)
     if out is not None and out.suffix not in SUFFIXES and not task.writes_text:  # texts go to any name: new.de
         raise UserError(f"no format ends in {out.suffix!r}", where=str(out), fix=did_you_mean(out.suffix, SUFFIXES))
     with told_how_to_skip():
         table = task.prediction_table(predictor, files, settings, batch=batch, on_bad_rows=on_bad_rows, say=say)
         if table is not None:
-            return handed(tabled(table, ".jsonl" if as_json else out.suffix if out is not None else ".csv"), out)
-        found = asked(predictor, files, batch=batch, say=say, settings=settings, on_bad_rows=on_bad_rows)
+            return write_or_return(
+                encode_table(table, ".jsonl" if as_json else out.suffix if out is not None else ".csv"), out
+            )
+        found = predict_rows(predictor, files, batch=batch, say=say, settings=settings, on_bad_rows=on_bad_rows)
     default = task.default_suffix(lines=are_lines(found.frame))
     suffix = ".jsonl" if as_json else default if out is None else out.suffix if out.suffix in SUFFIXES else ".txt"
-    return handed(rendered(found, suffix, preprocess), out)
+    return write_or_return(render_predictions(found, suffix, preprocess), out)
 
 
 @contextmanager
@@ -66,7 +68,7 @@ def told_how_to_skip() -> Iterator[None]:
         raise UserError(error.what, where=error.where, fix=fix, details=error.details) from None
 
 
-def handed(data: bytes, out: Path | None) -> str | None:
+def write_or_return(data: bytes, out: Path | None) -> str | None:
     """Text where there is no file to write; a file is there whole or not at all."""
     if out is None:
         return data.decode("utf-8")
@@ -80,7 +82,7 @@ def are_lines(frame: Frame) -> bool:
     return bool(frame.sources) and len(frame.names) == 1 and all(source.unit == "line" for source in frame.sources)
 
 
-def rendered(found: PredictedRows, suffix: str, preprocess: Preprocess) -> bytes:
+def render_predictions(found: PredictedRows, suffix: str, preprocess: Preprocess) -> bytes:
     """The bytes of a prediction file."""
     if found.answers is None:
         raise UserError("no row can be read", where=found.frame.place(0), fix="give other files",
@@ -91,10 +93,10 @@ def rendered(found: PredictedRows, suffix: str, preprocess: Preprocess) -> bytes
         return "".join(f"{line or ''}\n" for line in lines).encode("utf-8")
     if suffix == ".conll":
         return task.to_conll(found.answers, preprocess).encode("utf-8")
-    return tabled(with_answers(found, task), suffix)
+    return encode_table(with_answers(found, task), suffix)
 
 
-def tabled(table: Any, suffix: str) -> bytes:
+def encode_table(table: Any, suffix: str) -> bytes:
     """A table as a file of some kind."""
     if suffix == ".parquet":
         import pyarrow.parquet as pq
@@ -105,7 +107,7 @@ def tabled(table: Any, suffix: str) -> bytes:
     if suffix == ".jsonl":
         lines = (json.dumps(row, ensure_ascii=False, default=str) for row in table.to_pylist())
         return "".join(f"{line}\n" for line in lines).encode("utf-8")
-    return separated(table, "\t" if suffix == ".tsv" else ",")
+    return encode_delimited(table, "\t" if suffix == ".tsv" else ",")
 
 
 def with_answers(found: PredictedRows, task: Task) -> Any:
@@ -156,7 +158,7 @@ def check_place(out: Path | None) -> None:
         raise UserError("the folder may not be written to", where=str(out), fix="give another place")
 
 
-def separated(table: Any, delimiter: str) -> bytes:
+def encode_delimited(table: Any, delimiter: str) -> bytes:
     """Rows as text with a delimiter, quoted where needed."""
     import csv
 
@@ -165,11 +167,11 @@ def separated(table: Any, delimiter: str) -> bytes:
     writer.writerow(table.column_names)
     for batch in table.to_batches(max_chunksize=8192):
         rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
-        writer.writerows([["" if cell is None else shown(cell) for cell in row] for row in rows])
+        writer.writerows([["" if cell is None else show_cell(cell) for cell in row] for row in rows])
     return sink.getvalue().encode("utf-8")
 
 
-def shown(cell: Any) -> Any:
+def show_cell(cell: Any) -> Any:
     return " ".join(map(str, cell)) if isinstance(cell, list) else cell
 
 

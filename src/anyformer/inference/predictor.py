@@ -277,9 +277,9 @@ class Predictor:
         "skip" its answer is None, and the log says which rows those are.
         """
         if self.has_columns():
-            from anyformer.inference.predict import predicted
+            from anyformer.inference.predict import predict_values
 
-            return predicted(self, rows, batch=batch_size, on_bad_rows=on_bad_rows)
+            return predict_values(self, rows, batch=batch_size, on_bad_rows=on_bad_rows)
         rows = self.listed(rows)
         kind = self.head_kind()
         if kind is TokenHead:
@@ -414,7 +414,9 @@ class Predictor:
             self.tokenizer.save(folder)
         if self.images is not None:
             (folder / IMAGES_FILE).write_text(json.dumps(self.images.to_dict(), indent=2) + "\n", encoding="utf-8")
-        settings = {name: value for name, value in changed(self.defaults).items() if name not in ("seed", "logprobs")}
+        settings = {
+            name: value for name, value in changed_settings(self.defaults).items() if name not in ("seed", "logprobs")
+        }
         if settings:
             (folder / GENERATION_FILE).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
@@ -424,7 +426,7 @@ def bytes_of(model: torch.nn.Module) -> int:
     return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
 
 
-def changed(settings: Generation) -> dict[str, Any]:
+def changed_settings(settings: Generation) -> dict[str, Any]:
     """The settings that are not at their default."""
     plain = Generation()
     return {f.name: value for f in fields(settings) if (value := getattr(settings, f.name)) != getattr(plain, f.name)}
@@ -432,7 +434,7 @@ def changed(settings: Generation) -> dict[str, Any]:
 
 def with_settings(defaults: Generation, settings: dict[str, Any]) -> Generation:
     """The folder's settings with the caller's on top; beams asked for here put away sampling set there."""
-    kept = changed(defaults)
+    kept = changed_settings(defaults)
     if settings.get("num_beams", 1) > 1 and "do_sample" not in settings:
         kept.pop("do_sample", None)
     if settings.get("num_beams", 1) > 1:

@@ -12,7 +12,7 @@ from anyformer.errors import UserError
 from anyformer.generation import Generation
 from anyformer.generation.guide import Guide
 from anyformer.heads import LM
-from anyformer.inference.predictor import Predictor, changed
+from anyformer.inference.predictor import Predictor, changed_settings
 from anyformer.serving.chat_template import ChatTemplate, PlainTemplate
 from anyformer.serving.detokenizer import Detokenizer
 from anyformer.serving.error_responses import HTTPError
@@ -64,7 +64,7 @@ class ServedModel:
     @cached_property
     def settings(self) -> Generation:
         """The folder's own decoding settings, as far as they are about single tokens."""
-        found = {name: value for name, value in changed(self.predictor.defaults).items() if name in KEPT}
+        found = {name: value for name, value in changed_settings(self.predictor.defaults).items() if name in KEPT}
         ends = self.predictor.defaults.ends
         words = self.predictor.tokenizer
         if not ends and words is not None and words.eos is not None:

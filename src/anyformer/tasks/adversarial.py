@@ -19,7 +19,7 @@ from anyformer.data.examples import Examples
 from anyformer.data.files.tables import frame_of
 from anyformer.data.frame import Frame
 from anyformer.data.gather import gather, origin_of
-from anyformer.data.given_rows import OnBadRows, by_row, given, is_files, report_bad
+from anyformer.data.given_rows import OnBadRows, by_row, is_files, report_bad, take_rows
 from anyformer.data.habit import Habit
 from anyformer.data.images.preprocessing import pillow
 from anyformer.data.prepared import Prepared, Say
@@ -35,7 +35,7 @@ from anyformer.nets.sagan import LAYOUTS, SAGAN, SAGANModule
 from anyformer.objectives import Adversarial as AdversarialLoss
 from anyformer.safe_files import scratch_folder
 from anyformer.slots import Network
-from anyformer.tasks.base import RowTask
+from anyformer.tasks.base import RowTask, TrainedModel, preprocess_of
 from anyformer.tasks.classify import ClassifyTask
 from anyformer.tasks.network import unfit
 from anyformer.tasks.target_look import Match, TargetLook
@@ -185,27 +185,35 @@ class AdversarialTask(RowTask):
     # ------------------------------------------------------------ new images
 
     def predict(
-        self, predictor: Any, source: Any, *, batch: int = 1, on_bad_rows: OnBadRows = "error"
+        self, predictor: TrainedModel, source: Any, *, batch: int = 1, on_bad_rows: OnBadRows = "error"
     ) -> list[Any] | None:
         """An image (H,W,3), or (H,W) where all are gray, in 0 to 255 for each class that is named."""
         found: list[Any] = []
-        for label, seed in read_requests(source, predictor.preprocess, on_bad_rows):
+        for label, seed in read_requests(source, preprocess_of(predictor), on_bad_rows):
             found.append(None if label is None else drawn_image(predictor, label, seed))
         return found
 
     def prediction_table(
-        self, predictor: Any, files: Sequence[Path], settings: Data, *, batch: int, on_bad_rows: OnBadRows, say: Say
+        self,
+        predictor: TrainedModel,
+        files: Sequence[Path],
+        settings: Data,
+        *,
+        batch: int,
+        on_bad_rows: OnBadRows,
+        say: Say,
     ) -> Any | None:
         """One row an image, as a data URL."""
         import pyarrow as pa
 
-        rows = [(label, seed) for label, seed in read_requests(list(files), predictor.preprocess, on_bad_rows)
-                if label is not None]  # fmt: skip
+        preprocess = preprocess_of(predictor)
+        asked = read_requests(list(files), preprocess, on_bad_rows)
+        rows = [(label, seed) for label, seed in asked if label is not None]
         images = [data_url(drawn_image(predictor, label, seed)) for label, seed in rows]
-        names = [predictor.preprocess.labels[label] for label, _ in rows]
+        names = [(preprocess.labels or ())[label] for label, _ in rows]
         return pa.table({LABEL: names, SEED: [seed for _, seed in rows], "image": images})
 
-    def prediction_file(self, predictor: Any, files: Sequence[Path], suffix: str) -> bytes:
+    def prediction_file(self, predictor: TrainedModel, files: Sequence[Path], suffix: str) -> bytes:
         """All images in one picture."""
         images = np.stack([channels_first(image) for image in self.predict(predictor, list(files)) or ()])
         return png_file(tiled(images, min(COLUMNS, len(images))))
@@ -213,9 +221,10 @@ class AdversarialTask(RowTask):
     def parse_request(self, row: Any, preprocess: Preprocess) -> Any | None:
         return parse_row(row, preprocess)
 
-    def answer_requests(self, rows: Sequence[Any], predictor: Any, *, batch: int) -> list[Any] | None:
-        return [{LABEL: predictor.preprocess.labels[label], SEED: seed,
-                 "image": data_url(drawn_image(predictor, label, seed))} for label, seed in rows]  # fmt: skip
+    def answer_requests(self, rows: Sequence[Any], predictor: TrainedModel, *, batch: int) -> list[Any] | None:
+        labels = preprocess_of(predictor).labels or ()
+        return [{LABEL: labels[label], SEED: seed, "image": data_url(drawn_image(predictor, label, seed))}
+                for label, seed in rows]  # fmt: skip
 
     def describe_request(self, preprocess: Preprocess) -> str:
         return f'a class, bare or as {{"{LABEL}": ..., "{SEED}": 0}}'
@@ -302,8 +311,9 @@ def channels_first(image: np.ndarray) -> np.ndarray:
     return image[None] if image.ndim == 2 else np.moveaxis(image, -1, 0)
 
 
-def drawn_image(predictor: Any, label: int, seed: int) -> np.ndarray:
+def drawn_image(predictor: TrainedModel, label: int, seed: int) -> np.ndarray:
     """One image of a class, (H,W,3) or (H,W): what a seed gives does not depend on what else is asked for."""
+    assert isinstance(predictor.model, SAGANModule)
     return tiled(draw_images(predictor.model, torch.tensor([label]), seed=seed), 1)
 
 
@@ -312,7 +322,7 @@ def drawn_image(predictor: Any, label: int, seed: int) -> np.ndarray:
 
 def read_requests(source: Any, preprocess: Preprocess, on_bad_rows: OnBadRows) -> list[tuple[int | None, int]]:
     """The class and the seed of each row, its own number where it says none; no class for a row that is skipped."""
-    rows = given(source)
+    rows = take_rows(source)
     if isinstance(rows, Mapping):
         rows = by_row(rows)
     if is_files(rows):

@@ -15,7 +15,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from anyformer.data.examples import Examples
 from anyformer.data.frame import Frame
 from anyformer.data.gather import Gathered
 from anyformer.data.given_rows import OnBadRows
+from anyformer.data.images.preprocessing import ImageSteps
 from anyformer.data.prepared import Given, Prepared, Say
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data
@@ -52,6 +53,28 @@ if TYPE_CHECKING:
 
 
 WORST = 20  # rows of a report that were answered worst
+
+
+class TrainedModel(Protocol):
+    """What a task asks of a trained model: the network, and how rows and images become its inputs."""
+
+    @property
+    def model(self) -> nn.Module: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def images(self) -> ImageSteps | None: ...
+
+    @property
+    def preprocess(self) -> Preprocess | None: ...  # None: it was not trained on columns
+
+
+def preprocess_of(predictor: TrainedModel) -> Preprocess:
+    """How rows become inputs, of a model that was trained on columns, as all that a task predicts with are."""
+    assert predictor.preprocess is not None
+    return predictor.preprocess
 
 
 class Baseline(NamedTuple):
@@ -210,7 +233,9 @@ class Task:
         """Examples of a whole table with known answers, such as windows of a series; None where each row is one."""
         return None
 
-    def evaluate_files(self, evaluator: Evaluator, predictor: Any, files: Sequence[Path], say: Say) -> Answers | None:
+    def evaluate_files(
+        self, evaluator: Evaluator, predictor: TrainedModel, files: Sequence[Path], say: Say
+    ) -> Answers | None:
         """Answers on files with known answers that are no rows of a table; None where they are."""
         return None
 
@@ -312,17 +337,24 @@ class Task:
         """Predictions as CoNLL writes words with tags."""
         raise UserError("only words with tags are written as CoNLL", where=".conll", fix="name it .csv or .jsonl")
 
-    def predict(self, predictor: Any, source: Any, *, batch: int, on_bad_rows: OnBadRows) -> list[Any] | None:
+    def predict(self, predictor: TrainedModel, source: Any, *, batch: int, on_bad_rows: OnBadRows) -> list[Any] | None:
         """One answer an input where inputs are no rows of a table; None where they are."""
         return None
 
     def prediction_table(
-        self, predictor: Any, files: Sequence[Path], settings: Data, *, batch: int, on_bad_rows: OnBadRows, say: Say
+        self,
+        predictor: TrainedModel,
+        files: Sequence[Path],
+        settings: Data,
+        *,
+        batch: int,
+        on_bad_rows: OnBadRows,
+        say: Say,
     ) -> Any | None:
         """A whole prediction file as a table, where it is not the input rows with an answer beside each."""
         return None
 
-    def prediction_file(self, predictor: Any, files: Sequence[Path], suffix: str) -> bytes:
+    def prediction_file(self, predictor: TrainedModel, files: Sequence[Path], suffix: str) -> bytes:
         """A prediction file that is no table, of one of the `own_suffixes`."""
         raise NotImplementedError
 
@@ -336,7 +368,7 @@ class Task:
         """One row of a request, where it is not an object of cells; None where it is."""
         return None
 
-    def answer_requests(self, rows: Sequence[Any], predictor: Any, *, batch: int) -> list[Any] | None:
+    def answer_requests(self, rows: Sequence[Any], predictor: TrainedModel, *, batch: int) -> list[Any] | None:
         """What JSON says to each parsed row, or a `UserError` of its own; None where rows are cells of columns."""
         return None
 

@@ -21,7 +21,7 @@ from anyformer.evaluation import learners
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.baseline_rows import RawRows
 from anyformer.evaluation.facts import class_facts, digits, label_set_facts, short
-from anyformer.evaluation.metrics import class_metrics, known, label_set_metrics
+from anyformer.evaluation.metrics import class_metrics, known_classes, label_set_metrics
 from anyformer.heads import Distilled, Pooled
 from anyformer.objectives import Classify as ClassLoss
 from anyformer.objectives import Objective
@@ -140,7 +140,7 @@ class ClassifyTask(RowTask):
         return "micro_f1" if multi else "accuracy"
 
     def notes(self, answers: Answers) -> list[str]:
-        alone = not answers.multi and len(np.unique(known(answers)[0])) == 1
+        alone = not answers.multi and len(np.unique(known_classes(answers)[0])) == 1
         return ["only one class is in this split: AUC is not defined"] if alone else []
 
     def has_truth(self, answers: Answers) -> np.ndarray:

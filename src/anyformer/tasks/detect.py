@@ -15,12 +15,12 @@ from anyformer.core.model import Seq2Seq
 from anyformer.data.columns.image import Image
 from anyformer.data.datasets.arrays import MemoryArrays
 from anyformer.data.datasets.detection import DetectionExamples, Square, detection_examples, put_objects
-from anyformer.data.datasets.prepare_detection import prepare_detection, relabelled
+from anyformer.data.datasets.prepare_detection import prepare_detection, relabel
 from anyformer.data.examples import Examples
 from anyformer.data.files.coco import Annotated, Picture, annotation_file, read_coco
 from anyformer.data.frame import Frame
 from anyformer.data.gather import paths_of
-from anyformer.data.given_rows import OnBadRows, by_row, given, is_files, report_bad
+from anyformer.data.given_rows import OnBadRows, by_row, is_files, report_bad, take_rows
 from anyformer.data.images.decoding import Unreadable, looked_at
 from anyformer.data.prepared import Given, Prepared, Say
 from anyformer.data.recognise import shows_objects
@@ -39,7 +39,7 @@ from anyformer.objectives import Detect as DetectionLoss
 from anyformer.safe_files import scratch_folder
 from anyformer.slots import Network
 from anyformer.spec import fields_of
-from anyformer.tasks.base import Task
+from anyformer.tasks.base import Task, TrainedModel, preprocess_of
 from anyformer.tasks.habits import Habit
 from anyformer.tasks.network import unfit
 
@@ -130,7 +130,9 @@ class DetectTask(Task):
     def main_metric(self, *, multi: bool = False, labels: Sequence[str] = ()) -> str:
         return "ap"
 
-    def evaluate_files(self, evaluator: Evaluator, predictor: Any, files: Sequence[Path], say: Say) -> Answers | None:
+    def evaluate_files(
+        self, evaluator: Evaluator, predictor: TrainedModel, files: Sequence[Path], say: Say
+    ) -> Answers | None:
         if len(files) > 1:
             raise UserError("objects are judged in one file at a time", where=files[1].name, fix="leave it out")
         return judged_file(predictor, files[0], evaluator)
@@ -179,16 +181,23 @@ class DetectTask(Task):
 
     # ------------------------------------------------------------ new images
 
-    def predict(self, predictor: Any, source: Any, *, batch: int, on_bad_rows: OnBadRows) -> list[Any] | None:
+    def predict(self, predictor: TrainedModel, source: Any, *, batch: int, on_bad_rows: OnBadRows) -> list[Any] | None:
         return detected_objects(predictor, source, batch=batch, on_bad_rows=on_bad_rows)[1]
 
     def prediction_table(
-        self, predictor: Any, files: Sequence[Path], settings: Data, *, batch: int, on_bad_rows: OnBadRows, say: Say
+        self,
+        predictor: TrainedModel,
+        files: Sequence[Path],
+        settings: Data,
+        *,
+        batch: int,
+        on_bad_rows: OnBadRows,
+        say: Say,
     ) -> Any | None:
         """One row an object."""
         return object_table(predictor, files, batch=batch, on_bad_rows=on_bad_rows, say=say)
 
-    def answer_requests(self, rows: Sequence[Any], predictor: Any, *, batch: int) -> list[Any] | None:
+    def answer_requests(self, rows: Sequence[Any], predictor: TrainedModel, *, batch: int) -> list[Any] | None:
         """The objects of each image, the surest first."""
         found, bad = objects_in(predictor, rows, batch=batch)
         return [bad.get(at, {"objects": objects}) for at, objects in enumerate(found)]
@@ -210,7 +219,7 @@ def usual_class(truth: Sequence[Objects]) -> int | None:
 
 
 def detected_objects(
-    predictor: Any, source: Any, *, batch: int = 32, on_bad_rows: OnBadRows = "error", say: Any = None
+    predictor: TrainedModel, source: Any, *, batch: int = 32, on_bad_rows: OnBadRows = "error", say: Say | None = None
 ) -> tuple[list[str], list[list[dict[str, Any]] | None]]:
     """The names of images and the objects in each, the surest first; None for one that is skipped."""
     values = image_values(source)
@@ -239,7 +248,7 @@ def image_values(source: Any) -> list[Any]:
 
 def given_images(source: Any) -> list[Any]:
     """One entry an image: a table has a column of them, an array one along its first axis."""
-    rows = given(source)
+    rows = take_rows(source)
     if isinstance(rows, Mapping):
         rows = by_row(rows)
     if isinstance(rows, Frame):
@@ -251,7 +260,7 @@ def given_images(source: Any) -> list[Any]:
 
 
 def objects_in(
-    predictor: Any, values: Sequence[Any], *, batch: int
+    predictor: TrainedModel, values: Sequence[Any], *, batch: int
 ) -> tuple[list[list[dict[str, Any]] | None], dict[int, UserError]]:
     """The objects of each image, and why others cannot be read; no more than a batch is in memory at once."""
     found: list[list[dict[str, Any]] | None] = [None] * len(values)
@@ -270,9 +279,9 @@ def objects_in(
     return found, bad
 
 
-def decoded_picture(predictor: Any, row: int, value: Any) -> tuple[Picture, np.ndarray]:
+def decoded_picture(predictor: TrainedModel, row: int, value: Any) -> tuple[Picture, np.ndarray]:
     """One image with its own size, and its pixels in the detector's square."""
-    (column,) = image_column(predictor)
+    column = image_column(predictor)
     if isinstance(value, Mapping):
         if column.name not in value:
             raise UserError(f"the column {column.name!r} is missing", fix="give an image")
@@ -289,22 +298,22 @@ def decoded_picture(predictor: Any, row: int, value: Any) -> tuple[Picture, np.n
         raise UserError(f"{named} cannot be read ({error})", where=column.name, fix="give another image") from None
 
 
-def image_column(predictor: Any) -> list[Image]:
-    assert predictor.preprocess is not None
-    return list(predictor.preprocess.columns)
+def image_column(predictor: TrainedModel) -> Image:
+    (column,) = preprocess_of(predictor).columns or ()
+    assert isinstance(column, Image)
+    return column
 
 
-def square_of(predictor: Any) -> Square:
-    (column,) = image_column(predictor)
+def square_of(predictor: TrainedModel) -> Square:
+    column = image_column(predictor)
     assert column.size is not None
     return Square(column.size)
 
 
 @torch.no_grad()
-def detected(predictor: Any, pictures: list[Picture], pixels: np.ndarray) -> list[list[dict[str, Any]]]:
+def detected(predictor: TrainedModel, pictures: list[Picture], pixels: np.ndarray) -> list[list[dict[str, Any]]]:
     """What a trained detector is sure of in each image, whose pixels (B,C,S,S) are decoded."""
-    assert predictor.preprocess is not None
-    labels = tuple(predictor.preprocess.labels or ())
+    labels = tuple(preprocess_of(predictor).labels or ())
     annotated, arrays = Annotated(Path("images"), labels, pictures), MemoryArrays()
     arrays.put("pixels", pixels)
     put_objects(annotated, square_of(predictor), arrays)
@@ -317,7 +326,12 @@ def detected(predictor: Any, pictures: list[Picture], pixels: np.ndarray) -> lis
 
 
 def object_table(
-    predictor: Any, files: Sequence[Path], *, batch: int, on_bad_rows: OnBadRows = "error", say: Any = None
+    predictor: TrainedModel,
+    files: Sequence[Path],
+    *,
+    batch: int,
+    on_bad_rows: OnBadRows = "error",
+    say: Say | None = None,
 ) -> Any:
     """What a detector finds in new images, one row an object."""
     import pyarrow as pa
@@ -344,12 +358,12 @@ def object_rows(objects: Objects, labels: Sequence[str], sure: float = SURE) -> 
     return rows
 
 
-def judged_file(predictor: Any, path: Path, judge: Any) -> Answers:
+def judged_file(predictor: TrainedModel, path: Path, judge: Any) -> Answers:
     """A trained detector's answers on annotated images, whose classes must be among its own."""
-    labels = tuple(predictor.preprocess.labels or ()) if predictor.preprocess else ()
-    found = relabelled(read_coco(annotation_file(path), bad="skip"), labels)
+    labels = tuple(preprocess_of(predictor).labels or ())
+    found = relabel(read_coco(annotation_file(path), bad="skip"), labels)
     with scratch_folder() as folder:
-        (column,) = image_column(predictor)
+        column = image_column(predictor)
         annotated = Annotated(Path("images"), labels, found.pictures)
         examples = detection_examples(annotated, folder, size=column.size, steps=predictor.images, flip=False)
         return judge(predictor.model, examples)

@@ -15,14 +15,14 @@ from anyformer.core.model import Model
 from anyformer.data.columns.convert import days, numbers
 from anyformer.data.columns.values import shown
 from anyformer.data.datasets.arrays import MemoryArrays
-from anyformer.data.datasets.prepare_series import ordered, prepare_gathered, prepare_series, scaled
+from anyformer.data.datasets.prepare_series import order_by_time, prepare_gathered, prepare_series, scale_channels
 from anyformer.data.datasets.series import SeriesExamples, StepRows, after, window
 from anyformer.data.examples import Examples
 from anyformer.data.files.tables import frame_of
 from anyformer.data.frame import Frame
 from anyformer.data.gather import Gathered
-from anyformer.data.given_rows import OnBadRows, given, is_files, report_bad, room_for
-from anyformer.data.new_rows import parse_table, placed
+from anyformer.data.given_rows import OnBadRows, is_files, report_bad, room_for, take_rows
+from anyformer.data.new_rows import parse_table, with_place
 from anyformer.data.prepared import Given, Prepared, Say
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.recognise import shows_series
@@ -40,6 +40,7 @@ from anyformer.objectives import Forecasting
 from anyformer.positions import Learned
 from anyformer.safe_files import scratch_folder
 from anyformer.slots import Network
+from anyformer.tasks.base import TrainedModel, preprocess_of
 from anyformer.tasks.habits import FINE_TUNE, Habit
 from anyformer.tasks.network import require_model, unfit
 from anyformer.tasks.prepare import frame_of_model, read_new_rows
@@ -153,14 +154,21 @@ class ForecastTask(NumberAnswers):
 
     # ------------------------------------------------------------ new rows
 
-    def predict(self, predictor: Any, source: Any, *, batch: int, on_bad_rows: OnBadRows) -> list[Any] | None:
+    def predict(self, predictor: TrainedModel, source: Any, *, batch: int, on_bad_rows: OnBadRows) -> list[Any] | None:
         return forecasts(predictor, source, on_bad_rows=on_bad_rows)
 
     def examples_of(self, frame: Frame, preprocess: Preprocess, say: Say) -> Examples | None:
         return windows_of(frame, preprocess, say)
 
     def prediction_table(
-        self, predictor: Any, files: Sequence[Path], settings: Data, *, batch: int, on_bad_rows: OnBadRows, say: Say
+        self,
+        predictor: TrainedModel,
+        files: Sequence[Path],
+        settings: Data,
+        *,
+        batch: int,
+        on_bad_rows: OnBadRows,
+        say: Say,
     ) -> Any | None:
         """The steps that come after the last row of a series."""
         with scratch_folder() as cache:
@@ -171,9 +179,10 @@ class ForecastTask(NumberAnswers):
     def parse_request(self, row: Any, preprocess: Preprocess) -> Any | None:
         return history(row, preprocess)
 
-    def answer_requests(self, rows: Sequence[Any], predictor: Any, *, batch: int) -> list[Any] | None:
-        names = predictor.preprocess.target.names
-        return [{"forecast": by_channel(steps, names)} for steps in ahead(predictor, rows)]
+    def answer_requests(self, rows: Sequence[Any], predictor: TrainedModel, *, batch: int) -> list[Any] | None:
+        target = preprocess_of(predictor).target
+        assert target is not None
+        return [{"forecast": by_channel(steps, target.names)} for steps in ahead(predictor, rows)]
 
     def describe_request(self, preprocess: Preprocess) -> str:
         names = ", ".join(column.name for column in preprocess.columns or ())
@@ -212,14 +221,14 @@ def in_time(
     target = preprocess.target
     assert isinstance(target, Future)
     new = parse_table(frame, preprocess)
-    report_bad({row: placed(error, frame, row) for row, error in new.bad.items()}, on_bad_rows, say)
+    report_bad({row: with_place(error, frame, row) for row, error in new.bad.items()}, on_bad_rows, say)
     time = target.time if target.time in frame.names else None
     if target.time is not None and time is None:
         say(f"note     there is no column {target.time}: the rows count as they stand")
-    order = ordered(frame, time, None, say)
+    order = order_by_time(frame, time, None, say)
     raw = np.stack([numbers(new.frame.column(name)) for name in target.names], 1)[order]
     raw[~np.isfinite(raw)] = np.nan
-    return order, scaled(raw, preprocess)
+    return order, scale_channels(raw, preprocess)
 
 
 def windows_of(frame: Frame, preprocess: Preprocess, say: Say) -> SeriesExamples:
@@ -237,10 +246,10 @@ def windows_of(frame: Frame, preprocess: Preprocess, say: Say) -> SeriesExamples
 
 
 @torch.no_grad()
-def ahead(predictor: Any, histories: Sequence[np.ndarray]) -> list[np.ndarray]:
+def ahead(predictor: TrainedModel, histories: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The steps after the end of each history (T, V) of scaled values, in the units of the file: (horizon, V) each."""
-    preprocess = predictor.preprocess
-    assert preprocess is not None and isinstance(preprocess.target, Future) and preprocess.length is not None
+    preprocess = preprocess_of(predictor)
+    assert isinstance(preprocess.target, Future) and preprocess.length is not None
     target, model = preprocess.target, predictor.model.eval()
     given = np.concatenate([window(past, np.array([len(past)]), preprocess.length) for past in histories])  # (B,T,V)
     said = model(torch.from_numpy(given).to(predictor.device, next(model.parameters()).dtype)).logits.float().cpu()
@@ -250,14 +259,14 @@ def ahead(predictor: Any, histories: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 def forecasts(
-    predictor: Any, source: Any, *, on_bad_rows: OnBadRows = "error", say: Say = logger.warning
+    predictor: TrainedModel, source: Any, *, on_bad_rows: OnBadRows = "error", say: Say = logger.warning
 ) -> list[dict[str, list[float]] | None]:
     """The steps after each history by channel. A table or file is one history, in the order of time; in a list each
     entry is one: numbers by channel, oldest first."""
-    preprocess = predictor.preprocess
-    assert preprocess is not None and isinstance(preprocess.target, Future)
+    preprocess = preprocess_of(predictor)
+    assert isinstance(preprocess.target, Future)
     names = preprocess.target.names
-    rows = given(source)
+    rows = take_rows(source)
     if isinstance(rows, np.ndarray):
         rows = of_array(rows, names)
     if isinstance(rows, list) and rows and all(is_step(row) for row in rows):
@@ -331,7 +340,7 @@ def history(row: Any, preprocess: Preprocess) -> np.ndarray:
         for at, error in bad.items():
             raise UserError(error.what, where=f"{name}[{at}]", fix=error.fix)
         channels.append(numbers(cells))
-    return scaled(np.stack(channels, 1), preprocess)
+    return scale_channels(np.stack(channels, 1), preprocess)
 
 
 def by_channel(steps: np.ndarray, names: Sequence[str]) -> dict[str, list[float]]:
@@ -341,13 +350,13 @@ def by_channel(steps: np.ndarray, names: Sequence[str]) -> dict[str, list[float]
 
 @torch.no_grad()
 def foreseen(
-    predictor: Any, source: Any, *, settings: Data, cache: Path, say: Say, on_bad_rows: OnBadRows = "error"
+    predictor: TrainedModel, source: Any, *, settings: Data, cache: Path, say: Say, on_bad_rows: OnBadRows = "error"
 ) -> Any:
     """The steps after the last row of a file, as a table: the time where there is one, and every channel."""
     import pyarrow as pa
 
-    preprocess = predictor.preprocess
-    assert preprocess is not None and isinstance(preprocess.target, Future) and preprocess.length is not None
+    preprocess = preprocess_of(predictor)
+    assert isinstance(preprocess.target, Future) and preprocess.length is not None
     target = preprocess.target
     frame, notes = read_new_rows(source, preprocess, settings.replace(bad=on_bad_rows), cache)
     for line in notes:

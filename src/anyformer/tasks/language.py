@@ -36,7 +36,7 @@ from anyformer.heads import LM
 from anyformer.objectives import Causal, Objective
 from anyformer.safe_files import scratch_folder
 from anyformer.slots import Network
-from anyformer.tasks.base import Task
+from anyformer.tasks.base import Task, TrainedModel
 from anyformer.tasks.habits import FINE_TUNE, Habit
 from anyformer.tasks.network import is_own, require_model, size_for, unfit
 
@@ -170,7 +170,9 @@ class LanguageTask(Task):
     def main_metric(self, *, multi: bool = False, labels: Sequence[str] = ()) -> str:
         return "loss"
 
-    def evaluate_files(self, evaluator: Evaluator, predictor: Any, files: Sequence[Path], say: Say) -> Answers | None:
+    def evaluate_files(
+        self, evaluator: Evaluator, predictor: TrainedModel, files: Sequence[Path], say: Say
+    ) -> Answers | None:
         """All of some running text."""
         preprocess = evaluator.preprocess
         settings = Data(split=Split(valid=0.0, test=0.0), tokenizer=TokenizerSettings(max_length=preprocess.length))

@@ -118,7 +118,7 @@ def lines_of(paths: list[Path], name: str, format: Format) -> Frame:
     """Files of plain text, one row a line."""
     import pyarrow as pa
 
-    from anyformer.data.files.open_text import opened as look_at
+    from anyformer.data.files.open_text import open_text_file as look_at
 
     sources, rows = [], []
     for path in paths:

@@ -27,7 +27,7 @@ from anyformer.evaluation import learners
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.baseline_rows import RawRows
 from anyformer.evaluation.facts import short, tag_facts
-from anyformer.evaluation.metrics import padded, tag_metrics
+from anyformer.evaluation.metrics import pad_tags, tag_metrics
 from anyformer.evaluation.spans import are_spans
 from anyformer.heads import TokenHead
 from anyformer.objectives import Tag as TagLoss
@@ -179,12 +179,12 @@ class TagTask(RowTask):
         return "wrong words"
 
     def row_errors(self, answers: Answers) -> Sequence[float] | np.ndarray:
-        pairs = zip(answers.truth, padded(answers.truth, answers.predicted), strict=True)
+        pairs = zip(answers.truth, pad_tags(answers.truth, answers.predicted), strict=True)
         return [sum(a != b for a, b in zip(want, got, strict=True)) for want, got in pairs]
 
     def describe(self, answers: Answers, row: int) -> dict[str, Any]:
         """The words that were tagged wrongly, each with its place in the sentence."""
-        want, got = answers.truth[row], padded([answers.truth[row]], [answers.predicted[row]])[0]
+        want, got = answers.truth[row], pad_tags([answers.truth[row]], [answers.predicted[row]])[0]
         wrong = [at for at in range(len(want)) if want[at] != got[at]]
         sides = [", ".join(f"{at + 1}: {tags[at] or '(none)'}" for at in wrong) for tags in (want, got)]
         return {"truth": short(sides[0], 120), "predicted": short(sides[1], 120)}

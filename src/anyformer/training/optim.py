@@ -44,7 +44,7 @@ class AdamW(Optimizer):
     def build(self, model: nn.Module) -> list[torch.optim.Optimizer]:
         factors = layer_factors(model, self.layer_lr_decay)
         groups: dict[tuple[bool, float], list[Tensor]] = {}
-        for name, parameter in trained(model):
+        for name, parameter in trained_parameters(model):
             groups.setdefault((decays(name, parameter), factors[name]), []).append(parameter)
         described = [
             {"params": members, "lr": self.lr * factor, "full": self.lr * factor,
@@ -70,9 +70,9 @@ class Muon(Optimizer):
         check_rates("Muon", self.lr, self.weight_decay)
 
     def build(self, model: nn.Module) -> list[torch.optim.Optimizer]:
-        matrices = [p for name, p in trained(model) if p.dim() == 2 and ".blocks." in name]
+        matrices = [p for name, p in trained_parameters(model) if p.dim() == 2 and ".blocks." in name]
         chosen = {id(p) for p in matrices}
-        rest = [(name, p) for name, p in trained(model) if id(p) not in chosen]
+        rest = [(name, p) for name, p in trained_parameters(model) if id(p) not in chosen]
         if not matrices:
             raise UserError("there are no matrices inside blocks", where="training.optimizer", fix="use AdamW")
         groups = [
@@ -95,7 +95,7 @@ def check_rates(where: str, lr: float, weight_decay: float) -> None:
         raise UserError(f"weight_decay {weight_decay} is not a weight decay", where=where, fix="use 0.1")
 
 
-def trained(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def trained_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Names and parameters that learn."""
     return ((name, p) for name, p in model.named_parameters() if p.requires_grad)
 

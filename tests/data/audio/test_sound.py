@@ -16,7 +16,7 @@ from anyformer.data.audio.decoding import look_at, read_sound, resample
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.datasets.rows import RowExamples
 from anyformer.data.examples import Draw
-from anyformer.data.files.audio_folders import read_sounds, unlabelled
+from anyformer.data.files.audio_folders import read_sounds, unlabelled_clips
 from anyformer.data.prepare_rows import examples_for
 from anyformer.data.reopen import open_prepared
 from anyformer.data.settings import AudioSettings, Data
@@ -169,7 +169,7 @@ def test_folders_are_classes_and_strangers_are_counted(tmp_path: Path) -> None:
         and set(frame.column("label").to_pylist()) == {"low", "high"}
     )
     assert dict(frame.skipped) == {"no recording by name (.txt)": 1, "outside the class folders": 1}
-    assert unlabelled([root]) is None and len(unlabelled([root / "low"]) or ()) == 6
+    assert unlabelled_clips([root]) is None and len(unlabelled_clips([root / "low"]) or ()) == 6
     with pytest.raises(UserError, match="only one class"):
         read_sounds([one_class(tmp_path)])
     with pytest.raises(UserError, match="no recordings"):

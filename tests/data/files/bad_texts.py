@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from anyformer.data.files.conll import read_conll
-from anyformer.data.files.open_text import opened
+from anyformer.data.files.open_text import open_text_file
 from anyformer.data.files.parallel_text import read_pairs
 from anyformer.data.settings import Format
 from tests.data.files.bad_tables import written, zstd
@@ -29,7 +29,7 @@ UNIVERSAL = (
 
 def text(paths: list[Path], format: Format) -> Any:
     """Read as running text."""
-    return opened(paths[0], format)
+    return open_text_file(paths[0], format)
 
 
 def tagged(paths: list[Path], format: Format) -> Any:

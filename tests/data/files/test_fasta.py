@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from anyformer import UserError
-from anyformer.data.files.fasta import EMPTY, ODD, labelled, read_fasta
+from anyformer.data.files.fasta import EMPTY, ODD, join_labels, read_fasta
 from anyformer.data.files.path_kinds import kind_of_path
 from anyformer.data.files.tables import frame_of
 from anyformer.data.gather import origin_of
@@ -80,12 +80,12 @@ def test_junk_is_one_error_with_its_place(tmp_path: Path, text: str, said: str) 
 def test_labels_come_from_a_table_by_id(tmp_path: Path) -> None:
     frame = read_fasta([written(tmp_path)], Format())
     table = frame_of({"kind": ["x", "y"], "protein": ["third", "second"]})
-    made = labelled(frame, table)
+    made = join_labels(frame, table)
     assert made.names == ["id", "sequence", "kind"] and made.column("kind").to_pylist() == [None, "y", "x"]
     with pytest.raises(UserError, match="no column holds the ids"):
-        labelled(frame, frame_of({"kind": ["x"], "protein": ["other"]}))
+        join_labels(frame, frame_of({"kind": ["x"], "protein": ["other"]}))
     with pytest.raises(UserError, match="'second' comes twice"):
-        labelled(frame, frame_of({"kind": ["x", "y"], "protein": ["second", "second"]}))
+        join_labels(frame, frame_of({"kind": ["x", "y"], "protein": ["second", "second"]}))
 
 
 def test_alone_it_is_a_language_model_by_residue_and_with_labels_a_classifier(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from anyformer.data.files import open_text
-from anyformer.data.files.open_text import lines, opened
+from anyformer.data.files.open_text import lines, open_text_file
 from anyformer.data.settings import Format
 from anyformer.errors import UserError
 from tests.data.files.bad_tables import written, zstd
@@ -48,14 +48,14 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path: Path) -> None:
     (path,) = written("a.txt", TEXT)(tmp_path)
     path.chmod(0)
     with pytest.raises(UserError, match="permission denied"):
-        opened(path, PLAIN)
+        open_text_file(path, PLAIN)
 
 
 def test_a_file_that_may_not_be_read_is_named_also_to_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (path,) = written("a.txt", TEXT)(tmp_path)
     monkeypatch.setattr(open_text.os, "access", lambda *_: False)
     with pytest.raises(UserError, match=r"a\.txt: may not be read \(permission denied\); try chmod"):
-        opened(path, PLAIN)
+        open_text_file(path, PLAIN)
 
 
 PACK = {"": bytes, "gzip": gzip.compress, "xz": lzma.compress, "zstd": zstd}
@@ -73,7 +73,7 @@ CODES = {
 def test_every_packing_and_encoding_gives_the_same_text(packed: str, code: str, tmp_path: Path) -> None:
     stored = PACK[packed](TEXT.encode(code))
     (path,) = written("wrong.png", stored)(tmp_path)  # the name does not matter
-    file = opened(path, PLAIN)
+    file = open_text_file(path, PLAIN)
     with file.stream() as stream:
         assert stream.read().decode() == TEXT
     assert file.notes == (((packed,) if packed else ()) + CODES[code])
@@ -101,7 +101,7 @@ def test_any_text_survives_blocks_of_any_size(text: str, block: int, tmp_path: P
         for code in ("utf-8", "utf-16"):
             (path,) = written("a.txt", text.encode(code))(tmp_path)
             try:
-                file = opened(path, PLAIN)
+                file = open_text_file(path, PLAIN)
             except UserError as error:  # a text may begin like a picture
                 assert "looks like" in str(error)
                 continue
@@ -113,19 +113,19 @@ def test_any_text_survives_blocks_of_any_size(text: str, block: int, tmp_path: P
 
 def test_windows_letters_are_told_from_latin_ones(tmp_path: Path) -> None:
     (path,) = written("a.txt", "5 € “for” free\n".encode("cp1252"))(tmp_path)
-    file = opened(path, PLAIN)
+    file = open_text_file(path, PLAIN)
     assert file.notes == ("Windows-1252",) and next(file.lines()) == "5 € “for” free"
-    assert opened(path, Format(encoding="latin-1")).notes == ("Latin-1",)
+    assert open_text_file(path, Format(encoding="latin-1")).notes == ("Latin-1",)
     assert next(lines(path, Format(encoding="latin-1"))) == "5 \x80 \x93for\x94 free"
 
 
 def test_a_small_file_that_unpacks_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (path,) = written("a.txt.gz", gzip.compress(b"a line\n" * 1_000_000))(tmp_path)
-    assert opened(path, PLAIN).size == 7_000_000, "control: below the limit it is read"
+    assert open_text_file(path, PLAIN).size == 7_000_000, "control: below the limit it is read"
     monkeypatch.setattr(open_text, "ROOM", 2**21)
     monkeypatch.setattr(open_text, "RATIO", 100)
     with pytest.raises(UserError, match="more than 100 times its size"):
-        opened(path, PLAIN)
+        open_text_file(path, PLAIN)
 
 
 def test_looking_at_a_file_holds_a_block_of_it_and_no_more(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_looking_at_a_file_holds_a_block_of_it_and_no_more(tmp_path: Path) -> No
     (path,) = written("a.txt.gz", gzip.compress(b"some words in a line\n" * 2_000_000, 1))(tmp_path)
     tracemalloc.start()
     try:
-        assert opened(path, PLAIN).size == 42_000_000
+        assert open_text_file(path, PLAIN).size == 42_000_000
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -145,4 +145,4 @@ def test_unicode_paths_are_opened(tmp_path: Path) -> None:
     folder = tmp_path / "Bücher – 本"
     folder.mkdir()
     (path,) = written("čapek 🤖.txt", TEXT)(folder)
-    assert opened(path, PLAIN).name == "čapek 🤖.txt"
+    assert open_text_file(path, PLAIN).name == "čapek 🤖.txt"

@@ -7,8 +7,8 @@ import pytest
 from PIL import Image, ImageEnhance, ImageOps
 
 from anyformer.data.examples import Draw
-from anyformer.data.images.augmentation import augmented, augmented_batch, erased, shifted
-from anyformer.data.images.randaugment import OPERATIONS, moved
+from anyformer.data.images.augmentation import augment, augmented_batch, erase_rectangle, shift
+from anyformer.data.images.randaugment import OPERATIONS, move_by
 from anyformer.data.settings import ImageSettings
 
 ALL = ImageSettings(erase=0.5, magnitude=15)
@@ -32,7 +32,7 @@ def test_a_batch_equals_one_at_a_time_in_any_order(channels: int) -> None:
     assert np.array_equal(pixels, kept)
     assert batch.dtype == np.uint8 and batch.shape == pixels.shape
     for i, row in enumerate(rows):
-        assert np.array_equal(batch[i], augmented(pixels[i], ALL, Draw(3, 5).generator(int(row))))
+        assert np.array_equal(batch[i], augment(pixels[i], ALL, Draw(3, 5).generator(int(row))))
     order = np.random.default_rng(0).permutation(24)
     assert np.array_equal(augmented_batch(pixels[order], ALL, Draw(3, 5), rows[order]), batch[order])
     assert np.array_equal(augmented_batch(pixels[7:9], ALL, Draw(3, 5), rows[7:9]), batch[7:9])
@@ -79,7 +79,7 @@ def test_a_shift_is_a_crop_of_the_padded_image() -> None:
     image = images(1)[0]
     seen = set()
     for seed in range(300):
-        made = shifted(image, 0.1, np.random.default_rng(seed))  # up to two of twenty
+        made = shift(image, 0.1, np.random.default_rng(seed))  # up to two of twenty
         padded = np.pad(image, ((0, 0), (2, 2), (2, 2)))
         places = [(r, c) for r in range(5) for c in range(5) if np.array_equal(made, padded[:, r : r + 20, c : c + 20])]
         assert places
@@ -90,7 +90,7 @@ def test_a_shift_is_a_crop_of_the_padded_image() -> None:
 def test_an_erased_rectangle() -> None:
     image = np.full((3, 30, 40), 9, np.uint8)
     for seed in range(50):
-        blank = erased(image, np.random.default_rng(seed)) != 9
+        blank = erase_rectangle(image, np.random.default_rng(seed)) != 9
         assert blank.any() and np.array_equal(blank[0], blank[1])
         rows, columns = blank[0].any(1).sum(), blank[0].any(0).sum()
         assert rows * columns == blank[0].sum()  # a full rectangle
@@ -156,6 +156,6 @@ def test_all_fourteen_are_there_and_drawn() -> None:
 
 def test_moved_by_more_than_the_image_is_black() -> None:
     image = images(1)[0]
-    assert not moved(image, 25, 0).any()
-    assert not moved(image, 0, -20).any()
-    assert np.array_equal(moved(image, 3, -2)[:, 3:, :-2], image[:, :-3, 2:])
+    assert not move_by(image, 25, 0).any()
+    assert not move_by(image, 0, -20).any()
+    assert np.array_equal(move_by(image, 3, -2)[:, 3:, :-2], image[:, :-3, 2:])

@@ -18,8 +18,8 @@ from PIL import Image
 
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.images import workers
-from anyformer.data.images.decode_all import normalised, picture_arrays, picture_steps, read_pictures
-from anyformer.data.images.decoding import ImageShape, Unreadable, eight_bits, opened, pixels, plain
+from anyformer.data.images.decode_all import normalise, picture_arrays, picture_steps, read_pictures
+from anyformer.data.images.decoding import ImageShape, Unreadable, eight_bits, open_image, pixels, plain
 from anyformer.data.images.preprocessing import ImageSteps
 from anyformer.data.settings import ImageSettings
 from anyformer.errors import UserError
@@ -202,10 +202,10 @@ def test_training_pixels_equal_those_of_the_saved_steps(tmp_path: Path, channels
     assert ok.all() and size == 24
     picture_steps(24, channels).save(tmp_path)
     steps = ImageSteps.read(tmp_path / "preprocessor_config.json")
-    made = normalised(stored, steps)
+    made = normalise(stored, steps)
     for value, row in zip(values, made, strict=True):
         assert torch.equal(steps(value)[0], torch.from_numpy(row)), value
-    wrong = normalised(stored, picture_steps(25, channels)) + 1e-6
+    wrong = normalise(stored, picture_steps(25, channels)) + 1e-6
     assert not torch.equal(steps(values[0])[0], torch.from_numpy(wrong[0]))  # the control
 
 
@@ -213,9 +213,9 @@ def test_see_through_pictures_equal_the_saved_steps_once_decoded(tmp_path: Path)
     (tmp_path / "a.png").write_bytes(see_through()[0])
     _, _, _, stored, _ = arrays_of(["a.png"], tmp_path, settings=ImageSettings(size=8))
     steps = picture_steps(8, 3)
-    with opened("a.png", tmp_path) as image:
-        assert torch.equal(steps(plain(image, 3))[0], torch.from_numpy(normalised(stored, steps)[0]))
-        assert torch.equal(steps(Image.open(tmp_path / "a.png"))[0], torch.from_numpy(normalised(stored, steps)[0]))
+    with open_image("a.png", tmp_path) as image:
+        assert torch.equal(steps(plain(image, 3))[0], torch.from_numpy(normalise(stored, steps)[0]))
+        assert torch.equal(steps(Image.open(tmp_path / "a.png"))[0], torch.from_numpy(normalise(stored, steps)[0]))
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_see_through_pictures_equal_the_saved_steps_once_decoded(tmp_path: Path)
 def test_pictures_fit_a_model_that_is_given(tmp_path: Path, steps: ImageSteps) -> None:
     values = [write(tmp_path / f"{i}.png", colours(i, side)) for i, side in enumerate((31, 48))]
     _, _, _, stored, _ = arrays_of([str(value) for value in values], tmp_path, steps=steps)
-    assert torch.equal(steps(values), torch.from_numpy(normalised(stored, steps)))
+    assert torch.equal(steps(values), torch.from_numpy(normalise(stored, steps)))
 
 
 def test_models_of_no_one_size_are_refused(tmp_path: Path) -> None:
@@ -379,7 +379,7 @@ def test_idx_files_are_their_bytes(tmp_path: Path, pack: Any, suffix: str) -> No
     assert np.array_equal(arrays_of(some.column("image"), tmp_path)[3][0, 0], made["train"][5])
     resized = arrays_of(some.column("image"), tmp_path, settings=ImageSettings(size=16, channels=3))[3]
     steps = picture_steps(16, 3)
-    assert torch.equal(steps(made["train"][5])[0], torch.from_numpy(normalised(resized, steps)[0]))
+    assert torch.equal(steps(made["train"][5])[0], torch.from_numpy(normalise(resized, steps)[0]))
 
 
 def test_a_pair_of_idx_files_by_name(tmp_path: Path) -> None:
@@ -429,6 +429,6 @@ def test_an_idx_file_that_changes_is_read_again(tmp_path: Path) -> None:
 
 
 def test_reasons_are_one_line() -> None:
-    with pytest.raises(Unreadable) as caught, opened("x\ny.png", Path("/nowhere")):
+    with pytest.raises(Unreadable) as caught, open_image("x\ny.png", Path("/nowhere")):
         pass
     assert "\n" not in str(caught.value)

@@ -220,7 +220,7 @@ def test_memory_of_this_process(tmp_path):
     if sys.platform == "linux":
         assert now.used and now.used <= now.peak
         fake_system(tmp_path, {"proc/self/status": "Name: x\nVmHWM:\t  200 kB\nVmRSS:\t  100 kB\n"})
-        assert (memory.used(tmp_path), memory.peak(tmp_path)) == (102400, 204800)
+        assert (memory.resident_bytes(tmp_path), memory.peak(tmp_path)) == (102400, 204800)
     assert memory.limit(tmp_path / "nothing") is None
 
 

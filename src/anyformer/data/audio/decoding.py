@@ -62,7 +62,7 @@ def read_sound(recording: Recording, head: AudioHeader | None = None) -> tuple[n
         with stream_of(recording) as file:
             file.seek(head.start)
             raw = file.read(head.samples * head.channels * head.bits // 8)
-        found = decoded(raw, head).reshape(-1, head.channels)
+        found = decode_samples(raw, head).reshape(-1, head.channels)
     wave = found.mean(1, dtype=np.float32) if found.shape[1] > 1 else found[:, 0]
     if not np.isfinite(wave).all():
         raise UserError("holds samples that are no numbers", where=name_of(recording), fix="record or convert it again")
@@ -137,7 +137,7 @@ def wav_format(raw: bytes, bad: object) -> tuple[int, int, int, int]:
     return kind, channels, rate, bits
 
 
-def decoded(raw: bytes, head: AudioHeader) -> np.ndarray:
+def decode_samples(raw: bytes, head: AudioHeader) -> np.ndarray:
     """Stored samples as float32; whole numbers become shares of the largest there is."""
     if head.kind == FLOAT:
         return np.frombuffer(raw, "<f4" if head.bits == 32 else "<f8").astype(np.float32)

@@ -14,7 +14,7 @@ from anyformer.data.columns.base import Decoded, FileColumn
 from anyformer.data.columns.files import recognise_files
 from anyformer.data.columns.modality import Encoding, Modality, ModalityInputs
 from anyformer.data.columns.values import shown
-from anyformer.data.files.audio_folders import unlabelled
+from anyformer.data.files.audio_folders import unlabelled_clips
 from anyformer.data.files.data_urls import SOUNDS_SAID, example_sound, sound_bytes
 from anyformer.data.habit import Habit
 from anyformer.embeds.frames import Frames
@@ -142,7 +142,7 @@ class Audio(FileColumn):
 
     @classmethod
     def files_in(cls, paths: Sequence[Path]) -> list[str] | None:
-        return unlabelled(paths)
+        return unlabelled_clips(paths)
 
     @property
     def request_noun(self) -> str:

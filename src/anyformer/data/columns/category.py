@@ -14,7 +14,7 @@ from anyformer.data.columns.cells import as_words, factorize, sort_names
 from anyformer.data.columns.modality import Encoding
 from anyformer.data.columns.table import TableColumn
 from anyformer.data.columns.values import spelled
-from anyformer.data.counts import shown
+from anyformer.data.counts import describe_cell
 from anyformer.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Category(TableColumn):
         if work.train is not None:
             strange[work.train] = False  # too rare in training to count, as was asked
         row = int(np.flatnonzero(strange if strange.any() else new)[0])
-        first = shown(work.frame, self.name, row)
+        first = describe_cell(work.frame, self.name, row)
         if refused and strange.any():
             value, _, place = first.rpartition(", ")
             raise UserError(

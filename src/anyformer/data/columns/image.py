@@ -19,7 +19,7 @@ from anyformer.data.files.data_urls import PICTURES_SAID, example_picture, pictu
 from anyformer.data.files.image_folders import unlabelled_images
 from anyformer.data.habit import Habit
 from anyformer.data.images.augmentation import augmented_batch
-from anyformer.data.images.decode_all import new_pictures, normalised, picture_arrays, picture_steps
+from anyformer.data.images.decode_all import new_pictures, normalise, picture_arrays, picture_steps
 from anyformer.data.images.decoding import pillow
 from anyformer.data.images.preprocessing import ImageSteps
 from anyformer.embeds.maps import Maps
@@ -76,7 +76,7 @@ class ImageModality(Modality):
         stored = arrays[PIXELS][arrays["pictured"][at] if "pictured" in arrays else at]
         if draw is not None and examples.settings is not None:
             stored = augmented_batch(stored, examples.settings.images, draw, chosen)
-        pixels = torch.from_numpy(normalised(stored, examples.images or ImageSteps(scale=None, mean=None)))
+        pixels = torch.from_numpy(normalise(stored, examples.images or ImageSteps(scale=None, mean=None)))
         seen = arrays["seen"][at] if "seen" in arrays else np.ones(len(at), bool)
         return ModalityInputs((pixels,), torch.from_numpy(np.array(seen, dtype=bool)))
 

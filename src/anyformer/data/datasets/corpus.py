@@ -82,7 +82,7 @@ def vocabulary(size: int) -> int:
     return round(2 ** float(np.interp(np.log(max(1, size)), known, tokens)) / 256) * 256
 
 
-def brought(words: TokenizerSettings, given: Given) -> Tokenizer | None:
+def given_tokenizer(words: TokenizerSettings, given: Given) -> Tokenizer | None:
     """The tokenizer that a model or a folder brings along, if any."""
     if given.tokenizer is not None or words.folder is None:
         return given.tokenizer
@@ -94,12 +94,12 @@ def brought(words: TokenizerSettings, given: Given) -> Tokenizer | None:
     return tokenizer
 
 
-def trained(part: CorpusPart, words: TokenizerSettings, tell: Say) -> tuple[Tokenizer, str]:
+def train_tokenizer_on(part: CorpusPart, words: TokenizerSettings, tell: Say) -> tuple[Tokenizer, str]:
     """A tokenizer trained on the training part alone, and its kind."""
     kind: Kind = "bpe" if words.kind == "auto" else words.kind
     size = part.bytes
     usual = {"char": 2**16, "byte": 512}.get(kind, vocabulary(size))
-    sample = list(sampled(part, size))
+    sample = list(sample_pieces(part, size))
     try:
         tokenizer = train_tokenizer(sample, kind, words.vocab_size or usual, lower=words.lowercase)
     except UserError as error:
@@ -111,7 +111,7 @@ def trained(part: CorpusPart, words: TokenizerSettings, tell: Say) -> tuple[Toke
     return tokenizer, kind
 
 
-def sampled(part: CorpusPart, size: int) -> Iterator[str]:
+def sample_pieces(part: CorpusPart, size: int) -> Iterator[str]:
     """Pieces of a part, all of them or as many, evenly spread, as a tokenizer is trained on."""
     share = min(1.0, SAMPLE / max(1, size))
     taken = 0
@@ -124,12 +124,12 @@ def sampled(part: CorpusPart, size: int) -> Iterator[str]:
 # ---------------------------------------------------------------- the arrays
 
 
-def packed(
+def pack_parts(
     parts: dict[str, CorpusPart], settings: Data, given: Given, cache: Path, tell: Say
 ) -> tuple[Arrays, Tokenizer]:
     """Every part as an array of tokens on disk, with the tokenizer beside; made once for the same text and settings."""
     enough(parts["train"].characters, "characters")
-    own = brought(settings.tokenizer, given)
+    own = given_tokenizer(settings.tokenizer, given)
     mark = fingerprint(parts, settings.tokenizer, own)
     arrays = Arrays.of(cache)
     if arrays is not None and arrays.facts.get("fingerprint") == mark:
@@ -141,7 +141,7 @@ def packed(
         tokenizer, kind = own, "given"
         tell(f"tokens   given, vocabulary {tokenizer.size:,}")
     else:
-        tokenizer, kind = trained(parts["train"], settings.tokenizer, tell)
+        tokenizer, kind = train_tokenizer_on(parts["train"], settings.tokenizer, tell)
     encoder = Encoder(tokenizer, "given" if settings.tokenizer.lowercase else kind)  # its short ways know no lower case
     if parts["train"].characters < AT_ONCE:  # seen before anything is written
         enough(sum(map(len, encoder.encode([piece for _, _, piece in parts["train"].pieces()]))), "tokens")

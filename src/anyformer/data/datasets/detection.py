@@ -13,8 +13,8 @@ import torch
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.examples import Draw, Examples
 from anyformer.data.files.coco import Annotated, Picture
-from anyformer.data.images.decode_all import normalised, picture_steps
-from anyformer.data.images.decoding import Unreadable, opened, plain
+from anyformer.data.images.decode_all import normalise, picture_steps
+from anyformer.data.images.decoding import Unreadable, open_image, plain
 from anyformer.data.images.preprocessing import BILINEAR, ImageSteps
 from anyformer.errors import UserError
 from anyformer.objectives.batch import Batch
@@ -42,7 +42,7 @@ class Square:
     def pixels(self, picture: Picture) -> np.ndarray:
         """The picture as (channels, size, size), black beyond it."""
         columns, rows = self.fitted(picture.wide, picture.high)
-        with opened(picture.path, Path()) as image:
+        with open_image(picture.path, Path()) as image:
             seen = plain(image, self.channels)
             seen = seen if seen.size == (columns, rows) else seen.resize((columns, rows), resample=BILINEAR)
             made = np.asarray(seen)
@@ -121,7 +121,7 @@ class DetectionExamples(Examples):
                     objects[place][:, 1] = 1 - objects[place][:, 1]
         size = np.arange(stored.shape[-1])
         mask = (size[None, :, None] < sides[:, 1, None, None]) & (size[None, None] < sides[:, 0, None, None])
-        pixels = normalised(stored, self.steps) * mask[:, None]  # padding is 0, the mean
+        pixels = normalise(stored, self.steps) * mask[:, None]  # padding is 0, the mean
         targets = np.full((len(at), max(1, *(len(each) for each in objects)), 5), float(IGNORED), np.float32)
         for place, each in enumerate(objects):
             targets[place, : len(each)] = each

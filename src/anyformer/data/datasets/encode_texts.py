@@ -18,7 +18,7 @@ from anyformer.data.tokenizers.parallel_encode import (
     Framer,
     WordEncoder,
     around,
-    encoded,
+    encode_columns,
     longest,
     pieces,
     token_type,
@@ -39,13 +39,13 @@ def raw_tokens(
     for piece in pieces(len(columns[0])):
         size = piece.stop - piece.start
         for flat, column in zip(flats, columns, strict=True):
-            flat.add([row for (row,) in encoded(tokenizer, [texts(column.slice(piece.start, size))])])
+            flat.add([row for (row,) in encode_columns(tokenizer, [texts(column.slice(piece.start, size))])])
     for flat in flats:
         flat.close()
     return [(arrays[name], arrays[f"{name}_starts"]) for name in names]
 
 
-def dropped(arrays: Arrays, names: Sequence[str]) -> None:
+def drop_arrays(arrays: Arrays, names: Sequence[str]) -> None:
     """Remove arrays that were needed on the way only."""
     for name in names:
         for part in (name, f"{name}_starts"):
@@ -84,7 +84,7 @@ def encode_texts(
             ready.append(row)
         flat.add(ready)
     flat.close()
-    dropped(arrays, names)
+    drop_arrays(arrays, names)
     arrays.put("cut", cut)
     if preprocess.pair and preprocess.segments:
         arrays.put("second", second)
@@ -135,7 +135,7 @@ def encode_pairs(
     read.close()
     if written is not None:
         written.close()
-    dropped(arrays, ["raw0", "raw1"] if both else ["raw0"])
+    drop_arrays(arrays, ["raw0", "raw1"] if both else ["raw0"])
     arrays.put("cut", cut)
     counts.cut = int(cut.sum())
     return preprocess

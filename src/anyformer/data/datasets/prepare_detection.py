@@ -50,15 +50,15 @@ def prepare_detection(
         tell(f"task     {task}: {why}")
     there = cache.exists()
     try:
-        found, side = gathered(paths[0], settings, tell)
-        return prepared(found, sides(side, settings, seed), settings, task, cache, given, notes, tell)
+        found, side = gather_pictures(paths[0], settings, tell)
+        return assemble_detection(found, sides(side, settings, seed), settings, task, cache, given, notes, tell)
     except BaseException:
         if not there:  # a mistake leaves nothing behind
             shutil.rmtree(cache, ignore_errors=True)
         raise
 
 
-def gathered(path: Path, settings: Data, tell: Say) -> tuple[Annotated, np.ndarray]:
+def gather_pictures(path: Path, settings: Data, tell: Say) -> tuple[Annotated, np.ndarray]:
     """All pictures, those that validate and test behind the others, and the side that a picture's file says."""
     found = read_coco(path, bad=settings.bad)
     side = [np.full(len(found.pictures), FREE, np.int8)]
@@ -67,7 +67,7 @@ def gathered(path: Path, settings: Data, tell: Say) -> tuple[Annotated, np.ndarr
     beside = annotation_files(path) if path.is_dir() else {}
     for number, name, files in ((VALID, "valid", settings.split.valid_file), (TEST, "test", settings.split.test_file)):
         for file in files or ([beside[name]] if name in beside else []):
-            other = relabelled(read_coco(Path(file), bad=settings.bad), found.labels)
+            other = relabel(read_coco(Path(file), bad=settings.bad), found.labels)
             for note in other.notes:
                 tell(f"file     {note}")
             found.pictures += other.pictures
@@ -75,7 +75,7 @@ def gathered(path: Path, settings: Data, tell: Say) -> tuple[Annotated, np.ndarr
     return found, np.concatenate(side)
 
 
-def relabelled(other: Annotated, labels: tuple[str, ...]) -> Annotated:
+def relabel(other: Annotated, labels: tuple[str, ...]) -> Annotated:
     """Another file with the class numbers of the first."""
     strange = [label for label in other.labels if label not in labels]
     if strange:
@@ -101,7 +101,7 @@ def sides(side: np.ndarray, settings: Data, seed: int) -> np.ndarray:
     return side
 
 
-def prepared(
+def assemble_detection(
     found: Annotated, side: np.ndarray, settings: Data, task: str, cache: Path, given: Given, notes: list[str],
     tell: Say,
 ) -> Prepared:  # fmt: skip

@@ -57,17 +57,19 @@ def prepare_gathered(
     tell_files(gathered.frame, tell)
     if why:
         tell(f"task     {task}: {why}")
-    return prepared(gathered, settings, task, cache, notes, tell)
+    return assemble_series(gathered, settings, task, cache, notes, tell)
 
 
-def prepared(gathered: Gathered, settings: Data, task: str, cache: Path, notes: list[str], tell: Say) -> Prepared:
+def assemble_series(
+    gathered: Gathered, settings: Data, task: str, cache: Path, notes: list[str], tell: Say
+) -> Prepared:
     frame = gathered.frame
     facts = look(frame, settings.kinds())
-    time, channels, dropped = chosen(frame, facts, settings)
+    time, channels, dropped = choose_columns(frame, facts, settings)
     tell(f"task     {task}: {len(channels)} channel{'s' * (len(channels) > 1)}" + (f" by {time}" if time else ""))
     for name, reason in dropped:
         tell(f"left out {name}: {reason}")
-    order = ordered(frame, time, gathered.fixed, tell)
+    order = order_by_time(frame, time, gathered.fixed, tell)
     raw = np.stack([numbers(frame.column(name)) for name in channels], 1)[order]  # (T,V)
     raw[~np.isfinite(raw)] = np.nan
     counts = side_counts(gathered.fixed, settings, len(order))
@@ -80,7 +82,7 @@ def prepared(gathered: Gathered, settings: Data, task: str, cache: Path, notes: 
                     horizon=horizon, time=time)  # fmt: skip
     preprocess = Preprocess(task=task, columns=columns, target=target, length=length)
     arrays = Arrays.new(cache)
-    arrays.put("values", scaled(raw, preprocess))
+    arrays.put("values", scale_channels(raw, preprocess))
     arrays.put("order", order)
     ends = np.cumsum(counts)
     spans = [[length, int(ends[TRAIN])], [int(ends[TRAIN]), int(ends[VALID])], [int(ends[VALID]), int(ends[TEST])]]
@@ -115,7 +117,7 @@ def opened_series(arrays: Arrays) -> Prepared:
     return Prepared(preprocess.task, train, valid, test, preprocess, facts=facts["facts"], notes=list(facts["notes"]))
 
 
-def scaled(raw: np.ndarray, preprocess: Preprocess) -> np.ndarray:
+def scale_channels(raw: np.ndarray, preprocess: Preprocess) -> np.ndarray:
     """Every channel by the mean and deviation of its training rows."""
     return np.stack([column.encode(raw[:, at]) for at, column in enumerate(preprocess.columns or ())], 1)
 
@@ -123,7 +125,7 @@ def scaled(raw: np.ndarray, preprocess: Preprocess) -> np.ndarray:
 # ---------------------------------------------------------------- decisions
 
 
-def chosen(
+def choose_columns(
     frame: Frame, facts: dict[str, Facts], settings: Data
 ) -> tuple[str | None, tuple[str, ...], list[tuple[str, str]]]:
     """The column of time, the channels, and what is left out."""
@@ -166,7 +168,7 @@ def is_time(frame: Frame, name: str, facts: Facts) -> bool:
     return name.lower() in NAMED_TIME or (even and name == frame.names[0] and len(frame.names) > 1)
 
 
-def ordered(frame: Frame, time: str | None, fixed: np.ndarray | None, tell: Say) -> np.ndarray:
+def order_by_time(frame: Frame, time: str | None, fixed: np.ndarray | None, tell: Say) -> np.ndarray:
     """The rows in the order of time; files that validate and test come after, as given."""
     rows = np.arange(len(frame))
     if time is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.data.datasets.corpus import CorpusPart, enough, packed
+from anyformer.data.datasets.corpus import CorpusPart, enough, pack_parts
 from anyformer.data.datasets.windows import Windows
 from anyformer.data.files.documents import Document, in_memory, read_documents
 from anyformer.data.prepared import Given, Prepared, Say
@@ -25,7 +25,9 @@ def prepare_text(
 ) -> Prepared:
     """Text files and folders of them, ready for a `task` that reads running text; nothing here is random."""
     documents, skipped = read_documents([Path(path) for path in paths], settings.format)
-    return prepared(documents, settings, task=task, cache=cache, given=given, say=say, skipped=skipped, unit="file")
+    return prepare_documents(
+        documents, settings, task=task, cache=cache, given=given, say=say, skipped=skipped, unit="file"
+    )
 
 
 def prepare_texts(
@@ -46,10 +48,12 @@ def prepare_texts(
     own = {side: in_memory(rows, side, unit) for side, rows in (("valid", valid), ("test", test)) if rows is not None}
     if not documents:
         raise UserError("there is no text in it", where=name, fix="give at least one text that is not empty")
-    return prepared(documents, settings, task=task, cache=cache, given=given, say=say, skipped={}, unit="text", own=own)
+    return prepare_documents(
+        documents, settings, task=task, cache=cache, given=given, say=say, skipped={}, unit="text", own=own
+    )
 
 
-def prepared(
+def prepare_documents(
     documents: list[Document],
     settings: Data,
     *,
@@ -71,7 +75,7 @@ def prepared(
     for reason, names in skipped.items():
         tell(f"skipped  {len(names):,} files: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''} ({reason})")
     parts = split(documents, settings, unit, own or {}, tell)
-    arrays, tokenizer = packed(parts, settings, given, cache, tell)
+    arrays, tokenizer = pack_parts(parts, settings, given, cache, tell)
     counts: dict[str, Any] = arrays.facts["parts"]
     length = window(settings.tokenizer, given, counts["train"]["tokens"], tell)
     sides = {

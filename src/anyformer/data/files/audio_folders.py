@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from anyformer.data.files.image_folders import SIDES, UNNAMED, unicode
-from anyformer.data.files.open_text import import_pyarrow, shown
+from anyformer.data.files.open_text import import_pyarrow, show_path
 from anyformer.data.files.path_kinds import SOUNDS
 from anyformer.data.frame import Frame, Source
 from anyformer.errors import UserError
@@ -32,7 +32,7 @@ def read_sounds(paths: Sequence[Path]) -> Frame:
         rows, sources = rows + found, [*sources, source]
     labels = sorted({label for _, label, _ in rows})
     if len(labels) < 2:
-        raise UserError(f"only one class ({labels[0][:60]})", where=shown(paths[0]), fix=LAYOUT)
+        raise UserError(f"only one class ({labels[0][:60]})", where=show_path(paths[0]), fix=LAYOUT)
     columns = {"audio": pa.array([row[0] for row in rows]), "label": pa.array([row[1] for row in rows])}
     if any(side for _, _, side in rows):
         columns["split"] = pa.array([side or "train" for _, _, side in rows])
@@ -60,10 +60,10 @@ def class_folders(root: Path, skipped: dict[str, int]) -> tuple[list[Row], Sourc
         unnamed = skipped.get(UNNAMED, 0)
         if unnamed:
             raise UserError(f"the names of all {unnamed:,} files in it, or of their folders, are not UTF-8",
-                            where=shown(root), fix="rename them")  # fmt: skip
+                            where=show_path(root), fix="rename them")  # fmt: skip
         loose = skipped.get("outside the class folders", 0)
         what = f"{loose:,} recordings but no class folders with recordings" if loose else "no recordings"
-        raise UserError(what, where=shown(root), fix=LAYOUT)
+        raise UserError(what, where=show_path(root), fix=LAYOUT)
     return rows, Source(root.name, str(root), len(rows), size, mark.hexdigest(), "clip")
 
 
@@ -90,7 +90,7 @@ def sounds_below(folder: Path, skipped: dict[str, int]) -> Iterator[Path]:
                 skipped[reason] = skipped.get(reason, 0) + 1
 
 
-def unlabelled(paths: Sequence[Path]) -> list[str] | None:
+def unlabelled_clips(paths: Sequence[Path]) -> list[str] | None:
     """Every recording of these paths by its name; None where labels come with them, or where they are none."""
     found: list[str] = []
     for path in paths:

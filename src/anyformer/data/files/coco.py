@@ -77,19 +77,22 @@ def read_coco(
     size, outside its image) is one too, or is left out and counted with `bad="skip"`.
     """
     path = annotation_file(Path(file))
-    data = loaded(path)
+    data = load_lists(path)
     labels, number = categories(data["categories"], path)
     pictures = pictures_of(data["images"], path, None if images is None else Path(images))
     found = Annotated(path, labels, list(pictures.values()))
     kept: dict[Any, list[tuple[list[float], int, bool]]] = {key: [] for key in pictures}
-    raw = [checked(entry, place(path, at, entry), pictures, number) for at, entry in enumerate(data["annotations"])]
+    raw = [
+        check_annotation(entry, place(path, at, entry), pictures, number)
+        for at, entry in enumerate(data["annotations"])
+    ]
     once((entry["id"] for entry in data["annotations"] if "id" in entry), path, "annotation id")
     sizes_of_all(found)
     whole_file([(box, pictures[key]) for key, box, _, _ in raw], path)
     for at, (key, box, kind, crowd) in enumerate(raw):
         reason = unusable(box, pictures[key])
         if reason is None:
-            kept[key].append((clipped(box, pictures[key]), kind, crowd))
+            kept[key].append((clip_box(box, pictures[key]), kind, crowd))
             continue
         where = place(path, at, data["annotations"][at])
         if bad == "error":
@@ -159,7 +162,7 @@ def is_coco(path: Path) -> bool:
         return False
 
 
-def loaded(path: Path) -> dict[str, list[Any]]:
+def load_lists(path: Path) -> dict[str, list[Any]]:
     """The three lists of the file."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -252,7 +255,7 @@ def place(path: Path, at: int, entry: dict[str, Any]) -> str:
     return f"{path.name} annotation {entry['id'] if 'id' in entry else f'number {at + 1}'}"
 
 
-def checked(
+def check_annotation(
     entry: dict[str, Any], where: str, pictures: dict[Any, Picture], number: dict[Any, int]
 ) -> tuple[Any, list[float], int, bool]:
     """Image id, box, class and whether it is a crowd, of one annotation that is complete."""
@@ -306,7 +309,7 @@ def unusable(box: list[float], picture: Picture) -> str | None:
     return None
 
 
-def clipped(box: list[float], picture: Picture) -> list[float]:
+def clip_box(box: list[float], picture: Picture) -> list[float]:
     """The box without what stands out by rounding."""
     left, top = max(0.0, box[0]), max(0.0, box[1])
     right, low = min(float(picture.wide), box[0] + box[2]), min(float(picture.high), box[1] + box[3])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from anyformer.data.files.csv_rows import Left
-from anyformer.data.files.open_text import OpenedText, import_pyarrow, opened
+from anyformer.data.files.open_text import OpenedText, import_pyarrow, open_text_file
 from anyformer.data.frame import Frame, Source
 from anyformer.data.settings import Format
 from anyformer.errors import UserError, did_you_mean
@@ -48,7 +48,7 @@ def read_conll(
     places: dict[str, tuple[str, ...]] = {}
     before = 0
     for path in paths:
-        file = opened(Path(path), format)
+        file = open_text_file(Path(path), format)
         shape, left = ConllFields(file, column), Left(file.name, 1, "sentence", bad == "error")
         kept: list[int] = []
         pairs: list[tuple[list[str], list[str]]] = []
@@ -85,7 +85,7 @@ def read_words(paths: Sequence[Path], format: Format) -> Frame:
     rows: list[list[str]] = []
     sources = []
     for path in paths:
-        file = opened(Path(path), format)
+        file = open_text_file(Path(path), format)
         groups = [group for _, group in sentences(file)]
         lines = [line for group in groups for line in group]
         if len(groups) > 1 and all(len(line.split()) == 1 for line in lines):

@@ -66,15 +66,15 @@ def layout_of(file: OpenedText, format: Format) -> CsvLayout:
         quoted = keeps_quotes(lambda: lines, delimiter, whole=whole, name=file.name)
         notes += [] if quoted else [NO_QUOTES]
     layout = CsvLayout(delimiter, quoted, (), False, returns=returns)
-    rows, ends = parsed(lines, layout)
+    rows, ends = parse_lines(lines, layout)
     if sum(len(row) > 1 and all(cell[:1] in (" ", "") for cell in row[1:]) for row in rows) >= 0.95 * len(rows):
         if any(cell[:1] == " " for row in rows for cell in row[1:]):
             layout = replace(layout, spaces=True)
-            rows, ends = parsed(lines, layout)
+            rows, ends = parse_lines(lines, layout)
             notes.append("spaces after the delimiter left out")
     if returns:
         notes.append("lines end in carriage returns")
-    layout = named(layout, rows, ends, format, file)
+    layout = name_columns(layout, rows, ends, format, file)
     if len(layout.names) > 1 and (delimiter != "," or given is not None):
         shown = NAMES.get(delimiter, f'"{delimiter}"')
         notes.insert(0, f"delimiter {shown}")
@@ -99,7 +99,7 @@ def best_delimiter(lines: Sequence[str]) -> tuple[str, float, int]:
     quotes = any('"' in line for line in some)
     for delimiter in DELIMITERS:
         for quoted in (True, False) if quotes else (False,):
-            rows, _ = parsed(some, CsvLayout(delimiter, quoted, (), False))
+            rows, _ = parse_lines(some, CsvLayout(delimiter, quoted, (), False))
             widths = Counter(len(row) for row in rows)
             if not widths:
                 continue
@@ -161,7 +161,7 @@ def reader_of(lines: Iterable[str], layout: CsvLayout, *, strict: bool = False) 
     )  # fmt: skip
 
 
-def parsed(lines: Sequence[str], layout: CsvLayout, most: int = ROWS) -> tuple[list[list[str]], list[int]]:
+def parse_lines(lines: Sequence[str], layout: CsvLayout, most: int = ROWS) -> tuple[list[list[str]], list[int]]:
     """The first rows that are not blank, and after how many lines each one ends."""
     rows: list[list[str]] = []
     ends: list[int] = []
@@ -233,7 +233,9 @@ def quoted_fields(lines: Iterable[str], delimiter: str) -> tuple[int, int]:
 # ---------------------------------------------------------------- names
 
 
-def named(layout: CsvLayout, rows: list[list[str]], ends: list[int], format: Format, file: OpenedText) -> CsvLayout:
+def name_columns(
+    layout: CsvLayout, rows: list[list[str]], ends: list[int], format: Format, file: OpenedText
+) -> CsvLayout:
     """The layout with the names of its columns."""
     width = Counter(len(row) for row in rows).most_common(1)[0][0]
     first = next((at for at, row in enumerate(rows[:10]) if len(row) > 1), 0)

@@ -87,7 +87,7 @@ class CsvTable:
     def batches(self, size: int) -> Iterator[pa.RecordBatch]:
         """Its rows, block by block."""
         if self.layout.labelled:
-            return labelled(self.file, self.left)
+            return read_labelled_lines(self.file, self.left)
         if self.layout.spaces and self.layout.quoted:
             return by_hand(self.file, self.layout, self.left)
         return arrow_batches(self.file, self.layout, self.left, size)
@@ -237,7 +237,7 @@ def batch_of(names: tuple[str, ...], rows: list[list[str]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=list(names))
 
 
-def labelled(file: OpenedText, left: Left) -> Iterator[pa.RecordBatch]:
+def read_labelled_lines(file: OpenedText, left: Left) -> Iterator[pa.RecordBatch]:
     """Lines like `label text` as two columns."""
     kept: list[list[str]] = []
     number = 0

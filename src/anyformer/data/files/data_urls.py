@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from anyformer.data.audio.decoding import is_wav
-from anyformer.data.images.decoding import Unreadable, opened
+from anyformer.data.images.decoding import Unreadable, open_image
 from anyformer.errors import UserError
 
 MOST_BYTES = 3 * 2**20  # of one file, as it is without base64
@@ -27,9 +27,9 @@ SOUNDS_SAID = "data:audio/wav;base64,... (wav or flac)"
 
 def picture_bytes(value: Any, where: str) -> bytes:
     """The file inside a picture's data URL: of a known format, whole, and not too large."""
-    kind, data = unpacked(value, where, FORMATS, PICTURES_SAID)
+    kind, data = unpack_data_url(value, where, FORMATS, PICTURES_SAID)
     try:
-        with opened(data, Path(), [FORMATS[kind]]) as image:
+        with open_image(data, Path(), [FORMATS[kind]]) as image:
             if image.size[0] * image.size[1] > MOST_PIXELS:
                 raise Unreadable(f"{image.size[0]:,} x {image.size[1]:,} pixels are more than {MOST_PIXELS:,}")
             image.load()  # of several frames the first
@@ -40,14 +40,14 @@ def picture_bytes(value: Any, where: str) -> bytes:
 
 def picture(data: bytes) -> Any:
     """The picture of a file that `picture_bytes` has let through, as pillow holds it."""
-    with opened(data, Path()) as image:
+    with open_image(data, Path()) as image:
         image.load()
         return image.copy()
 
 
 def sound_bytes(value: Any, where: str) -> bytes:
     """The file inside a recording's data URL, not too large."""
-    kind, data = unpacked(value, where, SOUNDS, SOUNDS_SAID)
+    kind, data = unpack_data_url(value, where, SOUNDS, SOUNDS_SAID)
     if SOUNDS[kind] != "WAV":  # a WAV file holds no more samples than it has bytes
         check_samples(data, where)
     elif not is_wav(data):
@@ -90,7 +90,7 @@ def example_sound(rate: int) -> str:
     return f"data:audio/wav;base64,{base64.b64encode(sink.getvalue()).decode()}"
 
 
-def unpacked(value: Any, where: str, kinds: dict[str, str], said: str) -> tuple[str, bytes]:
+def unpack_data_url(value: Any, where: str, kinds: dict[str, str], said: str) -> tuple[str, bytes]:
     """Kind and bytes of a data URL."""
     if not isinstance(value, str) or not value.startswith("data:"):
         what = "an address is not followed" if isinstance(value, str) and "://" in value[:20] else "is no data URL"

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from anyformer.data.files.open_text import BLOCK, OpenedText, opened
+from anyformer.data.files.open_text import BLOCK, OpenedText, open_text_file
 from anyformer.data.settings import Format
 from anyformer.errors import UserError
 
@@ -61,7 +61,7 @@ class Document:
         if self.text is not None:
             yield from cut([self.text if (start, stop) == (0, self.characters) else self.text[start:stop]])
         elif self.file is not None:
-            yield from cut(between(decoded(self.file), start, stop))
+            yield from cut(between(decode_blocks(self.file), start, stop))
         elif self.aside is not None:
             texts, at, size = self.aside
             yield from cut([texts.get(at, size).decode()[start:stop]])
@@ -95,7 +95,7 @@ def between(chunks: Iterable[str], start: int, stop: int) -> Iterator[str]:
         at += len(chunk)
 
 
-def decoded(file: OpenedText) -> Iterator[str]:
+def decode_blocks(file: OpenedText) -> Iterator[str]:
     """A file's text, a block at a time."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     with file.stream() as stream:
@@ -108,10 +108,10 @@ def decoded(file: OpenedText) -> Iterator[str]:
 
 def read_document(path: Path, name: str, format: Format, *, room: int) -> Document:
     """A file read once from end to end: seen to be text, counted, and kept in memory if it fits into `room` bytes."""
-    file = opened(path, format)
+    file = open_text_file(path, format)
     characters = size = 0
     kept: list[str] | None = []
-    for text in decoded(file):
+    for text in decode_blocks(file):
         characters += len(text)
         size += len(text) if text.isascii() else len(text.encode())
         if kept is not None:

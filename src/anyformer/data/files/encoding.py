@@ -26,12 +26,12 @@ SPACE = tuple(b" \t\n\r")
 FIX = "save it as UTF-8, or give --set data.format.encoding=..."
 
 
-def marked(head: bytes) -> str:
+def encoding_of_mark(head: bytes) -> str:
     """The encoding that a byte-order mark tells, or nothing."""
     return next((name for mark, name in MARKS if head.startswith(mark)), "")
 
 
-def known(encoding: str, where: str) -> str:
+def find_encoding(encoding: str, where: str) -> str:
     """An encoding by the name somebody gave it, if there is such an encoding of text."""
     try:
         "a".encode(encoding)  # refuses what is no encoding of text, as base64

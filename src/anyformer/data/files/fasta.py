@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from anyformer.data.columns.cells import texts
-from anyformer.data.files.open_text import OpenedText, import_pyarrow, opened
+from anyformer.data.files.open_text import OpenedText, import_pyarrow, open_text_file
 from anyformer.data.frame import Frame, Source
 from anyformer.data.settings import Data, Format
 from anyformer.errors import UserError
@@ -34,7 +34,7 @@ def read_fasta(paths: Sequence[Path], format: Format, *, bad: Literal["skip", "e
     places: dict[str, tuple[str, ...]] = {}
     before = 0
     for path in paths:
-        file = opened(Path(path), format)
+        file = open_text_file(Path(path), format)
         total = 0
         for line, name, parts in records(file):
             sequence = "".join(parts).upper()
@@ -46,7 +46,9 @@ def read_fasta(paths: Sequence[Path], format: Format, *, bad: Literal["skip", "e
             else:
                 place = f"{file.name} line {line}"
                 if bad == "error":
-                    raise UserError(said(reason, sequence), where=place, fix="repair the record, or use data.bad=skip")
+                    raise UserError(
+                        describe_reason(reason, sequence), where=place, fix="repair the record, or use data.bad=skip"
+                    )
                 skipped[reason] = skipped.get(reason, 0) + 1
                 places[reason] = (*places.get(reason, ()), place)[:5]
             total += 1
@@ -87,12 +89,12 @@ def problem(sequence: str) -> str | None:
     return ODD if STRANGE.search(sequence) else None
 
 
-def said(reason: str, sequence: str) -> str:
+def describe_reason(reason: str, sequence: str) -> str:
     found = STRANGE.search(sequence)
     return reason if found is None else f"{reason}: {found[0]!r} at residue {found.start() + 1}"
 
 
-def labelled(frame: Frame, table: Frame) -> Frame:
+def join_labels(frame: Frame, table: Frame) -> Frame:
     """The records with the columns of a table beside, found by the table's column that holds their ids."""
     import pyarrow as pa
 
@@ -122,7 +124,7 @@ def read_labelled(paths: Sequence[Path], tables: Sequence[Path], settings: Data,
     from anyformer.data.files.tables import read
 
     frame = read_fasta(paths, settings.format, bad=settings.bad)
-    return labelled(frame, read(tables, settings.format, bad=settings.bad, cache=cache)) if tables else frame
+    return join_labels(frame, read(tables, settings.format, bad=settings.bad, cache=cache)) if tables else frame
 
 
 def by_residue(settings: Data, *, alone: bool) -> Data:

@@ -11,7 +11,7 @@ from typing import BinaryIO, cast
 
 import numpy as np
 
-from anyformer.data.files.open_text import packing, present, read_up_to, unpacked
+from anyformer.data.files.open_text import packing, present, read_up_to, unpack_stream
 from anyformer.errors import UserError
 
 BYTES = 8  # the type of the elements; the others, whole numbers and fractions, hold no pictures
@@ -35,7 +35,7 @@ def idx_head(path: Path) -> IdxHeader | None:
     """The head of an IDX file of bytes, or None where the file is something else."""
     with path.open("rb") as file:
         packed = packing(file.read(8))
-    with path.open("rb") as file, unpacked(cast(BinaryIO, file), packed, path.name, path.stat().st_size) as raw:
+    with path.open("rb") as file, unpack_stream(cast(BinaryIO, file), packed, path.name, path.stat().st_size) as raw:
         first = read_up_to(raw, 4)
         if len(first) < 4 or first[:2] != b"\0\0" or first[2] != BYTES or not 1 <= first[3] <= 4:
             return None
@@ -66,7 +66,7 @@ def read_once(path: Path, size: int, changed: int) -> np.ndarray:
     else:
         with (
             path.open("rb") as file,
-            unpacked(cast(BinaryIO, file), head.packed, path.name, path.stat().st_size) as raw,
+            unpack_stream(cast(BinaryIO, file), head.packed, path.name, path.stat().st_size) as raw,
         ):
             data = read_up_to(raw, head.size + wanted + 1)
         there = len(data) - head.size

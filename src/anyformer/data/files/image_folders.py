@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from anyformer.data.files.idx import IdxHeader, idx_head, read_idx
-from anyformer.data.files.open_text import HEAD, import_pyarrow, looks_like, present, shown
+from anyformer.data.files.open_text import HEAD, import_pyarrow, looks_like, present, show_path
 from anyformer.data.frame import Frame, Source
 from anyformer.errors import UserError
 
@@ -44,7 +44,7 @@ def read_pictures(paths: Sequence[str | Path]) -> Frame:
         rows, sources = rows + found, sources + origin
     labels = sorted({label for _, label, _ in rows})
     if len(labels) < 2:
-        where = shown(Path(paths[0])) if paths else "images"
+        where = show_path(Path(paths[0])) if paths else "images"
         raise UserError(f"only one class ({labels[0][:60]})" if labels else "no images", where=where, fix=LAYOUT)
     columns = {"image": pa.array([row[0] for row in rows]), "label": pa.array([row[1] for row in rows])}
     if any(side for _, _, side in rows):
@@ -57,7 +57,7 @@ def read_pictures(paths: Sequence[str | Path]) -> Frame:
 
 def class_folders(root: Path, skipped: dict[str, int]) -> tuple[list[Row], list[Source]]:
     """Every image below the class folders of a folder; what is no image by its name is counted."""
-    root = unwrapped(root)
+    root = unwrap_folder(root)
     inner = folders_in(root)
     refuse_other_layouts(root, inner)
     sides = {path: SIDES[path.name.lower()] for path in inner if path.name.lower() in SIDES}
@@ -81,15 +81,15 @@ def class_folders(root: Path, skipped: dict[str, int]) -> tuple[list[Row], list[
         unnamed = skipped.get(UNNAMED, 0)
         if unnamed:
             raise UserError(f"the names of all {unnamed:,} files in it, or of their folders, are not UTF-8",
-                            where=shown(root), fix="rename them")  # fmt: skip
+                            where=show_path(root), fix="rename them")  # fmt: skip
         what = f"{loose:,} images but no class folders with images" if loose else "no images"
         archives = sorted(path.name for path in root.iterdir() if path.suffix in ARCHIVES)
-        raise UserError(what, where=shown(root), fix=f"unpack {archives[0][:60]} first" if archives else LAYOUT)
+        raise UserError(what, where=show_path(root), fix=f"unpack {archives[0][:60]} first" if archives else LAYOUT)
     notes = tuple(f"class folder {name} is empty" for name in empty)
     return rows, [Source(root.name, str(root), len(rows), size, mark.hexdigest(), "image", 1, notes)]
 
 
-def unwrapped(root: Path) -> Path:
+def unwrap_folder(root: Path) -> Path:
     """The folder itself, or the only folder in it where that holds the classes."""
     inner = folders_in(root)
     if len(inner) == 1 and not any(map(is_image, root.iterdir())) and len(folders_in(inner[0])) > 1:
@@ -133,7 +133,7 @@ def refuse_other_layouts(root: Path, inner: list[Path]) -> None:
     names = {path.name for path in inner}
     if {"Annotations", "JPEGImages"} <= names:
         what = "looks like Pascal VOC; detection is not among the tasks"
-        raise UserError(what, where=shown(root), fix=f"for classification {LAYOUT}")
+        raise UserError(what, where=show_path(root), fix=f"for classification {LAYOUT}")
 
 
 # ---------------------------------------------------------------- IDX
@@ -152,13 +152,13 @@ def idx_table(files: Sequence[Path]) -> tuple[list[Row], list[Source]]:
             with path.open("rb") as file:
                 guess = looks_like(file.read(HEAD))
             if "archive" in guess:
-                raise UserError(f"{guess}, not a folder of images", where=shown(path), fix="unpack it first")
-            raise UserError("neither a folder of images nor an IDX file", where=shown(path), fix=LAYOUT)
+                raise UserError(f"{guess}, not a folder of images", where=show_path(path), fix="unpack it first")
+            raise UserError("neither a folder of images nor an IDX file", where=show_path(path), fix=LAYOUT)
         heads[path] = head
     images = [path for path, head in heads.items() if len(head.shape) > 2]
     labels = {pair_name(path): path for path, head in heads.items() if len(head.shape) == 1}
     if not images:
-        raise UserError("labels but no images", where=shown(files[0]), fix="give the IDX file of images too")
+        raise UserError("labels but no images", where=show_path(files[0]), fix="give the IDX file of images too")
     rows: list[Row] = []
     sources = []
     for path in images:
@@ -166,13 +166,13 @@ def idx_table(files: Sequence[Path]) -> tuple[list[Row], list[Source]]:
         if beside is None and len(images) == len(labels) == 1:
             beside = next(iter(labels.values()))
         if beside is None:
-            raise UserError("no labels for it", where=shown(path), fix="give the IDX file of labels beside it")
+            raise UserError("no labels for it", where=show_path(path), fix="give the IDX file of labels beside it")
         pixels, classes = read_idx(path), read_idx(beside)
         if len(pixels) != len(classes):
             what = f"{len(pixels):,} images but {len(classes):,} labels in {beside.name}"
-            raise UserError(what, where=shown(path), fix="download both again")
+            raise UserError(what, where=show_path(path), fix="download both again")
         if not pixels.size:
-            raise UserError("no images in it", where=shown(path), fix="download it again")
+            raise UserError("no images in it", where=show_path(path), fix="download it again")
         side = side_of(path)
         rows += [(f"{path}#{number}", str(label), side) for number, label in enumerate(classes.tolist())]
         packed = heads[path].packed

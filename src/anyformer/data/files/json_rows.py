@@ -114,7 +114,7 @@ def value_of(line: str) -> Any:
         return Bad("nested too deeply", "nested too deeply")
     except ValueError as error:
         at = f" (column {error.colno})" if isinstance(error, json.JSONDecodeError) else ""
-        return Bad("not JSON", f"not JSON: {told(error)}{at}")
+        return Bad("not JSON", f"not JSON: {describe_error(error)}{at}")
 
 
 def whole(value: Any) -> Any:
@@ -146,14 +146,14 @@ def of_list(file: OpenedText) -> Iterator[Any]:
             at = skip(text, at)
             if at >= len(text):
                 if not more:
-                    raise broken(file, number, "the list is not closed", done + at)
+                    raise broken_line_error(file, number, "the list is not closed", done + at)
                 text, done, at = text[at:], done + at, 0
                 grow()
                 continue
             if text[at] == "]":
                 rest = skip(text, at + 1)
                 if text[rest:].strip():
-                    raise broken(file, number, "something follows the list", done + rest)
+                    raise broken_line_error(file, number, "something follows the list", done + rest)
                 return
             if number and text[at] == ",":
                 at += 1
@@ -163,14 +163,14 @@ def of_list(file: OpenedText) -> Iterator[Any]:
                 if end == len(text) and more:  # a number may go on
                     raise json.JSONDecodeError("more", text, end)
             except RecursionError:
-                raise broken(file, number, "nested too deeply", done + at) from None
+                raise broken_line_error(file, number, "nested too deeply", done + at) from None
             except ValueError as error:
                 if more:
                     text, done, at = text[at:], done + at, 0
                     grow()
                     continue
                 spot = error.pos if isinstance(error, json.JSONDecodeError) else at
-                raise broken(file, number, f"not JSON: {told(error)}", done + spot) from None
+                raise broken_line_error(file, number, f"not JSON: {describe_error(error)}", done + spot) from None
             want = BLOCK
             yield whole(value) if HALF.search(text, at, end) else value
             number, at = number + 1, end
@@ -182,7 +182,7 @@ def skip(text: str, at: int) -> int:
     return at
 
 
-def broken(file: OpenedText, number: int, what: str, at: int) -> UserError:
+def broken_line_error(file: OpenedText, number: int, what: str, at: int) -> UserError:
     return UserError(f"{what} (character {at:,})", where=f"{file.name} row {number + 1}", fix="mend the file")
 
 
@@ -219,7 +219,7 @@ def of_object(file: OpenedText) -> tuple[Iterator[Any], tuple[str, ...]]:
         raise UserError("nested too deeply", where=file.name, fix="write one object a line (.jsonl)") from None
     except ValueError as error:
         at = f" (line {error.lineno}, column {error.colno})" if isinstance(error, json.JSONDecodeError) else ""
-        raise UserError(f"not JSON: {told(error)}{at}", where=file.name, fix="mend the file") from None
+        raise UserError(f"not JSON: {describe_error(error)}{at}", where=file.name, fix="mend the file") from None
     if isinstance(whole(found), Bad):
         raise UserError("half a character (a surrogate without its other half)", where=file.name, fix="mend the file")
     lists = {name: value for name, value in found.items() if isinstance(value, list)}
@@ -265,7 +265,7 @@ def batch_of(rows: list[dict[str, Any]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=names)
 
 
-def told(error: ValueError) -> str:
+def describe_error(error: ValueError) -> str:
     return error.msg if isinstance(error, json.JSONDecodeError) else "a number too long"
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from anyformer.data.files.encoding import NOTES, Judge, known, marked
+from anyformer.data.files.encoding import NOTES, Judge, encoding_of_mark, find_encoding
 from anyformer.data.settings import Format
 from anyformer.errors import UserError, nearest, one_edit
 from anyformer.extras import require
@@ -55,7 +55,7 @@ def looks_like(head: bytes) -> str:
     return next((name for magic, at, name in BINARY if head[at : at + len(magic)] == magic), "")
 
 
-def unpacked(file: BinaryIO, kind: str, name: str, stored: int) -> BinaryIO:
+def unpack_stream(file: BinaryIO, kind: str, name: str, stored: int) -> BinaryIO:
     """The bytes inside a compressed file, a block at a time; `stored` is its size on disk."""
     if not kind:
         return file
@@ -153,7 +153,7 @@ class OpenedText:
 
     def stream(self) -> BinaryIO:
         """All of it as bytes of UTF-8 without a byte-order mark."""
-        raw = unpacked(cast(BinaryIO, self.path.open("rb")), self.packed, self.name, self.bytes)
+        raw = unpack_stream(cast(BinaryIO, self.path.open("rb")), self.packed, self.name, self.bytes)
         if self.encoding in ("utf-8", "utf-8-sig"):
             read_up_to(raw, 3 if self.encoding == "utf-8-sig" else 0)
             return raw
@@ -228,7 +228,7 @@ class Hashed(io.RawIOBase):
         super().close()
 
 
-def opened(path: Path, format: Format) -> OpenedText:
+def open_text_file(path: Path, format: Format) -> OpenedText:
     """Look at a file of text from end to end: whether it is text, how it is packed and encoded, its hash."""
     path = present(path)
     name = path.name
@@ -237,12 +237,12 @@ def opened(path: Path, format: Format) -> OpenedText:
     stored = path.stat().st_size
     hashed = Hashed(path)
     outer = io.BufferedReader(hashed, BLOCK)
-    with unpacked(cast(BinaryIO, outer), packed, name, stored) as raw:
+    with unpack_stream(cast(BinaryIO, outer), packed, name, stored) as raw:
         head = read_up_to(raw, HEAD)
         refuse(head, name)
-        encoding = marked(head)
+        encoding = encoding_of_mark(head)
         if format.encoding is not None:
-            asked = known(format.encoding, name)
+            asked = find_encoding(format.encoding, name)
             encoding = encoding if asked == "utf-8" and encoding == "utf-8-sig" else asked
         judge = None if encoding else Judge(name)
         source: BinaryIO = cast(BinaryIO, Rest(head, raw))
@@ -272,7 +272,7 @@ def opened(path: Path, format: Format) -> OpenedText:
 
 def lines(path: Path, format: Format) -> Iterator[str]:
     """The lines of a text file, split at \\n and \\r\\n only: what else Unicode calls a line end stays in its line."""
-    return opened(path, format).lines()
+    return open_text_file(path, format).lines()
 
 
 class Rest(io.RawIOBase):
@@ -302,7 +302,7 @@ def read_up_to(stream: BinaryIO, size: int) -> bytes:
 
 def refuse(head: bytes, name: str) -> None:
     """An error where the first bytes are those of something else than text."""
-    guess = "" if marked(head) else looks_like(head)
+    guess = "" if encoding_of_mark(head) else looks_like(head)
     if guess:
         raise UserError(f"looks like {guess}, not text (byte 0)", where=name, fix="give a text file or a table")
     if head.startswith(b"version https://git-lfs"):
@@ -312,7 +312,7 @@ def refuse(head: bytes, name: str) -> None:
 def present(path: Path) -> Path:
     """The path of a file that is there and may be read; otherwise an error with the nearest name beside it."""
     path = Path(path)
-    where = shown(path)
+    where = show_path(path)
     try:
         mode = os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -347,7 +347,7 @@ def beside(path: Path) -> str:
     return f"did you mean {str(folder / near)[-120:]!r}?" if near else "check the path"
 
 
-def shown(path: Path) -> str:
+def show_path(path: Path) -> str:
     """A path as it stands in a message: whole where it is short."""
     text = str(path)
     return text if len(text) <= 80 else path.name[-80:]

@@ -12,7 +12,7 @@ import numpy as np
 from anyformer.data.columns.convert import strings
 from anyformer.data.columns.look import look
 from anyformer.data.files.csv_rows import Left
-from anyformer.data.files.open_text import import_pyarrow, opened
+from anyformer.data.files.open_text import import_pyarrow, open_text_file
 from anyformer.data.files.spool import Spool
 from anyformer.data.files.tables import read
 from anyformer.data.frame import Frame, Source
@@ -37,7 +37,7 @@ def read_pairs(
 def of_files(one: Path, other: Path, format: Format, *, strict: bool, cache: Path | None) -> Frame:
     """Line n of one file belongs to line n of the other."""
     import_pyarrow(one.name)
-    first, second = opened(one, format), opened(other, format)
+    first, second = open_text_file(one, format), open_text_file(other, format)
     left = Left(first.name, 1, "line", strict)
     spool = Spool(cache, f"{first.sha256[:16]}-{second.sha256[:16]}")
     kept: list[tuple[str, str]] = []

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from anyformer.data.files.csv_dialect import LABELLED, best_delimiter, is_labelled
-from anyformer.data.files.encoding import marked
-from anyformer.data.files.open_text import looks_like, packing, present, read_up_to, refuse, shown, unpacked
+from anyformer.data.files.encoding import encoding_of_mark
+from anyformer.data.files.open_text import looks_like, packing, present, read_up_to, refuse, show_path, unpack_stream
 from anyformer.errors import UserError
 
 SAMPLE = 2**18
@@ -39,7 +39,7 @@ def kind_of_path(path: Path) -> str:
     head, raw = beginning(path)
     if raw.startswith((b"PAR1", b"ARROW1", b"FEA1")):
         return "table"
-    guess = "" if marked(head) else looks_like(head)
+    guess = "" if encoding_of_mark(head) else looks_like(head)
     if guess.endswith("image"):
         return "image"
     if guess.endswith("IDX file"):
@@ -70,13 +70,13 @@ def beginning(path: Path) -> tuple[bytes, bytes]:
     with path.open("rb") as file:
         raw = file.read(16)
         file.seek(0)
-        with unpacked(cast(BinaryIO, file), packing(raw), path.name, path.stat().st_size) as stream:
+        with unpack_stream(cast(BinaryIO, file), packing(raw), path.name, path.stat().st_size) as stream:
             return read_up_to(stream, SAMPLE), raw
 
 
 def kind_of_text(head: bytes, *, named_text: bool) -> str:
     """Whether text is a table, tagged words, or just text."""
-    encoding = marked(head) or "utf-8"
+    encoding = encoding_of_mark(head) or "utf-8"
     text = head.decode(encoding, "ignore" if encoding != "utf-8" else "surrogateescape")
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     if len(head) >= SAMPLE and len(lines) > 1:
@@ -146,18 +146,20 @@ def kind_of_folder(folder: Path) -> str:
                 seen += 1
         if "anyformer.json" in names or {"config.json", "model.safetensors"} <= set(names):
             what = "a folder of a model, not of data"
-            raise UserError(what, where=shown(Path(place)), fix="give a folder with images, texts or tables")
+            raise UserError(what, where=show_path(Path(place)), fix="give a folder with images, texts or tables")
         if seen > 50_000:
             break
     if not seen:
-        raise UserError("the folder is empty", where=shown(folder), fix="give a folder with images, texts or tables")
+        raise UserError(
+            "the folder is empty", where=show_path(folder), fix="give a folder with images, texts or tables"
+        )
     for kind, answer in (("image", "images"), ("idx", "idx"), ("wav", "wav"), ("fasta", "fasta")):
         if counts[kind] and counts[kind] >= 0.5 * (seen - counts["other"] - counts["text"] - counts["table"]):
             if counts[kind] >= counts["text"] + counts["table"] or kind == "idx":
                 return answer
     kind, count = max((("text", counts["text"]), ("table", counts["table"]), ("conll", counts["conll"])), key=second)
     if not count and not counts["other"]:
-        raise UserError("nothing in it can be read", where=shown(folder), fix="give images, texts or tables")
+        raise UserError("nothing in it can be read", where=show_path(folder), fix="give images, texts or tables")
     return {"text": "folder-of-text", "table": "folder-of-tables", "conll": "folder-of-conll"}[kind]
 
 

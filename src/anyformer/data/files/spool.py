@@ -33,7 +33,7 @@ class Spool:
             joint = common(self.schema, batch.schema)
             if joint != self.schema:
                 self.change(joint)
-            batch = fitted(batch, joint)
+            batch = fit_to_schema(batch, joint)
         if self.writer is not None:
             self.writer.write_batch(batch)
             return
@@ -63,14 +63,14 @@ class Spool:
 
         self.schema = schema
         if self.writer is None:
-            self.held = [fitted(batch, schema) for batch in self.held]
+            self.held = [fit_to_schema(batch, schema) for batch in self.held]
             return
         self.writer.close()
         earlier = self.part.with_suffix(".old")
         os.replace(self.part, earlier)
         with pa.memory_map(str(earlier)) as file:
             reader = pa.ipc.open_file(file)
-            self.to_disk(fitted(reader.get_batch(i), schema) for i in range(reader.num_record_batches))
+            self.to_disk(fit_to_schema(reader.get_batch(i), schema) for i in range(reader.num_record_batches))
         earlier.unlink()
 
     def table(self) -> pa.Table:
@@ -102,7 +102,7 @@ def common(one: pa.Schema, other: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(name, kind) for name, kind in types.items()])
 
 
-def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def fit_to_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The same rows with the columns and types of a schema."""
     import pyarrow as pa
 

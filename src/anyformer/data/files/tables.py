@@ -16,7 +16,7 @@ import numpy as np
 from anyformer.data.columns.arrow import as_type, common_type, plain_table
 from anyformer.data.files.csv_rows import CsvTable, Left
 from anyformer.data.files.json_rows import json_rows
-from anyformer.data.files.open_text import OpenedText, import_pyarrow, opened, present
+from anyformer.data.files.open_text import OpenedText, import_pyarrow, open_text_file, present
 from anyformer.data.files.path_kinds import kind_of_path
 from anyformer.data.files.spool import LARGE, Spool
 from anyformer.data.frame import Frame, Source
@@ -55,7 +55,7 @@ def read(
     for part in parts:
         check_names(part.table.column_names, part.source.name)
         check_cells(part)
-    return joined(parts)
+    return join_files(parts)
 
 
 def check_names(names: Sequence[str], where: str) -> None:
@@ -102,7 +102,7 @@ def read_one(path: Path, format: Format, strict: bool, cache: Path | None) -> Fi
     if path.suffix.lower() in (".parquet", ".arrow", ".feather") and path.stat().st_size:
         raise UserError(f"not a {path.suffix[1:].lower()} file (its first bytes differ)", where=path.name,
                         fix="copy it again, or name it by what it is")  # fmt: skip
-    file_ = opened(path, format)
+    file_ = open_text_file(path, format)
     name = hashlib.sha256(f"{file_.sha256} {format.to_json()}".encode()).hexdigest()[:16]
     if is_json(file_, format):
         left = Left(path.name, 1, "row", strict)
@@ -187,7 +187,7 @@ def parquet(path: Path, spool: Spool, size: int) -> pa.Table:
     return spool.table()
 
 
-def joined(parts: list[FileRows]) -> Frame:
+def join_files(parts: list[FileRows]) -> Frame:
     """The rows of several files one below the other, by the names of their columns."""
     import pyarrow as pa
 

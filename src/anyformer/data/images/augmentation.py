@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from anyformer.data.examples import Draw
-from anyformer.data.images.randaugment import OPERATIONS, moved
+from anyformer.data.images.randaugment import OPERATIONS, move_by
 from anyformer.data.settings import ImageSettings
 
 STRONGEST = 30  # what `magnitude` counts up to
@@ -16,15 +16,15 @@ BLANK = 127  # of an erased rectangle: about nothing once pixels are normalised
 AREA, ASPECT, TRIES = (0.02, 1 / 3), (0.3, 1 / 0.3), 10  # of an erased rectangle
 
 
-def augmented(pixels: np.ndarray, settings: ImageSettings, generator: np.random.Generator) -> np.ndarray:
+def augment(pixels: np.ndarray, settings: ImageSettings, generator: np.random.Generator) -> np.ndarray:
     """One image (C, H, W) in whole numbers 0 to 255, varied; the image given is left as it is."""
-    made = shifted(pixels, settings.crop, generator)
+    made = shift(pixels, settings.crop, generator)
     if settings.flip and generator.random() < 0.5:
         made = made[:, :, ::-1]
     if settings.randaugment:
         made = rand_augmented(made, settings.randaugment, settings.magnitude / STRONGEST, generator)
     if settings.erase and generator.random() < settings.erase:
-        made = erased(made, generator)
+        made = erase_rectangle(made, generator)
     return np.ascontiguousarray(made)
 
 
@@ -34,18 +34,18 @@ def augmented_batch(
     """Images (B, C, H, W), each varied by its own row number, the seed and the epoch, whatever its neighbours are."""
     made = np.empty_like(pixels)
     for i, row in enumerate(rows):
-        made[i] = augmented(pixels[i], settings, draw.generator(int(row)))
+        made[i] = augment(pixels[i], settings, draw.generator(int(row)))
     return made
 
 
-def shifted(pixels: np.ndarray, share: float, generator: np.random.Generator) -> np.ndarray:
+def shift(pixels: np.ndarray, share: float, generator: np.random.Generator) -> np.ndarray:
     """Moved by up to a share of its sides; black comes in."""
     _, high, wide = pixels.shape
     most = round(share * high), round(share * wide)
     if not any(most):
         return pixels
     down, right = (int(generator.integers(-by, by + 1)) for by in most)
-    return moved(pixels, down, right)
+    return move_by(pixels, down, right)
 
 
 def rand_augmented(pixels: np.ndarray, count: int, strength: float, generator: np.random.Generator) -> np.ndarray:
@@ -57,7 +57,7 @@ def rand_augmented(pixels: np.ndarray, count: int, strength: float, generator: n
     return pixels
 
 
-def erased(pixels: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+def erase_rectangle(pixels: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     """A rectangle blanked (1708.04896): of a random share of the area, a random shape and a random place."""
     _, high, wide = pixels.shape
     made = np.array(pixels)

@@ -14,14 +14,14 @@ import numpy as np
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.files.idx import read_idx
 from anyformer.data.files.image_folders import read_pictures
-from anyformer.data.images.decoding import ImageShape, located, pixels
+from anyformer.data.images.decoding import ImageShape, locate_image, pixels
 from anyformer.data.images.preprocessing import BILINEAR, ImageSteps
-from anyformer.data.images.workers import decode, look, shared
+from anyformer.data.images.workers import decode, look, map_in_workers
 from anyformer.data.prepared import Say
 from anyformer.data.settings import ImageSettings
 from anyformer.errors import UserError
 
-__all__ = ["normalised", "picture_arrays", "picture_steps", "read_pictures"]
+__all__ = ["normalise", "picture_arrays", "picture_steps", "read_pictures"]
 
 OWN = 64  # pictures of one size are taken as they are up to this side
 STEPS = ((160, 224), (80, 96), (48, 64), (0, 32))  # from this usual side on, the size of the network's input
@@ -37,7 +37,7 @@ def picture_steps(size: int, channels: int) -> ImageSteps:
     )  # fmt: skip
 
 
-def normalised(stored: np.ndarray, steps: ImageSteps) -> np.ndarray:
+def normalise(stored: np.ndarray, steps: ImageSteps) -> np.ndarray:
     """Stored pixels (B, C, H, W) as float32 for the network: bit by bit what the steps give after their crop."""
     levels = np.arange(256)
     table = levels.astype(np.float32) if steps.scale is None else (levels * float(steps.scale)).astype(np.float32)
@@ -70,7 +70,7 @@ def picture_arrays(
     nothing. What cannot be read is named, then skipped or an error; a row without a picture is only not there.
     `steps` are those of a model that the pictures have to fit.
     """
-    given = list(values) if isinstance(values, np.ndarray) else listed(values)
+    given = list(values) if isinstance(values, np.ndarray) else list_cells(values)
     there = [row for row, value in enumerate(given) if not missing(value)]
     groups = idx_groups(given, there, folder)
     troubles: dict[int, str] = {}
@@ -79,9 +79,9 @@ def picture_arrays(
         for images, rows, _ in groups:
             heads |= dict.fromkeys(rows.tolist(), (images.shape[2], images.shape[1], images.ndim == 3))
     else:
-        sort(there, shared(look, [given[row] for row in there], folder, processes), heads.__setitem__, troubles)
+        sort(there, map_in_workers(look, [given[row] for row in there], folder, processes), heads.__setitem__, troubles)
     if troubles and (bad == "error" or not heads):
-        raise refused(troubles, given)
+        raise unreadable_error(troubles, given)
     if not heads and steps is None:  # rows for a model that knows its size may all be without a picture
         raise UserError("no images", where=name, fix="give paths of images")
     while True:
@@ -92,9 +92,11 @@ def picture_arrays(
                 copy_idx(images, rows, numbers, shape, room)
         else:
             todo, work = sorted(heads), partial(decode, shape=shape)
-            sort(todo, shared(work, [given[row] for row in todo], folder, processes), room.__setitem__, troubles)
+            sort(
+                todo, map_in_workers(work, [given[row] for row in todo], folder, processes), room.__setitem__, troubles
+            )
         if troubles and (bad == "error" or len(troubles) == len(there)):
-            raise refused(troubles, given)
+            raise unreadable_error(troubles, given)
         heads = {row: head for row, head in heads.items() if row not in troubles}
         # A picture that only looked like one has no say in the size; most often it made no difference.
         if shape == shape_of(list(heads.values()), settings, steps):
@@ -123,7 +125,7 @@ def new_pictures(
         for images, rows, numbers in groups:
             copy_idx(images, rows, numbers, shape, room)
     else:
-        made = shared(partial(decode, shape=shape), [cells[row] for row in there], folder, processes)
+        made = map_in_workers(partial(decode, shape=shape), [cells[row] for row in there], folder, processes)
         sort(there, made, room.__setitem__, reasons)
     if isinstance(room, np.memmap):
         room.flush()
@@ -143,7 +145,7 @@ def sort(
             keep(row, made)
 
 
-def listed(values: Any) -> list[Any]:
+def list_cells(values: Any) -> list[Any]:
     """Cells of an Arrow column, or any other sequence, as plain values."""
     import pyarrow as pa
 
@@ -190,7 +192,7 @@ def idx_groups(
 ) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]] | None:
     """Images, rows and numbers for each IDX file, where all values are like `train-images-idx3-ubyte#17` (from 0)."""
     first = values[there[0]] if there else None
-    if not isinstance(first, str) or "#" not in first or os.path.lexists(located(first, folder)):
+    if not isinstance(first, str) or "#" not in first or os.path.lexists(locate_image(first, folder)):
         return None
     found: dict[str, list[tuple[int, int]]] = {}
     for row in there:
@@ -200,7 +202,7 @@ def idx_groups(
         found.setdefault(name, []).append((row, int(number)))
     groups = []
     for name, pairs in found.items():
-        images, (rows, numbers) = read_idx(located(name, folder)), np.array(pairs).T
+        images, (rows, numbers) = read_idx(locate_image(name, folder)), np.array(pairs).T
         if images.ndim < 3 or int(numbers.max()) >= len(images):
             raise UserError(f"no image {numbers.max()} in it", where=Path(name).name, fix="give the file of images")
         groups.append((images, rows, numbers))
@@ -220,19 +222,19 @@ def copy_idx(images: np.ndarray, rows: np.ndarray, numbers: np.ndarray, shape: I
 # ---------------------------------------------------------------- what people read
 
 
-def shown(value: Any, row: int) -> str:
+def show_name(value: Any, row: int) -> str:
     """A picture's name in messages."""
     return str(value)[-120:] if isinstance(value, str | os.PathLike) else f"image {row + 1}"
 
 
-def refused(troubles: dict[int, str], values: list[Any]) -> UserError:
+def unreadable_error(troubles: dict[int, str], values: list[Any]) -> UserError:
     """One error for all pictures that cannot be read."""
     first, reason = min(troubles.items())
     more = f", and {len(troubles) - 1:,} images more" if len(troubles) > 1 else ""
     return UserError(
-        f"cannot be read ({reason}){more}", where=shown(values[first], first),
+        f"cannot be read ({reason}){more}", where=show_name(values[first], first),
         fix="repair or remove it" if len(troubles) == len(values) else "repair or remove it, or data.bad=skip",
-        details=[f"{shown(values[row], row)}: {why}" for row, why in sorted(troubles.items())],
+        details=[f"{show_name(values[row], row)}: {why}" for row, why in sorted(troubles.items())],
     )  # fmt: skip
 
 
@@ -254,5 +256,5 @@ def tell(
     if none:
         say(f"{none:,} rows have no image")
     if troubles:
-        named = [f"{shown(values[row], row)} ({why})" for row, why in sorted(troubles.items())[:3]]
+        named = [f"{show_name(values[row], row)} ({why})" for row, why in sorted(troubles.items())[:3]]
         say(f"skipped {len(troubles):,} images that cannot be read: {', '.join(named)}{', ...' * (len(troubles) > 3)}")

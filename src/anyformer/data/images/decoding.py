@@ -52,14 +52,14 @@ class ImageShape:
 
 def looked_at(value: Any, folder: Path) -> tuple[int, int, bool]:
     """Width, height and whether it is gray, from the file's head alone."""
-    with opened(value, folder) as image:
+    with open_image(value, folder) as image:
         return *upright_size(image), image.mode in GRAY
 
 
 def pixels(value: Any, folder: Path, shape: ImageShape) -> np.ndarray:
     """The picture as (channels, rows, columns) in whole numbers 0 to 255."""
-    with opened(value, folder) as image:
-        made = np.asarray(fitted(plain(image, shape.channels), shape))
+    with open_image(value, folder) as image:
+        made = np.asarray(fit_to_shape(plain(image, shape.channels), shape))
     return np.ascontiguousarray(made[None] if made.ndim == 2 else np.moveaxis(made, -1, 0))
 
 
@@ -67,22 +67,22 @@ def pixels(value: Any, folder: Path, shape: ImageShape) -> np.ndarray:
 
 
 @contextmanager
-def opened(value: Any, folder: Path, formats: Sequence[str] = FORMATS) -> Iterator[Image]:
+def open_image(value: Any, folder: Path, formats: Sequence[str] = FORMATS) -> Iterator[Image]:
     """A picture, its head read; whatever goes wrong inside is told as `Unreadable`."""
     module = pillow()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a large picture we judge below, of odd metadata nothing is used
             if isinstance(value, module.Image):
-                yield checked(value)
+                yield check_sides(value)
                 return
             if isinstance(value, np.ndarray):
-                yield checked(module.fromarray(value))
+                yield check_sides(module.fromarray(value))
                 return
-            source = io.BytesIO(value) if isinstance(value, bytes) else present(located(value, folder))
+            source = io.BytesIO(value) if isinstance(value, bytes) else present(locate_image(value, folder))
             module.init()  # loads all formats: unlike a plain open, one of chosen formats does not do so itself
             with module.open(source, formats=[name for name in formats if name in module.OPEN]) as image:
-                yield checked(image)
+                yield check_sides(image)
     except Unreadable:
         raise
     except module.UnidentifiedImageError:
@@ -106,7 +106,7 @@ def pillow() -> Any:
     return Image
 
 
-def located(value: Any, folder: Path) -> Path:
+def locate_image(value: Any, folder: Path) -> Path:
     """A path of a table, taken from the table's folder, else from where the command runs."""
     if not isinstance(value, str | os.PathLike):
         raise Unreadable(f"{type(value).__name__} instead of a path")
@@ -133,7 +133,7 @@ def present(path: Path) -> Path:
     return path
 
 
-def checked(image: Image) -> Image:
+def check_sides(image: Image) -> Image:
     """The picture, if its sides are such that it can be decoded and used."""
     wide, high = image.size
     if wide < 1 or high < 1:
@@ -184,7 +184,7 @@ def eight_bits(values: np.ndarray) -> np.ndarray:
 # ---------------------------------------------------------------- sizes
 
 
-def fitted(image: Image, shape: ImageShape) -> Image:
+def fit_to_shape(image: Image, shape: ImageShape) -> Image:
     """Resized and cropped, to the pixels that ImageSteps gives for the same picture."""
     wide, high = image.size
     if shape.size is not None:

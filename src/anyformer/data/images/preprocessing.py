@@ -67,9 +67,9 @@ class ImageSteps:
         """One picture to (channels, H, W)."""
         pixels = self.channels(picture)
         if self.size is not None:
-            pixels = resized(pixels, target(pixels, self.size), self.resample)
+            pixels = resize_pixels(pixels, target(pixels, self.size), self.resample)
         if self.crop is not None:
-            pixels = cropped(pixels, self.crop)
+            pixels = crop_middle(pixels, self.crop)
         if self.scale is not None:
             pixels = (pixels.astype(np.float64) * self.scale).astype(np.float32)
         if self.mean is not None and self.std is not None:
@@ -85,7 +85,7 @@ class ImageSteps:
         """A picture as (channels, H, W), in RGB unless the settings are for another number of channels."""
         image_module = pillow()
         if isinstance(picture, str | Path):
-            picture = opened(Path(picture))
+            picture = load_image(Path(picture))
         count = 3 if self.mean is None or self.convert else len(self.mean)
         if isinstance(picture, image_module.Image):
             if self.convert:
@@ -98,7 +98,7 @@ class ImageSteps:
             raise UserError(f"a picture is {type(picture).__name__}", where="images",
                             fix="give a path, a PIL image, an array or a tensor")  # fmt: skip
         pixels = channels_first(pixels)
-        return pixels if len(pixels) == count else recoloured(pixels) if count == 3 else pixels
+        return pixels if len(pixels) == count else convert_to_rgb(pixels) if count == 3 else pixels
 
     # ------------------------------------------------------------ the file
 
@@ -288,7 +288,7 @@ def pillow() -> Any:
     return Image
 
 
-def opened(path: Path) -> Image:
+def load_image(path: Path) -> Image:
     """A picture file, turned upright as its camera noted, in RGB."""
     module = pillow()
     from PIL import ImageOps
@@ -333,7 +333,7 @@ def channels_first(pixels: Pixels) -> Pixels:
     raise UserError(f"a picture has shape {pixels.shape}", where="images", fix="expected (H, W, 3) or (3, H, W)")
 
 
-def recoloured(pixels: Pixels) -> Pixels:
+def convert_to_rgb(pixels: Pixels) -> Pixels:
     """Gray or half-transparent channels (1 or 4, H, W) as three, with white behind."""
     if len(pixels) == 1:
         return np.repeat(pixels, 3, 0)
@@ -355,7 +355,7 @@ def target(pixels: Pixels, size: int | tuple[int, int]) -> tuple[int, int]:
     return (longer, size) if columns <= rows else (size, longer)
 
 
-def resized(pixels: Pixels, size: tuple[int, int], resample: int) -> Pixels:
+def resize_pixels(pixels: Pixels, size: tuple[int, int], resample: int) -> Pixels:
     """(channels, H, W) to another H and W; pillow takes whole numbers, so shares of 1 go through 0 to 255 and back."""
     shares = False
     if pixels.dtype != np.uint8:
@@ -373,7 +373,7 @@ def resized(pixels: Pixels, size: tuple[int, int], resample: int) -> Pixels:
     return (made.astype(np.float64) * (1 / 255)).astype(np.float32) if shares else made
 
 
-def cropped(pixels: Pixels, size: tuple[int, int]) -> Pixels:
+def crop_middle(pixels: Pixels, size: tuple[int, int]) -> Pixels:
     """The middle of a picture; where it is too small, zeros stand around it."""
     for axis, want in enumerate(size, 1):
         have = pixels.shape[axis]

@@ -30,7 +30,7 @@ def identity(image: np.ndarray, strength: float, sign: int) -> np.ndarray:
 # ---------------------------------------------------------------- moved pixels
 
 
-def moved(image: np.ndarray, down: int, right: int) -> np.ndarray:
+def move_by(image: np.ndarray, down: int, right: int) -> np.ndarray:
     """Moved by whole pixels; black comes in."""
     _, high, wide = image.shape
     down, right = max(-high, min(high, down)), max(-wide, min(wide, right))
@@ -42,11 +42,11 @@ def moved(image: np.ndarray, down: int, right: int) -> np.ndarray:
 
 
 def translate_x(image: np.ndarray, strength: float, sign: int) -> np.ndarray:
-    return moved(image, 0, round(sign * SHIFT * strength * image.shape[2]))
+    return move_by(image, 0, round(sign * SHIFT * strength * image.shape[2]))
 
 
 def translate_y(image: np.ndarray, strength: float, sign: int) -> np.ndarray:
-    return moved(image, round(sign * SHIFT * strength * image.shape[1]), 0)
+    return move_by(image, round(sign * SHIFT * strength * image.shape[1]), 0)
 
 
 def through_pillow(image: np.ndarray, change: Callable[[Image], Image]) -> np.ndarray:

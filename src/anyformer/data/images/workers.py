@@ -41,7 +41,7 @@ def each(work: Work, values: list[Any], folder: Path) -> list[Any]:
     return [work(value, folder) for value in values]
 
 
-def shared(work: Work, values: list[Any], folder: Path, processes: int) -> Iterator[Any]:
+def map_in_workers(work: Work, values: list[Any], folder: Path, processes: int) -> Iterator[Any]:
     """The work on each value in order; on several processes where there are many files."""
     if processes < 2 or len(values) < FEW or "fork" not in multiprocessing.get_all_start_methods():
         yield from (work(value, folder) for value in values)

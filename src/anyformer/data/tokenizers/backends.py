@@ -145,10 +145,10 @@ class LibraryEngine:
         text = self.core.decode(list(ids), skip_special_tokens=skip_special)
         if self.tidy == "clip":
             return text.replace("</w>", " ").strip()
-        return tidied(text) if self.tidy == "words" else text
+        return tidy_blanks(text) if self.tidy == "words" else text
 
 
-def tidied(text: str) -> str:
+def tidy_blanks(text: str) -> str:
     """Blanks before marks and short forms taken out, as published WordPiece tokenizers ask for."""
     for blank in (" .", " ?", " !", " ,"):
         text = text.replace(blank, blank[1:])

@@ -29,20 +29,20 @@ def check_tokenizer(data: Mapping[str, Any], size: int) -> None:
     """Refuse a tokenizer.json, of `size` characters, whose numbers and steps no tokenizer needs."""
     model = data.get("model")
     if not isinstance(model, dict):
-        raise refused("there is no model")
+        raise bounds_error("there is no model")
     check_model(model, max(size, FEW_IDS))
     check_added(data.get("added_tokens"), max(size, FEW_IDS))
     for name, inner in PIPELINES.items():
         steps = list(steps_of(data.get(name), inner, name))
         if len(steps) > MOST_STEPS:
-            raise refused(f"{name} has {len(steps):,} steps")
+            raise bounds_error(f"{name} has {len(steps):,} steps")
         for step in steps:
             check_step(step, name, max(size, FEW_IDS))
         if growth(steps) > MOST_GROWTH:
-            raise refused(f"{name} makes a text more than {MOST_GROWTH:,} times as long")
+            raise bounds_error(f"{name} makes a text more than {MOST_GROWTH:,} times as long")
 
 
-def refused(what: str) -> UserError:
+def bounds_error(what: str) -> UserError:
     return UserError(what, where=FILE, fix=FIX)
 
 
@@ -59,20 +59,20 @@ def check_model(model: Mapping[str, Any], ids: int) -> None:
     elif isinstance(vocab, list):
         for row in vocab:
             if not isinstance(row, list) or len(row) != 2 or not isinstance(row[0], str) or not is_number(row[1]):
-                raise refused(f"vocab holds {str(row)[:40]}, expected a piece with its score")
+                raise bounds_error(f"vocab holds {str(row)[:40]}, expected a piece with its score")
             check_token(row[0])
         unknown = model.get("unk_id")
         if unknown is not None:
             check_id(unknown, len(vocab), "unk_id")
     else:
-        raise refused("model has no vocab")
+        raise bounds_error("model has no vocab")
     for pair in model.get("merges") or ():
         parts = pair.split(" ", 1) if isinstance(pair, str) else pair
         if not isinstance(parts, list) or len(parts) != 2 or not all(isinstance(part, str) for part in parts):
-            raise refused(f"merges holds {str(pair)[:40]}, expected two tokens")
+            raise bounds_error(f"merges holds {str(pair)[:40]}, expected two tokens")
     longest = model.get("max_input_chars_per_word", 100)
     if not is_whole(longest) or not 0 < longest <= LONGEST_WORD:
-        raise refused(f"max_input_chars_per_word is {str(longest)[:40]}, expected 1 to {LONGEST_WORD:,}")
+        raise bounds_error(f"max_input_chars_per_word is {str(longest)[:40]}, expected 1 to {LONGEST_WORD:,}")
 
 
 def check_added(rows: Any, ids: int) -> None:
@@ -80,7 +80,7 @@ def check_added(rows: Any, ids: int) -> None:
     if rows is None:
         return
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise refused("added_tokens is no list of tokens")
+        raise bounds_error("added_tokens is no list of tokens")
     for row in rows:
         check_token(row.get("content"))
         check_id(row.get("id"), ids, str(row.get("content")))
@@ -96,7 +96,7 @@ def check_token(token: Any, where: str = FILE) -> None:
 
 def check_id(number: Any, ids: int, token: str) -> None:
     if not is_whole(number) or not 0 <= number < ids:
-        raise refused(f"{token[:40]!r} has id {str(number)[:40]}, expected 0 to {ids - 1:,}")
+        raise bounds_error(f"{token[:40]!r} has id {str(number)[:40]}, expected 0 to {ids - 1:,}")
 
 
 def is_whole(value: Any) -> bool:
@@ -115,15 +115,15 @@ def steps_of(step: Any, inner: str, name: str, depth: int = 0) -> Iterator[dict[
     if step is None:
         return
     if not isinstance(step, dict) or not isinstance(step.get("type"), str):
-        raise refused(f"{name} holds {str(step)[:40]}, expected a step with its type")
+        raise bounds_error(f"{name} holds {str(step)[:40]}, expected a step with its type")
     if depth > DEEPEST:
-        raise refused(f"{name} is nested more than {DEEPEST} deep")
+        raise bounds_error(f"{name} is nested more than {DEEPEST} deep")
     if step["type"] != "Sequence":
         yield step
         return
     within = step.get(inner)
     if not isinstance(within, list) or not all(isinstance(one, dict) for one in within):
-        raise refused(f"{name} is a Sequence without {inner}")
+        raise bounds_error(f"{name} is a Sequence without {inner}")
     for one in within:
         yield from steps_of(one, inner, name, depth + 1)
 
@@ -140,7 +140,7 @@ def check_step(step: Mapping[str, Any], name: str, ids: int) -> None:
         check_template(step)
     for number in numbers_in(step):
         if not number < ids:
-            raise refused(f"{name} holds the number {str(number)[:40]}")
+            raise bounds_error(f"{name} holds the number {str(number)[:40]}")
 
 
 def check_template(step: Mapping[str, Any]) -> None:
@@ -152,11 +152,11 @@ def check_template(step: Mapping[str, Any]) -> None:
         for piece in pieces if isinstance(pieces, list) else ():
             token = piece.get("SpecialToken") if isinstance(piece, dict) else None
             if token is not None and (not isinstance(token, dict) or token.get("id") not in (known or ())):
-                raise refused("post_processor names a special token that it does not describe")
+                raise bounds_error("post_processor names a special token that it does not describe")
     for row in (known or {}).values():
         ids, tokens = (row.get("ids"), row.get("tokens")) if isinstance(row, dict) else (None, None)
         if not isinstance(ids, list) or not isinstance(tokens, list) or not 0 < len(ids) == len(tokens):
-            raise refused("post_processor has a special token without its ids")
+            raise bounds_error("post_processor has a special token without its ids")
 
 
 def numbers_in(value: Any) -> Iterator[int | float]:
@@ -186,9 +186,9 @@ def check_pattern(pattern: str, name: str) -> None:
     for count in re.findall(r"\{(\d+)(?:,(\d*))?\}", pattern):
         repeats *= max(int(number or 1) if len(number) < 9 else MOST_REPEATS + 1 for number in count) or 1
     if len(pattern) > LONGEST_PATTERN or repeats > MOST_REPEATS:
-        raise refused(f"{name} has a pattern that is too large: {pattern[:40]!r}")
+        raise bounds_error(f"{name} has a pattern that is too large: {pattern[:40]!r}")
     if repeats_a_repeat(pattern):
-        raise refused(f"{name} has a pattern that repeats what it repeats already: {pattern[:40]!r}")
+        raise bounds_error(f"{name} has a pattern that repeats what it repeats already: {pattern[:40]!r}")
 
 
 def repeats_a_repeat(pattern: str) -> bool:

@@ -39,7 +39,7 @@ def tokenizer_for(
             raise UserError("no tokenizer in the folder", where=words.folder, fix="give one with tokenizer.json")
         return found, f"{found.size:,} tokens, from {Path(words.folder).name}"
     kind: Kind = "bpe" if words.kind == "auto" else words.kind
-    sample, part = sampled(frame, preprocess, rows, seed)
+    sample, part = sample_texts(frame, preprocess, rows, seed)
     if not any(sample):
         raise UserError("the training rows hold no text", where="tokenizer", fix="give rows with text")
     size = words.vocab_size or {"char": 2**16, "byte": 512}.get(kind, vocabulary(sample))
@@ -60,7 +60,7 @@ def vocabulary(sample: Sequence[str]) -> int:
     return max(LEAST, min(MOST, len(different)))
 
 
-def sampled(frame: Frame, preprocess: Preprocess, rows: np.ndarray, seed: int) -> tuple[list[str], float]:
+def sample_texts(frame: Frame, preprocess: Preprocess, rows: np.ndarray, seed: int) -> tuple[list[str], float]:
     """The texts of the training rows, or of as many, drawn at random, as a tokenizer is trained on; and their share."""
     readers: dict[str, Callable[[Any], list[str]]] = {column.name: column.as_texts for column in preprocess.texts}
     if preprocess.target is not None and preprocess.target.writes_text:

@@ -117,7 +117,7 @@ def from_json(folder: Path, settings: dict[str, Any], model_type: str, config_cl
 
 def refuse_panics(data: Mapping[str, Any]) -> None:
     """What the library would not refuse but panic over, with a page of its own words on the screen."""
-    for step in precompiled(data.get("normalizer")):
+    for step in find_character_maps(data.get("normalizer")):
         check_charsmap(base64.b64decode(str(step.get("precompiled_charsmap", ""))), "tokenizer.json")
     model = data.get("model")
     prefix = model.get("continuing_subword_prefix") if isinstance(model, dict) else None
@@ -127,11 +127,11 @@ def refuse_panics(data: Mapping[str, Any]) -> None:
             raise UserError(f"a merge without its prefix {prefix[:20]!r}", where="tokenizer.json", fix=AGAIN)
 
 
-def precompiled(step: Any) -> list[dict[str, Any]]:
+def find_character_maps(step: Any) -> list[dict[str, Any]]:
     """Every character map among the normalizers."""
     if not isinstance(step, dict):
         return []
-    inner = [found for s in step.get("normalizers") or [] for found in precompiled(s)]
+    inner = [found for s in step.get("normalizers") or [] for found in find_character_maps(s)]
     return inner + ([step] if step.get("type") == "Precompiled" else [])
 
 
@@ -148,7 +148,7 @@ def parts_of(data: dict[str, Any], core: Core) -> Parts:
         left, right = pair.split(" ", 1) if isinstance(pair, str) else pair
         parts.merges.append((left, right))
     parts.unk = model.get("unk_id")
-    for step in precompiled(data.get("normalizer"))[:1]:
+    for step in find_character_maps(data.get("normalizer"))[:1]:
         parts.charsmap = base64.b64decode(step["precompiled_charsmap"])
     return parts
 

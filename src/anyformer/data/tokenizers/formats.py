@@ -83,11 +83,11 @@ def bos_eos(core: Core, settings: Mapping[str, Any], named: Mapping[str, Token])
 
     return processors.TemplateProcessing(
         single=side("$A", 0), pair=side("$A", 0) + side("$B", 1),
-        special_tokens=[numbered(core, token) for token in dict.fromkeys([bos, eos]) if token],
+        special_tokens=[with_id(core, token) for token in dict.fromkeys([bos, eos]) if token],
     )  # fmt: skip
 
 
-def numbered(core: Core, token: str) -> tuple[str, int]:
+def with_id(core: Core, token: str) -> tuple[str, int]:
     """A special token with its id; all of them have been added by now."""
     number = core.token_to_id(token)
     assert number is not None, token
@@ -98,7 +98,7 @@ def bert_around(core: Core, settings: Mapping[str, Any], roles: dict[str, str]) 
     cls, sep = roles["cls"], roles["sep"]
     return processors.TemplateProcessing(
         single=[f"{cls}:0", "$A:0", f"{sep}:0"], pair=[f"{cls}:0", "$A:0", f"{sep}:0", "$B:1", f"{sep}:1"],
-        special_tokens=[numbered(core, cls), numbered(core, sep)],
+        special_tokens=[with_id(core, cls), with_id(core, sep)],
     )  # fmt: skip
 
 
@@ -167,12 +167,12 @@ def clip(parts: Parts, settings: Mapping[str, Any], roles: dict[str, str]) -> Co
 def roberta_around(core: Core, settings: Mapping[str, Any], roles: dict[str, str]) -> Any:
     sep, cls = roles["sep"], roles["cls"]
     trim, prefix = flag(settings, "trim_offsets", True), flag(settings, "add_prefix_space", False)
-    return processors.RobertaProcessing(numbered(core, sep), numbered(core, cls), trim, prefix)
+    return processors.RobertaProcessing(with_id(core, sep), with_id(core, cls), trim, prefix)
 
 
 def clip_around(core: Core, settings: Mapping[str, Any], roles: dict[str, str]) -> Any:
     eos, bos = roles["eos"], roles["bos"]
-    return processors.RobertaProcessing(numbered(core, eos), numbered(core, bos), False, False)
+    return processors.RobertaProcessing(with_id(core, eos), with_id(core, bos), False, False)
 
 
 def t5(parts: Parts, settings: Mapping[str, Any], roles: dict[str, str]) -> Core:

@@ -135,7 +135,7 @@ class Framer:
         return row or [self.fill], len(row), cut  # a row without a token would leave nothing to look at
 
 
-def encoded(tokenizer: Tokenizer, columns: Sequence[Sequence[str]]) -> Iterator[tuple[list[int], ...]]:
+def encode_columns(tokenizer: Tokenizer, columns: Sequence[Sequence[str]]) -> Iterator[tuple[list[int], ...]]:
     """The ids of each row's texts, without special tokens."""
     made = [tokenizer.encode_batch(texts, special=False) for texts in columns]
     return zip(*made, strict=True)

@@ -29,7 +29,7 @@ from anyformer.data.tokenizers.config import (
 from anyformer.data.tokenizers.files import json_if_there, there
 from anyformer.data.tokenizers.folder import GENERIC, open_folder
 from anyformer.data.tokenizers.formats import FORMS
-from anyformer.data.tokenizers.training import Kind, checked, default_special, framed, train
+from anyformer.data.tokenizers.training import Kind, add_frame, check_texts, default_special, train
 from anyformer.errors import UserError
 
 Side = Literal["left", "right"]
@@ -284,8 +284,8 @@ def train_tokenizer(
     for asked, role in ((add_bos, "bos"), (add_eos, "eos")):
         if asked and role not in named:
             raise UserError(f"add_{role} without a {role} token", fix=f"name one: special={{'{role}': ...}}")
-    core = train(list(checked(texts)), kind, vocab, named, extra, lower)
-    core.post_processor = framed(core, named, add_bos, add_eos)
+    core = train(list(check_texts(texts)), kind, vocab, named, extra, lower)
+    core.post_processor = add_frame(core, named, add_bos, add_eos)
     settings: dict[str, Any] = {"split_special_tokens": True, "model_max_length": max_length}
     if kind == "wordpiece":
         settings["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]

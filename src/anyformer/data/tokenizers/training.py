@@ -64,7 +64,7 @@ def without(texts: Sequence[str], tokens: Sequence[str]) -> list[str]:
     return [part for text in texts for part in cut.split(text) if part]
 
 
-def framed(core: Core, special: Mapping[str, str], add_bos: bool, add_eos: bool) -> Any:
+def add_frame(core: Core, special: Mapping[str, str], add_bos: bool, add_eos: bool) -> Any:
     """What is put around a text: BERT's frame where there are cls and sep, else begin and end as asked."""
     if "cls" in special and "sep" in special:
         front, back = [special["cls"]], [special["sep"]]
@@ -198,7 +198,7 @@ def unigram(texts: list[str], vocab: int, unk: str, tokens: Sequence[str], lower
     )
     letters = {letter for piece in words for letter in piece}
     candidates = letters | set(seed.get_vocab()) - set(tokens)
-    scores = chosen(words, candidates, letters, max(room, len(letters)))
+    scores = choose_pieces(words, candidates, letters, max(room, len(letters)))
     ranked = sorted(scores, key=lambda piece: (-scores[piece], piece))
     core = Core(models.Unigram([(unk, 0.0), *((piece, scores[piece]) for piece in ranked)], unk_id=0))
     core.normalizer, core.pre_tokenizer = normal, cut
@@ -206,7 +206,7 @@ def unigram(texts: list[str], vocab: int, unk: str, tokens: Sequence[str], lower
     return core
 
 
-def chosen(words: Mapping[str, int], pieces: set[str], letters: set[str], size: int) -> dict[str, float]:
+def choose_pieces(words: Mapping[str, int], pieces: set[str], letters: set[str], size: int) -> dict[str, float]:
     """Log-probability of each piece kept; letters are always kept."""
     # First guess: how often a piece stands inside the words, long ones favoured, as suffix-array seeds are scored.
     found: Counter[str] = Counter()
@@ -268,7 +268,7 @@ TRAINERS: dict[str, Any] = {
 }
 
 
-def checked(texts: Any) -> Iterator[str]:
+def check_texts(texts: Any) -> Iterator[str]:
     """The texts, each seen to be a string that has a UTF-8 form."""
     if isinstance(texts, str | bytes):
         raise UserError("texts is one string", fix="give a list of texts")

@@ -28,14 +28,14 @@ def block(now: Snapshot, width: int, height: int, *, ascii_only: bool = False) -
     """The lines of the block: at most `height`, none wider than `width` cells."""
     width = max(8, min(width, WIDEST))
     top = [bar(now, width, ascii_only)]
-    top += packed(figures(now, short=width < SHORT), width, ascii_only)
-    top += packed(judgement(now), width, ascii_only)
+    top += pack_lines(figures(now, short=width < SHORT), width, ascii_only)
+    top += pack_lines(judgement(now), width, ascii_only)
     news = [line for line in (now.doing and f"now: {now.doing}", now.note) if line]
     top += [Text(line, "dim") for line in news[:1]]
     room = height - len(top)
     sample: list[Text] = []
     if now.sample is not None and room >= CURVE[0] + 4:
-        lines = wrapped(now.sample[1], width, min(SAMPLE, (room - CURVE[0]) // 2))
+        lines = wrap_text(now.sample[1], width, min(SAMPLE, (room - CURVE[0]) // 2))
         sample = [Text(f"it writes, at step {now.sample[0]:,}:", "dim"), *lines]
         room -= len(sample)
     drawn: list[Text] = []
@@ -73,21 +73,21 @@ def bar(now: Snapshot, width: int, ascii_only: bool) -> Text:
 def figures(now: Snapshot, short: bool = False) -> list[Text]:
     """What people compare between runs."""
     if now.loss is None:
-        return [named("so far", duration(now.elapsed))]
+        return [named_value("so far", duration(now.elapsed))]
     loss = now.loss if now.smooth is None else now.smooth
-    out = [named("loss" if short else "training loss", figure(loss), TRAINING)]
+    out = [named_value("loss" if short else "training loss", figure(loss), TRAINING)]
     if now.rate is not None:
-        out.append(named("lr" if short else "learning rate", f"{now.rate:.1e}"))
+        out.append(named_value("lr" if short else "learning rate", f"{now.rate:.1e}"))
     if now.grad_norm is not None:
-        out.append(named("grad norm" if short else "gradient norm", f"{now.grad_norm:.3g}"))
+        out.append(named_value("grad norm" if short else "gradient norm", f"{now.grad_norm:.3g}"))
     if now.per_second is not None:
         out.append(Text(whole(now.per_second)).append(f" {now.unit}/s", "dim"))
     if now.step_seconds is not None:
         out.append(Text(step_time(now.step_seconds)).append(" a step", "dim"))
     if now.mfu is not None:
-        out.append(named("MFU", percent(now.mfu)).append("" if short else " of the chip's peak", "dim"))
+        out.append(named_value("MFU", percent(now.mfu)).append("" if short else " of the chip's peak", "dim"))
     if now.wait is not None:
-        out.append(named("data wait" if short else "waiting for data", percent(now.wait)))
+        out.append(named_value("data wait" if short else "waiting for data", percent(now.wait)))
     if now.memory is not None and now.memory.peak is not None:
         out.append(memory_text(now.memory, short))
     return out
@@ -110,7 +110,7 @@ def judgement(now: Snapshot) -> list[Text]:
     out = []
     for i, name in enumerate(names):
         lead = f"{now.split} at step {now.judged_step:,}: " if i == 0 else ""
-        text = Text().append(lead, "dim").append_text(named(words(name), figure(now.metrics[name]), JUDGED))
+        text = Text().append(lead, "dim").append_text(named_value(words(name), figure(now.metrics[name]), JUDGED))
         if name == now.metric:
             beside = []
             if now.best is not None and now.best[1] != now.metrics.get(now.metric):
@@ -159,7 +159,7 @@ def baseline_level(now: Snapshot) -> list[tuple[float, str]]:
 # ---------------------------------------------------------------------------------------------------- small things
 
 
-def named(name: str, value: str, style: str = "") -> Text:
+def named_value(name: str, value: str, style: str = "") -> Text:
     # Not Text(name, "dim"): that would be the ground of everything appended.
     return Text().append(name + " ", "dim").append(value, style)
 
@@ -181,7 +181,7 @@ def step_time(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds >= 1 else f"{whole(1000 * seconds)} ms"
 
 
-def packed(parts: Sequence[Text], width: int, ascii_only: bool) -> list[Text]:
+def pack_lines(parts: Sequence[Text], width: int, ascii_only: bool) -> list[Text]:
     """The parts side by side, as many on a line as fit."""
     lines: list[Text] = []
     between = f" {dot(ascii_only)} "
@@ -193,7 +193,7 @@ def packed(parts: Sequence[Text], width: int, ascii_only: bool) -> list[Text]:
     return lines
 
 
-def wrapped(text: str, width: int, most: int) -> list[Text]:
+def wrap_text(text: str, width: int, most: int) -> list[Text]:
     """The first lines of a text, folded at the width; each is one line on the screen, indented by two."""
     out: list[Text] = []
     for line in bare(text).strip("\n").split("\n")[:most]:

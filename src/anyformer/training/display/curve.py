@@ -48,9 +48,9 @@ def plot(
     for one in series:
         points = [point for point in one.points if math.isfinite(point[1])]
         if one.joined:
-            dots = [place(point) for point in thinned(points, 2 * canvas.width)]
+            dots = [place(point) for point in thin(points, 2 * canvas.width)]
             for start, end in zip(dots, dots[1:] or dots, strict=False):
-                canvas.line(bounded(start, rows), bounded(end, rows), one.style, one.mark)
+                canvas.line(bound_dot(start, rows), bound_dot(end, rows), one.style, one.mark)
         for x, y in () if one.joined else map(place, points):
             canvas.put(x, y, one.mark, one.style)
     for value, style in levels:
@@ -123,10 +123,10 @@ def ticks(low: float, high: float, rows: int) -> list[str]:
     return labels
 
 
-def thinned(points: Sequence[Point], most: int) -> list[Point]:
+def thin(points: Sequence[Point], most: int) -> list[Point]:
     """At most so many points; neighbours become their mean.
 
-    >>> thinned([(0, 1), (1, 3), (2, 5), (3, 5)], 2)
+    >>> thin([(0, 1), (1, 3), (2, 5), (3, 5)], 2)
     [(0.5, 2.0), (2.5, 5.0)]
     """
     if len(points) <= most:
@@ -138,6 +138,6 @@ def thinned(points: Sequence[Point], most: int) -> list[Point]:
     return out
 
 
-def bounded(dot: tuple[int, int], rows: int) -> tuple[int, int]:
+def bound_dot(dot: tuple[int, int], rows: int) -> tuple[int, int]:
     """The dot, not far outside the canvas: a wild loss must not become a million invisible dots."""
     return dot[0], max(-2 * rows, min(4 * rows, dot[1]))

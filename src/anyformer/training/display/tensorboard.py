@@ -45,7 +45,7 @@ def crc32c(data: bytes) -> int:
     return crc ^ 0xFFFFFFFF
 
 
-def masked(data: bytes) -> bytes:
+def mask_checksum(data: bytes) -> bytes:
     """The checksum as it is stored: turned and shifted, so that a checksum of checksums stays one."""
     crc = crc32c(data)
     return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
@@ -54,7 +54,7 @@ def masked(data: bytes) -> bytes:
 def record(data: bytes) -> bytes:
     """One message with its frame."""
     length = struct.pack("<Q", len(data))
-    return length + masked(length) + data + masked(data)
+    return length + mask_checksum(length) + data + mask_checksum(data)
 
 
 def varint(value: int) -> bytes:
@@ -100,13 +100,13 @@ def export(run_folder: Path | str, log_dir: Path | str) -> Path:
     evals = list(lines.evals)
     for line in lines.steps:
         while evals and evals[0]["step"] < line["step"]:
-            events.append(judged(evals.pop(0), clock))
+            events.append(evaluation_event(evals.pop(0), clock))
         values = figures_of(lines.speed.get(line["step"], {})) | figures_of(line)
         step = int(values.pop("step"))
         seconds = values.get("seconds", numeric(lines.speed_of(step).get("seconds")) or 0.0)
         clock, before = clock + max(0.0, seconds * (step - before)), step
         events.append(scalars(clock, step, {f"training/{name}": value for name, value in values.items()}))
-    events += [judged(line, clock) for line in evals]
+    events += [evaluation_event(line, clock) for line in evals]
     file = target / f"events.out.tfevents.{int(start):010d}.{found.id}"
     try:
         target.mkdir(parents=True, exist_ok=True)
@@ -116,7 +116,7 @@ def export(run_folder: Path | str, log_dir: Path | str) -> Path:
     return file
 
 
-def judged(line: dict, clock: float) -> bytes:
+def evaluation_event(line: dict, clock: float) -> bytes:
     """An evaluation as an event."""
     split = str(line["eval"].get("split") or "validation")
     return scalars(clock, int(line["step"]), {f"{split}/{k}": v for k, v in figures_of(line["eval"]).items()})

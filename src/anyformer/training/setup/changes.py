@@ -12,7 +12,7 @@ from anyformer.spec import plain
 from anyformer.training.duration import PLAN_FILE, Plan
 from anyformer.training.run.folder import AVERAGED, CONFIG_FILE, RunFolder
 from anyformer.training.settings import Config, Training
-from anyformer.training.setup.request import changed
+from anyformer.training.setup.request import replace_paths
 from anyformer.training.setup.setting_paths import is_setting, suggestion
 
 FREE = ("training.save_every", "training.keep", "training.workers", "training.threads")  # the same run comes out
@@ -34,7 +34,7 @@ def change_run(path: Path, settings: dict[str, Any], allowed: Sequence[str], say
     different = {name: (value_at(config, name), value_at(made, name)) for name in settings}
     plan = read_plan(folder, config)
     if "training.steps" in different:  # the clock may have changed their number since it was first planned
-        different["training.steps"] = (plan.total(reached(folder)), made.training.steps)
+        different["training.steps"] = (plan.total(newest_step(folder)), made.training.steps)
     different = {name: pair for name, pair in different.items() if pair[0] != pair[1]}
     for name in different:
         check_allowed(name, different[name], allowed, path)
@@ -48,13 +48,15 @@ def change_run(path: Path, settings: dict[str, Any], allowed: Sequence[str], say
     folder.hold()
     try:
         for name, (old, new) in different.items():
-            say(f"change   {name} {shown(old)} -> {shown(new)}")
-        for line in rates(config.training, plan, made.training, reached(folder)):
+            say(f"change   {name} {show_setting(old)} -> {show_setting(new)}")
+        for line in rates(config.training, plan, made.training, newest_step(folder)):
             say(line)
         reopen(folder, made, list(different))
         if "training.steps" in different:
             forget_time(folder)
-        folder.event("change", **{name: f"{shown(old)} -> {shown(new)}" for name, (old, new) in different.items()})
+        folder.event(
+            "change", **{name: f"{show_setting(old)} -> {show_setting(new)}" for name, (old, new) in different.items()}
+        )
     finally:
         folder.let_go()
 
@@ -69,10 +71,10 @@ def after(config: Config, settings: dict[str, Any], path: Path) -> Config:
         if not any(name == known or name.startswith(f"{known}.") for known in (*FREE, *MAY)):
             raise UserError("cannot change within a run", where=name, fix=f"train anew with --from {path}")
         sides[section][rest] = value
-    training = changed(config.training, sides["training"], "training")
+    training = replace_paths(config.training, sides["training"], "training")
     if type(training.optimizer) is not type(config.training.optimizer):
         raise UserError("cannot change within a run", where="training.optimizer", fix=f"train anew with --from {path}")
-    return config.replace(training=training, objective=changed(config.objective, sides["objective"], "objective"))
+    return config.replace(training=training, objective=replace_paths(config.objective, sides["objective"], "objective"))
 
 
 def value_at(config: Any, path: str) -> Any:
@@ -98,19 +100,19 @@ def check_allowed(name: str, pair: tuple[Any, Any], allowed: Sequence[str], path
         return
     short = name.removeprefix("training.")
     raise UserError(
-        f"{shown(pair[0])} -> {shown(pair[1])} gives other results than the run as it began", where=f"{path} {name}",
-        fix=f"add --allow-change {short}",
+        f"{show_setting(pair[0])} -> {show_setting(pair[1])} gives other results than the run as it began",
+        where=f"{path} {name}", fix=f"add --allow-change {short}",
     )  # fmt: skip
 
 
-def reached(folder: RunFolder) -> int:
+def newest_step(folder: RunFolder) -> int:
     """The step of the newest whole checkpoint."""
     newest = store.latest(folder.checkpoints)
     return 0 if newest is None else newest[0]
 
 
 def check_steps(folder: RunFolder, training: Training, path: Path) -> None:
-    done = reached(folder)
+    done = newest_step(folder)
     if training.steps is not None and training.steps < done:
         raise UserError(f"{training.steps:,} steps, and {done:,} are done", where=f"{path} training.steps",
                         fix=f"use {done:,} or more")  # fmt: skip
@@ -144,7 +146,7 @@ def rates(old: Training, plan: Plan, new: Training, step: int) -> list[str]:
 def reopen(folder: RunFolder, config: Config, changes: list[str]) -> None:
     """Write the settings and that they may differ; a complete run is complete no more if there are steps to do."""
     facts = folder.facts
-    more = facts.get("status") == "done" and (config.training.steps or 0) > reached(folder)
+    more = facts.get("status") == "done" and (config.training.steps or 0) > newest_step(folder)
     if more and (folder.path / AVERAGED).is_dir():
         store.discard(folder.path / AVERAGED)
     undone = {"status": "interrupted", "use": None, "finished": None} if more else {}
@@ -153,6 +155,6 @@ def reopen(folder: RunFolder, config: Config, changes: list[str]) -> None:
     folder.write(CONFIG_FILE, config.to_yaml())
 
 
-def shown(value: Any) -> str:
+def show_setting(value: Any) -> str:
     value = plain(value)
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -7,7 +7,7 @@ from anyformer.tasks import Task
 from anyformer.training.optim import AdamW
 from anyformer.training.schedule import Cosine, Linear
 from anyformer.training.settings import Training
-from anyformer.training.setup.request import changed
+from anyformer.training.setup.request import replace_paths
 
 MINUTES = {"cpu": 5.0, "gpu": 10.0}  # a run that nobody limited takes at most this long
 EVALUATIONS = 20  # in a run, unless they would take too much of its time
@@ -30,7 +30,7 @@ def default_training(task: Task, sizes: Sizes, rows: int, *, gpu: bool, start: b
         ),
         schedule=Linear(warmup=0.06) if start else Cosine(warmup=min(0.05, 200 / steps)),
     )  # fmt: skip
-    return changed(made, dict(habit.settings), "training")
+    return replace_paths(made, dict(habit.settings), "training")
 
 
 def default_steps(task: Task, sizes: Sizes, rows: int, batch: int, *, start: bool) -> int:

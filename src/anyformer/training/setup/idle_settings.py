@@ -12,7 +12,7 @@ from anyformer.slots import Network
 from anyformer.spec import Spec
 from anyformer.tasks import find
 from anyformer.training.settings import Training
-from anyformer.training.setup.request import Request, changed
+from anyformer.training.setup.request import Request, replace_paths
 
 
 def refuse_idle(request: Request, prepared: Prepared) -> None:
@@ -43,7 +43,7 @@ def differs(path: str, value: Any) -> bool:
     """Whether a setting is another than when nobody sets it; a run's own file holds all of them."""
     section, _, rest = path.partition(".")
     plain: Spec = {"data": Data(), "training": Training()}[section]
-    return bool(changed(plain, {rest: value}, section) != plain)
+    return bool(replace_paths(plain, {rest: value}, section) != plain)
 
 
 def refuse_overruled(request: Request, asked: Network, made: Network, changes: Mapping[str, Any]) -> None:
@@ -52,5 +52,5 @@ def refuse_overruled(request: Request, asked: Network, made: Network, changes: M
     if asked == made:
         return
     for path, value in changes.items():
-        if f"model.{path}" not in request.places and changed(made, {path: value}, "model") != made:
+        if f"model.{path}" not in request.places and replace_paths(made, {path: value}, "model") != made:
             raise UserError("it would change nothing: the data decides it", where=f"model.{path}", fix="leave it out")

@@ -26,10 +26,10 @@ def usage(device: str = "cpu") -> Memory:
         total = torch.cuda.get_device_properties(device).total_memory
         now, most = torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device)
         return Memory(now, most, total, kind="GPU memory")
-    return Memory(used(), peak(), limit())
+    return Memory(resident_bytes(), peak(), limit())
 
 
-def used(root: Path = ROOT) -> int | None:
+def resident_bytes(root: Path = ROOT) -> int | None:
     """Bytes of this process in memory now; worker processes have their own."""
     return status_field(root, "VmRSS")
 

@@ -46,7 +46,7 @@ from anyformer.training.settings import Config, Training
 from anyformer.training.setup.bf16_probe import check_bf16
 from anyformer.training.setup.defaults import default_training
 from anyformer.training.setup.idle_settings import refuse_idle, refuse_overruled
-from anyformer.training.setup.request import Request, changed
+from anyformer.training.setup.request import Request, replace_paths
 
 Say = Callable[[str], None]
 START_FILE = "start.safetensors"  # the weights of a run that began with `--from`
@@ -173,7 +173,7 @@ def decide(
         settings=settings,
         seed=seed,
         cache=folder.cache,
-        given=brought(start),
+        given=given_by(start),
         say=say,
     )
     task = find(prepared.task)
@@ -186,14 +186,14 @@ def decide(
     check_length(spec, sizes)
     rows = len(prepared.train)
     training = default_training(task, sizes, rows, gpu=gpu, start=start is not None, seed=seed)
-    training = changed(training, request.section("training"), "training")
+    training = replace_paths(training, request.section("training"), "training")
     target = prepared.preprocess.target
     counts = None if target is None else target.label_counts()
     objective = task.default_objective(sizes, counts, balanced=training.class_weights == "balanced")
-    objective = changed(objective, request.section("objective"), "objective")
+    objective = replace_paths(objective, request.section("objective"), "objective")
     check_compile(training, objective)
     check_batch_size(training, objective)
-    training = resolved(training, prepared.train, objective, device)
+    training = resolve_settings(training, prepared.train, objective, device)
     check_batch_size(training, objective)
     check_bf16(training, device)
     config = Config(
@@ -203,7 +203,7 @@ def decide(
     network = spec.build(device="meta")
     count = sum(p.numel() for p in network.parameters() if p.requires_grad)
     how = f"from {request.start}" if start is not None else name
-    say(f"model    {how}: {count / 1e6:.2f} M parameters, {described(spec)}")
+    say(f"model    {how}: {count / 1e6:.2f} M parameters, {describe_network(spec)}")
     say(
         f"training {optimizer_words(training)}, batch {training.batch_size}"
         f"{'' if training.micro_batch_size == training.batch_size else f' in parts of {training.micro_batch_size}'}, "
@@ -235,7 +235,7 @@ def check_compile(training: Training, objective: Objective) -> None:
                         fix="leave it out")  # fmt: skip
 
 
-def brought(start: Predictor | None) -> Given:
+def given_by(start: Predictor | None) -> Given:
     """What a model to start from says about the data."""
     if start is None:
         return Given()
@@ -251,18 +251,18 @@ def chosen_network(
         if request.preset is not None:
             raise UserError("both --preset and --from are given", where="--preset", fix="give one of them")
         spec = task.adapt_network(start.spec, str(request.start), sizes)
-        return changed(spec, changes, "model"), Path(str(request.start)).name
+        return replace_paths(spec, changes, "model"), Path(str(request.start)).name
     task.check_changes(changes)
     if request.preset is None:
         request = dataclasses.replace(request, preset=task.default_preset(sizes, gpu=gpu))
     base = request.network()
     name = request.preset if isinstance(request.preset, str) else OWN
     early = {path: value for path, value in changes.items() if path.startswith(("stack", "encoder", "decoder", "init"))}
-    base = changed(base, early, "model")
+    base = replace_paths(base, early, "model")
     spec = task.fit_network(base, name, sizes)
     late = {path: value for path, value in changes.items() if path not in early}
-    refuse_overruled(request, changed(spec, early, "model"), spec, early)
-    return changed(spec, late, "model"), name
+    refuse_overruled(request, replace_paths(spec, early, "model"), spec, early)
+    return replace_paths(spec, late, "model"), name
 
 
 def check_length(spec: Network, sizes: Sizes) -> None:
@@ -276,7 +276,7 @@ def check_length(spec: Network, sizes: Sizes) -> None:
                         where="model", fix=f"add --set data.tokenizer.max_length={limit}")  # fmt: skip
 
 
-def resolved(training: Training, examples: Examples, objective: Objective, device: torch.device) -> Training:
+def resolve_settings(training: Training, examples: Examples, objective: Objective, device: torch.device) -> Training:
     """The settings with everything decided that does not need a clock; epochs become steps."""
     batch = min(training.batch_size or 32, len(examples))
     steps = training.steps
@@ -293,7 +293,7 @@ def resolved(training: Training, examples: Examples, objective: Objective, devic
     )  # fmt: skip
 
 
-def described(spec: Any) -> str:
+def describe_network(spec: Any) -> str:
     """A network in a few words."""
     if isinstance(spec, Seq2Seq):
         a, b = spec.encoder.stack, spec.decoder.stack

@@ -65,7 +65,7 @@ class Request:
             raise UserError(f"a {task.title} has no target", where="data.target",
                             fix="leave it out, or say --task classify")  # fmt: skip
         self.data()
-        changed(Training(), self.section("training"), "training")
+        replace_paths(Training(), self.section("training"), "training")
         self.check_objective()
         if self.preset is not None:
             self.check_preset(self.preset)
@@ -82,7 +82,7 @@ class Request:
         problems: list[UserError] = []
         for kind in kinds if wanted else ():
             try:
-                changed(kind(), wanted, "objective")
+                replace_paths(kind(), wanted, "objective")
                 return
             except UserError as error:
                 problems.append(error)
@@ -103,7 +103,7 @@ class Request:
             raise UserError("both --preset and --from are given", where="--preset", fix="give one of them")
         early = ("stack", "encoder", "decoder", "init")
         inner = {path: value for path, value in self.section("model").items() if path.startswith(early)}
-        changed(self.network(), inner, "model")
+        replace_paths(self.network(), inner, "model")
 
     def network(self) -> Network:
         """The network that was named or given, before the data is known."""
@@ -118,7 +118,7 @@ class Request:
 
     def data(self, default: Data | None = None) -> Data:
         """The settings of the data, on top of the task's own."""
-        return changed(default or Data(), self.section("data"), "data")
+        return replace_paths(default or Data(), self.section("data"), "data")
 
     def placed(self, error: UserError) -> UserError:
         """The same error with the file and line of the setting it is about, where it was written in a file."""
@@ -131,7 +131,7 @@ class Request:
         return UserError(error.what, where=f"{place} {error.where}", fix=error.fix, details=error.details)
 
 
-def changed(spec: Spec, changes: Mapping[str, Any], where: str) -> Any:
+def replace_paths(spec: Spec, changes: Mapping[str, Any], where: str) -> Any:
     """A spec with the values at some paths replaced; errors name the whole path of the setting that was wrong."""
     if not changes:
         return spec
@@ -140,7 +140,7 @@ def changed(spec: Spec, changes: Mapping[str, Any], where: str) -> Any:
     except UserError as error:
         culprit = first_wrong(spec, changes)
         path, first = culprit if culprit is not None else ("", error)
-        raise explained(first, spec, changes, where, path) from None
+        raise explain_error(first, spec, changes, where, path) from None
 
 
 def first_wrong(spec: Spec, changes: Mapping[str, Any]) -> tuple[str, UserError] | None:
@@ -155,7 +155,7 @@ def first_wrong(spec: Spec, changes: Mapping[str, Any]) -> tuple[str, UserError]
     return None
 
 
-def explained(error: UserError, spec: Spec, changes: Mapping[str, Any], section: str, path: str) -> UserError:
+def explain_error(error: UserError, spec: Spec, changes: Mapping[str, Any], section: str, path: str) -> UserError:
     """An error of a spec in the words of settings: their path, and how to have a setting of another part."""
     if not path:
         return error if error.where.startswith(section) else error.inside(section)

@@ -28,10 +28,10 @@ class Written:
     places: dict[str, str] = field(default_factory=dict)
 
 
-def parsed(words: list[str], where: str = "--set") -> dict[str, Any]:
+def parse_settings(words: list[str], where: str = "--set") -> dict[str, Any]:
     """`training.batch_size=16` and the like as paths and values; values are read as YAML.
 
-    >>> parsed(["training.batch_size=16", "training.ema=null"])
+    >>> parse_settings(["training.batch_size=16", "training.ema=null"])
     {'training.batch_size': 16, 'training.ema': None}
     """
     if not words:
