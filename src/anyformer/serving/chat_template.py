@@ -188,7 +188,7 @@ class FolderTemplate:
 def placeholder_tokens(special: Iterable[str], written: str, template: str) -> dict[int, str]:
     """Characters of private use for those of the messages with which a special token could begin or end.
 
-    >>> stand_ins(["</s>"], "a < b", "")
+    >>> placeholder_tokens(["</s>"], "a < b", "")
     {60: '\\U000f0000'}
     """
     edges = {letter for token in special if token for edge in (token[0], token[-1])

@@ -57,7 +57,7 @@ class Detokenizer:
 def token_name(raw: bytes) -> str:
     """Bytes as text; where they are none, as OpenAI's completions write them.
 
-    >>> named(b" a"), named(b"\\xe2\\x82")
+    >>> token_name(b" a"), token_name(b"\\xe2\\x82")
     (' a', 'bytes:\\\\xe2\\\\x82')
     """
     try:
@@ -176,7 +176,7 @@ class StopFilter:
 def longest_stop_prefix(text: str, patterns: Sequence[str]) -> int:
     """Length of the longest end of the text that some pattern begins with.
 
-    >>> possible_beginning("a word\\nus", ["\\nuser:"])
+    >>> longest_stop_prefix("a word\\nus", ["\\nuser:"])
     3
     """
     longest = 0
