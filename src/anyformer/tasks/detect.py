@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -299,9 +299,9 @@ def decoded_picture(predictor: TrainedModel, row: int, value: Any) -> tuple[Pict
 
 
 def image_column(predictor: TrainedModel) -> Image:
+    """The one column that a detector is trained on."""
     (column,) = preprocess_of(predictor).columns or ()
-    assert isinstance(column, Image)
-    return column
+    return cast(Image, column)
 
 
 def square_of(predictor: TrainedModel) -> Square:
