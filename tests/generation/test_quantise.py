@@ -88,7 +88,7 @@ def test_writing_with_rounded_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     model = quantise(small())
     made = generate(model, torch.tensor([[1, 2, 3]]), settings=Generation(max_new_tokens=6))
     ours = model(made.ids[:, :-1]).logits.detach()
-    monkeypatch.setattr(int8, "available", lambda: False)
+    monkeypatch.setattr(int8, "is_available", lambda: False)
     monkeypatch.setattr(cpu, "few_rows", None)  # nobody asks for it any more
     whole = model(made.ids[:, :-1]).logits
     assert torch.equal(made.new, whole[:, 2:].argmax(-1)) and torch.allclose(ours, whole, atol=1e-5)

@@ -77,7 +77,7 @@ def test_frequencies_pass_a_chi_square_test(settings: Generation, draws: object)
 
 @pytest.mark.quick
 def test_control_a_weak_counter_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anyformer.generation.noise.mixed", lambda x: x)
+    monkeypatch.setattr("anyformer.generation.noise.mix_bits", lambda x: x)
     assert p_value(by_seed(LOGITS), LOGITS) < 1e-6
 
 

@@ -111,7 +111,7 @@ def test_a_library_that_another_user_planted_is_not_loaded(place, tmp_path, argu
 @pytest.fixture
 def private(tmp_path) -> Path:
     """A place in which a private folder can be made."""
-    if compile_cache.weakness_above(tmp_path / "any"):
+    if compile_cache.find_weakness_above(tmp_path / "any"):
         pytest.skip("the temporary folder of the tests is itself open to others")
     return tmp_path
 
