@@ -26,7 +26,7 @@ from anyformer.data.images import workers
 def slow(value, folder):
     time.sleep(0.02 if value else 600)  # one of them hangs in its decoder
     return value
-for _ in workers.shared(slow, list(range(1, 4000)) + [0], Path("."), 3):
+for _ in workers.map_in_workers(slow, list(range(1, 4000)) + [0], Path("."), 3):
     pass
 """
 IDLE = """

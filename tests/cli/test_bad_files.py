@@ -180,7 +180,7 @@ def readers() -> set[str]:
         names = [node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)]
         reads = path.stem in ("csv_rows", "json_rows") or any(name.startswith("read_") for name in names)
         # Files of tokenizers belong to model folders, which have malformed twins of their own.
-        if reads and path.parent.name != "tokenizers" and path.stem not in ("gather", "open_text"):
+        if reads and path.parent.name not in ("data", "tokenizers") and path.stem != "open_text":
             found.add(path.stem)
     return found
 

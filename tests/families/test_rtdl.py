@@ -79,7 +79,7 @@ def test_the_preset_is_their_default(tmp_path: Path) -> None:
     count = sum(p.numel() for p in model.parameters())
     assert sum(p.numel() for p in preset.build(device="meta").parameters()) == count
     assert count == 894_913  # the paper says 893k of an earlier program
-    assert recipe.settings(recipe.Config(sizes)) == preset
+    assert recipe.settings(recipe.FamilyConfig(sizes)) == preset
 
 
 @torch.no_grad()
@@ -111,7 +111,7 @@ def test_the_command_goes_there_and_back(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_what_is_not_implemented_is_refused_by_name(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(anyformer.UserError, match=said):
-        recipe.settings(recipe.Config(SMALL | CASES["numbers"] | changes, "sizes.json"))
+        recipe.settings(recipe.FamilyConfig(SMALL | CASES["numbers"] | changes, "sizes.json"))
 
 
 def test_what_rtdl_has_no_words_for_is_refused(tmp_path: Path) -> None:

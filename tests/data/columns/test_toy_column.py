@@ -26,6 +26,8 @@ from tests.serving.server import serving
 from tests.training.tiny import differing
 
 OWN = ("--import", "tests.data.columns.toy_column")
+ROOT = Path(__file__).resolve().parents[3]
+FOUND = {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}  # where the module is
 SETTINGS = ("training.threads=1", "training.save_every=20", "training.eval_every=20", "model.stack.depth=1",
             "model.stack.width=32")  # fmt: skip
 SMALL = ("--steps", "60", "--progress", "none", "--device", "cpu", *(f"--set={setting}" for setting in SETTINGS))
@@ -47,7 +49,7 @@ def write_shops(path: Path, rows: int = 300) -> Path:
 
 def ran(*words: str, where: Path, fault: str = "") -> subprocess.CompletedProcess[str]:
     """The command line in a process of its own, which imports the kind of column first."""
-    around = os.environ | {"OMP_NUM_THREADS": "1", "ANYFORMER_FAULT": fault}
+    around = os.environ | FOUND | {"OMP_NUM_THREADS": "1", "ANYFORMER_FAULT": fault}
     command = [sys.executable, "-m", "anyformer.cli", *words, *OWN]
     return subprocess.run(command, cwd=where, env=around, capture_output=True, text=True, timeout=120, check=False)
 
@@ -134,7 +136,7 @@ def test_the_report_and_the_log_name_it(home: Path) -> None:
 
 
 def test_a_server_answers_it(home: Path) -> None:
-    with serving(home / "run", *OWN) as server:
+    with serving(home / "run", *OWN, env=FOUND) as server:
         rows = [{"size": 0.1, "where": VIENNA}, {"size": 0.1, "where": SYDNEY}, {"size": 0.1, "where": None}]
         said = server.post("/v1/predict", {"model": "run", "rows": rows}).json()["data"]
         assert [row["label"] for row in said][:2] == ["north", "south"] and len(said) == 3

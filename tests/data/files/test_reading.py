@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from anyformer.data.files import csv_rows, spool
@@ -89,6 +89,7 @@ CELL = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters=
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(rows=[[";\n"]], delimiter=";", quoting=csv.QUOTE_MINIMAL, end="\n")
 @given(
     rows=st.integers(1, 4).flatmap(lambda n: st.lists(st.lists(CELL, min_size=n, max_size=n), min_size=1, max_size=8)),
     delimiter=st.sampled_from(",;|"),

@@ -183,16 +183,17 @@ def keeps_quotes(lines: Callable[[], Iterable[str]], delimiter: str, *, whole: b
     """Whether quotes hold fields together; they do not where taking them so would run rows into each other."""
     reader = reader_of(lines(), CsvLayout(delimiter, True, (), False), strict=True)
     joined = broken = unfinished = False
-    begins = 1
+    begins, widths = 1, set[int]()
     with long_fields():
         try:
             for row in reader:
                 joined = joined or any("\n" in cell and delimiter in cell for cell in row)
+                widths.add(len(row))
                 begins = reader.line_num + 1  # type: ignore[attr-defined]
         except csv.Error as error:
             unfinished = "unexpected end" in str(error)
             broken = not unfinished or whole or reader.line_num - begins > ROWS  # type: ignore[attr-defined]
-    if not broken and not joined:
+    if not broken and (not joined or widths <= {0, 1}):  # one column, of cells that hold what would part others
         return True
     with_quotes, without = (good_rows(lines(), CsvLayout(delimiter, quoted, (), False)) for quoted in (True, False))
     proper, stray = quoted_fields(lines(), delimiter)
