@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import time
 from typing import Any
@@ -12,6 +13,9 @@ from tests.serving.counting import read_soon, until
 from tests.serving.figures import Figures, slope
 from tests.serving.server import Server
 from tests.serving.wire import Wire, ask, request
+
+# Threads of asyncio's own pool start when they are first needed, also after the warm-up; a leak goes on for ever.
+POOL = min(32, (os.cpu_count() or 1) + 4)
 
 
 async def ordinary(server: Server, chance: random.Random, counted: dict[str, int]) -> None:
@@ -88,7 +92,7 @@ def prove(server: Server, *, seconds: float, clients: int = 8, seed: int = 0, gr
     found.at_least("requests", asked, seconds)
     found.equal("answers with another status than expected", counted["unexpected"], 0)
     found.at_most("file descriptors more than after the warm-up", seen["end"]["files"] - seen["start"]["files"], 2)
-    found.at_most("threads more than after the warm-up", seen["end"]["threads"] - seen["start"]["threads"], 1)
+    found.at_most("threads more than after the warm-up", seen["end"]["threads"] - seen["start"]["threads"], POOL)
     found.equal("rows not free at the end", now.rows - now.free, 0)
     found.equal("accepted - over", now.accepted - now.over, 0)
     found.at_most("memory, MB a minute", 60 * slope([m for _, m in seen["samples"]], [t for t, _ in seen["samples"]]),

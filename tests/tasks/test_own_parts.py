@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from anyformer.errors import UserError
+from anyformer.evaluation.metrics import SMALLER, direction
 from anyformer.own_parts import UnknownPart, import_module, modules_outside, take_imports
+from anyformer.tasks import Task
 from tests.tasks.test_toy_task import TOY, stars
 
 
@@ -84,3 +86,15 @@ def test_a_run_names_the_modules_that_are_missing() -> None:
     assert error.of_run(["os"]) is error  # it is imported, and knows nothing of it
     assert type(error.inside("target")) is UnknownPart
     assert modules_outside([int, Path, UserError]) == ["builtins", "pathlib"]
+
+
+def test_a_task_says_which_of_its_metrics_are_good_when_small() -> None:
+    assert direction("strain") == "max"  # control: nobody has said anything of it
+
+    class Strained(Task):
+        """One that nobody can name."""
+
+        smaller_is_better = ("strain",)
+
+    assert direction("strain") == "min" and direction("strain.left") == "min"
+    SMALLER.discard("strain")

@@ -17,7 +17,7 @@ from anyformer.evaluation.average_precision import average_precision
 from anyformer.evaluation.spans import are_spans, precision_recall_f1, span_counts
 from anyformer.evaluation.text_scores import bleu_available, bleu_chrf, exact_match, rouge
 
-SMALLER = {"loss", "perplexity", "bits_per_byte", "log_loss", "rmse", "mae", "calibration_error", "fid"}
+SMALLER = {"loss", "perplexity", "bits_per_byte", "log_loss", "rmse", "mae", "calibration_error"}  # tasks add their own
 MOST_NATS = 700.0  # e to this power is still a number
 
 

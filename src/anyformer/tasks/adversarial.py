@@ -53,6 +53,7 @@ class AdversarialTask(RowTask):
     """Images of classes, drawn from noise; judged by the distance of their features from those of held-out images."""
 
     name = "adversarial"
+    smaller_is_better = ("fid",)
     title = "image generation"
     verb = "draws images"
     objective = AdversarialLoss

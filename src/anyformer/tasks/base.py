@@ -40,7 +40,7 @@ from anyformer.errors import UserError
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.baseline_rows import RawRows, raw_rows
 from anyformer.evaluation.facts import digits, plain, short
-from anyformer.evaluation.metrics import MOST_NATS
+from anyformer.evaluation.metrics import MOST_NATS, SMALLER
 from anyformer.objectives import Objective
 from anyformer.own_parts import UnknownPart
 from anyformer.slots import Network
@@ -106,7 +106,13 @@ class Task:
     scales_numbers: ClassVar[bool] = False  # whether settings of number columns matter without such a column
     gives_probabilities: ClassVar[bool] = False  # whether `predict_proba` has something to say
     weighs_classes: ClassVar[bool] = False  # whether training.class_weights has an effect
+    smaller_is_better: ClassVar[tuple[str, ...]] = ()  # metrics of its own of which less is better
     own_suffixes: ClassVar[tuple[str, ...]] = ()  # prediction files that `prediction_file` writes: ".png"
+
+    def __init_subclass__(cls) -> None:
+        """A task that is imported is known, and so is which way its metrics are good."""
+        super().__init_subclass__()
+        SMALLER.update(cls.smaller_is_better)
 
     # ------------------------------------------------------------ data
 
