@@ -45,6 +45,8 @@ class Training(Spec):
     """Number format of the forward pass; auto: bf16 where the device has it."""
     compile: Literal["auto"] | bool = "auto"
     """Whether the model is compiled; auto: where the run is long enough to pay."""
+    cuda_graph: Literal["auto"] | bool = "auto"
+    """Whether a step is recorded as one CUDA graph; auto: where launches would take longer than the work."""
     deterministic: bool = False
     """Whether torch must use deterministic algorithms."""
     ema: float | None = None

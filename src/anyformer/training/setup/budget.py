@@ -107,7 +107,9 @@ def trial(
         engine.step(count + 1, steps[count + 1])
         wait(device)
         count += 1
-    return (time.perf_counter() - began) / count
+    seconds = (time.perf_counter() - began) / count
+    engine.release()
+    return seconds
 
 
 def judging(model: nn.Module, config: Config, data: Prepared) -> float:
