@@ -6,8 +6,15 @@ from anyformer.kernels.triton import jit, tl
 
 
 @jit
+def one_minus_exp(x):
+    """1 - exp(x) for x < 0, also where it is so small that the difference would keep a few digits only."""
+    series = -x * (1.0 + x * (1.0 / 2.0 + x * (1.0 / 6.0 + x * (1.0 / 24.0))))
+    return tl.where(x > -0.03, series, 1.0 - tl.exp(x))
+
+
+@jit
 def adamw_update(
-    POINTERS, RATES, BLOCKS, CLIP, RATE, BAD, log2_beta1, log2_beta2, beta1, beta2, eps, NARROW: tl.constexpr,
+    POINTERS, RATES, BLOCKS, CLIP, RATE, BAD, beta1, beta2, log_beta1, log_beta2, eps, NARROW: tl.constexpr,
     FIELDS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """AdamW on one block of one of many tensors.
@@ -36,8 +43,8 @@ def adamw_update(
         v = tl.load(square + at, mask=inside, other=0.0)
         m = m + (1.0 - beta1) * (g - m)
         v = v + (1.0 - beta2) * (g * g - v)
-        deviation = tl.sqrt(v / (1.0 - tl.exp2(step * log2_beta2))) + eps
-        w -= lr / (1.0 - tl.exp2(step * log2_beta1)) * m / deviation
+        deviation = tl.sqrt(v / one_minus_exp(step * log_beta2)) + eps  # 1 - beta2 ** step
+        w -= lr / one_minus_exp(step * log_beta1) * m / deviation
         tl.store(mean + at, m, mask=inside)
         tl.store(square + at, v, mask=inside)
         tl.store(master + at, w, mask=inside)

@@ -8,6 +8,7 @@ set before each launch, and the learning rate is read from memory, so a recorded
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -123,7 +124,9 @@ def form_of(batch: Batch) -> tuple[Any, ...]:
 def refusing_waits() -> Iterator[None]:
     """Inside, whatever waits for the GPU is an error: it could not be recorded, and would break the recording."""
     before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that this is a prototype
+        torch.cuda.set_sync_debug_mode("error")
     try:
         yield
     finally:
