@@ -16,6 +16,9 @@ from anyformer.errors import UserError
 from anyformer.kernels.compile import compile_function
 from anyformer.kernels.compile_cache import use_private_cache
 from anyformer.objectives import Batch, Objective, Phase
+from anyformer.training.distributed.parallel import Parallel
+from anyformer.training.distributed.peers import Peers
+from anyformer.training.distributed.world import ALONE
 from anyformer.training.duration import Plan
 from anyformer.training.loader import seed_of
 from anyformer.training.optim import Optimizer, restore, state_tensors
@@ -62,9 +65,12 @@ class RunningPhase:
 class TrainingEngine:
     """A model in training. `settings` are resolved: nothing in them is auto."""
 
-    def __init__(self, model: nn.Module, objective: Objective, settings: Training, plan: Plan) -> None:
+    def __init__(
+        self, model: nn.Module, objective: Objective, settings: Training, plan: Plan, parallel: Parallel | None = None,
+    ) -> None:  # fmt: skip
         self.model, self.objective, self.settings, self.plan = model, objective, settings, plan
         self.device = next(model.parameters()).device
+        self.parallel = Parallel(Peers(ALONE, self.device)) if parallel is None else parallel
         self.names = {id(p): name for name, p in model.named_parameters()}
         if self.device.type == "cuda":
             from anyformer.kernels import linear_loss
@@ -120,17 +126,21 @@ class TrainingEngine:
         self, number: int, running: RunningPhase, step: int, micros: list[Batch], rate: float
     ) -> tuple[Tensor, Tensor, bool]:
         """One phase of a step: its loss, the norm of its gradients, and whether its weights were moved."""
-        whole = max(1, sum(self.objective.weight(batch) for batch in micros))
+        whole = max(1, self.parallel.sum_weight(sum(self.objective.weight(b) for b in micros if not b.filler)))
         total: Tensor | float = 0.0
+        first = self.parallel.part * len(micros)  # the number of this process's first micro-batch in the whole step
         for part, batch in enumerate(micros):
-            self.seed(step, part, number)
+            self.seed(step, first + part, number)
             with self.autocast():
                 loss = running.loss(self.model, batch.to(self.device)) / whole
             if faults.point("step") == "nan-loss":
                 loss = loss * math.nan
-            (loss if self.scaler is None else self.scaler.scale(loss)).backward(inputs=running.leaves)
+            loss = loss * 0 if batch.filler else loss
+            scaled = loss if self.scaler is None else self.scaler.scale(loss)
+            self.parallel.backward(scaled, running.leaves, last=part == len(micros) - 1)
             total = total + loss.detach()
         assert isinstance(total, Tensor)
+        total = self.parallel.sum_loss(total)
         if faults.armed:
             poison(running.parameters)
         for optimizer in running.optimizers:
@@ -150,9 +160,7 @@ class TrainingEngine:
 
     def clip(self, parameters: list[nn.Parameter]) -> Tensor:
         """Shorten the gradients where they are too long; their norm before that."""
-        if self.settings.grad_clip is None:
-            return nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-        return nn.utils.clip_grad_norm_(parameters, self.settings.grad_clip)
+        return self.parallel.clip(parameters, self.settings.grad_clip)
 
     def update(self, optimizers: list[torch.optim.Optimizer], norm: Tensor, loss: Tensor) -> bool:
         """Move the weights, unless something is not finite: then nothing moves, and the norm tells the caller."""
@@ -202,8 +210,9 @@ class TrainingEngine:
         self.model.train()
         for number, running in enumerate(self.phases):
             named = f"the {running.phase.name} loss" if running.phase.name else "the loss"
+            first = self.parallel.part * len(micros)
             for part, batch in enumerate(micros):
-                self.seed(moment.step - 1, part, number)
+                self.seed(moment.step - 1, first + part, number)
                 with self.autocast():
                     loss = running.phase.loss(self.model, batch.to(self.device))
                 if not bool(torch.isfinite(loss)):
