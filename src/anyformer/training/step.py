@@ -17,6 +17,9 @@ from anyformer.kernels import adamw
 from anyformer.kernels.compile import compile_function
 from anyformer.kernels.compile_cache import use_private_cache
 from anyformer.objectives import Batch, Objective, Phase
+from anyformer.training.distributed.parallel import Parallel
+from anyformer.training.distributed.peers import Peers
+from anyformer.training.distributed.world import ALONE
 from anyformer.training.duration import Plan
 from anyformer.training.loader import seed_of
 from anyformer.training.master_weights import MasterWeights
@@ -66,9 +69,12 @@ class RunningPhase:
 class TrainingEngine:
     """A model in training. `settings` are resolved: nothing in them is auto."""
 
-    def __init__(self, model: nn.Module, objective: Objective, settings: Training, plan: Plan) -> None:
+    def __init__(
+        self, model: nn.Module, objective: Objective, settings: Training, plan: Plan, parallel: Parallel | None = None,
+    ) -> None:  # fmt: skip
         self.model, self.objective, self.settings, self.plan = model, objective, settings, plan
         self.device = next(model.parameters()).device
+        self.parallel = Parallel(Peers(ALONE, self.device)) if parallel is None else parallel
         self.names = {id(p): name for name, p in model.named_parameters()}
         if self.device.type == "cuda":
             from anyformer.kernels import activation, linear_loss
@@ -82,7 +88,8 @@ class TrainingEngine:
         self.dtype = DTYPES.get(settings.precision)
         self.scaler = torch.amp.GradScaler(self.device.type) if settings.precision == "fp16" else None
         # Weights in the precision of the products need their masters; on a CPU autocast is as fast.
-        wants_masters = self.device.type == "cuda" and self.dtype is torch.bfloat16 and len(self.phases) == 1
+        alone_on_gpu = self.device.type == "cuda" and self.parallel.peers.world.is_alone and len(self.phases) == 1
+        wants_masters = alone_on_gpu and self.dtype is torch.bfloat16
         self.masters = MasterWeights(model) if wants_masters else None
         self.single = {name: self.in_full(p) for name, p in model.named_parameters()}
         self.averaged = [name for name, _ in averaged_parameters(model, objective)]
@@ -103,7 +110,7 @@ class TrainingEngine:
             and adamw.enable(self.device)
         )
         self.recorded: StepGraph | None = None
-        if self.late and len(self.phases) == 1 and settings.cuda_graph is not False and not faults.armed:
+        if self.late and alone_on_gpu and settings.cuda_graph is not False and not faults.armed:
             self.recorded = StepGraph(self.run_recorded, self.device)
 
     def in_full(self, parameter: nn.Parameter) -> Tensor:
@@ -150,7 +157,7 @@ class TrainingEngine:
         self, number: int, running: RunningPhase, step: int, micros: list[Batch], rate: float
     ) -> tuple[Tensor, Tensor, bool]:
         """One phase of a step: its loss, the norm of its gradients, and whether its weights were moved."""
-        whole = max(1, sum(self.objective.weight(batch) for batch in micros))
+        whole = max(1, self.parallel.sum_weight(sum(self.objective.weight(b) for b in micros if not b.filler)))
         set_rate(running.optimizers, rate)
         self.rate.fill_(rate)
         if self.is_recorded(micros):
@@ -158,20 +165,24 @@ class TrainingEngine:
             self.seed(step, 0, number)
             return *self.recorded(micros[0], whole), True
         total: Tensor | float = 0.0
+        first = self.parallel.part * len(micros)  # the number of this process's first micro-batch in the whole step
         for part, batch in enumerate(micros):
-            self.seed(step, part, number)
-            total = total + self.backward(running, batch.to(self.device), whole)
+            self.seed(step, first + part, number)
+            total = total + self.backward(running, batch.to(self.device), whole, last=part == len(micros) - 1)
         assert isinstance(total, Tensor)
+        total = self.parallel.sum_loss(total)
         norm, moved = self.apply_gradients(running, total)
         return total, norm, moved
 
-    def backward(self, running: RunningPhase, batch: Batch, whole: int | Tensor) -> Tensor:
+    def backward(self, running: RunningPhase, batch: Batch, whole: int | Tensor, *, last: bool) -> Tensor:
         """Add the gradients of one micro-batch to what is there; its share of the loss."""
         with self.autocast():
             loss = running.loss(self.model, batch) / whole
         if faults.point("step") == "nan-loss":
             loss = loss * math.nan
-        (loss if self.scaler is None else self.scaler.scale(loss)).backward(inputs=running.leaves)
+        loss = loss * 0 if batch.filler else loss
+        scaled = loss if self.scaler is None else self.scaler.scale(loss)
+        self.parallel.backward(scaled, running.leaves, last=last)
         return loss.detach()
 
     def apply_gradients(self, running: RunningPhase, loss: Tensor) -> tuple[Tensor, bool]:
@@ -225,7 +236,7 @@ class TrainingEngine:
         """All that a step does on the device."""
         for parameter in self.parameters:
             parameter.grad = None
-        loss = self.backward(self.phases[0], batch, whole)
+        loss = self.backward(self.phases[0], batch, whole, last=True)
         norm, _ = self.apply_gradients(self.phases[0], loss)
         return loss, norm
 
@@ -235,9 +246,7 @@ class TrainingEngine:
 
     def clip(self, parameters: list[nn.Parameter]) -> Tensor:
         """Shorten the gradients where they are too long; their norm before that."""
-        if self.settings.grad_clip is None:
-            return nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-        return nn.utils.clip_grad_norm_(parameters, self.settings.grad_clip)
+        return self.parallel.clip(parameters, self.settings.grad_clip)
 
     def update(self, optimizers: list[torch.optim.Optimizer], norm: Tensor, loss: Tensor) -> bool:
         """Move the weights, unless something is not finite: then nothing moves, and the norm tells the caller."""
@@ -287,8 +296,9 @@ class TrainingEngine:
         self.model.train()
         for number, running in enumerate(self.phases):
             named = f"the {running.phase.name} loss" if running.phase.name else "the loss"
+            first = self.parallel.part * len(micros)
             for part, batch in enumerate(micros):
-                self.seed(moment.step - 1, part, number)
+                self.seed(moment.step - 1, first + part, number)
                 with self.autocast():
                     loss = running.phase.loss(self.model, batch.to(self.device))
                 if not bool(torch.isfinite(loss)):
