@@ -52,6 +52,7 @@ class Run:
                 )
                 return
             self.one(name)
+            forget_everything(self.place.torch_device)
             if name == WARM or (name == FIRST and WARM not in self.names):
                 self.compile_the_rest()
 
@@ -68,8 +69,6 @@ class Run:
                         for result in run_job(job, self.place.torch_device, quick=self.place.quick)]  # fmt: skip
         except Exception as error:
             rows = [{"job": name, "note": describe(error), **results.machine()}]
-        finally:
-            forget_everything(self.place.torch_device)
         path = self.path(results.KIND)
         if path is not None:
             results.append(path, rows)

@@ -13,13 +13,13 @@ import torch
 from benchmarks.gpu.jobs import Place, list_jobs
 from benchmarks.gpu.timing import forget_everything, start_program
 
-LIMIT = 240.0  # seconds that compiling ahead may take; what is not done by then is compiled when it is measured
-THREADS = 2  # of the compiler in each process
+LIMIT = 180.0  # seconds that compiling ahead may take; what is not done by then is compiled when it is measured
+THREADS = "TORCHINDUCTOR_COMPILE_THREADS"
 
 
 def first_step_seconds(place: Place, job: str, number: int) -> float | None:
     """Start one program of a job in a fresh process: seconds to its first step, the imports left out."""
-    with executor(1) as pool:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(start_one, place, job, number).result()
 
 
@@ -28,25 +28,18 @@ def compile_ahead(place: Place, jobs: Iterable[str], processes: int) -> str:
     wanted = set(jobs)
     tasks = [(job.name, n) for job in list_jobs(place) if job.name in wanted for n in range(len(job.programs))]
     began, done = time.perf_counter(), 0
-    pool = executor(processes)
-    futures = [pool.submit(start_one, place, *task) for task in tasks]
+    os.environ[THREADS] = "2"  # for the processes below: the compiler in each would start one for every core
+    pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"))
     try:
-        for future in as_completed(futures, timeout=LIMIT):
+        for future in as_completed([pool.submit(start_one, place, *task) for task in tasks], timeout=LIMIT):
             done += future.exception() is None
     except TimeoutError:
         for process in list(pool._processes.values()):
             process.terminate()
-    pool.shutdown(wait=True, cancel_futures=True)
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+        del os.environ[THREADS]
     return f"compiled ahead: {done} of {len(tasks)} programs in {time.perf_counter() - began:.0f} s"
-
-
-def executor(processes: int) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=few_threads)
-
-
-def few_threads() -> None:
-    """The compiler of torch starts a process for every core; here several of it share them."""
-    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = str(THREADS)
 
 
 def start_one(place: Place, job: str, number: int) -> float | None:

@@ -125,7 +125,7 @@ def shakespeare(place: Place) -> Job:
     with_muon = Program(OURS, "compiled, Muon", lambda: ours.training_step(
         sizes.network(), Causal(), ours.text_batch(sizes.tokens()), place.torch_device, settings))  # fmt: skip
     programs = our_decoder(place, sizes), with_muon, nanogpt(place, sizes, bias=False)
-    return decoder_job("shakespeare-char", "GPT of shakespeare_char", sizes, programs)
+    return decoder_job("shakespeare-char", "shakespeare_char", sizes, programs)
 
 
 def decoder_job(name: str, words: str, sizes: Decoder, programs: tuple[Program, ...]) -> Job:

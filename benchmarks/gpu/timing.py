@@ -68,14 +68,6 @@ class Result:
 
 
 def run_job(job: Job, device: torch.device, *, quick: bool = False) -> list[Result]:
-    """The results of a job's programs, in their order."""
-    try:
-        return time_in_turns(job, device, quick)
-    finally:
-        forget_everything(device)
-
-
-def time_in_turns(job: Job, device: torch.device, quick: bool) -> list[Result]:
     """Start every program, then time them in turns, so that a change of the machine meets all of them alike."""
     started: list[tuple[Result, Step]] = []
     results = []
