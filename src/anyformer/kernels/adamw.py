@@ -94,7 +94,8 @@ def launch(
     pointers = torch.tensor(fields, dtype=torch.int64).to(rate.device, non_blocking=True)
     adamw_update[(len(blocks),)](
         pointers, rates_on(tuple(rates), rate.device), blocks, clip, rate, bad, beta1, beta2,
-        math.log(beta1), math.log(beta2), group["eps"], NARROW=narrow, FIELDS=len(Field._fields), BLOCK=BLOCK, num_warps=WARPS,
+        math.log(beta1), math.log(beta2), group["eps"], NARROW=narrow, FIELDS=len(Field._fields), BLOCK=BLOCK,
+        num_warps=WARPS,
     )  # fmt: skip
 
 
