@@ -208,6 +208,17 @@ class Rope(Relative):
         return out if turned == x.shape[-1] else torch.cat([out, x[..., turned:]], -1)
 
 
+@torch.library.custom_op("anyformer::cos_sin", mutates_args=())
+def cos_sin(angles: Tensor, gain: float) -> tuple[Tensor, Tensor]:
+    """Cosines and sines as an operation that the compiler takes whole: it would compute them again in every layer."""
+    return angles.cos() * gain, angles.sin() * gain
+
+
+@cos_sin.register_fake
+def _(angles: Tensor, gain: float) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(angles), torch.empty_like(angles)
+
+
 class RopeModule(nn.Module):
     """Cosines and sines for the positions at hand, made when needed: a stored table would be rounded by a cast."""
 
@@ -225,6 +236,8 @@ class RopeModule(nn.Module):
             frequencies = cached_table(self.known, exact, device, lambda: self.frequencies(context, exact))
         angles = context.positions.to(exact)[..., None] * frequencies  # (B or 1, T, width/2)
         gain = 1.0 if self.spec.scaling is None else self.spec.scaling.gain
+        if torch.compiler.is_compiling() and angles.is_cuda and torch.is_grad_enabled():
+            return cos_sin(angles, gain)
         return angles.cos() * gain, angles.sin() * gain
 
     def frequencies(self, context: Context, dtype: torch.dtype) -> Tensor:
