@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context
-from anyformer.core.device_tables import Known, cached_table
+from anyformer.core.device_tables import Known, cached_table, cos_sin
 from anyformer.errors import UserError
 from anyformer.slots import Relative
 from anyformer.spec import Spec
@@ -208,17 +208,6 @@ class Rope(Relative):
         return out if turned == x.shape[-1] else torch.cat([out, x[..., turned:]], -1)
 
 
-@torch.library.custom_op("anyformer::cos_sin", mutates_args=())
-def cos_sin(angles: Tensor, gain: float) -> tuple[Tensor, Tensor]:
-    """Cosines and sines as an operation that the compiler takes whole: it would compute them again in every layer."""
-    return angles.cos() * gain, angles.sin() * gain
-
-
-@cos_sin.register_fake
-def _(angles: Tensor, gain: float) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(angles), torch.empty_like(angles)
-
-
 class RopeModule(nn.Module):
     """Cosines and sines for the positions at hand, made when needed: a stored table would be rounded by a cast."""
 
@@ -236,9 +225,8 @@ class RopeModule(nn.Module):
             frequencies = cached_table(self.known, exact, device, lambda: self.frequencies(context, exact))
         angles = context.positions.to(exact)[..., None] * frequencies  # (B or 1, T, width/2)
         gain = 1.0 if self.spec.scaling is None else self.spec.scaling.gain
-        if torch.compiler.is_compiling() and angles.is_cuda and torch.is_grad_enabled():
-            return cos_sin(angles, gain)
-        return angles.cos() * gain, angles.sin() * gain
+        cos, sin = cos_sin(angles)
+        return cos * gain, sin * gain
 
     def frequencies(self, context: Context, dtype: torch.dtype) -> Tensor:
         scaling = self.spec.scaling
