@@ -28,8 +28,8 @@ def cached_table(known: Known, dtype: torch.dtype, device: torch.device, make: C
 
 
 def cos_sin(angles: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines and sines. To train on a GPU, the compiler is given them as one operation: it thinks them cheap, and would compute
-    them again for every entry of everything that they are multiplied with."""
+    """Cosines and sines. To train on a GPU the compiler is given them as one operation: it thinks them cheap, and would
+    compute them again for every entry of everything that they are multiplied with."""
     if torch.compiler.is_compiling() and angles.is_cuda and torch.is_grad_enabled():
         cos, sin = cos_sin_once(angles)
         return cos, sin
