@@ -118,10 +118,11 @@ class Session:
                           f"{self.folder.path}", code=asked.code or INTERRUPTED) from None  # fmt: skip
         except (RuntimeError, ConnectionError, EOFError) as error:
             found = lost_worker(error, self.folder.path)
-            self.record("failed", f"{doing}{found}")
+            self.record("failed", f"{doing}{self.peers.explain(found)}")
             raise found from None
         except BaseException as error:
-            self.record("interrupted" if isinstance(error, Stopped) else "failed", f"{doing}{error}")
+            how = "interrupted" if isinstance(error, Stopped) else "failed"
+            self.record(how, doing + (self.peers.explain(error) if how == "failed" else str(error)))
             raise
         finally:
             self.folder.let_go()
