@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from anyformer.errors import UserError
 from anyformer.spec import Spec, field
+from anyformer.training.distributed.parts import spread_like
 
 
 class Optimizer(Spec, slot=True):
@@ -145,7 +146,7 @@ def state_tensors(optimizers: list[torch.optim.Optimizer], names: Mapping[int, s
 
 def restore(optimizers: list[torch.optim.Optimizer], names: Mapping[int, str], saved: Mapping[str, Tensor]) -> None:
     """Put saved tensors back; what the optimizers do not know of is an error, never dropped."""
-    left = dict(saved)
+    left = {name for name in saved if name.startswith("opt.")}
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
@@ -153,9 +154,10 @@ def restore(optimizers: list[torch.optim.Optimizer], names: Mapping[int, str], s
                 found = {name: name.split(".")[1] for name in left if name.split(".", 2)[2] == path}
                 state: dict[str, Any] = {}
                 for name, kind in found.items():
-                    value = left.pop(name)
+                    left.remove(name)
                     # The step count stays where the fused kernel wants it: beside the parameter.
-                    state[kind] = value.to(parameter.device)
+                    value = saved[name].to(parameter.device)
+                    state[kind] = spread_like(value, parameter) if value.shape == parameter.shape else value
                 if state:
                     optimizer.state[parameter] = state
     if left:

@@ -17,6 +17,7 @@ from anyformer.kernels.compile import compile_function
 from anyformer.kernels.compile_cache import use_private_cache
 from anyformer.objectives import Batch, Objective, Phase
 from anyformer.training.distributed.parallel import Parallel
+from anyformer.training.distributed.parts import copy_into, locals_of
 from anyformer.training.distributed.peers import Peers
 from anyformer.training.distributed.world import ALONE
 from anyformer.training.duration import Plan
@@ -88,8 +89,10 @@ class TrainingEngine:
         self.spoilt = ""  # the parameter whose gradient stopped the training
         # On a GPU nobody waits for the norm: a step after a bad one changes nothing, and the flag is read a step later.
         self.bad = torch.zeros((), device=self.device)
-        self.late = self.device.type == "cuda" and all(
-            isinstance(o, torch.optim.AdamW) and o.param_groups[0].get("fused") for o in self.optimizers
+        self.late = (
+            self.device.type == "cuda"
+            and not self.parallel.shards
+            and all(isinstance(o, torch.optim.AdamW) and o.param_groups[0].get("fused") for o in self.optimizers)
         )
 
     def compile(self) -> None:
@@ -189,7 +192,7 @@ class TrainingEngine:
             return
         self.followed += 1
         decay = min(self.settings.ema, (1 + self.followed) / (10 + self.followed))
-        torch._foreach_lerp_(list(self.mean.values()), [p.detach() for p in self.averaged.values()], 1 - decay)
+        torch._foreach_lerp_(locals_of(self.mean.values()), locals_of(self.averaged.values()), 1 - decay)
 
     def autocast(self) -> AbstractContextManager[Any]:
         if self.dtype is None:
@@ -204,6 +207,9 @@ class TrainingEngine:
 
     def culprit(self, moment: Moment, micros: list[Batch]) -> tuple[list[int], str]:
         """The rows and the first tensor that are not finite, by running a bad step again part by part."""
+        if self.parallel.shards:  # a pass needs all processes, and only one of them may have met the number
+            rows = [row for batch in micros for row in bad_inputs(batch.inputs, batch)]
+            return rows, "the input" if rows else "the loss"
         for name, parameter in self.model.named_parameters():
             if not bool(torch.isfinite(parameter).all()):
                 return [], f"the weight {name}"
@@ -238,18 +244,16 @@ class TrainingEngine:
     @contextmanager
     def judged(self) -> Iterator[nn.Module]:
         """The model as it would be used: with the running mean of its weights where there is one."""
-        live: list[Tensor] = list(self.averaged.values())
-        kept = None if self.mean is None else [p.detach().clone() for p in live]
+        live = locals_of(self.averaged.values())
+        kept = None if self.mean is None else [p.clone() for p in live]
         if self.mean is not None:
-            with torch.no_grad():
-                torch._foreach_copy_(live, list(self.mean.values()))
+            torch._foreach_copy_(live, locals_of(self.mean.values()))
         self.model.eval()
         try:
             yield self.model
         finally:
             if kept is not None:
-                with torch.no_grad():
-                    torch._foreach_copy_(live, kept)
+                torch._foreach_copy_(live, kept)
             self.model.train()
 
     def weights(self) -> dict[str, Tensor]:
@@ -268,11 +272,12 @@ class TrainingEngine:
 
     def load(self, weights: Mapping[str, Tensor], memory: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Put a saved moment back, to the bit."""
-        raw = {name.removeprefix("raw."): value for name, value in memory.items() if name.startswith("raw.")}
-        put(self.model, dict(weights) | raw)
+        for name, parameter in self.model.named_parameters():
+            raw = f"raw.{name}"
+            copy_into(parameter, memory[raw] if raw in memory else weights[name])
         for name, value in (self.mean or {}).items():
-            value.copy_(weights[name])
-        restore(self.optimizers, self.names, {n: v for n, v in memory.items() if n.startswith("opt.")})
+            copy_into(value, weights[name])
+        restore(self.optimizers, self.names, memory)
         if self.scaler is not None:
             if state.get("scaler") is None:
                 raise UserError("no scale of fp16 was saved", where="state.json", fix="train again")
@@ -288,9 +293,8 @@ def averaged_parameters(model: nn.Module, objective: Objective) -> Iterator[tupl
 
 def put(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Copy weights into a model by name; every one must be there."""
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(weights[name])
+    for name, parameter in model.named_parameters():
+        copy_into(parameter, weights[name])
 
 
 def bad_rows(objective: Objective, model: nn.Module, batch: Batch) -> list[int]:
