@@ -46,6 +46,8 @@ class Training(Spec):
     """Number format of the forward pass; auto: bf16 where the device has it."""
     compile: Literal["auto"] | bool = "auto"
     """Whether the model is compiled; auto: where the run is long enough to pay."""
+    cuda_graph: Literal["auto"] | bool = "auto"
+    """Whether a step is recorded as one CUDA graph; auto: where launches would take longer than the work."""
     parallel: ParallelKind = "auto"
     """How several processes share a step: ddp each its rows, fsdp weights too, tensor heads and channels; auto: ddp."""
     deterministic: bool = False

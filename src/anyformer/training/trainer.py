@@ -102,6 +102,7 @@ class Session:
                 raise UserError("another process has just changed it", where=str(self.folder.path), fix="try again")
             self.prepare()
             self.train()
+            self.engine.release()
 
     @contextmanager
     def recorded(self, asked: Requests, doing: str = "") -> Iterator[None]:

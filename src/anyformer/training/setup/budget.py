@@ -114,6 +114,7 @@ def trial(
         wait(device)
         count += 1
         seconds = parallel.peers.first(lambda: time.perf_counter() - began)
+    engine.release()
     return seconds / count
 
 
