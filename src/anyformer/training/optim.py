@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from anyformer.errors import UserError
 from anyformer.spec import Spec, field
-from anyformer.training.distributed.parts import spread_like
+from anyformer.training.distributed.parts import is_distributed, spread_like
 from anyformer.training.muon import BatchedMuon
 
 
@@ -45,13 +45,14 @@ class AdamW(Optimizer):
 
     def build(self, model: nn.Module) -> list[torch.optim.Optimizer]:
         factors = layer_factors(model, self.layer_lr_decay)
-        groups: dict[tuple[bool, float], list[Tensor]] = {}
+        groups: dict[tuple[bool, float, bool], list[Tensor]] = {}
         for name, parameter in trained_parameters(model):
-            groups.setdefault((decays(name, parameter), factors[name]), []).append(parameter)
+            kind = decays(name, parameter), factors[name], is_distributed(parameter)  # one kernel takes one sort only
+            groups.setdefault(kind, []).append(parameter)
         described = [
             {"params": members, "lr": self.lr * factor, "full": self.lr * factor,
              "weight_decay": self.weight_decay if decayed else 0.0}
-            for (decayed, factor), members in groups.items()
+            for (decayed, factor, _), members in groups.items()
         ]  # fmt: skip
         return [adamw(described, self, model)]
 

@@ -102,6 +102,10 @@ def open_parallel(config: Config, peers: Peers) -> Parallel:
         from anyformer.training.distributed.sharded import ShardedParallel
 
         return ShardedParallel(peers)
+    if kind == "tensor":
+        from anyformer.training.distributed.tensor import TensorParallel
+
+        return TensorParallel(peers)
     return ReplicatedParallel(peers)
 
 
@@ -122,7 +126,11 @@ def check_processes(config: Config, world: World) -> None:
         if settings.precision == "fp16":
             raise UserError(f"fp16 has one scale for all gradients, and {kind} leaves each process a part",
                             where="training.precision", fix="use bf16, or training.parallel=ddp")  # fmt: skip
-    if kind != "tensor":
+    if kind == "tensor":
+        from anyformer.training.distributed.tensor import check_split
+
+        check_split(config.model.build(device="meta"), world.size)
+    else:
         check_rows(settings.batch_size or 1, world)
 
 
