@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from anyformer.errors import UserError
 from anyformer.spec import Spec, field
+from anyformer.training.distributed.parts import is_distributed, spread_like
 from anyformer.training.muon import BatchedMuon
 
 
@@ -44,13 +45,14 @@ class AdamW(Optimizer):
 
     def build(self, model: nn.Module) -> list[torch.optim.Optimizer]:
         factors = layer_factors(model, self.layer_lr_decay)
-        groups: dict[tuple[bool, float], list[Tensor]] = {}
+        groups: dict[tuple[bool, float, bool], list[Tensor]] = {}
         for name, parameter in trained_parameters(model):
-            groups.setdefault((decays(name, parameter), factors[name]), []).append(parameter)
+            kind = decays(name, parameter), factors[name], is_distributed(parameter)  # one kernel takes one sort only
+            groups.setdefault(kind, []).append(parameter)
         described = [
             {"params": members, "lr": self.lr * factor, "full": self.lr * factor,
              "weight_decay": self.weight_decay if decayed else 0.0}
-            for (decayed, factor), members in groups.items()
+            for (decayed, factor, _), members in groups.items()
         ]  # fmt: skip
         return [adamw(described, self, model)]
 
@@ -152,7 +154,7 @@ def state_tensors(optimizers: list[torch.optim.Optimizer], names: Mapping[int, s
 
 def restore(optimizers: list[torch.optim.Optimizer], names: Mapping[int, str], saved: Mapping[str, Tensor]) -> None:
     """Put saved tensors back; what the optimizers do not know of is an error, never dropped."""
-    left = dict(saved)
+    left = {name for name in saved if name.startswith("opt.")}
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
@@ -160,9 +162,10 @@ def restore(optimizers: list[torch.optim.Optimizer], names: Mapping[int, str], s
                 found = {name: name.split(".")[1] for name in left if name.split(".", 2)[2] == path}
                 state: dict[str, Any] = {}
                 for name, kind in found.items():
-                    value = left.pop(name)
+                    left.remove(name)
                     # The step count stays where the fused kernel wants it: beside the parameter.
-                    state[kind] = value.to(parameter.device)
+                    value = saved[name].to(parameter.device)
+                    state[kind] = spread_like(value, parameter) if value.shape == parameter.shape else value
                 if state:
                     optimizer.state[parameter] = state
     if left:

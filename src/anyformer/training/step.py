@@ -18,6 +18,7 @@ from anyformer.kernels.compile import compile_function
 from anyformer.kernels.compile_cache import use_private_cache
 from anyformer.objectives import Batch, Objective, Phase
 from anyformer.training.distributed.parallel import Parallel
+from anyformer.training.distributed.parts import copy_into, locals_of
 from anyformer.training.distributed.peers import Peers
 from anyformer.training.distributed.world import ALONE
 from anyformer.training.duration import Plan
@@ -91,14 +92,15 @@ class TrainingEngine:
         alone_on_gpu = self.device.type == "cuda" and self.parallel.peers.world.is_alone and len(self.phases) == 1
         wants_masters = alone_on_gpu and self.dtype is torch.bfloat16
         self.masters = MasterWeights(model) if wants_masters else None
-        self.single = {name: self.in_full(p) for name, p in model.named_parameters()}
         self.averaged = [name for name, _ in averaged_parameters(model, objective)]
-        self.mean = None if settings.ema is None else {n: self.single[n].clone() for n in self.averaged}
+        single = self.single
+        self.mean = None if settings.ema is None else {n: single[n].clone() for n in self.averaged}
         self.followed = 0  # steps the running mean has taken in
         self.spoilt = ""  # the parameter whose gradient stopped the training
         # On a GPU nobody waits for the norm: a step after a bad one changes nothing, and the flag is read a step later.
         self.bad = torch.zeros((), device=self.device)
-        self.late = self.device.type == "cuda" and self.scaler is None and all(map(can_skip, self.optimizers))
+        can_wait = self.device.type == "cuda" and self.scaler is None and not self.parallel.shards
+        self.late = can_wait and all(map(can_skip, self.optimizers))
         if self.late:
             for group in (group for optimizer in self.optimizers for group in optimizer.param_groups):
                 group["lr"] = torch.tensor(float(group["full"]), device=self.device)
@@ -112,6 +114,11 @@ class TrainingEngine:
         self.recorded: StepGraph | None = None
         if self.late and alone_on_gpu and settings.cuda_graph is not False and not faults.armed:
             self.recorded = StepGraph(self.run_recorded, self.device)
+
+    @property
+    def single(self) -> dict[str, Tensor]:
+        """Every parameter in full precision, by name; asked anew each time: a model in parts moves them at first."""
+        return {name: self.in_full(p) for name, p in self.model.named_parameters()}
 
     def in_full(self, parameter: nn.Parameter) -> Tensor:
         """What holds a parameter's value in full precision."""
@@ -275,7 +282,8 @@ class TrainingEngine:
             return
         self.followed += 1
         decay = min(self.settings.ema, (1 + self.followed) / (10 + self.followed))
-        torch._foreach_lerp_(list(self.mean.values()), [self.single[name] for name in self.averaged], 1 - decay)
+        single = self.single
+        torch._foreach_lerp_(locals_of(self.mean.values()), locals_of(single[n] for n in self.averaged), 1 - decay)
 
     def autocast(self) -> AbstractContextManager[Any]:
         if self.dtype is None:
@@ -290,6 +298,9 @@ class TrainingEngine:
 
     def culprit(self, moment: Moment, micros: list[Batch]) -> tuple[list[int], str]:
         """The rows and the first tensor that are not finite, by running a bad step again part by part."""
+        if self.parallel.shards:  # a pass needs all processes, and only one of them may have met the number
+            rows = [row for batch in micros for row in bad_inputs(batch.inputs, batch)]
+            return rows, "the input" if rows else "the loss"
         for name, parameter in self.model.named_parameters():
             if not bool(torch.isfinite(parameter).all()):
                 return [], f"the weight {name}"
@@ -324,17 +335,39 @@ class TrainingEngine:
     @contextmanager
     def judged(self) -> Iterator[nn.Module]:
         """The model as it would be used: with the running mean of its weights where there is one."""
+        with self.mean_copied() if self.parallel.shards else self.full_precision():
+            self.model.eval()
+            try:
+                yield self.model
+            finally:
+                self.model.train()
+
+    @contextmanager
+    def full_precision(self) -> Iterator[None]:
+        """The weights to use in the place of the model's own, without a copy."""
         values = self.weights()
         kept = [(p, p.data) for p in self.model.parameters()]
         for name, parameter in self.model.named_parameters():
             parameter.data = values[name]
-        self.model.eval()
         try:
-            yield self.model
+            yield
         finally:
             for parameter, value in kept:
                 parameter.data = value
-            self.model.train()
+
+    @contextmanager
+    def mean_copied(self) -> Iterator[None]:
+        """The running mean in the memory of the model's own weights: where those are in parts, torch holds on to it."""
+        single = self.single
+        live = locals_of(single[name] for name in self.averaged)
+        kept = [] if self.mean is None else [value.clone() for value in live]
+        if self.mean is not None:
+            torch._foreach_copy_(live, locals_of(self.mean.values()))
+        try:
+            yield
+        finally:
+            if self.mean is not None:
+                torch._foreach_copy_(live, kept)
 
     def weights(self) -> dict[str, Tensor]:
         """The weights to use."""
@@ -342,7 +375,8 @@ class TrainingEngine:
 
     def memory(self) -> dict[str, Tensor]:
         """All else that going on needs: the optimizers' tensors, and the raw weights behind a running mean."""
-        raw = {} if self.mean is None else {f"raw.{n}": self.single[n] for n in self.averaged}
+        single = self.single
+        raw = {} if self.mean is None else {f"raw.{n}": single[n] for n in self.averaged}
         return state_tensors(self.optimizers, self.names) | raw
 
     def state(self) -> dict[str, Any]:
@@ -352,15 +386,14 @@ class TrainingEngine:
 
     def load(self, weights: Mapping[str, Tensor], memory: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Put a saved moment back, to the bit."""
-        raw = {name.removeprefix("raw."): value for name, value in memory.items() if name.startswith("raw.")}
-        saved = dict(weights) | raw
         for name, value in self.single.items():
-            value.copy_(saved[name])
+            raw = f"raw.{name}"
+            copy_into(value, memory[raw] if raw in memory else weights[name])
         if self.masters is not None:
             self.masters.refresh()
         for name, value in (self.mean or {}).items():
-            value.copy_(weights[name])
-        restore(self.optimizers, self.names, {n: v for n, v in memory.items() if n.startswith("opt.")})
+            copy_into(value, weights[name])
+        restore(self.optimizers, self.names, memory)
         if self.scaler is not None:
             if state.get("scaler") is None:
                 raise UserError("no scale of fp16 was saved", where="state.json", fix="train again")
@@ -392,9 +425,8 @@ def averaged_parameters(model: nn.Module, objective: Objective) -> Iterator[tupl
 
 def put(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Copy weights into a model by name; every one must be there."""
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(weights[name])
+    for name, parameter in model.named_parameters():
+        copy_into(parameter, weights[name])
 
 
 def bad_rows(objective: Objective, model: nn.Module, batch: Batch) -> list[int]:

@@ -189,7 +189,7 @@ def work(
     try:
         session = Session(folder, device, say, progress="silent" if quiet else progress, peers=peers)
         session.run()
-        peers.part()
+        session.go_on_alone()
         if not peers.is_first:
             return
         try:

@@ -25,11 +25,12 @@ from anyformer.evaluation.metrics import direction
 from anyformer.inspection.routing import routed
 from anyformer.tasks import Evaluator
 from anyformer.training.best import Standing, line_of
-from anyformer.training.checkpoint import check_same, read_checkpoint, save_checkpoint
+from anyformer.training.checkpoint import check_same, give_parts, read_checkpoint, save_checkpoint
 from anyformer.training.display.display import display
 from anyformer.training.display.format import duration
 from anyformer.training.display.progress import Progress
 from anyformer.training.distributed.parallel import open_parallel
+from anyformer.training.distributed.parts import local
 from anyformer.training.distributed.peers import Peers
 from anyformer.training.distributed.world import ALONE
 from anyformer.training.duration import PLAN_FILE, WINDOW, Budget, Correction, Pace, Plan
@@ -119,10 +120,11 @@ class Session:
                           f"{self.folder.path}", code=asked.code or INTERRUPTED) from None  # fmt: skip
         except (RuntimeError, ConnectionError, EOFError) as error:
             found = lost_worker(error, self.folder.path)
-            self.record("failed", f"{doing}{found}")
+            self.record("failed", f"{doing}{self.peers.explain(found)}")
             raise found from None
         except BaseException as error:
-            self.record("interrupted" if isinstance(error, Stopped) else "failed", f"{doing}{error}")
+            how = "interrupted" if isinstance(error, Stopped) else "failed"
+            self.record(how, doing + (self.peers.explain(error) if how == "failed" else str(error)))
             raise
         finally:
             self.folder.let_go()
@@ -370,8 +372,9 @@ class Session:
         try:
             yield
         except Exception:
-            with suppress(Exception):  # the first error is the one to tell
-                self.save()
+            if self.peers.world.is_alone:  # others would have to take part, and do not know
+                with suppress(Exception):  # the first error is the one to tell
+                    self.save()
             raise
 
     fresh_best: bool = False
@@ -389,6 +392,9 @@ class Session:
         self.flush()
         self.progress.doing("saving")
         self.refuse_spoilt()
+        missing = self.peers.first(lambda: bool(store.problem(self.checkpoint)))
+        if missing and self.parallel.shards and not self.peers.is_first:
+            give_parts(self.engine)
         self.peers.first(self.commit)
         self.fresh_best = False
         self.progress.note(f"saved step {self.done:,}")
@@ -396,12 +402,16 @@ class Session:
         self.paused += seconds
         self.pace.saved(seconds)
 
+    @property
+    def checkpoint(self) -> Path:
+        """Where the checkpoint of this step belongs."""
+        return self.folder.checkpoints / store.checkpoint_name(self.done)
+
     def commit(self) -> None:
         """Write the checkpoint of this step, unless it is there, and delete the oldest."""
-        path = self.folder.checkpoints / store.checkpoint_name(self.done)
-        if store.problem(path):
+        if store.problem(self.checkpoint):
             store.flush(self.folder.path / METRICS_FILE)  # what is saved has its lines, whatever happens to the machine
-            save_checkpoint(path, self.config, self.data, self.engine, self.done, vars(self.standing))
+            save_checkpoint(self.checkpoint, self.config, self.data, self.engine, self.done, vars(self.standing))
         faults.point("saved")
         self.tidy()
 
@@ -421,7 +431,7 @@ class Session:
     def refuse_spoilt(self) -> None:
         """A checkpoint with a weight that is not finite could only be resumed into the same failure."""
         for name, value in self.engine.weights().items():
-            if not bool(torch.isfinite(value).all()):
+            if not bool(torch.isfinite(local(value)).all()):
                 raise Diverged(f"step {self.done:,}: the weight {name} is not finite", where=str(self.folder.path),
                                fix="lower the rate: --set training.optimizer.lr=0.0003",
                                details=["it was not saved; the checkpoint before is whole"])  # fmt: skip
@@ -447,6 +457,12 @@ class Session:
             memory=lambda: memory_of(self.device), flops_per_step=flops,
             peak=peak_flops(gpu, self.config.training.precision) if gpu else None,
         )  # fmt: skip
+
+    def go_on_alone(self) -> None:
+        """After the last step: the first process has the whole model, where there were parts of it only."""
+        self.peers.part()
+        if self.parallel.shards and self.peers.is_first:
+            self.model = self.config.model.build(seed=self.config.training.seed, device=self.device)
 
     # ------------------------------------------------------------ when it goes wrong
 

@@ -17,6 +17,7 @@ from anyformer.errors import UserError
 from anyformer.slots import Network
 from anyformer.training.distributed.peers import Peers
 from anyformer.training.distributed.world import World
+from anyformer.training.optim import Muon
 from anyformer.training.settings import Config, Training
 
 
@@ -96,6 +97,15 @@ def open_parallel(config: Config, peers: Peers) -> Parallel:
     check_processes(config, peers.world)
     if peers.world.is_alone:
         return Parallel(peers)
+    kind = config.training.parallel
+    if kind == "fsdp":
+        from anyformer.training.distributed.sharded import ShardedParallel
+
+        return ShardedParallel(peers)
+    if kind == "tensor":
+        from anyformer.training.distributed.tensor import TensorParallel
+
+        return TensorParallel(peers)
     return ReplicatedParallel(peers)
 
 
@@ -108,7 +118,20 @@ def check_processes(config: Config, world: World) -> None:
             f"{type(config.objective).__name__} moves two networks in turn, which {world.size} processes cannot share",
             where="training.parallel", fix="train in one process",
         )  # fmt: skip
-    check_rows(config.training.batch_size or 1, world)
+    kind, settings = config.training.parallel, config.training
+    if kind in ("fsdp", "tensor"):
+        if isinstance(settings.optimizer, Muon):
+            raise UserError(f"Muon needs whole matrices, and {kind} leaves each process a part",
+                            where="training.optimizer", fix="use AdamW, or training.parallel=ddp")  # fmt: skip
+        if settings.precision == "fp16":
+            raise UserError(f"fp16 has one scale for all gradients, and {kind} leaves each process a part",
+                            where="training.precision", fix="use bf16, or training.parallel=ddp")  # fmt: skip
+    if kind == "tensor":
+        from anyformer.training.distributed.tensor import check_split
+
+        check_split(config.model.build(device="meta"), world.size)
+    else:
+        check_rows(settings.batch_size or 1, world)
 
 
 def check_rows(batch_size: int, world: World) -> None:

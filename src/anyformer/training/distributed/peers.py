@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from anyformer.errors import INTERRUPTED, OUR_BUG, TERMINATED, AlreadyReported, NoRoom, UserError
+from anyformer.errors import INTERRUPTED, OUR_BUG, TERMINATED, AlreadyReported, NoRoom, Stopped, UserError
 from anyformer.inference.predictor import pick_device
 from anyformer.training.distributed.world import World
 
@@ -61,6 +61,10 @@ class Peers:
     def note_step(self, done: int) -> None:
         """How far this process is, for a message that others may have to write."""
 
+    def explain(self, error: BaseException) -> str:
+        """What went wrong, for the record of the run."""
+        return str(error)
+
     def part(self) -> None:
         """From here on every process goes its own way: the others are not waited for, nor looked at."""
 
@@ -70,15 +74,18 @@ class JoinedPeers(Peers):
 
     def __init__(self, world: World) -> None:
         super().__init__(world, torch.device("cpu"))
+        from torch.distributed import PrefixStore
         from torch.distributed.rendezvous import rendezvous
 
         from anyformer.training.distributed.watch import Watch
 
-        self.store: Store = next(rendezvous("env://"))[0]
+        # The launcher's store outlives a restart, and with it what the processes before had written.
+        self.store: Store = PrefixStore(f"attempt-{world.restarts}", next(rendezvous("env://"))[0])
         self.watch = Watch(self.store, world, self.end)
         self.watch.start()
         self.joined = True
         self.agreed_stop: int | None = None
+        self.failure: Failure | None = None  # why all of them end
 
     def connect(self, device: torch.device) -> None:
         """Open the ways between the processes, for tensors on this device."""
@@ -154,32 +161,41 @@ class JoinedPeers(Peers):
 
     # ------------------------------------------------------------ when it goes wrong
 
+    def explain(self, error: BaseException) -> str:
+        """What went wrong first, in whichever process; every process that fails comes here."""
+        from anyformer.training.distributed.watch import Failure, claim
+
+        if self.failure is None and self.joined and not isinstance(error, AlreadyReported):
+            told_by = 0 if isinstance(error, Stopped) else self.world.rank  # a stop is in all of them
+            own = Failure(self.world.rank, self.watch.step, in_words(error), code_of(error), told_by)
+            found = self.watch.find_lost() if is_broken(error) else None
+            self.failure = claim(self.store, found or own)
+        return str(error) if self.failure is None else self.failure.line
+
     def report(self, error: BaseException) -> BaseException:
-        """What this process raises for an error: where it was the first, the error with its rank and step; else only
-        the exit code, since the process that was the first has said the rest."""
-        from anyformer.training.distributed.watch import BEAT, Failure
+        """What this process raises for an error: where it was the first to know, the error with its rank and step; else
+        only the exit code, since the process that was the first says the rest."""
+        from anyformer.training.distributed.watch import BEAT
 
         if isinstance(error, AlreadyReported) or not self.joined:
             return error
-        failure = Failure(self.world.rank, self.watch.step, in_words(error), code_of(error))
-        if is_broken(error):
-            failure = self.watch.find_lost() or failure
-        failure, mine = self.watch.claim(failure)
+        self.explain(error)
+        assert self.failure is not None
         if self.is_first:
             time.sleep(2 * BEAT)  # it may hold the store in which the others look for the reason
         self.watch.close()
-        if not mine:
-            return AlreadyReported(failure.code)
+        if self.failure.told_by != self.world.rank:
+            return AlreadyReported(self.failure.code)
         # A stop is agreed on and a mistake is in every process alike; what happened to one process needs its name.
         of_all = isinstance(error, UserError) and not isinstance(error, NoRoom)
-        return error if of_all or isinstance(error, KeyboardInterrupt) else RankFailed(failure, error)
+        return error if of_all or isinstance(error, KeyboardInterrupt) else RankFailed(self.failure, error)
 
-    def end(self, failure: Failure, mine: bool) -> None:
+    def end(self, failure: Failure) -> None:
         """End from the watching thread: the main one waits for a process that will not answer."""
         from anyformer.training.distributed.watch import leave_at_once
 
         self.last_words(failure.line)
-        if mine:
+        if failure.told_by == self.world.rank:
             logger.error("%s", failure.line)
         for handler in logger.handlers:
             handler.flush()

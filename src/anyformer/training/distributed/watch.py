@@ -35,6 +35,7 @@ class Failure:
     step: int
     reason: str
     code: int
+    told_by: int  # the rank that found it out, and reports it
 
     @property
     def line(self) -> str:
@@ -42,10 +43,10 @@ class Failure:
 
 
 class Watch:
-    """Signs of life of this process, and a look at its neighbour's; `end` is called where a failure leaves no other way
-    out, with whether this process was the first to know."""
+    """Signs of life of this process, and a look at its neighbour's; `end` is called where a failure leaves no other
+    way out."""
 
-    def __init__(self, store: Store, world: World, end: Callable[[Failure, bool], None]) -> None:
+    def __init__(self, store: Store, world: World, end: Callable[[Failure], None]) -> None:
         self.store, self.world, self.end = store, world, end
         self.step = 0  # steps done, for messages
         self.closed = threading.Event()
@@ -60,13 +61,10 @@ class Watch:
         self.closed.set()
         self.thread.join(2 * BEAT)
 
-    def claim(self, failure: Failure) -> tuple[Failure, bool]:
-        """The first failure of all processes, and whether it is this one."""
-        return claim(self.store, failure)
-
-    def lost(self, rank: int, beat: str) -> Failure:
-        step = int(beat.partition(" ")[2] or 0)
-        return Failure(rank, step, "no sign of life: it was killed or stopped, or its machine is lost", RESOURCES)
+    def lost(self, rank: int) -> Failure:
+        """All processes are at the same step, so it was lost at this one's."""
+        reason = "no sign of life: it was killed or stopped, or its machine is lost"
+        return Failure(rank, self.step, reason, RESOURCES, self.world.rank)
 
     def find_lost(self) -> Failure | None:
         """After a connection has broken: the failure that somebody reported, or the process that is gone."""
@@ -77,7 +75,7 @@ class Watch:
             time.sleep(BEAT / 4)
         now = self.beats(self.store)
         quiet = [rank for rank in now if now[rank] == first[rank] and rank != self.world.rank]
-        return self.lost(quiet[0], now[quiet[0]]) if quiet else None
+        return self.lost(quiet[0]) if quiet else None
 
     def beats(self, store: Store) -> dict[int, str]:
         return {rank: read_beat(store, rank) for rank in range(self.world.size)}
@@ -89,29 +87,26 @@ class Watch:
         while not self.closed.wait(BEAT):
             try:
                 count += 1
-                store.set(f"beat-{self.world.rank}", f"{count} {self.step}")
+                store.set(f"beat-{self.world.rank}", str(count))
                 if failure := first_failure(store):
                     if not self.closed.wait(GRACE):
-                        self.end(failure, False)
+                        self.end(failure)
                     return
                 beat = read_beat(store, neighbour)
                 if beat != seen:
                     seen, since = beat, time.monotonic()
                 elif time.monotonic() - since > LOST:
-                    failure, mine = claim(store, self.lost(neighbour, beat))
-                    self.end(failure, mine)
+                    self.end(claim(store, self.lost(neighbour)))
                     return
             except RuntimeError:  # the store is gone, and with it the process or the launcher that held it
                 if not self.closed.wait(GRACE):
-                    self.end(Failure(0, self.step, "the launcher or the first process is gone", RESOURCES), False)
+                    self.end(Failure(0, self.step, "the launcher or the first process is gone", RESOURCES, 0))
                 return
 
 
-def claim(store: Store, failure: Failure) -> tuple[Failure, bool]:
-    """Write a failure down unless there is one already; the one that stands, and whether it was written here."""
-    mine = json.dumps(asdict(failure))
-    kept = bytes(store.compare_set(ERROR, "", mine)).decode()
-    return Failure(**json.loads(kept)), kept == mine
+def claim(store: Store, failure: Failure) -> Failure:
+    """Write a failure down unless there is one already; the one that stands."""
+    return Failure(**json.loads(store.compare_set(ERROR, "", json.dumps(asdict(failure)))))
 
 
 def first_failure(store: Store) -> Failure | None:

@@ -42,6 +42,7 @@ from anyformer.tasks import Task, find
 from anyformer.tasks.network import longest
 from anyformer.tasks.prepare import prepare
 from anyformer.training.distributed.parallel import check_processes
+from anyformer.training.distributed.parts import copy_into
 from anyformer.training.distributed.world import ALONE, World
 from anyformer.training.run.folder import CONFIG_FILE, LOCK_FILE, RunFolder, check_new, now
 from anyformer.training.settings import Config, Training
@@ -375,7 +376,6 @@ def start_weights(model: nn.Module, folder: RunFolder) -> None:
         what = "damaged" if path.is_file() else "not there"
         raise UserError(f"the weights to start from are {what}", where=str(path), fix="train again")
     found = tensors.read_header(path)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name in found:
-                parameter.copy_(found[name].read())
+    for name, parameter in model.named_parameters():
+        if name in found:
+            copy_into(parameter, found[name].read())
