@@ -41,7 +41,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_page_and_its_pictures_are_those_of_the_newest_file() -> None:
     """After a run: python -m benchmarks.gpu.page"""
-    figures, pictures = render(results.newest())
+    figures, pictures = render(results.newest(), results.newest_processes())
     assert PAGE.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0].strip() == figures.strip()
     kept = {path.stem: path.read_text(encoding="utf-8") for path in IMAGES.glob("*.svg")}
     assert kept == pictures
