@@ -41,6 +41,10 @@ ACTS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+FusedGelu = Callable[[Tensor, Tensor, Tensor, bool], Tensor]  # input, weight, bias, whether by the tanh formula
+fused_gelu: FusedGelu | None = None  # one operation for training on a GPU, once kernels/activation.py has tried it
+
+
 class MLP(Feed):
     """down(act(up(x))), or gated: down(act(gate(x)) * up(x)); the inner `width` is 4 times the model's if left out."""
 
@@ -80,10 +84,24 @@ class MLPModule(nn.Module):
         self.down = nn.Linear(inner, width, bias=spec.bias)
 
     def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
+        h = self.activate(x)  # (B,T,inner)
+        return self.down(F.dropout(h, self.spec.dropout) if self.spec.dropout and self.training else h)
+
+    def activate(self, x: Tensor) -> Tensor:
+        """The inner channels, (B,T,D) to (B,T,inner)."""
+        if fused_gelu is not None and self.can_fuse(x):
+            return fused_gelu(x, self.up.weight, self.up.bias, self.spec.act == "gelu_tanh")
         h = self.up(x)
         if self.spec.gated:
             gate, value = h.unflatten(-1, (-1, 2)).unbind(-1)
-            h = self.act(gate) * value  # (B,T,inner)
-        else:
-            h = self.act(h)
-        return self.down(F.dropout(h, self.spec.dropout) if self.spec.dropout and self.training else h)
+            return self.act(gate) * value
+        return self.act(h)
+
+    def can_fuse(self, x: Tensor) -> bool:
+        """Whether linear layer and GELU are one operation here: in training, in half precision, with weights that are
+        whole (a sharded layer goes through its own hooks)."""
+        spec = self.spec
+        if not (self.training and x.is_cuda and spec.bias and not spec.gated and spec.act in ("gelu", "gelu_tanh")):
+            return False
+        half = torch.is_autocast_enabled("cuda") or x.dtype in (torch.bfloat16, torch.float16)
+        return half and type(self.up) is nn.Linear and type(self.up.weight) is nn.Parameter

@@ -22,6 +22,7 @@ class Batch:
     rows: Tensor
     named: dict[str, Any] = field(default_factory=dict)
     blend: tuple[Tensor, Tensor] | None = None  # of blended rows: the place of the other row, and the share of this one
+    filler: bool = False  # counts for nothing: a process without rows keeps step with the others by it
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -29,7 +30,7 @@ class Batch:
     def to(self, device: torch.device) -> Batch:
         """The same batch on a device."""
         inputs, targets, named, blend = moved((self.inputs, self.targets, self.named, self.blend), device)
-        return Batch(inputs, targets, self.rows, named, blend)
+        return Batch(inputs, targets, self.rows, named, blend, self.filler)
 
 
 def moved(value: Any, device: torch.device) -> Any:

@@ -26,8 +26,8 @@ from anyformer.version import __version__
 
 OPTIM_FILE, STATE_FILE = "optim.safetensors", "state.json"
 SHARD_BYTES = 5 * 10**9
-# Settings that may change while a run is stopped. Other threads may change the last bits, which is said.
-FREE = ("training.workers", "training.threads", "training.keep", "start", "preset")
+# Settings that may change while a run is stopped. Other threads or processes may change the last bits, which is said.
+FREE = ("training.workers", "training.threads", "training.keep", "training.parallel", "start", "preset")
 
 
 def save_checkpoint(

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from anyformer.errors import UserError
 from anyformer.spec import Spec, field
+from anyformer.training.muon import BatchedMuon
 
 
 class Optimizer(Spec, slot=True):
@@ -51,11 +52,11 @@ class AdamW(Optimizer):
              "weight_decay": self.weight_decay if decayed else 0.0}
             for (decayed, factor), members in groups.items()
         ]  # fmt: skip
-        return [torch.optim.AdamW(described, lr=self.lr, betas=self.betas, eps=self.eps, fused=fusable(model))]
+        return [adamw(described, self, model)]
 
 
 class Muon(Optimizer):
-    """Orthogonalised momentum for the matrices inside the blocks (torch.optim.Muon), AdamW for the rest."""
+    """Orthogonalised momentum for the matrices inside the blocks, AdamW for the rest."""
 
     lr: float = 0.02
     """Learning rate of the matrices inside blocks, after the warm-up."""
@@ -80,12 +81,18 @@ class Muon(Optimizer):
              "full": self.others.lr, "weight_decay": self.others.weight_decay if decayed else 0.0}
             for decayed in (True, False)
         ]  # fmt: skip
-        muon = torch.optim.Muon(
+        muon = BatchedMuon(
             [{"params": matrices, "lr": self.lr, "full": self.lr}], lr=self.lr, weight_decay=self.weight_decay,
-            momentum=self.momentum, adjust_lr_fn="match_rms_adamw" if self.lr < 0.01 else "original",
+            momentum=self.momentum, match_adamw=self.lr < 0.01,
         )  # fmt: skip
-        others = [group for group in groups if group["params"]]
-        return [muon, torch.optim.AdamW(others, lr=self.others.lr, betas=self.others.betas, fused=fusable(model))]
+        return [muon, adamw([group for group in groups if group["params"]], self.others, model)]
+
+
+def adamw(groups: list[dict[str, Any]], settings: AdamW, model: nn.Module) -> torch.optim.AdamW:
+    """Torch's AdamW, in one kernel where there is one; on a GPU it can be recorded."""
+    on_gpu = all(p.is_cuda for group in groups for p in group["params"])
+    return torch.optim.AdamW(groups, lr=settings.lr, betas=settings.betas, eps=settings.eps, fused=fusable(model),
+                             capturable=on_gpu)  # fmt: skip
 
 
 def check_rates(where: str, lr: float, weight_decay: float) -> None:

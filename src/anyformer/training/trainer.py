@@ -7,7 +7,7 @@ back if there is one, and steps follow until the last.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -20,7 +20,7 @@ from anyformer.checkpoints import store
 from anyformer.core.building import check_buffers
 from anyformer.data.order import Order
 from anyformer.data.reopen import reopen
-from anyformer.errors import INTERRUPTED, Diverged, NoRoom, Stopped, UserError
+from anyformer.errors import INTERRUPTED, AlreadyReported, Diverged, NoRoom, Stopped, UserError
 from anyformer.evaluation.metrics import direction
 from anyformer.inspection.routing import routed
 from anyformer.tasks import Evaluator
@@ -29,7 +29,10 @@ from anyformer.training.checkpoint import check_same, read_checkpoint, save_chec
 from anyformer.training.display.display import display
 from anyformer.training.display.format import duration
 from anyformer.training.display.progress import Progress
-from anyformer.training.duration import PLAN_FILE, WINDOW, Budget, Pace, Plan
+from anyformer.training.distributed.parallel import open_parallel
+from anyformer.training.distributed.peers import Peers
+from anyformer.training.distributed.world import ALONE
+from anyformer.training.duration import PLAN_FILE, WINDOW, Budget, Correction, Pace, Plan
 from anyformer.training.loader import Steps, stream
 from anyformer.training.out_of_memory import enough_memory, lost_worker, too_large
 from anyformer.training.run.folder import (
@@ -40,6 +43,7 @@ from anyformer.training.run.folder import (
     environment,
     other_machine,
 )
+from anyformer.training.settings import Training
 from anyformer.training.setup.budget import Measured, decide_length, measure
 from anyformer.training.setup.device_peaks import peak_flops
 from anyformer.training.setup.memory import Memory, usage
@@ -55,13 +59,15 @@ ENDLESS = 2**62  # steps of a run whose number the clock may still raise
 
 
 class Session:
-    """One process's work on a run."""
+    """One process's work on a run. Of several, the first decides what depends on the clock, and alone writes."""
 
     def __init__(
         self, folder: RunFolder, device: torch.device, say: Callable[[str], None], *, progress: str = "auto",
+        peers: Peers | None = None,
     ) -> None:  # fmt: skip
         self.started = time.perf_counter()
         self.folder, self.device, self.say, self.mode = folder, device, say, progress
+        self.peers = Peers(ALONE, device) if peers is None else peers
         self.opened_with = folder.config_text()
         self.config = folder.config()
         self.task = folder.task()
@@ -71,12 +77,15 @@ class Session:
         self.data = opened
         settings = self.config.training
         torch.set_num_threads(settings.threads or torch.get_num_threads())
-        self.model = self.config.model.build(seed=settings.seed, device=device)
+        self.parallel = open_parallel(self.config, self.peers)
+        self.model = self.parallel.build(self.config.model, settings)
         self.batch = settings.batch_size or 1
         self.order = Order.of(
             self.data.train, self.batch, settings.seed, whole_batches=self.config.objective.min_batch_size > 1
         )
-        self.steps = Steps(self.data.train, self.order, self.config.objective, settings.micro_batch_size or self.batch)
+        parts = self.parallel.parts
+        micro = min(settings.micro_batch_size or self.batch, max(1, self.batch // parts))
+        self.steps = Steps(self.data.train, self.order, self.config.objective, micro, self.parallel.part, parts)
         target = self.data.preprocess
         self.standing = Standing(self.task.selection_metric(multi=target.multi, labels=target.labels or ()))
         self.done = 0
@@ -88,16 +97,19 @@ class Session:
         """Train to the end, unless stopped; then the work is saved and `Stopped` raised."""
         with self.recorded(Requests()):
             self.folder.sweep()
-            if self.folder.config_text() != self.opened_with:
+            if self.peers.is_first and self.folder.config_text() != self.opened_with:
                 raise UserError("another process has just changed it", where=str(self.folder.path), fix="try again")
             self.prepare()
             self.train()
+            self.engine.release()
 
     @contextmanager
     def recorded(self, asked: Requests, doing: str = "") -> Iterator[None]:
         """With the folder held: however what is done inside ends, run.json says so. `doing` names it in the reason."""
         self.folder.hold()
         self.asked = asked
+        self.peers.asked = lambda: asked.code
+        self.peers.last_words = lambda reason: self.record("failed", reason)
         try:
             with asked:
                 yield
@@ -123,9 +135,8 @@ class Session:
 
     def prepare(self) -> None:
         """Settle what needs a clock, build the engine, and go back to where the run was left."""
-        facts = self.folder.facts
+        facts, newest = self.peers.first(self.look_around)
         self.seconds = float(facts.get("seconds") or 0.0)
-        newest = store.latest(self.folder.checkpoints, self.say)
         if self.config.start and newest is None:
             start_weights(self.model, self.folder)
         if not facts.get("settled"):
@@ -135,41 +146,50 @@ class Session:
         if settings.deterministic or settings.compile is True:
             torch.use_deterministic_algorithms(True)
             torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-        self.engine = TrainingEngine(self.model, self.config.objective, settings, self.plan)
+        self.engine = TrainingEngine(self.model, self.config.objective, settings, self.plan, self.parallel)
         if settings.compile is True:
             self.engine.compile()
         if newest is not None:
-            self.go_back(newest[1])
+            self.go_back(self.folder.checkpoints / newest, facts.get("allowed") or ())
         elif facts.get("settled"):
             self.folder.cut_back(0)
             self.folder.event("resume", step=0)
-        here = environment(self.device, torch.get_num_threads())
+        here = environment(self.device, torch.get_num_threads(), self.peers.world.size)
         if before := self.folder.side_facts(ENVIRONMENT_FILE):
             for line in other_machine(before, here):
                 self.say(line)
         self.folder.write_json(ENVIRONMENT_FILE, here)
         self.folder.start(step=self.done, total=self.total)
-        if newest is not None:
+        if newest is not None and self.peers.is_first:
             self.tidy()
+
+    def look_around(self) -> tuple[dict[str, Any], str | None]:
+        """What run.json says, and the name of the newest whole checkpoint."""
+        newest = store.latest(self.folder.checkpoints, self.say)
+        return self.folder.facts, None if newest is None else newest[1].name
 
     def read_plan(self) -> None:
         """The number of steps with its corrections, and the time they must keep to, if any."""
-        path = self.folder.path / PLAN_FILE
-        facts = self.folder.read_json(PLAN_FILE) if path.is_file() else {}
+
+        def look() -> tuple[dict[str, Any], int]:
+            path = self.folder.path / PLAN_FILE
+            facts = self.folder.read_json(PLAN_FILE) if path.is_file() else {}
+            return facts, max((int(line["step"]) for line in self.folder.metrics()), default=0)
+
+        # Steps that an earlier process has done and logged are done again as they were, without new decisions.
+        facts, self.decided = self.peers.first(look)
         self.plan = Plan.of(self.config.training.steps or 1, facts)
         self.budget = Budget.of(facts)
-        # Steps that an earlier process has done and logged are done again as they were, without new decisions.
-        self.decided = max((int(line["step"]) for line in self.folder.metrics()), default=0)
 
     @property
     def total(self) -> int:
         """Steps of the whole run, as the plan stands now."""
         return self.plan.total(self.done)
 
-    def go_back(self, path: Path) -> None:
+    def go_back(self, path: Path, allowed: Sequence[str]) -> None:
         """Put a whole checkpoint back; it must be one of these settings and these rows."""
         weights, memory, state = read_checkpoint(path, self.device)
-        check_same(state, self.config, self.data, self.folder.facts.get("allowed") or ())
+        check_same(state, self.config, self.data, allowed)
         self.engine.load(weights, memory, state["engine"])
         self.done = int(state["step"])
         self.standing = Standing(**state["standing"])
@@ -181,9 +201,10 @@ class Session:
         """Time a few steps on weights that are then put back; fix the number of steps and what follows from it."""
         kept = {name: p.detach().clone() for name, p in self.model.named_parameters()}
         with faults.paused(), self.enough_memory(lambda: self.steps[0]):
-            found = measure(self.model, self.config, self.data, self.steps, self.device, kept)
+            found = measure(self.model, self.config, self.data, self.steps, self.device, kept, self.parallel)
         put(self.model, kept)
         training, budget = decide_length(self.config, found, self.data, self.device, self.elapsed())
+        training = Training.from_dict(self.peers.first(training.to_dict))
         if training.compile is True and self.config.training.compile == "auto":
             self.say(f"compile  on: steps will be faster, the first one takes a while ({found.why_compile})")
         self.config = self.config.replace(training=training)
@@ -228,19 +249,20 @@ class Session:
                 if last or (settings.eval_every and self.done % settings.eval_every == 0):
                     with self.saved_on_failure():
                         self.evaluate(last=last)
-                stop = self.asked.code is not None or self.out_of_patience()
-                if stop or self.fresh_best or self.regular(self.done):
+                code = self.peers.stop_code()
+                if code is not None or self.out_of_patience() or self.fresh_best or self.regular(self.done):
                     self.save()
-                if self.asked.code is not None and not last:
+                if code is not None and not last:
                     self.flush()
                     raise Stopped(f"stopped at step {self.done:,} of {self.total:,}; saved. "
-                                  f"Go on with: anyformer resume {self.folder.path}", code=self.asked.code)  # fmt: skip
+                                  f"Go on with: anyformer resume {self.folder.path}", code=code)  # fmt: skip
             self.flush()
 
     def one(self, step: int, micros: list[Any]) -> None:
         """A step, and what is to be known of it."""
         with self.enough_memory(lambda: micros):
             moment = self.engine.step(step, micros)
+        moment.rows = [self.steps.rows(step)]  # of all processes
         self.pending.append(moment)
         late = self.engine.late
         looked_at = self.pending[-2:-1] if late else self.pending[-1:]
@@ -250,6 +272,7 @@ class Session:
         if step == 0:  # a part of one's own may count in buffers, which no checkpoint holds: known now, not at the end
             check_buffers(self.config.model, self.model, "the model")
         self.done = step + 1
+        self.peers.note_step(self.done)
         if len(self.pending) >= (LATE if late else 1) or self.done == self.total:
             self.flush()
 
@@ -257,16 +280,23 @@ class Session:
         """Change the number of steps where the clock asks for it; it is written down before a step depends on it."""
         if self.budget is None or self.pending or self.done < self.decided or self.done == self.total:
             return
-        found = self.budget.corrected(self.plan, self.done, self.elapsed(), self.pace, self.every)
+        found = self.peers.first(self.plain_correction)
         if found is None:
             return
+        correction = Correction(**found)
         facts = self.folder.read_json(PLAN_FILE)
-        facts["corrections"] = [*(facts.get("corrections") or ()), asdict(found)]
+        facts["corrections"] = [*(facts.get("corrections") or ()), found]
         self.folder.write_json(PLAN_FILE, facts)
-        self.plan.correct(found)
-        self.folder.update(total=found.steps)
-        self.folder.event("plan", step=found.step, steps=found.steps)
-        self.progress.planned(found.steps)
+        self.plan.correct(correction)
+        self.folder.update(total=correction.steps)
+        self.folder.event("plan", step=correction.step, steps=correction.steps)
+        self.progress.planned(correction.steps)
+
+    def plain_correction(self) -> dict[str, Any] | None:
+        """The correction that the clock asks for, if any."""
+        assert self.budget is not None
+        found = self.budget.corrected(self.plan, self.done, self.elapsed(), self.pace, self.every)
+        return None if found is None else asdict(found)
 
     @property
     def every(self) -> int:
@@ -306,7 +336,7 @@ class Session:
                 with routed(model) as experts:
                     answers = self.evaluator(model, self.data.valid, most=self.config.training.eval_rows, decode=False)
                 self.sample(model, last=last)
-            scores = self.task.all_metrics(answers)
+            scores = self.peers.first(lambda: self.task.all_metrics(answers))
             if self.standing.take(scores[self.standing.metric], scores.get("loss"), self.done):
                 self.fresh_best = True
             line: dict[str, Any] = {"step": self.done, "eval": {"split": "valid", **scores}}
@@ -320,6 +350,8 @@ class Session:
     def sample(self, model: Any, *, last: bool) -> None:
         """Keep something the model makes, a few times in a run; what cannot be made is no reason to stop."""
         every = max(1, self.total // SAMPLES)
+        if self.parallel.shards or not self.peers.is_first:  # a model in parts writes one token after the other slowly
+            return
         if not last and self.done % every >= (self.config.training.eval_every or 1):
             return
         try:
@@ -357,17 +389,21 @@ class Session:
         self.flush()
         self.progress.doing("saving")
         self.refuse_spoilt()
+        self.peers.first(self.commit)
+        self.fresh_best = False
+        self.progress.note(f"saved step {self.done:,}")
+        seconds = time.perf_counter() - began
+        self.paused += seconds
+        self.pace.saved(seconds)
+
+    def commit(self) -> None:
+        """Write the checkpoint of this step, unless it is there, and delete the oldest."""
         path = self.folder.checkpoints / store.checkpoint_name(self.done)
         if store.problem(path):
             store.flush(self.folder.path / METRICS_FILE)  # what is saved has its lines, whatever happens to the machine
             save_checkpoint(path, self.config, self.data, self.engine, self.done, vars(self.standing))
         faults.point("saved")
         self.tidy()
-        self.fresh_best = False
-        self.progress.note(f"saved step {self.done:,}")
-        seconds = time.perf_counter() - began
-        self.paused += seconds
-        self.pace.saved(seconds)
 
     def tidy(self) -> None:
         """After a save, or one that was cut short: delete old checkpoints, and let run.json say how the run stands."""
@@ -417,8 +453,12 @@ class Session:
     def diverged(self, moment: Moment, micros: list[Any]) -> None:
         """Stop before anything is spoilt: the weights are those of the step before."""
         step = moment.step - 1
-        rows, tensor = self.engine.culprit(moment, micros)
-        all_rows = torch.cat([batch.rows for batch in micros]).tolist()
+        # The process whose rows did it can name them; the others see only that the sum is not finite.
+        found = self.peers.gather(self.engine.culprit(moment, micros))
+        rows, tensor = next((pair for pair in found if pair[0]), found[0])
+        if not self.peers.is_first:
+            raise AlreadyReported(Diverged.exit_code)
+        all_rows = torch.cat(moment.rows).tolist()
         shown = [self.data.train.place(row) for row in (rows or all_rows)[:5]]
         self.done = step
         self.folder.append(METRICS_FILE, [line_of(found) for found in self.pending if found.step <= moment.step])

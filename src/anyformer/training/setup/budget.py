@@ -15,6 +15,7 @@ from anyformer.data.preprocess import sizes
 from anyformer.data.sizes import Sizes
 from anyformer.slots import compiles
 from anyformer.tasks import Evaluator, find
+from anyformer.training.distributed.parallel import Parallel
 from anyformer.training.duration import FINAL, Budget, Plan
 from anyformer.training.loader import Steps
 from anyformer.training.settings import Config, Training
@@ -43,11 +44,15 @@ class Measured:
 
 
 def measure(
-    model: nn.Module, config: Config, data: Prepared, steps: Steps, device: torch.device, kept: dict[str, Tensor]
-) -> Measured:
-    """Time steps and judging; `kept` are the weights to begin again from. The model is left changed."""
+    model: nn.Module, config: Config, data: Prepared, steps: Steps, device: torch.device, kept: dict[str, Tensor],
+    parallel: Parallel,
+) -> Measured:  # fmt: skip
+    """Time steps and judging; `kept` are the weights to begin again from. The model is left changed.
+
+    Of several processes the first one's clock counts, so that all of them do the same.
+    """
     settings = config.training
-    seconds = fastest(model, config, steps, device)
+    seconds = fastest(model, config, steps, device, parallel)
     put(model, kept)
     why = ""
     if settings.compile == "auto":
@@ -63,7 +68,7 @@ def measure(
             why = f"about {planned / 60:.0f} minutes without"
     compiled = settings.compile is True or bool(why)
     if compiled and settings.minutes is not None:
-        seconds = trial(model, config, steps, device, compiled=True)
+        seconds = trial(model, config, steps, device, parallel, compiled=True)
         put(model, kept)
     row = judging(model, config, data) if data.valid is not None else 0.0
     decoding = writing(model, config, data, row) if settings.minutes is not None else 0.0
@@ -71,43 +76,46 @@ def measure(
     return Measured(seconds, row, found.peak or 0, found.limit, compiled, why, decoding=decoding)
 
 
-def fastest(model: nn.Module, config: Config, steps: Steps, device: torch.device) -> float:
+def fastest(model: nn.Module, config: Config, steps: Steps, device: torch.device, parallel: Parallel) -> float:
     """Seconds a step takes with the number of threads that is best here, which is left set.
 
     A small model gains nothing from many cores, and where another program holds a core, two threads wait for each
-    other at every operation and are slower than one.
+    other at every operation and are slower than one. Several processes share the cores as their launcher says.
     """
-    if device.type != "cpu" or config.training.threads is not None:
-        return trial(model, config, steps, device, compiled=False)
+    if device.type != "cpu" or config.training.threads is not None or not parallel.peers.world.is_alone:
+        return trial(model, config, steps, device, parallel, compiled=False)
     most = torch.get_num_threads()
     times: dict[int, float] = {}
     for threads in sorted({1, 2, 4, 8, most}, reverse=True):
         if threads <= most:
             torch.set_num_threads(threads)
-            times[threads] = trial(model, config, steps, device, compiled=False, warm=not times)
+            times[threads] = trial(model, config, steps, device, parallel, compiled=False, warm=not times)
     best = min(times, key=times.__getitem__)
     torch.set_num_threads(best)
     return times[best]
 
 
 def trial(
-    model: nn.Module, config: Config, steps: Steps, device: torch.device, *, compiled: bool, warm: bool = True
-) -> float:
+    model: nn.Module, config: Config, steps: Steps, device: torch.device, parallel: Parallel, *, compiled: bool,
+    warm: bool = True,
+) -> float:  # fmt: skip
     """Seconds a step takes here; the very first one, which loads and allocates, is left out."""
     engine = TrainingEngine(
-        model, config.objective, config.training.replace(steps=None, epochs=None, minutes=None), Plan(10**6)
+        model, config.objective, config.training.replace(steps=None, epochs=None, minutes=None), Plan(10**6), parallel
     )
     if compiled:
         engine.compile()
     if warm:
         engine.step(0, steps[0])
     wait(device)
-    began, count = time.perf_counter(), 0
-    while count < 1 or (time.perf_counter() - began < TRIAL and count < 50):
+    began, count, seconds = time.perf_counter(), 0, 0.0
+    while count < 1 or (seconds < TRIAL and count < 50):
         engine.step(count + 1, steps[count + 1])
         wait(device)
         count += 1
-    return (time.perf_counter() - began) / count
+        seconds = parallel.peers.first(lambda: time.perf_counter() - began)
+    engine.release()
+    return seconds / count
 
 
 def judging(model: nn.Module, config: Config, data: Prepared) -> float:
