@@ -22,7 +22,7 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 COLUMNS = ["processes", "parallel", "ms_per_step", "tokens_per_s", "of_one", "steps", "device", "cores", "torch"]
-WORDS, LINES = 500, 8000
+WORDS, LINES = 500, 3000
 LEFT_OUT = 5  # steps before the pace is even
 
 
