@@ -74,6 +74,7 @@ class Run:
             results.append(path, rows)
         for row in rows:
             print(line(row), flush=True)
+        print(f"  {time.perf_counter() - self.began:.0f} s", flush=True)
 
     def warm_start(self) -> Row:
         """The first step of our first job in a fresh process that finds its compiled code on disk."""
