@@ -81,7 +81,7 @@ class JoinedPeers(Peers):
 
         # The launcher's store outlives a restart, and with it what the processes before had written.
         self.store: Store = PrefixStore(f"attempt-{world.restarts}", next(rendezvous("env://"))[0])
-        self.watch = Watch(self.store, world, self.end)
+        self.watch = Watch(world, self.end)
         self.watch.start()
         self.joined = True
         self.agreed_stop: int | None = None
@@ -169,7 +169,7 @@ class JoinedPeers(Peers):
             told_by = 0 if isinstance(error, Stopped) else self.world.rank  # a stop is in all of them
             own = Failure(self.world.rank, self.watch.step, in_words(error), code_of(error), told_by)
             found = self.watch.find_lost() if is_broken(error) else None
-            self.failure = claim(self.store, found or own)
+            self.failure = claim(self.watch.store, found or own)
         return str(error) if self.failure is None else self.failure.line
 
     def report(self, error: BaseException) -> BaseException:
