@@ -74,6 +74,7 @@ class Run:
             results.append(path, rows)
         for row in rows:
             print(line(row), flush=True)
+        print(f"  {time.perf_counter() - self.began:.0f} s", flush=True)
 
     def warm_start(self) -> Row:
         """The first step of our first job in a fresh process that finds its compiled code on disk."""
@@ -139,9 +140,8 @@ def main() -> None:
         return
     if not asked.quick and not torch.cuda.is_available():
         raise SystemExit("error: no GPU here; --quick tries the script on a CPU")
-    torch.set_float32_matmul_precision(
-        "high"
-    )  # what is left in float32 (rtdl) may use TF32, as nanoGPT's script sets it
+    # What is left in float32 (rtdl) may use TF32, as nanoGPT's script sets it.
+    torch.set_float32_matmul_precision("high")
     # A cache of its own: the first step of the first job is then a cold one whatever ran here before.
     with tempfile.TemporaryDirectory(prefix="bench-gpu-", ignore_cleanup_errors=True) as folder:
         os.environ |= {"TORCHINDUCTOR_CACHE_DIR": folder, "TRITON_CACHE_DIR": f"{folder}/triton"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,15 @@ from benchmarks.gpu.timing import Job, Program, Step
 from benchmarks.hyena_cost import module_of, pass_of
 
 OURS = "anyformer"
+# Ways to run the same step, as settings of the training. "compiled" is what `train` takes for a long run: a step is
+# recorded as a CUDA graph where the model is small.
+MODES: dict[str, dict[str, Any]] = {
+    "compiled": {},
+    "eager": {"compile": False},
+    "deterministic": {"deterministic": True},
+    "compiled, no CUDA graph": {"cuda_graph": False},
+    "eager, no CUDA graph": {"compile": False, "cuda_graph": False},
+}
 
 
 @dataclass(frozen=True)
@@ -81,6 +91,7 @@ def list_jobs(place: Place) -> list[Job]:
 
 
 GPT2_124M = Decoder(12, 768, 12, batch=32, length=1024)
+SHAKESPEARE = Decoder(6, 384, 6, batch=64, length=256, vocab=65, dropout=0.2)
 
 
 def gpt2_124m(place: Place) -> Job:
@@ -119,7 +130,7 @@ def llama_1b(place: Place) -> Job:
 
 def shakespeare(place: Place) -> Job:
     """nanoGPT's train_shakespeare_char: 65 characters, dropout."""
-    sizes = sized(place, Decoder(6, 384, 6, batch=64, length=256, vocab=65, dropout=0.2))
+    sizes = sized(place, SHAKESPEARE)
     muon = Muon(lr=0.02, weight_decay=0.1, others=AdamW(lr=3e-3, betas=(0.9, 0.99)))
     settings = ours.settle(sizes.batch, place.torch_device).replace(optimizer=muon)
     with_muon = Program(OURS, "compiled, Muon", lambda: ours.training_step(
@@ -135,9 +146,7 @@ def decoder_job(name: str, words: str, sizes: Decoder, programs: tuple[Program, 
 
 
 def our_decoder(place: Place, sizes: Decoder, mode: str = "compiled") -> Program:
-    settings = ours.settle(sizes.batch, place.torch_device).replace(deterministic=mode == "deterministic")
-    if mode == "eager":
-        settings = settings.replace(compile=False)
+    settings = ours.settle(sizes.batch, place.torch_device).replace(**MODES[mode])
     return Program(OURS, mode, lambda: ours.training_step(
         sizes.network(), Causal(), ours.text_batch(sizes.tokens()), place.torch_device, settings))  # fmt: skip
 
@@ -299,10 +308,18 @@ def growth(place: Place) -> list[Job]:
     shapes = {f"length-{n}": replace(base, length=n, batch=tokens // n) for n in (256, 4096, 16384)}
     shapes |= {f"batch-{n}": replace(base, batch=n) for n in (1, 8, 64)}
     shapes |= {f"depth-{n}": replace(base, depth=n) for n in (4, 24)}
-    modes = tuple(our_decoder(place, sized(place, base), mode) for mode in ("compiled", "eager", "deterministic"))
-    jobs = [decoder_job("modes", "GPT-2 124M", sized(place, base), modes)]
+    jobs = [
+        mode_job(place, "modes-large", "GPT-2 124M", base, ("compiled", "eager", "deterministic")),
+        mode_job(place, "modes-small", "shakespeare_char", SHAKESPEARE,
+                 ("compiled", "compiled, no CUDA graph", "eager", "eager, no CUDA graph", "deterministic")),
+    ]  # fmt: skip
     for name, shape in shapes.items():
         sizes = sized(place, shape)
         words = f"GPT-2 of {sizes.depth} layers"
         jobs.append(decoder_job(name, words, sizes, (our_decoder(place, sizes),)))
     return jobs
+
+
+def mode_job(place: Place, name: str, words: str, shape: Decoder, modes: tuple[str, ...]) -> Job:
+    sizes = sized(place, shape)
+    return decoder_job(name, words, sizes, tuple(our_decoder(place, sizes, mode) for mode in modes))

@@ -1,9 +1,10 @@
-"""anyformer's own programs: the training step of the product, on a batch that is on the device already."""
+"""anyformer's own programs: the training step of the product, on a batch whose inputs are on the device already."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import count
 
 import torch
@@ -40,7 +41,7 @@ def training_step(
 ) -> Step:
     """One step after the other on the same batch, with the settled settings if none are given."""
     settings = settings or settle(len(batch), device)
-    numbers, micros = count(), [batch.to(device)]
+    numbers, micros = count(), [near(batch, device)]
     with deterministic_algorithms(settings.deterministic):
         engine = build_engine(network, objective, settings, device)
 
@@ -49,6 +50,13 @@ def training_step(
             return engine.step(next(numbers), micros)
 
     return step
+
+
+def near(batch: Batch, device: torch.device) -> Batch:
+    """The batch with its inputs on the device; how many targets count is known on the CPU, so nobody waits for it."""
+    if device.type == "cpu":
+        return batch
+    return replace(batch.to(device), targets=batch.targets.pin_memory())
 
 
 @contextmanager

@@ -20,10 +20,19 @@ BEGIN, END = "<!-- figures: python -m benchmarks.gpu.page -->", "<!-- end of the
 GROWTH = {"length": "tokens in a row (32,768 in a batch)", "batch": "rows of 1,024 tokens", "depth": "layers"}
 
 
-def render(source: Path | None) -> tuple[str, dict[str, str]]:
-    """The part of the page between its marks, and the pictures by their names."""
-    if source is None:
-        return "No run of this version is kept yet.\n", {}
+def render(source: Path | None, processes: Path | None = None) -> tuple[str, dict[str, str]]:
+    """The part of the page between its marks, and the pictures by their names.
+
+    `source` holds what one GPU did, `processes` what several processes did (benchmarks/processes.py).
+    """
+    text, pictures = ("No run on a GPU is kept yet.\n", {}) if source is None else render_gpu(source)
+    if processes is None:
+        return text, pictures
+    more, picture = render_processes(processes)
+    return f"{text}\n{more}", pictures | {"processes": picture}
+
+
+def render_gpu(source: Path) -> tuple[str, dict[str, str]]:
     rows = results.read(source)
     pictures = draw(rows, losses_of(source))
     machine = next(row for row in rows if row["torch"])
@@ -50,6 +59,26 @@ def losses_of(source: Path) -> dict[str, Line]:
     with path.open(newline="", encoding="utf-8") as file:
         names, *steps = list(csv.reader(file))
     return {name: [(float(row[0]), float(row[n])) for row in steps] for n, name in enumerate(names) if n}
+
+
+def render_processes(source: Path) -> tuple[str, str]:
+    """Text and picture of a file of benchmarks/processes.py."""
+    with source.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    lines: dict[str, Line] = {}
+    for row in rows:
+        lines.setdefault(row["parallel"], []).append((float(row["processes"]), float(row["tokens_per_s"])))
+    link = f"[{source.name}](../benchmarks/results/{source.name})"
+    cells = [line("processes", "parallel", "ms a step", "tokens a second", "of one"), "|---" * 5 + "|"]
+    cells += [line(row["processes"], row["parallel"], cell(row, "ms_per_step", ".0f"),
+                   cell(row, "tokens_per_s", ",.0f"), cell(row, "of_one", ".2f")) for row in rows]  # fmt: skip
+    where = f"{rows[0]['cores']} cores" if rows[0]["device"] == "cpu" else rows[0]["device"]
+    text = "\n".join([
+        "### With more processes\n", f"On {where}, torch {rows[0]['torch']}: {link}.\n",
+        "![processes](images/benchmarks/processes.svg)\n", *cells,
+    ])  # fmt: skip
+    panel = Panel("processes", "tokens a second", lines)
+    return text + "\n", draw_panels([panel], "tokens a second over processes")
 
 
 # ---------------------------------------------------------------- tables
@@ -176,7 +205,7 @@ def shown(pictures: dict[str, str], name: str) -> list[str]:
 
 
 def main() -> None:
-    figures, pictures = render(results.newest())
+    figures, pictures = render(results.newest(), results.newest_processes())
     page = PAGE.read_text(encoding="utf-8")
     head, _, rest = page.partition(BEGIN)
     tail = rest.partition(END)[2]

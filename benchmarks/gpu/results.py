@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import datetime
+import re
 from pathlib import Path
 
 import torch
@@ -82,6 +83,15 @@ def is_ours(path: Path) -> bool:
 
 
 def newest(folder: Path = FOLDER) -> Path | None:
-    """The latest file measured on a GPU, by the date in its name."""
-    files = [path for path in folder.glob(f"torch*-cuda*-{KIND}.csv") if is_ours(path)]
-    return max(files, key=lambda path: path.stem[-len(f"YYYY-MM-DD-{KIND}") :], default=None)
+    """The latest file measured on a GPU."""
+    return latest([path for path in folder.glob(f"torch*-cuda*-{KIND}.csv") if is_ours(path)])
+
+
+def newest_processes(folder: Path = FOLDER) -> Path | None:
+    """The latest file of benchmarks/processes.py."""
+    return latest(list(folder.glob("torch*-processes.csv")))
+
+
+def latest(files: list[Path]) -> Path | None:
+    """By the date in their names."""
+    return max(files, key=lambda path: re.findall(r"\d{4}-\d\d-\d\d", path.name)[-1:], default=None)

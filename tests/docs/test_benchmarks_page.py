@@ -41,7 +41,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_page_and_its_pictures_are_those_of_the_newest_file() -> None:
     """After a run: python -m benchmarks.gpu.page"""
-    figures, pictures = render(results.newest())
+    figures, pictures = render(results.newest(), results.newest_processes())
     assert PAGE.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0].strip() == figures.strip()
     kept = {path.stem: path.read_text(encoding="utf-8") for path in IMAGES.glob("*.svg")}
     assert kept == pictures
@@ -156,3 +156,18 @@ def test_tokens_are_the_same_everywhere_and_can_be_learned() -> None:
     assert 0.45 < float(follows) < 0.6
     shuffled = tokens[:, 1:].flatten()[torch.randperm(64 * 64)].view(64, 64)
     assert float(((31 * tokens[:, :-1] + 7) % 100 == shuffled).float().mean()) < 0.1  # control
+
+
+def test_more_processes_are_measured_by_real_commands(tmp_path: Path) -> None:
+    out = tmp_path / "torch2-cpu-2026-01-01-processes.csv"
+    done = subprocess.run(
+        [sys.executable, "benchmarks/processes.py", "--processes", "2", "--parallel", "ddp", "--steps", "6", "--batch",
+         "2", "--csv", str(out)],
+        cwd=ROOT, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    with out.open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert (row["processes"], row["parallel"], row["steps"]) == ("2", "ddp", "1") and float(row["tokens_per_s"]) > 0
+    figures, pictures = render(None, out)
+    assert f"| 2 | ddp | {float(row['ms_per_step']):.0f} |" in figures and "processes" in pictures

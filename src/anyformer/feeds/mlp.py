@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -41,8 +41,17 @@ ACTS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-FusedGelu = Callable[[Tensor, Tensor, Tensor, bool], Tensor]  # input, weight, bias, whether by the tanh formula
-fused_gelu: FusedGelu | None = None  # one operation for training on a GPU, once kernels/activation.py has tried it
+FUSED_ACTS = ("gelu", "gelu_tanh", "silu")
+
+
+class FusedActivation(NamedTuple):
+    """Operations for training on a GPU in half precision."""
+
+    linear_act: Callable[[Tensor, Tensor, Tensor, str], Tensor]  # input, weight, bias, name of the activation
+    gate: Callable[[Tensor, str], Tensor]  # pairs of gate and value (..., 2 I), name of the activation
+
+
+fused: FusedActivation | None = None  # once kernels/activation.py has found that they agree with torch
 
 
 class MLP(Feed):
@@ -89,19 +98,21 @@ class MLPModule(nn.Module):
 
     def activate(self, x: Tensor) -> Tensor:
         """The inner channels, (B,T,D) to (B,T,inner)."""
-        if fused_gelu is not None and self.can_fuse(x):
-            return fused_gelu(x, self.up.weight, self.up.bias, self.spec.act == "gelu_tanh")
+        spec = self.spec
+        if fused is not None and spec.bias and not spec.gated and self.can_fuse(x):
+            return fused.linear_act(x, self.up.weight, self.up.bias, spec.act)
         h = self.up(x)
-        if self.spec.gated:
+        if fused is not None and spec.gated and self.can_fuse(h):
+            return fused.gate(h, spec.act)
+        if spec.gated:
             gate, value = h.unflatten(-1, (-1, 2)).unbind(-1)
             return self.act(gate) * value
         return self.act(h)
 
     def can_fuse(self, x: Tensor) -> bool:
-        """Whether linear layer and GELU are one operation here: in training, in half precision, with weights that are
-        whole (a sharded layer goes through its own hooks)."""
-        spec = self.spec
-        if not (self.training and x.is_cuda and spec.bias and not spec.gated and spec.act in ("gelu", "gelu_tanh")):
+        """Whether one operation may take the place of several: in training, in half precision, with a layer that is
+        whole (one that is sharded goes through hooks of its own)."""
+        if not (self.training and x.is_cuda and self.spec.act in FUSED_ACTS):
             return False
         half = torch.is_autocast_enabled("cuda") or x.dtype in (torch.bfloat16, torch.float16)
         return half and type(self.up) is nn.Linear and type(self.up.weight) is nn.Parameter

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 log = logging.getLogger("anyformer")
 BLOCK, WARPS = 2048, 4
+ALIGNED = 16  # bytes that the kernel reads at once
 CLOSE = 2e-5  # relative, of single precision
 
 
@@ -75,8 +76,8 @@ def field_of(parameter: nn.Parameter, state: dict[str, Tensor], masters: dict[in
     assert parameter.grad is not None
     master, grad = masters.get(id(parameter), parameter.data), parameter.grad
     for tensor in (master, grad, parameter.data, state["exp_avg"], state["exp_avg_sq"]):
-        if not tensor.is_contiguous():
-            raise ValueError(f"a tensor of shape {tuple(tensor.shape)} is not contiguous")
+        if not tensor.is_contiguous() or tensor.data_ptr() % ALIGNED:
+            raise ValueError(f"a tensor of shape {tuple(tensor.shape)} is not contiguous and aligned")
     return Field(
         master.data_ptr(), grad.data_ptr(), state["exp_avg"].data_ptr(), state["exp_avg_sq"].data_ptr(),
         state["step"].data_ptr(), master.numel(), parameter.data_ptr(),
@@ -91,7 +92,8 @@ def launch(
 
     beta1, beta2 = group["betas"]
     blocks = blocks_of(tuple(field.size for field in fields), rate.device)
-    pointers = torch.tensor(fields, dtype=torch.int64).to(rate.device, non_blocking=True)
+    # Pinned, since a copy from other memory first waits for all that is under way.
+    pointers = torch.tensor(fields, dtype=torch.int64).pin_memory().to(rate.device, non_blocking=True)
     adamw_update[(len(blocks),)](
         pointers, rates_on(tuple(rates), rate.device), blocks, clip, rate, bad, beta1, beta2,
         math.log(beta1), math.log(beta2), group["eps"], NARROW=narrow, FIELDS=len(Field._fields), BLOCK=BLOCK,

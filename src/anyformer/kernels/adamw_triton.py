@@ -13,6 +13,12 @@ def one_minus_exp(x):
 
 
 @jit
+def aligned(PLACE, kind: tl.constexpr):
+    """The pointer that is stored in a place."""
+    return tl.multiple_of(tl.load(PLACE).to(kind), 16)
+
+
+@jit
 def adamw_update(
     POINTERS, RATES, BLOCKS, CLIP, RATE, BAD, beta1, beta2, log_beta1, log_beta2, eps, NARROW: tl.constexpr,
     FIELDS: tl.constexpr, BLOCK: tl.constexpr,
@@ -26,12 +32,10 @@ def adamw_update(
     at = tl.load(BLOCKS + 2 * tl.program_id(0) + 1) * BLOCK + tl.arange(0, BLOCK).to(tl.int64)
     row = POINTERS + which * FIELDS
     single = tl.pointer_type(tl.float32)
-    master, grad = tl.load(row).to(single), tl.load(row + 1)
-    mean, square, steps = tl.load(row + 2).to(single), tl.load(row + 3).to(single), tl.load(row + 4).to(single)
-    if NARROW:
-        grad = grad.to(tl.pointer_type(tl.bfloat16))
-    else:
-        grad = grad.to(single)
+    grad_type = tl.pointer_type(tl.bfloat16) if NARROW else single
+    # An address that was read from memory could be any; known to be a multiple of 16, it is read 16 bytes at a time.
+    master, grad = aligned(row, single), aligned(row + 1, grad_type)
+    mean, square, steps = aligned(row + 2, single), aligned(row + 3, single), tl.load(row + 4).to(single)
     if tl.load(BAD) == 0.0:
         inside = at < tl.load(row + 5)
         lr = tl.load(RATES + 2 * which) * tl.load(RATE)
@@ -49,5 +53,5 @@ def adamw_update(
         tl.store(square + at, v, mask=inside)
         tl.store(master + at, w, mask=inside)
         if NARROW:
-            narrow = tl.load(row + 6).to(tl.pointer_type(tl.bfloat16))
+            narrow = aligned(row + 6, grad_type)
             tl.store(narrow + at, w.to(tl.bfloat16), mask=inside)

@@ -20,6 +20,7 @@ from anyformer.core.loss import IGNORED
 
 log = logging.getLogger("anyformer")
 CHUNK = 2**29  # logits held at once: in bf16, 1 GiB
+ALIGNED = 64  # rows of the weight
 BLOCK, WARPS = 8192, 8
 CLOSE = 2e-2  # relative, of bf16 products in another order
 
@@ -32,20 +33,21 @@ def linear_loss(
     from anyformer.kernels.linear_loss_triton import logits_to_gradients
 
     vocab, count = weight.shape[0], len(targets)
-    chunks = -(-count * vocab // CHUNK)
+    padded = -(-vocab // ALIGNED) * ALIGNED  # products of crooked sizes take up to three times as long
+    chunks = -(-count * padded // CHUNK)
     rows = max(1, -(-count // max(1, chunks)))  # chunks of one size: a small last one would be a slow product
-    narrow = weight.to(hidden.dtype)
-    narrow_bias = None if bias is None else bias.to(hidden.dtype)
+    narrow = pad_rows(weight, padded, hidden.dtype)
+    narrow_bias = None if bias is None else pad_rows(bias, padded, hidden.dtype)
     scale = 1.0 / (targets != IGNORED).sum().clamp(min=1).float()
     losses = torch.empty(count, device=hidden.device)
     d_hidden = torch.empty_like(hidden)
-    d_weight = torch.zeros(weight.shape if wants_weight else (0,), device=hidden.device)
-    d_bias = torch.zeros((0,) if bias is None else bias.shape, device=hidden.device)
+    d_weight = torch.zeros((padded, weight.shape[1]) if wants_weight else (0,), device=hidden.device)
+    d_bias = torch.zeros(0 if bias is None else padded, device=hidden.device)
     for start in range(0, count, rows):
         part = slice(start, start + rows)
         logits = F.linear(hidden[part], narrow, narrow_bias)  # (n,V)
         logits_to_gradients[(len(logits),)](
-            logits, targets[part], losses[part], scale, smoothing, vocab, logits.stride(0),
+            logits, targets[part], losses[part], scale, smoothing, vocab, padded,
             IGNORED=IGNORED, SMOOTH=smoothing != 0.0, BLOCK=BLOCK, num_warps=WARPS,
         )  # fmt: skip
         torch.mm(logits, narrow, out=d_hidden[part])
@@ -53,7 +55,16 @@ def linear_loss(
             add_product(d_weight, logits.T, hidden[part])
         if bias is not None:
             d_bias += logits.sum(0, dtype=torch.float32)
-    return losses.sum() * scale, d_hidden, d_weight, d_bias
+    return losses.sum() * scale, d_hidden, d_weight[:vocab], d_bias[:vocab]
+
+
+def pad_rows(values: Tensor, rows: int, dtype: torch.dtype) -> Tensor:
+    """The values in another type, with rows of zeros after them."""
+    if len(values) == rows:
+        return values.to(dtype)
+    found = values.new_zeros(rows, *values.shape[1:], dtype=dtype)
+    found[: len(values)] = values
+    return found
 
 
 def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:

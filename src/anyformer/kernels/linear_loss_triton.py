@@ -7,23 +7,25 @@ from anyformer.kernels.triton import jit, tl
 
 @jit
 def logits_to_gradients(
-    LOGITS, TARGETS, LOSSES, SCALE, smoothing, vocab, row_stride, IGNORED: tl.constexpr, SMOOTH: tl.constexpr,
+    LOGITS, TARGETS, LOSSES, SCALE, smoothing, vocab, padded, IGNORED: tl.constexpr, SMOOTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One row of logits (V,) becomes, in place, the gradient of its cross-entropy times SCALE; the loss is written.
+
+    Rows are `padded` columns apart; what lies behind the vocabulary becomes 0.
 
     Two passes over the row: the first finds the maximum and the sum of exponentials, the second writes. The second
     reads from the cache, and each costs one exponential an entry, which is what bounds them.
     """
     row = tl.program_id(0).to(tl.int64)
     target = tl.load(TARGETS + row)
-    logits = LOGITS + row * row_stride
+    logits = LOGITS + row * padded
     block = tl.arange(0, BLOCK)
     log2_e = 1.4426950408889634  # exponentials of base two are what the hardware has
     if target == IGNORED:
         tl.store(LOSSES + row, 0.0)
-        for start in range(0, vocab, BLOCK):
-            tl.store(logits + start + block, tl.zeros((BLOCK,), LOGITS.dtype.element_ty), mask=start + block < vocab)
+        for start in range(0, padded, BLOCK):
+            tl.store(logits + start + block, tl.zeros((BLOCK,), LOGITS.dtype.element_ty), mask=start + block < padded)
     else:
         top = float("-inf")
         sums = tl.zeros((BLOCK,), tl.float32)
@@ -42,11 +44,12 @@ def logits_to_gradients(
             loss -= smoothing * (tl.sum(plain, 0) / vocab)
         tl.store(LOSSES + row, loss / log2_e)
         scale = tl.load(SCALE)
-        for start in range(0, vocab, BLOCK):
+        for start in range(0, padded, BLOCK):
             column = start + block
             inside = column < vocab
             x = tl.load(logits + column, mask=inside, other=float("-inf")).to(tl.float32)
             share = tl.exp2(x * log2_e - log2_sum) - tl.where(column == target, 1.0 - smoothing, 0.0)
             if SMOOTH:
                 share -= smoothing / vocab
-            tl.store(logits + column, (share * scale).to(LOGITS.dtype.element_ty), mask=inside)
+            share = tl.where(inside, share * scale, 0.0)
+            tl.store(logits + column, share.to(LOGITS.dtype.element_ty), mask=column < padded)

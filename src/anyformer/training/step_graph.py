@@ -73,6 +73,7 @@ class StepGraph:
         except Exception as error:  # whatever a library may refuse: without it things are only slower
             self.lost = " ".join(str(error).split())[:200] or type(error).__name__
             log.info("steps are not recorded as a CUDA graph: %s", self.lost)
+        if self.lost:  # out here the error is gone, and with it the half of a pass that it kept alive
             return self.body(batch.to(self.device), self.weight)
         return self.replay(batch)
 
