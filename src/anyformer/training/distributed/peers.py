@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 logger = logging.getLogger("anyformer")
-# The first process may prepare data for hours while the others wait for its word; whether it lives, `Watch` knows.
+# The first process may prepare data for hours while the others wait for its word; whether it lives, `PeerWatch` knows.
 WORD = timedelta(days=7)
 BROKEN = ("gloo", "nccl", "connection", "broken pipe", "socket", "store")  # how torch says that a peer is gone
 CODES = (INTERRUPTED, TERMINATED)
@@ -77,11 +77,11 @@ class JoinedPeers(Peers):
         from torch.distributed import PrefixStore
         from torch.distributed.rendezvous import rendezvous
 
-        from anyformer.training.distributed.watch import Watch
+        from anyformer.training.distributed.watch import PeerWatch
 
         # The launcher's store outlives a restart, and with it what the processes before had written.
         self.store: Store = PrefixStore(f"attempt-{world.restarts}", next(rendezvous("env://"))[0])
-        self.watch = Watch(world, self.end)
+        self.watch = PeerWatch(world, self.end)
         self.watch.start()
         self.joined = True
         self.agreed_stop: int | None = None

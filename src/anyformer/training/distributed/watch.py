@@ -42,7 +42,7 @@ class Failure:
         return f"rank {self.rank} at step {self.step:,}: {self.reason}"
 
 
-class Watch:
+class PeerWatch:
     """Signs of life of this process, and a look at its neighbour's; `end` is called where a failure leaves no other
     way out."""
 
