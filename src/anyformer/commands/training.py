@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,6 +35,7 @@ StdinFormat = Annotated[
 ]
 BatchSize = Annotated[int, typer.Option(min=1, help="Rows at a time.")]
 MODES = ("auto", "bar", "lines", "none")
+STARTED = time.perf_counter()  # of the process, nearly: the minutes of a run include what is imported later
 
 
 def train(
@@ -95,7 +97,8 @@ def train(
 def start_training(request: Request, progress: str, quiet: bool) -> Trained:
     from anyformer.training.train import run_request
 
-    return run_request(request, say=messages(quiet), progress=progress_mode(progress, quiet), quiet=quiet)
+    return run_request(request, say=messages(quiet), progress=progress_mode(progress, quiet), quiet=quiet,
+                       started=STARTED)  # fmt: skip
 
 
 def asked_again(request: Request, progress: str, quiet: bool) -> Trained | None:
@@ -164,7 +167,7 @@ def resume(
     named = {path: value for path, value in asked.items() if value is not None}
     if settings or allow_change or named:
         change_run(run, parse_settings(settings or []) | named, [*(allow_change or []), *named], say)
-    done = go_on(run, say=say, progress=progress_mode(progress, quiet), quiet=quiet, device=device)
+    done = go_on(run, say=say, progress=progress_mode(progress, quiet), quiet=quiet, device=device, started=STARTED)
     conclude(done, as_json=as_json, quiet=quiet)
 
 

@@ -120,7 +120,7 @@ class TrainingEngine:
         self, number: int, running: RunningPhase, step: int, micros: list[Batch], rate: float
     ) -> tuple[Tensor, Tensor, bool]:
         """One phase of a step: its loss, the norm of its gradients, and whether its weights were moved."""
-        whole = max(1, sum(self.objective.weight(batch) for batch in micros))
+        whole = max(1, sum(self.objective.known_weight(batch) for batch in micros))
         total: Tensor | float = 0.0
         for part, batch in enumerate(micros):
             self.seed(step, part, number)

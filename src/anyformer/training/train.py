@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shlex
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -132,18 +133,22 @@ def silence(line: str) -> None:
     """Where lines go that nobody wants."""
 
 
-def run_request(request: Request, *, say: Say, progress: str = "auto", quiet: bool = False) -> Run:
-    """Create a run and train it to the end."""
+def run_request(
+    request: Request, *, say: Say, progress: str = "auto", quiet: bool = False, started: float | None = None
+) -> Run:
+    """Create a run and train it to the end; its minutes count from `started` on `time.perf_counter`, or from now."""
+    started = time.perf_counter() if started is None else started
     place = pick_device(request.device)
     folder = create(request, say, place)
     say(f"run      {folder.path}")
-    work(folder, place, say, progress=progress, quiet=quiet)
+    work(folder, place, say, progress=progress, quiet=quiet, started=started)
     return Run(folder.path)
 
 
 def resume(
-    path: str | Path, *, say: Say | None = None, progress: str = "auto", quiet: bool = False, device: str | None = None
-) -> Run:
+    path: str | Path, *, say: Say | None = None, progress: str = "auto", quiet: bool = False,
+    device: str | None = None, started: float | None = None,
+) -> Run:  # fmt: skip
     """Go on with a run from its newest whole checkpoint; a complete one is only finished up."""
     tell = silence if quiet else say or logger.info
     folder = RunFolder.open(Path(path))
@@ -154,15 +159,17 @@ def resume(
             rewrite_report(folder)
         return Run(path)
     place = pick_device(device or str(facts.get("device") or "auto"))
-    work(folder, place, tell, progress=progress, quiet=quiet)
+    work(folder, place, tell, progress=progress, quiet=quiet, started=started)
     return Run(path)
 
 
-def work(folder: RunFolder, device: torch.device, say: Say, *, progress: str, quiet: bool) -> None:
+def work(
+    folder: RunFolder, device: torch.device, say: Say, *, progress: str, quiet: bool, started: float | None = None
+) -> None:
     """All of a run that is left to do, in this process."""
     before = torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
     try:
-        session = Session(folder, device, say, progress="silent" if quiet else progress)
+        session = Session(folder, device, say, progress="silent" if quiet else progress, started=started)
         session.run()
         try:
             with session.recorded(Requests(at_once=True), doing="after the last step: "):

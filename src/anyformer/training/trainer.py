@@ -40,7 +40,7 @@ from anyformer.training.run.folder import (
     environment,
     other_machine,
 )
-from anyformer.training.setup.budget import Measured, decide_length, measure
+from anyformer.training.setup.budget import Measured, decide_length, measure, writing
 from anyformer.training.setup.device_peaks import peak_flops
 from anyformer.training.setup.memory import Memory, usage
 from anyformer.training.setup.new_run import start_weights
@@ -59,8 +59,9 @@ class Session:
 
     def __init__(
         self, folder: RunFolder, device: torch.device, say: Callable[[str], None], *, progress: str = "auto",
+        started: float | None = None,
     ) -> None:  # fmt: skip
-        self.started = time.perf_counter()
+        self.started = time.perf_counter() if started is None else started  # reading and preparing data counts too
         self.folder, self.device, self.say, self.mode = folder, device, say, progress
         self.opened_with = folder.config_text()
         self.config = folder.config()
@@ -211,16 +212,16 @@ class Session:
         self.lap, self.waited, self.paused = time.perf_counter(), 0.0, 0.0
         self.pace = Pace(WINDOW * (self.budget.seconds if self.budget is not None else 60.0))
         end = ENDLESS if self.budget is not None and self.done < self.total else self.total
-        batches = stream(self.steps, self.done, end, workers=settings.workers or 0,
-                         pin=self.device.type == "cuda")  # fmt: skip
-        with display(self.progress, self.mode) if self.mode != "silent" else nullcontext():
+        fetching = stream(self.steps, self.done, end, workers=settings.workers or 0, device=self.device)
+        with fetching as batches, display(self.progress, self.mode) if self.mode != "silent" else nullcontext():
             while self.done < self.total:
                 if self.out_of_patience():  # also where a run is resumed that had stopped early
                     self.progress.note(f"stopped early: no better since step {self.standing.best_step:,}", keep=True)
                     self.folder.event("early stop", step=self.done, best_step=self.standing.best_step)
                     break
                 waiting = time.perf_counter()
-                micros = next(batches)
+                with self.enough_memory(lambda: self.steps[self.done]):
+                    micros = next(batches)
                 self.waited += time.perf_counter() - waiting
                 self.one(self.done, micros)
                 self.correct_plan()
@@ -255,7 +256,7 @@ class Session:
 
     def correct_plan(self) -> None:
         """Change the number of steps where the clock asks for it; it is written down before a step depends on it."""
-        if self.budget is None or self.pending or self.done < self.decided or self.done == self.total:
+        if self.budget is None or self.pending or self.done < self.decided:
             return
         found = self.budget.corrected(self.plan, self.done, self.elapsed(), self.pace, self.every)
         if found is None:
@@ -305,6 +306,8 @@ class Session:
             with self.enough_memory(lambda: self.steps[self.done - 1]), self.engine.judged() as model:
                 with routed(model) as experts:
                     answers = self.evaluator(model, self.data.valid, most=self.config.training.eval_rows, decode=False)
+                rows = min(len(self.data.valid), self.config.training.eval_rows or len(self.data.valid))
+                self.pace.judged(rows, time.perf_counter() - began)
                 self.sample(model, last=last)
             scores = self.task.all_metrics(answers)
             if self.standing.take(scores[self.standing.metric], scores.get("loss"), self.done):
@@ -313,9 +316,19 @@ class Session:
             self.folder.append(METRICS_FILE, [line | experts.facts()])
             self.progress.judged(self.done, scores)
             faults.point("evaluated")
-        seconds = time.perf_counter() - began
-        self.paused += seconds
-        self.pace.evaluated(seconds)
+        self.pace.evaluated(time.perf_counter() - began)
+        self.time_decoding()
+        self.paused += time.perf_counter() - began
+
+    def time_decoding(self) -> None:
+        """See now and then how long the texts of the final evaluation will take: a trained model ends them sooner."""
+        if self.budget is None or not self.task.decodes or self.elapsed() < self.decoding_known_until:
+            return
+        with self.engine.judged() as model:
+            self.pace.decoding = writing(model, self.config, self.data, self.pace.row or 0.0, most=self.evaluator.batch)
+        self.decoding_known_until = self.elapsed() + self.budget.seconds / 4
+
+    decoding_known_until: float = 0.0  # seconds of the run
 
     def sample(self, model: Any, *, last: bool) -> None:
         """Keep something the model makes, a few times in a run; what cannot be made is no reason to stop."""

@@ -15,7 +15,7 @@ from anyformer.data.preprocess import sizes
 from anyformer.data.sizes import Sizes
 from anyformer.slots import compiles
 from anyformer.tasks import Evaluator, find
-from anyformer.training.duration import FINAL, Budget, Plan
+from anyformer.training.duration import FINAL, LEAST_ROWS, Budget, Plan
 from anyformer.training.loader import Steps
 from anyformer.training.settings import Config, Training
 from anyformer.training.setup.defaults import EVALUATIONS, MINUTES, default_steps
@@ -26,6 +26,7 @@ LONG = 240.0  # seconds of eager training from which compiling pays on a CPU, wh
 TRIAL = 0.25  # seconds of steps that are timed
 JUDGED = 8  # rows judged to see how long an evaluation takes
 SHARE = 0.1  # of the time that evaluations may take
+ONE = 0.04  # of the time that one evaluation may take; it judges fewer rows where that is not enough
 
 
 @dataclass
@@ -121,17 +122,16 @@ def judging(model: nn.Module, config: Config, data: Prepared) -> float:
     return (time.perf_counter() - began) / max(1, count)
 
 
-def writing(model: nn.Module, config: Config, data: Prepared, row: float) -> float:
-    """Seconds that a translator needs to write the texts of the final evaluation, judging them left out.
-
-    Fresh weights rarely end a text, so that this is rather too much.
+def writing(model: nn.Module, config: Config, data: Prepared, row: float, most: int = JUDGED) -> float:
+    """Seconds that a translator needs to write the texts of the final evaluation, judging them left out, by writing
+    `most` of them. Fresh weights rarely end a text, so that before the first step this is rather too much.
     """
     side = data.valid if data.test is None else data.test
     if not find(config.task).decodes or side is None or not len(side):
         return 0.0
     size = max(32, config.training.micro_batch_size or 32)
     evaluator = Evaluator(config.objective, data.preprocess, data.tokenizer, batch=size)
-    count = min(len(side), JUDGED)
+    count = min(len(side), size, most)
     began = time.perf_counter()
     evaluator(model, side, most=count, decode=True)
     # A batch takes about as long as a few of its rows: one token after the other, all rows at once.
@@ -165,27 +165,34 @@ def decide_length(
     """
     settings = config.training
     judged = min(len(data.valid) if data.valid is not None else 0, settings.eval_rows or 10**12)
-    evaluation = found.row * judged + 0.05
     most_rows = find(config.task).max_eval_rows
     sides = [len(side) for side in (data.valid, data.test) if side is not None]
-    whole = found.row * sum(min(rows, most_rows or rows) for rows in sides) + found.decoding
-    steps, budget = settings.steps, None
+    rows = sum(min(rows, most_rows or rows) for rows in sides)
+    whole = found.row * rows
+    steps, budget, eval_rows = settings.steps, None, settings.eval_rows
     if steps is None or settings.minutes is not None:
         wanted = steps or default_steps(
             find(config.task), sizes_for(data), len(data.train), settings.batch_size or 1, start=bool(config.start)
         )
         limit = MINUTES["cpu" if device.type == "cpu" else "gpu"] if settings.minutes is None else settings.minutes
         most = wanted if settings.minutes is None else steps
-        budget = Budget(limit * 60, found.step, evaluation, whole, most)
-        seconds = max(limit * 60 * (1 - SHARE) - whole - elapsed, limit * 60 * (1 - FINAL))
-        fit = max(2, int(seconds / found.step))
+        in_time = max(LEAST_ROWS, int(ONE * limit * 60 / max(1e-9, found.row)))
+        if in_time < judged:
+            judged = eval_rows = in_time
+        budget = Budget(
+            limit * 60, found.step, evaluation=found.row * judged + 0.05, row=found.row, rows=rows,
+            decoding=found.decoding, most=most,
+        )  # fmt: skip
+        final = min(whole + found.decoding, FINAL * budget.seconds)
+        fit = max(2, int((budget.seconds * (1 - SHARE) - final - budget.closing - elapsed) / found.step))
         steps = fit if most is None else min(most, fit)
     # Evaluations take at most a share of the time, however slow they are.
+    evaluation = found.row * judged + 0.05
     most = max(1, min(EVALUATIONS, int(SHARE * steps * found.step / evaluation)))
     every = settings.eval_every or max(1, -(-steps // most))
-    found.pauses = steps / every * evaluation + whole
+    found.pauses = steps / every * evaluation + whole + found.decoding
     settled = settings.replace(
         steps=steps, minutes=None, eval_every=every, save_every=settings.save_every or every,
-        compile=found.compiled, threads=torch.get_num_threads(),
+        eval_rows=eval_rows, compile=found.compiled, threads=torch.get_num_threads(),
     )  # fmt: skip
     return settled, budget
