@@ -18,6 +18,7 @@ from anyformer.commands import asking
 from anyformer.commands.asking import AskOptions, refuse_settings
 from anyformer.commands.words import configure_messages, note, note_line, write, write_line
 from anyformer.errors import UserError, did_you_mean
+from anyformer.process_age import process_age
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +36,7 @@ StdinFormat = Annotated[
 ]
 BatchSize = Annotated[int, typer.Option(min=1, help="Rows at a time.")]
 MODES = ("auto", "bar", "lines", "none")
-STARTED = time.perf_counter()  # of the process, nearly: the minutes of a run include what is imported later
+STARTED = time.perf_counter() - process_age()  # the minutes of a run begin with its process
 
 
 def train(

@@ -22,7 +22,7 @@ FINAL = 0.25  # share of the time that the final evaluation may claim at most; r
 CLOSING = 0.04  # share of the time for what follows it: baselines and the report
 CLOSING_SECONDS = 1.5  # and seconds that these take whatever the time: imports, the page, the end of the process
 USED_UP = 0.75  # a schedule with less left than this share of what the clock says begins anew
-LEAST_ROWS = 256  # rows that a final evaluation judges however little time is left
+LEAST_ROWS = 64  # rows that a final evaluation judges however little time is left
 
 
 @dataclass(frozen=True)
@@ -151,6 +151,10 @@ class Budget:
         """Seconds set aside for baselines and the report."""
         return CLOSING_SECONDS + CLOSING * self.seconds
 
+    def slowdown(self, pace: Pace) -> float:
+        """How many times as long as in the trial a step takes now; other work is taken to be as much slower."""
+        return 1.0 if pace.step is None else pace.step / max(1e-9, self.step)
+
     def corrected(self, plan: Plan, done: int, elapsed: float, pace: Pace, every: int) -> Correction | None:
         """The correction that the clock asks for when `done` steps are done; None where the plan is good enough.
 
@@ -164,8 +168,7 @@ class Budget:
         early = 0 <= since < slack or (pace.observed < slack and done < total / 10)
         if pace.step is None or (early and done < total):
             return None
-        # What has not been timed yet is as much slower than in the trial as the steps are.
-        slower = pace.step / max(1e-9, self.step)
+        slower = self.slowdown(pace)
         pause = mean(pace.pauses)
         pause = self.evaluation * slower if pause is None else pause
         final = self.rows * (self.row * slower if pace.row is None else pace.row)

@@ -135,7 +135,9 @@ def beside(session: Session, judged: Answers, *, strong: bool) -> dict[str, Any]
     began = time.perf_counter()
     seconds = None
     if session.budget is not None:
-        seconds = max(session.budget.seconds - session.elapsed() - CLOSING_SECONDS, 0.02 * session.budget.seconds)
+        budget = session.budget
+        seconds = max(budget.seconds - session.elapsed() - CLOSING_SECONDS, 0.02 * budget.seconds)
+        seconds /= max(1.0, budget.slowdown(session.pace))
     try:
         with torch.no_grad():
             found = session.task.baselines(judged, session.data.train, strong=strong, seconds=seconds)

@@ -44,9 +44,9 @@ class Training(Spec):
     precision: Precision = "auto"
     """Number format of the forward pass; auto: bf16 where the device has it."""
     compile: Literal["auto"] | bool = "auto"
-    """Whether the model is compiled; auto: where the run is long enough to pay."""
+    """Whether the model is compiled; auto: where it saves more time than it takes."""
     deterministic: bool = False
-    """Whether torch must use deterministic algorithms."""
+    """Whether torch must use deterministic algorithms; what that costs is timed and said."""
     ema: float | None = None
     """Decay of a running mean of the weights, which is then judged and saved; none if not given."""
     average: int = 0
@@ -64,7 +64,7 @@ class Training(Spec):
     keep: int = 2
     """Checkpoints kept, beside the best."""
     workers: int | None = None
-    """Processes that prepare batches; 0: the training process itself."""
+    """Processes that prepare batches; 0: the training process itself; where training would wait if not given."""
     seed: int = 0
     """What everything random follows from."""
     threads: int | None = None

@@ -41,6 +41,7 @@ from anyformer.training.run.folder import (
     other_machine,
 )
 from anyformer.training.setup.budget import Measured, decide_length, measure, writing
+from anyformer.training.setup.determinism import is_deterministic, use_deterministic
 from anyformer.training.setup.device_peaks import peak_flops
 from anyformer.training.setup.memory import Memory, usage
 from anyformer.training.setup.new_run import start_weights
@@ -133,9 +134,7 @@ class Session:
             self.settle()
         settings = self.config.training
         self.read_plan()
-        if settings.deterministic or settings.compile is True:
-            torch.use_deterministic_algorithms(True)
-            torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+        use_deterministic(is_deterministic(settings, self.device, compiled=settings.compile is True))
         self.engine = TrainingEngine(self.model, self.config.objective, settings, self.plan)
         if settings.compile is True:
             self.engine.compile()
@@ -182,11 +181,10 @@ class Session:
         """Time a few steps on weights that are then put back; fix the number of steps and what follows from it."""
         kept = {name: p.detach().clone() for name, p in self.model.named_parameters()}
         with faults.paused(), self.enough_memory(lambda: self.steps[0]):
-            found = measure(self.model, self.config, self.data, self.steps, self.device, kept)
+            found = measure(self.model, self.config, self.data, self.steps, self.device, kept, self.say,
+                            self.elapsed())  # fmt: skip
         put(self.model, kept)
         training, budget = decide_length(self.config, found, self.data, self.device, self.elapsed())
-        if training.compile is True and self.config.training.compile == "auto":
-            self.say(f"compile  on: steps will be faster, the first one takes a while ({found.why_compile})")
         self.config = self.config.replace(training=training)
         self.folder.write(CONFIG_FILE, self.config.to_yaml())
         self.folder.update(settled=True, total=training.steps)

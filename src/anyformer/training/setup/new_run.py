@@ -288,8 +288,7 @@ def resolve_settings(training: Training, examples: Examples, objective: Objectiv
         precision = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
     return training.replace(
         steps=steps, epochs=None, batch_size=batch, micro_batch_size=min(training.micro_batch_size or batch, batch),
-        precision=precision, workers=0 if training.workers is None else training.workers,
-        keep=max(training.keep, training.average, 2),
+        precision=precision, keep=max(training.keep, training.average, 2),
     )  # fmt: skip
 
 
