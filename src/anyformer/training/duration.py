@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -23,6 +23,10 @@ CLOSING = 0.04  # share of the time for what follows it: baselines and the repor
 CLOSING_SECONDS = 1.5  # and seconds that these take whatever the time: imports, the page, the end of the process
 USED_UP = 0.75  # a schedule with less left than this share of what the clock says begins anew
 LEAST_ROWS = 64  # rows that a final evaluation judges however little time is left
+
+
+Sizes = Sequence[tuple[int, float]]  # from which step on how large steps are, in full batches
+WHOLE: Sizes = [(0, 1.0)]
 
 
 @dataclass(frozen=True)
@@ -97,8 +101,8 @@ class Pace:
         self.row: float | None = None  # seconds of judging one row
         self.decoding: float | None = None  # seconds of writing the texts of the final evaluation
 
-    def stepped(self, count: int, seconds: float) -> None:
-        """So many steps took so many seconds; the first ones, which also fill caches, are forgotten soon."""
+    def stepped(self, count: float, seconds: float) -> None:
+        """So many full steps took so many seconds; the first ones, which also fill caches, are forgotten soon."""
         self.calls += 1
         if self.calls == 2:
             self.steps, self.seconds, self.observed = 0.0, 0.0, 0.0
@@ -117,12 +121,34 @@ class Pace:
 
     @property
     def step(self) -> float | None:
-        """Seconds of a step."""
+        """Seconds of a step with a full batch."""
         return self.seconds / self.steps if self.steps else None
 
 
 def mean(values: deque[float]) -> float | None:
     return sum(values) / len(values) if values else None
+
+
+def size_at(sizes: Sizes, step: int) -> float:
+    """How large a step is, in full batches."""
+    return next(size for first, size in reversed(sizes) if first <= step)
+
+
+def steps_in_time(seconds: float, whole: float, pause: float, sizes: Sizes) -> int:
+    """How many steps take so many seconds, from step 0 on: a full one takes `whole`, and `pause` comes with each.
+
+    >>> steps_in_time(10.0, 1.0, 0.0, WHOLE), steps_in_time(10.0, 1.0, 0.0, [(0, 0.25), (8, 0.5), (12, 1.0)])
+    (10, 18)
+    """
+    done = 0
+    for number, (_, size) in enumerate(sizes):
+        last = sizes[number + 1][0] if number + 1 < len(sizes) else math.inf
+        fit = max(0, int(seconds / (whole * size + pause)))
+        if done + fit <= last:
+            return done + fit
+        count = max(0, int(last) - done)
+        done, seconds = done + count, seconds - count * (whole * size + pause)
+    raise AssertionError("the last size has no end")
 
 
 @dataclass(frozen=True)
@@ -155,11 +181,13 @@ class Budget:
         """How many times as long as in the trial a step takes now; other work is taken to be as much slower."""
         return 1.0 if pace.step is None else pace.step / max(1e-9, self.step)
 
-    def corrected(self, plan: Plan, done: int, elapsed: float, pace: Pace, every: int) -> Correction | None:
+    def corrected(
+        self, plan: Plan, done: int, elapsed: float, pace: Pace, every: int, sizes: Sizes = WHOLE
+    ) -> Correction | None:
         """The correction that the clock asks for when `done` steps are done; None where the plan is good enough.
 
-        `every` is the number of steps from one evaluation to the next. Where all planned steps are done, and there is
-        time for more, the plan grows, however little is known of the pace.
+        `every` is the number of steps from one evaluation to the next, and `sizes` how large steps are. Where all
+        planned steps are done, and there is time for more, the plan grows, however little is known of the pace.
         """
         total, slack = plan.total(done), TOLERANCE * self.seconds
         if elapsed >= self.seconds:
@@ -173,9 +201,9 @@ class Budget:
         pause = self.evaluation * slower if pause is None else pause
         final = self.rows * (self.row * slower if pace.row is None else pace.row)
         final += self.decoding * slower if pace.decoding is None else pace.decoding
-        each = pace.step + pause / every
+        each = pace.step * size_at(sizes, done) + pause / every
         left = self.seconds - elapsed - pause - min(final, FINAL * self.seconds) - self.closing
-        fit = done + max(0, int(left / each))
+        fit = done + steps_in_time(left, pace.step, pause / every, [(first - done, size) for first, size in sizes])
         fit = fit if self.most is None else min(fit, max(done, self.most))
         if abs(fit - total) * each <= slack:
             return None

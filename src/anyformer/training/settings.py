@@ -9,6 +9,7 @@ from anyformer.errors import UserError
 from anyformer.objectives import Objective
 from anyformer.slots import Network
 from anyformer.spec import Spec, field
+from anyformer.training.batch_schedule import BatchSchedule
 from anyformer.training.optim import AdamW, Optimizer
 from anyformer.training.schedule import Cosine, Schedule
 
@@ -35,6 +36,8 @@ class Training(Spec):
     """Rows a step; by the kind of data if not given."""
     micro_batch_size: int | None = None
     """Rows taken at a time, with the same result; the whole batch if not given."""
+    batch_size_schedule: BatchSchedule | None = None
+    """Smaller batches for the first steps; `batch_size` rows in every step if not given."""
     optimizer: Optimizer = field(default_factory=AdamW)
     """What updates the weights."""
     schedule: Schedule = field(default_factory=Cosine)
@@ -100,8 +103,16 @@ class Training(Spec):
                 f"micro_batch_size {self.micro_batch_size} is larger than batch_size {self.batch_size}",
                 where="training.micro_batch_size", fix=f"use {self.batch_size} or less",
             )  # fmt: skip
+        if self.batch_size is not None and self.batch_size_schedule is not None:
+            self.batch_size_schedule.check_batch(self.batch_size)
         if self.seed >= 2**31:
             raise UserError(f"seed {self.seed} is too large", where="training.seed", fix="use one below 2147483648")
+
+
+def batch_stages(settings: Training, steps: int) -> tuple[tuple[int, int], ...]:
+    """From which step on how many rows make a step, in a run of `steps` steps; nothing where all have `batch_size`."""
+    schedule = settings.batch_size_schedule
+    return () if schedule is None else schedule.stages(settings.batch_size or 1, steps)
 
 
 class Config(Spec):

@@ -18,7 +18,7 @@ import torch
 from anyformer import faults
 from anyformer.checkpoints import store
 from anyformer.core.building import check_buffers
-from anyformer.data.order import Order
+from anyformer.data.order import Order, Stages
 from anyformer.data.reopen import reopen
 from anyformer.errors import INTERRUPTED, Diverged, NoRoom, Stopped, UserError
 from anyformer.evaluation.metrics import direction
@@ -29,7 +29,7 @@ from anyformer.training.checkpoint import check_same, read_checkpoint, save_chec
 from anyformer.training.display.display import display
 from anyformer.training.display.format import duration
 from anyformer.training.display.progress import Progress
-from anyformer.training.duration import PLAN_FILE, WINDOW, Budget, Pace, Plan
+from anyformer.training.duration import PLAN_FILE, WINDOW, Budget, Pace, Plan, size_at
 from anyformer.training.loader import Steps, stream
 from anyformer.training.out_of_memory import enough_memory, lost_worker, too_large
 from anyformer.training.run.folder import (
@@ -40,7 +40,8 @@ from anyformer.training.run.folder import (
     environment,
     other_machine,
 )
-from anyformer.training.setup.budget import Measured, decide_length, measure, writing
+from anyformer.training.settings import batch_stages
+from anyformer.training.setup.budget import Measured, decide_length, mean_step_size, measure, writing
 from anyformer.training.setup.determinism import is_deterministic, use_deterministic
 from anyformer.training.setup.device_peaks import peak_flops
 from anyformer.training.setup.memory import Memory, usage
@@ -75,14 +76,17 @@ class Session:
         torch.set_num_threads(settings.threads or torch.get_num_threads())
         self.model = self.config.model.build(seed=settings.seed, device=device)
         self.batch = settings.batch_size or 1
-        self.order = Order.of(
-            self.data.train, self.batch, settings.seed, whole_batches=self.config.objective.min_batch_size > 1
-        )
+        self.order = self.order_rows()
         self.steps = Steps(self.data.train, self.order, self.config.objective, settings.micro_batch_size or self.batch)
         target = self.data.preprocess
         self.standing = Standing(self.task.selection_metric(multi=target.multi, labels=target.labels or ()))
         self.done = 0
         self.seconds = 0.0  # of earlier processes
+
+    def order_rows(self, sizes: Stages = ()) -> Order:
+        """Which rows make which step; without `sizes` all steps have the full batch."""
+        whole = self.config.objective.min_batch_size > 1
+        return Order.of(self.data.train, self.batch, self.config.training.seed, whole_batches=whole, sizes=sizes)
 
     # ------------------------------------------------------------ before the first step
 
@@ -133,6 +137,7 @@ class Session:
         if not facts.get("settled"):
             self.settle()
         settings = self.config.training
+        self.order = self.steps.order = self.order_rows(batch_stages(settings, settings.steps or 1))
         self.read_plan()
         use_deterministic(is_deterministic(settings, self.device, compiled=settings.compile is True))
         self.engine = TrainingEngine(self.model, self.config.objective, settings, self.plan)
@@ -194,7 +199,7 @@ class Session:
             "compile": training.compile, "steps": training.steps, "eval_every": training.eval_every,
             "budget": None if budget is None else budget.plain(), "corrections": [],
         })  # fmt: skip
-        for line in length_words(training, found, self.order):
+        for line in length_words(training, found, self.order_rows(batch_stages(training, training.steps or 1))):
             self.say(line)
         faults.point("settled")
 
@@ -256,7 +261,8 @@ class Session:
         """Change the number of steps where the clock asks for it; it is written down before a step depends on it."""
         if self.budget is None or self.pending or self.done < self.decided:
             return
-        found = self.budget.corrected(self.plan, self.done, self.elapsed(), self.pace, self.every)
+        found = self.budget.corrected(self.plan, self.done, self.elapsed(), self.pace, self.every,
+                                      self.step_sizes)  # fmt: skip
         if found is None:
             return
         facts = self.folder.read_json(PLAN_FILE)
@@ -272,6 +278,11 @@ class Session:
         """Steps from one evaluation to the next."""
         return self.config.training.eval_every or self.total
 
+    @property
+    def step_sizes(self) -> list[tuple[int, float]]:
+        """From which step on how large steps are, in full batches."""
+        return [(stage.first, stage.batch / self.order.batch) for stage in self.order.stages]
+
     def flush(self) -> None:
         """Read the losses of the last steps and write them down."""
         if not self.pending:
@@ -284,9 +295,11 @@ class Session:
         clock = time.perf_counter()
         seconds, count = max(1e-9, clock - self.lap - self.paused), len(self.pending)
         last = rows[-1]
-        self.pace.stepped(count, seconds)
-        self.progress.step(self.done, seconds, last["loss"], last["lr"], last["grad_norm"], self.waited)
-        per_second = count * self.progress.per_step / seconds
+        full = sum(size_at(self.step_sizes, moment.step - 1) for moment in self.pending)
+        self.pace.stepped(full, seconds)
+        units = full * self.progress.per_step
+        self.progress.step(self.done, seconds, last["loss"], last["lr"], last["grad_norm"], self.waited, count=units)
+        per_second = units / seconds
         self.folder.append(SPEED_FILE, [{"step": self.done, "seconds": round(seconds / count, 6),
                                          f"{self.progress.unit}_per_s": round(per_second, 1),
                                          "wait": round(self.waited / seconds, 4)}])  # fmt: skip
@@ -360,7 +373,7 @@ class Session:
         patience, best = self.config.training.patience, self.standing.best_step
         if patience is None or best is None or self.standing.since < LEAST_EVALUATIONS:
             return False
-        return self.done - best >= patience * self.order.steps
+        return self.order.passes(best, self.done) >= patience
 
     def save(self) -> None:
         """Commit a checkpoint, then delete the oldest; the best one and the newest stay."""
@@ -466,8 +479,8 @@ def in_short(error: Exception) -> str:
 
 def length_words(training: Any, found: Measured, order: Order) -> list[str]:
     """How long it will take, and how much memory."""
-    epochs = training.steps / order.steps
-    seconds = training.steps * found.step + found.pauses
+    epochs = order.passes(0, training.steps)
+    seconds = training.steps * found.step * mean_step_size(training, training.steps) + found.pauses
     limit = f" of {found.limit / 2**30:,.1f} GB" if found.limit else ""
     return [
         f"steps    {training.steps:,} ({epochs:,.1f} passes over the data), {found.step * 1e3:,.1f} ms each: about "

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from anyformer.slots import compiles
 from anyformer.tasks import Evaluator, find
 from anyformer.training.duration import FINAL, LEAST_ROWS, Budget, Plan
 from anyformer.training.loader import Steps
-from anyformer.training.settings import Config, Training
+from anyformer.training.settings import Config, Training, batch_stages
 from anyformer.training.setup.compile_choice import (
     CompileCost,
     expect_cost,
@@ -128,7 +129,7 @@ def should_compile(
         say("compile  off: there is no compiler here")
     elif not (config.objective.compiles and compiles(config.model)):
         say("compile  off: a part of this model cannot be compiled")
-    elif not find(config.task).has_one_shape(sizes_for(data)):
+    elif not find(config.task).has_one_shape(sizes_for(data)) or config.training.batch_size_schedule is not None:
         say("compile  off: batches differ in shape, each would be compiled anew")
     else:
         expected = expect_cost(record_path(config, steps[0][0], device), device)
@@ -258,6 +259,13 @@ def sizes_for(data: Prepared) -> Sizes:
     return Sizes.of(sizes(data.preprocess, data.tokenizer))
 
 
+def mean_step_size(settings: Training, steps: int = 10_000) -> float:
+    """How large steps are on average, as a share of the full batch, by what holds for a run of `steps` steps."""
+    stages = [*batch_stages(settings, steps), (steps, 0)] if settings.batch_size_schedule is not None else []
+    rows = sum(size * (min(after, steps) - min(first, steps)) for (first, size), (after, _) in pairwise(stages))
+    return rows / steps / (settings.batch_size or 1) if stages else 1.0
+
+
 def wanted_steps(config: Config, data: Prepared) -> int:
     """Steps of a run that nobody limited."""
     batch = config.training.batch_size or 1
@@ -295,14 +303,18 @@ def decide_length(
             decoding=found.decoding, most=most,
         )  # fmt: skip
         final = min(whole + found.decoding, FINAL * budget.seconds)
-        fit = max(2, int((budget.seconds * (1 - SHARE) - final - budget.closing - elapsed) / found.step))
+        # Steps with small batches take a part of the time: how much on average does not depend on their number.
+        mean_size = mean_step_size(settings)
+        fit = max(2, int((budget.seconds * (1 - SHARE) - final - budget.closing - elapsed) / (found.step * mean_size)))
         steps = fit if most is None else min(most, fit)
     # Evaluations take at most a share of the time, however slow they are.
     evaluation = found.row * judged + 0.05
     most = max(1, min(EVALUATIONS, int(SHARE * steps * found.step / evaluation)))
     every = settings.eval_every or max(1, -(-steps // most))
     found.pauses = steps / every * evaluation + whole + found.decoding
+    schedule = settings.batch_size_schedule
     settled = settings.replace(
+        batch_size_schedule=None if schedule is None else schedule.resolve(steps),
         steps=steps, minutes=None, eval_every=every, save_every=settings.save_every or every,
         eval_rows=eval_rows, compile=found.compiled, workers=found.workers, threads=torch.get_num_threads(),
     )  # fmt: skip
