@@ -29,9 +29,19 @@ from anyformer.commands.settings import settings
 from anyformer.commands.training import evaluate, predict, resume, train
 from anyformer.commands.usage import explain_usage
 from anyformer.commands.words import configure_messages, note, note_line, short, write
-from anyformer.errors import DONE, INTERRUPTED, OUR_BUG, RESOURCES, USER_ERROR, Stopped, UserError
+from anyformer.errors import (
+    DONE,
+    INTERRUPTED,
+    OUR_BUG,
+    RESOURCES,
+    USER_ERROR,
+    AlreadyReported,
+    Stopped,
+    UserError,
+)
 from anyformer.extras import explain_import
 from anyformer.own_parts import import_installed, import_modules, take_imports
+from anyformer.training.distributed.world import read_world
 from anyformer.version import __version__
 
 # What the system says of a name or place that somebody chose: not there, not allowed, too long, in a circle.
@@ -152,17 +162,22 @@ def main(args: Sequence[str] | None = None) -> int:
         import_modules(modules)
         if given and not given[0].startswith("-") and not {"--help", "-h"} & set(given):
             import_installed()
-        result = typer.main.get_command(app).main(args=given, prog_name="anyformer", standalone_mode=False)
+        result = typer.main.get_command(app).main(
+            args=given, prog_name="anyformer", standalone_mode=False, obj=read_world(os.environ)
+        )
     except (KeyboardInterrupt, typer.Abort):
         result = INTERRUPTED
     except typer.TyperException as error:
         _trace(debug)
         return _complain(explain_usage(error.format_message(), given, every_option()), exit_code=USER_ERROR)
+    except AlreadyReported as error:  # by another process of the same training
+        _trace(debug)
+        return error.exit_code
     except Stopped as stop:  # asked for, and everything is saved
         note_line(str(stop))
         return stop.exit_code
     except UserError as error:
-        _trace(debug)
+        _trace(debug or error.exit_code == OUR_BUG)
         return _complain(str(error), *error.details, exit_code=error.exit_code)
     except Exception as error:
         absent = explain_import(error) if isinstance(error, ModuleNotFoundError) else None

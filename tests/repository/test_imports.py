@@ -32,7 +32,10 @@ LAYERS = [
     ("data", ["data"]),
     ("evaluation", ["evaluation"]),
     ("tasks", ["tasks", "evaluation.report"]),
-    ("folders of runs", ["training.settings", "training.optim", "training.schedule", "training.run.folder"]),
+    ("folders of runs", [
+            "training.settings", "training.optim", "training.schedule", "training.run.folder",
+            "training.distributed.parts",
+        ]),
     ("inference", ["inference"]),
     ("engine", ["engine"]),
     ("work", ["training", "serving", "lab", "estimators", "checks"]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -39,6 +39,19 @@ ACTS: dict[str, Callable[[Tensor], Tensor]] = {
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
 }
+
+
+FUSED_ACTS = ("gelu", "gelu_tanh", "silu")
+
+
+class FusedActivation(NamedTuple):
+    """Operations for training on a GPU in half precision."""
+
+    linear_act: Callable[[Tensor, Tensor, Tensor, str], Tensor]  # input, weight, bias, name of the activation
+    gate: Callable[[Tensor, str], Tensor]  # pairs of gate and value (..., 2 I), name of the activation
+
+
+fused: FusedActivation | None = None  # once kernels/activation.py has found that they agree with torch
 
 
 class MLP(Feed):
@@ -80,10 +93,26 @@ class MLPModule(nn.Module):
         self.down = nn.Linear(inner, width, bias=spec.bias)
 
     def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
-        h = self.up(x)
-        if self.spec.gated:
-            gate, value = h.unflatten(-1, (-1, 2)).unbind(-1)
-            h = self.act(gate) * value  # (B,T,inner)
-        else:
-            h = self.act(h)
+        h = self.activate(x)  # (B,T,inner)
         return self.down(F.dropout(h, self.spec.dropout) if self.spec.dropout and self.training else h)
+
+    def activate(self, x: Tensor) -> Tensor:
+        """The inner channels, (B,T,D) to (B,T,inner)."""
+        spec = self.spec
+        if fused is not None and spec.bias and not spec.gated and self.can_fuse(x):
+            return fused.linear_act(x, self.up.weight, self.up.bias, spec.act)
+        h = self.up(x)
+        if fused is not None and spec.gated and self.can_fuse(h):
+            return fused.gate(h, spec.act)
+        if spec.gated:
+            gate, value = h.unflatten(-1, (-1, 2)).unbind(-1)
+            return self.act(gate) * value
+        return self.act(h)
+
+    def can_fuse(self, x: Tensor) -> bool:
+        """Whether one operation may take the place of several: in training, in half precision, with a layer that is
+        whole (one that is sharded goes through hooks of its own)."""
+        if not (self.training and x.is_cuda and self.spec.act in FUSED_ACTS):
+            return False
+        half = torch.is_autocast_enabled("cuda") or x.dtype in (torch.bfloat16, torch.float16)
+        return half and type(self.up) is nn.Linear and type(self.up.weight) is nn.Parameter

@@ -39,22 +39,37 @@ def seed_of(*numbers: int) -> int:
 
 @dataclass
 class Steps(Dataset[list[Batch]]):
-    """Item n is what step n trains on: its micro-batches, augmented, blended and weighed."""
+    """Item n is what step n trains on: its micro-batches, augmented, blended and weighed.
+
+    Of several processes each takes a run of the micro-batches that one process would take; their numbers, from which
+    randomness follows, stay the same. All get as many: where there are not enough, the last get one row as a filler.
+    """
 
     examples: Examples
     order: Order
     objective: Objective
     micro: int
+    part: int = 0  # which of the processes' `parts` this is
+    parts: int = 1
 
     def __getitem__(self, step: int) -> list[Batch]:
         rows, draw = self.order.at(step)
-        parts = [rows[i : i + self.micro] for i in range(0, len(rows), self.micro)]
-        return [self.part(part, draw, seed_of(self.order.seed, step, number)) for number, part in enumerate(parts)]
+        micros = [rows[i : i + self.micro] for i in range(0, len(rows), self.micro)]
+        each = -(-len(micros) // self.parts)
+        first = self.part * each
+        mine = [self.prepare(step, first + i, rows, draw) for i, rows in enumerate(micros[first : first + each])]
+        fillers = [replace(self.prepare(step, 0, rows[:1], draw), filler=True) for _ in range(each - len(mine))]
+        return mine + fillers
 
-    def part(self, rows: np.ndarray, draw: Draw, seed: int) -> Batch:
-        """One micro-batch."""
-        made = self.objective.prepare(self.examples.batch(rows, draw), torch.Generator().manual_seed(seed))
+    def prepare(self, step: int, number: int, rows: np.ndarray, draw: Draw) -> Batch:
+        """One micro-batch; `number` is its place in the whole step."""
+        generator = torch.Generator().manual_seed(seed_of(self.order.seed, step, number))
+        made = self.objective.prepare(self.examples.batch(rows, draw), generator)
         return replace(made, weight=self.objective.weight(made))
+
+    def rows(self, step: int) -> Tensor:
+        """The rows of a step in all processes."""
+        return torch.from_numpy(self.order.at(step)[0])
 
     def __len__(self) -> int:
         return 2**62  # steps have no end; the loader asks for a range of them

@@ -14,6 +14,7 @@ from anyformer.training.optim import AdamW, Optimizer
 from anyformer.training.schedule import Cosine, Schedule
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
+ParallelKind = Literal["auto", "ddp", "fsdp", "tensor"]
 
 
 class Training(Spec):
@@ -33,7 +34,7 @@ class Training(Spec):
     minutes: float | None = None
     """Time of the run at most."""
     batch_size: int | None = None
-    """Rows a step; by the kind of data if not given."""
+    """Rows a step, in all processes together; by the kind of data if not given."""
     micro_batch_size: int | None = None
     """Rows taken at a time, with the same result; the whole batch if not given."""
     batch_size_schedule: BatchSchedule | None = None
@@ -48,6 +49,10 @@ class Training(Spec):
     """Number format of the forward pass; auto: bf16 where the device has it."""
     compile: Literal["auto"] | bool = "auto"
     """Whether the model is compiled; auto: where it saves more time than it takes."""
+    cuda_graph: Literal["auto"] | bool = "auto"
+    """Whether a step is recorded as one CUDA graph; auto: where launches would take longer than the work."""
+    parallel: ParallelKind = "auto"
+    """How several processes share a step: ddp each its rows, fsdp weights too, tensor heads and channels; auto: ddp."""
     deterministic: bool = False
     """Whether torch must use deterministic algorithms; what that costs is timed and said."""
     ema: float | None = None

@@ -42,6 +42,9 @@ from anyformer.slots import Network
 from anyformer.tasks import Task, find
 from anyformer.tasks.network import longest
 from anyformer.tasks.prepare import prepare
+from anyformer.training.distributed.parallel import check_processes
+from anyformer.training.distributed.parts import copy_into
+from anyformer.training.distributed.world import ALONE, World
 from anyformer.training.run.folder import CONFIG_FILE, LOCK_FILE, RunFolder, check_new, now
 from anyformer.training.settings import Config, Training, batch_stages
 from anyformer.training.setup.bf16_probe import check_bf16
@@ -56,10 +59,13 @@ NEW = ".new-"  # what a folder is called until it is complete
 TRIES = 100  # names for it; there are places, such as /proc, where no folder can be made under any
 
 
-def create(request: Request, say: Say, device: torch.device, *, weights: bool = True) -> RunFolder:
+def create(
+    request: Request, say: Say, device: torch.device, *, weights: bool = True, world: World = ALONE
+) -> RunFolder:  # fmt: skip
     """Prepare the data, decide the rest, and commit the folder of a new run.
 
-    Without `weights` those to start from stay where they are: no step can be made.
+    Without `weights` those to start from stay where they are: no step can be made. What the processes of `world` could
+    not train together is refused.
     """
     require("yaml", "the settings of a run need")
     if request.task is not None:
@@ -82,6 +88,7 @@ def create(request: Request, say: Say, device: torch.device, *, weights: bool = 
             sweep_new(path.parent)
             start = None if request.start is None else load(request.start)
             config, prepared = decide(request, start, folder, say, device)
+            check_processes(config, world)
             write_down(folder, request, config, prepared, path)
             if start is not None and request.start is not None and weights:
                 folder.update(start=keep_start(folder, start.model, config.model, request.start, say))
@@ -387,7 +394,6 @@ def start_weights(model: nn.Module, folder: RunFolder) -> None:
         what = "damaged" if path.is_file() else "not there"
         raise UserError(f"the weights to start from are {what}", where=str(path), fix="train again")
     found = tensors.read_header(path)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name in found:
-                parameter.copy_(found[name].read())
+    for name, parameter in model.named_parameters():
+        if name in found:
+            copy_into(parameter, found[name].read())
