@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from anyformer.training.duration import Plan
 from anyformer.training.loader import Steps
 from anyformer.training.settings import Training
 from anyformer.training.step import TrainingEngine
-from tests.training.test_engine import NETS, OBJECTIVES, ROWS, TASKS, VOCAB, apart, steps_for
+from tests.training.test_engine import NETS, OBJECTIVES, TASKS, VOCAB, apart, steps_for
 
 CPU = torch.device("cpu")
 KINDS: dict[str, type[Parallel]] = {
