@@ -16,9 +16,9 @@ import typer
 
 from anyformer.commands import asking
 from anyformer.commands.asking import AskOptions, refuse_settings
+from anyformer.commands.process_age import process_age
 from anyformer.commands.words import configure_messages, note, note_line, write, write_line
 from anyformer.errors import UserError, did_you_mean
-from anyformer.process_age import process_age
 from anyformer.training.distributed.world import ALONE, World
 
 if TYPE_CHECKING:

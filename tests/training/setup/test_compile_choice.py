@@ -12,7 +12,6 @@ import anyformer
 from anyformer.kernels import compile_cache
 from anyformer.objectives import Batch
 from anyformer.training.setup import compile_choice
-from anyformer.training.setup.budget import StepTime, choose_workers
 from anyformer.training.setup.compile_choice import (
     FOLDER,
     UNKNOWN,
@@ -24,6 +23,7 @@ from anyformer.training.setup.compile_choice import (
     record_path,
     write_cost,
 )
+from anyformer.training.setup.trial import StepTime, choose_workers
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
