@@ -66,14 +66,14 @@ class Poisoned(Steps):
     """Puts a bad number into one row of one part of one step, as a broken cell or pixel would."""
 
     at: int = 0
-    part: int = 0
+    which: int = 0  # of the parts of the step
     value: float = math.nan
     row: int = -1
 
     def __getitem__(self, step: int) -> list[Batch]:
         micros = super().__getitem__(step)
         if step == self.at:
-            batch = micros[self.part]
+            batch = micros[self.which]
             batch.inputs[0][1].view(-1)[0] = self.value
             self.row = int(batch.rows[1])
         return micros
@@ -115,8 +115,8 @@ def test_nothing_is_spoilt(place: Place, data: Path, tmp_path: Path, monkeypatch
     session = session_of(place.case, data, tmp_path / "run", training__precision=place.precision)
     if not place.fault:
         steps = session.steps
-        session.steps = Poisoned(steps.examples, steps.order, steps.objective, steps.micro, place.step - 1, place.part,
-                                 place.value)  # fmt: skip
+        session.steps = Poisoned(steps.examples, steps.order, steps.objective, steps.micro, at=place.step - 1,
+                                 which=place.part, value=place.value)  # fmt: skip
     hashes: list[tuple[str, str]] = []
     whole = TrainingEngine.step
 
