@@ -67,14 +67,14 @@ class Poisoned(Steps):
     """Puts a bad number into one row of one part of one step, as a broken cell or pixel would."""
 
     at: int = 0
-    number: int = 0
+    which: int = 0  # of the parts of the step
     value: float = math.nan
     row: int = -1
 
     def __getitem__(self, step: int) -> list[Batch]:
         micros = super().__getitem__(step)
         if step == self.at:
-            batch = micros[self.number]
+            batch = micros[self.which]
             batch.inputs[0][1].view(-1)[0] = self.value
             self.row = int(batch.rows[1])
         return micros
@@ -117,7 +117,7 @@ def test_nothing_is_spoilt(place: Place, data: Path, tmp_path: Path, monkeypatch
     if not place.fault:
         steps = session.steps
         session.steps = Poisoned(steps.examples, steps.order, steps.objective, steps.micro, at=place.step - 1,
-                                 number=place.part, value=place.value)  # fmt: skip
+                                 which=place.part, value=place.value)  # fmt: skip
     hashes: list[tuple[str, str]] = []
     whole = TrainingEngine.step
 
