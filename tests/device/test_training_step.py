@@ -192,10 +192,10 @@ def test_a_step_waits_for_nothing(graph: bool) -> None:
 @pytest.mark.parametrize("act", ["gelu", "gelu_tanh", "silu"])
 @pytest.mark.parametrize("shape", [(3, 5, 24), (2, 700, 130)])
 def test_activations_against_double_precision(act: Any, gated: bool, shape: tuple[int, ...]) -> None:
-    from anyformer.feeds import mlp
+    from anyformer.core import activation as reference
     from anyformer.kernels import activation
 
-    assert activation.enable(CUDA) and mlp.fused is not None
+    assert activation.enable(CUDA) and reference.fused is not None
     draw = torch.Generator("cuda").manual_seed(0)
     x = torch.randn(shape, device=CUDA, generator=draw)
     spec = MLP(width=200, act=act, gated=gated)
