@@ -46,4 +46,5 @@ class FusedActivation(NamedTuple):
     gate: Callable[[Tensor, str], Tensor]  # pairs of gate and value (..., 2 I), name of the activation
 
 
-fused: FusedActivation | None = None  # once kernels/activation.py has found that they agree with torch
+fused: FusedActivation | None = None  # once kernels/activation.py has found that one of them agrees with torch
+fused_forms: frozenset[tuple[str, bool]] = frozenset()  # activations, and whether gated, of which that was found
