@@ -113,6 +113,16 @@ def test_a_batch_that_cannot_be_shared_is_refused_before_there_is_a_run(place: P
 
 
 @pytest.mark.parametrize(
+    "words", [["train", "table.csv", "--stepps", "3"], ["train", "no.csv"], ["train", "table.csv", "--set", "x=1"],
+              ["resume", "nowhere"], ["resume", "two", "--set", "training.parallel=many"]],
+)  # fmt: skip
+def test_a_mistake_in_the_command_is_told_once(place: Path, nursery: Nursery, two: Path, words: list[str]) -> None:
+    processes = start(nursery, words, place, 2)
+    assert processes.wait() == [2, 2], processes.output
+    assert len(processes.errors) == 1 and "Traceback" not in processes.output, processes.output
+
+
+@pytest.mark.parametrize(
     "fault, code, words",
     [
         ("oom@step:5", 4, "rank 1 at step 2: "),

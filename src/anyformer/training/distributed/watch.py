@@ -101,7 +101,7 @@ class PeerWatch:
                         self.end(failure)
                     return
                 beat = read_beat(store, neighbour)
-                if beat != seen:
+                if beat != seen or not beat:  # before its first sign it is still starting, on a slow disk perhaps
                     seen, since = beat, time.monotonic()
                 elif time.monotonic() - since > LOST:
                     self.end(claim(store, self.lost(neighbour)))
