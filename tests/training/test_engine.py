@@ -37,7 +37,7 @@ from anyformer.errors import UserError
 from anyformer.objectives import Batch, Causal, Classify, Objective, Regression, Tag, Translate
 from anyformer.training.checkpoint import mean_of
 from anyformer.training.duration import Plan
-from anyformer.training.loader import Steps, seed_of, stream
+from anyformer.training.loader import Steps, make_batches, seed_of
 from anyformer.training.muon import BatchedMuon
 from anyformer.training.optim import AdamW, Muon, Optimizer, restore, state_tensors
 from anyformer.training.schedule import WSD, Constant, Cosine, InverseSqrt, Linear, Schedule
@@ -290,11 +290,11 @@ def listed(batches: list[list[Batch]]) -> list[Any]:
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_workers_change_nothing() -> None:
     steps = steps_for("tag", 5, batch=12)
-    alone = listed(list(stream(steps, 2, 9, workers=0, pin=False)))
+    alone = listed(list(make_batches(steps, 2, 9, workers=0)))
     assert len(alone) == 7
     for workers in (1, 2):
-        assert listed(list(stream(steps, 2, 9, workers=workers, pin=False))) == alone
-    assert listed(list(stream(steps, 5, 9, workers=2, pin=False))) == alone[3:]
+        assert listed(list(make_batches(steps, 2, 9, workers=workers))) == alone
+    assert listed(list(make_batches(steps, 5, 9, workers=2))) == alone[3:]
 
 
 class Counting(Steps):
@@ -311,8 +311,8 @@ class Counting(Steps):
 def test_an_order_that_remembers_would_depend_on_workers() -> None:
     made = [Counting(steps.examples, steps.order, steps.objective, steps.micro)
             for steps in (steps_for("tag", 5, batch=12), steps_for("tag", 5, batch=12))]  # fmt: skip
-    alone = listed(list(stream(made[0], 0, 6, workers=0, pin=False)))
-    assert listed(list(stream(made[1], 0, 6, workers=2, pin=False))) != alone
+    alone = listed(list(make_batches(made[0], 0, 6, workers=0)))
+    assert listed(list(make_batches(made[1], 0, 6, workers=2))) != alone
 
 
 def test_seeds_of_places_do_not_meet() -> None:

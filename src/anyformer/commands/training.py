@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from anyformer.commands import asking
 from anyformer.commands.asking import AskOptions, refuse_settings
 from anyformer.commands.words import configure_messages, note, note_line, write, write_line
 from anyformer.errors import UserError, did_you_mean
+from anyformer.process_age import process_age
 from anyformer.training.distributed.world import ALONE, World, told_once
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ StdinFormat = Annotated[
 ]
 BatchSize = Annotated[int, typer.Option(min=1, help="Rows at a time.")]
 MODES = ("auto", "bar", "lines", "none")
+STARTED = time.perf_counter() - process_age()  # the minutes of a run begin with its process
 
 
 def train(
@@ -110,8 +113,8 @@ def start_training(request: Request, progress: str, quiet: bool, world: World) -
 
     say, shown = messages(quiet), progress_mode(progress, quiet)
     if world.restarts and request.out is not None and (request.out / "run.json").is_file():
-        return resume(request.out, say=say, progress=shown, quiet=quiet, world=world)
-    return run_request(request, say=say, progress=shown, quiet=quiet, world=world)
+        return resume(request.out, say=say, progress=shown, quiet=quiet, world=world, started=STARTED)
+    return run_request(request, say=say, progress=shown, quiet=quiet, world=world, started=STARTED)
 
 
 def check_restarts(request: Request, world: World) -> None:
@@ -194,7 +197,7 @@ def resume(
             change_run(run, changes, allowed, say)
 
     done = go_on(run, say=say, progress=progress_mode(progress, quiet), quiet=quiet, device=device, world=world,
-                 change=change)  # fmt: skip
+                 change=change, started=STARTED)  # fmt: skip
     if world.is_first:
         conclude(done, as_json=as_json, quiet=quiet)
 

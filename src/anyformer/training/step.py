@@ -164,7 +164,7 @@ class TrainingEngine:
         self, number: int, running: RunningPhase, step: int, micros: list[Batch], rate: float
     ) -> tuple[Tensor, Tensor, bool]:
         """One phase of a step: its loss, the norm of its gradients, and whether its weights were moved."""
-        whole = max(1, self.parallel.sum_weight(sum(self.objective.weight(b) for b in micros if not b.filler)))
+        whole = max(1, self.parallel.sum_weight(sum(self.objective.known_weight(b) for b in micros if not b.filler)))
         set_rate(running.optimizers, rate)
         self.rate.fill_(rate)
         if self.is_recorded(micros):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shlex
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -135,21 +136,26 @@ def silence(line: str) -> None:
 
 
 def run_request(
-    request: Request, *, say: Say, progress: str = "auto", quiet: bool = False, world: World = ALONE
+    request: Request, *, say: Say, progress: str = "auto", quiet: bool = False, world: World = ALONE,
+    started: float | None = None,
 ) -> Run:  # fmt: skip
-    """Create a run and train it to the end; of several processes the first creates it, all train."""
+    """Create a run and train it to the end; its minutes count from `started` on `time.perf_counter`, or from now.
+
+    Of several processes the first creates it, all train.
+    """
+    started = time.perf_counter() if started is None else started
     if not world.is_first:
         say, quiet = silence, True
     with join(world, request.device) as peers:
         path = Path(peers.first(lambda: str(create(request, say, peers.device, world=world).path)))
         say(f"run      {path}")
-        work(opened(path, peers), peers.device, say, progress=progress, quiet=quiet, peers=peers)
+        work(opened(path, peers), peers.device, say, progress=progress, quiet=quiet, peers=peers, started=started)
     return Run(path)
 
 
 def resume(
     path: str | Path, *, say: Say | None = None, progress: str = "auto", quiet: bool = False, device: str | None = None,
-    world: World = ALONE, change: Callable[[], None] | None = None,
+    world: World = ALONE, change: Callable[[], None] | None = None, started: float | None = None,
 ) -> Run:  # fmt: skip
     """Go on with a run from its newest whole checkpoint; a complete one is only finished up.
 
@@ -172,7 +178,8 @@ def resume(
                 rewrite_report(RunFolder.open(Path(path)))
         else:
             silent = quiet or not peers.is_first
-            work(opened(Path(path), peers), peers.device, tell, progress=progress, quiet=silent, peers=peers)
+            work(opened(Path(path), peers), peers.device, tell, progress=progress, quiet=silent, peers=peers,
+                 started=started)  # fmt: skip
     return Run(path)
 
 
@@ -182,13 +189,14 @@ def opened(path: Path, peers: Peers) -> RunFolder:
 
 
 def work(
-    folder: RunFolder, device: torch.device, say: Say, *, progress: str, quiet: bool, peers: Peers | None = None
-) -> None:
+    folder: RunFolder, device: torch.device, say: Say, *, progress: str, quiet: bool, peers: Peers | None = None,
+    started: float | None = None,
+) -> None:  # fmt: skip
     """All of a run that is left to do; of several processes, the first goes on alone after the last step."""
     before = torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
     peers = Peers(ALONE, device) if peers is None else peers
     try:
-        session = Session(folder, device, say, progress="silent" if quiet else progress, peers=peers)
+        session = Session(folder, device, say, progress="silent" if quiet else progress, peers=peers, started=started)
         session.run()
         session.go_on_alone()
         if not peers.is_first:

@@ -18,7 +18,7 @@ import torch
 from anyformer import faults
 from anyformer.checkpoints import store
 from anyformer.core.building import check_buffers
-from anyformer.data.order import Order
+from anyformer.data.order import Order, Stages
 from anyformer.data.reopen import reopen
 from anyformer.errors import INTERRUPTED, AlreadyReported, Diverged, NoRoom, Stopped, UserError
 from anyformer.evaluation.metrics import direction
@@ -33,7 +33,7 @@ from anyformer.training.distributed.parallel import open_parallel
 from anyformer.training.distributed.parts import local
 from anyformer.training.distributed.peers import Peers
 from anyformer.training.distributed.world import ALONE
-from anyformer.training.duration import PLAN_FILE, WINDOW, Budget, Correction, Pace, Plan
+from anyformer.training.duration import PLAN_FILE, WINDOW, Budget, Correction, Pace, Plan, size_at
 from anyformer.training.loader import Steps, stream
 from anyformer.training.out_of_memory import enough_memory, lost_worker, too_large
 from anyformer.training.run.folder import (
@@ -44,8 +44,9 @@ from anyformer.training.run.folder import (
     environment,
     other_machine,
 )
-from anyformer.training.settings import Training
-from anyformer.training.setup.budget import Measured, decide_length, measure
+from anyformer.training.settings import Training, batch_stages
+from anyformer.training.setup.budget import Measured, decide_length, mean_step_size, measure, writing
+from anyformer.training.setup.determinism import is_deterministic, use_deterministic
 from anyformer.training.setup.device_peaks import peak_flops
 from anyformer.training.setup.memory import Memory, usage
 from anyformer.training.setup.new_run import start_weights
@@ -64,9 +65,9 @@ class Session:
 
     def __init__(
         self, folder: RunFolder, device: torch.device, say: Callable[[str], None], *, progress: str = "auto",
-        peers: Peers | None = None,
+        peers: Peers | None = None, started: float | None = None,
     ) -> None:  # fmt: skip
-        self.started = time.perf_counter()
+        self.started = time.perf_counter() if started is None else started  # reading and preparing data counts too
         self.folder, self.device, self.say, self.mode = folder, device, say, progress
         self.peers = Peers(ALONE, device) if peers is None else peers
         self.opened_with = folder.config_text()
@@ -83,9 +84,7 @@ class Session:
             say(f"parallel {self.peers.world.size} processes, {self.parallel.name}")
         self.model = self.parallel.build(self.config.model, settings)
         self.batch = settings.batch_size or 1
-        self.order = Order.of(
-            self.data.train, self.batch, settings.seed, whole_batches=self.config.objective.min_batch_size > 1
-        )
+        self.order = self.order_rows()
         parts = self.parallel.parts
         micro = min(settings.micro_batch_size or self.batch, max(1, self.batch // parts))
         self.steps = Steps(self.data.train, self.order, self.config.objective, micro, self.parallel.part, parts)
@@ -93,6 +92,11 @@ class Session:
         self.standing = Standing(self.task.selection_metric(multi=target.multi, labels=target.labels or ()))
         self.done = 0
         self.seconds = 0.0  # of earlier processes
+
+    def order_rows(self, sizes: Stages = ()) -> Order:
+        """Which rows make which step; without `sizes` all steps have the full batch."""
+        whole = self.config.objective.min_batch_size > 1
+        return Order.of(self.data.train, self.batch, self.config.training.seed, whole_batches=whole, sizes=sizes)
 
     # ------------------------------------------------------------ before the first step
 
@@ -146,10 +150,9 @@ class Session:
         if not facts.get("settled"):
             self.settle()
         settings = self.config.training
+        self.order = self.steps.order = self.order_rows(batch_stages(settings, settings.steps or 1))
         self.read_plan()
-        if settings.deterministic or settings.compile is True:
-            torch.use_deterministic_algorithms(True)
-            torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+        use_deterministic(is_deterministic(settings, self.device, compiled=settings.compile is True))
         self.engine = TrainingEngine(self.model, self.config.objective, settings, self.plan, self.parallel)
         if settings.compile is True:
             self.engine.compile()
@@ -205,12 +208,11 @@ class Session:
         """Time a few steps on weights that are then put back; fix the number of steps and what follows from it."""
         kept = {name: p.detach().clone() for name, p in self.model.named_parameters()}
         with faults.paused(), self.enough_memory(lambda: self.steps[0]):
-            found = measure(self.model, self.config, self.data, self.steps, self.device, kept, self.parallel)
+            found = measure(self.model, self.config, self.data, self.steps, self.device, kept, self.parallel, self.say,
+                            self.elapsed())  # fmt: skip
         put(self.model, kept)
         training, budget = decide_length(self.config, found, self.data, self.device, self.elapsed())
         training = Training.from_dict(self.peers.first(training.to_dict))
-        if training.compile is True and self.config.training.compile == "auto":
-            self.say(f"compile  on: steps will be faster, the first one takes a while ({found.why_compile})")
         self.config = self.config.replace(training=training)
         self.folder.write(CONFIG_FILE, self.config.to_yaml())
         self.folder.update(settled=True, total=training.steps)
@@ -220,7 +222,7 @@ class Session:
             "compile": training.compile, "steps": training.steps, "eval_every": training.eval_every,
             "budget": None if budget is None else budget.plain(), "corrections": [],
         })  # fmt: skip
-        for line in length_words(training, found, self.order):
+        for line in length_words(training, found, self.order_rows(batch_stages(training, training.steps or 1))):
             self.say(line)
         faults.point("settled")
 
@@ -236,16 +238,16 @@ class Session:
         self.lap, self.waited, self.paused = time.perf_counter(), 0.0, 0.0
         self.pace = Pace(WINDOW * (self.budget.seconds if self.budget is not None else 60.0))
         end = ENDLESS if self.budget is not None and self.done < self.total else self.total
-        batches = stream(self.steps, self.done, end, workers=settings.workers or 0,
-                         pin=self.device.type == "cuda")  # fmt: skip
-        with display(self.progress, self.mode) if self.mode != "silent" else nullcontext():
+        fetching = stream(self.steps, self.done, end, workers=settings.workers or 0, device=self.device)
+        with fetching as batches, display(self.progress, self.mode) if self.mode != "silent" else nullcontext():
             while self.done < self.total:
                 if self.out_of_patience():  # also where a run is resumed that had stopped early
                     self.progress.note(f"stopped early: no better since step {self.standing.best_step:,}", keep=True)
                     self.folder.event("early stop", step=self.done, best_step=self.standing.best_step)
                     break
                 waiting = time.perf_counter()
-                micros = next(batches)
+                with self.enough_memory(lambda: self.steps[self.done]):
+                    micros = next(batches)
                 self.waited += time.perf_counter() - waiting
                 self.one(self.done, micros)
                 self.correct_plan()
@@ -282,7 +284,7 @@ class Session:
 
     def correct_plan(self) -> None:
         """Change the number of steps where the clock asks for it; it is written down before a step depends on it."""
-        if self.budget is None or self.pending or self.done < self.decided or self.done == self.total:
+        if self.budget is None or self.pending or self.done < self.decided:
             return
         found = self.peers.first(self.plain_correction)
         if found is None:
@@ -299,13 +301,18 @@ class Session:
     def plain_correction(self) -> dict[str, Any] | None:
         """The correction that the clock asks for, if any."""
         assert self.budget is not None
-        found = self.budget.corrected(self.plan, self.done, self.elapsed(), self.pace, self.every)
+        found = self.budget.corrected(self.plan, self.done, self.elapsed(), self.pace, self.every, self.step_sizes)
         return None if found is None else asdict(found)
 
     @property
     def every(self) -> int:
         """Steps from one evaluation to the next."""
         return self.config.training.eval_every or self.total
+
+    @property
+    def step_sizes(self) -> list[tuple[int, float]]:
+        """From which step on how large steps are, in full batches."""
+        return [(stage.first, stage.batch / self.order.batch) for stage in self.order.stages]
 
     def flush(self) -> None:
         """Read the losses of the last steps and write them down."""
@@ -319,9 +326,11 @@ class Session:
         clock = time.perf_counter()
         seconds, count = max(1e-9, clock - self.lap - self.paused), len(self.pending)
         last = rows[-1]
-        self.pace.stepped(count, seconds)
-        self.progress.step(self.done, seconds, last["loss"], last["lr"], last["grad_norm"], self.waited)
-        per_second = count * self.progress.per_step / seconds
+        full = sum(size_at(self.step_sizes, moment.step - 1) for moment in self.pending)
+        self.pace.stepped(full, seconds)
+        units = full * self.progress.per_step
+        self.progress.step(self.done, seconds, last["loss"], last["lr"], last["grad_norm"], self.waited, count=units)
+        per_second = units / seconds
         self.folder.append(SPEED_FILE, [{"step": self.done, "seconds": round(seconds / count, 6),
                                          f"{self.progress.unit}_per_s": round(per_second, 1),
                                          "wait": round(self.waited / seconds, 4)}])  # fmt: skip
@@ -339,6 +348,8 @@ class Session:
             with self.enough_memory(lambda: self.steps[self.done - 1]), self.engine.judged() as model:
                 with routed(model) as experts:
                     answers = self.evaluator(model, self.data.valid, most=self.config.training.eval_rows, decode=False)
+                rows = min(len(self.data.valid), self.config.training.eval_rows or len(self.data.valid))
+                self.pace.judged(rows, time.perf_counter() - began)
                 self.sample(model, last=last)
             scores = self.peers.first(lambda: self.task.all_metrics(answers))
             if self.standing.take(scores[self.standing.metric], scores.get("loss"), self.done):
@@ -347,9 +358,19 @@ class Session:
             self.folder.append(METRICS_FILE, [line | experts.facts()])
             self.progress.judged(self.done, scores)
             faults.point("evaluated")
-        seconds = time.perf_counter() - began
-        self.paused += seconds
-        self.pace.evaluated(seconds)
+        self.pace.evaluated(time.perf_counter() - began)
+        self.time_decoding()
+        self.paused += time.perf_counter() - began
+
+    def time_decoding(self) -> None:
+        """See now and then how long the texts of the final evaluation will take: a trained model ends them sooner."""
+        if self.budget is None or not self.task.decodes or self.elapsed() < self.decoding_known_until:
+            return
+        with self.engine.judged() as model:
+            self.pace.decoding = writing(model, self.config, self.data, self.pace.row or 0.0, most=self.evaluator.batch)
+        self.decoding_known_until = self.elapsed() + self.budget.seconds / 4
+
+    decoding_known_until: float = 0.0  # seconds of the run
 
     def sample(self, model: Any, *, last: bool) -> None:
         """Keep something the model makes, a few times in a run; what cannot be made is no reason to stop."""
@@ -386,7 +407,7 @@ class Session:
         patience, best = self.config.training.patience, self.standing.best_step
         if patience is None or best is None or self.standing.since < LEAST_EVALUATIONS:
             return False
-        return self.done - best >= patience * self.order.steps
+        return self.order.passes(best, self.done) >= patience
 
     def save(self) -> None:
         """Commit a checkpoint, then delete the oldest; the best one and the newest stay."""
@@ -514,8 +535,8 @@ def in_short(error: Exception) -> str:
 
 def length_words(training: Any, found: Measured, order: Order) -> list[str]:
     """How long it will take, and how much memory."""
-    epochs = training.steps / order.steps
-    seconds = training.steps * found.step + found.pauses
+    epochs = order.passes(0, training.steps)
+    seconds = training.steps * found.step * mean_step_size(training, training.steps) + found.pauses
     limit = f" of {found.limit / 2**30:,.1f} GB" if found.limit else ""
     return [
         f"steps    {training.steps:,} ({epochs:,.1f} passes over the data), {found.step * 1e3:,.1f} ms each: about "
