@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from anyformer.training.distributed.joined import JoinedPeers
 from anyformer.training.distributed.parallel import Parallel
-from anyformer.training.distributed.peers import JoinedPeers, Peers
+from anyformer.training.distributed.peers import Peers
 from anyformer.training.distributed.world import ALONE, World
 from tests.training.distributed.checks import KINDS, compare_gradients, curve, gated, starts_alike
 from tests.training.distributed.launch import free_port

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from anyformer import LM, MLP, Attention, Block, Model, Network, Rope, Stack
 from anyformer import Tokens as Words
 from anyformer.training.distributed.gradient_sum import GradientSum
-from anyformer.training.distributed.parallel import Parallel, ReplicatedParallel
+from anyformer.training.distributed.parallel import Parallel
 from anyformer.training.distributed.parts import local, whole
 from anyformer.training.distributed.peers import Peers, join
+from anyformer.training.distributed.replicated import ReplicatedParallel
 from anyformer.training.distributed.sharded import ShardedParallel
 from anyformer.training.distributed.tensor import TensorParallel
 from anyformer.training.distributed.world import ALONE, read_world

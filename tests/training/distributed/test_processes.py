@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -31,6 +34,14 @@ def two(place: Path, nursery: Nursery) -> Path:
     processes = run(nursery, TABLE.train("two"), place, 2)
     assert processes.children[1].output == ""  # the first alone reports
     return place / "two"
+
+
+def test_one_process_loads_nothing_of_it() -> None:
+    names = ("anyformer.training.distributed.", "torch.distributed.fsdp")
+    code = f"import sys, anyformer.training.train; print([name for name in sys.modules if name.startswith({names})])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.rpartition(".")[2] for name in ast.literal_eval(done.stdout)}
+    assert loaded == {"world", "peers", "parallel", "parts"}
 
 
 def test_two_processes_train_as_one_does(place: Path, nursery: Nursery, two: Path) -> None:
