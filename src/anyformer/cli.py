@@ -154,6 +154,7 @@ def main(args: Sequence[str] | None = None) -> int:
     # --debug and --import may stand anywhere, also behind the verb.
     debug = "--debug" in given
     given = [word for word in given if word != "--debug"]
+    world = read_world(os.environ)
     try:
         given, modules = take_imports(given)
         let_threads_sleep(given)
@@ -162,13 +163,13 @@ def main(args: Sequence[str] | None = None) -> int:
         import_modules(modules)
         if given and not given[0].startswith("-") and not {"--help", "-h"} & set(given):
             import_installed()
-        result = typer.main.get_command(app).main(
-            args=given, prog_name="anyformer", standalone_mode=False, obj=read_world(os.environ)
-        )
+        result = typer.main.get_command(app).main(args=given, prog_name="anyformer", standalone_mode=False, obj=world)
     except (KeyboardInterrupt, typer.Abort):
         result = INTERRUPTED
     except typer.TyperException as error:
         _trace(debug)
+        if world.local_rank:  # the first process of a machine says it for all
+            return USER_ERROR
         return _complain(explain_usage(error.format_message(), given, every_option()), exit_code=USER_ERROR)
     except AlreadyReported as error:  # by another process of the same training
         _trace(debug)

@@ -19,7 +19,7 @@ from anyformer.commands.asking import AskOptions, refuse_settings
 from anyformer.commands.process_age import process_age
 from anyformer.commands.words import configure_messages, note, note_line, write, write_line
 from anyformer.errors import UserError, did_you_mean
-from anyformer.training.distributed.world import ALONE, World
+from anyformer.training.distributed.world import ALONE, World, told_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,15 +81,17 @@ def train(
       anyformer train photos/
       anyformer train reviews.csv --target label --from FOLDER
     """
-    check_mode(progress)
+    world = launched(context)
     configure_messages(quiet)
-    refuse_settings(data)
     asked = AskOptions(
         target, task, preset, start, steps, epochs, minutes, lr, batch_size, max_length, seed, device, valid, test,
         split_column, group, time, types, inputs, config, settings,
     )  # fmt: skip
-    request = asked.request(list(data), out)
-    world = launched(context)
+    with told_once(world):
+        check_mode(progress)
+        refuse_settings(data)
+        request = asked.request(list(data), out)
+        check_restarts(request, world)
     if dry_run:
         if world.is_first:
             run_rehearsal(request, as_json=as_json, quiet=quiet)
@@ -109,12 +111,15 @@ def start_training(request: Request, progress: str, quiet: bool, world: World) -
     """A new run; or, where the launcher has started its processes again, the one that they left."""
     from anyformer.training.train import resume, run_request
 
-    if world.max_restarts and request.out is None:
-        raise UserError("a restart would not know which run it belongs to", where="--max-restarts", fix="give --out")
     say, shown = messages(quiet), progress_mode(progress, quiet)
     if world.restarts and request.out is not None and (request.out / "run.json").is_file():
         return resume(request.out, say=say, progress=shown, quiet=quiet, world=world, started=STARTED)
     return run_request(request, say=say, progress=shown, quiet=quiet, world=world, started=STARTED)
+
+
+def check_restarts(request: Request, world: World) -> None:
+    if world.max_restarts and request.out is None:
+        raise UserError("a restart would not know which run it belongs to", where="--max-restarts", fix="give --out")
 
 
 def asked_again(request: Request, progress: str, quiet: bool, world: World) -> Trained | None:
@@ -176,14 +181,15 @@ def resume(
     from anyformer.training.setup.settings_file import parse_settings
     from anyformer.training.train import resume as go_on
 
-    check_mode(progress)
-    configure_messages(quiet)
     world = launched(context)
+    configure_messages(quiet)
     say = messages(quiet)
     # An option of its own is allowed by being typed: who writes --steps knows that the run becomes another.
     asked = {"training.steps": steps, "training.optimizer.lr": lr}
     named = {path: value for path, value in asked.items() if value is not None}
-    changes = parse_settings(settings or []) | named
+    with told_once(world):
+        check_mode(progress)
+        changes = parse_settings(settings or []) | named
     allowed = [*(allow_change or []), *named]
 
     def change() -> None:
