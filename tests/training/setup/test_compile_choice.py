@@ -103,6 +103,7 @@ def test_workers_are_used_where_training_would_wait() -> None:
     assert choose_workers(StepTime(0.020, 0.015), CUDA, threads=8, cores=16) == 0  # the thread is quick enough
     assert choose_workers(StepTime(0.020, 0.015), CPU, threads=8, cores=16) == 1
     assert choose_workers(slow, CPU, threads=2, cores=2) == 0  # they would take the cores from training
+    assert choose_workers(StepTime(0.0005, 0.001), CUDA, threads=8, cores=16) == 0  # handing over takes longer
     assert slow.total(CUDA, 0) == 0.05 and slow.total(CUDA, 4) == 0.02 and slow.total(CPU, 0) == 0.07
 
 
