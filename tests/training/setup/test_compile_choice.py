@@ -29,13 +29,13 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
 @pytest.mark.quick
-@pytest.mark.parametrize(("device", "least"), [("cuda", 86.7), ("cpu", 230)])
+@pytest.mark.parametrize(("device", "least"), [("cuda", 130), ("cpu", 345)])
 def test_an_unknown_model_is_compiled_where_the_run_is_long_enough(device: str, least: float) -> None:
     cost = UNKNOWN[device]
     assert cost.pays(1.01 * least) and not cost.pays(0.99 * least)
-    # What is promised: with compiling such a run ends no later than without.
+    # What is promised: with compiling such a run ends no later than without, even if it gains a third less.
     for eager in (least, 3 * least):
-        assert cost.seconds + eager / cost.gain <= 1.001 * eager
+        assert cost.seconds + eager * (1 - (1 - 1 / cost.gain) / 1.5) <= 1.001 * eager
 
 
 @pytest.mark.quick
