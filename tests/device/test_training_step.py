@@ -16,6 +16,7 @@ from anyformer.training.duration import Plan
 from anyformer.training.optim import AdamW, Muon
 from anyformer.training.settings import Training
 from anyformer.training.step import TrainingEngine
+from anyformer.training.step_graph import refusing_waits
 
 pytestmark = [pytest.mark.device, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 CUDA = torch.device("cuda")
@@ -71,7 +72,7 @@ def test_bf16_weights_with_masters_follow_the_plain_fp32_loop(graph: bool) -> No
             group["lr"] = group["full"] * plan.factor(schedule, step)
         optimizer.step()
         optimizer.zero_grad()
-        plain.append(float(loss))
+        plain.append(float(loss.detach()))
     engine = engine_for(decoder(0.0), cuda_graph=graph)
     found = losses_of(engine)
     assert found == pytest.approx(plain, rel=1e-2)
@@ -171,6 +172,21 @@ def test_nothing_moves_from_a_bad_step_on() -> None:
     assert all(torch.equal(kept[name], value) for name, value in engine.weights().items())
 
 
+@pytest.mark.parametrize("graph", [False, True])
+def test_a_step_waits_for_nothing(graph: bool) -> None:
+    """A wait at the end of a step leaves the GPU idle while the next one is launched: 5 of 60 ms, when it was met."""
+    engine = engine_for(decoder(), cuda_graph=graph)
+    assert engine.has_adamw_kernel
+    losses_of(engine, 0, 6)
+    made = [batch_of(step) for step in (6, 7, 8)]
+    batches = [Batch((b.inputs[0].pin_memory(),), b.targets.pin_memory(), b.rows) for b in made]
+    with refusing_waits():
+        for step, batch in enumerate(batches, 6):
+            engine.step(step, [batch])
+        with pytest.raises(RuntimeError, match="synchronizing"):
+            float(engine.bad)  # the control
+
+
 # ---------------------------------------------------------------- kernels
 
 
@@ -191,7 +207,7 @@ def test_activations_against_double_precision(act: Any, gated: bool, shape: tupl
     for dtype in (torch.float32, torch.float64):
         feed: Any = spec.build(shape[-1]).to(device=CUDA, dtype=dtype)
         feed.load_state_dict(weights)
-        given = x.to(dtype).requires_grad_()
+        given = x.clone().to(dtype).detach().requires_grad_()
         with torch.autocast("cuda", torch.bfloat16, enabled=dtype is torch.float32):
             assert feed.can_fuse(given) is (dtype is torch.float32)
             y = feed(given)

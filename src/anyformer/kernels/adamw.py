@@ -59,7 +59,8 @@ def update(optimizer: torch.optim.AdamW, masters: dict[int, Tensor], rate: Tenso
                 "step": torch.zeros((), device=like.device),
                 "exp_avg": torch.zeros_like(like), "exp_avg_sq": torch.zeros_like(like),
             }  # fmt: skip
-    torch._foreach_add_([optimizer.state[p]["step"] for p in moved], 1.0 - bad)
+    more = 1.0 - bad  # one for each: a single tensor in place of the list would be fetched, and waited for
+    torch._foreach_add_([optimizer.state[p]["step"] for p in moved], [more] * len(moved))
     for narrow in (True, False):
         fields, rates = [], []
         for group in optimizer.param_groups:

@@ -58,7 +58,9 @@ class Steps(Dataset[list[Batch]]):
         each = -(-len(micros) // self.parts)
         first = self.part * each
         mine = [self.prepare(step, first + i, rows, draw) for i, rows in enumerate(micros[first : first + each])]
-        fillers = [replace(self.prepare(step, 0, rows[:1], draw), filler=True) for _ in range(each - len(mine))]
+        fillers = [
+            replace(self.prepare(step, 0, rows[:1], draw), filler=True, weight=0) for _ in range(each - len(mine))
+        ]
         return mine + fillers
 
     def prepare(self, step: int, number: int, rows: np.ndarray, draw: Draw) -> Batch:

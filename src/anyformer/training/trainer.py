@@ -81,6 +81,8 @@ class Session:
         settings = self.config.training
         torch.set_num_threads(settings.threads or torch.get_num_threads())
         self.parallel = open_parallel(self.config, self.peers)
+        if not self.peers.world.is_alone:
+            say(f"parallel {self.peers.world.size} processes, {self.parallel.name}")
         self.model = self.parallel.build(self.config.model, settings)
         self.batch = settings.batch_size or 1
         self.order = self.order_rows()
@@ -474,13 +476,14 @@ class Session:
         per_step = self.batch * (self.data.train.length if tokens else 1)  # type: ignore[attr-defined]
         metric = self.standing.metric
         gpu = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else ""
+        peak = peak_flops(gpu, self.config.training.precision) if gpu else None
         # Six operations a weight and token: two forward, four backward; attention and rows of padding are left out.
         flops = 6 * sum(p.numel() for p in self.model.parameters()) * per_step if tokens else None
         return Progress(
             self.total, per_step, unit="tokens" if tokens else "rows", metric=metric,
             better="lower" if direction(metric) == "min" else "higher", first=self.done, title=self.folder.path.name,
             memory=lambda: memory_of(self.device), flops_per_step=flops,
-            peak=peak_flops(gpu, self.config.training.precision) if gpu else None,
+            peak=None if peak is None else peak * self.peers.world.size,
         )  # fmt: skip
 
     def go_on_alone(self) -> None:

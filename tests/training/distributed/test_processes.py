@@ -75,6 +75,35 @@ def test_a_run_goes_on_with_another_number_of_processes(place: Path, nursery: Nu
         assert ours["rows"] == theirs["rows"] and ours["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
 
 
+PLAIN = {f"model.stack.block.{name}": 0 for name in ("dropout", "mixer.dropout", "feed.dropout")}
+TEXT = Case(("book.txt",), CASES["text"].settings | PLAIN | {"training.micro_batch_size": 12})
+
+
+def test_a_run_goes_on_in_another_way_on_other_processes(place: Path, nursery: Nursery) -> None:
+    """fsdp on four, tensor on two, one alone: stopped between them, one training all the same."""
+    code, said = nursery.run(TEXT.train("text"), place)
+    assert code == 0, said
+    four = start(nursery, TEXT.train("parts", training__parallel="fsdp"), place, 4, faults={2: "term@step:4"})
+    assert four.wait() == [143] * 4, four.output
+    words = [*resume("parts"), "--set", "training.parallel=tensor"]
+    two = start(nursery, words, place, 2, faults={1: "term@step:3"})
+    assert two.wait() == [143] * 2, two.output
+    code, said = nursery.run(resume("parts"), place)
+    assert code == 0 and "processes is 1, was 2" in said, said
+    events = [json.loads(line) for line in (place / "parts" / "events.jsonl").read_text().splitlines()]
+    assert [event["step"] for event in events if event["event"] == "resume"] == [
+        5,
+        9,
+    ]  # a stop is agreed on with the next step
+    for ours, theirs in zip(logged_lines(place / "parts"), logged_lines(place / "text"), strict=True):
+        assert ours["rows"] == theirs["rows"] and ours["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
+    sizes = [
+        {path.name: path.stat().st_size for path in (place / run / "checkpoints" / "step-000012").glob("*.safetensors")}
+        for run in ("parts", "text")
+    ]
+    assert sizes[0] == sizes[1] and len(sizes[0]) == 2
+
+
 def test_a_batch_that_cannot_be_shared_is_refused_before_there_is_a_run(place: Path, nursery: Nursery) -> None:
     processes = start(nursery, TABLE.train("odd", training__batch_size=32, training__micro_batch_size=32), place, 3)
     assert processes.wait() == [2, 2, 2]
@@ -85,8 +114,12 @@ def test_a_batch_that_cannot_be_shared_is_refused_before_there_is_a_run(place: P
 
 @pytest.mark.parametrize(
     "fault, code, words",
-    [("oom@step:5", 4, "rank 1 at step 2: "), ("eio@step:5", 1, "rank 1 at step 2: OSError"), ("nan-loss@step:5", 3, "rows [")],
-)  # fmt: skip
+    [
+        ("oom@step:5", 4, "rank 1 at step 2: "),
+        ("eio@step:5", 1, "rank 1 at step 2: OSError"),
+        ("nan-loss@step:5", 3, "rows ["),
+    ],
+)
 def test_what_fails_in_one_process_ends_all_and_is_told_once(
     place: Path, nursery: Nursery, fault: str, code: int, words: str
 ) -> None:

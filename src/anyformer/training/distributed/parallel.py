@@ -24,6 +24,7 @@ from anyformer.training.settings import Config, Training
 class Parallel:
     """One process: all rows, all weights, nothing to add up. The others answer the same questions."""
 
+    name: ClassVar[str] = "alone"  # as the setting has it
     shards: ClassVar[bool] = False  # whether a process holds only a part of the weights
     splits_rows: ClassVar[bool] = False  # whether a process takes only its part of a batch
 
@@ -65,6 +66,7 @@ class Parallel:
 class ReplicatedParallel(Parallel):
     """`ddp`: every process has the whole model and its part of the rows."""
 
+    name = "ddp"
     splits_rows = True
 
     def build(self, spec: Network, settings: Training) -> Any:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 logger = logging.getLogger("anyformer")
-# The first process may prepare data for hours while the others wait for its word; whether it lives, `Watch` knows.
+# The first process may prepare data for hours while the others wait for its word; whether it lives, `PeerWatch` knows.
 WORD = timedelta(days=7)
 BROKEN = ("gloo", "nccl", "connection", "broken pipe", "socket", "store")  # how torch says that a peer is gone
 CODES = (INTERRUPTED, TERMINATED)
@@ -77,11 +77,11 @@ class JoinedPeers(Peers):
         from torch.distributed import PrefixStore
         from torch.distributed.rendezvous import rendezvous
 
-        from anyformer.training.distributed.watch import Watch
+        from anyformer.training.distributed.watch import PeerWatch
 
         # The launcher's store outlives a restart, and with it what the processes before had written.
         self.store: Store = PrefixStore(f"attempt-{world.restarts}", next(rendezvous("env://"))[0])
-        self.watch = Watch(self.store, world, self.end)
+        self.watch = PeerWatch(world, self.end)
         self.watch.start()
         self.joined = True
         self.agreed_stop: int | None = None
@@ -169,7 +169,7 @@ class JoinedPeers(Peers):
             told_by = 0 if isinstance(error, Stopped) else self.world.rank  # a stop is in all of them
             own = Failure(self.world.rank, self.watch.step, in_words(error), code_of(error), told_by)
             found = self.watch.find_lost() if is_broken(error) else None
-            self.failure = claim(self.store, found or own)
+            self.failure = claim(self.watch.store, found or own)
         return str(error) if self.failure is None else self.failure.line
 
     def report(self, error: BaseException) -> BaseException:

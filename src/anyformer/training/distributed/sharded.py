@@ -7,6 +7,8 @@ from the first pass to the last.
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import Tensor, nn
 
@@ -20,6 +22,7 @@ from anyformer.training.settings import Training
 class ShardedParallel(PartitionedParallel):
     """`fsdp`: each process has its part of the rows and of every parameter."""
 
+    name = "fsdp"
     splits_rows = True
 
     def cut(self, model: nn.Module, settings: Training) -> None:
@@ -30,6 +33,8 @@ class ShardedParallel(PartitionedParallel):
         policy = MixedPrecisionPolicy(
             param_dtype=low, reduce_dtype=torch.float32 if low else None, cast_forward_inputs=False
         )
+        # It warns of changing an output in place, which no objective does.
+        warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
         mesh = self.mesh
         for block in blocks_alone(model):
             fully_shard(block, mesh=mesh, mp_policy=policy)

@@ -23,6 +23,8 @@ OTHER = "use fsdp or ddp"
 class TensorParallel(PartitionedParallel):
     """`tensor`: each process has all rows, and its heads and channels of attention and MLPs."""
 
+    name = "tensor"
+
     def cut(self, model: nn.Module, settings: Training) -> None:
         from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 

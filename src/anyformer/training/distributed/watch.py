@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from torch.distributed import Store
+from torch.distributed import PrefixStore, Store, TCPStore
 
 from anyformer.errors import RESOURCES
 from anyformer.training.distributed.world import World
@@ -42,16 +42,17 @@ class Failure:
         return f"rank {self.rank} at step {self.step:,}: {self.reason}"
 
 
-class Watch:
+class PeerWatch:
     """Signs of life of this process, and a look at its neighbour's; `end` is called where a failure leaves no other
     way out."""
 
-    def __init__(self, store: Store, world: World, end: Callable[[Failure], None]) -> None:
-        self.store, self.world, self.end = store, world, end
+    def __init__(self, world: World, end: Callable[[Failure], None]) -> None:
+        self.world, self.end = world, end
+        self.store = open_store(world)
         self.step = 0  # steps done, for messages
         self.closed = threading.Event()
-        own: Store = store.clone()  # type: ignore[attr-defined]  # the main thread may be waiting on the other one
-        self.thread = threading.Thread(target=self.run, args=(own,), daemon=True, name="watch")
+        # A connection of its own: the main thread may be waiting on the other one.
+        self.thread = threading.Thread(target=self.run, args=(open_store(world),), daemon=True, name="watch")
 
     def start(self) -> None:
         self.thread.start()
@@ -102,6 +103,11 @@ class Watch:
                 if not self.closed.wait(GRACE):
                     self.end(Failure(0, self.step, "the launcher or the first process is gone", RESOURCES, 0))
                 return
+
+
+def open_store(world: World) -> Store:
+    """A connection to the store where the processes meet; it outlives a restart, and what was written before it."""
+    return PrefixStore(f"watch-{world.restarts}", TCPStore(world.address, world.port, is_master=False))
 
 
 def claim(store: Store, failure: Failure) -> Failure:
