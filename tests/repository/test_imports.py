@@ -33,7 +33,7 @@ LAYERS = [
     ("evaluation", ["evaluation"]),
     ("tasks", ["tasks", "evaluation.report"]),
     ("folders of runs", [
-            "training.settings", "training.optim", "training.schedule", "training.run.folder",
+            "training.settings", "training.optim", "training.schedule", "training.batch_schedule", "training.run.folder",
             "training.distributed.parts",
         ]),
     ("inference", ["inference"]),
