@@ -33,8 +33,8 @@ LAYERS = [
     ("evaluation", ["evaluation"]),
     ("tasks", ["tasks", "evaluation.report"]),
     ("folders of runs", [
-            "training.settings", "training.optim", "training.schedule", "training.batch_schedule", "training.run.folder",
-            "training.distributed.parts",
+            "training.settings", "training.optim", "training.schedule", "training.batch_schedule",
+            "training.run.folder", "training.distributed.parts",
         ]),
     ("inference", ["inference"]),
     ("engine", ["engine"]),
