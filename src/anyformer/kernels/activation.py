@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from anyformer.feeds import mlp
+from anyformer.core import activation as reference
 
 log = logging.getLogger("anyformer")
 BLOCK = 2048
@@ -133,14 +133,14 @@ def enable(device: torch.device) -> bool:
     if device.type != "cuda" or triton is None:
         return False
     try:
-        worst = max(compare(device, act, gated=gated) for act in mlp.FUSED_ACTS for gated in (False, True))
+        worst = max(compare(device, act, gated=gated) for act in reference.FUSED_ACTS for gated in (False, True))
     except Exception as error:  # whatever a compiler of kernels may raise: without it things are only slower
         log.warning("activations are slower, their kernel does not run: %s", " ".join(str(error).split())[:200])
         return False
     if not worst <= CLOSE:
         log.warning("activations are slower, their kernel is off by %.1e", worst)
         return False
-    mlp.fused = mlp.FusedActivation(linear_act, gate)
+    reference.fused = reference.FusedActivation(linear_act, gate)
     return True
 
 
@@ -157,9 +157,9 @@ def compare(device: torch.device, act: str, *, gated: bool) -> float:
         if gated:
             pre = F.linear(h, w, b)
             pairs = pre.unflatten(-1, (-1, 2)).unbind(-1)
-            y = gate(pre, act) if fused else mlp.ACTS[act](pairs[0]) * pairs[1]
+            y = gate(pre, act) if fused else reference.ACTS[act](pairs[0]) * pairs[1]
         else:
-            y = linear_act(h, w, b, act) if fused else mlp.ACTS[act](F.linear(h, w, b))
+            y = linear_act(h, w, b, act) if fused else reference.ACTS[act](F.linear(h, w, b))
         y.backward(y.detach())
         found.append([y.detach().float(), *(t.grad.float() for t in (h, w, b) if t.grad is not None)])
     return max(float((a - b).norm() / b.norm().clamp(min=1e-12)) for a, b in zip(*found, strict=True))

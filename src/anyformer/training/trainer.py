@@ -26,6 +26,7 @@ from anyformer.inspection.routing import routed
 from anyformer.tasks import Evaluator
 from anyformer.training.best import Standing, line_of
 from anyformer.training.checkpoint import check_same, give_parts, read_checkpoint, save_checkpoint
+from anyformer.training.culprit import find_culprit
 from anyformer.training.display.display import display
 from anyformer.training.display.format import duration
 from anyformer.training.display.progress import Progress
@@ -271,7 +272,7 @@ class Session:
             moment = self.engine.step(step, micros)
         moment.rows = [self.steps.rows(step)]  # of all processes
         self.pending.append(moment)
-        late = self.engine.late
+        late = self.engine.update.is_late
         looked_at = self.pending[-2:-1] if late else self.pending[-1:]
         for found in looked_at:
             if not self.engine.finite(found):
@@ -498,7 +499,7 @@ class Session:
         """Stop before anything is spoilt: the weights are those of the step before."""
         step = moment.step - 1
         # The process whose rows did it can name them; the others see only that the sum is not finite.
-        found = self.peers.gather(self.engine.culprit(moment, micros))
+        found = self.peers.gather(find_culprit(self.engine, moment, micros))
         rows, tensor = next((pair for pair in found if pair[0]), found[0])
         if not self.peers.is_first:
             raise AlreadyReported(Diverged.exit_code)

@@ -168,8 +168,11 @@ class JoinedPeers(Peers):
         if self.failure is None and self.joined and not isinstance(error, AlreadyReported):
             told_by = 0 if isinstance(error, Stopped) else self.world.rank  # a stop is in all of them
             own = Failure(self.world.rank, self.watch.step, in_words(error), code_of(error), told_by)
-            found = self.watch.find_lost() if is_broken(error) else None
-            self.failure = claim(self.watch.store, found or own)
+            try:
+                found = self.watch.find_lost() if is_broken(error) else None
+                self.failure = claim(self.watch.store, found or own)
+            except RuntimeError:
+                self.failure = self.watch.without_store()
         return str(error) if self.failure is None else self.failure.line
 
     def report(self, error: BaseException) -> BaseException:

@@ -50,6 +50,7 @@ class PeerWatch:
         self.world, self.end = world, end
         self.store = open_store(world)
         self.step = 0  # steps done, for messages
+        self.known: Failure | None = None  # the first failure, once the thread has found it
         self.closed = threading.Event()
         # A connection of its own: the main thread may be waiting on the other one.
         self.thread = threading.Thread(target=self.run, args=(open_store(world),), daemon=True, name="watch")
@@ -66,6 +67,11 @@ class PeerWatch:
         """All processes are at the same step, so it was lost at this one's."""
         reason = "no sign of life: it was killed or stopped, or its machine is lost"
         return Failure(rank, self.step, reason, RESOURCES, self.world.rank)
+
+    def without_store(self) -> Failure:
+        """Why all of them end, where the store is gone and with it the launcher or the first process that held it."""
+        gone = Failure(0, self.step, "it is gone, or the launcher is", RESOURCES, told_by=1)
+        return gone if self.known is None else self.known
 
     def find_lost(self) -> Failure | None:
         """After a connection has broken: the failure that somebody reported, or the process that is gone."""
@@ -90,6 +96,7 @@ class PeerWatch:
                 count += 1
                 store.set(f"beat-{self.world.rank}", str(count))
                 if failure := first_failure(store):
+                    self.known = failure
                     if not self.closed.wait(GRACE):
                         self.end(failure)
                     return
@@ -99,9 +106,9 @@ class PeerWatch:
                 elif time.monotonic() - since > LOST:
                     self.end(claim(store, self.lost(neighbour)))
                     return
-            except RuntimeError:  # the store is gone, and with it the process or the launcher that held it
+            except RuntimeError:
                 if not self.closed.wait(GRACE):
-                    self.end(Failure(0, self.step, "the launcher or the first process is gone", RESOURCES, 0))
+                    self.end(self.without_store())
                 return
 
 
