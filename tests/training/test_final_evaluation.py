@@ -13,7 +13,7 @@ import pytest
 import anyformer
 from anyformer.data.datasets.rows import RowExamples
 from anyformer.data.reopen import reopen
-from anyformer.training.duration import LEAST_ROWS, Budget
+from anyformer.training.duration import LEAST_ROWS, MARGIN, Budget
 from anyformer.training.run.folder import RunFolder
 from anyformer.training.train import resume
 
@@ -34,9 +34,9 @@ def test_rows_are_shared_out_by_the_time_that_is_left() -> None:
     budget = Budget(100.0, 0.1, 1.0, row=0.001, rows=20_000)
     assert budget.rows_in_time(50.0, 10_000, 0.001) == 10_000
     left = 100.0 - 80.0 - budget.closing
-    assert budget.rows_in_time(80.0, 10_000, 0.01) == int(left / 0.01)
+    assert budget.rows_in_time(80.0, 10_000, 0.01) == int(left / MARGIN / 0.01)
     # With as much still to come, this side gets a third of the time and leaves two thirds.
-    assert budget.rows_in_time(80.0, 10_000, 0.01, after=100.0) == int(10_000 * left / 300)
+    assert budget.rows_in_time(80.0, 10_000, 0.01, after=100.0) == int(10_000 * left / MARGIN / 300)
     assert budget.rows_in_time(200.0, 10_000, 0.01) == LEAST_ROWS and budget.rows_in_time(200.0, 10, 0.01) == 10
 
 

@@ -24,7 +24,8 @@ TRIAL = 0.25  # seconds of steps that are timed
 TRIAL_SHARE = 0.05  # of a run's time after which no other number of threads is tried
 TOGETHER = 5  # steps of a GPU that are timed at once, as in training nobody waits for each of them
 JUDGED = 8  # rows judged to see how long an evaluation takes
-SLIGHT = 0.02  # share of a step below which making its batches is not worth a process
+SLIGHT = 0.1  # share of a step below which making its batches is not worth a process
+HANDOVER = 0.002  # seconds that a process needs to hand over a batch: making it must take longer
 
 Say = Callable[[str], None]
 
@@ -133,9 +134,11 @@ class Trial:
 def choose_workers(found: StepTime, device: torch.device, threads: int, cores: int) -> int:
     """Processes that make batches, where this one would wait for them. A GPU's own thread hides what takes no longer
     than the step; on a CPU only cores help that training itself leaves free."""
-    if device.type == "cuda":
-        return 0 if found.fetch < found.work else min(cores - 1, 1 + math.ceil(found.fetch / found.work))
-    return 0 if found.fetch < SLIGHT * found.work else min(cores - threads, math.ceil(found.fetch / found.work))
+    free = cores - (1 if device.type == "cuda" else threads)
+    hidden = found.work if device.type == "cuda" else SLIGHT * found.work
+    if found.fetch <= max(hidden, HANDOVER) or free < 1:
+        return 0
+    return min(free, math.ceil(found.fetch / found.work) + (1 if device.type == "cuda" else 0))
 
 
 def judging(model: nn.Module, config: Config, data: Prepared) -> float:
