@@ -14,7 +14,7 @@ SHELL  := /bin/bash
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo-setup demo test quick lint format bench prove-resume prove-serve prove-attack test-gpu weights clean
+.PHONY: help setup demo-setup demo test quick lint format bench bench-gpu prove-resume prove-serve prove-attack test-gpu weights clean
 
 help:            ## list the targets
 	@echo "anyformer: one Transformer, every kind of sequence"
@@ -23,7 +23,7 @@ help:            ## list the targets
 	@echo
 	@echo "  PYTHON=python3.12     which Python makes .venv (3.11 to 3.13)"
 	@echo "  PIP_FLAGS='...'       further words for pip install, e.g. another index"
-	@echo "  ARGS='...'            further words for demo, test and quick"
+	@echo "  ARGS='...'            further words for demo, test, quick and bench-gpu"
 
 # A venv made by half is removed, so that the next try starts clean.
 $(VENV)/pyvenv.cfg:
@@ -81,7 +81,11 @@ format: $(DEV)   ## put the code in its form
 	$(BIN)/ruff check --fix .
 
 bench: $(DEV)    ## run the benchmarks one after another
-	@set -e; shopt -s nullglob; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done
+	@set -e; shopt -s nullglob; for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script; done
+
+# On a machine with a GPU, as test-gpu below. ARGS="--nanogpt DIR --rtdl DIR --minutes 8 --ahead 6" for all of it in one go.
+bench-gpu:       ## training beside nanoGPT, transformers, timm and rtdl on one GPU, into benchmarks/results
+	PYTHONPATH=$(CURDIR)/src:$(CURDIR):$$PYTHONPATH $(TEST_PYTHON) -m benchmarks.gpu $(ARGS)
 
 prove-resume: $(DEV) ## kill trainings 50 times, resume them and count the bits that differ (some minutes)
 	$(BIN)/python tests/training/prove_resume.py $(ARGS)

@@ -40,14 +40,14 @@ with workers.pool(2) as workers:
 LOADING = """
 import time
 from anyformer.data.order import Order
-from anyformer.training.loader import Steps, stream
+from anyformer.training.loader import Steps, make_batches
 class Slow(Steps):
     def __init__(self):
         super().__init__(None, Order(8, 2, 0), None, 2)
     def __getitem__(self, step):
         time.sleep(600 if step > 2 else 0)
         return []
-for _ in stream(Slow(), 0, 100, workers=2, pin=False):
+for _ in make_batches(Slow(), 0, 100, workers=2):
     pass
 """
 TEMPLATE = """

@@ -71,6 +71,14 @@ class Stopped(UserError):
         self.exit_code = code
 
 
+class AlreadyReported(Exception):
+    """Another process of the same training has said why it ends; this one ends with the same exit code, silently."""
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__(f"reported by another process (exit code {exit_code})")
+        self.exit_code = exit_code
+
+
 def check_range(
     part: str, name: str, value: float | None, least: float, most: float | None = None, *, fix: str
 ) -> None:

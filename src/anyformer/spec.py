@@ -410,6 +410,9 @@ def put(tree: dict[str, Any], root: type[Spec], steps: list[str], value: Any, pa
         tree[name] = value
         return
     inner = tree[name]
+    parts = [part.__name__ for slot in slots_in(annotated[name]) for part in subclasses(slot)]
+    if isinstance(inner, str) and inner in parts:
+        inner = tree[name] = {"type": inner}  # a part by its name, whose settings follow
     if index:
         at = int(index.rstrip("]"))
         if not isinstance(inner, list) or not -len(inner) <= at < len(inner):

@@ -88,11 +88,13 @@ class Nursery:
         self.process.stdin.flush()
         return json.loads(self.process.stdout.readline())
 
-    def start(self, words: Sequence[str], where: Path, fault: str = "", call: str = "") -> Child:
+    def start(
+        self, words: Sequence[str], where: Path, fault: str = "", call: str = "", env: Mapping[str, str] | None = None
+    ) -> Child:
         """`anyformer WORDS`, or a function `module:name` with these words, in a process of its own."""
         self.count += 1
         said = where / f"said-{self.process.pid}-{self.count}.txt"
-        env = {"ANYFORMER_FAULT": fault}
+        env = {"ANYFORMER_FAULT": fault, **(env or {})}
         pid = self.ask({"words": list(words), "where": str(where), "said": str(said), "env": env, "call": call})
         self.pids.append(pid)
         return Child(self, pid, said)

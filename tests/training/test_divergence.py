@@ -23,6 +23,7 @@ from anyformer.training.setup.new_run import create
 from anyformer.training.setup.request import Request
 from anyformer.training.step import Moment, TrainingEngine
 from anyformer.training.trainer import Session
+from anyformer.training.update import ScaledUpdate
 from tests.training.nursery import Nursery
 from tests.training.tiny import CASES, COMMON, STEPS, logged_lines, write_data
 
@@ -66,14 +67,14 @@ class Poisoned(Steps):
     """Puts a bad number into one row of one part of one step, as a broken cell or pixel would."""
 
     at: int = 0
-    part: int = 0
+    which: int = 0  # of the parts of the step
     value: float = math.nan
     row: int = -1
 
     def __getitem__(self, step: int) -> list[Batch]:
         micros = super().__getitem__(step)
         if step == self.at:
-            batch = micros[self.part]
+            batch = micros[self.which]
             batch.inputs[0][1].view(-1)[0] = self.value
             self.row = int(batch.rows[1])
         return micros
@@ -115,8 +116,8 @@ def test_nothing_is_spoilt(place: Place, data: Path, tmp_path: Path, monkeypatch
     session = session_of(place.case, data, tmp_path / "run", training__precision=place.precision)
     if not place.fault:
         steps = session.steps
-        session.steps = Poisoned(steps.examples, steps.order, steps.objective, steps.micro, place.step - 1, place.part,
-                                 place.value)  # fmt: skip
+        session.steps = Poisoned(steps.examples, steps.order, steps.objective, steps.micro, at=place.step - 1,
+                                 which=place.part, value=place.value)  # fmt: skip
     hashes: list[tuple[str, str]] = []
     whole = TrainingEngine.step
 
@@ -169,7 +170,7 @@ def test_without_the_guard_weights_would_be_spoilt() -> None:
             optimizer.step()
         return True
 
-    engine.update = careless  # type: ignore[method-assign]
+    engine.update.move = careless  # type: ignore[method-assign]
     faults.arm("nan-gradient@gradients:1")
     engine.step(0, steps_for("lm", 8)[0])
     assert not all(bool(torch.isfinite(p).all()) for p in engine.parameters)
@@ -200,7 +201,7 @@ def test_half_precision_that_never_comes_back_is_stopped() -> None:
         assert sha(engine.model) == before
         fine += 1
     assert 20 < fine < 40
-    assert engine.scaler is not None and engine.scaler.get_scale() <= 2.0**-14
+    assert isinstance(engine.update, ScaledUpdate) and engine.update.scaler.get_scale() <= 2.0**-14
 
 
 def test_an_exit_code_of_3_from_a_real_process(data: Path, nursery: Nursery) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from anyformer.data.order import Order
 from anyformer.objectives import Batch
-from anyformer.training.loader import Steps, stream
+from anyformer.training.loader import Steps, make_batches
 
 
 class Slow(Steps):
@@ -27,7 +27,7 @@ def test_a_dead_worker_does_not_interrupt_what_is_under_way() -> None:
     listed = Path(f"/proc/self/task/{os.getpid()}/children")
     if not listed.is_file():
         pytest.skip("this system does not list the children of a process")
-    batches = stream(Slow(), 0, 1000, workers=1, pin=False)
+    batches = make_batches(Slow(), 0, 1000, workers=1)
     assert next(batches) == []
     os.kill(int(listed.read_text().split()[-1]), signal.SIGKILL)
     for _ in range(20):  # something else is under way while the death is told

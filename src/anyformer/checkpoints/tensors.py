@@ -12,7 +12,7 @@ import mmap
 import os
 import re
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
+DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+Gather = Callable[[Tensor], Tensor]  # the whole of a tensor that is in parts
 # The largest public models have some 100,000 tensors; a header is read whole, at about ten times its size in memory.
 MOST_TENSORS, MOST_HEADER_BYTES = 250_000, 32 * 2**20
 
@@ -168,7 +170,33 @@ def write(path: Path, tensors: dict[str, Tensor]) -> None:
         raise OSError(int(found[1]), os.strerror(int(found[1])), str(path)) from None
 
 
-def write_shards(folder: Path, tensors: dict[str, Tensor], *, shard_bytes: int, stem: str = "model") -> list[Path]:
+def write_one_by_one(path: Path, tensors: Mapping[str, Tensor], gather: Gather) -> None:
+    """The same file, byte for byte, of tensors that are gathered one at a time: two are never held."""
+    names, at = file_order(tensors), 0
+    header: dict[str, dict[str, Any]] = {"__metadata__": {"format": "pt"}}
+    for name in names:
+        size = tensors[name].numel() * tensors[name].element_size()
+        header[name] = {"dtype": DTYPE_NAMES[tensors[name].dtype], "shape": list(tensors[name].shape),
+                        "data_offsets": [at, at + size]}  # fmt: skip
+        at += size
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for name in names:
+            file.write(gather(tensors[name]).contiguous().cpu().flatten().view(torch.uint8).numpy().data)
+
+
+def file_order(tensors: Mapping[str, Tensor]) -> list[str]:
+    """The names as they lie in a file: wide types first, so that each lies at a multiple of its size."""
+    kinds = list(DTYPES.values())
+    return sorted(tensors, key=lambda name: (-tensors[name].element_size(), kinds.index(tensors[name].dtype), name))
+
+
+def write_shards(
+    folder: Path, tensors: dict[str, Tensor], *, shard_bytes: int, stem: str = "model",
+    write: Callable[[Path, dict[str, Tensor]], None] = write,
+) -> list[Path]:  # fmt: skip
     """One file, or several of at most `shard_bytes` with an index, as other libraries write and read them."""
     shards = list(split(tensors.items(), shard_bytes))
     if len(shards) == 1:

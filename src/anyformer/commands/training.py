@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +16,10 @@ import typer
 
 from anyformer.commands import asking
 from anyformer.commands.asking import AskOptions, refuse_settings
+from anyformer.commands.process_age import process_age
 from anyformer.commands.words import configure_messages, note, note_line, write, write_line
 from anyformer.errors import UserError, did_you_mean
+from anyformer.training.distributed.world import ALONE, World
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,9 +37,11 @@ StdinFormat = Annotated[
 ]
 BatchSize = Annotated[int, typer.Option(min=1, help="Rows at a time.")]
 MODES = ("auto", "bar", "lines", "none")
+STARTED = time.perf_counter() - process_age()  # the minutes of a run begin with its process
 
 
 def train(
+    context: typer.Context,
     data: Annotated[list[Path], typer.Argument(help="A file, a folder, or two parallel files.")],
     target: asking.Target = None,
     task: asking.Task = None,
@@ -84,24 +89,38 @@ def train(
         split_column, group, time, types, inputs, config, settings,
     )  # fmt: skip
     request = asked.request(list(data), out)
+    world = launched(context)
     if dry_run:
-        run_rehearsal(request, as_json=as_json, quiet=quiet)
+        if world.is_first:
+            run_rehearsal(request, as_json=as_json, quiet=quiet)
         return
     with settings_named(request):
-        run = asked_again(request, progress, quiet) or start_training(request, progress, quiet)
-    conclude(run, as_json=as_json, quiet=quiet)
+        run = asked_again(request, progress, quiet, world) or start_training(request, progress, quiet, world)
+    if world.is_first:
+        conclude(run, as_json=as_json, quiet=quiet)
 
 
-def start_training(request: Request, progress: str, quiet: bool) -> Trained:
-    from anyformer.training.train import run_request
+def launched(context: typer.Context) -> World:
+    """Where this process stands among those that its launcher has started."""
+    return context.obj if isinstance(context.obj, World) else ALONE
 
-    return run_request(request, say=messages(quiet), progress=progress_mode(progress, quiet), quiet=quiet)
+
+def start_training(request: Request, progress: str, quiet: bool, world: World) -> Trained:
+    """A new run; or, where the launcher has started its processes again, the one that they left."""
+    from anyformer.training.train import resume, run_request
+
+    if world.max_restarts and request.out is None:
+        raise UserError("a restart would not know which run it belongs to", where="--max-restarts", fix="give --out")
+    say, shown = messages(quiet), progress_mode(progress, quiet)
+    if world.restarts and request.out is not None and (request.out / "run.json").is_file():
+        return resume(request.out, say=say, progress=shown, quiet=quiet, world=world, started=STARTED)
+    return run_request(request, say=say, progress=shown, quiet=quiet, world=world, started=STARTED)
 
 
-def asked_again(request: Request, progress: str, quiet: bool) -> Trained | None:
+def asked_again(request: Request, progress: str, quiet: bool, world: World) -> Trained | None:
     """The same line typed again where a run already is: on a terminal, offer to go on with it."""
     out = request.out
-    if out is None or quiet or not (out / "run.json").is_file() or not is_terminal():
+    if not world.is_alone or out is None or quiet or not (out / "run.json").is_file() or not is_terminal():
         return None
     from anyformer.training.train import resume as go_on
 
@@ -130,6 +149,7 @@ def run_rehearsal(request: Request, *, as_json: bool, quiet: bool) -> None:
 
 
 def resume(
+    context: typer.Context,
     run: Run,
     steps: Annotated[int | None, typer.Option(help="Another number of steps in all.")] = None,
     lr: Annotated[float | None, typer.Option("--lr", help="Another learning rate from here on.")] = None,
@@ -158,14 +178,22 @@ def resume(
 
     check_mode(progress)
     configure_messages(quiet)
+    world = launched(context)
     say = messages(quiet)
     # An option of its own is allowed by being typed: who writes --steps knows that the run becomes another.
     asked = {"training.steps": steps, "training.optimizer.lr": lr}
     named = {path: value for path, value in asked.items() if value is not None}
-    if settings or allow_change or named:
-        change_run(run, parse_settings(settings or []) | named, [*(allow_change or []), *named], say)
-    done = go_on(run, say=say, progress=progress_mode(progress, quiet), quiet=quiet, device=device)
-    conclude(done, as_json=as_json, quiet=quiet)
+    changes = parse_settings(settings or []) | named
+    allowed = [*(allow_change or []), *named]
+
+    def change() -> None:
+        if changes or allowed:
+            change_run(run, changes, allowed, say)
+
+    done = go_on(run, say=say, progress=progress_mode(progress, quiet), quiet=quiet, device=device, world=world,
+                 change=change, started=STARTED)  # fmt: skip
+    if world.is_first:
+        conclude(done, as_json=as_json, quiet=quiet)
 
 
 def evaluate(

@@ -279,15 +279,20 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0) 
     channels = -(-channels // ALIGNED) * ALIGNED if crooked else channels
     q, k, v = (widen(x, channels).contiguous() if crooked else widen(x, channels) for x in (q, k, v))
     groups, folded = k.shape[1], False
+    plain = not scores.hides(queries, keys) and not scores.biased
+    # The fused kernels of a GPU read shared heads where they are; everything else needs a copy for each query head.
+    shares = groups != heads and plain and q.is_cuda and q.dtype in (torch.bfloat16, torch.float16)
     if groups != heads and queries == 1:
         q, folded = q.reshape(q.shape[0], groups, heads // groups, channels), True  # one query: its heads become rows
-    elif groups != heads:
+    elif groups != heads and not shares:
         k, v = spread(k, heads), spread(v, heads)
-    if not scores.hides(queries, keys) and not scores.biased:
+    if plain:
         # A Python fact, never a compared size: that would be a SymBool under the compiler, which the kernel refuses.
         # Unordered and nothing hidden means one newest query, which may see every key.
         causal = scores.causal and scores.ordered
-        out = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=causal, scale=scores.scale)
+        out = F.scaled_dot_product_attention(
+            q, k, v, dropout_p=dropout, is_causal=causal, scale=scores.scale, enable_gqa=shares and not folded
+        )
         return out.reshape(out.shape[0], heads, queries, channels)[..., :out_channels]
     entries = keys * scores.copies(q)
     # Padding alone hides the same keys from every query: such a mask has one row, and the kernel for CPUs takes it so.

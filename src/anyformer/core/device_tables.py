@@ -25,3 +25,22 @@ def cached_table(known: Known, dtype: torch.dtype, device: torch.device, make: C
             return found
         known[key] = found
     return known[key]
+
+
+def cos_sin(angles: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines and sines. To train on a GPU the compiler is given them as one operation: it thinks them cheap, and would
+    compute them again for every entry of everything that they are multiplied with."""
+    if torch.compiler.is_compiling() and angles.is_cuda and torch.is_grad_enabled():
+        cos, sin = cos_sin_once(angles)
+        return cos, sin
+    return angles.cos(), angles.sin()
+
+
+@torch.library.custom_op("anyformer::cos_sin", mutates_args=())
+def cos_sin_once(angles: Tensor) -> tuple[Tensor, Tensor]:
+    return angles.cos(), angles.sin()
+
+
+@cos_sin_once.register_fake
+def _(angles: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(angles), torch.empty_like(angles)

@@ -17,7 +17,8 @@ filled: they start as their constructors leave them (`core/building.py`).
 from __future__ import annotations
 
 import math
-from collections.abc import Set
+from collections.abc import Callable, Set
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -28,6 +29,7 @@ from anyformer.core.residual import Residual
 from anyformer.mixers.attention import AttentionModule
 from anyformer.mixers.cross import CrossModule
 
+Hold = Callable[[Tensor], AbstractContextManager[Tensor]]
 Init = Literal["gpt2", "bert", "xavier", "t5", "table"]
 STD = 0.02
 AFTER_SUM = ("out", "down")  # the last layer of a branch: its output is added to the stream
@@ -50,23 +52,28 @@ def allocate(module: nn.Module, device: Any) -> nn.Module:
     return module
 
 
-def initialise(module: nn.Module, scheme: Init, seed: int | None = None, kept: Set[int] = frozenset()) -> None:
+def initialise(
+    module: nn.Module, scheme: Init, seed: int | None = None, kept: Set[int] = frozenset(), hold: Hold = nullcontext
+) -> None:
     """Fill every parameter of a freshly allocated model; with a seed, the same numbers every time.
 
-    Modules whose ids are `kept` have started themselves, all but what they name in `Starting.starts`.
+    Modules whose ids are `kept` have started themselves, all but what they name in `Starting.starts`. `hold` gives the
+    tensor to fill for a parameter, where that is not the parameter itself.
     """
     device = next(module.parameters()).device
     generator = None if seed is None else torch.Generator(device=device).manual_seed(seed)
     depth = sum(1 for child in module.modules() if isinstance(child, Residual))  # branches that end in a sum
+    queries = query_sizes(module) if scheme == "t5" else {}
     filled: set[int] = set()
     with torch.no_grad():
         for path, owner in module.named_modules():
             for name, parameter in owner.named_parameters(recurse=False):
                 if id(parameter) not in filled and (id(owner) not in kept or is_named(owner, name)):
                     filled.add(id(parameter))
-                    fill(parameter, name, path.rpartition(".")[2], owner, scheme, depth, generator)
-        if scheme == "t5":
-            shrink_queries(module)
+                    with hold(parameter) as values:
+                        fill(values, name, path.rpartition(".")[2], owner, scheme, depth, generator)
+                        if id(parameter) in queries:
+                            shrink_queries(values, *queries[id(parameter)])
 
 
 def is_named(owner: nn.Module, name: str) -> bool:
@@ -134,11 +141,18 @@ def table(p: Tensor, scheme: Init, generator: torch.Generator | None) -> None:
         p.normal_(0.0, {"gpt2": STD, "bert": STD, "xavier": width**-0.5, "t5": 1.0}[scheme], generator=generator)
 
 
-def shrink_queries(module: nn.Module) -> None:
-    """T5 leaves 1/sqrt(C) out of its scores and puts it into the start of the queries instead."""
+def query_sizes(module: nn.Module) -> dict[int, tuple[int, int, int]]:
+    """Groups, rows of queries in each, and channels, for every parameter that makes queries, by its id."""
+    found = {}
     for child in module.modules():
         if isinstance(child, AttentionModule):
-            rows = child.qkv.weight.view(child.sizes.groups, -1, child.qkv.in_features)
-            rows[:, : child.sizes.per_group * child.sizes.channels] *= child.sizes.channels**-0.5
+            sizes = child.sizes
+            found[id(child.qkv.weight)] = (sizes.groups, sizes.per_group * sizes.channels, sizes.channels)
         elif isinstance(child, CrossModule):
-            child.q.weight *= child.sizes.channels**-0.5
+            found[id(child.q.weight)] = (1, child.q.out_features, child.sizes.channels)
+    return found
+
+
+def shrink_queries(weight: Tensor, groups: int, rows: int, channels: int) -> None:
+    """T5 leaves 1/sqrt(C) out of its scores and puts it into the start of the queries instead."""
+    weight.view(groups, -1, weight.shape[-1])[:, :rows] *= channels**-0.5

@@ -38,6 +38,11 @@ class Examples(ABC):
     def place(self, row: int) -> str:
         """Where a row came from, as a person would look for it: `reviews.csv row 812`."""
 
+    def take(self, rows: np.ndarray) -> Examples | None:
+        """Some of the rows as examples of their own; None where they are what they are only together, as the windows
+        of a text."""
+        return None
+
     def shown(self, row: int, most: int = 200) -> str:
         """A row's input as short text, for reports."""
         return self.place(row)

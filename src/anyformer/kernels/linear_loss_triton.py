@@ -7,43 +7,49 @@ from anyformer.kernels.triton import jit, tl
 
 @jit
 def logits_to_gradients(
-    LOGITS, TARGETS, LOSSES, SCALE, smoothing, vocab, row_stride, IGNORED: tl.constexpr, BLOCK: tl.constexpr
-):
+    LOGITS, TARGETS, LOSSES, SCALE, smoothing, vocab, padded, IGNORED: tl.constexpr, SMOOTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
     """One row of logits (V,) becomes, in place, the gradient of its cross-entropy times SCALE; the loss is written.
 
-    Two passes over the row: the first finds the maximum and the sum of exponentials, the second writes.
+    Rows are `padded` columns apart; what lies behind the vocabulary becomes 0.
+
+    Two passes over the row: the first finds the maximum and the sum of exponentials, the second writes. The second
+    reads from the cache, and each costs one exponential an entry, which is what bounds them.
     """
     row = tl.program_id(0).to(tl.int64)
     target = tl.load(TARGETS + row)
-    logits = LOGITS + row * row_stride
+    logits = LOGITS + row * padded
     block = tl.arange(0, BLOCK)
+    log2_e = 1.4426950408889634  # exponentials of base two are what the hardware has
     if target == IGNORED:
         tl.store(LOSSES + row, 0.0)
-        for start in range(0, vocab, BLOCK):
-            tl.store(logits + start + block, tl.zeros((BLOCK,), LOGITS.dtype.element_ty), mask=start + block < vocab)
+        for start in range(0, padded, BLOCK):
+            tl.store(logits + start + block, tl.zeros((BLOCK,), LOGITS.dtype.element_ty), mask=start + block < padded)
     else:
-        largest = tl.full((BLOCK,), float("-inf"), tl.float32)
+        top = float("-inf")
         sums = tl.zeros((BLOCK,), tl.float32)
         plain = tl.zeros((BLOCK,), tl.float32)
         for start in range(0, vocab, BLOCK):
             inside = start + block < vocab
-            x = tl.load(logits + start + block, mask=inside, other=float("-inf")).to(tl.float32)
-            higher = tl.maximum(largest, x)
-            # A lane that has seen nothing yet has -inf on both sides, whose difference is no number.
-            moved = tl.where(higher == float("-inf"), 0.0, tl.exp(largest - higher))
-            sums = sums * moved + tl.where(inside, tl.exp(x - higher), 0.0)
-            largest = higher
-            plain += tl.where(inside, x, 0.0)
-        top = tl.max(largest, 0)
-        total = tl.sum(tl.where(largest == float("-inf"), 0.0, sums * tl.exp(largest - top)), 0)
-        log_sum = top + tl.log(total)
-        wanted = tl.load(logits + target).to(tl.float32)
-        mean = tl.sum(plain, 0) / vocab
-        tl.store(LOSSES + row, log_sum - (1.0 - smoothing) * wanted - smoothing * mean)
+            x = tl.load(logits + start + block, mask=inside, other=float("-inf")).to(tl.float32) * log2_e
+            higher = tl.maximum(top, tl.max(x, 0))
+            sums = sums * tl.exp2(top - higher) + tl.exp2(x - higher)
+            top = higher
+            if SMOOTH:
+                plain += tl.where(inside, x, 0.0)
+        log2_sum = top + tl.log2(tl.sum(sums, 0))
+        loss = log2_sum - (1.0 - smoothing) * tl.load(logits + target).to(tl.float32) * log2_e
+        if SMOOTH:
+            loss -= smoothing * (tl.sum(plain, 0) / vocab)
+        tl.store(LOSSES + row, loss / log2_e)
         scale = tl.load(SCALE)
-        for start in range(0, vocab, BLOCK):
+        for start in range(0, padded, BLOCK):
             column = start + block
             inside = column < vocab
             x = tl.load(logits + column, mask=inside, other=float("-inf")).to(tl.float32)
-            share = tl.exp(x - log_sum) - tl.where(column == target, 1.0 - smoothing, 0.0) - smoothing / vocab
-            tl.store(logits + column, (share * scale).to(LOGITS.dtype.element_ty), mask=inside)
+            share = tl.exp2(x * log2_e - log2_sum) - tl.where(column == target, 1.0 - smoothing, 0.0)
+            if SMOOTH:
+                share -= smoothing / vocab
+            share = tl.where(inside, share * scale, 0.0)
+            tl.store(logits + column, share.to(LOGITS.dtype.element_ty), mask=column < padded)

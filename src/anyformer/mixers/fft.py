@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from anyformer.core.device_tables import cos_sin
+
 SMALLEST = 32  # sizes step by an eighth or more from here on: few plans, few compiled shapes
 
 
@@ -79,7 +81,8 @@ class Convolve(torch.autograd.Function):
 def turned(size: int, like: Tensor) -> Tensor:
     """cos and -sin of n pi / (2 size), (size, 2)."""
     angles = torch.arange(size, device=like.device, dtype=like.dtype) * (math.pi / 2 / size)
-    return torch.stack([angles.cos(), -angles.sin()], -1)
+    cos, sin = cos_sin(angles)
+    return torch.stack([cos, -sin], -1)
 
 
 def spread(x: Tensor, turns: Tensor) -> Tensor:

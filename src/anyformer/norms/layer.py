@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.errors import UserError
@@ -25,7 +25,14 @@ class LayerNorm(Norm):
         positive_eps(self.eps, "LayerNorm")
 
     def build(self, width: int) -> nn.Module:
-        return nn.LayerNorm(width, eps=self.eps, bias=self.bias)
+        return LayerNormModule(width, eps=self.eps, bias=self.bias)
+
+
+class LayerNormModule(nn.LayerNorm):
+    """As torch's, but under autocast, which gives single precision, a stream in bf16 stays one."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input).to(input.dtype)
 
 
 def positive_eps(eps: float, where: str) -> None:

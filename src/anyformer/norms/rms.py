@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.norms.layer import positive_eps
@@ -21,4 +21,11 @@ class RMSNorm(Norm):
         positive_eps(self.eps, "RMSNorm")
 
     def build(self, width: int) -> nn.Module:
-        return nn.RMSNorm(width, eps=self.eps)
+        return RMSNormModule(width, eps=self.eps)
+
+
+class RMSNormModule(nn.RMSNorm):
+    """As torch's, but under autocast, which gives single precision, a stream in bf16 stays one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).to(x.dtype)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -22,22 +23,28 @@ class Batch:
     rows: Tensor
     named: dict[str, Any] = field(default_factory=dict)
     blend: tuple[Tensor, Tensor] | None = None  # of blended rows: the place of the other row, and the share of this one
+    weight: int | None = None  # how many targets count, where that is known already (see `Objective.weight`)
+    filler: bool = False  # counts for nothing: a process without rows keeps step with the others by it
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def to(self, device: torch.device) -> Batch:
         """The same batch on a device."""
-        inputs, targets, named, blend = moved((self.inputs, self.targets, self.named, self.blend), device)
-        return Batch(inputs, targets, self.rows, named, blend)
+        return self.map(lambda tensor: tensor.to(device, non_blocking=True))  # from pinned memory nobody waits
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Batch:
+        """The same batch with every tensor but the rows replaced by what a function makes of it."""
+        inputs, targets, named, blend = mapped((self.inputs, self.targets, self.named, self.blend), function)
+        return replace(self, inputs=inputs, targets=targets, named=named, blend=blend)
 
 
-def moved(value: Any, device: torch.device) -> Any:
-    """Every tensor inside, on the device; copies from pinned memory do not wait."""
+def mapped(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """What a function makes of every tensor inside."""
     if isinstance(value, Tensor):
-        return value.to(device, non_blocking=True)
+        return function(value)
     if isinstance(value, tuple):
-        return tuple(moved(item, device) for item in value)
+        return tuple(mapped(item, function) for item in value)
     if isinstance(value, dict):
-        return {name: moved(item, device) for name, item in value.items()}
+        return {name: mapped(item, function) for name, item in value.items()}
     return value

@@ -60,6 +60,10 @@ class Objective(Spec, slot=True):
         """How many targets count; known on the CPU before the batch goes to its device."""
         return int((batch.targets != IGNORED).sum())
 
+    def known_weight(self, batch: Batch) -> int:
+        """The weight that a batch brings, or the one counted now: on a GPU counting would wait for the device."""
+        return self.weight(batch) if batch.weight is None else batch.weight
+
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """The sum of the losses of all targets that count."""
         raise NotImplementedError

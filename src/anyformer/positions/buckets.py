@@ -6,6 +6,7 @@ import math
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.about import About
@@ -49,7 +50,7 @@ class Buckets(Relative):
     def bias(self, tables: tuple[Tensor, ...], query: Tensor, key: Tensor) -> Tensor | None:
         weight, both_ways = tables
         found = bucket(key[:, None, :] - query[:, :, None], self.buckets, self.distance, both_ways.numel() > 0)
-        return weight[found].permute(0, 3, 1, 2)  # (B or 1, H, T, S)
+        return rows_of(weight, found).permute(0, 3, 1, 2)  # (B or 1, H, T, S)
 
     def bias_at(self, tables: tuple[Tensor, ...], head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         weight, both_ways = tables
@@ -67,6 +68,14 @@ class BucketsModule(nn.Module):
             raise UserError(f"positions have type {context.positions.dtype}", fix="Buckets takes whole numbers")
         # Tables are tensors only; the direction travels as the length of an empty-or-not tensor, a Python fact.
         return self.table.weight, torch.empty(0 if self.causal else 1, device=context.positions.device)
+
+
+def rows_of(weight: Tensor, found: Tensor) -> Tensor:
+    """weight[found]. To train it on a GPU, as a product: looked up, thousands of places would each add their gradient
+    to one of a few rows, one after the other."""
+    if weight.is_cuda and weight.requires_grad and torch.is_grad_enabled():
+        return F.one_hot(found, weight.shape[0]).to(weight.dtype) @ weight
+    return weight[found]
 
 
 def bucket(offset: Tensor, buckets: int, distance: int, both_ways: bool) -> Tensor:

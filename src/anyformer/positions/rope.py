@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context
-from anyformer.core.device_tables import Known, cached_table
+from anyformer.core.device_tables import Known, cached_table, cos_sin
 from anyformer.errors import UserError
 from anyformer.slots import Relative
 from anyformer.spec import Spec
@@ -225,7 +225,8 @@ class RopeModule(nn.Module):
             frequencies = cached_table(self.known, exact, device, lambda: self.frequencies(context, exact))
         angles = context.positions.to(exact)[..., None] * frequencies  # (B or 1, T, width/2)
         gain = 1.0 if self.spec.scaling is None else self.spec.scaling.gain
-        return angles.cos() * gain, angles.sin() * gain
+        cos, sin = cos_sin(angles)
+        return cos * gain, sin * gain
 
     def frequencies(self, context: Context, dtype: torch.dtype) -> Tensor:
         scaling = self.spec.scaling

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 MOST_TEXT = 16 * 2**20  # bytes of training text that a compressor sees before the text it is judged on
 MOST_JUDGED = 4 * 2**20
+XZ_SPEED = 10**6  # characters of training text a second that a compressor surely packs twice
 MOST_TOKENS = 4 * 10**6  # of a text that is decoded again for it
 SAMPLE, PROMPT = 120, 12  # tokens of a sample, and of the validation text it goes on from
 
@@ -226,6 +227,18 @@ class LanguageTask(Task):
             return name, {"bits_per_byte": bits_per_byte}
         nats = bits_per_byte * answers.bytes * math.log(2)
         return name, self.metrics(Answers(self.name, nats=nats, tokens=answers.tokens, bytes=answers.bytes))
+
+    def strong_in_time(
+        self, truth: Any, answers: Answers, train: RawRows, test: RawRows, seconds: float | None
+    ) -> tuple[str, dict[str, float]]:
+        """With the whole training text, or as much of its end as there is time for."""
+        if seconds is None or train.texts is None:
+            return self.strong_baseline(truth, answers, train, test)
+        text, most = "\n".join(train.texts), max(1, int(seconds * XZ_SPEED))
+        if len(text) <= most:
+            return self.strong_baseline(truth, answers, train, test)
+        name, scores = self.strong_baseline(truth, answers, replace(train, texts=[text[-most:]]), test)
+        return f"{name} (its last {most:,} characters)", scores
 
     # ------------------------------------------------------------ the report
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from anyformer.checkpoints import store, tensors
@@ -19,6 +18,7 @@ from anyformer.data.preprocess import FILE as PREPROCESS_FILE
 from anyformer.errors import UserError
 from anyformer.inference.predictor import GENERATION_FILE, IMAGES_FILE
 from anyformer.tasks import find
+from anyformer.training.distributed.parts import whole
 from anyformer.training.run.folder import CONFIG_FILE
 from anyformer.training.settings import Config
 from anyformer.training.step import TrainingEngine
@@ -26,8 +26,8 @@ from anyformer.version import __version__
 
 OPTIM_FILE, STATE_FILE = "optim.safetensors", "state.json"
 SHARD_BYTES = 5 * 10**9
-# Settings that may change while a run is stopped. Other threads may change the last bits, which is said.
-FREE = ("training.workers", "training.threads", "training.keep", "start", "preset")
+# Settings that may change while a run is stopped. Other threads or processes may change the last bits, which is said.
+FREE = ("training.workers", "training.threads", "training.keep", "training.parallel", "start", "preset")
 
 
 def save_checkpoint(
@@ -35,15 +35,29 @@ def save_checkpoint(
 ) -> Path:
     """Commit the state after `step` steps as the folder `path`."""
     weights, memory = engine.weights(), engine.memory()
+    write = write_gathered if engine.parallel.shards else tensors.write
     state = {"step": step, "engine": engine.state(), "standing": dict(standing), "config": config.to_dict(),
              "data": data_facts(data)}  # fmt: skip
     writers: list[store.Writer] = [
-        ("weights", lambda folder: write_model(folder, config, data, weights)),
-        ("optimizer", lambda folder: tensors.write(folder / OPTIM_FILE, memory)),
+        ("weights", lambda folder: write_model(folder, config, data, weights, write)),
+        ("optimizer", lambda folder: write(folder / OPTIM_FILE, memory)),
         ("state", lambda folder: write_json(folder / STATE_FILE, state)),
     ]
     needed = size_of(weights) + size_of(memory)
     return store.commit(path.parent, path.name, writers, facts_of(config, data, step), needed=needed)
+
+
+def write_gathered(path: Path, parts: dict[str, Tensor]) -> None:
+    """A file of tensors that are spread over processes; the others call `give_parts` meanwhile."""
+    tensors.write_one_by_one(path, parts, whole)
+
+
+def give_parts(engine: TrainingEngine) -> None:
+    """While the first process writes a checkpoint: give it the parts that are here, tensor by tensor in its order."""
+    files = [*tensors.split(engine.weights().items(), SHARD_BYTES), engine.memory()]
+    for file in files:
+        for name in tensors.file_order(file):
+            whole(file[name])
 
 
 def save_model(path: Path, config: Config, data: Prepared, weights: Mapping[str, Tensor], step: int) -> Path:
@@ -97,10 +111,13 @@ def flat(tree: Any, path: str = "") -> dict[str, Any]:
     }
 
 
-def write_model(folder: Path, config: Config, data: Prepared, weights: dict[str, Tensor]) -> None:
+def write_model(
+    folder: Path, config: Config, data: Prepared, weights: dict[str, Tensor],
+    write: Callable[[Path, dict[str, Tensor]], None] = tensors.write,
+) -> None:  # fmt: skip
     """Spec, weights, tokenizer and preprocessing: all that using the model needs."""
     config.model.save(folder / SPEC_FILE)
-    tensors.write_shards(folder, weights, shard_bytes=SHARD_BYTES)
+    tensors.write_shards(folder, weights, shard_bytes=SHARD_BYTES, write=write)
     (folder / PREPROCESS_FILE).write_text(data.preprocess.to_json(), encoding="utf-8")
     if data.tokenizer is not None:
         data.tokenizer.save(folder)
@@ -115,14 +132,33 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
 
-def read_weights(path: Path, device: torch.device) -> dict[str, Tensor]:
-    """The weights of a checkpoint, each in memory of its own: a view into the file would change the last bits."""
-    return {name: entry.read().to(device) for name, entry in tensors.read_folder(path).items()}
+class SavedTensors(Mapping[str, Tensor]):
+    """Tensors of a file or folder, each read when it is asked for: a process that keeps a part of each never holds all.
+
+    Each comes in memory of its own: a view into the file would change the last bits.
+    """
+
+    def __init__(self, entries: Mapping[str, tensors.Entry], device: torch.device) -> None:
+        self.entries, self.device = entries, device
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.entries[name].read().to(self.device)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
 
 
-def read_checkpoint(path: Path, device: torch.device) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]:
+def read_weights(path: Path, device: torch.device) -> SavedTensors:
+    """The weights of a checkpoint."""
+    return SavedTensors(tensors.read_folder(path), device)
+
+
+def read_checkpoint(path: Path, device: torch.device) -> tuple[SavedTensors, SavedTensors, dict[str, Any]]:
     """Weights, optimizer tensors and state of a verified checkpoint."""
-    memory = {name: value.clone().to(device) for name, value in load_file(path / OPTIM_FILE).items()}
+    memory = SavedTensors(tensors.read_header(path / OPTIM_FILE), device)
     return read_weights(path, device), memory, json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
 
 

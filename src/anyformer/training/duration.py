@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -18,8 +18,15 @@ from anyformer.training.schedule import Schedule
 PLAN_FILE = "plan.json"
 TOLERANCE = 0.02  # share of the time by which the expected end may miss it before the plan is corrected
 WINDOW = 0.05  # share of the time over which the pace of steps is averaged
-FINAL = 0.7  # share of the time that the final evaluation may claim at most
-FINISHING = 1.0  # seconds for what follows it: baselines of small data, the report
+FINAL = 0.25  # share of the time that the final evaluation may claim at most; rows beyond it are not judged
+CLOSING = 0.04  # share of the time for what follows it: baselines and the report
+CLOSING_SECONDS = 1.5  # and seconds that these take whatever the time: imports, the page, the end of the process
+USED_UP = 0.75  # a schedule with less left than this share of what the clock says begins anew
+LEAST_ROWS = 64  # rows that a final evaluation judges however little time is left
+
+
+Sizes = Sequence[tuple[int, float]]  # from which step on how large steps are, in full batches
+WHOLE: Sizes = [(0, 1.0)]
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,7 @@ class Correction:
     step: int
     steps: int
     seconds: float = 0.0  # of the run when it was made, for people
+    place: float | None = None  # where it goes on, on a new schedule of `steps` steps; None: on the one it has
 
 
 @dataclass
@@ -36,7 +44,8 @@ class Plan:
     """The number of steps, and where on its schedule each of them stands.
 
     A correction bends the way through the schedule and leaves no jump: what is left of the schedule is spread evenly
-    over the steps that are left.
+    over the steps that are left. Only where far too much of it has been used up, because far too few steps were
+    planned, a correction begins a new schedule, at the place that the clock says.
 
     >>> plan = Plan(100)
     >>> plan.correct(Correction(50, 150))
@@ -60,18 +69,24 @@ class Plan:
         return next((c.steps for c in reversed(self.corrections) if c.step <= step), self.steps)
 
     def place(self, step: int) -> float:
-        """Where this step stands on a schedule of `self.steps` steps; the step itself where nothing was corrected."""
-        since, at, total = 0, 0.0, self.steps
+        """Where this step stands on its schedule; the step itself where nothing was corrected."""
+        return self.position(step)[0]
+
+    def position(self, step: int) -> tuple[float, int]:
+        """Where this step stands on a schedule, and how many steps that schedule has."""
+        since, at, total, length = 0, 0.0, self.steps, self.steps
         for correction in self.corrections:
             if correction.step > step:
                 break
-            at += (correction.step - since) * (self.steps - at) / max(1, total - since)
+            at += (correction.step - since) * (length - at) / max(1, total - since)
             since, total = correction.step, correction.steps
-        return at + (step - since) * ((self.steps - at) / max(1, total - since))
+            if correction.place is not None:
+                at, length = correction.place, total
+        return at + (step - since) * ((length - at) / max(1, total - since)), length
 
     def factor(self, schedule: Schedule, step: int) -> float:
         """The share of the full learning rate at a step."""
-        return schedule.factor(self.place(step) if self.corrections else step, self.steps)
+        return schedule.factor(*self.position(step)) if self.corrections else schedule.factor(step, self.steps)
 
 
 class Pace:
@@ -82,11 +97,12 @@ class Pace:
         self.steps, self.seconds = 0.0, 0.0  # lately: earlier ones weigh less and less
         self.observed = 0.0
         self.calls = 0
-        self.evaluations: deque[float] = deque(maxlen=3)
         self.pauses: deque[float] = deque(maxlen=3)  # an evaluation and the saves up to the next one
+        self.row: float | None = None  # seconds of judging one row
+        self.decoding: float | None = None  # seconds of writing the texts of the final evaluation
 
-    def stepped(self, count: int, seconds: float) -> None:
-        """So many steps took so many seconds; the first ones, which also fill caches, are forgotten soon."""
+    def stepped(self, count: float, seconds: float) -> None:
+        """So many full steps took so many seconds; the first ones, which also fill caches, are forgotten soon."""
         self.calls += 1
         if self.calls == 2:
             self.steps, self.seconds, self.observed = 0.0, 0.0, 0.0
@@ -95,20 +111,44 @@ class Pace:
         self.steps, self.seconds = fade * self.steps + count, fade * self.seconds + seconds
 
     def evaluated(self, seconds: float) -> None:
-        self.evaluations.append(seconds)
         self.pauses.append(seconds)
+
+    def judged(self, rows: int, seconds: float) -> None:
+        self.row = seconds / max(1, rows)
 
     def saved(self, seconds: float) -> None:
         self.pauses.append((self.pauses.pop() if self.pauses else 0.0) + seconds)
 
     @property
     def step(self) -> float | None:
-        """Seconds of a step."""
+        """Seconds of a step with a full batch."""
         return self.seconds / self.steps if self.steps else None
 
 
 def mean(values: deque[float]) -> float | None:
     return sum(values) / len(values) if values else None
+
+
+def size_at(sizes: Sizes, step: int) -> float:
+    """How large a step is, in full batches."""
+    return next(size for first, size in reversed(sizes) if first <= step)
+
+
+def steps_in_time(seconds: float, whole: float, pause: float, sizes: Sizes) -> int:
+    """How many steps take so many seconds, from step 0 on: a full one takes `whole`, and `pause` comes with each.
+
+    >>> steps_in_time(10.0, 1.0, 0.0, WHOLE), steps_in_time(10.0, 1.0, 0.0, [(0, 0.25), (8, 0.5), (12, 1.0)])
+    (10, 18)
+    """
+    done = 0
+    for number, (_, size) in enumerate(sizes):
+        last = sizes[number + 1][0] if number + 1 < len(sizes) else math.inf
+        fit = max(0, int(seconds / (whole * size + pause)))
+        if done + fit <= last:
+            return done + fit
+        count = max(0, int(last) - done)
+        done, seconds = done + count, seconds - count * (whole * size + pause)
+    raise AssertionError("the last size has no end")
 
 
 @dataclass(frozen=True)
@@ -118,7 +158,9 @@ class Budget:
     seconds: float
     step: float
     evaluation: float  # one of those between steps
-    final: float  # the one after the last step, of all rows
+    row: float  # judging one row
+    rows: int  # of the evaluation after the last step
+    decoding: float = 0.0  # writing texts for it
     most: int | None = None  # steps that are enough, however much time is left
 
     @classmethod
@@ -130,27 +172,50 @@ class Budget:
     def plain(self) -> dict[str, Any]:
         return asdict(self)
 
-    def corrected(self, plan: Plan, done: int, elapsed: float, pace: Pace, every: int) -> Correction | None:
+    @property
+    def closing(self) -> float:
+        """Seconds set aside for baselines and the report."""
+        return CLOSING_SECONDS + CLOSING * self.seconds
+
+    def slowdown(self, pace: Pace) -> float:
+        """How many times as long as in the trial a step takes now; other work is taken to be as much slower."""
+        return 1.0 if pace.step is None else pace.step / max(1e-9, self.step)
+
+    def corrected(
+        self, plan: Plan, done: int, elapsed: float, pace: Pace, every: int, sizes: Sizes = WHOLE
+    ) -> Correction | None:
         """The correction that the clock asks for when `done` steps are done; None where the plan is good enough.
 
-        `every` is the number of steps from one evaluation to the next.
+        `every` is the number of steps from one evaluation to the next, and `sizes` how large steps are. Where all
+        planned steps are done, and there is time for more, the plan grows, however little is known of the pace.
         """
         total, slack = plan.total(done), TOLERANCE * self.seconds
         if elapsed >= self.seconds:
-            return Correction(done, done, round(elapsed, 1))
+            return Correction(done, done, round(elapsed, 1)) if done < total else None
         since = elapsed - plan.corrections[-1].seconds if plan.corrections else elapsed
-        if pace.step is None or 0 <= since < slack or (pace.observed < slack and done < total / 10):
+        early = 0 <= since < slack or (pace.observed < slack and done < total / 10)
+        if pace.step is None or (early and done < total):
             return None
-        # What has not been timed yet is as much slower than in the trial as the steps are.
-        slower = pace.step / max(1e-9, self.step)
-        evaluation = mean(pace.evaluations)
+        slower = self.slowdown(pace)
         pause = mean(pace.pauses)
         pause = self.evaluation * slower if pause is None else pause
-        final = self.final * (slower if evaluation is None else evaluation / self.evaluation)
-        each = pace.step + pause / every
-        left = self.seconds - elapsed - pause - min(final + FINISHING, FINAL * self.seconds)
-        fit = done + max(0, int(left / each))
+        final = self.rows * (self.row * slower if pace.row is None else pace.row)
+        final += self.decoding * slower if pace.decoding is None else pace.decoding
+        each = pace.step * size_at(sizes, done) + pause / every
+        left = self.seconds - elapsed - pause - min(final, FINAL * self.seconds) - self.closing
+        fit = done + steps_in_time(left, pace.step, pause / every, [(first - done, size) for first, size in sizes])
         fit = fit if self.most is None else min(fit, max(done, self.most))
         if abs(fit - total) * each <= slack:
             return None
-        return Correction(done, fit, round(elapsed, 1))
+        place, length = plan.position(done)
+        due = elapsed / (elapsed + (fit - done) * each)  # share of the schedule
+        used_up = 1 - place / length < USED_UP * (1 - due)
+        return Correction(done, fit, round(elapsed, 1), place=due * fit if used_up else None)
+
+    def rows_in_time(self, elapsed: float, rows: int, row: float, after: float = 0.0) -> int:
+        """How many of `rows` rows can be judged before the time is up, at `row` seconds each and with `after` seconds
+        of judging still to come."""
+        left, needed = self.seconds - elapsed - self.closing, rows * row + after
+        # Where it is not enough, what comes later gets more of it: the pace may fall, and test rows count most.
+        share = 1.0 if needed <= left else max(0.0, left) / (needed + after)
+        return min(rows, max(LEAST_ROWS, int(rows * share)))

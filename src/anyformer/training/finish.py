@@ -9,12 +9,13 @@ import torch
 
 from anyformer import faults
 from anyformer.checkpoints import store
+from anyformer.data.examples import Examples
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.metrics import better
 from anyformer.evaluation.report import write_report
 from anyformer.tasks import Evaluator
 from anyformer.training.checkpoint import mean_of, read_weights, save_model
-from anyformer.training.duration import PLAN_FILE
+from anyformer.training.duration import CLOSING_SECONDS, PLAN_FILE
 from anyformer.training.run.folder import AVERAGED, RunFolder, now
 from anyformer.training.setup.memory import usage
 from anyformer.training.step import put
@@ -33,13 +34,23 @@ def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
     use = choose_weights(session, evaluator, metric)
     splits: dict[str, dict[str, float]] = {}
     judged: Answers | None = None
-    for name, side in (("valid", data.valid), ("test", data.test)):
-        if side is None or not len(side):
-            continue
-        session.say(f"judging  {name}: {min(len(side), task.max_eval_rows or len(side)):,} rows")
+    sides = {
+        name: side for name, side in (("valid", data.valid), ("test", data.test)) if side is not None and len(side)
+    }
+    unjudged: list[str] = []
+    for name, side in sides.items():
+        rows = rows_in_time(session, sides, name)
+        if rows < min(len(side), task.max_eval_rows or len(side)):
+            session.say(f"judging  {name}: {rows:,} of {len(side):,} rows, as many as the time allows; "
+                        f"for all of them: anyformer evaluate {folder.path}")  # fmt: skip
+            unjudged.append(f"{rows:,} of {len(side):,} {name} rows were judged: the time of the run was up")
+        else:
+            session.say(f"judging  {name}: {rows:,} rows")
         # A translator writes its texts once: for the test rows, or the validation rows where there are no others.
-        last = name == "test" or data.test is None or not len(data.test)
-        judged = evaluator(session.model, side, most=task.max_eval_rows, decode=last)
+        last = name == list(sides)[-1]
+        began = time.perf_counter()
+        judged = evaluator(session.model, side, most=rows, decode=last)
+        session.pace.judged(rows, time.perf_counter() - began)
         splits[name] = task.all_metrics(judged)
     evaluation: dict[str, Any] = {
         "task": config.task,
@@ -49,7 +60,7 @@ def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
     }
     if judged is not None:
         evaluation["split"] = "test" if "test" in splits else "valid"
-        evaluation["notes"] = task.notes(judged)
+        evaluation["notes"] = task.notes(judged) + unjudged
         evaluation["baselines"] = beside(session, judged, strong=strong)
         evaluation["facts"] = task.report_facts(judged)
     folder.write_json(EVALUATION_FILE, evaluation)
@@ -66,6 +77,27 @@ def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
         session.say(f"report   not written ({in_short(error)}); try again: anyformer resume {folder.path}")
     faults.point("finished")
     return evaluation
+
+
+def rows_in_time(session: Session, sides: dict[str, Examples], name: str) -> int:
+    """Rows of one side that are judged: all, or as many as the run's time allows. What was decided once stands."""
+    most = session.task.max_eval_rows
+    counts = {one: min(len(side), most or len(side)) for one, side in sides.items()}
+    budget, folder, pace = session.budget, session.folder, session.pace
+    if budget is None:
+        return counts[name]
+    plan = folder.side_facts(PLAN_FILE)
+    decided: dict[str, int] = plan.get("judged") or {}
+    if name in decided:
+        return min(decided[name], counts[name])
+    row = budget.row if pace.row is None else pace.row
+    decoding = budget.decoding if pace.decoding is None else pace.decoding
+    seconds = {one: count * row for one, count in counts.items()}
+    seconds[list(sides)[-1]] += decoding  # texts are written for the last side
+    later = sum(value for one, value in seconds.items() if list(sides).index(one) > list(sides).index(name))
+    rows = budget.rows_in_time(session.elapsed(), counts[name], seconds[name] / counts[name], later)
+    folder.write_json(PLAN_FILE, plan | {"judged": decided | {name: rows}})
+    return rows
 
 
 def choose_weights(session: Session, evaluator: Evaluator, metric: str) -> str:
@@ -99,16 +131,25 @@ def choose_weights(session: Session, evaluator: Evaluator, metric: str) -> str:
 
 
 def beside(session: Session, judged: Answers, *, strong: bool) -> dict[str, Any]:
-    """The baselines on the same rows; one that fails is reported, not fatal."""
+    """The baselines on the same rows, within the time of the run; one that fails is reported, not fatal."""
     began = time.perf_counter()
+    seconds = seconds_for_baseline(session)
     try:
         with torch.no_grad():
-            found = session.task.baselines(judged, session.data.train, strong=strong)
+            found = session.task.baselines(judged, session.data.train, strong=strong, seconds=seconds)
     except Exception as error:
         session.folder.event("baseline failed", error=in_short(error))
         return {}
     session.say(f"baseline in {time.perf_counter() - began:.1f} s")
     return found
+
+
+def seconds_for_baseline(session: Session) -> float | None:
+    """What is left of the run's time for a learner, if a machine as quick as in the trial had it; None: no limit."""
+    if session.budget is None:
+        return None
+    left = session.budget.seconds - session.elapsed() - CLOSING_SECONDS
+    return left / max(1.0, session.budget.slowdown(session.pace))
 
 
 def rewrite_report(folder: RunFolder) -> Any:

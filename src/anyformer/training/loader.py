@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import queue
 import signal
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 
+import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from anyformer.data.examples import Examples
+from anyformer.data.examples import Draw, Examples
 from anyformer.data.order import Order
 from anyformer.objectives import Batch, Objective
 from anyformer.parent_death import end_with_parent
+
+DEPTH = 3  # steps whose batches wait on the device
+PATIENCE = 5.0  # seconds to wait for a thread that ends
 
 
 def seed_of(*numbers: int) -> int:
@@ -32,29 +39,65 @@ def seed_of(*numbers: int) -> int:
 
 @dataclass
 class Steps(Dataset[list[Batch]]):
-    """Item n is what step n trains on: its micro-batches, augmented and blended."""
+    """Item n is what step n trains on: its micro-batches, augmented, blended and weighed.
+
+    Of several processes each takes a run of the micro-batches that one process would take; their numbers, from which
+    randomness follows, stay the same. All get as many: where there are not enough, the last get one row as a filler.
+    """
 
     examples: Examples
     order: Order
     objective: Objective
     micro: int
+    part: int = 0  # which of the processes' `parts` this is
+    parts: int = 1
 
     def __getitem__(self, step: int) -> list[Batch]:
         rows, draw = self.order.at(step)
-        parts = [rows[i : i + self.micro] for i in range(0, len(rows), self.micro)]
-        return [
-            self.objective.prepare(
-                self.examples.batch(part, draw), torch.Generator().manual_seed(seed_of(self.order.seed, step, number))
-            )
-            for number, part in enumerate(parts)
+        micros = [rows[i : i + self.micro] for i in range(0, len(rows), self.micro)]
+        each = -(-len(micros) // self.parts)
+        first = self.part * each
+        mine = [self.prepare(step, first + i, rows, draw) for i, rows in enumerate(micros[first : first + each])]
+        fillers = [
+            replace(self.prepare(step, 0, rows[:1], draw), filler=True, weight=0) for _ in range(each - len(mine))
         ]
+        return mine + fillers
+
+    def prepare(self, step: int, number: int, rows: np.ndarray, draw: Draw) -> Batch:
+        """One micro-batch; `number` is its place in the whole step."""
+        generator = torch.Generator().manual_seed(seed_of(self.order.seed, step, number))
+        made = self.objective.prepare(self.examples.batch(rows, draw), generator)
+        return replace(made, weight=self.objective.weight(made))
+
+    def rows(self, step: int) -> Tensor:
+        """The rows of a step in all processes."""
+        return torch.from_numpy(self.order.at(step)[0])
 
     def __len__(self) -> int:
         return 2**62  # steps have no end; the loader asks for a range of them
 
 
-def stream(steps: Steps, start: int, stop: int, *, workers: int, pin: bool) -> Iterator[list[Batch]]:
-    """The batches of steps start to stop - 1, in order. Workers start here and now, before others start threads."""
+@contextmanager
+def stream(
+    steps: Steps, start: int, stop: int, *, workers: int, device: torch.device
+) -> Iterator[Iterator[list[Batch]]]:
+    """The batches of steps start to stop - 1, in order, while the `with` block runs; for a GPU made and copied ahead.
+
+    Workers start here and now, before others start threads.
+    """
+    batches = make_batches(steps, start, stop, workers)
+    if device.type != "cuda":
+        yield batches
+        return
+    ahead = Prefetcher(batches, device)
+    try:
+        yield ahead
+    finally:
+        ahead.close()
+
+
+def make_batches(steps: Steps, start: int, stop: int, workers: int) -> Iterator[list[Batch]]:
+    """The batches of steps start to stop - 1, made when they are asked for or by workers."""
     if workers == 0 or start == stop:
         return (steps[step] for step in range(start, stop))
     loader: DataLoader[list[Batch]] = DataLoader(
@@ -63,7 +106,6 @@ def stream(steps: Steps, start: int, stop: int, *, workers: int, pin: bool) -> I
         sampler=range(start, stop),
         num_workers=workers,
         prefetch_factor=4,
-        pin_memory=pin,
         # Its own generator: the default one would be moved on by making a loader.
         generator=torch.Generator().manual_seed(0),
         multiprocessing_context=multiprocessing.get_context("fork"),
@@ -88,3 +130,78 @@ def begin_worker(parent: int, worker: int) -> None:
     """Workers do not compete with training for the cores, and do not outlive it."""
     end_with_parent(parent)
     torch.set_num_threads(1)
+
+
+class Prefetcher(Iterator[list[Batch]]):
+    """Batches that a thread takes from an iterator, and copies to the device, a few steps ahead of whoever asks.
+
+    A step then takes as long as the slower of its data and its arithmetic, not as long as both. The order is the
+    iterator's own. An error of the thread is raised by the `next` that would have brought the batch it failed at.
+    """
+
+    def __init__(self, batches: Iterator[list[Batch]], device: torch.device, depth: int = DEPTH) -> None:
+        self.batches, self.device = batches, device
+        self.copies = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self.made: queue.Queue[Fetched] = queue.Queue(depth)
+        self.closed = threading.Event()
+        self.thread = threading.Thread(target=self.run, name="prefetch", daemon=True)
+        self.thread.start()
+
+    def __next__(self) -> list[Batch]:
+        found = self.made.get()
+        if found.error is not None:
+            self.made.put(found)  # whoever asks again hears it again
+            raise found.error
+        if found.copied is not None:
+            current = torch.cuda.current_stream(self.device)
+            current.wait_event(found.copied)
+            # The memory was taken on the stream of the copies, which must not give it to another batch too early.
+            for batch in found.batches:
+                batch.map(lambda tensor: mark_used(tensor, current))
+        return found.batches
+
+    def run(self) -> None:
+        """What the thread does: fetch until there is nothing more, an error, or nobody who asks."""
+        try:
+            for batches in self.batches:
+                if not self.offer(self.copy(batches)):
+                    return
+            self.offer(Fetched(error=StopIteration()))
+        except BaseException as error:
+            self.offer(Fetched(error=error))
+
+    def copy(self, batches: list[Batch]) -> Fetched:
+        """The batches on the device; the copies are under way on a stream of their own."""
+        if self.copies is None:
+            return Fetched(batches)
+        with torch.cuda.stream(self.copies):
+            there = [batch.map(Tensor.pin_memory).to(self.device) for batch in batches]
+            return Fetched(there, self.copies.record_event())
+
+    def offer(self, found: Fetched) -> bool:
+        """Put something where it is asked for, as soon as there is room; False once nobody asks any more."""
+        while not self.closed.is_set():
+            with suppress(queue.Full):
+                self.made.put(found, timeout=0.1)
+                return True
+        return False
+
+    def close(self) -> None:
+        """End the thread; one that is in the middle of a fetch ends after it, and is not waited for too long."""
+        self.closed.set()
+        self.thread.join(PATIENCE)
+
+
+@dataclass
+class Fetched:
+    """What a prefetching thread hands over: the batches of a step, or why there are none."""
+
+    batches: list[Batch] = field(default_factory=list)
+    copied: torch.cuda.Event | None = None  # happens on the device when they are there
+    error: BaseException | None = None
+
+
+def mark_used(tensor: Tensor, stream: torch.cuda.Stream) -> Tensor:
+    """Keep the memory of a tensor until a stream is through with what it has been given so far."""
+    tensor.record_stream(stream)
+    return tensor

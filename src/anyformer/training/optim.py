@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from anyformer.errors import UserError
 from anyformer.spec import Spec, field
+from anyformer.training.distributed.parts import is_distributed, spread_like
+from anyformer.training.muon import BatchedMuon
 
 
 class Optimizer(Spec, slot=True):
@@ -43,19 +45,20 @@ class AdamW(Optimizer):
 
     def build(self, model: nn.Module) -> list[torch.optim.Optimizer]:
         factors = layer_factors(model, self.layer_lr_decay)
-        groups: dict[tuple[bool, float], list[Tensor]] = {}
+        groups: dict[tuple[bool, float, bool], list[Tensor]] = {}
         for name, parameter in trained_parameters(model):
-            groups.setdefault((decays(name, parameter), factors[name]), []).append(parameter)
+            kind = decays(name, parameter), factors[name], is_distributed(parameter)  # one kernel takes one sort only
+            groups.setdefault(kind, []).append(parameter)
         described = [
             {"params": members, "lr": self.lr * factor, "full": self.lr * factor,
              "weight_decay": self.weight_decay if decayed else 0.0}
-            for (decayed, factor), members in groups.items()
+            for (decayed, factor, _), members in groups.items()
         ]  # fmt: skip
-        return [torch.optim.AdamW(described, lr=self.lr, betas=self.betas, eps=self.eps, fused=fusable(model))]
+        return [adamw(described, self, model)]
 
 
 class Muon(Optimizer):
-    """Orthogonalised momentum for the matrices inside the blocks (torch.optim.Muon), AdamW for the rest."""
+    """Orthogonalised momentum for the matrices inside the blocks, AdamW for the rest."""
 
     lr: float = 0.02
     """Learning rate of the matrices inside blocks, after the warm-up."""
@@ -80,12 +83,18 @@ class Muon(Optimizer):
              "full": self.others.lr, "weight_decay": self.others.weight_decay if decayed else 0.0}
             for decayed in (True, False)
         ]  # fmt: skip
-        muon = torch.optim.Muon(
+        muon = BatchedMuon(
             [{"params": matrices, "lr": self.lr, "full": self.lr}], lr=self.lr, weight_decay=self.weight_decay,
-            momentum=self.momentum, adjust_lr_fn="match_rms_adamw" if self.lr < 0.01 else "original",
+            momentum=self.momentum, match_adamw=self.lr < 0.01,
         )  # fmt: skip
-        others = [group for group in groups if group["params"]]
-        return [muon, torch.optim.AdamW(others, lr=self.others.lr, betas=self.others.betas, fused=fusable(model))]
+        return [muon, adamw([group for group in groups if group["params"]], self.others, model)]
+
+
+def adamw(groups: list[dict[str, Any]], settings: AdamW, model: nn.Module) -> torch.optim.AdamW:
+    """Torch's AdamW, in one kernel where there is one; on a GPU it can be recorded."""
+    on_gpu = all(p.is_cuda for group in groups for p in group["params"])
+    return torch.optim.AdamW(groups, lr=settings.lr, betas=settings.betas, eps=settings.eps, fused=fusable(model),
+                             capturable=on_gpu)  # fmt: skip
 
 
 def check_rates(where: str, lr: float, weight_decay: float) -> None:
@@ -145,7 +154,7 @@ def state_tensors(optimizers: list[torch.optim.Optimizer], names: Mapping[int, s
 
 def restore(optimizers: list[torch.optim.Optimizer], names: Mapping[int, str], saved: Mapping[str, Tensor]) -> None:
     """Put saved tensors back; what the optimizers do not know of is an error, never dropped."""
-    left = dict(saved)
+    left = {name for name in saved if name.startswith("opt.")}
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
@@ -153,9 +162,10 @@ def restore(optimizers: list[torch.optim.Optimizer], names: Mapping[int, str], s
                 found = {name: name.split(".")[1] for name in left if name.split(".", 2)[2] == path}
                 state: dict[str, Any] = {}
                 for name, kind in found.items():
-                    value = left.pop(name)
+                    left.remove(name)
                     # The step count stays where the fused kernel wants it: beside the parameter.
-                    state[kind] = value.to(parameter.device)
+                    value = saved[name].to(parameter.device)
+                    state[kind] = spread_like(value, parameter) if value.shape == parameter.shape else value
                 if state:
                     optimizer.state[parameter] = state
     if left:

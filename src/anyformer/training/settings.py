@@ -9,10 +9,12 @@ from anyformer.errors import UserError
 from anyformer.objectives import Objective
 from anyformer.slots import Network
 from anyformer.spec import Spec, field
+from anyformer.training.batch_schedule import BatchSchedule
 from anyformer.training.optim import AdamW, Optimizer
 from anyformer.training.schedule import Cosine, Schedule
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
+ParallelKind = Literal["auto", "ddp", "fsdp", "tensor"]
 
 
 class Training(Spec):
@@ -32,9 +34,11 @@ class Training(Spec):
     minutes: float | None = None
     """Time of the run at most."""
     batch_size: int | None = None
-    """Rows a step; by the kind of data if not given."""
+    """Rows a step, in all processes together; by the kind of data if not given."""
     micro_batch_size: int | None = None
     """Rows taken at a time, with the same result; the whole batch if not given."""
+    batch_size_schedule: BatchSchedule | None = None
+    """Smaller batches for the first steps; `batch_size` rows in every step if not given."""
     optimizer: Optimizer = field(default_factory=AdamW)
     """What updates the weights."""
     schedule: Schedule = field(default_factory=Cosine)
@@ -44,9 +48,13 @@ class Training(Spec):
     precision: Precision = "auto"
     """Number format of the forward pass; auto: bf16 where the device has it."""
     compile: Literal["auto"] | bool = "auto"
-    """Whether the model is compiled; auto: where the run is long enough to pay."""
+    """Whether the model is compiled; auto: where it saves more time than it takes."""
+    cuda_graph: Literal["auto"] | bool = "auto"
+    """Whether a step is recorded as one CUDA graph; auto: where launches would take longer than the work."""
+    parallel: ParallelKind = "auto"
+    """How several processes share a step: ddp each its rows, fsdp weights too, tensor heads and channels; auto: ddp."""
     deterministic: bool = False
-    """Whether torch must use deterministic algorithms."""
+    """Whether torch must use deterministic algorithms; what that costs is timed and said."""
     ema: float | None = None
     """Decay of a running mean of the weights, which is then judged and saved; none if not given."""
     average: int = 0
@@ -64,7 +72,7 @@ class Training(Spec):
     keep: int = 2
     """Checkpoints kept, beside the best."""
     workers: int | None = None
-    """Processes that prepare batches; 0: the training process itself."""
+    """Processes that prepare batches; 0: the training process itself; where training would wait if not given."""
     seed: int = 0
     """What everything random follows from."""
     threads: int | None = None
@@ -100,8 +108,16 @@ class Training(Spec):
                 f"micro_batch_size {self.micro_batch_size} is larger than batch_size {self.batch_size}",
                 where="training.micro_batch_size", fix=f"use {self.batch_size} or less",
             )  # fmt: skip
+        if self.batch_size is not None and self.batch_size_schedule is not None:
+            self.batch_size_schedule.check_batch(self.batch_size)
         if self.seed >= 2**31:
             raise UserError(f"seed {self.seed} is too large", where="training.seed", fix="use one below 2147483648")
+
+
+def batch_stages(settings: Training, steps: int) -> tuple[tuple[int, int], ...]:
+    """From which step on how many rows make a step, in a run of `steps` steps; nothing where all have `batch_size`."""
+    schedule = settings.batch_size_schedule
+    return () if schedule is None else schedule.stages(settings.batch_size or 1, steps)
 
 
 class Config(Spec):

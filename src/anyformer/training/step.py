@@ -12,17 +12,31 @@ import torch
 from torch import Tensor, nn
 
 from anyformer import faults
-from anyformer.errors import UserError
 from anyformer.kernels.compile import compile_function
 from anyformer.kernels.compile_cache import use_private_cache
 from anyformer.objectives import Batch, Objective, Phase
+from anyformer.training.distributed.parallel import Parallel
+from anyformer.training.distributed.parts import copy_into, locals_of
+from anyformer.training.distributed.peers import Peers
+from anyformer.training.distributed.world import ALONE
 from anyformer.training.duration import Plan
 from anyformer.training.loader import seed_of
+from anyformer.training.master_weights import MasterWeights
 from anyformer.training.optim import Optimizer, restore, state_tensors
 from anyformer.training.settings import Training
+from anyformer.training.step_graph import StepGraph, is_small
+from anyformer.training.update import (
+    DeviceUpdate,
+    KernelUpdate,
+    ScaledUpdate,
+    Update,
+    can_skip,
+    has_kernel,
+    keep_rates_on_device,
+    set_rate,
+)
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-LEAST_SCALE = 2.0**-14  # half precision that still overflows at this scale will not come back
 
 
 @dataclass
@@ -62,29 +76,58 @@ class RunningPhase:
 class TrainingEngine:
     """A model in training. `settings` are resolved: nothing in them is auto."""
 
-    def __init__(self, model: nn.Module, objective: Objective, settings: Training, plan: Plan) -> None:
+    def __init__(
+        self, model: nn.Module, objective: Objective, settings: Training, plan: Plan, parallel: Parallel | None = None,
+    ) -> None:  # fmt: skip
         self.model, self.objective, self.settings, self.plan = model, objective, settings, plan
         self.device = next(model.parameters()).device
+        self.parallel = Parallel(Peers(ALONE, self.device)) if parallel is None else parallel
         self.names = {id(p): name for name, p in model.named_parameters()}
         if self.device.type == "cuda":
-            from anyformer.kernels import linear_loss
+            from anyformer.kernels import activation, linear_loss
 
             linear_loss.enable(self.device)
+            activation.enable(self.device)
         use_private_cache()  # torch imports its compiler with the first optimizer, and makes the folder of its cache
         self.phases = [RunningPhase.of(phase, model, settings.optimizer) for phase in objective.phases()]
         self.parameters = [p for running in self.phases for p in running.parameters]
         self.optimizers = [optimizer for running in self.phases for optimizer in running.optimizers]
         self.dtype = DTYPES.get(settings.precision)
-        self.scaler = torch.amp.GradScaler(self.device.type) if settings.precision == "fp16" else None
-        self.averaged = dict(averaged_parameters(model, objective))
-        self.mean = None if settings.ema is None else {n: p.detach().clone() for n, p in self.averaged.items()}
+        # Weights in the precision of the products need their masters; on a CPU autocast is as fast.
+        alone_on_gpu = self.device.type == "cuda" and self.parallel.peers.world.is_alone and len(self.phases) == 1
+        self.masters = MasterWeights(model) if alone_on_gpu and self.dtype is torch.bfloat16 else None
+        self.averaged = [name for name, _ in averaged_parameters(model, objective)]
+        single = self.single
+        self.mean = None if settings.ema is None else {n: single[n].clone() for n in self.averaged}
         self.followed = 0  # steps the running mean has taken in
-        self.spoilt = ""  # the parameter whose gradient stopped the training
-        # On a GPU nobody waits for the norm: a step after a bad one changes nothing, and the flag is read a step later.
-        self.bad = torch.zeros((), device=self.device)
-        self.late = self.device.type == "cuda" and all(
-            isinstance(o, torch.optim.AdamW) and o.param_groups[0].get("fused") for o in self.optimizers
-        )
+        self.update = self.choose_update()
+        self.graph: StepGraph | None = None
+        if self.update.is_late and alone_on_gpu and settings.cuda_graph is not False and not faults.armed:
+            self.graph = StepGraph(self.run_recorded, self.device)
+
+    def choose_update(self) -> Update:
+        """How gradients become weights here."""
+        if self.settings.precision == "fp16":
+            return ScaledUpdate(self.parallel, self.settings, self.device)
+        if self.device.type != "cuda" or self.parallel.shards or not all(map(can_skip, self.optimizers)):
+            return Update(self.parallel, self.settings)
+        keep_rates_on_device(self.optimizers, self.device)
+        return DeviceUpdate(self.parallel, self.settings, self.device, self.masters)
+
+    @property
+    def single(self) -> dict[str, Tensor]:
+        """Every parameter in full precision, by name; asked anew each time: a model in parts moves them at first."""
+        return {name: self.in_full(p) for name, p in self.model.named_parameters()}
+
+    def in_full(self, parameter: nn.Parameter) -> Tensor:
+        """What holds a parameter's value in full precision."""
+        return parameter.detach() if self.masters is None else self.masters.of(parameter)
+
+    def release(self) -> None:
+        """Leave the model to others, in full precision; no further step can be made."""
+        if self.masters is not None:
+            self.masters.release()
+        self.graph = None
 
     def compile(self) -> None:
         """Turn the loss into kernels of its own, whole; the update stays torch's fused one."""
@@ -120,60 +163,63 @@ class TrainingEngine:
         self, number: int, running: RunningPhase, step: int, micros: list[Batch], rate: float
     ) -> tuple[Tensor, Tensor, bool]:
         """One phase of a step: its loss, the norm of its gradients, and whether its weights were moved."""
-        whole = max(1, sum(self.objective.weight(batch) for batch in micros))
+        whole = max(1, self.parallel.sum_weight(sum(self.objective.known_weight(b) for b in micros if not b.filler)))
+        set_rate(running.optimizers, rate)
+        graph = self.graph_for(micros)
+        if graph is not None:
+            self.seed(step, 0, number)
+            return *graph(micros[0], whole), True
         total: Tensor | float = 0.0
+        first = self.parallel.part * len(micros)  # the number of this process's first micro-batch in the whole step
         for part, batch in enumerate(micros):
-            self.seed(step, part, number)
-            with self.autocast():
-                loss = running.loss(self.model, batch.to(self.device)) / whole
-            if faults.point("step") == "nan-loss":
-                loss = loss * math.nan
-            (loss if self.scaler is None else self.scaler.scale(loss)).backward(inputs=running.leaves)
-            total = total + loss.detach()
+            self.seed(step, first + part, number)
+            total = total + self.backward(running, batch.to(self.device), whole, last=part == len(micros) - 1)
         assert isinstance(total, Tensor)
+        total = self.parallel.sum_loss(total)
+        norm, moved = self.apply_gradients(running, total)
+        return total, norm, moved
+
+    def backward(self, running: RunningPhase, batch: Batch, whole: int | Tensor, *, last: bool) -> Tensor:
+        """Add the gradients of one micro-batch to what is there; its share of the loss."""
+        with self.autocast():
+            loss = running.loss(self.model, batch) / whole
+        if faults.point("step") == "nan-loss":
+            loss = loss * math.nan
+        loss = loss * 0 if batch.filler else loss
+        scaled = self.update.scaler.scale(loss) if isinstance(self.update, ScaledUpdate) else loss
+        self.parallel.backward(scaled, running.leaves, last=last)
+        return loss.detach()
+
+    def apply_gradients(self, running: RunningPhase, loss: Tensor) -> tuple[Tensor, bool]:
+        """Move the weights of a phase: the norm of its gradients, and whether anything moved."""
         if faults.armed:
             poison(running.parameters)
-        for optimizer in running.optimizers:
-            if self.scaler is not None:
-                self.scaler.unscale_(optimizer)
-            for group in optimizer.param_groups:
-                group["lr"] = group["full"] * rate
-        norm = self.clip(running.parameters)
-        moved = self.update(running.optimizers, norm, total)
-        for optimizer in running.optimizers:
-            optimizer.zero_grad(set_to_none=True)
-        return total, norm, moved
+        return self.update.apply(running.parameters, running.optimizers, loss)
+
+    def graph_for(self, micros: list[Batch]) -> StepGraph | None:
+        """The CUDA graph that this step goes through: with one micro-batch of the usual form, where launches would take
+        longer than the work. The first batch decides."""
+        if self.graph is None:
+            return None
+        if self.graph.form is None and self.settings.cuda_graph == "auto":
+            if len(micros) > 1 or not is_small(sum(p.numel() for p in self.parameters), micros[0]):
+                self.graph = None
+                if self.masters is not None and has_kernel(self.optimizers, self.device):
+                    self.update = KernelUpdate(self.parallel, self.settings, self.device, self.masters)
+                return None
+        return self.graph if len(micros) == 1 and self.graph.takes(micros[0]) else None
+
+    def run_recorded(self, batch: Batch, whole: Tensor) -> tuple[Tensor, Tensor]:
+        """All that a step does on the device."""
+        for parameter in self.parameters:
+            parameter.grad = None
+        loss = self.backward(self.phases[0], batch, whole, last=True)
+        norm, _ = self.apply_gradients(self.phases[0], loss)
+        return loss, norm
 
     def seed(self, step: int, part: int, phase: int) -> None:
         """All randomness of a pass follows from its place: nothing to save, and any step can be run again alone."""
         torch.manual_seed(seed_of(self.settings.seed, step, part, 1 + phase))
-
-    def clip(self, parameters: list[nn.Parameter]) -> Tensor:
-        """Shorten the gradients where they are too long; their norm before that."""
-        if self.settings.grad_clip is None:
-            return nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-        return nn.utils.clip_grad_norm_(parameters, self.settings.grad_clip)
-
-    def update(self, optimizers: list[torch.optim.Optimizer], norm: Tensor, loss: Tensor) -> bool:
-        """Move the weights, unless something is not finite: then nothing moves, and the norm tells the caller."""
-        if self.scaler is not None:  # an overflow is half precision's everyday; it lowers the scale and goes on
-            if not math.isfinite(float(loss)):
-                return False
-            for optimizer in optimizers:
-                self.scaler.step(optimizer)
-            self.scaler.update()
-        elif self.late:
-            self.bad = torch.where(torch.isfinite(norm) & torch.isfinite(loss), self.bad, torch.ones_like(self.bad))
-            for optimizer in optimizers:
-                optimizer.found_inf = self.bad  # type: ignore[attr-defined]
-                optimizer.step()
-        elif math.isfinite(float(norm)) and math.isfinite(float(loss)):
-            for optimizer in optimizers:
-                optimizer.step()
-        else:
-            self.spoilt = self.bad_gradient()
-            return False
-        return True
 
     def follow(self) -> None:
         """The running mean takes in the new weights, quickly at first."""
@@ -181,7 +227,8 @@ class TrainingEngine:
             return
         self.followed += 1
         decay = min(self.settings.ema, (1 + self.followed) / (10 + self.followed))
-        torch._foreach_lerp_(list(self.mean.values()), [p.detach() for p in self.averaged.values()], 1 - decay)
+        single = self.single
+        torch._foreach_lerp_(locals_of(self.mean.values()), locals_of(single[n] for n in self.averaged), 1 - decay)
 
     def autocast(self) -> AbstractContextManager[Any]:
         if self.dtype is None:
@@ -190,84 +237,72 @@ class TrainingEngine:
 
     def finite(self, moment: Moment) -> bool:
         """Whether a step was all right. Under fp16 gradients may overflow now and then, but not again and again."""
-        if not math.isfinite(float(moment.loss)):
-            return False
-        return math.isfinite(float(moment.norm)) if self.scaler is None else self.scaler.get_scale() > LEAST_SCALE
-
-    def culprit(self, moment: Moment, micros: list[Batch]) -> tuple[list[int], str]:
-        """The rows and the first tensor that are not finite, by running a bad step again part by part."""
-        for name, parameter in self.model.named_parameters():
-            if not bool(torch.isfinite(parameter).all()):
-                return [], f"the weight {name}"
-        self.model.train()
-        for number, running in enumerate(self.phases):
-            named = f"the {running.phase.name} loss" if running.phase.name else "the loss"
-            for part, batch in enumerate(micros):
-                self.seed(moment.step - 1, part, number)
-                with self.autocast():
-                    loss = running.phase.loss(self.model, batch.to(self.device))
-                if not bool(torch.isfinite(loss)):
-                    if rows := bad_inputs(batch.inputs, batch):
-                        return rows, "the input"
-                    # The losses of several phases are of the batch as a whole.
-                    alone = [] if running.phase.name else bad_rows(self.objective, self.model, batch.to(self.device))
-                    return alone, named
-                loss.backward(inputs=running.leaves)
-            if not bool(torch.isfinite(moment.losses.get(running.phase.name, moment.loss))):
-                return [], named
-        name = self.spoilt or self.bad_gradient()
-        return [], f"the gradient of {name}" if name else "the norm of the gradients"
-
-    def bad_gradient(self) -> str:
-        """The first parameter whose gradient is not finite."""
-        bad = (name for name, p in self.model.named_parameters()
-               if p.grad is not None and not bool(torch.isfinite(p.grad).all()))  # fmt: skip
-        return next(bad, "")
+        return math.isfinite(float(moment.loss)) and self.update.is_fine(moment.norm)
 
     # ------------------------------------------------------------ what is judged and saved
 
     @contextmanager
     def judged(self) -> Iterator[nn.Module]:
         """The model as it would be used: with the running mean of its weights where there is one."""
-        live: list[Tensor] = list(self.averaged.values())
-        kept = None if self.mean is None else [p.detach().clone() for p in live]
-        if self.mean is not None:
-            with torch.no_grad():
-                torch._foreach_copy_(live, list(self.mean.values()))
-        self.model.eval()
+        with self.mean_copied() if self.parallel.shards else self.full_precision():
+            self.model.eval()
+            try:
+                yield self.model
+            finally:
+                self.model.train()
+
+    @contextmanager
+    def full_precision(self) -> Iterator[None]:
+        """The weights to use in the place of the model's own, without a copy."""
+        values = self.weights()
+        kept = [(p, p.data) for p in self.model.parameters()]
+        for name, parameter in self.model.named_parameters():
+            parameter.data = values[name]
         try:
-            yield self.model
+            yield
         finally:
-            if kept is not None:
-                with torch.no_grad():
-                    torch._foreach_copy_(live, kept)
-            self.model.train()
+            for parameter, value in kept:
+                parameter.data = value
+
+    @contextmanager
+    def mean_copied(self) -> Iterator[None]:
+        """The running mean in the memory of the model's own weights: where those are in parts, torch holds on to it."""
+        single = self.single
+        live = locals_of(single[name] for name in self.averaged)
+        kept = [] if self.mean is None else [value.clone() for value in live]
+        if self.mean is not None:
+            torch._foreach_copy_(live, locals_of(self.mean.values()))
+        try:
+            yield
+        finally:
+            if self.mean is not None:
+                torch._foreach_copy_(live, kept)
 
     def weights(self) -> dict[str, Tensor]:
         """The weights to use."""
-        return dict(self.model.named_parameters()) | (self.mean or {})
+        return self.single | (self.mean or {})
 
     def memory(self) -> dict[str, Tensor]:
         """All else that going on needs: the optimizers' tensors, and the raw weights behind a running mean."""
-        raw = {} if self.mean is None else {f"raw.{n}": p.detach() for n, p in self.averaged.items()}
+        single = self.single
+        raw = {} if self.mean is None else {f"raw.{n}": single[n] for n in self.averaged}
         return state_tensors(self.optimizers, self.names) | raw
 
     def state(self) -> dict[str, Any]:
         """The few numbers that are not tensors."""
-        return {"scaler": None if self.scaler is None else self.scaler.state_dict(),
-                "followed": self.followed}  # fmt: skip
+        return {"scaler": self.update.state(), "followed": self.followed}
 
     def load(self, weights: Mapping[str, Tensor], memory: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Put a saved moment back, to the bit."""
-        raw = {name.removeprefix("raw."): value for name, value in memory.items() if name.startswith("raw.")}
-        put(self.model, dict(weights) | raw)
+        for name, value in self.single.items():
+            raw = f"raw.{name}"
+            copy_into(value, memory[raw] if raw in memory else weights[name])
+        if self.masters is not None:
+            self.masters.refresh()
         for name, value in (self.mean or {}).items():
-            value.copy_(weights[name])
-        restore(self.optimizers, self.names, {n: v for n, v in memory.items() if n.startswith("opt.")})
-        if self.scaler is not None:
-            if state.get("scaler") is None:
-                raise UserError("no scale of fp16 was saved", where="state.json", fix="train again")
-            self.scaler.load_state_dict(state["scaler"])
+            copy_into(value, weights[name])
+        restore(self.optimizers, self.names, memory)
+        self.update.load(state.get("scaler"))
         self.followed = int(state.get("followed", 0))
 
 
@@ -279,26 +314,8 @@ def averaged_parameters(model: nn.Module, objective: Objective) -> Iterator[tupl
 
 def put(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Copy weights into a model by name; every one must be there."""
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(weights[name])
-
-
-def bad_rows(objective: Objective, model: nn.Module, batch: Batch) -> list[int]:
-    """The rows whose own loss is not finite."""
-    with torch.no_grad():
-        losses = objective.row_losses(model(*batch.inputs, **batch.named), batch)
-    return batch.rows[~torch.isfinite(losses.cpu())].tolist()
-
-
-def bad_inputs(value: Any, batch: Batch) -> list[int]:
-    """The rows with a number that no data may hold; nan is what a missing cell of a table looks like."""
-    if isinstance(value, tuple):
-        return sorted({row for part in value for row in bad_inputs(part, batch)})
-    if not isinstance(value, Tensor) or not value.is_floating_point():
-        return []
-    wrong = value.isinf() if value.dim() == 2 else ~value.isfinite()
-    return batch.rows[wrong.flatten(1).any(1).cpu()].tolist()
+    for name, parameter in model.named_parameters():
+        copy_into(parameter, weights[name])
 
 
 def poison(parameters: list[nn.Parameter]) -> None:

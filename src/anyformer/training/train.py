@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shlex
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,13 @@ import torch
 
 from anyformer.errors import Stopped, UserError
 from anyformer.evaluation.run_files import read_evaluation
-from anyformer.inference.predictor import Predictor, load, pick_device
+from anyformer.inference.predictor import Predictor, load
 from anyformer.slots import Network
 from anyformer.training.display.format import figure
+from anyformer.training.distributed.peers import Peers, join
+from anyformer.training.distributed.world import ALONE, World
 from anyformer.training.finish import finish, rewrite_report
-from anyformer.training.run.folder import RunFolder
+from anyformer.training.run.folder import FollowedRunFolder, RunFolder
 from anyformer.training.setup.new_run import create
 from anyformer.training.setup.request import Request
 from anyformer.training.signals import Requests
@@ -132,38 +135,72 @@ def silence(line: str) -> None:
     """Where lines go that nobody wants."""
 
 
-def run_request(request: Request, *, say: Say, progress: str = "auto", quiet: bool = False) -> Run:
-    """Create a run and train it to the end."""
-    place = pick_device(request.device)
-    folder = create(request, say, place)
-    say(f"run      {folder.path}")
-    work(folder, place, say, progress=progress, quiet=quiet)
-    return Run(folder.path)
+def run_request(
+    request: Request, *, say: Say, progress: str = "auto", quiet: bool = False, world: World = ALONE,
+    started: float | None = None,
+) -> Run:  # fmt: skip
+    """Create a run and train it to the end; of several processes the first creates it, all train.
 
-
-def resume(
-    path: str | Path, *, say: Say | None = None, progress: str = "auto", quiet: bool = False, device: str | None = None
-) -> Run:
-    """Go on with a run from its newest whole checkpoint; a complete one is only finished up."""
-    tell = silence if quiet else say or logger.info
-    folder = RunFolder.open(Path(path))
-    facts = folder.facts
-    if facts.get("status") == "done":
-        tell(f"the run is complete: {facts['step']:,} steps, finished {facts.get('finished')}")
-        if not (folder.path / "report.html").is_file():
-            rewrite_report(folder)
-        return Run(path)
-    place = pick_device(device or str(facts.get("device") or "auto"))
-    work(folder, place, tell, progress=progress, quiet=quiet)
+    The minutes of a run count from `started` on `time.perf_counter`, or from now.
+    """
+    started = time.perf_counter() if started is None else started
+    if not world.is_first:
+        say, quiet = silence, True
+    with join(world, request.device) as peers:
+        path = Path(peers.first(lambda: str(create(request, say, peers.device, world=world).path)))
+        say(f"run      {path}")
+        folder = opened(path, peers)
+        work(folder, peers.device, say, progress=progress, quiet=quiet, peers=peers, started=started)
     return Run(path)
 
 
-def work(folder: RunFolder, device: torch.device, say: Say, *, progress: str, quiet: bool) -> None:
-    """All of a run that is left to do, in this process."""
+def resume(
+    path: str | Path, *, say: Say | None = None, progress: str = "auto", quiet: bool = False, device: str | None = None,
+    world: World = ALONE, change: Callable[[], None] | None = None, started: float | None = None,
+) -> Run:  # fmt: skip
+    """Go on with a run from its newest whole checkpoint; a complete one is only finished up.
+
+    `change` is called before, in the first process: it may write other settings into the run. `started` is when this
+    part of it began.
+    """
+    tell = silence if quiet or not world.is_first else say or logger.info
+
+    def look() -> dict[str, Any]:
+        if change is not None:
+            change()
+        return RunFolder.open(Path(path)).facts
+
+    asked = device or str(RunFolder.open(Path(path)).facts.get("device") or "auto")
+    with join(world, asked) as peers:
+        facts = peers.first(look)
+        if facts.get("status") == "done":
+            tell(f"the run is complete: {facts['step']:,} steps, finished {facts.get('finished')}")
+            if peers.is_first and not (Path(path) / "report.html").is_file():
+                rewrite_report(RunFolder.open(Path(path)))
+        else:
+            silent, folder = quiet or not peers.is_first, opened(Path(path), peers)
+            work(folder, peers.device, tell, progress=progress, quiet=silent, peers=peers, started=started)
+    return Run(path)
+
+
+def opened(path: Path, peers: Peers) -> RunFolder:
+    """The run as this process may use it: one writes, the others read."""
+    return RunFolder.open(path) if peers.is_first else FollowedRunFolder.open(path)
+
+
+def work(
+    folder: RunFolder, device: torch.device, say: Say, *, progress: str, quiet: bool, peers: Peers | None = None,
+    started: float | None = None,
+) -> None:  # fmt: skip
+    """All of a run that is left to do; of several processes, the first goes on alone after the last step."""
     before = torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
+    peers = Peers(ALONE, device) if peers is None else peers
     try:
-        session = Session(folder, device, say, progress="silent" if quiet else progress)
+        session = Session(folder, device, say, progress="silent" if quiet else progress, peers=peers, started=started)
         session.run()
+        session.go_on_alone()
+        if not peers.is_first:
+            return
         try:
             with session.recorded(Requests(at_once=True), doing="after the last step: "):
                 finish(session)

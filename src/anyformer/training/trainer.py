@@ -7,7 +7,7 @@ back if there is one, and steps follow until the last.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -18,18 +18,23 @@ import torch
 from anyformer import faults
 from anyformer.checkpoints import store
 from anyformer.core.building import check_buffers
-from anyformer.data.order import Order
+from anyformer.data.order import Order, Stages
 from anyformer.data.reopen import reopen
-from anyformer.errors import INTERRUPTED, Diverged, NoRoom, Stopped, UserError
+from anyformer.errors import INTERRUPTED, AlreadyReported, Diverged, NoRoom, Stopped, UserError
 from anyformer.evaluation.metrics import direction
 from anyformer.inspection.routing import routed
 from anyformer.tasks import Evaluator
 from anyformer.training.best import Standing, line_of
-from anyformer.training.checkpoint import check_same, read_checkpoint, save_checkpoint
+from anyformer.training.checkpoint import check_same, give_parts, read_checkpoint, save_checkpoint
+from anyformer.training.culprit import find_culprit
 from anyformer.training.display.display import display
 from anyformer.training.display.format import duration
 from anyformer.training.display.progress import Progress
-from anyformer.training.duration import PLAN_FILE, WINDOW, Budget, Pace, Plan
+from anyformer.training.distributed.parallel import open_parallel
+from anyformer.training.distributed.parts import local
+from anyformer.training.distributed.peers import Peers
+from anyformer.training.distributed.world import ALONE
+from anyformer.training.duration import PLAN_FILE, WINDOW, Budget, Correction, Pace, Plan, size_at
 from anyformer.training.loader import Steps, stream
 from anyformer.training.out_of_memory import enough_memory, lost_worker, too_large
 from anyformer.training.run.folder import (
@@ -40,10 +45,13 @@ from anyformer.training.run.folder import (
     environment,
     other_machine,
 )
-from anyformer.training.setup.budget import Measured, decide_length, measure
+from anyformer.training.settings import Training, batch_stages
+from anyformer.training.setup.budget import Measured, decide_length, mean_step_size, measure
+from anyformer.training.setup.determinism import is_deterministic, use_deterministic
 from anyformer.training.setup.device_peaks import peak_flops
 from anyformer.training.setup.memory import Memory, usage
 from anyformer.training.setup.new_run import start_weights
+from anyformer.training.setup.trial import writing
 from anyformer.training.signals import Requests
 from anyformer.training.step import Moment, TrainingEngine, put
 
@@ -55,13 +63,15 @@ ENDLESS = 2**62  # steps of a run whose number the clock may still raise
 
 
 class Session:
-    """One process's work on a run."""
+    """One process's work on a run. Of several, the first decides what depends on the clock, and alone writes."""
 
     def __init__(
         self, folder: RunFolder, device: torch.device, say: Callable[[str], None], *, progress: str = "auto",
+        peers: Peers | None = None, started: float | None = None,
     ) -> None:  # fmt: skip
-        self.started = time.perf_counter()
+        self.started = time.perf_counter() if started is None else started  # reading and preparing data counts too
         self.folder, self.device, self.say, self.mode = folder, device, say, progress
+        self.peers = Peers(ALONE, device) if peers is None else peers
         self.opened_with = folder.config_text()
         self.config = folder.config()
         self.task = folder.task()
@@ -71,16 +81,24 @@ class Session:
         self.data = opened
         settings = self.config.training
         torch.set_num_threads(settings.threads or torch.get_num_threads())
-        self.model = self.config.model.build(seed=settings.seed, device=device)
+        self.parallel = open_parallel(self.config, self.peers)
+        if not self.peers.world.is_alone:
+            say(f"parallel {self.peers.world.size} processes, {self.parallel.name}")
+        self.model = self.parallel.build(self.config.model, settings)
         self.batch = settings.batch_size or 1
-        self.order = Order.of(
-            self.data.train, self.batch, settings.seed, whole_batches=self.config.objective.min_batch_size > 1
-        )
-        self.steps = Steps(self.data.train, self.order, self.config.objective, settings.micro_batch_size or self.batch)
+        self.order = self.order_rows()
+        parts = self.parallel.parts
+        micro = min(settings.micro_batch_size or self.batch, max(1, self.batch // parts))
+        self.steps = Steps(self.data.train, self.order, self.config.objective, micro, self.parallel.part, parts)
         target = self.data.preprocess
         self.standing = Standing(self.task.selection_metric(multi=target.multi, labels=target.labels or ()))
         self.done = 0
         self.seconds = 0.0  # of earlier processes
+
+    def order_rows(self, sizes: Stages = ()) -> Order:
+        """Which rows make which step; without `sizes` all steps have the full batch."""
+        whole = self.config.objective.min_batch_size > 1
+        return Order.of(self.data.train, self.batch, self.config.training.seed, whole_batches=whole, sizes=sizes)
 
     # ------------------------------------------------------------ before the first step
 
@@ -88,16 +106,19 @@ class Session:
         """Train to the end, unless stopped; then the work is saved and `Stopped` raised."""
         with self.recorded(Requests()):
             self.folder.sweep()
-            if self.folder.config_text() != self.opened_with:
+            if self.peers.is_first and self.folder.config_text() != self.opened_with:
                 raise UserError("another process has just changed it", where=str(self.folder.path), fix="try again")
             self.prepare()
             self.train()
+            self.engine.release()
 
     @contextmanager
     def recorded(self, asked: Requests, doing: str = "") -> Iterator[None]:
         """With the folder held: however what is done inside ends, run.json says so. `doing` names it in the reason."""
         self.folder.hold()
         self.asked = asked
+        self.peers.asked = lambda: asked.code
+        self.peers.last_words = lambda reason: self.record("failed", reason)
         try:
             with asked:
                 yield
@@ -107,10 +128,11 @@ class Session:
                           f"{self.folder.path}", code=asked.code or INTERRUPTED) from None  # fmt: skip
         except (RuntimeError, ConnectionError, EOFError) as error:
             found = lost_worker(error, self.folder.path)
-            self.record("failed", f"{doing}{found}")
+            self.record("failed", f"{doing}{self.peers.explain(found)}")
             raise found from None
         except BaseException as error:
-            self.record("interrupted" if isinstance(error, Stopped) else "failed", f"{doing}{error}")
+            how = "interrupted" if isinstance(error, Stopped) else "failed"
+            self.record(how, doing + (self.peers.explain(error) if how == "failed" else str(error)))
             raise
         finally:
             self.folder.let_go()
@@ -123,53 +145,60 @@ class Session:
 
     def prepare(self) -> None:
         """Settle what needs a clock, build the engine, and go back to where the run was left."""
-        facts = self.folder.facts
+        facts, newest = self.peers.first(self.look_around)
         self.seconds = float(facts.get("seconds") or 0.0)
-        newest = store.latest(self.folder.checkpoints, self.say)
         if self.config.start and newest is None:
             start_weights(self.model, self.folder)
         if not facts.get("settled"):
             self.settle()
         settings = self.config.training
+        self.order = self.steps.order = self.order_rows(batch_stages(settings, settings.steps or 1))
         self.read_plan()
-        if settings.deterministic or settings.compile is True:
-            torch.use_deterministic_algorithms(True)
-            torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-        self.engine = TrainingEngine(self.model, self.config.objective, settings, self.plan)
+        use_deterministic(is_deterministic(settings, self.device, compiled=settings.compile is True))
+        self.engine = TrainingEngine(self.model, self.config.objective, settings, self.plan, self.parallel)
         if settings.compile is True:
             self.engine.compile()
         if newest is not None:
-            self.go_back(newest[1])
+            self.go_back(self.folder.checkpoints / newest, facts.get("allowed") or ())
         elif facts.get("settled"):
             self.folder.cut_back(0)
             self.folder.event("resume", step=0)
-        here = environment(self.device, torch.get_num_threads())
+        here = environment(self.device, torch.get_num_threads(), self.peers.world.size)
         if before := self.folder.side_facts(ENVIRONMENT_FILE):
             for line in other_machine(before, here):
                 self.say(line)
         self.folder.write_json(ENVIRONMENT_FILE, here)
         self.folder.start(step=self.done, total=self.total)
-        if newest is not None:
+        if newest is not None and self.peers.is_first:
             self.tidy()
+
+    def look_around(self) -> tuple[dict[str, Any], str | None]:
+        """What run.json says, and the name of the newest whole checkpoint."""
+        newest = store.latest(self.folder.checkpoints, self.say)
+        return self.folder.facts, None if newest is None else newest[1].name
 
     def read_plan(self) -> None:
         """The number of steps with its corrections, and the time they must keep to, if any."""
-        path = self.folder.path / PLAN_FILE
-        facts = self.folder.read_json(PLAN_FILE) if path.is_file() else {}
+
+        def look() -> tuple[dict[str, Any], int]:
+            path = self.folder.path / PLAN_FILE
+            facts = self.folder.read_json(PLAN_FILE) if path.is_file() else {}
+            return facts, max((int(line["step"]) for line in self.folder.metrics()), default=0)
+
+        # Steps that an earlier process has done and logged are done again as they were, without new decisions.
+        facts, self.decided = self.peers.first(look)
         self.plan = Plan.of(self.config.training.steps or 1, facts)
         self.budget = Budget.of(facts)
-        # Steps that an earlier process has done and logged are done again as they were, without new decisions.
-        self.decided = max((int(line["step"]) for line in self.folder.metrics()), default=0)
 
     @property
     def total(self) -> int:
         """Steps of the whole run, as the plan stands now."""
         return self.plan.total(self.done)
 
-    def go_back(self, path: Path) -> None:
+    def go_back(self, path: Path, allowed: Sequence[str]) -> None:
         """Put a whole checkpoint back; it must be one of these settings and these rows."""
         weights, memory, state = read_checkpoint(path, self.device)
-        check_same(state, self.config, self.data, self.folder.facts.get("allowed") or ())
+        check_same(state, self.config, self.data, allowed)
         self.engine.load(weights, memory, state["engine"])
         self.done = int(state["step"])
         self.standing = Standing(**state["standing"])
@@ -181,11 +210,11 @@ class Session:
         """Time a few steps on weights that are then put back; fix the number of steps and what follows from it."""
         kept = {name: p.detach().clone() for name, p in self.model.named_parameters()}
         with faults.paused(), self.enough_memory(lambda: self.steps[0]):
-            found = measure(self.model, self.config, self.data, self.steps, self.device, kept)
+            found = measure(self.model, self.config, self.data, self.steps, self.device, kept, self.parallel,
+                            self.say, self.elapsed())  # fmt: skip
         put(self.model, kept)
         training, budget = decide_length(self.config, found, self.data, self.device, self.elapsed())
-        if training.compile is True and self.config.training.compile == "auto":
-            self.say(f"compile  on: steps will be faster, the first one takes a while ({found.why_compile})")
+        training = Training.from_dict(self.peers.first(training.to_dict))
         self.config = self.config.replace(training=training)
         self.folder.write(CONFIG_FILE, self.config.to_yaml())
         self.folder.update(settled=True, total=training.steps)
@@ -195,7 +224,7 @@ class Session:
             "compile": training.compile, "steps": training.steps, "eval_every": training.eval_every,
             "budget": None if budget is None else budget.plain(), "corrections": [],
         })  # fmt: skip
-        for line in length_words(training, found, self.order):
+        for line in length_words(training, found, self.order_rows(batch_stages(training, training.steps or 1))):
             self.say(line)
         faults.point("settled")
 
@@ -211,16 +240,16 @@ class Session:
         self.lap, self.waited, self.paused = time.perf_counter(), 0.0, 0.0
         self.pace = Pace(WINDOW * (self.budget.seconds if self.budget is not None else 60.0))
         end = ENDLESS if self.budget is not None and self.done < self.total else self.total
-        batches = stream(self.steps, self.done, end, workers=settings.workers or 0,
-                         pin=self.device.type == "cuda")  # fmt: skip
-        with display(self.progress, self.mode) if self.mode != "silent" else nullcontext():
+        fetching = stream(self.steps, self.done, end, workers=settings.workers or 0, device=self.device)
+        with fetching as batches, display(self.progress, self.mode) if self.mode != "silent" else nullcontext():
             while self.done < self.total:
                 if self.out_of_patience():  # also where a run is resumed that had stopped early
                     self.progress.note(f"stopped early: no better since step {self.standing.best_step:,}", keep=True)
                     self.folder.event("early stop", step=self.done, best_step=self.standing.best_step)
                     break
                 waiting = time.perf_counter()
-                micros = next(batches)
+                with self.enough_memory(lambda: self.steps[self.done]):
+                    micros = next(batches)
                 self.waited += time.perf_counter() - waiting
                 self.one(self.done, micros)
                 self.correct_plan()
@@ -228,21 +257,22 @@ class Session:
                 if last or (settings.eval_every and self.done % settings.eval_every == 0):
                     with self.saved_on_failure():
                         self.evaluate(last=last)
-                stop = self.asked.code is not None or self.out_of_patience()
-                if stop or self.fresh_best or self.regular(self.done):
+                code = self.peers.stop_code()
+                if code is not None or self.out_of_patience() or self.fresh_best or self.regular(self.done):
                     self.save()
-                if self.asked.code is not None and not last:
+                if code is not None and not last:
                     self.flush()
                     raise Stopped(f"stopped at step {self.done:,} of {self.total:,}; saved. "
-                                  f"Go on with: anyformer resume {self.folder.path}", code=self.asked.code)  # fmt: skip
+                                  f"Go on with: anyformer resume {self.folder.path}", code=code)  # fmt: skip
             self.flush()
 
     def one(self, step: int, micros: list[Any]) -> None:
         """A step, and what is to be known of it."""
         with self.enough_memory(lambda: micros):
             moment = self.engine.step(step, micros)
+        moment.rows = [self.steps.rows(step)]  # of all processes
         self.pending.append(moment)
-        late = self.engine.late
+        late = self.engine.update.is_late
         looked_at = self.pending[-2:-1] if late else self.pending[-1:]
         for found in looked_at:
             if not self.engine.finite(found):
@@ -250,28 +280,42 @@ class Session:
         if step == 0:  # a part of one's own may count in buffers, which no checkpoint holds: known now, not at the end
             check_buffers(self.config.model, self.model, "the model")
         self.done = step + 1
+        self.peers.note_step(self.done)
         if len(self.pending) >= (LATE if late else 1) or self.done == self.total:
             self.flush()
 
     def correct_plan(self) -> None:
         """Change the number of steps where the clock asks for it; it is written down before a step depends on it."""
-        if self.budget is None or self.pending or self.done < self.decided or self.done == self.total:
+        if self.budget is None or self.pending or self.done < self.decided:
             return
-        found = self.budget.corrected(self.plan, self.done, self.elapsed(), self.pace, self.every)
+        found = self.peers.first(self.plain_correction)
         if found is None:
             return
+        correction = Correction(**found)
         facts = self.folder.read_json(PLAN_FILE)
-        facts["corrections"] = [*(facts.get("corrections") or ()), asdict(found)]
+        facts["corrections"] = [*(facts.get("corrections") or ()), found]
         self.folder.write_json(PLAN_FILE, facts)
-        self.plan.correct(found)
-        self.folder.update(total=found.steps)
-        self.folder.event("plan", step=found.step, steps=found.steps)
-        self.progress.planned(found.steps)
+        self.plan.correct(correction)
+        self.folder.update(total=correction.steps)
+        self.folder.event("plan", step=correction.step, steps=correction.steps)
+        self.progress.planned(correction.steps)
+
+    def plain_correction(self) -> dict[str, Any] | None:
+        """The correction that the clock asks for, if any."""
+        assert self.budget is not None
+        found = self.budget.corrected(self.plan, self.done, self.elapsed(), self.pace, self.every,
+                                      self.step_sizes)  # fmt: skip
+        return None if found is None else asdict(found)
 
     @property
     def every(self) -> int:
         """Steps from one evaluation to the next."""
         return self.config.training.eval_every or self.total
+
+    @property
+    def step_sizes(self) -> list[tuple[int, float]]:
+        """From which step on how large steps are, in full batches."""
+        return [(stage.first, stage.batch / self.order.batch) for stage in self.order.stages]
 
     def flush(self) -> None:
         """Read the losses of the last steps and write them down."""
@@ -285,9 +329,11 @@ class Session:
         clock = time.perf_counter()
         seconds, count = max(1e-9, clock - self.lap - self.paused), len(self.pending)
         last = rows[-1]
-        self.pace.stepped(count, seconds)
-        self.progress.step(self.done, seconds, last["loss"], last["lr"], last["grad_norm"], self.waited)
-        per_second = count * self.progress.per_step / seconds
+        full = sum(size_at(self.step_sizes, moment.step - 1) for moment in self.pending)
+        self.pace.stepped(full, seconds)
+        units = full * self.progress.per_step
+        self.progress.step(self.done, seconds, last["loss"], last["lr"], last["grad_norm"], self.waited, count=units)
+        per_second = units / seconds
         self.folder.append(SPEED_FILE, [{"step": self.done, "seconds": round(seconds / count, 6),
                                          f"{self.progress.unit}_per_s": round(per_second, 1),
                                          "wait": round(self.waited / seconds, 4)}])  # fmt: skip
@@ -305,21 +351,37 @@ class Session:
             with self.enough_memory(lambda: self.steps[self.done - 1]), self.engine.judged() as model:
                 with routed(model) as experts:
                     answers = self.evaluator(model, self.data.valid, most=self.config.training.eval_rows, decode=False)
+                rows = min(len(self.data.valid), self.config.training.eval_rows or len(self.data.valid))
+                self.pace.judged(rows, time.perf_counter() - began)
                 self.sample(model, last=last)
-            scores = self.task.all_metrics(answers)
+            scores = self.peers.first(lambda: self.task.all_metrics(answers))
             if self.standing.take(scores[self.standing.metric], scores.get("loss"), self.done):
                 self.fresh_best = True
             line: dict[str, Any] = {"step": self.done, "eval": {"split": "valid", **scores}}
             self.folder.append(METRICS_FILE, [line | experts.facts()])
             self.progress.judged(self.done, scores)
             faults.point("evaluated")
-        seconds = time.perf_counter() - began
-        self.paused += seconds
-        self.pace.evaluated(seconds)
+        self.pace.evaluated(time.perf_counter() - began)
+        self.time_decoding()
+        self.paused += time.perf_counter() - began
+
+    def time_decoding(self) -> None:
+        """See now and then how long the texts of the final evaluation will take: a trained model ends them sooner."""
+        if self.budget is None or not self.task.decodes or not self.peers.world.is_alone:
+            return
+        if self.elapsed() < self.decoding_known_until:
+            return
+        with self.engine.judged() as model:
+            self.pace.decoding = writing(model, self.config, self.data, self.pace.row or 0.0, most=self.evaluator.batch)
+        self.decoding_known_until = self.elapsed() + self.budget.seconds / 4
+
+    decoding_known_until: float = 0.0  # seconds of the run
 
     def sample(self, model: Any, *, last: bool) -> None:
         """Keep something the model makes, a few times in a run; what cannot be made is no reason to stop."""
         every = max(1, self.total // SAMPLES)
+        if self.parallel.shards or not self.peers.is_first:  # a model in parts writes one token after the other slowly
+            return
         if not last and self.done % every >= (self.config.training.eval_every or 1):
             return
         try:
@@ -338,8 +400,9 @@ class Session:
         try:
             yield
         except Exception:
-            with suppress(Exception):  # the first error is the one to tell
-                self.save()
+            if self.peers.world.is_alone:  # others would have to take part, and do not know
+                with suppress(Exception):  # the first error is the one to tell
+                    self.save()
             raise
 
     fresh_best: bool = False
@@ -349,7 +412,7 @@ class Session:
         patience, best = self.config.training.patience, self.standing.best_step
         if patience is None or best is None or self.standing.since < LEAST_EVALUATIONS:
             return False
-        return self.done - best >= patience * self.order.steps
+        return self.order.passes(best, self.done) >= patience
 
     def save(self) -> None:
         """Commit a checkpoint, then delete the oldest; the best one and the newest stay."""
@@ -357,17 +420,28 @@ class Session:
         self.flush()
         self.progress.doing("saving")
         self.refuse_spoilt()
-        path = self.folder.checkpoints / store.checkpoint_name(self.done)
-        if store.problem(path):
-            store.flush(self.folder.path / METRICS_FILE)  # what is saved has its lines, whatever happens to the machine
-            save_checkpoint(path, self.config, self.data, self.engine, self.done, vars(self.standing))
-        faults.point("saved")
-        self.tidy()
+        missing = self.peers.first(lambda: bool(store.problem(self.checkpoint)))
+        if missing and self.parallel.shards and not self.peers.is_first:
+            give_parts(self.engine)
+        self.peers.first(self.commit)
         self.fresh_best = False
         self.progress.note(f"saved step {self.done:,}")
         seconds = time.perf_counter() - began
         self.paused += seconds
         self.pace.saved(seconds)
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where the checkpoint of this step belongs."""
+        return self.folder.checkpoints / store.checkpoint_name(self.done)
+
+    def commit(self) -> None:
+        """Write the checkpoint of this step, unless it is there, and delete the oldest."""
+        if store.problem(self.checkpoint):
+            store.flush(self.folder.path / METRICS_FILE)  # what is saved has its lines, whatever happens to the machine
+            save_checkpoint(self.checkpoint, self.config, self.data, self.engine, self.done, vars(self.standing))
+        faults.point("saved")
+        self.tidy()
 
     def tidy(self) -> None:
         """After a save, or one that was cut short: delete old checkpoints, and let run.json say how the run stands."""
@@ -385,7 +459,7 @@ class Session:
     def refuse_spoilt(self) -> None:
         """A checkpoint with a weight that is not finite could only be resumed into the same failure."""
         for name, value in self.engine.weights().items():
-            if not bool(torch.isfinite(value).all()):
+            if not bool(torch.isfinite(local(value)).all()):
                 raise Diverged(f"step {self.done:,}: the weight {name} is not finite", where=str(self.folder.path),
                                fix="lower the rate: --set training.optimizer.lr=0.0003",
                                details=["it was not saved; the checkpoint before is whole"])  # fmt: skip
@@ -403,22 +477,33 @@ class Session:
         per_step = self.batch * (self.data.train.length if tokens else 1)  # type: ignore[attr-defined]
         metric = self.standing.metric
         gpu = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else ""
+        peak = peak_flops(gpu, self.config.training.precision) if gpu else None
         # Six operations a weight and token: two forward, four backward; attention and rows of padding are left out.
         flops = 6 * sum(p.numel() for p in self.model.parameters()) * per_step if tokens else None
         return Progress(
             self.total, per_step, unit="tokens" if tokens else "rows", metric=metric,
             better="lower" if direction(metric) == "min" else "higher", first=self.done, title=self.folder.path.name,
             memory=lambda: memory_of(self.device), flops_per_step=flops,
-            peak=peak_flops(gpu, self.config.training.precision) if gpu else None,
+            peak=None if peak is None else peak * self.peers.world.size,
         )  # fmt: skip
+
+    def go_on_alone(self) -> None:
+        """After the last step: the first process has the whole model, where there were parts of it only."""
+        self.peers.part()
+        if self.parallel.shards and self.peers.is_first:
+            self.model = self.config.model.build(seed=self.config.training.seed, device=self.device)
 
     # ------------------------------------------------------------ when it goes wrong
 
     def diverged(self, moment: Moment, micros: list[Any]) -> None:
         """Stop before anything is spoilt: the weights are those of the step before."""
         step = moment.step - 1
-        rows, tensor = self.engine.culprit(moment, micros)
-        all_rows = torch.cat([batch.rows for batch in micros]).tolist()
+        # The process whose rows did it can name them; the others see only that the sum is not finite.
+        found = self.peers.gather(find_culprit(self.engine, moment, micros))
+        rows, tensor = next((pair for pair in found if pair[0]), found[0])
+        if not self.peers.is_first:
+            raise AlreadyReported(Diverged.exit_code)
+        all_rows = torch.cat(moment.rows).tolist()
         shown = [self.data.train.place(row) for row in (rows or all_rows)[:5]]
         self.done = step
         self.folder.append(METRICS_FILE, [line_of(found) for found in self.pending if found.step <= moment.step])
@@ -455,8 +540,8 @@ def in_short(error: Exception) -> str:
 
 def length_words(training: Any, found: Measured, order: Order) -> list[str]:
     """How long it will take, and how much memory."""
-    epochs = training.steps / order.steps
-    seconds = training.steps * found.step + found.pauses
+    epochs = order.passes(0, training.steps)
+    seconds = training.steps * found.step * mean_step_size(training, training.steps) + found.pauses
     limit = f" of {found.limit / 2**30:,.1f} GB" if found.limit else ""
     return [
         f"steps    {training.steps:,} ({epochs:,.1f} passes over the data), {found.step * 1e3:,.1f} ms each: about "

@@ -128,6 +128,9 @@ class DetectionExamples(Examples):
         named = {"source_mask": torch.from_numpy(mask)}
         return Batch((torch.from_numpy(pixels),), torch.from_numpy(targets), torch.from_numpy(chosen.copy()), named)
 
+    def take(self, rows: np.ndarray) -> DetectionExamples:
+        return DetectionExamples(self.arrays, self.found, self.rows[rows], steps=self.steps, flip=self.flip)
+
     def objects(self, row: int) -> np.ndarray:
         """Class, centre and size of one picture's objects (n,5)."""
         start, stop = self.arrays["objects_starts"][row : row + 2]

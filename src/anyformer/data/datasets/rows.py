@@ -46,6 +46,10 @@ class RowExamples(Examples):
     def __len__(self) -> int:
         return len(self.rows)
 
+    def take(self, rows: np.ndarray) -> RowExamples:
+        return RowExamples(self.arrays, self.frame, self.preprocess, self.rows[rows], pad=self.pad, images=self.images,
+                           settings=self.settings)  # fmt: skip
+
     def __getstate__(self) -> dict[str, Any]:
         """What another process needs: arrays are mapped again there, rather than sent."""
         state = {name: value for name, value in self.__dict__.items() if name != "lengths"}

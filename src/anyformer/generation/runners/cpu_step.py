@@ -21,6 +21,8 @@ from anyformer.feeds.mlp import MLPModule
 from anyformer.kernels.cpu import load_library
 from anyformer.kernels.int8 import Int8Linear
 from anyformer.mixers.attention import AttentionModule
+from anyformer.norms.layer import LayerNormModule
+from anyformer.norms.rms import RMSNormModule
 from anyformer.positions.none import NoRelative
 from anyformer.positions.rope import Rope
 
@@ -67,7 +69,7 @@ def is_plain_block(block: BlockModule) -> bool:
     if not isinstance(spec.relative, NoRelative | Rope) or not spec.relative.shared:
         return False
     norms = (block.around_mixer.before, block.around_feed.before)  # type: ignore[union-attr]
-    return all(type(norm) in (nn.LayerNorm, nn.RMSNorm) for norm in norms) and all(
+    return all(type(norm) in (LayerNormModule, RMSNormModule) for norm in norms) and all(
         type(part) in (nn.Linear, Int8Linear) for part in (mixer.qkv, mixer.out, feed.up, feed.down)
     )
 

@@ -45,7 +45,8 @@ FACTS: dict[str, tuple[type, ...]] = {
 }  # fmt: skip
 WORDS_FOR = {TEXT: "text", WHOLE: "a whole number", NUMBER: "a number", TABLE: "a table", (bool,): "true or false",
              (list,): "a list"}  # fmt: skip
-SAME = ("processor", "capability", "threads", "torch", "numpy", "anyformer", "gpu", "device")  # or bits may differ
+# What must be the same, or bits may differ.
+SAME = ("processor", "capability", "threads", "processes", "torch", "numpy", "anyformer", "gpu", "device")
 HELD: list[RunFolder] = []  # by this process
 
 
@@ -221,6 +222,25 @@ class RunFolder:
         return newest[1]
 
 
+class FollowedRunFolder(RunFolder):
+    """The folder as the other processes of a training see it: to read. What they would write, the first one writes."""
+
+    def hold(self) -> None:
+        """The first process keeps others out."""
+
+    def sweep(self) -> None:
+        """The first process removes what is left over."""
+
+    def write(self, name: str, text: str | bytes) -> Path:
+        return self.path / name
+
+    def append(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """The first process does."""
+
+    def log(self, text: str) -> None:
+        """The first process does."""
+
+
 def check_plain(folder: Path) -> None:
     """Refuse a run that holds anything but files and folders.
 
@@ -296,8 +316,8 @@ def check_new(path: Path) -> None:
                         fix=f"--out {path / 'run'}")  # fmt: skip
 
 
-def environment(device: Any, threads: int) -> dict[str, Any]:
-    """What the bits of a run depend on beside its settings: machine, versions, threads."""
+def environment(device: Any, threads: int, processes: int = 1) -> dict[str, Any]:
+    """What the bits of a run depend on beside its settings: machine, versions, threads, processes."""
     import numpy
     import torch
 
@@ -307,13 +327,14 @@ def environment(device: Any, threads: int) -> dict[str, Any]:
     return {
         "anyformer": __version__, "torch": torch.__version__, "numpy": numpy.__version__,
         "python": platform.python_version(), "system": platform.platform(), "machine": platform.machine(),
-        "processor": processor(), "cores": os.cpu_count(), "threads": threads, "device": str(device), "gpu": gpu,
-        "capability": torch.backends.cpu.get_cpu_capability(),
+        "processor": processor(), "cores": os.cpu_count(), "threads": threads, "processes": processes,
+        "device": str(device), "gpu": gpu, "capability": torch.backends.cpu.get_cpu_capability(),
     }  # fmt: skip
 
 
 def other_machine(before: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
     """What is different from the process before, in lines for people: bits are promised on the same machine only."""
+    before = {"processes": 1} | dict(before)  # not written down when there could be one only
     return [
         f"note     {name} is {here.get(name)}, was {before.get(name)}: the rest may differ in the last bits"
         for name in SAME

@@ -15,7 +15,9 @@ from anyformer.training.settings import Config, Training
 from anyformer.training.setup.request import replace_paths
 from anyformer.training.setup.setting_paths import is_setting, suggestion
 
-FREE = ("training.save_every", "training.keep", "training.workers", "training.threads")  # the same run comes out
+FREE = (
+    "training.save_every", "training.keep", "training.workers", "training.threads", "training.parallel",
+)  # the same run comes out  # fmt: skip
 MAY = (
     "training.steps", "training.micro_batch_size", "training.optimizer.lr", "training.optimizer.weight_decay",
     "training.schedule", "training.grad_clip", "training.patience", "training.eval_every", "training.eval_rows",

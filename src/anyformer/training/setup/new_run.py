@@ -10,6 +10,7 @@ import dataclasses
 import os
 import secrets
 import shutil
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -41,8 +42,11 @@ from anyformer.slots import Network
 from anyformer.tasks import Task, find
 from anyformer.tasks.network import longest
 from anyformer.tasks.prepare import prepare
+from anyformer.training.distributed.parallel import check_processes
+from anyformer.training.distributed.parts import copy_into
+from anyformer.training.distributed.world import ALONE, World
 from anyformer.training.run.folder import CONFIG_FILE, LOCK_FILE, RunFolder, check_new, now
-from anyformer.training.settings import Config, Training
+from anyformer.training.settings import Config, Training, batch_stages
 from anyformer.training.setup.bf16_probe import check_bf16
 from anyformer.training.setup.defaults import default_training
 from anyformer.training.setup.idle_settings import refuse_idle, refuse_overruled
@@ -55,10 +59,13 @@ NEW = ".new-"  # what a folder is called until it is complete
 TRIES = 100  # names for it; there are places, such as /proc, where no folder can be made under any
 
 
-def create(request: Request, say: Say, device: torch.device, *, weights: bool = True) -> RunFolder:
+def create(
+    request: Request, say: Say, device: torch.device, *, weights: bool = True, world: World = ALONE
+) -> RunFolder:  # fmt: skip
     """Prepare the data, decide the rest, and commit the folder of a new run.
 
-    Without `weights` those to start from stay where they are: no step can be made.
+    Without `weights` those to start from stay where they are: no step can be made. What the processes of `world` could
+    not train together is refused.
     """
     require("yaml", "the settings of a run need")
     if request.task is not None:
@@ -81,6 +88,7 @@ def create(request: Request, say: Say, device: torch.device, *, weights: bool = 
             sweep_new(path.parent)
             start = None if request.start is None else load(request.start)
             config, prepared = decide(request, start, folder, say, device)
+            check_processes(config, world)
             write_down(folder, request, config, prepared, path)
             if start is not None and request.start is not None and weights:
                 folder.update(start=keep_start(folder, start.model, config.model, request.start, say))
@@ -204,8 +212,9 @@ def decide(
     count = sum(p.numel() for p in network.parameters() if p.requires_grad)
     how = f"from {request.start}" if start is not None else name
     say(f"model    {how}: {count / 1e6:.2f} M parameters, {describe_network(spec)}")
+    grown = "".join(f" (from {rows} on)" for _, rows in batch_stages(training, steps=1000)[:1])
     say(
-        f"training {optimizer_words(training)}, batch {training.batch_size}"
+        f"training {optimizer_words(training)}, batch {training.batch_size}{grown}"
         f"{'' if training.micro_batch_size == training.batch_size else f' in parts of {training.micro_batch_size}'}, "
         f"{training.precision} on {device}, seed {training.seed}"
     )
@@ -222,7 +231,8 @@ def default_data(request: Request, start: Predictor | None) -> Data:
 
 def check_batch_size(training: Training, objective: Objective) -> None:
     """Refuse batches that are smaller than the objective needs."""
-    for name, size in (("batch_size", training.batch_size), ("micro_batch_size", training.micro_batch_size)):
+    sizes = [("batch_size", training.batch_size), ("micro_batch_size", training.micro_batch_size)]
+    for name, size in [*sizes, *(("batch_size_schedule", rows) for _, rows in batch_stages(training, steps=1000))]:
         if size is not None and size < objective.min_batch_size:
             raise UserError(f"{name} {size} is below {objective.min_batch_size}", where=f"training.{name}",
                             fix="use 64: batch norm needs more")  # fmt: skip
@@ -281,16 +291,31 @@ def resolve_settings(training: Training, examples: Examples, objective: Objectiv
     batch = min(training.batch_size or 32, len(examples))
     steps = training.steps
     if training.epochs is not None:
-        order = Order.of(examples, batch, training.seed, whole_batches=objective.min_batch_size > 1)
-        steps = max(1, round(training.epochs * order.steps))
+        steps = steps_of_epochs(training.replace(batch_size=batch), examples, objective)
     precision = training.precision
     if precision == "auto":
         precision = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
     return training.replace(
         steps=steps, epochs=None, batch_size=batch, micro_batch_size=min(training.micro_batch_size or batch, batch),
-        precision=precision, workers=0 if training.workers is None else training.workers,
-        keep=max(training.keep, training.average, 2),
+        precision=precision, keep=max(training.keep, training.average, 2),
     )  # fmt: skip
+
+
+def steps_of_epochs(training: Training, examples: Examples, objective: Objective) -> int:
+    """Steps that pass over the data as often as asked for."""
+    epochs, whole = training.epochs or 1.0, objective.min_batch_size > 1
+
+    def order_of(steps: int) -> Order:
+        sizes = batch_stages(training, steps)
+        return Order.of(examples, training.batch_size or 1, training.seed, whole_batches=whole, sizes=sizes)
+
+    least = max(1, round(epochs * order_of(1).steps))  # with the full batch; smaller ones make more steps
+    if training.batch_size_schedule is None:
+        return least
+    most = least
+    while order_of(most).passes(0, most) < epochs:
+        most *= 2
+    return bisect_left(range(least, most), epochs, key=lambda steps: order_of(steps).passes(0, steps)) + least
 
 
 def describe_network(spec: Any) -> str:
@@ -369,7 +394,6 @@ def start_weights(model: nn.Module, folder: RunFolder) -> None:
         what = "damaged" if path.is_file() else "not there"
         raise UserError(f"the weights to start from are {what}", where=str(path), fix="train again")
     found = tensors.read_header(path)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name in found:
-                parameter.copy_(found[name].read())
+    for name, parameter in model.named_parameters():
+        if name in found:
+            copy_into(parameter, found[name].read())

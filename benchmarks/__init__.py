@@ -1,0 +1,1 @@
+"""Scripts that measure; each prints its figures, and `benchmarks/results` keeps them."""

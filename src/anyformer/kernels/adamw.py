@@ -1,0 +1,143 @@
+"""AdamW of many tensors in one launch, on master weights: it reads bf16 gradients, clips, and writes bf16 weights.
+
+Torch's own takes gradients of the masters' type, so that they are cast, clipped and the new weights cast back in
+passes of their own. The rule and what is remembered are torch's: checkpoints are the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+log = logging.getLogger("anyformer")
+BLOCK, WARPS = 2048, 4
+ALIGNED = 16  # bytes that the kernel reads at once
+CLOSE = 2e-5  # relative, of single precision
+
+
+class Field(NamedTuple):
+    """What the kernel has to know of one tensor: addresses, but for the size. Its order is the kernel's."""
+
+    master: int
+    grad: int
+    exp_avg: int
+    exp_avg_sq: int
+    step: int
+    size: int
+    narrow: int
+
+
+def gradient_norm(grads: Sequence[Tensor]) -> Tensor:
+    """The norm of all gradients together, in single precision whatever their types."""
+    by_type: dict[torch.dtype, list[Tensor]] = {}
+    for grad in grads:
+        by_type.setdefault(grad.dtype, []).append(grad)
+    norms = [norm for part in by_type.values() for norm in torch._foreach_norm(part, 2.0, dtype=torch.float32)]
+    return torch.stack(norms).norm()
+
+
+@torch.no_grad()
+def update(optimizer: torch.optim.AdamW, masters: dict[int, Tensor], clip: Tensor, bad: Tensor) -> None:
+    """One step of `optimizer` on parameters that are bf16 where `masters` (by id) has their value in full.
+
+    The learning rate of each group is a tensor on the device; `clip` is the factor on gradients. Nothing moves where
+    `bad` is not 0.
+    """
+    moved = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    if not moved:
+        return
+    for parameter in moved:
+        if not optimizer.state[parameter]:
+            like = masters.get(id(parameter), parameter.data)
+            optimizer.state[parameter] = {
+                "step": torch.zeros((), device=like.device),
+                "exp_avg": torch.zeros_like(like), "exp_avg_sq": torch.zeros_like(like),
+            }  # fmt: skip
+    more = 1.0 - bad  # one for each: a single tensor in place of the list would be fetched, and waited for
+    torch._foreach_add_([optimizer.state[p]["step"] for p in moved], [more] * len(moved))
+    for group in optimizer.param_groups:
+        for narrow in (True, False):
+            fields = [field_of(p, optimizer.state[p], masters) for p in group["params"]
+                      if p.grad is not None and (id(p) in masters) is narrow]  # fmt: skip
+            if fields:
+                launch(fields, group, clip, bad, narrow=narrow)
+
+
+def field_of(parameter: nn.Parameter, state: dict[str, Tensor], masters: dict[int, Tensor]) -> Field:
+    """Where everything of a parameter lies."""
+    assert parameter.grad is not None
+    master, grad = masters.get(id(parameter), parameter.data), parameter.grad
+    for tensor in (master, grad, parameter.data, state["exp_avg"], state["exp_avg_sq"]):
+        if not tensor.is_contiguous() or tensor.data_ptr() % ALIGNED:
+            raise ValueError(f"a tensor of shape {tuple(tensor.shape)} is not contiguous and aligned")
+    return Field(
+        master.data_ptr(), grad.data_ptr(), state["exp_avg"].data_ptr(), state["exp_avg_sq"].data_ptr(),
+        state["step"].data_ptr(), master.numel(), parameter.data_ptr(),
+    )  # fmt: skip
+
+
+def launch(fields: list[Field], group: dict[str, Any], clip: Tensor, bad: Tensor, *, narrow: bool) -> None:
+    from anyformer.kernels.adamw_triton import adamw_update
+
+    beta1, beta2 = group["betas"]
+    blocks = blocks_of(tuple(field.size for field in fields), clip.device)
+    # Pinned, since a copy from other memory first waits for all that is under way.
+    pointers = torch.tensor(fields, dtype=torch.int64).pin_memory().to(clip.device, non_blocking=True)
+    adamw_update[(len(blocks),)](
+        pointers, blocks, clip, group["lr"], bad, group["weight_decay"], beta1, beta2, math.log(beta1), math.log(beta2),
+        group["eps"], NARROW=narrow, FIELDS=len(Field._fields), BLOCK=BLOCK, num_warps=WARPS,
+    )  # fmt: skip
+
+
+@cache
+def blocks_of(sizes: tuple[int, ...], device: torch.device) -> Tensor:
+    """Which tensor and which block of it each program of the kernel takes, (programs, 2)."""
+    counts = [-(-size // BLOCK) for size in sizes]
+    which = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(counts))
+    inside = torch.cat([torch.arange(count) for count in counts])
+    return torch.stack([which, inside], 1).to(device)
+
+
+@cache
+def enable(device: torch.device) -> bool:
+    """Whether the kernel runs on this device and agrees with torch there."""
+    from anyformer.kernels.triton import triton
+
+    if device.type != "cuda" or triton is None:
+        return False
+    try:
+        worst = compare(device)
+    except Exception as error:  # whatever a compiler of kernels may raise: without it things are only slower
+        log.warning("the update is slower, its kernel does not run: %s", " ".join(str(error).split())[:200])
+        return False
+    if not worst <= CLOSE:
+        log.warning("the update is slower, its kernel is off by %.1e", worst)
+        return False
+    return True
+
+
+def compare(device: torch.device) -> float:
+    """How far three steps on a small sample are from torch's, relative to the way that the weights went."""
+    draw = torch.Generator(device).manual_seed(0)
+    starts = [torch.randn(shape, device=device, generator=draw) for shape in ((70, 90), (3000,))]
+    grads = [[torch.randn_like(s).bfloat16().float() for s in starts] for _ in range(3)]
+    ours, theirs = ([nn.Parameter(s.clone()) for s in starts] for _ in range(2))
+    masters = {id(ours[0]): starts[0].clone()}
+    ours[0].data = ours[0].data.bfloat16()
+    mine = torch.optim.AdamW(ours, lr=torch.tensor(1e-2, device=device), weight_decay=0.1, fused=True)
+    reference = torch.optim.AdamW(theirs, lr=1e-2, weight_decay=0.1)
+    one, zero = torch.ones((), device=device), torch.zeros((), device=device)
+    for found in grads:
+        for parameter, like, grad in zip(ours, theirs, found, strict=True):
+            parameter.grad, like.grad = grad.to(parameter.dtype), 0.5 * grad
+        update(mine, masters, 0.5 * one, zero)
+        reference.step()
+    ends = [masters[id(ours[0])], ours[1].data]
+    wanted = [p.data for p in theirs]
+    return max(float((a - b).norm() / (b - s).norm()) for a, b, s in zip(ends, wanted, starts, strict=True))

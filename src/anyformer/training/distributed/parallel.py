@@ -1,0 +1,145 @@
+"""How several processes share the work of a step; one setting, `training.parallel`, says which way.
+
+| parallel | rows                 | weights, gradients, optimizer      | what travels                              |
+|----------|----------------------|------------------------------------|-------------------------------------------|
+| ddp      | each rank its part   | all of them in every process       | sums of gradients, once a step            |
+| fsdp     | each rank its part   | each rank one part of each         | weights layer by layer, sums of gradients |
+| tensor   | every rank all rows  | each rank its heads and channels   | sums of activations, twice a layer        |
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from anyformer.errors import UserError
+from anyformer.slots import Network
+from anyformer.training.distributed.peers import Peers
+from anyformer.training.distributed.world import World
+from anyformer.training.optim import Muon
+from anyformer.training.settings import Config, Training
+
+
+class Parallel:
+    """One process: all rows, all weights, nothing to add up. The others answer the same questions."""
+
+    name: ClassVar[str] = "alone"  # as the setting has it
+    shards: ClassVar[bool] = False  # whether a process holds only a part of the weights
+    splits_rows: ClassVar[bool] = False  # whether a process takes only its part of a batch
+
+    def __init__(self, peers: Peers) -> None:
+        self.peers = peers
+
+    @property
+    def part(self) -> int:
+        """Which part of a batch this process takes, of `parts`."""
+        return self.peers.world.rank if self.splits_rows else 0
+
+    @property
+    def parts(self) -> int:
+        return self.peers.world.size if self.splits_rows else 1
+
+    def build(self, spec: Network, settings: Training) -> Any:
+        """The network on its device, with the weights that one process would give it."""
+        return spec.build(seed=settings.seed, device=self.peers.device)
+
+    def sum_weight(self, weight: int) -> int:
+        """The weight of the targets of all processes."""
+        return self.peers.exchange(weight)
+
+    def backward(self, loss: Tensor, leaves: list[nn.Parameter] | None, *, last: bool) -> None:
+        """The gradients of a micro-batch; after the last one they are those of all processes."""
+        loss.backward(inputs=leaves)
+
+    def sum_loss(self, loss: Tensor) -> Tensor:
+        """The loss of all processes."""
+        return loss
+
+    def clip(self, parameters: list[nn.Parameter], limit: float | None) -> Tensor:
+        """The norm of all gradients, which are shortened to the limit where there is one."""
+        if limit is None:
+            return nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        return nn.utils.clip_grad_norm_(parameters, limit)
+
+
+class ReplicatedParallel(Parallel):
+    """`ddp`: every process has the whole model and its part of the rows."""
+
+    name = "ddp"
+    splits_rows = True
+
+    def build(self, spec: Network, settings: Training) -> Any:
+        import torch.distributed as dist
+
+        from anyformer.training.distributed.gradient_sum import GradientSum
+
+        model = super().build(spec, settings)
+        for parameter in model.parameters():  # another kind of processor may draw other last bits
+            dist.broadcast(parameter.detach(), 0)
+        self.gradients = GradientSum(model)
+        return model
+
+    def backward(self, loss: Tensor, leaves: list[nn.Parameter] | None, *, last: bool) -> None:
+        if last:
+            self.gradients.arm()
+        loss.backward(inputs=leaves)
+        if last:
+            self.gradients.wait()
+
+    def sum_loss(self, loss: Tensor) -> Tensor:
+        import torch.distributed as dist
+
+        dist.all_reduce(loss)
+        return loss
+
+
+def open_parallel(config: Config, peers: Peers) -> Parallel:
+    """The way that a run's settings ask for, with these processes."""
+    check_processes(config, peers.world)
+    if peers.world.is_alone:
+        return Parallel(peers)
+    kind = config.training.parallel
+    if kind == "fsdp":
+        from anyformer.training.distributed.sharded import ShardedParallel
+
+        return ShardedParallel(peers)
+    if kind == "tensor":
+        from anyformer.training.distributed.tensor import TensorParallel
+
+        return TensorParallel(peers)
+    return ReplicatedParallel(peers)
+
+
+def check_processes(config: Config, world: World) -> None:
+    """Refuse what several processes cannot share rightly, before the first step."""
+    if world.is_alone:
+        return
+    if len(config.objective.phases()) > 1:
+        raise UserError(
+            f"{type(config.objective).__name__} moves two networks in turn, which {world.size} processes cannot share",
+            where="training.parallel", fix="train in one process",
+        )  # fmt: skip
+    kind, settings = config.training.parallel, config.training
+    if kind in ("fsdp", "tensor"):
+        if isinstance(settings.optimizer, Muon):
+            raise UserError(f"Muon needs whole matrices, and {kind} leaves each process a part",
+                            where="training.optimizer", fix="use AdamW, or training.parallel=ddp")  # fmt: skip
+        if settings.precision == "fp16":
+            raise UserError(f"fp16 has one scale for all gradients, and {kind} leaves each process a part",
+                            where="training.precision", fix="use bf16, or training.parallel=ddp")  # fmt: skip
+    if kind == "tensor":
+        from anyformer.training.distributed.tensor import check_split
+
+        check_split(config.model.build(device="meta"), world.size)
+    else:
+        check_rows(settings.batch_size or 1, world)
+
+
+def check_rows(batch_size: int, world: World) -> None:
+    """Each process takes the same number of rows of a full batch."""
+    rest = batch_size % world.size
+    if rest:
+        near = [size for size in (batch_size - rest, batch_size - rest + world.size) if size]
+        raise UserError(f"global batch {batch_size} is not divisible by {world.size} processes",
+                        where="training.batch_size", fix=f"use --batch-size {' or '.join(map(str, near))}")  # fmt: skip

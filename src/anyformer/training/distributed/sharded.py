@@ -1,0 +1,59 @@
+"""`fsdp`: weights, gradients and optimizer in parts (torch's FSDP2, 2304.11277).
+
+Each block is a group: its weights are gathered before its pass and forgotten after it, and its gradients are summed
+into the parts. What several places use, tables above all, belongs to the group of the whole model, which stays gathered
+from the first pass to the last.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.core.block import BlockModule
+from anyformer.core.model import ModelModule, Seq2SeqModule
+from anyformer.core.stack import StackModule
+from anyformer.training.distributed.partitioned import PartitionedParallel
+from anyformer.training.settings import Training
+
+
+class ShardedParallel(PartitionedParallel):
+    """`fsdp`: each process has its part of the rows and of every parameter."""
+
+    name = "fsdp"
+    splits_rows = True
+
+    def cut(self, model: nn.Module, settings: Training) -> None:
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+
+        # Casting the inputs would copy the Context and break what its layers share.
+        low = torch.bfloat16 if settings.precision == "bf16" else None
+        policy = MixedPrecisionPolicy(
+            param_dtype=low, reduce_dtype=torch.float32 if low else None, cast_forward_inputs=False
+        )
+        # It warns of changing an output in place, which no objective does.
+        warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
+        mesh = self.mesh
+        for block in blocks_alone(model):
+            fully_shard(block, mesh=mesh, mp_policy=policy)
+        fully_shard(model, mesh=mesh, mp_policy=policy)
+        if isinstance(model, ModelModule | Seq2SeqModule):  # losses of words enter by this method
+            register_fsdp_forward_method(model, "before_head")
+
+    def backward(self, loss: Tensor, leaves: list[nn.Parameter] | None, *, last: bool) -> None:
+        """FSDP2 takes the mean over the processes; losses here are sums."""
+        (loss * self.peers.world.size).backward(inputs=leaves)
+
+    def sum_loss(self, loss: Tensor) -> Tensor:
+        import torch.distributed as dist
+
+        dist.all_reduce(loss)
+        return loss
+
+
+def blocks_alone(model: nn.Module) -> list[nn.Module]:
+    """Blocks that share nothing with another one, so that nobody needs their weights outside their own pass."""
+    stacks = [module for module in model.modules() if isinstance(module, StackModule) and module.spec.groups is None]
+    return [block for stack in stacks for block in stack.blocks if isinstance(block, BlockModule)]

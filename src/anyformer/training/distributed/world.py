@@ -1,0 +1,55 @@
+"""Where a process stands among those that train together, as its launcher says it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # a launcher gives all of them or none
+
+
+@dataclass(frozen=True)
+class World:
+    """This process's number among `size`, and among those on the same machine, which is the number of its GPU.
+
+    `address` and `port` are where they meet. `restarts` counts how often the launcher has started all of them anew,
+    `max_restarts` how often it may.
+    """
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    address: str = ""
+    port: int = 0
+    restarts: int = 0
+    max_restarts: int = 0
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the process that writes, shows and reports."""
+        return self.rank == 0
+
+    @property
+    def is_alone(self) -> bool:
+        return self.size == 1
+
+
+ALONE = World()
+
+
+def read_world(environment: Mapping[str, str]) -> World:
+    """The world that torchrun describes to each process it starts; without a launcher, one process.
+
+    >>> read_world({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"})
+    World(rank=3, size=8, local_rank=1, address='node0', port=29500, restarts=0, max_restarts=0)
+    >>> read_world({"WORLD_SIZE": "8"}).is_alone
+    True
+    """
+    if not all(environment.get(name) for name in NAMES):
+        return ALONE
+    rank = int(environment["RANK"])
+    return World(
+        rank, int(environment["WORLD_SIZE"]), int(environment.get("LOCAL_RANK", rank)), environment["MASTER_ADDR"],
+        int(environment["MASTER_PORT"]), int(environment.get("TORCHELASTIC_RESTART_COUNT", 0)),
+        int(environment.get("TORCHELASTIC_MAX_RESTARTS", 0)),
+    )  # fmt: skip

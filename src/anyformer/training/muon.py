@@ -1,0 +1,69 @@
+"""Muon's rule with matrices of one shape taken together: a few batched products in place of many small ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+# Five rounds of p(s) = a s + b s^3 + c s^5 bring every singular value near 1 (https://kellerjordan.github.io/posts/muon).
+COEFFICIENTS, ROUNDS, EPS = (3.4445, -4.7750, 2.0315), 5, 1e-7
+
+
+class BatchedMuon(torch.optim.Optimizer):
+    """Momentum, made orthogonal, as the update of matrices; the same rule as torch.optim.Muon.
+
+    `match_adamw` scales updates to the size of AdamW's, so that its learning rates fit; otherwise tall matrices take
+    larger steps. Nothing here waits for a GPU: `lr` may be a tensor, and where `found_inf` is 1 nothing moves.
+    """
+
+    found_inf: Tensor | None = None
+
+    def __init__(
+        self, groups: Iterable[dict[str, Any]], *, lr: float, weight_decay: float, momentum: float, match_adamw: bool
+    ) -> None:
+        super().__init__(groups, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, "capturable": True})
+        self.match_adamw = match_adamw
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Move every matrix that has a gradient."""
+        for group in self.param_groups:
+            shapes: dict[torch.Size, list[nn.Parameter]] = {}
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    shapes.setdefault(parameter.shape, []).append(parameter)
+            for matrices in shapes.values():
+                self.move(group, matrices)
+
+    def move(self, group: dict[str, Any], matrices: list[nn.Parameter]) -> None:
+        """One update of matrices of one shape."""
+        grads = [p.grad for p in matrices if p.grad is not None]
+        buffers = [self.state[p].setdefault("momentum_buffer", torch.zeros_like(p)) for p in matrices]
+        torch._foreach_lerp_(buffers, grads, 1 - group["momentum"])
+        ahead = torch._foreach_lerp(grads, buffers, group["momentum"])  # Nesterov
+        updates = orthogonalise(torch.stack(ahead))
+        rate = group["lr"] if self.found_inf is None else group["lr"] * (1 - self.found_inf)
+        if self.found_inf is not None:
+            updates = torch.where(self.found_inf > 0, 0.0, updates)
+        rows, columns = matrices[0].shape
+        scale = 0.2 * max(rows, columns) ** 0.5 if self.match_adamw else max(1, rows / columns) ** 0.5
+        weights: list[Tensor] = [p.data for p in matrices]
+        torch._foreach_mul_(weights, 1 - rate * group["weight_decay"])
+        torch._foreach_sub_(weights, list((updates * (rate * scale)).to(weights[0].dtype).unbind()))
+
+
+def orthogonalise(matrices: Tensor) -> Tensor:
+    """Each of the matrices (N,R,C) with its singular values brought near 1, by Newton-Schulz iterations."""
+    a, b, c = COEFFICIENTS
+    # The method forgives bf16, which is fast on a GPU; most CPUs have no products in it.
+    x = matrices.bfloat16() if matrices.is_cuda else matrices
+    tall = x.shape[1] > x.shape[2]
+    x = x.mT if tall else x
+    x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=EPS)
+    for _ in range(ROUNDS):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.mT if tall else x
