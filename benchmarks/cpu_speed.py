@@ -2,16 +2,16 @@
 
     python benchmarks/cpu_speed.py [--rounds 3] [--threads 2] [--only tiny-gpt ...] [--no-compile] [--csv FILE]
 
-tiny-gpt    a training step: 4 layers, 128 wide, 4 heads, 12 x 64 tokens, 65 symbols, AdamW, gradient clipping, no dropout
-bert-base   a forward pass of 8 x 128 tokens in inference mode; "products alone" are its matrix products and nothing else
+tiny-gpt    a training step: 4 layers, 128 wide, 4 heads, 12 x 64 tokens, 65 symbols, AdamW, clipping, no dropout
+bert-base   a forward pass of 8 x 128 tokens in inference mode; "products alone" are its linear layers, no more
 vit-b16     a forward pass of 8 images of 224 x 224, likewise
 ft          a training step of the FT-Transformer's defaults (rtdl's), 8 numbers, 256 rows, dropout on
 windows     forward and backward of one attention layer, 4 heads of 64, with and without a sliding window
 
-Ours is what a user gets: the training engine's own step, or `model(x)`. "compiled" sides are torch.compile of the same, its
+Ours is what a user gets: the training engine's own step, or `model(x)`. "compiled" sides are torch.compile of the same,
 compiling not counted. A round is several passes of each side; the median over the rounds is given, with the spread
 (largest - smallest) / median. `ratio` is the best peer's time over ours: above 1, ours is faster. timm is not compared.
-With `--threads 1` the time is the processor's, which busy neighbours do not lengthen; else that of the clock on the wall.
+With `--threads 1` the time is the processor's, which busy neighbours do not lengthen; else that of a wall clock.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def ft(compiled: bool) -> dict[str, Side]:
 
 
 def products(rows: int, width: int, depth: int) -> Side:
-    """The matrix products of an encoder's layers, biases included and attention left out: what no engine can leave away."""
+    """The linear layers of an encoder without anything between them: what nobody can leave out."""
     layers = [
         nn.Linear(*sizes) for sizes in ((width, 3 * width), (width, width), (width, 4 * width), (4 * width, width))
     ]

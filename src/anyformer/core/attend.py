@@ -193,6 +193,9 @@ def choose(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0
         return Choice("reference", f"fused kernels do not offer {what}")
     long = scores.copies(q) * q.shape[2] * k.shape[2] > ROWS
     hidden = scores.biased or scores.hides(q.shape[2], k.shape[2])
+    exact = q.dtype == torch.promote_types(q.dtype, torch.float32)  # else the reference would round less, and cost more
+    if dropout and not hidden and not scores.causal and not long and exact and q.device.type == "cpu":
+        return Choice("reference", "no fused kernel of a CPU offers dropout, and nothing is hidden")
     half = q.dtype in (torch.bfloat16, torch.float16)  # measured there; float32 takes blocks of rows
     if q.is_cuda and half and hidden and long and dropout == 0.0 and scores.added is None and scores.allowed is None:
         return Choice("flex", "a bias or mask over a long sequence, without a T x S tensor")
