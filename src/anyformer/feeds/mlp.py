@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core import activation
-from anyformer.core.activation import ACTS, Act
+from anyformer.core.activation import ACTS, Act, split_pairs
 from anyformer.core.context import Context
 from anyformer.errors import UserError
 from anyformer.slots import Feed
@@ -67,7 +67,7 @@ class MLPModule(nn.Module):
         if fused is not None and spec.gated and self.can_fuse(h):
             return fused.gate(h, spec.act)
         if spec.gated:
-            gate, value = h.unflatten(-1, (-1, 2)).unbind(-1)
+            gate, value = split_pairs(h)
             return self.act(gate) * value
         return self.act(h)
 
