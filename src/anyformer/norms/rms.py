@@ -2,6 +2,8 @@
 
 from typing import ClassVar
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.about import About
@@ -25,7 +27,8 @@ class RMSNorm(Norm):
 
 
 class RMSNormModule(nn.RMSNorm):
-    """As torch's, but under autocast, which gives single precision, a stream in bf16 stays one."""
+    """As torch's, but a stream in bf16 stays one whatever type the gains have; they meet in the wider of both."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x).to(x.dtype)
+        exact = torch.promote_types(x.dtype, self.weight.dtype)
+        return F.rms_norm(x.to(exact), self.normalized_shape, self.weight.to(exact), self.eps).to(x.dtype)

@@ -168,11 +168,13 @@ class TrainingEngine:
         if graph is not None:
             self.seed(step, 0, number)
             return *graph(micros[0], whole), True
+        # Divided by a tensor, as in a graph: by a number, a GPU would multiply by its inverse, which rounds otherwise.
+        divisor = whole if self.device.type == "cpu" else torch.full((), float(whole), device=self.device)
         total: Tensor | float = 0.0
         first = self.parallel.part * len(micros)  # the number of this process's first micro-batch in the whole step
         for part, batch in enumerate(micros):
             self.seed(step, first + part, number)
-            total = total + self.backward(running, batch.to(self.device), whole, last=part == len(micros) - 1)
+            total = total + self.backward(running, batch.to(self.device), divisor, last=part == len(micros) - 1)
         assert isinstance(total, Tensor)
         total = self.parallel.sum_loss(total)
         norm, moved = self.apply_gradients(running, total)
