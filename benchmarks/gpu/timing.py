@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-ROUNDS = 3
+ROUNDS = 5
 WARM_STEPS = 4  # after the first: caches fill, recorded graphs are recorded
 ROUND_SECONDS = 0.3  # a round of small steps takes as long, so that the clock's own error does not count
 FEWEST, MOST = 5, 200  # steps of a round

@@ -19,7 +19,7 @@ from benchmarks.gpu.bars import BARS, Bar, Table
 from benchmarks.gpu.jobs import OURS, Place, list_jobs
 from benchmarks.gpu.page import BEGIN, END, IMAGES, PAGE, render
 from benchmarks.gpu.text import zipf_text
-from benchmarks.gpu.timing import Job, NotRun, Program, Step, run_job
+from benchmarks.gpu.timing import ROUNDS, Job, NotRun, Program, Step, run_job
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
@@ -126,7 +126,7 @@ def test_a_program_that_cannot_run_is_a_row_and_the_others_are_measured() -> Non
     absent, failed, fine = run_job(job, CPU, quick=True)
     assert absent.note == "not run: nobody is here" and absent.seconds is None
     assert failed.note == "failed: ValueError: a wrong size"
-    assert fine.note == "" and len(fine.rounds) == 3 and len(counted) == 1 + 4 + 3
+    assert fine.note == "" and len(fine.rounds) == ROUNDS and len(counted) == 1 + 4 + ROUNDS
     assert results.row_of(job, absent)["ms_per_step"] == "" and results.row_of(job, fine)["ms_per_step"]
 
 
