@@ -77,7 +77,8 @@ class TorchGPT(nn.Module):
     def __init__(self, vocab: int, length: int, width: int, depth: int, heads: int) -> None:
         super().__init__()
         self.tokens, self.places = nn.Embedding(vocab, width), nn.Embedding(length, width)
-        layer = partial(nn.TransformerEncoderLayer, width, heads, 4 * width, dropout=0.0, activation="gelu")
+        gelu = partial(F.gelu, approximate="tanh")  # as GPT-2
+        layer = partial(nn.TransformerEncoderLayer, width, heads, 4 * width, dropout=0.0, activation=gelu)
         self.layers = nn.ModuleList(layer(batch_first=True, norm_first=True) for _ in range(depth))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocab, bias=False)
         self.head.weight = self.tokens.weight
@@ -255,7 +256,7 @@ def main() -> None:
     works: dict[str, Callable[[bool], dict[str, Side]]] = {
         "tiny-gpt": tiny_gpt, "bert-base": bert_base, "vit-b16": vit_b16, "ft": ft,
     }  # fmt: skip
-    rows = []
+    rows: list[list[str]] = []
     for name, make in (works | window_works()).items():
         kind = name.split()[0]
         if kind not in options.only:
@@ -263,12 +264,16 @@ def main() -> None:
         sides = make(not options.no_compile)
         with torch.inference_mode(kind in ("bert-base", "vit-b16")):
             rows += report(name, measure(sides, options.rounds, PASSES[kind], clock))
-    if options.csv:
-        with open(options.csv, "w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(["work", "side", "ms", "spread", "best_peer_over_ours"])
-            writer.writerows(rows)
-            writer.writerow(["torch", torch.__version__, "cpu", f"{options.threads} threads", ""])
+        if options.csv:  # after each work: a run that is cut short has still measured something
+            write(options.csv, rows, options.threads)
+
+
+def write(path: str, rows: list[list[str]], threads: int) -> None:
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["work", "side", "ms", "spread", "best_peer_over_ours"])
+        writer.writerows(rows)
+        writer.writerow(["torch", torch.__version__, "cpu", f"{threads} threads", ""])
 
 
 if __name__ == "__main__":
