@@ -156,6 +156,7 @@ def main(args: Sequence[str] | None = None) -> int:
     # --debug and --import may stand anywhere, also behind the verb.
     debug = "--debug" in given
     given = [word for word in given if word != "--debug"]
+    world = read_world(os.environ)
     try:
         given, modules = take_imports(given)
         let_threads_sleep(given)
@@ -166,12 +167,14 @@ def main(args: Sequence[str] | None = None) -> int:
             import_installed()
         # Called from Python, a command begins with the call; typed, with its process.
         started = time.perf_counter() - (process_age() if args is None else 0.0)
-        launch = Launch(read_world(os.environ), started)
+        launch = Launch(world, started)
         result = typer.main.get_command(app).main(args=given, prog_name="anyformer", standalone_mode=False, obj=launch)
     except (KeyboardInterrupt, typer.Abort):
         result = INTERRUPTED
     except typer.TyperException as error:
         _trace(debug)
+        if world.local_rank:  # the first process of a machine says it for all
+            return USER_ERROR
         return _complain(explain_usage(error.format_message(), given, every_option()), exit_code=USER_ERROR)
     except AlreadyReported as error:  # by another process of the same training
         _trace(debug)

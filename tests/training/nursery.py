@@ -113,7 +113,8 @@ def serve() -> None:
     sys.path.insert(0, str(Path(__file__).parents[2]))
     import importlib
 
-    for name in ("anyformer.cli", "anyformer.training.train", "torch._dynamo", "sklearn.ensemble",
+    for name in ("anyformer.cli", "anyformer.training.train", "torch._dynamo", "torch.distributed.fsdp",
+                 "sklearn.ensemble",
                  "sklearn.linear_model", "sklearn.feature_extraction.text",
                  "PIL.Image", "pyarrow.csv", "yaml"):  # fmt: skip
         importlib.import_module(name)

@@ -29,6 +29,7 @@ DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
+WIDE_FIRST = ("I64", "F64", "F32", "I32", "BF16", "F16", "I16", "I8", "U8", "BOOL")  # as the library sorts a file
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 Gather = Callable[[Tensor], Tensor]  # the whole of a tensor that is in parts
 # The largest public models have some 100,000 tensors; a header is read whole, at about ten times its size in memory.
@@ -189,8 +190,7 @@ def write_one_by_one(path: Path, tensors: Mapping[str, Tensor], gather: Gather) 
 
 def file_order(tensors: Mapping[str, Tensor]) -> list[str]:
     """The names as they lie in a file: wide types first, so that each lies at a multiple of its size."""
-    kinds = list(DTYPES.values())
-    return sorted(tensors, key=lambda name: (-tensors[name].element_size(), kinds.index(tensors[name].dtype), name))
+    return sorted(tensors, key=lambda name: (WIDE_FIRST.index(DTYPE_NAMES[tensors[name].dtype]), name))
 
 
 def write_shards(

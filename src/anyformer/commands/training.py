@@ -18,6 +18,7 @@ from anyformer.commands.asking import AskOptions, refuse_settings
 from anyformer.commands.launch import Launch
 from anyformer.commands.words import configure_messages, note, note_line, write, write_line
 from anyformer.errors import UserError, did_you_mean
+from anyformer.training.distributed.world import World, told_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,15 +79,17 @@ def train(
       anyformer train photos/
       anyformer train reviews.csv --target label --from FOLDER
     """
-    check_mode(progress)
+    launch = launched(context)
     configure_messages(quiet)
-    refuse_settings(data)
     asked = AskOptions(
         target, task, preset, start, steps, epochs, minutes, lr, batch_size, max_length, seed, device, valid, test,
         split_column, group, time, types, inputs, config, settings,
     )  # fmt: skip
-    request = asked.request(list(data), out)
-    launch = launched(context)
+    with told_once(launch.world):
+        check_mode(progress)
+        refuse_settings(data)
+        request = asked.request(list(data), out)
+        check_restarts(request, launch.world)
     if dry_run:
         if launch.world.is_first:
             run_rehearsal(request, as_json=as_json, quiet=quiet)
@@ -107,12 +110,15 @@ def start_training(request: Request, progress: str, quiet: bool, launch: Launch)
     from anyformer.training.train import resume, run_request
 
     world, started = launch.world, launch.started
-    if world.max_restarts and request.out is None:
-        raise UserError("a restart would not know which run it belongs to", where="--max-restarts", fix="give --out")
     say, shown = messages(quiet), progress_mode(progress, quiet)
     if world.restarts and request.out is not None and (request.out / "run.json").is_file():
         return resume(request.out, say=say, progress=shown, quiet=quiet, world=world, started=started)
     return run_request(request, say=say, progress=shown, quiet=quiet, world=world, started=started)
+
+
+def check_restarts(request: Request, world: World) -> None:
+    if world.max_restarts and request.out is None:
+        raise UserError("a restart would not know which run it belongs to", where="--max-restarts", fix="give --out")
 
 
 def asked_again(request: Request, progress: str, quiet: bool, launch: Launch) -> Trained | None:
@@ -174,14 +180,15 @@ def resume(
     from anyformer.training.setup.settings_file import parse_settings
     from anyformer.training.train import resume as go_on
 
-    check_mode(progress)
-    configure_messages(quiet)
     launch = launched(context)
+    configure_messages(quiet)
     say = messages(quiet)
     # An option of its own is allowed by being typed: who writes --steps knows that the run becomes another.
     asked = {"training.steps": steps, "training.optimizer.lr": lr}
     named = {path: value for path, value in asked.items() if value is not None}
-    changes = parse_settings(settings or []) | named
+    with told_once(launch.world):
+        check_mode(progress)
+        changes = parse_settings(settings or []) | named
     allowed = [*(allow_change or []), *named]
 
     def change() -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 ALIGNED = 8  # channels: 16 bytes in half precision
 rows_tried = False  # whether our own kernel has given the reference's answers here: see `try_out` in decode.py
 ROWS = 2**22  # entries of a mask or bias built at once; more is done in blocks of rows
-PAIRS = 2**17  # of queries and keys: below, one call of torch's attention is faster on a CPU than several smaller ones
+PAIRS = 2**16  # of queries and keys: below, one call of torch's attention is faster on a CPU than several smaller ones
 
 
 @dataclass(frozen=True)
@@ -193,6 +193,9 @@ def choose(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0
         return Choice("reference", f"fused kernels do not offer {what}")
     long = scores.copies(q) * q.shape[2] * k.shape[2] > ROWS
     hidden = scores.biased or scores.hides(q.shape[2], k.shape[2])
+    exact = q.dtype == torch.promote_types(q.dtype, torch.float32)  # else the reference would round less, and cost more
+    if dropout and not hidden and not scores.causal and not long and exact and q.device.type == "cpu":
+        return Choice("reference", "no fused kernel of a CPU offers dropout, and nothing is hidden")
     half = q.dtype in (torch.bfloat16, torch.float16)  # measured there; float32 takes blocks of rows
     if q.is_cuda and half and hidden and long and dropout == 0.0 and scores.added is None and scores.allowed is None:
         return Choice("flex", "a bias or mask over a long sequence, without a T x S tensor")
@@ -201,13 +204,12 @@ def choose(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0
 
 def choose_for_window(q: Tensor, k: Tensor, scores: Scores, dropout: float) -> Choice | None:
     """On a CPU, the engine for queries that see different parts of many keys; None where one call compares all."""
+    if torch.compiler.is_exporting():  # other runtimes know torch's operations alone, and lengths stay open
+        return None
     queries, keys = q.shape[2], k.shape[2]
     ruled = scores.allowed is not None or scores.added is not None  # a caller's own rule is T x S already
-    wide = not scores.causal and scores.window is not None and 4 * scores.window > keys  # hides too little to gain much
-    few = queries * keys < (16 * PAIRS if wide else PAIRS)
+    few = queries * keys < fewest_pairs(q.dtype, scores, keys)
     if ruled or few or scores.hides_alike or not scores.hides(queries, keys):
-        return None
-    if torch.compiler.is_exporting():  # other runtimes know torch's operations alone
         return None
     if dropout == 0.0 and not scores.biased and not scores.needs_weights:
         return Choice("blocks", "a mask on a CPU: each block of queries meets only keys that it can see")
@@ -215,6 +217,16 @@ def choose_for_window(q: Tensor, k: Tensor, scores: Scores, dropout: float) -> C
     if scores.window is not None and queries == keys and scores.window * (2 if scores.causal else 3) < keys:
         return Choice("bands", "a narrow window on a CPU, in chunks")
     return None
+
+
+def fewest_pairs(dtype: torch.dtype, scores: Scores, keys: int) -> int:
+    """Queries times keys from which blocks are faster on a CPU than one call with a mask, as measured.
+
+    The more a mask hides the earlier they are: causal order half of all, a wide window without it next to nothing. Half
+    precision packs the matrices of every block anew.
+    """
+    wide = scores.window is not None and 4 * scores.window > keys
+    return PAIRS * (1 if scores.causal else 16 if wide else 2) * (2 if dtype.itemsize < 4 else 1)
 
 
 # ---------------------------------------------------------------- reference

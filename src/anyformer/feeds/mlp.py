@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core import activation
-from anyformer.core.activation import ACTS, FUSED_ACTS, Act
+from anyformer.core.activation import ACTS, Act, split_pairs
 from anyformer.core.context import Context
 from anyformer.errors import UserError
 from anyformer.slots import Feed
@@ -67,14 +67,14 @@ class MLPModule(nn.Module):
         if fused is not None and spec.gated and self.can_fuse(h):
             return fused.gate(h, spec.act)
         if spec.gated:
-            gate, value = h.unflatten(-1, (-1, 2)).unbind(-1)
+            gate, value = split_pairs(h)
             return self.act(gate) * value
         return self.act(h)
 
     def can_fuse(self, x: Tensor) -> bool:
         """Whether one operation may take the place of several: in training, in half precision, with a layer that is
         whole (one that is sharded goes through hooks of its own)."""
-        if not (self.training and x.is_cuda and self.spec.act in FUSED_ACTS):
+        if not (self.training and x.is_cuda and (self.spec.act, self.spec.gated) in activation.fused_forms):
             return False
         half = torch.is_autocast_enabled("cuda") or x.dtype in (torch.bfloat16, torch.float16)
         return half and type(self.up) is nn.Linear and type(self.up.weight) is nn.Parameter

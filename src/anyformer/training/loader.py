@@ -54,7 +54,8 @@ class Steps(Dataset[list[Batch]]):
 
     def __getitem__(self, step: int) -> list[Batch]:
         rows, draw = self.order.at(step)
-        micros = [rows[i : i + self.micro] for i in range(0, len(rows), self.micro)]
+        micro = min(self.micro, max(1, self.order.stage(step).batch // self.parts))  # early steps may have fewer rows
+        micros = [rows[i : i + micro] for i in range(0, len(rows), micro)]
         each = -(-len(micros) // self.parts)
         first = self.part * each
         mine = [self.prepare(step, first + i, rows, draw) for i, rows in enumerate(micros[first : first + each])]

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from anyformer import faults
+from anyformer.feeds.mlp import MLPModule
+from anyformer.heads.lm import LMModule
 from anyformer.kernels.compile import compile_function
 from anyformer.kernels.compile_cache import use_private_cache
 from anyformer.objectives import Batch, Objective, Phase
@@ -84,10 +86,7 @@ class TrainingEngine:
         self.parallel = Parallel(Peers(ALONE, self.device)) if parallel is None else parallel
         self.names = {id(p): name for name, p in model.named_parameters()}
         if self.device.type == "cuda":
-            from anyformer.kernels import activation, linear_loss
-
-            linear_loss.enable(self.device)
-            activation.enable(self.device)
+            enable_kernels(model, self.device)
         use_private_cache()  # torch imports its compiler with the first optimizer, and makes the folder of its cache
         self.phases = [RunningPhase.of(phase, model, settings.optimizer) for phase in objective.phases()]
         self.parameters = [p for running in self.phases for p in running.parameters]
@@ -304,6 +303,17 @@ class TrainingEngine:
         restore(self.optimizers, self.names, memory)
         self.update.load(state.get("scaler"))
         self.followed = int(state.get("followed", 0))
+
+
+def enable_kernels(model: nn.Module, device: torch.device) -> None:
+    """Try the kernels that parts of this model can use; each is compiled and compared once a process."""
+    from anyformer.kernels import activation, linear_loss
+
+    for module in model.modules():
+        if isinstance(module, LMModule):
+            linear_loss.enable(device)
+        elif isinstance(module, MLPModule):
+            activation.enable(device, module.spec.act, module.spec.gated)
 
 
 def averaged_parameters(model: nn.Module, objective: Objective) -> Iterator[tuple[str, nn.Parameter]]:

@@ -17,7 +17,7 @@ from anyformer.inference.predictor import Predictor, load
 from anyformer.slots import Network
 from anyformer.training.display.format import figure
 from anyformer.training.distributed.peers import Peers, join
-from anyformer.training.distributed.world import ALONE, World
+from anyformer.training.distributed.world import ALONE, World, told_once
 from anyformer.training.finish import finish, rewrite_report
 from anyformer.training.run.folder import FollowedRunFolder, RunFolder
 from anyformer.training.setup.new_run import create
@@ -170,7 +170,8 @@ def resume(
             change()
         return RunFolder.open(Path(path)).facts
 
-    asked = device or str(RunFolder.open(Path(path)).facts.get("device") or "auto")
+    with told_once(world):
+        asked = device or str(RunFolder.open(Path(path)).facts.get("device") or "auto")
     with join(world, asked) as peers:
         facts = peers.first(look)
         if facts.get("status") == "done":

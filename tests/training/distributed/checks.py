@@ -12,9 +12,11 @@ from torch import Tensor, nn
 
 from anyformer import LM, MLP, Attention, Block, Model, Network, Rope, Stack
 from anyformer import Tokens as Words
-from anyformer.training.distributed.parallel import Parallel, ReplicatedParallel
+from anyformer.training.distributed.gradient_sum import GradientSum
+from anyformer.training.distributed.parallel import Parallel
 from anyformer.training.distributed.parts import local, whole
 from anyformer.training.distributed.peers import Peers, join
+from anyformer.training.distributed.replicated import ReplicatedParallel
 from anyformer.training.distributed.sharded import ShardedParallel
 from anyformer.training.distributed.tensor import TensorParallel
 from anyformer.training.distributed.world import ALONE, read_world
@@ -24,7 +26,6 @@ from anyformer.training.settings import Training
 from anyformer.training.step import TrainingEngine
 from tests.training.test_engine import NETS, OBJECTIVES, VOCAB, apart, steps_for
 
-CPU = torch.device("cpu")
 KINDS: dict[str, type[Parallel]] = {
     "ddp": ReplicatedParallel,
     "fsdp": ShardedParallel,
@@ -38,6 +39,11 @@ class Unsummed(ReplicatedParallel):
 
     def backward(self, loss: Tensor, leaves: list[nn.Parameter] | None, *, last: bool) -> None:
         loss.backward(inputs=leaves)
+
+
+def one_process(peers: Peers) -> Parallel:
+    """What the others are compared with."""
+    return Parallel(Peers(ALONE, peers.device))
 
 
 def gated() -> Network:
@@ -77,7 +83,7 @@ def compare_gradients(task: str, kind: type[Parallel], peers: Peers) -> float:
     worst = 0.0
     for step in (0, 2) if task == "gated" else (2,):
         kind_of = "lm" if task == "gated" else task
-        alone = gradients_of(*engine_of(spec, kind_of, Parallel(Peers(ALONE, CPU)), BATCH, grad_clip=1e9), step)
+        alone = gradients_of(*engine_of(spec, kind_of, one_process(peers), BATCH, grad_clip=1e9), step)
         shared = gradients_of(*engine_of(spec, kind_of, kind(peers), BATCH, grad_clip=1e9), step)
         worst = max(worst, apart(shared, alone))
     return worst
@@ -93,7 +99,7 @@ def compare_curves(kind: type[Parallel], peers: Peers) -> float:
     """The largest difference of a loss over 50 steps in double precision."""
     torch.set_default_dtype(torch.float64)
     try:
-        alone, shared = curve(gated(), Parallel(Peers(ALONE, CPU))), curve(gated(), kind(peers))
+        alone, shared = curve(gated(), one_process(peers)), curve(gated(), kind(peers))
     finally:
         torch.set_default_dtype(torch.float32)
     assert alone[-1] < alone[0] - 0.05  # there is something to compare
@@ -105,10 +111,32 @@ def starts_alike(kind: type[Parallel], peers: Peers) -> bool:
     for init in ("gpt2", "t5"):
         spec = gated().replace(init=init)
         here = kind(peers).build(spec, Training(seed=3))
-        alone = dict(spec.build(seed=3).named_parameters())
+        alone = dict(spec.build(seed=3, device=peers.device).named_parameters())
         if not all(torch.equal(whole(p), alone[name]) for name, p in here.named_parameters()):
             return False
     return True
+
+
+class Used(nn.Module):
+    """Three parameters: one that all processes use, one that the first uses, one that nobody uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all, self.one, self.none = (nn.Parameter(torch.ones(3)) for _ in range(3))
+
+    def forward(self, rank: int) -> Tensor:
+        loss = (self.all * (rank + 1)).sum()
+        return loss + (self.one * 5).sum() if rank == 0 else loss
+
+
+def sum_unused(peers: Peers) -> list[list[float] | None]:
+    """The gradients of each after they were added up; None where there is none."""
+    model = Used()
+    gradients = GradientSum(model)
+    gradients.arm()
+    model(peers.world.rank).backward()
+    gradients.wait()
+    return [None if p.grad is None else p.grad.tolist() for p in (model.all, model.one, model.none)]
 
 
 def bytes_held(kind: type[Parallel], peers: Peers) -> int:
@@ -143,7 +171,8 @@ def main(folder: str, *tasks: str) -> int:
                 "starts": starts_alike(kind, peers),
                 "bytes": bytes_held(kind, peers),
             }
+        found["unused"] = sum_unused(peers)
         found["control"] = compare_gradients("lm", Unsummed, peers)
-        found["alone"] = bytes_held(Parallel, Peers(ALONE, CPU))
+        found["alone"] = bytes_held(Parallel, Peers(ALONE, peers.device))
         Path(folder, f"{peers.world.size}-{peers.world.rank}.json").write_text(json.dumps(found))
     return 0

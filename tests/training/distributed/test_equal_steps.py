@@ -45,6 +45,13 @@ def test_first_weights_are_those_of_one_process(figures: Any, kind: str) -> None
     assert all(found[kind]["starts"] for size in (2, 4) for found in figures[size])
 
 
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_parameter_has_a_gradient_where_any_process_used_it(figures: Any, size: int) -> None:
+    """One that nobody used has none: a gradient of zeros would let AdamW shrink it."""
+    total = size * (size + 1) / 2
+    assert all(found["unused"] == [[total] * 3, [5.0] * 3, None] for found in figures[size])
+
+
 def test_fsdp_leaves_each_process_its_share_of_the_memory(figures: Any) -> None:
     """Parameters, gradients and optimizer; a vector that does not divide evenly costs a few numbers."""
     for size in (2, 4):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -31,6 +34,14 @@ def two(place: Path, nursery: Nursery) -> Path:
     processes = run(nursery, TABLE.train("two"), place, 2)
     assert processes.children[1].output == ""  # the first alone reports
     return place / "two"
+
+
+def test_one_process_loads_nothing_of_it() -> None:
+    names = ("anyformer.training.distributed.", "torch.distributed.fsdp")
+    code = f"import sys, anyformer.training.train; print([name for name in sys.modules if name.startswith({names})])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.rpartition(".")[2] for name in ast.literal_eval(done.stdout)}
+    assert loaded == {"world", "peers", "parallel", "parts"}
 
 
 def test_two_processes_train_as_one_does(place: Path, nursery: Nursery, two: Path) -> None:
@@ -110,6 +121,16 @@ def test_a_batch_that_cannot_be_shared_is_refused_before_there_is_a_run(place: P
     (line,) = processes.errors
     assert "global batch 32 is not divisible by 3 processes" in line and "30 or 33" in line
     assert not (place / "odd").exists() and not list(place.glob(".new-*"))
+
+
+@pytest.mark.parametrize(
+    "words", [["train", "table.csv", "--stepps", "3"], ["train", "no.csv"], ["train", "table.csv", "--set", "x=1"],
+              ["resume", "nowhere"], ["resume", "two", "--set", "training.parallel=many"]],
+)  # fmt: skip
+def test_a_mistake_in_the_command_is_told_once(place: Path, nursery: Nursery, two: Path, words: list[str]) -> None:
+    processes = start(nursery, words, place, 2)
+    assert processes.wait() == [2, 2], processes.output
+    assert len(processes.errors) == 1 and "Traceback" not in processes.output, processes.output
 
 
 @pytest.mark.parametrize(

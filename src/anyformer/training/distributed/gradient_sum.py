@@ -81,9 +81,14 @@ def split_buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parame
 
 def send(bucket: Bucket) -> None:
     """Start the sum of a bucket; a parameter that this process did not use adds nothing."""
-    first = bucket.parameters[0]
-    used = first.new_tensor([p.grad is not None for p in bucket.parameters])
-    parts = [torch.zeros_like(p).view(-1) if p.grad is None else p.grad.reshape(-1) for p in bucket.parameters]
+    used = bucket.parameters[0].new_ones(len(bucket.parameters))
+    parts = []
+    for i, parameter in enumerate(bucket.parameters):
+        if parameter.grad is None:
+            used[i] = 0
+            parts.append(parameter.new_zeros(parameter.numel()))
+        else:
+            parts.append(parameter.grad.reshape(-1))
     bucket.sent = torch.cat([*parts, used])
     bucket.work = dist.all_reduce(bucket.sent, async_op=True)
 
@@ -93,9 +98,10 @@ def receive(bucket: Bucket) -> None:
     assert bucket.sent is not None and bucket.work is not None
     bucket.work.wait()
     sums = bucket.sent.split([*(p.numel() for p in bucket.parameters), len(bucket.parameters)])
-    for i, (parameter, total) in enumerate(zip(bucket.parameters, sums[:-1], strict=True)):
-        if parameter.grad is not None:
-            parameter.grad.copy_(total.view_as(parameter))
-        elif bool(sums[-1][i]):  # only another process used it
-            parameter.grad = total.view_as(parameter).clone()
+    totals = {p: total.view_as(p) for p, total in zip(bucket.parameters, sums[:-1], strict=True)}
+    for parameter, count in zip(bucket.parameters, sums[-1], strict=True):
+        if parameter.grad is None and bool(count):  # only another process used it
+            parameter.grad = torch.empty_like(parameter)
+    there = [p for p in bucket.parameters if p.grad is not None]
+    torch._foreach_copy_([p.grad for p in there if p.grad is not None], [totals[p] for p in there])
     bucket.sent = bucket.work = None

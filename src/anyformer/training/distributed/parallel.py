@@ -63,43 +63,12 @@ class Parallel:
         return nn.utils.clip_grad_norm_(parameters, limit)
 
 
-class ReplicatedParallel(Parallel):
-    """`ddp`: every process has the whole model and its part of the rows."""
-
-    name = "ddp"
-    splits_rows = True
-
-    def build(self, spec: Network, settings: Training) -> Any:
-        import torch.distributed as dist
-
-        from anyformer.training.distributed.gradient_sum import GradientSum
-
-        model = super().build(spec, settings)
-        for parameter in model.parameters():  # another kind of processor may draw other last bits
-            dist.broadcast(parameter.detach(), 0)
-        self.gradients = GradientSum(model)
-        return model
-
-    def backward(self, loss: Tensor, leaves: list[nn.Parameter] | None, *, last: bool) -> None:
-        if last:
-            self.gradients.arm()
-        loss.backward(inputs=leaves)
-        if last:
-            self.gradients.wait()
-
-    def sum_loss(self, loss: Tensor) -> Tensor:
-        import torch.distributed as dist
-
-        dist.all_reduce(loss)
-        return loss
-
-
 def open_parallel(config: Config, peers: Peers) -> Parallel:
     """The way that a run's settings ask for, with these processes."""
     check_processes(config, peers.world)
     if peers.world.is_alone:
         return Parallel(peers)
-    kind = config.training.parallel
+    kind = config.training.parallel  # what one process does not need is loaded here
     if kind == "fsdp":
         from anyformer.training.distributed.sharded import ShardedParallel
 
@@ -108,6 +77,8 @@ def open_parallel(config: Config, peers: Peers) -> Parallel:
         from anyformer.training.distributed.tensor import TensorParallel
 
         return TensorParallel(peers)
+    from anyformer.training.distributed.replicated import ReplicatedParallel
+
     return ReplicatedParallel(peers)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from anyformer.core.building import has_outside_parts
 from anyformer.core.init import initialise
@@ -17,9 +19,6 @@ from anyformer.training.distributed.parallel import Parallel
 from anyformer.training.distributed.parts import filled_whole, is_part, locals_of
 from anyformer.training.settings import Training
 
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
-
 
 class PartitionedParallel(Parallel):
     """`cut` says how; the rest is the same for all."""
@@ -29,8 +28,6 @@ class PartitionedParallel(Parallel):
     @property
     def mesh(self) -> DeviceMesh:
         """All processes in a row."""
-        from torch.distributed.device_mesh import init_device_mesh
-
         return init_device_mesh(self.peers.device.type, (self.peers.world.size,))
 
     def build(self, spec: Network, settings: Training) -> Any:
@@ -61,8 +58,6 @@ class PartitionedParallel(Parallel):
 
     def clip(self, parameters: list[nn.Parameter], limit: float | None) -> Tensor:
         """As in one process: the parts of all processes make one norm."""
-        import torch.distributed as dist
-
         gradients = [p.grad for p in parameters if p.grad is not None]
         parts = nn.utils.get_total_norm(locals_of(g for g in gradients if is_part(g))).square()
         dist.all_reduce(parts)

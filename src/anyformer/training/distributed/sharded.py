@@ -10,7 +10,9 @@ from __future__ import annotations
 import warnings
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
 from anyformer.core.block import BlockModule
 from anyformer.core.model import ModelModule, Seq2SeqModule
@@ -26,8 +28,6 @@ class ShardedParallel(PartitionedParallel):
     splits_rows = True
 
     def cut(self, model: nn.Module, settings: Training) -> None:
-        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
-
         # Casting the inputs would copy the Context and break what its layers share.
         low = torch.bfloat16 if settings.precision == "bf16" else None
         policy = MixedPrecisionPolicy(
@@ -47,8 +47,6 @@ class ShardedParallel(PartitionedParallel):
         (loss * self.peers.world.size).backward(inputs=leaves)
 
     def sum_loss(self, loss: Tensor) -> Tensor:
-        import torch.distributed as dist
-
         dist.all_reduce(loss)
         return loss
 

@@ -8,6 +8,7 @@ pairs, so that an even cut is a right one. Everything else is in every process, 
 from __future__ import annotations
 
 from torch import nn
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from anyformer.errors import UserError
 from anyformer.feeds.mlp import MLPModule
@@ -26,8 +27,6 @@ class TensorParallel(PartitionedParallel):
     name = "tensor"
 
     def cut(self, model: nn.Module, settings: Training) -> None:
-        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-
         mesh = self.mesh
         for module in model.modules():
             if isinstance(module, AttentionModule):

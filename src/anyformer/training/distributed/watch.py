@@ -56,6 +56,7 @@ class PeerWatch:
         self.thread = threading.Thread(target=self.run, args=(open_store(world),), daemon=True, name="watch")
 
     def start(self) -> None:
+        self.store.set(f"beat-{self.world.rank}", "0")  # from here on it is missed
         self.thread.start()
 
     def close(self) -> None:
@@ -101,7 +102,7 @@ class PeerWatch:
                         self.end(failure)
                     return
                 beat = read_beat(store, neighbour)
-                if beat != seen:
+                if beat != seen or not beat:  # before its first sign it is still starting, on a slow disk perhaps
                     seen, since = beat, time.monotonic()
                 elif time.monotonic() - since > LOST:
                     self.end(claim(store, self.lost(neighbour)))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+
+from anyformer.errors import AlreadyReported, UserError
 
 NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # a launcher gives all of them or none
 
@@ -35,6 +38,17 @@ class World:
 
 
 ALONE = World()
+
+
+@contextmanager
+def told_once(world: World) -> Iterator[None]:
+    """Before the processes have joined, a mistake in the command is in each of them: one on every machine tells it."""
+    try:
+        yield
+    except UserError as error:
+        if world.local_rank:
+            raise AlreadyReported(error.exit_code) from error
+        raise
 
 
 def read_world(environment: Mapping[str, str]) -> World:
