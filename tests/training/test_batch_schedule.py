@@ -29,6 +29,7 @@ from anyformer.training.settings import Training, batch_stages
 from anyformer.training.setup.budget import mean_step_size
 from anyformer.training.setup.request import replace_paths
 from anyformer.training.step import TrainingEngine
+from anyformer.training.train import resume
 from tests.training.test_prefetch import VOCAB, text_steps
 from tests.training.tiny import differing, write_data
 
@@ -169,7 +170,7 @@ def test_a_run_counts_its_epochs_and_resumes_to_the_bit(tmp_path: Path) -> None:
         shutil.rmtree(path)
     facts = json.loads((copy / "run.json").read_text())
     (copy / "run.json").write_text(json.dumps(facts | {"status": "interrupted", "finished": None, "best_step": None}))
-    anyformer.training.train.resume(copy, quiet=True)
+    resume(copy, quiet=True)
     assert differing(run.path, copy) == []
 
 

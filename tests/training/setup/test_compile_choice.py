@@ -23,7 +23,9 @@ from anyformer.training.setup.compile_choice import (
     record_path,
     write_cost,
 )
+from anyformer.training.setup.request import Request
 from anyformer.training.setup.trial import StepTime, choose_workers
+from anyformer.training.train import run_request
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -118,12 +120,12 @@ def test_the_code_of_the_trial_is_what_training_runs(tmp_path: Path) -> None:
     book.write_text("the cat sat on the mat. " * 100)
     said: list[str] = []
     before = counters["stats"]["unique_graphs"]
-    request = anyformer.training.setup.request.Request(
+    request = Request(
         [book], task="lm", preset="gpt2-tiny", out=tmp_path / "run", device="cpu",
         settings={"training.steps": 4, "training.compile": True, "model.stack.depth": 1, "training.threads": 1,
                   "data.tokenizer.kind": "char", "training.batch_size": 2, "data.tokenizer.max_length": 8},
     )  # fmt: skip
-    anyformer.training.train.run_request(request, say=said.append, quiet=True)
+    run_request(request, say=said.append, quiet=True)
     assert counters["stats"]["unique_graphs"] - before == 1
     assert any(line.startswith("compile  took ") for line in said), said
     found = list((compile_cache.use_private_cache() / FOLDER).glob("*.json"))

@@ -142,14 +142,19 @@ def choose_workers(found: StepTime, device: torch.device, threads: int, cores: i
 
 
 def judging(model: nn.Module, config: Config, data: Prepared) -> float:
-    """Seconds that judging one validation row takes."""
+    """Seconds that judging one validation row takes: of a few rows, or of a whole batch where that is quick."""
     assert data.valid is not None
-    micro = config.training.micro_batch_size or 32
-    evaluator = Evaluator(config.objective, data.preprocess, data.tokenizer, batch=max(32, micro))
-    count = min(len(data.valid), JUDGED)
-    began = time.perf_counter()
-    evaluator(model, data.valid, most=count, decode=False)
-    return (time.perf_counter() - began) / max(1, count)
+    size = max(32, config.training.micro_batch_size or 32)
+    evaluator = Evaluator(config.objective, data.preprocess, data.tokenizer, batch=size)
+    row = 0.0
+    for most in (JUDGED, size):
+        count = min(len(data.valid), most)
+        if row * count > TRIAL:
+            break
+        began = time.perf_counter()
+        evaluator(model, data.valid, most=count, decode=False)
+        row = (time.perf_counter() - began) / max(1, count)
+    return row
 
 
 def writing(model: nn.Module, config: Config, data: Prepared, row: float, most: int = JUDGED) -> float:
