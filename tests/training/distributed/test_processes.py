@@ -124,6 +124,32 @@ def test_a_batch_that_cannot_be_shared_is_refused_before_there_is_a_run(place: P
 
 
 @pytest.mark.parametrize(
+    "parallel, settings, words",
+    [
+        ("tensor", {"model.stack.block.mixer.heads": 1}, "heads 1 is not divisible by 2 processes"),
+        ("tensor", {"model.stack.block.relative": "Alibi"}, "Alibi belongs to all heads"),
+        ("fsdp", {"training.optimizer": "Muon"}, "Muon needs whole matrices"),
+        ("fsdp", {"training.precision": "fp16"}, "fp16 has one scale"),
+    ],
+)
+def test_what_weights_in_parts_cannot_do_is_refused(
+    place: Path, nursery: Nursery, parallel: str, settings: dict[str, str], words: str
+) -> None:
+    case = Case(TEXT.files, TEXT.settings | settings)
+    processes = start(nursery, case.train("refused", training__parallel=parallel), place, 2)
+    assert processes.wait() == [2, 2], processes.output
+    assert len(processes.errors) == 1 and words in processes.errors[0], processes.output
+    assert not (place / "refused").exists()
+
+
+def test_two_networks_that_move_in_turn_are_refused(place: Path, nursery: Nursery) -> None:
+    words = ["train", "pictures", "--task", "adversarial", "--out", "gan", "--device", "cpu"]
+    processes = start(nursery, words, place, 2)
+    assert processes.wait() == [2, 2] and not (place / "gan").exists(), processes.output
+    assert len(processes.errors) == 1 and "moves two networks in turn" in processes.errors[0]
+
+
+@pytest.mark.parametrize(
     "words", [["train", "table.csv", "--stepps", "3"], ["train", "no.csv"], ["train", "table.csv", "--set", "x=1"],
               ["resume", "nowhere"], ["resume", "two", "--set", "training.parallel=many"]],
 )  # fmt: skip
