@@ -83,7 +83,7 @@ format: $(DEV)   ## put the code in its form
 bench: $(DEV)    ## run the benchmarks one after another
 	@set -e; shopt -s nullglob; for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script; done
 
-# On a machine with a GPU, as test-gpu below. ARGS="--nanogpt DIR --rtdl DIR --minutes 8 --ahead 6" for all of it in one go.
+# On a machine with a GPU, as test-gpu below. ARGS="--nanogpt DIR --rtdl DIR --minutes 9 --ahead 12" for all of it in one go.
 bench-gpu:       ## training beside nanoGPT, transformers, timm and rtdl on one GPU, into benchmarks/results
 	PYTHONPATH=$(CURDIR)/src:$(CURDIR):$$PYTHONPATH $(TEST_PYTHON) -m benchmarks.gpu $(ARGS)
 

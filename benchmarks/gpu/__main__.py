@@ -29,8 +29,10 @@ from benchmarks.gpu.losses import compare_losses
 from benchmarks.gpu.results import Row
 from benchmarks.gpu.timing import Job, describe, forget_everything, run_job
 
-FIRST = "gpt2-124m"  # measured with an empty cache of compiled code, and then again in a fresh process
-WARM, LOSSES = "warm-start", "losses"
+FIRST = "gpt2-124m"
+# The first step of our first job in a fresh process: with an empty cache of compiled code, and with what that left.
+STARTS = {"cold-start": "nothing compiled before", "warm-start": "compiled before"}
+LOSSES = "losses"
 
 
 class Run:
@@ -41,11 +43,14 @@ class Run:
         self.place = Place(device, asked.quick, asked.nanogpt, asked.rtdl)
         self.began, self.minutes, self.processes = time.perf_counter(), asked.minutes, asked.ahead
         self.folder: Path | None = asked.out or (None if asked.quick else results.FOLDER)
+        self.is_ahead = False  # whether the jobs were compiled ahead, where that was asked for
         self.jobs = {job.name: job for job in list_jobs(self.place)}
         self.names = chosen(asked.only, self.jobs)
 
     def all(self) -> None:
         for name in self.names:
+            if name in self.jobs and not self.is_ahead:
+                self.compile_ahead()
             if time.perf_counter() - self.began > self.minutes * 60:
                 print(
                     f"{self.minutes} minutes are over; not measured: {' '.join(self.names[self.names.index(name) :])}"
@@ -53,16 +58,14 @@ class Run:
                 return
             self.one(name)
             forget_everything(self.place.torch_device)
-            if name == WARM or (name == FIRST and WARM not in self.names):
-                self.compile_the_rest()
 
     def one(self, name: str) -> None:
         """Measure one job, write its rows down and show them."""
         try:
             if name == LOSSES:
                 rows = [compare_losses(self.place, self.path(LOSSES))]
-            elif name == WARM:
-                rows = [self.warm_start()]
+            elif name in STARTS:
+                rows = [self.measure_start(name)]
             else:
                 job = self.jobs[name]
                 rows = [results.row_of(job, result)
@@ -76,25 +79,26 @@ class Run:
             print(line(row), flush=True)
         print(f"  {time.perf_counter() - self.began:.0f} s", flush=True)
 
-    def warm_start(self) -> Row:
-        """The first step of our first job in a fresh process that finds its compiled code on disk."""
+    def measure_start(self, name: str) -> Row:
+        """Seconds from building the model to the end of its first step, in a fresh process."""
         job = self.jobs[FIRST]
         seconds = first_step_seconds(self.place, FIRST, 0)
-        return {"job": WARM, "work": job.work, "system": job.programs[0].system, "mode": "compiled before",
+        return {"job": name, "work": job.work, "system": job.programs[0].system, "mode": STARTS[name],
                 "unit": job.unit, "batch": str(job.batch), "length": str(job.length), "depth": str(job.depth),
                 "first_step_s": results.text(seconds, ".1f"), **results.machine()}  # fmt: skip
 
-    def compile_the_rest(self) -> None:
+    def compile_ahead(self) -> None:
+        self.is_ahead = True
         if self.processes:
-            print(compile_ahead(self.place, [n for n in self.names if n in self.jobs and n != FIRST], self.processes))
+            compile_ahead(self.place, [name for name in self.names if name in self.jobs], self.processes, self.minutes)
 
     def path(self, kind: str) -> Path | None:
         return None if self.folder is None else self.folder / results.file_name(kind)
 
 
 def chosen(only: str | None, jobs: dict[str, Job]) -> list[str]:
-    """Names of jobs in their order, by name or group; the comparison of losses comes early, it is a bar of its own."""
-    names = [FIRST, WARM, LOSSES, *(name for name in jobs if name != FIRST)]
+    """Names of jobs in their order, by name or group; the cold start first, while nothing is compiled."""
+    names = [*STARTS, FIRST, LOSSES, *(name for name in jobs if name != FIRST)]
     if only is None:
         return names
     groups = {name: {name, jobs[name].group if name in jobs else name} for name in names}

@@ -13,7 +13,8 @@ import torch
 from benchmarks.gpu.jobs import Place, list_jobs
 from benchmarks.gpu.timing import forget_everything, start_program
 
-LIMIT = 180.0  # seconds that compiling ahead may take; what is not done by then is compiled when it is measured
+MOST = 240.0  # seconds that compiling ahead may take; what is not done by then is compiled when it is measured
+SHARE = 0.35  # of the time of the whole run
 THREADS = "TORCHINDUCTOR_COMPILE_THREADS"
 
 
@@ -23,23 +24,30 @@ def first_step_seconds(place: Place, job: str, number: int) -> float | None:
         return pool.submit(start_one, place, job, number).result()
 
 
-def compile_ahead(place: Place, jobs: Iterable[str], processes: int) -> str:
+def compile_ahead(place: Place, jobs: Iterable[str], processes: int, minutes: float) -> None:
     """Start every program of these jobs once, a few at a time, and throw the results away."""
     wanted = set(jobs)
-    tasks = [(job.name, n) for job in list_jobs(place) if job.name in wanted for n in range(len(job.programs))]
-    began, done = time.perf_counter(), 0
-    os.environ[THREADS] = "2"  # for the processes below: the compiler in each would start one for every core
+    found = {(job.name, n): program for job in list_jobs(place) if job.name in wanted
+             for n, program in enumerate(job.programs)}  # fmt: skip
+    began = time.perf_counter()
+    os.environ[THREADS] = "1"  # for the processes below: the compiler in each would start one for every core
     pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"))
+    tasks = {pool.submit(start_one, place, *key): key for key in found}
     try:
-        for future in as_completed([pool.submit(start_one, place, *task) for task in tasks], timeout=LIMIT):
-            done += future.exception() is None
+        for future in as_completed(tasks, timeout=min(MOST, SHARE * minutes * 60)):
+            job, program = tasks[future][0], found[tasks[future]]
+            print(
+                f"  ahead: {job} {program.system} {program.mode} after {time.perf_counter() - began:.0f} s", flush=True
+            )
     except TimeoutError:
+        print(
+            f"  ahead: out of time, {sum(not task.done() for task in tasks)} of {len(tasks)} programs left", flush=True
+        )
         for process in list(pool._processes.values()):
-            process.terminate()
+            process.kill()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
         del os.environ[THREADS]
-    return f"compiled ahead: {done} of {len(tasks)} programs in {time.perf_counter() - began:.0f} s"
 
 
 def start_one(place: Place, job: str, number: int) -> float | None:

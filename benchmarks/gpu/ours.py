@@ -1,10 +1,9 @@
-"""anyformer's own programs: the training step of the product, on a batch whose inputs are on the device already."""
+"""anyformer's own programs: the training step of the product, on a batch that is on the device already."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from dataclasses import replace
 from itertools import count
 
@@ -42,7 +41,8 @@ def training_step(
 ) -> Step:
     """One step after the other on the same batch, with the settled settings if none are given."""
     settings = settings or settle(len(batch), device)
-    numbers, micros = count(), [near(batch, device)]
+    # Weighed on the CPU, as the loader does it: nobody waits for the GPU to count the targets.
+    numbers, micros = count(), [replace(batch, weight=objective.weight(batch)).to(device)]
     with deterministic_algorithms(settings.deterministic):
         engine = build_engine(network, objective, settings, device)
 
@@ -51,13 +51,6 @@ def training_step(
             return engine.step(next(numbers), micros)
 
     return step
-
-
-def near(batch: Batch, device: torch.device) -> Batch:
-    """The batch with its inputs on the device; how many targets count is known on the CPU, so nobody waits for it."""
-    if device.type == "cpu":
-        return batch
-    return replace(batch.to(device), targets=batch.targets.pin_memory())
 
 
 @contextmanager

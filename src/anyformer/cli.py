@@ -9,6 +9,7 @@ import errno
 import json
 import os
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ except ModuleNotFoundError as absent:
 from anyformer.commands.chatting import chat
 from anyformer.commands.checking import check
 from anyformer.commands.folders import convert, generate
+from anyformer.commands.launch import Launch, process_age
 from anyformer.commands.runs import runs
 from anyformer.commands.serving import serve
 from anyformer.commands.settings import settings
@@ -163,7 +165,10 @@ def main(args: Sequence[str] | None = None) -> int:
         import_modules(modules)
         if given and not given[0].startswith("-") and not {"--help", "-h"} & set(given):
             import_installed()
-        result = typer.main.get_command(app).main(args=given, prog_name="anyformer", standalone_mode=False, obj=world)
+        # Called from Python, a command begins with the call; typed, with its process.
+        started = time.perf_counter() - (process_age() if args is None else 0.0)
+        launch = Launch(world, started)
+        result = typer.main.get_command(app).main(args=given, prog_name="anyformer", standalone_mode=False, obj=launch)
     except (KeyboardInterrupt, typer.Abort):
         result = INTERRUPTED
     except typer.TyperException as error:

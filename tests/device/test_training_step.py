@@ -121,11 +121,10 @@ def test_a_recorded_step_gives_the_bits_of_a_plain_one(optimizer: Any, determini
     runs = []
     for graph in (False, True):
         engine = engine_for(decoder(), cuda_graph=graph, optimizer=optimizer)
-        engine.has_adamw_kernel = False  # which is for models that are not recorded; it rounds otherwise
         losses = losses_of(engine, 0, 8)
         losses += losses_of(engine, 8, 9, rows=5)
         losses += losses_of(engine, 9, STEPS)
-        assert (engine.recorded is not None and engine.recorded.graph is not None) is graph
+        assert (engine.graph is not None and engine.graph.graph is not None) is graph
         runs.append((losses, {name: value.clone() for name, value in engine.weights().items()}))
     assert runs[0][0] == runs[1][0]
     assert all(torch.equal(runs[0][1][name], runs[1][1][name]) for name in runs[0][1])
@@ -142,14 +141,14 @@ def test_what_waits_for_the_card_is_not_recorded_and_trains() -> None:
     """Experts ask how many tokens each got; the step says so once and goes on without a graph."""
     engine = engine_for(decoder(0.0, feed=Experts(count=4)))
     losses = losses_of(engine)
-    assert engine.recorded is not None and engine.recorded.lost and engine.recorded.graph is None
+    assert engine.graph is not None and engine.graph.lost and engine.graph.graph is None
     assert losses[-1] < losses[0]
 
 
 def test_a_large_step_is_not_recorded() -> None:
     wide = anyformer.replace_in(decoder(0.0), {"stack.width": 256})
     engine = engine_for(wide)
-    assert engine.recorded is not None
+    assert engine.graph is not None
     from anyformer.training import step_graph
 
     before, step_graph.SMALL = step_graph.SMALL, 1.0
@@ -157,13 +156,13 @@ def test_a_large_step_is_not_recorded() -> None:
         losses_of(engine, 0, 5)
     finally:
         step_graph.SMALL = before
-    assert engine.recorded is None
+    assert engine.graph is None
 
 
 def test_nothing_moves_from_a_bad_step_on() -> None:
     engine = engine_for(decoder(0.0))
     losses_of(engine, 0, 6)
-    assert engine.recorded is not None and engine.recorded.graph is not None
+    assert engine.graph is not None and engine.graph.graph is not None
     kept = {name: value.clone() for name, value in engine.weights().items()}
     table = dict(engine.model.named_parameters())["embed.table.weight"]
     table.data[3, 0] = float("nan")  # of the narrow copy: the master stays whole
@@ -176,7 +175,6 @@ def test_nothing_moves_from_a_bad_step_on() -> None:
 def test_a_step_waits_for_nothing(graph: bool) -> None:
     """A wait at the end of a step leaves the GPU idle while the next one is launched: 5 of 60 ms, when it was met."""
     engine = engine_for(decoder(), cuda_graph=graph)
-    assert engine.has_adamw_kernel
     losses_of(engine, 0, 6)
     made = [batch_of(step) for step in (6, 7, 8)]
     batches = [Batch((b.inputs[0].pin_memory(),), b.targets.pin_memory(), b.rows) for b in made]
@@ -184,7 +182,7 @@ def test_a_step_waits_for_nothing(graph: bool) -> None:
         for step, batch in enumerate(batches, 6):
             engine.step(step, [batch])
         with pytest.raises(RuntimeError, match="synchronizing"):
-            float(engine.bad)  # the control
+            float(engine.update.bad)  # the control
 
 
 # ---------------------------------------------------------------- kernels
@@ -194,10 +192,10 @@ def test_a_step_waits_for_nothing(graph: bool) -> None:
 @pytest.mark.parametrize("act", ["gelu", "gelu_tanh", "silu"])
 @pytest.mark.parametrize("shape", [(3, 5, 24), (2, 700, 130)])
 def test_activations_against_double_precision(act: Any, gated: bool, shape: tuple[int, ...]) -> None:
-    from anyformer.feeds import mlp
+    from anyformer.core import activation as reference
     from anyformer.kernels import activation
 
-    assert activation.enable(CUDA) and mlp.fused is not None
+    assert activation.enable(CUDA, act, gated) and (act, gated) in reference.fused_forms
     draw = torch.Generator("cuda").manual_seed(0)
     x = torch.randn(shape, device=CUDA, generator=draw)
     spec = MLP(width=200, act=act, gated=gated)
@@ -230,20 +228,20 @@ def test_the_update_of_adamw_is_torchs_for_any_shapes_and_groups() -> None:
         parameter.data = parameter.data.bfloat16()
 
     def groups(of: list[nn.Parameter]) -> list[dict[str, Any]]:
-        return [{"params": of[:2], "lr": 1e-2, "full": 1e-2, "weight_decay": 0.2},
-                {"params": of[2:], "lr": 3e-3, "full": 3e-3, "weight_decay": 0.0}]  # fmt: skip
+        return [{"params": of[:2], "lr": torch.tensor(1e-2, device=CUDA), "weight_decay": 0.2},
+                {"params": of[2:], "lr": torch.tensor(3e-3, device=CUDA), "weight_decay": 0.0}]  # fmt: skip
 
-    mine = torch.optim.AdamW(groups(ours), betas=(0.8, 0.95), eps=1e-6)
-    reference = torch.optim.AdamW(groups(theirs), betas=(0.8, 0.95), eps=1e-6)
+    mine = torch.optim.AdamW(groups(ours), betas=(0.8, 0.95), eps=1e-6, fused=True)
+    reference = torch.optim.AdamW(groups(theirs), betas=(0.8, 0.95), eps=1e-6, fused=True)
     one, zero = torch.ones((), device=CUDA), torch.zeros((), device=CUDA)
     for step in range(5):
         for a, b in zip(ours, theirs, strict=True):
             grad = torch.randn(b.shape, device=CUDA, generator=draw).bfloat16().float()
             a.grad, b.grad = (None, None) if step == 2 and b.dim() == 1 else (grad.to(a.dtype), grad * 0.25)
-        adamw.update(mine, masters, one, 0.25 * one, zero)
+        adamw.update(mine, masters, 0.25 * one, zero)
         reference.step()
     frozen = [masters.get(id(p), p.data).clone() for p in ours]
-    adamw.update(mine, masters, one, one, one)  # something was not finite
+    adamw.update(mine, masters, one, one)  # something was not finite
     for parameter, start, like, still in zip(ours, starts, theirs, frozen, strict=True):
         value = masters.get(id(parameter), parameter.data)
         assert float((value - like.data).norm() / (like.data - start).norm()) < 2e-5

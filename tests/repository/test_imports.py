@@ -12,7 +12,7 @@ LAYERS = [
         "ground",
         [
             "version", "errors", "extras", "about", "other_names", "plain_text", "safe_files",
-            "parent_death", "process_age", "own_parts", "faults", "spec", "slots", "terminal",
+            "parent_death", "own_parts", "faults", "spec", "slots", "terminal",
         ],
     ),
     (
@@ -20,7 +20,7 @@ LAYERS = [
         [
             "core.linear", "core.own_init", "core.attend", "core.context", "core.join_states", "core.device_tables",
             "core.state", "core.static_cache", "core.pytrees", "core.history", "core.document_rows",
-            "core.attention_weights", "core.loss", "kernels",
+            "core.attention_weights", "core.loss", "core.activation", "kernels",
         ],
     ),
     ("leaves", ["norms", "positions", "feeds", "mixers", "embeds", "heads"]),
@@ -33,7 +33,8 @@ LAYERS = [
     ("evaluation", ["evaluation"]),
     ("tasks", ["tasks", "evaluation.report"]),
     ("folders of runs", [
-            "training.settings", "training.optim", "training.schedule", "training.run.folder",
+            "training.settings", "training.optim", "training.muon", "training.schedule",
+            "training.batch_schedule", "training.run.folder",
             "training.distributed.parts",
         ]),
     ("inference", ["inference"]),

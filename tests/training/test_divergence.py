@@ -23,6 +23,7 @@ from anyformer.training.setup.new_run import create
 from anyformer.training.setup.request import Request
 from anyformer.training.step import Moment, TrainingEngine
 from anyformer.training.trainer import Session
+from anyformer.training.update import ScaledUpdate
 from tests.training.nursery import Nursery
 from tests.training.tiny import CASES, COMMON, STEPS, logged_lines, write_data
 
@@ -169,7 +170,7 @@ def test_without_the_guard_weights_would_be_spoilt() -> None:
             optimizer.step()
         return True
 
-    engine.update = careless  # type: ignore[method-assign]
+    engine.update.move = careless  # type: ignore[method-assign]
     faults.arm("nan-gradient@gradients:1")
     engine.step(0, steps_for("lm", 8)[0])
     assert not all(bool(torch.isfinite(p).all()) for p in engine.parameters)
@@ -200,7 +201,7 @@ def test_half_precision_that_never_comes_back_is_stopped() -> None:
         assert sha(engine.model) == before
         fine += 1
     assert 20 < fine < 40
-    assert engine.scaler is not None and engine.scaler.get_scale() <= 2.0**-14
+    assert isinstance(engine.update, ScaledUpdate) and engine.update.scaler.get_scale() <= 2.0**-14
 
 
 def test_an_exit_code_of_3_from_a_real_process(data: Path, nursery: Nursery) -> None:

@@ -152,7 +152,7 @@ def gradients(engine: TrainingEngine, micros: list[Batch], step: int = 0) -> dic
         found["loss"] = loss.detach().clone()
         return False
 
-    engine.update = look  # type: ignore[method-assign]
+    engine.update.move = look  # type: ignore[method-assign]
     engine.step(step, micros)
     return found
 

@@ -150,16 +150,16 @@ WORDS = ["train", "book.txt", "--minutes", str(MINUTES), "--progress", "none", "
 
 
 @contextmanager
-def halved(child: Child) -> Iterator[None]:
-    """Every second fiftieth of a second the process stands still: a neighbour of the same weight on its core."""
+def slowed_down(child: Child, times: float = 2.0) -> Iterator[None]:
+    """The process stands still all but one part in `times`: neighbours of so much weight on its core."""
     ended = threading.Event()
 
     def shake() -> None:
         with suppress(ProcessLookupError):  # it has ended, or was killed
             while not ended.is_set():
-                for number in (signal.SIGSTOP, signal.SIGCONT):
+                for number, share in ((signal.SIGSTOP, times - 1), (signal.SIGCONT, 1)):
                     os.kill(child.pid, number)
-                    time.sleep(0.02)
+                    time.sleep(0.02 * share)
 
     thread = threading.Thread(target=shake)
     thread.start()
@@ -188,7 +188,7 @@ def slowed(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Path:
     run = where / "run"
     child = nursery.start([*WORDS, "--out", "run"], where)
     child.until(lambda: (run / "metrics.jsonl").is_file())
-    with halved(child):
+    with slowed_down(child):
         child.until(lambda: bool(plan_of(run)["corrections"]))
         limit = time.monotonic() + 2 * 60 * MINUTES
         while child.ended() is None and time.monotonic() < limit:
@@ -207,14 +207,16 @@ def test_slowed_down_after_planning_it_ends_in_time(slowed: Path) -> None:
 
 
 @pytest.mark.alone
-def test_slow_only_while_it_plans_it_uses_its_time(tmp_path: Path, nursery: Nursery) -> None:
+def test_eight_times_too_slow_while_it_plans_it_uses_its_time(tmp_path: Path, nursery: Nursery) -> None:
     write_data(tmp_path)
     run = tmp_path / "run"
     child = nursery.start([*WORDS, "--out", "run"], tmp_path)
-    with halved(child):
+    child.until(lambda: (run / "config.yaml").is_file())
+    with slowed_down(child, times=8):
         child.until(lambda: (run / "metrics.jsonl").is_file())
     assert child.wait() == 0, child.output
     plan, seconds = plan_of(run), seconds_of(run)
+    assert plan["corrections"][-1]["steps"] > 1.5 * plan["steps"]
     assert 0.8 * 60 * MINUTES <= seconds <= 1.1 * 60 * MINUTES + ALLOWED, (seconds, plan)
 
 
@@ -252,7 +254,7 @@ def test_killed_in_the_middle_it_repeats_what_it_had_logged(tmp_path: Path, nurs
     run = tmp_path / "run"
     child = nursery.start([*WORDS, "--out", "run"], tmp_path)
     child.until(lambda: (run / "metrics.jsonl").is_file())
-    with halved(child):
+    with slowed_down(child):
         child.until(lambda: bool(plan_of(run)["corrections"]))
         seen = len(logged_lines(run))
         child.until(lambda: (run / "metrics.jsonl").read_text().count("\n") > seen + 20)

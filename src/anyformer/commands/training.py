@@ -6,7 +6,6 @@ import json
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,10 +15,10 @@ import typer
 
 from anyformer.commands import asking
 from anyformer.commands.asking import AskOptions, refuse_settings
+from anyformer.commands.launch import Launch
 from anyformer.commands.words import configure_messages, note, note_line, write, write_line
 from anyformer.errors import UserError, did_you_mean
-from anyformer.process_age import process_age
-from anyformer.training.distributed.world import ALONE, World, told_once
+from anyformer.training.distributed.world import World, told_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +36,6 @@ StdinFormat = Annotated[
 ]
 BatchSize = Annotated[int, typer.Option(min=1, help="Rows at a time.")]
 MODES = ("auto", "bar", "lines", "none")
-STARTED = time.perf_counter() - process_age()  # the minutes of a run begin with its process
 
 
 def train(
@@ -81,40 +79,41 @@ def train(
       anyformer train photos/
       anyformer train reviews.csv --target label --from FOLDER
     """
-    world = launched(context)
+    launch = launched(context)
     configure_messages(quiet)
     asked = AskOptions(
         target, task, preset, start, steps, epochs, minutes, lr, batch_size, max_length, seed, device, valid, test,
         split_column, group, time, types, inputs, config, settings,
     )  # fmt: skip
-    with told_once(world):
+    with told_once(launch.world):
         check_mode(progress)
         refuse_settings(data)
         request = asked.request(list(data), out)
-        check_restarts(request, world)
+        check_restarts(request, launch.world)
     if dry_run:
-        if world.is_first:
+        if launch.world.is_first:
             run_rehearsal(request, as_json=as_json, quiet=quiet)
         return
     with settings_named(request):
-        run = asked_again(request, progress, quiet, world) or start_training(request, progress, quiet, world)
-    if world.is_first:
+        run = asked_again(request, progress, quiet, launch) or start_training(request, progress, quiet, launch)
+    if launch.world.is_first:
         conclude(run, as_json=as_json, quiet=quiet)
 
 
-def launched(context: typer.Context) -> World:
-    """Where this process stands among those that its launcher has started."""
-    return context.obj if isinstance(context.obj, World) else ALONE
+def launched(context: typer.Context) -> Launch:
+    """How this command was started."""
+    return context.obj if isinstance(context.obj, Launch) else Launch()
 
 
-def start_training(request: Request, progress: str, quiet: bool, world: World) -> Trained:
+def start_training(request: Request, progress: str, quiet: bool, launch: Launch) -> Trained:
     """A new run; or, where the launcher has started its processes again, the one that they left."""
     from anyformer.training.train import resume, run_request
 
+    world, started = launch.world, launch.started
     say, shown = messages(quiet), progress_mode(progress, quiet)
     if world.restarts and request.out is not None and (request.out / "run.json").is_file():
-        return resume(request.out, say=say, progress=shown, quiet=quiet, world=world, started=STARTED)
-    return run_request(request, say=say, progress=shown, quiet=quiet, world=world, started=STARTED)
+        return resume(request.out, say=say, progress=shown, quiet=quiet, world=world, started=started)
+    return run_request(request, say=say, progress=shown, quiet=quiet, world=world, started=started)
 
 
 def check_restarts(request: Request, world: World) -> None:
@@ -122,17 +121,17 @@ def check_restarts(request: Request, world: World) -> None:
         raise UserError("a restart would not know which run it belongs to", where="--max-restarts", fix="give --out")
 
 
-def asked_again(request: Request, progress: str, quiet: bool, world: World) -> Trained | None:
+def asked_again(request: Request, progress: str, quiet: bool, launch: Launch) -> Trained | None:
     """The same line typed again where a run already is: on a terminal, offer to go on with it."""
     out = request.out
-    if not world.is_alone or out is None or quiet or not (out / "run.json").is_file() or not is_terminal():
+    if not launch.world.is_alone or out is None or quiet or not (out / "run.json").is_file() or not is_terminal():
         return None
     from anyformer.training.train import resume as go_on
 
     note(f"a run is there already: {out}; it is never overwritten")
     if not typer.confirm("go on with it?", default=True, err=True):
         return None  # refused with the ways that are left
-    return go_on(out, say=note_line, progress=progress, quiet=quiet)
+    return go_on(out, say=note_line, progress=progress, quiet=quiet, started=launch.started)
 
 
 def is_terminal() -> bool:
@@ -181,13 +180,13 @@ def resume(
     from anyformer.training.setup.settings_file import parse_settings
     from anyformer.training.train import resume as go_on
 
-    world = launched(context)
+    launch = launched(context)
     configure_messages(quiet)
     say = messages(quiet)
     # An option of its own is allowed by being typed: who writes --steps knows that the run becomes another.
     asked = {"training.steps": steps, "training.optimizer.lr": lr}
     named = {path: value for path, value in asked.items() if value is not None}
-    with told_once(world):
+    with told_once(launch.world):
         check_mode(progress)
         changes = parse_settings(settings or []) | named
     allowed = [*(allow_change or []), *named]
@@ -196,9 +195,9 @@ def resume(
         if changes or allowed:
             change_run(run, changes, allowed, say)
 
-    done = go_on(run, say=say, progress=progress_mode(progress, quiet), quiet=quiet, device=device, world=world,
-                 change=change, started=STARTED)  # fmt: skip
-    if world.is_first:
+    done = go_on(run, say=say, progress=progress_mode(progress, quiet), quiet=quiet, device=device, world=launch.world,
+                 change=change, started=launch.started)  # fmt: skip
+    if launch.world.is_first:
         conclude(done, as_json=as_json, quiet=quiet)
 
 

@@ -5,6 +5,8 @@ rules, relative positions, soft cap, grouped heads. Every engine and the inspect
 
     reference   plain maths in float32 (float64 stays), the definition of right
     sdpa        torch's fused attention; a mask or bias is built a block of rows at a time, so memory is linear in T
+    blocks      the same on a CPU, each block of queries over the keys it can see: a window costs T x window
+    bands       on a CPU, a narrow window with a bias or dropout: chunks of the text, each over its neighbours
     flex        FlexAttention on CUDA, for a bias or a sparse mask without any T x S tensor
     rows        our own kernel on CUDA, for a few new tokens over a static cache: a row costs what it holds
 """
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 ALIGNED = 8  # channels: 16 bytes in half precision
 rows_tried = False  # whether our own kernel has given the reference's answers here: see `try_out` in decode.py
 ROWS = 2**22  # entries of a mask or bias built at once; more is done in blocks of rows
+PAIRS = 2**16  # of queries and keys: below, one call of torch's attention is faster on a CPU than several smaller ones
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,16 @@ class Scores:
         # One newest query sees every key that is held; more need the staircase unless the kernel draws it itself.
         return self.causal and not self.ordered and (queries > 1 or self.gaps)
 
+    @property
+    def hides_alike(self) -> bool:
+        """Whether the same keys are hidden from every query."""
+        return not self.causal and self.window is None and self.key_documents is None and self.allowed is None
+
+    @property
+    def sees_itself(self) -> bool:
+        """Whether it is known that every query sees a key: its own."""
+        return self.key_mask is None and self.allowed is None and self.added is None and not self.gaps
+
     def copies(self, q: Tensor) -> int:
         """How many masks of T x S there are: one a head where a bias has heads, one a row where rows differ."""
         heads = q.shape[1] if self.biased else 1 if self.allowed is None else self.allowed.shape[1]
@@ -107,24 +120,27 @@ class Scores:
 
     # No rows named are all rows; a slice as the default is more than the compiler of torch 2.11 can read.
 
-    def visible(self, rows: slice | None = None) -> Tensor | None:
-        """Which keys those queries may see: bool (B or 1, H or 1, t, S), or None for all."""
+    def visible(self, rows: slice | None = None, keys: slice | None = None) -> Tensor | None:
+        """Which of those keys those queries may see: bool (B or 1, H or 1, t, s), or None for all."""
         rows = slice(None) if rows is None else rows
+        keys = slice(None) if keys is None else keys
         rules: list[Tensor] = []
         if self.causal or self.window is not None:
             assert self.query_index is not None and self.key_index is not None
-            distance = self.query_index[:, rows, None] - self.key_index[:, None, :]  # (B or 1, t, S)
+            here, there = self.query_index[:, rows, None], self.key_index[:, None, keys]  # (B or 1, t, 1), (.., 1, s)
+            # Compared as they are: their difference would be eight bytes a pair, written and read again.
             if self.causal:
-                rules.append(distance[:, None] >= 0)
+                rules.append((there <= here)[:, None])
             if self.window is not None:
-                near = distance < self.window if self.causal else distance.abs() < self.window
-                rules.append(near[:, None])
+                rules.append((there > here - self.window)[:, None])
+            if self.window is not None and not self.causal:
+                rules.append((there < here + self.window)[:, None])
         if self.key_mask is not None:
-            rules.append(self.key_mask[:, None, None, :])
+            rules.append(self.key_mask[:, None, None, keys])
         if self.key_documents is not None and self.query_documents is not None:
-            rules.append((self.query_documents[:, rows, None] == self.key_documents[:, None, :])[:, None])
+            rules.append((self.query_documents[:, rows, None] == self.key_documents[:, None, keys])[:, None])
         if self.allowed is not None:
-            rules.append(self.allowed[:, :, rows])
+            rules.append(self.allowed[:, :, rows, keys])
         if not rules:
             return None
         seen = rules[0]
@@ -170,15 +186,47 @@ def choose(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0
 
         if why_unsupported(q, k, v, scores) is None:
             return Choice("rows", "a few new tokens over a static cache: each row reads its own columns and no further")
+    if q.device.type == "cpu" and (choice := choose_for_window(q, k, scores, dropout)) is not None:
+        return choice
     if scores.needs_weights:
         what = "the logit soft cap" if scores.soft_cap is not None else f"{type(scores.relative).__name__} positions"
         return Choice("reference", f"fused kernels do not offer {what}")
     long = scores.copies(q) * q.shape[2] * k.shape[2] > ROWS
     hidden = scores.biased or scores.hides(q.shape[2], k.shape[2])
+    exact = q.dtype == torch.promote_types(q.dtype, torch.float32)  # else the reference would round less, and cost more
+    if dropout and not hidden and not scores.causal and not long and exact and q.device.type == "cpu":
+        return Choice("reference", "no fused kernel of a CPU offers dropout, and nothing is hidden")
     half = q.dtype in (torch.bfloat16, torch.float16)  # measured there; float32 takes blocks of rows
     if q.is_cuda and half and hidden and long and dropout == 0.0 and scores.added is None and scores.allowed is None:
         return Choice("flex", "a bias or mask over a long sequence, without a T x S tensor")
     return Choice("sdpa", "torch's fused attention" + (" with a mask or bias" if hidden else ""))
+
+
+def choose_for_window(q: Tensor, k: Tensor, scores: Scores, dropout: float) -> Choice | None:
+    """On a CPU, the engine for queries that see different parts of many keys; None where one call compares all."""
+    if torch.compiler.is_exporting():  # other runtimes know torch's operations alone, and lengths stay open
+        return None
+    queries, keys = q.shape[2], k.shape[2]
+    ruled = scores.allowed is not None or scores.added is not None  # a caller's own rule is T x S already
+    few = queries * keys < fewest_pairs(q.dtype, scores, keys)
+    if ruled or few or scores.hides_alike or not scores.hides(queries, keys):
+        return None
+    if dropout == 0.0 and not scores.biased and not scores.needs_weights:
+        return Choice("blocks", "a mask on a CPU: each block of queries meets only keys that it can see")
+    # Chunks as long as the window meet twice as many keys as they see, thrice without causal order.
+    if scores.window is not None and queries == keys and scores.window * (2 if scores.causal else 3) < keys:
+        return Choice("bands", "a narrow window on a CPU, in chunks")
+    return None
+
+
+def fewest_pairs(dtype: torch.dtype, scores: Scores, keys: int) -> int:
+    """Queries times keys from which blocks are faster on a CPU than one call with a mask, as measured.
+
+    The more a mask hides the earlier they are: causal order half of all, a wide window without it next to nothing. Half
+    precision packs the matrices of every block anew.
+    """
+    wide = scores.window is not None and 4 * scores.window > keys
+    return PAIRS * (1 if scores.causal else 16 if wide else 2) * (2 if dtype.itemsize < 4 else 1)
 
 
 # ---------------------------------------------------------------- reference
@@ -259,7 +307,9 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0) 
         )
         return out.reshape(out.shape[0], heads, queries, channels)[..., :out_channels]
     entries = keys * scores.copies(q)
-    if queries * entries <= ROWS:  # asked before any loop over rows, which would fix the length in a compiled graph
+    # Padding alone hides the same keys from every query: such a mask has one row, and the kernel for CPUs takes it so.
+    one_row = not q.is_cuda and dropout == 0.0 and scores.hides_alike and not scores.biased
+    if one_row or queries * entries <= ROWS:  # asked before any loop over rows, which would fix T in a compiled graph
         out = masked(q, k, v, scores, slice(None), dropout, folded)
     else:  # recompute each block in the backward pass, else autograd would keep every block's mask
         blocks = list(row_blocks(queries, entries))
@@ -279,7 +329,7 @@ def masked(q: Tensor, k: Tensor, v: Tensor, scores: Scores, rows: slice, dropout
     if scores.added is not None and bias is not None:  # the user's additive term may hide keys by -inf
         finite = bias != -torch.inf
         seen = finite if seen is None else seen & finite
-    if seen is not None:
+    if seen is not None and not scores.sees_itself:
         live = seen.any(-1, keepdim=True)
         seen = seen | ~live  # a row that may look nowhere looks everywhere, then its result is dropped
     if bias is not None:
@@ -291,7 +341,7 @@ def masked(q: Tensor, k: Tensor, v: Tensor, scores: Scores, rows: slice, dropout
         mask = seen
     if folded:
         mask, live = fold(mask, q.shape[1]), None if live is None else fold(live, q.shape[1])
-    if mask.dim() == 4 and mask.shape[0] == 1 and mask.shape[1] == 1:
+    if mask.shape[0] == 1 and mask.shape[1] == 1 and q.is_cuda:
         mask = mask.expand(q.shape[0], -1, -1, -1)
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scores.scale)
     return out if live is None else out * live
@@ -320,6 +370,20 @@ def flex(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0) 
     return flex_attend(q, k, v, scores)
 
 
+def blocks(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0) -> Tensor:
+    """Torch's kernel for CPUs, a block of queries at a time; imported where used, as it registers its operation."""
+    from anyformer.kernels.masked_blocks import attend_in_blocks
+
+    return attend_in_blocks(q, k, v, scores)
+
+
+def bands(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0) -> Tensor:
+    """Chunks of the text; imported where used, as they call `attend` again."""
+    from anyformer.kernels.bands import attend_in_bands
+
+    return attend_in_bands(q, k, v, scores, dropout)
+
+
 def rows(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0) -> Tensor:
     """Our own kernel; imported where used, as it needs Triton."""
     from anyformer.kernels.decode import attend_static_cache
@@ -327,4 +391,6 @@ def rows(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0) 
     return attend_static_cache(q, k, v, scores)
 
 
-ENGINES = {"reference": reference, "sdpa": sdpa, "flex": flex, "rows": rows}
+ENGINES = {
+    "reference": reference, "sdpa": sdpa, "blocks": blocks, "bands": bands, "flex": flex, "rows": rows,
+}  # fmt: skip

@@ -14,7 +14,7 @@ Stages = tuple[tuple[int, int], ...]  # from which step on how many rows make a 
 
 
 @dataclass(frozen=True)
-class Stage:
+class BatchStage:
     """Steps of one size: the first of them, their rows, and the row of which epoch they begin with."""
 
     first: int
@@ -42,12 +42,12 @@ class Order:
     held: dict[int, np.ndarray] = field(default_factory=dict, repr=False)  # the epoch in use; made again at will
 
     def __post_init__(self) -> None:
-        self.stages = [Stage(0, self.batch)]
+        self.stages = [BatchStage(0, self.batch)]
         if self.sizes:
-            self.stages = [Stage(0, min(self.count, self.sizes[0][1]))]
+            self.stages = [BatchStage(0, min(self.count, self.sizes[0][1]))]
             for first, batch in self.sizes[1:]:
                 epoch, row = self.locate(first)
-                self.stages.append(Stage(first, min(self.count, batch), epoch, row))
+                self.stages.append(BatchStage(first, min(self.count, batch), epoch, row))
 
     @classmethod
     def of(cls, examples: Examples, batch: int, seed: int, *, whole_batches: bool = False, sizes: Stages = ()) -> Order:
@@ -65,7 +65,7 @@ class Order:
         whole, rest = divmod(rows, batch)
         return whole + (1 if rest and self.keep_rest else 0)
 
-    def stage(self, step: int) -> Stage:
+    def stage(self, step: int) -> BatchStage:
         """The stage that a step belongs to."""
         return next(stage for stage in reversed(self.stages) if stage.first <= step)
 

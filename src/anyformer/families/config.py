@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from anyformer.core.activation import Act
 from anyformer.errors import UserError, did_you_mean
-from anyformer.feeds.mlp import Act
 from anyformer.positions.rope import DynamicScaling, LinearScaling, Llama3Scaling, Scaling, YarnScaling, yarn_gain
 
 # Fields every config may carry that do not change what the network computes.

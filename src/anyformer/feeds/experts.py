@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.about import About
+from anyformer.core.activation import ACTS, Act, split_pairs
 from anyformer.core.context import Context
 from anyformer.errors import UserError
-from anyformer.feeds.mlp import ACTS, MLP, Act
+from anyformer.feeds.mlp import MLP
 from anyformer.slots import Feed, Losses
 
 
@@ -116,7 +117,7 @@ class ExpertsModule(nn.Module):
         h = x[:, None].expand(-1, top, -1).reshape(-1, x.shape[-1])[order]
         h = self.layer("up", h, ends)
         if self.spec.gated:
-            gate, value = h.unflatten(-1, (-1, 2)).unbind(-1)
+            gate, value = split_pairs(h)
             h = self.act(gate) * value  # (M*top,inner)
         else:
             h = self.act(h)

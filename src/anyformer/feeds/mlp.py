@@ -2,56 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.about import About
+from anyformer.core import activation
+from anyformer.core.activation import ACTS, Act, split_pairs
 from anyformer.core.context import Context
 from anyformer.errors import UserError
 from anyformer.slots import Feed
-
-Act = Literal["relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "relu2", "sigmoid", "tanh"]
-
-
-def gelu_tanh(x: Tensor) -> Tensor:
-    return F.gelu(x, approximate="tanh")
-
-
-def quick_gelu(x: Tensor) -> Tensor:
-    return x * torch.sigmoid(1.702 * x)
-
-
-def relu2(x: Tensor) -> Tensor:
-    return F.relu(x).square()
-
-
-ACTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu,
-    "gelu": F.gelu,
-    "gelu_tanh": gelu_tanh,
-    "quick_gelu": quick_gelu,
-    "silu": F.silu,
-    "relu2": relu2,
-    "sigmoid": torch.sigmoid,
-    "tanh": torch.tanh,
-}
-
-
-FUSED_ACTS = ("gelu", "gelu_tanh", "silu")
-
-
-class FusedActivation(NamedTuple):
-    """Operations for training on a GPU in half precision."""
-
-    linear_act: Callable[[Tensor, Tensor, Tensor, str], Tensor]  # input, weight, bias, name of the activation
-    gate: Callable[[Tensor, str], Tensor]  # pairs of gate and value (..., 2 I), name of the activation
-
-
-fused: FusedActivation | None = None  # once kernels/activation.py has found that they agree with torch
 
 
 class MLP(Feed):
@@ -98,21 +60,21 @@ class MLPModule(nn.Module):
 
     def activate(self, x: Tensor) -> Tensor:
         """The inner channels, (B,T,D) to (B,T,inner)."""
-        spec = self.spec
+        spec, fused = self.spec, activation.fused
         if fused is not None and spec.bias and not spec.gated and self.can_fuse(x):
             return fused.linear_act(x, self.up.weight, self.up.bias, spec.act)
         h = self.up(x)
         if fused is not None and spec.gated and self.can_fuse(h):
             return fused.gate(h, spec.act)
         if spec.gated:
-            gate, value = h.unflatten(-1, (-1, 2)).unbind(-1)
+            gate, value = split_pairs(h)
             return self.act(gate) * value
         return self.act(h)
 
     def can_fuse(self, x: Tensor) -> bool:
         """Whether one operation may take the place of several: in training, in half precision, with a layer that is
         whole (one that is sharded goes through hooks of its own)."""
-        if not (self.training and x.is_cuda and self.spec.act in FUSED_ACTS):
+        if not (self.training and x.is_cuda and (self.spec.act, self.spec.gated) in activation.fused_forms):
             return False
         half = torch.is_autocast_enabled("cuda") or x.dtype in (torch.bfloat16, torch.float16)
         return half and type(self.up) is nn.Linear and type(self.up.weight) is nn.Parameter

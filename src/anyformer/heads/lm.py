@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.about import About
+from anyformer.core.activation import ACTS, Act
 from anyformer.core.context import Context
 from anyformer.core.loss import linear_cross_entropy
 from anyformer.errors import UserError
-from anyformer.feeds.mlp import ACTS, Act
 from anyformer.kernels.int8 import Int8, Int8Table, product
 from anyformer.slots import Head, HeadOutput, Norm
 

@@ -7,8 +7,8 @@ from typing import ClassVar
 from torch import nn
 
 from anyformer.about import About
+from anyformer.core.activation import Act
 from anyformer.errors import UserError
-from anyformer.feeds.mlp import Act
 from anyformer.heads.pooled import Pooled, PooledModule
 from anyformer.heads.pooling import Pool
 from anyformer.slots import Head, Norm

@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.about import About
+from anyformer.core.activation import ACTS, Act
 from anyformer.core.context import Context
 from anyformer.errors import UserError
-from anyformer.feeds.mlp import ACTS, Act
 from anyformer.slots import Head, HeadOutput
 
 

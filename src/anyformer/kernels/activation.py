@@ -2,7 +2,7 @@
 
 Behind a linear layer with a bias, the backward pass also sums the gradient of that bias: the compiler makes it two
 kernels, which read the largest activations of a Transformer twice. Of a gated layer, pairs of gate and value are read
-as they lie, and not each by itself with gaps. `enable` compares all with torch and uses them where they agree.
+as they lie, and not each by itself with gaps. `enable` compares them with torch and uses them where they agree.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from anyformer.feeds import mlp
+from anyformer.core import activation as reference
 
 log = logging.getLogger("anyformer")
 BLOCK = 2048
@@ -126,21 +126,22 @@ def linear_act(x: Tensor, weight: Tensor, bias: Tensor, act: str) -> Tensor:
 
 
 @cache
-def enable(device: torch.device) -> bool:
-    """Use the operations in networks that train on this device from now on, if they agree with torch there."""
+def enable(device: torch.device, act: str, gated: bool) -> bool:
+    """Use the operations for this activation in networks that train from now on, if they agree with torch here."""
     from anyformer.kernels.triton import triton
 
-    if device.type != "cuda" or triton is None:
+    if device.type != "cuda" or triton is None or act not in reference.FUSED_ACTS:
         return False
     try:
-        worst = max(compare(device, act, gated=gated) for act in mlp.FUSED_ACTS for gated in (False, True))
+        worst = compare(device, act, gated=gated)
     except Exception as error:  # whatever a compiler of kernels may raise: without it things are only slower
-        log.warning("activations are slower, their kernel does not run: %s", " ".join(str(error).split())[:200])
+        log.warning("%s is slower, its kernel does not run: %s", act, " ".join(str(error).split())[:200])
         return False
     if not worst <= CLOSE:
-        log.warning("activations are slower, their kernel is off by %.1e", worst)
+        log.warning("%s is slower, its kernel is off by %.1e", act, worst)
         return False
-    mlp.fused = mlp.FusedActivation(linear_act, gate)
+    reference.fused = reference.FusedActivation(linear_act, gate)
+    reference.fused_forms |= {(act, gated)}
     return True
 
 
@@ -157,9 +158,9 @@ def compare(device: torch.device, act: str, *, gated: bool) -> float:
         if gated:
             pre = F.linear(h, w, b)
             pairs = pre.unflatten(-1, (-1, 2)).unbind(-1)
-            y = gate(pre, act) if fused else mlp.ACTS[act](pairs[0]) * pairs[1]
+            y = gate(pre, act) if fused else reference.ACTS[act](pairs[0]) * pairs[1]
         else:
-            y = linear_act(h, w, b, act) if fused else mlp.ACTS[act](F.linear(h, w, b))
+            y = linear_act(h, w, b, act) if fused else reference.ACTS[act](F.linear(h, w, b))
         y.backward(y.detach())
         found.append([y.detach().float(), *(t.grad.float() for t in (h, w, b) if t.grad is not None)])
     return max(float((a - b).norm() / b.norm().clamp(min=1e-12)) for a, b in zip(*found, strict=True))

@@ -43,11 +43,11 @@ def gradient_norm(grads: Sequence[Tensor]) -> Tensor:
 
 
 @torch.no_grad()
-def update(optimizer: torch.optim.AdamW, masters: dict[int, Tensor], rate: Tensor, clip: Tensor, bad: Tensor) -> None:
+def update(optimizer: torch.optim.AdamW, masters: dict[int, Tensor], clip: Tensor, bad: Tensor) -> None:
     """One step of `optimizer` on parameters that are bf16 where `masters` (by id) has their value in full.
 
-    `rate` is the share of each group's full learning rate, `clip` the factor on gradients; nothing moves where `bad`
-    is not 0.
+    The learning rate of each group is a tensor on the device; `clip` is the factor on gradients. Nothing moves where
+    `bad` is not 0.
     """
     moved = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     if not moved:
@@ -61,15 +61,12 @@ def update(optimizer: torch.optim.AdamW, masters: dict[int, Tensor], rate: Tenso
             }  # fmt: skip
     more = 1.0 - bad  # one for each: a single tensor in place of the list would be fetched, and waited for
     torch._foreach_add_([optimizer.state[p]["step"] for p in moved], [more] * len(moved))
-    for narrow in (True, False):
-        fields, rates = [], []
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None and (id(parameter) in masters) is narrow:
-                    fields.append(field_of(parameter, optimizer.state[parameter], masters))
-                    rates.append((group["full"], group["weight_decay"]))
-        if fields:
-            launch(fields, rates, rate, clip, bad, optimizer.param_groups[0], narrow=narrow)
+    for group in optimizer.param_groups:
+        for narrow in (True, False):
+            fields = [field_of(p, optimizer.state[p], masters) for p in group["params"]
+                      if p.grad is not None and (id(p) in masters) is narrow]  # fmt: skip
+            if fields:
+                launch(fields, group, clip, bad, narrow=narrow)
 
 
 def field_of(parameter: nn.Parameter, state: dict[str, Tensor], masters: dict[int, Tensor]) -> Field:
@@ -85,20 +82,16 @@ def field_of(parameter: nn.Parameter, state: dict[str, Tensor], masters: dict[in
     )  # fmt: skip
 
 
-def launch(
-    fields: list[Field], rates: list[tuple[float, float]], rate: Tensor, clip: Tensor, bad: Tensor,
-    group: dict[str, Any], *, narrow: bool,
-) -> None:  # fmt: skip
+def launch(fields: list[Field], group: dict[str, Any], clip: Tensor, bad: Tensor, *, narrow: bool) -> None:
     from anyformer.kernels.adamw_triton import adamw_update
 
     beta1, beta2 = group["betas"]
-    blocks = blocks_of(tuple(field.size for field in fields), rate.device)
+    blocks = blocks_of(tuple(field.size for field in fields), clip.device)
     # Pinned, since a copy from other memory first waits for all that is under way.
-    pointers = torch.tensor(fields, dtype=torch.int64).pin_memory().to(rate.device, non_blocking=True)
+    pointers = torch.tensor(fields, dtype=torch.int64).pin_memory().to(clip.device, non_blocking=True)
     adamw_update[(len(blocks),)](
-        pointers, rates_on(tuple(rates), rate.device), blocks, clip, rate, bad, beta1, beta2,
-        math.log(beta1), math.log(beta2), group["eps"], NARROW=narrow, FIELDS=len(Field._fields), BLOCK=BLOCK,
-        num_warps=WARPS,
+        pointers, blocks, clip, group["lr"], bad, group["weight_decay"], beta1, beta2, math.log(beta1), math.log(beta2),
+        group["eps"], NARROW=narrow, FIELDS=len(Field._fields), BLOCK=BLOCK, num_warps=WARPS,
     )  # fmt: skip
 
 
@@ -109,11 +102,6 @@ def blocks_of(sizes: tuple[int, ...], device: torch.device) -> Tensor:
     which = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(counts))
     inside = torch.cat([torch.arange(count) for count in counts])
     return torch.stack([which, inside], 1).to(device)
-
-
-@cache
-def rates_on(rates: tuple[tuple[float, float], ...], device: torch.device) -> Tensor:
-    return torch.tensor(rates, dtype=torch.float32, device=device)
 
 
 @cache
@@ -142,14 +130,13 @@ def compare(device: torch.device) -> float:
     ours, theirs = ([nn.Parameter(s.clone()) for s in starts] for _ in range(2))
     masters = {id(ours[0]): starts[0].clone()}
     ours[0].data = ours[0].data.bfloat16()
-    full = {"lr": 1e-2, "full": 1e-2, "weight_decay": 0.1}
-    mine = torch.optim.AdamW([{"params": ours, **full}])
-    reference = torch.optim.AdamW([{"params": theirs, **full}])
+    mine = torch.optim.AdamW(ours, lr=torch.tensor(1e-2, device=device), weight_decay=0.1, fused=True)
+    reference = torch.optim.AdamW(theirs, lr=1e-2, weight_decay=0.1)
     one, zero = torch.ones((), device=device), torch.zeros((), device=device)
     for found in grads:
         for parameter, like, grad in zip(ours, theirs, found, strict=True):
             parameter.grad, like.grad = grad.to(parameter.dtype), 0.5 * grad
-        update(mine, masters, one, 0.5 * one, zero)
+        update(mine, masters, 0.5 * one, zero)
         reference.step()
     ends = [masters[id(ours[0])], ours[1].data]
     wanted = [p.data for p in theirs]

@@ -20,13 +20,13 @@ def aligned(PLACE, kind: tl.constexpr):
 
 @jit
 def adamw_update(
-    POINTERS, RATES, BLOCKS, CLIP, RATE, BAD, beta1, beta2, log_beta1, log_beta2, eps, NARROW: tl.constexpr,
+    POINTERS, BLOCKS, CLIP, LR, BAD, decay, beta1, beta2, log_beta1, log_beta2, eps, NARROW: tl.constexpr,
     FIELDS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """AdamW on one block of one of many tensors.
 
-    POINTERS (tensors, FIELDS) are the addresses and sizes that `Field` in adamw.py names, RATES (tensors, 2) full
-    learning rate and weight decay, BLOCKS (programs, 2) the tensor and the block within it.
+    POINTERS (tensors, FIELDS) are the addresses and sizes that `Field` in adamw.py names, BLOCKS (programs, 2) the
+    tensor and the block within it.
     """
     which = tl.load(BLOCKS + 2 * tl.program_id(0))
     at = tl.load(BLOCKS + 2 * tl.program_id(0) + 1) * BLOCK + tl.arange(0, BLOCK).to(tl.int64)
@@ -38,8 +38,7 @@ def adamw_update(
     mean, square, steps = aligned(row + 2, single), aligned(row + 3, single), tl.load(row + 4).to(single)
     if tl.load(BAD) == 0.0:
         inside = at < tl.load(row + 5)
-        lr = tl.load(RATES + 2 * which) * tl.load(RATE)
-        decay = tl.load(RATES + 2 * which + 1)
+        lr = tl.load(LR)
         step = tl.load(steps)
         g = tl.load(grad + at, mask=inside, other=0.0).to(tl.float32) * tl.load(CLIP)
         w = tl.load(master + at, mask=inside, other=0.0) * (1.0 - lr * decay)

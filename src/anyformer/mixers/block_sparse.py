@@ -15,9 +15,9 @@ from anyformer.core.context import Context
 from anyformer.core.document_rows import DocumentLines
 from anyformer.core.state import KVCache
 from anyformer.errors import UserError
+from anyformer.kernels.pieces import attend_in_pieces
 from anyformer.mixers.attention import Attention, AttentionInputs, AttentionModule
 from anyformer.mixers.heads import check_heads
-from anyformer.mixers.pieces import attend_in_pieces
 from anyformer.slots import HeadSizes, Mixer, Relative
 
 

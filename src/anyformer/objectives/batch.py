@@ -23,8 +23,8 @@ class Batch:
     rows: Tensor
     named: dict[str, Any] = field(default_factory=dict)
     blend: tuple[Tensor, Tensor] | None = None  # of blended rows: the place of the other row, and the share of this one
-    filler: bool = False  # counts for nothing: a process without rows keeps step with the others by it
     weight: int | None = None  # how many targets count, where that is known already (see `Objective.weight`)
+    filler: bool = False  # counts for nothing: a process without rows keeps step with the others by it
 
     def __len__(self) -> int:
         return len(self.rows)

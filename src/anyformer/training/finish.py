@@ -133,11 +133,7 @@ def choose_weights(session: Session, evaluator: Evaluator, metric: str) -> str:
 def beside(session: Session, judged: Answers, *, strong: bool) -> dict[str, Any]:
     """The baselines on the same rows, within the time of the run; one that fails is reported, not fatal."""
     began = time.perf_counter()
-    seconds = None
-    if session.budget is not None:
-        budget = session.budget
-        seconds = max(budget.seconds - session.elapsed() - CLOSING_SECONDS, 0.02 * budget.seconds)
-        seconds /= max(1.0, budget.slowdown(session.pace))
+    seconds = seconds_for_baseline(session)
     try:
         with torch.no_grad():
             found = session.task.baselines(judged, session.data.train, strong=strong, seconds=seconds)
@@ -146,6 +142,14 @@ def beside(session: Session, judged: Answers, *, strong: bool) -> dict[str, Any]
         return {}
     session.say(f"baseline in {time.perf_counter() - began:.1f} s")
     return found
+
+
+def seconds_for_baseline(session: Session) -> float | None:
+    """What is left of the run's time for a learner, if a machine as quick as in the trial had it; None: no limit."""
+    if session.budget is None:
+        return None
+    left = session.budget.seconds - session.elapsed() - CLOSING_SECONDS
+    return left / max(1.0, session.budget.slowdown(session.pace))
 
 
 def rewrite_report(folder: RunFolder) -> Any:

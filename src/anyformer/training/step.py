@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from anyformer import faults
-from anyformer.errors import UserError
-from anyformer.kernels import adamw
+from anyformer.feeds.mlp import MLPModule
+from anyformer.heads.lm import LMModule
 from anyformer.kernels.compile import compile_function
 from anyformer.kernels.compile_cache import use_private_cache
 from anyformer.objectives import Batch, Objective, Phase
@@ -24,13 +24,21 @@ from anyformer.training.distributed.world import ALONE
 from anyformer.training.duration import Plan
 from anyformer.training.loader import seed_of
 from anyformer.training.master_weights import MasterWeights
-from anyformer.training.muon import BatchedMuon
 from anyformer.training.optim import Optimizer, restore, state_tensors
 from anyformer.training.settings import Training
 from anyformer.training.step_graph import StepGraph, is_small
+from anyformer.training.update import (
+    DeviceUpdate,
+    KernelUpdate,
+    ScaledUpdate,
+    Update,
+    can_skip,
+    has_kernel,
+    keep_rates_on_device,
+    set_rate,
+)
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-LEAST_SCALE = 2.0**-14  # half precision that still overflows at this scale will not come back
 
 
 @dataclass
@@ -78,42 +86,32 @@ class TrainingEngine:
         self.parallel = Parallel(Peers(ALONE, self.device)) if parallel is None else parallel
         self.names = {id(p): name for name, p in model.named_parameters()}
         if self.device.type == "cuda":
-            from anyformer.kernels import activation, linear_loss
-
-            linear_loss.enable(self.device)
-            activation.enable(self.device)
+            enable_kernels(model, self.device)
         use_private_cache()  # torch imports its compiler with the first optimizer, and makes the folder of its cache
         self.phases = [RunningPhase.of(phase, model, settings.optimizer) for phase in objective.phases()]
         self.parameters = [p for running in self.phases for p in running.parameters]
         self.optimizers = [optimizer for running in self.phases for optimizer in running.optimizers]
         self.dtype = DTYPES.get(settings.precision)
-        self.scaler = torch.amp.GradScaler(self.device.type) if settings.precision == "fp16" else None
         # Weights in the precision of the products need their masters; on a CPU autocast is as fast.
         alone_on_gpu = self.device.type == "cuda" and self.parallel.peers.world.is_alone and len(self.phases) == 1
-        wants_masters = alone_on_gpu and self.dtype is torch.bfloat16
-        self.masters = MasterWeights(model) if wants_masters else None
+        self.masters = MasterWeights(model) if alone_on_gpu and self.dtype is torch.bfloat16 else None
         self.averaged = [name for name, _ in averaged_parameters(model, objective)]
         single = self.single
         self.mean = None if settings.ema is None else {n: single[n].clone() for n in self.averaged}
         self.followed = 0  # steps the running mean has taken in
-        self.spoilt = ""  # the parameter whose gradient stopped the training
-        # On a GPU nobody waits for the norm: a step after a bad one changes nothing, and the flag is read a step later.
-        self.bad = torch.zeros((), device=self.device)
-        can_wait = self.device.type == "cuda" and self.scaler is None and not self.parallel.shards
-        self.late = can_wait and all(map(can_skip, self.optimizers))
-        if self.late:
-            for group in (group for optimizer in self.optimizers for group in optimizer.param_groups):
-                group["lr"] = torch.tensor(float(group["full"]), device=self.device)
-        self.rate = torch.ones((), device=self.device)  # the schedule's factor
-        self.has_adamw_kernel = (
-            self.masters is not None
-            and self.late
-            and all(isinstance(optimizer, torch.optim.AdamW) for optimizer in self.optimizers)
-            and adamw.enable(self.device)
-        )
-        self.recorded: StepGraph | None = None
-        if self.late and alone_on_gpu and settings.cuda_graph is not False and not faults.armed:
-            self.recorded = StepGraph(self.run_recorded, self.device)
+        self.update = self.choose_update()
+        self.graph: StepGraph | None = None
+        if self.update.is_late and alone_on_gpu and settings.cuda_graph is not False and not faults.armed:
+            self.graph = StepGraph(self.run_recorded, self.device)
+
+    def choose_update(self) -> Update:
+        """How gradients become weights here."""
+        if self.settings.precision == "fp16":
+            return ScaledUpdate(self.parallel, self.settings, self.device)
+        if self.device.type != "cuda" or self.parallel.shards or not all(map(can_skip, self.optimizers)):
+            return Update(self.parallel, self.settings)
+        keep_rates_on_device(self.optimizers, self.device)
+        return DeviceUpdate(self.parallel, self.settings, self.device, self.masters)
 
     @property
     def single(self) -> dict[str, Tensor]:
@@ -128,7 +126,7 @@ class TrainingEngine:
         """Leave the model to others, in full precision; no further step can be made."""
         if self.masters is not None:
             self.masters.release()
-        self.recorded = None
+        self.graph = None
 
     def compile(self) -> None:
         """Turn the loss into kernels of its own, whole; the update stays torch's fused one."""
@@ -166,11 +164,10 @@ class TrainingEngine:
         """One phase of a step: its loss, the norm of its gradients, and whether its weights were moved."""
         whole = max(1, self.parallel.sum_weight(sum(self.objective.known_weight(b) for b in micros if not b.filler)))
         set_rate(running.optimizers, rate)
-        self.rate.fill_(rate)
-        if self.is_recorded(micros):
-            assert self.recorded is not None
+        graph = self.graph_for(micros)
+        if graph is not None:
             self.seed(step, 0, number)
-            return *self.recorded(micros[0], whole), True
+            return *graph(micros[0], whole), True
         total: Tensor | float = 0.0
         first = self.parallel.part * len(micros)  # the number of this process's first micro-batch in the whole step
         for part, batch in enumerate(micros):
@@ -188,56 +185,28 @@ class TrainingEngine:
         if faults.point("step") == "nan-loss":
             loss = loss * math.nan
         loss = loss * 0 if batch.filler else loss
-        scaled = loss if self.scaler is None else self.scaler.scale(loss)
+        scaled = self.update.scaler.scale(loss) if isinstance(self.update, ScaledUpdate) else loss
         self.parallel.backward(scaled, running.leaves, last=last)
         return loss.detach()
 
     def apply_gradients(self, running: RunningPhase, loss: Tensor) -> tuple[Tensor, bool]:
-        """Clip the gradients, move the weights and drop the gradients: their norm, and whether anything moved."""
+        """Move the weights of a phase: the norm of its gradients, and whether anything moved."""
         if faults.armed:
             poison(running.parameters)
-        if self.has_adamw_kernel and self.recorded is None:
-            return self.apply_at_once(running, loss), True
-        if self.masters is not None:
-            self.masters.widen()
-        if self.scaler is not None:
-            for optimizer in running.optimizers:
-                self.scaler.unscale_(optimizer)
-        norm = self.clip(running.parameters)
-        moved = self.update(running.optimizers, norm, loss)
-        for optimizer in running.optimizers:
-            optimizer.zero_grad(set_to_none=True)
-        if self.masters is not None:
-            self.masters.refresh()
-        return norm, moved
+        return self.update.apply(running.parameters, running.optimizers, loss)
 
-    def apply_at_once(self, running: RunningPhase, loss: Tensor) -> Tensor:
-        """As `apply_gradients`, by a kernel that clips, moves the masters and rounds them; the norm."""
-        assert self.masters is not None
-        norm = adamw.gradient_norm([p.grad for p in running.parameters if p.grad is not None])
-        self.mark_bad(norm, loss)
-        clip = torch.ones_like(norm)
-        if self.settings.grad_clip is not None:
-            clip = (self.settings.grad_clip / (norm + 1e-6)).clamp(max=1.0)
-        for optimizer in running.optimizers:
-            assert isinstance(optimizer, torch.optim.AdamW)
-            adamw.update(optimizer, self.masters.by_id, self.rate, clip, self.bad)
-            optimizer.zero_grad(set_to_none=True)
-        return norm
-
-    def mark_bad(self, norm: Tensor, loss: Tensor) -> None:
-        """Remember on the device that something was not finite: from then on nothing moves."""
-        self.bad.copy_(torch.where(torch.isfinite(norm) & torch.isfinite(loss), self.bad, 1.0))
-
-    def is_recorded(self, micros: list[Batch]) -> bool:
-        """Whether this step goes through a CUDA graph: one micro-batch of the usual form, small enough to gain."""
-        if self.recorded is None or len(micros) != 1:
-            return False
-        if self.recorded.form is None and self.settings.cuda_graph == "auto":
-            if not is_small(sum(p.numel() for p in self.parameters), micros[0]):
-                self.recorded = None
-                return False
-        return self.recorded.takes(micros[0])
+    def graph_for(self, micros: list[Batch]) -> StepGraph | None:
+        """The CUDA graph that this step goes through: with one micro-batch of the usual form, where launches would take
+        longer than the work. The first batch decides."""
+        if self.graph is None:
+            return None
+        if self.graph.form is None and self.settings.cuda_graph == "auto":
+            if len(micros) > 1 or not is_small(sum(p.numel() for p in self.parameters), micros[0]):
+                self.graph = None
+                if self.masters is not None and has_kernel(self.optimizers, self.device):
+                    self.update = KernelUpdate(self.parallel, self.settings, self.device, self.masters)
+                return None
+        return self.graph if len(micros) == 1 and self.graph.takes(micros[0]) else None
 
     def run_recorded(self, batch: Batch, whole: Tensor) -> tuple[Tensor, Tensor]:
         """All that a step does on the device."""
@@ -250,31 +219,6 @@ class TrainingEngine:
     def seed(self, step: int, part: int, phase: int) -> None:
         """All randomness of a pass follows from its place: nothing to save, and any step can be run again alone."""
         torch.manual_seed(seed_of(self.settings.seed, step, part, 1 + phase))
-
-    def clip(self, parameters: list[nn.Parameter]) -> Tensor:
-        """Shorten the gradients where they are too long; their norm before that."""
-        return self.parallel.clip(parameters, self.settings.grad_clip)
-
-    def update(self, optimizers: list[torch.optim.Optimizer], norm: Tensor, loss: Tensor) -> bool:
-        """Move the weights, unless something is not finite: then nothing moves, and the norm tells the caller."""
-        if self.scaler is not None:  # an overflow is half precision's everyday; it lowers the scale and goes on
-            if not math.isfinite(float(loss)):
-                return False
-            for optimizer in optimizers:
-                self.scaler.step(optimizer)
-            self.scaler.update()
-        elif self.late:
-            self.mark_bad(norm, loss)
-            for optimizer in optimizers:
-                optimizer.found_inf = self.bad  # type: ignore[attr-defined]
-                optimizer.step()
-        elif math.isfinite(float(norm)) and math.isfinite(float(loss)):
-            for optimizer in optimizers:
-                optimizer.step()
-        else:
-            self.spoilt = self.bad_gradient()
-            return False
-        return True
 
     def follow(self) -> None:
         """The running mean takes in the new weights, quickly at first."""
@@ -292,43 +236,7 @@ class TrainingEngine:
 
     def finite(self, moment: Moment) -> bool:
         """Whether a step was all right. Under fp16 gradients may overflow now and then, but not again and again."""
-        if not math.isfinite(float(moment.loss)):
-            return False
-        return math.isfinite(float(moment.norm)) if self.scaler is None else self.scaler.get_scale() > LEAST_SCALE
-
-    def culprit(self, moment: Moment, micros: list[Batch]) -> tuple[list[int], str]:
-        """The rows and the first tensor that are not finite, by running a bad step again part by part."""
-        if self.parallel.shards:  # a pass needs all processes, and only one of them may have met the number
-            rows = [row for batch in micros for row in bad_inputs(batch.inputs, batch)]
-            return rows, "the input" if rows else "the loss"
-        for name, parameter in self.model.named_parameters():
-            if not bool(torch.isfinite(parameter).all()):
-                return [], f"the weight {name}"
-        self.model.train()
-        for number, running in enumerate(self.phases):
-            named = f"the {running.phase.name} loss" if running.phase.name else "the loss"
-            first = self.parallel.part * len(micros)
-            for part, batch in enumerate(micros):
-                self.seed(moment.step - 1, first + part, number)
-                with self.autocast():
-                    loss = running.phase.loss(self.model, batch.to(self.device))
-                if not bool(torch.isfinite(loss)):
-                    if rows := bad_inputs(batch.inputs, batch):
-                        return rows, "the input"
-                    # The losses of several phases are of the batch as a whole.
-                    alone = [] if running.phase.name else bad_rows(self.objective, self.model, batch.to(self.device))
-                    return alone, named
-                loss.backward(inputs=running.leaves)
-            if not bool(torch.isfinite(moment.losses.get(running.phase.name, moment.loss))):
-                return [], named
-        name = self.spoilt or self.bad_gradient()
-        return [], f"the gradient of {name}" if name else "the norm of the gradients"
-
-    def bad_gradient(self) -> str:
-        """The first parameter whose gradient is not finite."""
-        bad = (name for name, p in self.model.named_parameters()
-               if p.grad is not None and not bool(torch.isfinite(p.grad).all()))  # fmt: skip
-        return next(bad, "")
+        return math.isfinite(float(moment.loss)) and self.update.is_fine(moment.norm)
 
     # ------------------------------------------------------------ what is judged and saved
 
@@ -381,8 +289,7 @@ class TrainingEngine:
 
     def state(self) -> dict[str, Any]:
         """The few numbers that are not tensors."""
-        return {"scaler": None if self.scaler is None else self.scaler.state_dict(),
-                "followed": self.followed}  # fmt: skip
+        return {"scaler": self.update.state(), "followed": self.followed}
 
     def load(self, weights: Mapping[str, Tensor], memory: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Put a saved moment back, to the bit."""
@@ -394,27 +301,19 @@ class TrainingEngine:
         for name, value in (self.mean or {}).items():
             copy_into(value, weights[name])
         restore(self.optimizers, self.names, memory)
-        if self.scaler is not None:
-            if state.get("scaler") is None:
-                raise UserError("no scale of fp16 was saved", where="state.json", fix="train again")
-            self.scaler.load_state_dict(state["scaler"])
+        self.update.load(state.get("scaler"))
         self.followed = int(state.get("followed", 0))
 
 
-def can_skip(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether an optimizer can be told on the device to leave the weights as they are (`found_inf`)."""
-    if isinstance(optimizer, torch.optim.AdamW):
-        return bool(optimizer.param_groups[0].get("fused"))
-    return isinstance(optimizer, BatchedMuon)
+def enable_kernels(model: nn.Module, device: torch.device) -> None:
+    """Try the kernels that parts of this model can use; each is compiled and compared once a process."""
+    from anyformer.kernels import activation, linear_loss
 
-
-def set_rate(optimizers: list[torch.optim.Optimizer], rate: float) -> None:
-    """Give every group its share of the full learning rate; where that lies on the device it stays there."""
-    for group in (group for optimizer in optimizers for group in optimizer.param_groups):
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(group["full"] * rate)
-        else:
-            group["lr"] = group["full"] * rate
+    for module in model.modules():
+        if isinstance(module, LMModule):
+            linear_loss.enable(device)
+        elif isinstance(module, MLPModule):
+            activation.enable(device, module.spec.act, module.spec.gated)
 
 
 def averaged_parameters(model: nn.Module, objective: Objective) -> Iterator[tuple[str, nn.Parameter]]:
@@ -427,23 +326,6 @@ def put(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Copy weights into a model by name; every one must be there."""
     for name, parameter in model.named_parameters():
         copy_into(parameter, weights[name])
-
-
-def bad_rows(objective: Objective, model: nn.Module, batch: Batch) -> list[int]:
-    """The rows whose own loss is not finite."""
-    with torch.no_grad():
-        losses = objective.row_losses(model(*batch.inputs, **batch.named), batch)
-    return batch.rows[~torch.isfinite(losses.cpu())].tolist()
-
-
-def bad_inputs(value: Any, batch: Batch) -> list[int]:
-    """The rows with a number that no data may hold; nan is what a missing cell of a table looks like."""
-    if isinstance(value, tuple):
-        return sorted({row for part in value for row in bad_inputs(part, batch)})
-    if not isinstance(value, Tensor) or not value.is_floating_point():
-        return []
-    wrong = value.isinf() if value.dim() == 2 else ~value.isfinite()
-    return batch.rows[wrong.flatten(1).any(1).cpu()].tolist()
 
 
 def poison(parameters: list[nn.Parameter]) -> None:

@@ -96,7 +96,8 @@ class StepGraph:
         torch.cuda.synchronize(self.device)
         torch.cuda.empty_cache()  # the recording has memory of its own
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        # Other threads may use the GPU meanwhile: the one that fetches batches does.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             self.results = self.body(self.batch, self.weight)
         self.graph = graph
 

@@ -139,9 +139,9 @@ def run_request(
     request: Request, *, say: Say, progress: str = "auto", quiet: bool = False, world: World = ALONE,
     started: float | None = None,
 ) -> Run:  # fmt: skip
-    """Create a run and train it to the end; its minutes count from `started` on `time.perf_counter`, or from now.
+    """Create a run and train it to the end; of several processes the first creates it, all train.
 
-    Of several processes the first creates it, all train.
+    The minutes of a run count from `started` on `time.perf_counter`, or from now.
     """
     started = time.perf_counter() if started is None else started
     if not world.is_first:
@@ -149,7 +149,8 @@ def run_request(
     with join(world, request.device) as peers:
         path = Path(peers.first(lambda: str(create(request, say, peers.device, world=world).path)))
         say(f"run      {path}")
-        work(opened(path, peers), peers.device, say, progress=progress, quiet=quiet, peers=peers, started=started)
+        folder = opened(path, peers)
+        work(folder, peers.device, say, progress=progress, quiet=quiet, peers=peers, started=started)
     return Run(path)
 
 
@@ -159,7 +160,8 @@ def resume(
 ) -> Run:  # fmt: skip
     """Go on with a run from its newest whole checkpoint; a complete one is only finished up.
 
-    `change` is called before, in the first process: it may write other settings into the run.
+    `change` is called before, in the first process: it may write other settings into the run. `started` is when this
+    part of it began.
     """
     tell = silence if quiet or not world.is_first else say or logger.info
 
@@ -177,9 +179,8 @@ def resume(
             if peers.is_first and not (Path(path) / "report.html").is_file():
                 rewrite_report(RunFolder.open(Path(path)))
         else:
-            silent = quiet or not peers.is_first
-            work(opened(Path(path), peers), peers.device, tell, progress=progress, quiet=silent, peers=peers,
-                 started=started)  # fmt: skip
+            silent, folder = quiet or not peers.is_first, opened(Path(path), peers)
+            work(folder, peers.device, tell, progress=progress, quiet=silent, peers=peers, started=started)
     return Run(path)
 
 

@@ -26,6 +26,7 @@ from anyformer.inspection.routing import routed
 from anyformer.tasks import Evaluator
 from anyformer.training.best import Standing, line_of
 from anyformer.training.checkpoint import check_same, give_parts, read_checkpoint, save_checkpoint
+from anyformer.training.culprit import find_culprit
 from anyformer.training.display.display import display
 from anyformer.training.display.format import duration
 from anyformer.training.display.progress import Progress
@@ -45,11 +46,12 @@ from anyformer.training.run.folder import (
     other_machine,
 )
 from anyformer.training.settings import Training, batch_stages
-from anyformer.training.setup.budget import Measured, decide_length, mean_step_size, measure, writing
+from anyformer.training.setup.budget import Measured, decide_length, mean_step_size, measure
 from anyformer.training.setup.determinism import is_deterministic, use_deterministic
 from anyformer.training.setup.device_peaks import peak_flops
 from anyformer.training.setup.memory import Memory, usage
 from anyformer.training.setup.new_run import start_weights
+from anyformer.training.setup.trial import writing
 from anyformer.training.signals import Requests
 from anyformer.training.step import Moment, TrainingEngine, put
 
@@ -208,8 +210,8 @@ class Session:
         """Time a few steps on weights that are then put back; fix the number of steps and what follows from it."""
         kept = {name: p.detach().clone() for name, p in self.model.named_parameters()}
         with faults.paused(), self.enough_memory(lambda: self.steps[0]):
-            found = measure(self.model, self.config, self.data, self.steps, self.device, kept, self.parallel, self.say,
-                            self.elapsed())  # fmt: skip
+            found = measure(self.model, self.config, self.data, self.steps, self.device, kept, self.parallel,
+                            self.say, self.elapsed())  # fmt: skip
         put(self.model, kept)
         training, budget = decide_length(self.config, found, self.data, self.device, self.elapsed())
         training = Training.from_dict(self.peers.first(training.to_dict))
@@ -270,7 +272,7 @@ class Session:
             moment = self.engine.step(step, micros)
         moment.rows = [self.steps.rows(step)]  # of all processes
         self.pending.append(moment)
-        late = self.engine.late
+        late = self.engine.update.is_late
         looked_at = self.pending[-2:-1] if late else self.pending[-1:]
         for found in looked_at:
             if not self.engine.finite(found):
@@ -301,7 +303,8 @@ class Session:
     def plain_correction(self) -> dict[str, Any] | None:
         """The correction that the clock asks for, if any."""
         assert self.budget is not None
-        found = self.budget.corrected(self.plan, self.done, self.elapsed(), self.pace, self.every, self.step_sizes)
+        found = self.budget.corrected(self.plan, self.done, self.elapsed(), self.pace, self.every,
+                                      self.step_sizes)  # fmt: skip
         return None if found is None else asdict(found)
 
     @property
@@ -364,7 +367,9 @@ class Session:
 
     def time_decoding(self) -> None:
         """See now and then how long the texts of the final evaluation will take: a trained model ends them sooner."""
-        if self.budget is None or not self.task.decodes or self.elapsed() < self.decoding_known_until:
+        if self.budget is None or not self.task.decodes or not self.peers.world.is_alone:
+            return
+        if self.elapsed() < self.decoding_known_until:
             return
         with self.engine.judged() as model:
             self.pace.decoding = writing(model, self.config, self.data, self.pace.row or 0.0, most=self.evaluator.batch)
@@ -494,7 +499,7 @@ class Session:
         """Stop before anything is spoilt: the weights are those of the step before."""
         step = moment.step - 1
         # The process whose rows did it can name them; the others see only that the sum is not finite.
-        found = self.peers.gather(self.engine.culprit(moment, micros))
+        found = self.peers.gather(find_culprit(self.engine, moment, micros))
         rows, tensor = next((pair for pair in found if pair[0]), found[0])
         if not self.peers.is_first:
             raise AlreadyReported(Diverged.exit_code)

@@ -72,7 +72,7 @@ def gradients_of(engine: TrainingEngine, steps: Steps, step: int) -> dict[str, T
         found["loss"], found["norm"] = loss.detach().clone(), norm.detach().clone()
         return False
 
-    engine.update = look  # type: ignore[method-assign]
+    engine.update.move = look  # type: ignore[method-assign]
     engine.step(step, steps[step])
     return found
 
@@ -143,13 +143,13 @@ def bytes_held(kind: type[Parallel], peers: Peers) -> int:
     """Bytes of parameters, gradients and optimizer in this process after a step."""
     engine, steps = engine_of(gated().replace(stack=gated().stack.replace(width=64)), "lm", kind(peers), BATCH)
     seen: list[int] = []
-    update = engine.update
+    update = engine.update.move
 
     def look(optimizers: list[torch.optim.Optimizer], norm: Tensor, loss: Tensor) -> bool:
         seen.append(sum(size(p.grad) for p in engine.model.parameters() if p.grad is not None))
         return update(optimizers, norm, loss)
 
-    engine.update = look  # type: ignore[method-assign]
+    engine.update.move = look  # type: ignore[method-assign]
     engine.step(0, steps[0])
     kept = [*engine.model.parameters(), *engine.memory().values()]
     return sum(map(size, kept)) + seen[0]

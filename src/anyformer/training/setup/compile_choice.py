@@ -26,6 +26,7 @@ from anyformer.training.display.format import duration
 from anyformer.training.settings import Config
 
 FOLDER = "compile-times"
+CLEARLY = 1.5  # times what it takes that compiling must save: both are guesses, and the first step comes later by it
 WARM = 0.25  # share of the first compilation that the next process needs, which finds the code in the cache
 
 
@@ -38,8 +39,8 @@ class CompileCost:
     is_warm: bool = False  # whether the code was in the cache already
 
     def pays(self, eager: float) -> bool:
-        """Whether it saves more than it takes in a run that needs `eager` seconds without it."""
-        return eager * (1 - 1 / self.gain) > self.seconds
+        """Whether it saves clearly more than it takes in a run that needs `eager` seconds without it."""
+        return eager * (1 - 1 / self.gain) > CLEARLY * self.seconds
 
 
 UNKNOWN = {"cuda": CompileCost(20.0, 1.3), "cpu": CompileCost(30.0, 1.15)}  # where nothing is recorded, by device

@@ -1,10 +1,22 @@
-"""How long this process has been running, for what is promised to a person who waits for a command."""
+"""How a command was started: when, and by whom among several processes."""
 
 from __future__ import annotations
 
 import os
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from anyformer.training.distributed.world import ALONE, World
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What every verb may ask of its start: its place among the processes of a launcher, and the time on
+    `time.perf_counter`."""
+
+    world: World = ALONE
+    started: float = field(default_factory=time.perf_counter)
 
 
 def process_age() -> float:

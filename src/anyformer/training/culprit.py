@@ -1,0 +1,65 @@
+"""Why a step was not finite: the rows and the first tensor, found by running it again part by part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.objectives import Batch, Objective
+from anyformer.training.step import Moment, TrainingEngine
+
+
+def find_culprit(engine: TrainingEngine, moment: Moment, micros: list[Batch]) -> tuple[list[int], str]:
+    """The rows that are to blame, where they can be told apart, and what is not finite."""
+    if engine.parallel.shards:  # a pass needs all processes, and only one of them may have met the number
+        rows = [row for batch in micros for row in bad_inputs(batch.inputs, batch)]
+        return rows, "the input" if rows else "the loss"
+    for name, parameter in engine.model.named_parameters():
+        if not bool(torch.isfinite(parameter).all()):
+            return [], f"the weight {name}"
+    spoilt = bad_gradient(engine.model)  # where the step was stopped, its gradients are still there
+    engine.model.train()
+    for number, running in enumerate(engine.phases):
+        named = f"the {running.phase.name} loss" if running.phase.name else "the loss"
+        first = engine.parallel.part * len(micros)
+        for part, batch in enumerate(micros):
+            engine.seed(moment.step - 1, first + part, number)
+            with engine.autocast():
+                loss = running.phase.loss(engine.model, batch.to(engine.device))
+            if not bool(torch.isfinite(loss)):
+                if rows := bad_inputs(batch.inputs, batch):
+                    return rows, "the input"
+                # The losses of several phases are of the batch as a whole.
+                alone = [] if running.phase.name else bad_rows(engine.objective, engine.model, batch.to(engine.device))
+                return alone, named
+            loss.backward(inputs=running.leaves)
+        if not bool(torch.isfinite(moment.losses.get(running.phase.name, moment.loss))):
+            return [], named
+    name = spoilt or bad_gradient(engine.model)
+    return [], f"the gradient of {name}" if name else "the norm of the gradients"
+
+
+def bad_gradient(model: nn.Module) -> str:
+    """The first parameter whose gradient is not finite."""
+    bad = (name for name, p in model.named_parameters()
+           if p.grad is not None and not bool(torch.isfinite(p.grad).all()))  # fmt: skip
+    return next(bad, "")
+
+
+def bad_rows(objective: Objective, model: nn.Module, batch: Batch) -> list[int]:
+    """The rows whose own loss is not finite."""
+    with torch.no_grad():
+        losses = objective.row_losses(model(*batch.inputs, **batch.named), batch)
+    return batch.rows[~torch.isfinite(losses.cpu())].tolist()
+
+
+def bad_inputs(value: Any, batch: Batch) -> list[int]:
+    """The rows with a number that no data may hold; nan is what a missing cell of a table looks like."""
+    if isinstance(value, tuple):
+        return sorted({row for part in value for row in bad_inputs(part, batch)})
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        return []
+    wrong = value.isinf() if value.dim() == 2 else ~value.isfinite()
+    return batch.rows[wrong.flatten(1).any(1).cpu()].tolist()

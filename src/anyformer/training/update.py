@@ -1,0 +1,176 @@
+"""From gradients to new weights: clipping, the step of the optimizers, and nothing at all where one is not finite."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.errors import UserError
+from anyformer.kernels import adamw
+from anyformer.training.distributed.parallel import Parallel
+from anyformer.training.master_weights import MasterWeights
+from anyformer.training.muon import BatchedMuon
+from anyformer.training.settings import Training
+
+Optimizers = list[torch.optim.Optimizer]
+LEAST_SCALE = 2.0**-14  # half precision that still overflows at this scale will not come back
+
+
+class Update:
+    """Looks at the norm before anything moves. The others answer the same questions."""
+
+    is_late: ClassVar[bool] = False  # whether a bad step is only known after the next one has begun
+
+    def __init__(self, parallel: Parallel, settings: Training) -> None:
+        self.parallel, self.grad_clip = parallel, settings.grad_clip
+
+    def apply(self, parameters: list[nn.Parameter], optimizers: Optimizers, loss: Tensor) -> tuple[Tensor, bool]:
+        """Clip the gradients, move the weights, drop the gradients: their norm, and whether anything moved."""
+        self.prepare(optimizers)
+        norm = self.parallel.clip(parameters, self.grad_clip)
+        moved = self.move(optimizers, norm, loss)
+        if moved:  # what stopped a training is looked for among its gradients
+            drop_gradients(optimizers)
+        return norm, moved
+
+    def prepare(self, optimizers: Optimizers) -> None:
+        """Make the gradients ready to be clipped."""
+
+    def move(self, optimizers: Optimizers, norm: Tensor, loss: Tensor) -> bool:
+        """The step of the optimizers, unless norm or loss is not finite; whether it was made."""
+        if not (math.isfinite(float(norm)) and math.isfinite(float(loss))):
+            return False
+        for optimizer in optimizers:
+            optimizer.step()
+        return True
+
+    def is_fine(self, norm: Tensor) -> bool:
+        """Whether a norm is no reason to stop."""
+        return math.isfinite(float(norm))
+
+    def state(self) -> dict[str, Any] | None:
+        """What going on needs besides weights and optimizers."""
+        return None
+
+    def load(self, state: Mapping[str, Any] | None) -> None:
+        """Put a saved state back."""
+
+
+class ScaledUpdate(Update):
+    """fp16: losses are scaled up. An overflow is its everyday: it lowers the scale, moves nothing and goes on."""
+
+    def __init__(self, parallel: Parallel, settings: Training, device: torch.device) -> None:
+        super().__init__(parallel, settings)
+        self.scaler = torch.amp.GradScaler(device.type)
+
+    def prepare(self, optimizers: Optimizers) -> None:
+        for optimizer in optimizers:
+            self.scaler.unscale_(optimizer)
+
+    def move(self, optimizers: Optimizers, norm: Tensor, loss: Tensor) -> bool:
+        if not math.isfinite(float(loss)):
+            return False
+        for optimizer in optimizers:
+            self.scaler.step(optimizer)
+        self.scaler.update()
+        return True
+
+    def is_fine(self, norm: Tensor) -> bool:
+        return self.scaler.get_scale() > LEAST_SCALE
+
+    def state(self) -> dict[str, Any] | None:
+        return self.scaler.state_dict()
+
+    def load(self, state: Mapping[str, Any] | None) -> None:
+        if state is None:
+            raise UserError("no scale of fp16 was saved", where="state.json", fix="train again")
+        self.scaler.load_state_dict(dict(state))
+
+
+class DeviceUpdate(Update):
+    """On a GPU nobody waits for the norm: from a bad step on a flag there keeps the weights as they are."""
+
+    is_late = True
+
+    def __init__(
+        self, parallel: Parallel, settings: Training, device: torch.device, masters: MasterWeights | None
+    ) -> None:
+        super().__init__(parallel, settings)
+        self.masters = masters
+        self.bad = torch.zeros((), device=device)
+
+    def apply(self, parameters: list[nn.Parameter], optimizers: Optimizers, loss: Tensor) -> tuple[Tensor, bool]:
+        found = super().apply(parameters, optimizers, loss)
+        if self.masters is not None:
+            self.masters.refresh()
+        return found
+
+    def prepare(self, optimizers: Optimizers) -> None:
+        if self.masters is not None:
+            self.masters.widen()
+
+    def move(self, optimizers: Optimizers, norm: Tensor, loss: Tensor) -> bool:
+        self.mark(norm, loss)
+        for optimizer in optimizers:
+            optimizer.found_inf = self.bad  # type: ignore[attr-defined]
+            optimizer.step()
+        return True
+
+    def mark(self, norm: Tensor, loss: Tensor) -> None:
+        """Remember on the device that something was not finite."""
+        self.bad.copy_(torch.where(torch.isfinite(norm) & torch.isfinite(loss), self.bad, 1.0))
+
+
+class KernelUpdate(DeviceUpdate):
+    """AdamW on master weights by a kernel that clips, moves and rounds in one pass."""
+
+    def __init__(self, parallel: Parallel, settings: Training, device: torch.device, masters: MasterWeights) -> None:
+        super().__init__(parallel, settings, device, masters)
+        self.by_id = masters.by_id
+        self.whole = torch.ones((), device=device)
+
+    def apply(self, parameters: list[nn.Parameter], optimizers: Optimizers, loss: Tensor) -> tuple[Tensor, bool]:
+        norm = adamw.gradient_norm([p.grad for p in parameters if p.grad is not None])
+        self.mark(norm, loss)
+        clip = self.whole if self.grad_clip is None else (self.grad_clip / (norm + 1e-6)).clamp(max=1.0)
+        for optimizer in optimizers:
+            assert isinstance(optimizer, torch.optim.AdamW)
+            adamw.update(optimizer, self.by_id, clip, self.bad)
+        drop_gradients(optimizers)
+        return norm, True
+
+
+def drop_gradients(optimizers: Optimizers) -> None:
+    for optimizer in optimizers:
+        optimizer.zero_grad(set_to_none=True)
+
+
+def can_skip(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether an optimizer can be told on the device to leave the weights as they are (`found_inf`)."""
+    if isinstance(optimizer, torch.optim.AdamW):
+        return bool(optimizer.param_groups[0].get("fused"))
+    return isinstance(optimizer, BatchedMuon)
+
+
+def has_kernel(optimizers: Optimizers, device: torch.device) -> bool:
+    """Whether one kernel can do all of the update."""
+    return all(isinstance(optimizer, torch.optim.AdamW) for optimizer in optimizers) and adamw.enable(device)
+
+
+def set_rate(optimizers: Optimizers, rate: float) -> None:
+    """Give every group its share of the full learning rate; where that lies on the device it stays there."""
+    for group in (group for optimizer in optimizers for group in optimizer.param_groups):
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(group["full"] * rate)
+        else:
+            group["lr"] = group["full"] * rate
+
+
+def keep_rates_on_device(optimizers: Optimizers, device: torch.device) -> None:
+    """Learning rates as tensors, which a recorded step reads anew."""
+    for group in (group for optimizer in optimizers for group in optimizer.param_groups):
+        group["lr"] = torch.tensor(float(group["full"]), device=device)
