@@ -151,8 +151,8 @@ def main() -> int:
     parser.add_argument("--only", choices=PROOFS, help="one of the proofs")
     parser.add_argument("--csv", type=Path, help="where the figures go")
     asked = parser.parse_args()
-    stamp = f"torch{torch.__version__.partition('+')[0]}-cpu-{datetime.date.today()}"
-    path = asked.csv or Path("benchmarks/results") / f"distributed-{stamp}.csv"
+    stamp = f"torch{torch.__version__.partition('+')[0]}-cpu-{os.cpu_count()}cores-{datetime.date.today()}"
+    path = asked.csv or Path("benchmarks/results") / f"{stamp}-distributed.csv"
     rows: list[Figure] = []
     with tempfile.TemporaryDirectory() as folder, Nursery() as nursery:
         write_data(Path(folder))
