@@ -56,25 +56,26 @@ def prove_steps(nursery: Nursery, place: Path) -> Iterator[Figure]:
             yield f"{kind} x{size}", "bytes held, of one process", share, kind != "fsdp" or share < 1.02 / size
 
 
-def prove_stops(nursery: Nursery, place: Path, count: int = 20) -> Iterator[Figure]:
+def prove_stops(nursery: Nursery, place: Path, each: int = 5) -> Iterator[Figure]:
     chance = random.Random(0)
-    for size, workers in ((1, 0), (2, 0), (2, 2)):
-        case = TABLE.train(f"whole-{size}-{workers}", training__workers=workers)
-        whole = place / f"whole-{size}-{workers}"
-        run(nursery, case, place, size)
-        for number in range(count // 3 + 1):
-            name = f"stop-{size}-{workers}-{number}"
-            processes = start(nursery, TABLE.train(name, training__workers=workers), place, size)
-            processes.until_logged(place / name, chance.randint(1, 8))
+    for size, workers, kind in ((1, 0, "auto"), (2, 0, "ddp"), (2, 2, "ddp"), (2, 0, "fsdp"), (2, 0, "tensor")):
+        case = Case(TABLE.files, TABLE.settings | {"training.workers": workers, "training.parallel": kind}, TABLE.words)
+        form = f"{kind} x{size}, {workers} workers"
+        whole = place / f"whole-{size}-{workers}-{kind}"
+        run(nursery, case.train(whole.name), place, size)
+        for number in range(each):
+            stopped = place / f"stop-{size}-{workers}-{kind}-{number}"
+            processes = start(nursery, case.train(stopped.name), place, size)
+            processes.until_logged(stopped, chance.randint(1, 8))
             time.sleep(chance.random() / 20)
             began = time.monotonic()
             processes.send(signal.SIGTERM)
             codes = processes.wait()
             seconds = time.monotonic() - began
             if codes != [0] * size:  # it may have been done just then
-                yield name, "seconds to 143", seconds, codes == [143] * size and seconds < 30
-                run(nursery, resume(name), place, size)
-            yield name, "bits that differ", (off := bits(place / name, whole)), off == 0
+                yield form, "seconds from SIGTERM to exit 143", seconds, codes == [143] * size and seconds < 30
+                run(nursery, resume(stopped.name), place, size)
+            yield form, "bits that differ", (off := bits(stopped, whole)), off == 0
 
 
 def prove_losses(nursery: Nursery, place: Path) -> Iterator[Figure]:
@@ -150,8 +151,8 @@ def main() -> int:
     parser.add_argument("--only", choices=PROOFS, help="one of the proofs")
     parser.add_argument("--csv", type=Path, help="where the figures go")
     asked = parser.parse_args()
-    stamp = f"torch{torch.__version__.partition('+')[0]}-cpu-{datetime.date.today()}"
-    path = asked.csv or Path("benchmarks/results") / f"distributed-{stamp}.csv"
+    stamp = f"torch{torch.__version__.partition('+')[0]}-cpu-{os.cpu_count()}cores-{datetime.date.today()}"
+    path = asked.csv or Path("benchmarks/results") / f"{stamp}-distributed.csv"
     rows: list[Figure] = []
     with tempfile.TemporaryDirectory() as folder, Nursery() as nursery:
         write_data(Path(folder))

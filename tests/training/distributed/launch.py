@@ -45,14 +45,14 @@ class Processes:
 
 def start(
     nursery: Nursery, words: Sequence[str], where: Path, size: int, *, faults: Mapping[int, str] | None = None,
-    call: str = "",
+    call: str = "", restarts: int = 0,
 ) -> Processes:  # fmt: skip
-    """`anyformer WORDS` in `size` processes; `faults` by rank."""
+    """`anyformer WORDS` in `size` processes; `faults` by rank; `restarts` is how often they were started before."""
     port = free_port()
     children = []
     for rank in range(size):
         env = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1",
-               "MASTER_PORT": str(port)}  # fmt: skip
+               "MASTER_PORT": str(port), "TORCHELASTIC_RESTART_COUNT": str(restarts)}  # fmt: skip
         children.append(nursery.start(words, where, (faults or {}).get(rank, ""), call, env))
     return Processes(children)
 

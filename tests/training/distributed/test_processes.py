@@ -66,7 +66,8 @@ def test_all_stop_at_one_step_and_go_on_to_the_same_bits(place: Path, nursery: N
     saved = steps_of(place / "stopped")[-1]
     assert f"stopped at step {saved} of 12; saved" in processes.output and processes.errors == []
     assert processes.output.count("saved. Go on with") == 1
-    run(nursery, resume("stopped"), place, 2)
+    again = start(nursery, TABLE.train("stopped"), place, 2, restarts=1)  # the same words, as a launcher restarts them
+    assert again.wait() == [0, 0] and f"resume   from step {saved} of 12" in again.output, again.output
     assert differing(place / "stopped", two) == []
 
 
@@ -121,6 +122,32 @@ def test_a_batch_that_cannot_be_shared_is_refused_before_there_is_a_run(place: P
     (line,) = processes.errors
     assert "global batch 32 is not divisible by 3 processes" in line and "30 or 33" in line
     assert not (place / "odd").exists() and not list(place.glob(".new-*"))
+
+
+@pytest.mark.parametrize(
+    "parallel, settings, words",
+    [
+        ("tensor", {"model.stack.block.mixer.heads": 1}, "heads 1 is not divisible by 2 processes"),
+        ("tensor", {"model.stack.block.relative": "Alibi"}, "Alibi belongs to all heads"),
+        ("fsdp", {"training.optimizer": "Muon"}, "Muon needs whole matrices"),
+        ("fsdp", {"training.precision": "fp16"}, "fp16 has one scale"),
+    ],
+)
+def test_what_weights_in_parts_cannot_do_is_refused(
+    place: Path, nursery: Nursery, parallel: str, settings: dict[str, str], words: str
+) -> None:
+    case = Case(TEXT.files, TEXT.settings | settings)
+    processes = start(nursery, case.train("refused", training__parallel=parallel), place, 2)
+    assert processes.wait() == [2, 2], processes.output
+    assert len(processes.errors) == 1 and words in processes.errors[0], processes.output
+    assert not (place / "refused").exists()
+
+
+def test_two_networks_that_move_in_turn_are_refused(place: Path, nursery: Nursery) -> None:
+    words = ["train", "pictures", "--task", "adversarial", "--out", "gan", "--device", "cpu"]
+    processes = start(nursery, words, place, 2)
+    assert processes.wait() == [2, 2] and not (place / "gan").exists(), processes.output
+    assert len(processes.errors) == 1 and "moves two networks in turn" in processes.errors[0]
 
 
 @pytest.mark.parametrize(

@@ -93,18 +93,27 @@ def check_processes(config: Config, world: World) -> None:
         )  # fmt: skip
     kind, settings = config.training.parallel, config.training
     if kind in ("fsdp", "tensor"):
-        if isinstance(settings.optimizer, Muon):
-            raise UserError(f"Muon needs whole matrices, and {kind} leaves each process a part",
-                            where="training.optimizer", fix="use AdamW, or training.parallel=ddp")  # fmt: skip
-        if settings.precision == "fp16":
-            raise UserError(f"fp16 has one scale for all gradients, and {kind} leaves each process a part",
-                            where="training.precision", fix="use bf16, or training.parallel=ddp")  # fmt: skip
-    if kind == "tensor":
-        from anyformer.training.distributed.tensor import check_split
-
-        check_split(config.model.build(device="meta"), world.size)
-    else:
+        check_parts(kind, config, world.size)
+    if kind != "tensor":
         check_rows(settings.batch_size or 1, world)
+
+
+def check_parts(kind: str, config: Config, size: int) -> None:
+    """Refuse what cannot be trained where each process holds a part of the weights."""
+    from anyformer.training.distributed.sharded import check_shardable
+    from anyformer.training.distributed.tensor import check_split
+
+    if isinstance(config.training.optimizer, Muon):
+        raise UserError(f"Muon needs whole matrices, and {kind} leaves each process a part",
+                        where="training.optimizer", fix="use AdamW, or training.parallel=ddp")  # fmt: skip
+    if config.training.precision == "fp16":
+        raise UserError(f"fp16 has one scale for all gradients, and {kind} leaves each process a part",
+                        where="training.precision", fix="use bf16, or training.parallel=ddp")  # fmt: skip
+    model = config.model.build(device="meta")
+    if kind == "tensor":
+        check_split(model, size)
+    else:
+        check_shardable(model)
 
 
 def check_rows(batch_size: int, world: World) -> None:

@@ -17,6 +17,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_f
 from anyformer.core.block import BlockModule
 from anyformer.core.model import ModelModule, Seq2SeqModule
 from anyformer.core.stack import StackModule
+from anyformer.errors import UserError
+from anyformer.nets.batch_norm import BatchNorm
 from anyformer.training.distributed.partitioned import PartitionedParallel
 from anyformer.training.settings import Training
 
@@ -49,6 +51,13 @@ class ShardedParallel(PartitionedParallel):
     def sum_loss(self, loss: Tensor) -> Tensor:
         dist.all_reduce(loss)
         return loss
+
+
+def check_shardable(model: nn.Module) -> None:
+    """Refuse modules that change numbers of their own in a pass: it would be a gathered copy, which is dropped."""
+    if any(isinstance(module, BatchNorm) and not module.frozen for module in model.modules()):
+        raise UserError("batch norm keeps running statistics, which weights in parts would lose",
+                        where="training.parallel", fix="use ddp")  # fmt: skip
 
 
 def blocks_alone(model: nn.Module) -> list[nn.Module]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from torch import nn
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
+from anyformer.core.block import BlockModule
 from anyformer.errors import UserError
 from anyformer.feeds.mlp import MLPModule
 from anyformer.mixers.attention import AttentionModule
@@ -28,19 +29,15 @@ class TensorParallel(PartitionedParallel):
 
     def cut(self, model: nn.Module, settings: Training) -> None:
         mesh = self.mesh
-        for module in model.modules():
-            if isinstance(module, AttentionModule):
-                plan = {"qkv": ColwiseParallel(), "out": RowwiseParallel()}
-            elif isinstance(module, MLPModule):
-                plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
-            else:
-                continue
+        for module in branches(model):
+            first, second = ("qkv", "out") if isinstance(module, AttentionModule) else ("up", "down")
+            plan = {first: ColwiseParallel(), second: RowwiseParallel()}
             parallelize_module(module, mesh, plan, src_data_rank=None)
 
     def fit(self, model: nn.Module) -> None:
         """Attention has this process's heads only."""
         size = self.peers.world.size
-        for module in model.modules():
+        for module in branches(model):
             if isinstance(module, AttentionModule):
                 heads, groups, channels, value_channels = module.sizes
                 module.sizes = HeadSizes(heads // size, groups // size, channels, value_channels)
@@ -51,9 +48,16 @@ class TensorParallel(PartitionedParallel):
         return weight
 
 
+def branches(model: nn.Module) -> list[AttentionModule | MLPModule]:
+    """The branches of blocks that can be cut; those that several blocks share come once, an expert's MLP does not."""
+    blocks = [module for module in model.modules() if isinstance(module, BlockModule)]
+    found = {id(part): part for block in blocks for part in (block.mixer, block.feed)}
+    return [part for part in found.values() if isinstance(part, AttentionModule | MLPModule)]
+
+
 def check_split(model: nn.Module, size: int) -> None:
     """Refuse a model whose attention and MLPs cannot be cut into `size` parts."""
-    found = [module for module in model.modules() if isinstance(module, AttentionModule | MLPModule)]
+    found = branches(model)
     if not found:
         raise UserError("the model has no Attention and no MLP to cut", where=WHERE, fix=OTHER)
     for module in found:
