@@ -12,11 +12,13 @@ from torch import Tensor, nn
 import anyformer
 from anyformer import LM, MLP, Attention, Block, Experts, Model, Stack, Tokens
 from anyformer.objectives import Batch, Causal
+from anyformer.training import step_graph
 from anyformer.training.duration import Plan
 from anyformer.training.optim import AdamW, Muon
 from anyformer.training.settings import Training
 from anyformer.training.step import TrainingEngine
 from anyformer.training.step_graph import refusing_waits
+from anyformer.training.update import KernelUpdate
 
 pytestmark = [pytest.mark.device, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 CUDA = torch.device("cuda")
@@ -145,18 +147,11 @@ def test_what_waits_for_the_card_is_not_recorded_and_trains() -> None:
     assert losses[-1] < losses[0]
 
 
-def test_a_large_step_is_not_recorded() -> None:
-    wide = anyformer.replace_in(decoder(0.0), {"stack.width": 256})
-    engine = engine_for(wide)
-    assert engine.graph is not None
-    from anyformer.training import step_graph
-
-    before, step_graph.SMALL = step_graph.SMALL, 1.0
-    try:
-        losses_of(engine, 0, 5)
-    finally:
-        step_graph.SMALL = before
-    assert engine.graph is None
+def test_a_large_step_is_not_recorded_and_updated_by_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_graph, "SMALL", 1.0)
+    engine = engine_for(anyformer.replace_in(decoder(0.0), {"stack.width": 256}))
+    losses = losses_of(engine)
+    assert engine.graph is None and isinstance(engine.update, KernelUpdate) and losses[-1] < losses[0]
 
 
 def test_nothing_moves_from_a_bad_step_on() -> None:
@@ -172,10 +167,12 @@ def test_nothing_moves_from_a_bad_step_on() -> None:
 
 
 @pytest.mark.parametrize("graph", [False, True])
-def test_a_step_waits_for_nothing(graph: bool) -> None:
+def test_a_step_waits_for_nothing(graph: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wait at the end of a step leaves the GPU idle while the next one is launched: 5 of 60 ms, when it was met."""
-    engine = engine_for(decoder(), cuda_graph=graph)
+    monkeypatch.setattr(step_graph, "SMALL", 1e30 if graph else 1.0)  # without a graph: by the kernel
+    engine = engine_for(decoder())
     losses_of(engine, 0, 6)
+    assert (engine.graph is not None) is graph
     made = [batch_of(step) for step in (6, 7, 8)]
     batches = [Batch((b.inputs[0].pin_memory(),), b.targets.pin_memory(), b.rows) for b in made]
     with refusing_waits():

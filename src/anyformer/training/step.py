@@ -93,16 +93,15 @@ class TrainingEngine:
         self.optimizers = [optimizer for running in self.phases for optimizer in running.optimizers]
         self.dtype = DTYPES.get(settings.precision)
         # Weights in the precision of the products need their masters; on a CPU autocast is as fast.
-        alone_on_gpu = self.device.type == "cuda" and self.parallel.peers.world.is_alone and len(self.phases) == 1
-        self.masters = MasterWeights(model) if alone_on_gpu and self.dtype is torch.bfloat16 else None
+        self.alone_on_gpu = self.device.type == "cuda" and self.parallel.peers.world.is_alone and len(self.phases) == 1
+        self.masters = MasterWeights(model) if self.alone_on_gpu and self.dtype is torch.bfloat16 else None
         self.averaged = [name for name, _ in averaged_parameters(model, objective)]
         single = self.single
         self.mean = None if settings.ema is None else {n: single[n].clone() for n in self.averaged}
         self.followed = 0  # steps the running mean has taken in
         self.update = self.choose_update()
         self.graph: StepGraph | None = None
-        if self.update.is_late and alone_on_gpu and settings.cuda_graph is not False and not faults.armed:
-            self.graph = StepGraph(self.run_recorded, self.device)
+        self.has_seen_batch = False
 
     def choose_update(self) -> Update:
         """How gradients become weights here."""
@@ -164,10 +163,11 @@ class TrainingEngine:
         """One phase of a step: its loss, the norm of its gradients, and whether its weights were moved."""
         whole = max(1, self.parallel.sum_weight(sum(self.objective.known_weight(b) for b in micros if not b.filler)))
         set_rate(running.optimizers, rate)
-        graph = self.graph_for(micros)
-        if graph is not None:
+        if not self.has_seen_batch:
+            self.settle_by_size(micros)
+        if self.graph is not None and len(micros) == 1 and self.graph.takes(micros[0]):
             self.seed(step, 0, number)
-            return *graph(micros[0], whole), True
+            return *self.graph(micros[0], whole), True
         # Divided by a tensor, as in a graph: by a number, a GPU would multiply by its inverse, which rounds otherwise.
         divisor = whole if self.device.type == "cpu" else torch.full((), float(whole), device=self.device)
         total: Tensor | float = 0.0
@@ -197,18 +197,18 @@ class TrainingEngine:
             poison(running.parameters)
         return self.update.apply(running.parameters, running.optimizers, loss)
 
-    def graph_for(self, micros: list[Batch]) -> StepGraph | None:
-        """The CUDA graph that this step goes through: with one micro-batch of the usual form, where launches would take
-        longer than the work. The first batch decides."""
-        if self.graph is None:
-            return None
-        if self.graph.form is None and self.settings.cuda_graph == "auto":
-            if len(micros) > 1 or not is_small(sum(p.numel() for p in self.parameters), micros[0]):
-                self.graph = None
-                if self.masters is not None and has_kernel(self.optimizers, self.device):
-                    self.update = KernelUpdate(self.parallel, self.settings, self.device, self.masters)
-                return None
-        return self.graph if len(micros) == 1 and self.graph.takes(micros[0]) else None
+    def settle_by_size(self, micros: list[Batch]) -> None:
+        """The first batch decides. Where launches take longer than the work, a step is one CUDA graph; elsewhere passes
+        over all weights count, and one kernel makes the update. Whether a step is recorded changes no bit of it."""
+        self.has_seen_batch = True
+        if not (self.update.is_late and self.alone_on_gpu):
+            return
+        wanted = self.settings.cuda_graph
+        small = len(micros) == 1 and is_small(sum(p.numel() for p in self.parameters), micros[0])
+        if (wanted is True or (wanted == "auto" and small)) and not faults.armed:
+            self.graph = StepGraph(self.run_recorded, self.device)
+        if not small and wanted is not True and self.masters is not None and has_kernel(self.optimizers, self.device):
+            self.update = KernelUpdate(self.parallel, self.settings, self.device, self.masters)
 
     def run_recorded(self, batch: Batch, whole: Tensor) -> tuple[Tensor, Tensor]:
         """All that a step does on the device."""
