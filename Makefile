@@ -14,12 +14,12 @@ SHELL  := /bin/bash
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo-setup demo test quick lint format bench bench-gpu prove-resume prove-serve prove-attack test-gpu weights clean
+.PHONY: help setup demo-setup demo test quick lint format bench bench-gpu prove-resume prove-serve prove-attack prove-distributed test-gpu weights clean
 
 help:            ## list the targets
 	@echo "anyformer: one Transformer, every kind of sequence"
 	@echo
-	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "  PYTHON=python3.12     which Python makes .venv (3.11 to 3.13)"
 	@echo "  PIP_FLAGS='...'       further words for pip install, e.g. another index"
@@ -95,6 +95,9 @@ prove-serve: $(DEV) ## fuzz, drop, slow down, overload and stop real servers, an
 
 prove-attack: $(DEV) ## damage files, folders, runs, disks and requests, and write the figures (an hour)
 	$(BIN)/python tests/attack/prove_attack.py $(ARGS)
+
+prove-distributed: $(DEV) ## train in several processes in every way, stop, kill and resume them (some minutes)
+	$(BIN)/python tests/training/prove_distributed.py $(ARGS)
 
 # On a machine with a GPU: with .venv, or with the Python that has torch there (TEST_PYTHON=python3).
 TEST_PYTHON ?= $(BIN)/python
