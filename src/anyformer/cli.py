@@ -43,7 +43,7 @@ from anyformer.errors import (
 )
 from anyformer.extras import explain_import
 from anyformer.own_parts import import_installed, import_modules, take_imports
-from anyformer.training.distributed.world import read_world
+from anyformer.training.distributed.world import let_first_tell, read_world
 from anyformer.version import __version__
 
 # What the system says of a name or place that somebody chose: not there, not allowed, too long, in a circle.
@@ -174,10 +174,12 @@ def main(args: Sequence[str] | None = None) -> int:
     except typer.TyperException as error:
         _trace(debug)
         if world.local_rank:  # the first process of a machine says it for all
+            let_first_tell(world)
             return USER_ERROR
         return _complain(explain_usage(error.format_message(), given, every_option()), exit_code=USER_ERROR)
     except AlreadyReported as error:  # by another process of the same training
         _trace(debug)
+        let_first_tell(world)
         return error.exit_code
     except Stopped as stop:  # asked for, and everything is saved
         note_line(str(stop))

@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from anyformer.training.distributed.watch import LOST
 from tests.cli import made
 from tests.training.distributed.launch import free_port
@@ -39,6 +41,20 @@ def test_every_command_of_the_page_runs(tmp_path: Path) -> None:
     for name in ("book", "large"):
         assert json.loads((tmp_path / "runs" / name / "run.json").read_text())["status"] == "done"
     assert (tmp_path / "runs" / "large" / "config.yaml").read_text().count("parallel: fsdp") == 1
+
+
+@pytest.mark.parametrize("words", [["train", "no-such.csv"], ["train", "book.txt", "--task", "nothing"],
+                                   ["train", "book.txt", "--batch-size", "9"]])  # fmt: skip
+def test_a_launcher_ends_nobody_who_still_has_to_tell_why(words: list[str], tmp_path: Path) -> None:
+    """It ends all processes as soon as one has ended; the one that knows the reason must be that one."""
+    made.book(tmp_path)
+    program = [sys.executable, "-m", "torch.distributed.run", "--master-port", str(free_port()),
+               "--nproc-per-node", "2", "-m", "anyformer", *words, "--out", "run", "--device", "cpu"]  # fmt: skip
+    done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=200,
+                          env=os.environ | {"OMP_NUM_THREADS": "1"})  # fmt: skip
+    assert done.returncode == 1 and not (tmp_path / "run").exists()
+    assert [line for line in done.stderr.splitlines() if line.startswith("error: ")][1:] == [], done.stderr
+    assert "\nerror: " in f"\n{done.stderr}", done.stderr
 
 
 def test_the_script_for_slurm_is_one() -> None:

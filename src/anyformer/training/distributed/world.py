@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ class World:
 
 
 ALONE = World()
+TELLING = 3.0  # seconds in which a process prints its error, however busy the machine is
 
 
 @contextmanager
@@ -49,6 +51,13 @@ def told_once(world: World) -> Iterator[None]:
         if world.local_rank:
             raise AlreadyReported(error.exit_code) from error
         raise
+
+
+def let_first_tell(world: World) -> None:
+    """Before a process ends without a word: a launcher ends all others as soon as one has ended, also the one that is
+    about to say why. That one has ended long before this is over, and the launcher does not wait either."""
+    if not world.is_alone:
+        time.sleep(TELLING)
 
 
 def read_world(environment: Mapping[str, str]) -> World:
