@@ -6,7 +6,6 @@ passes of their own. The rule and what is remembered are torch's: checkpoints ar
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
 from functools import cache
@@ -15,7 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-log = logging.getLogger("anyformer")
+from anyformer.kernels.trying import agrees
+
 BLOCK, WARPS = 2048, 4
 ALIGNED = 16  # bytes that the kernel reads at once
 CLOSE = 2e-5  # relative, of single precision
@@ -107,19 +107,7 @@ def blocks_of(sizes: tuple[int, ...], device: torch.device) -> Tensor:
 @cache
 def enable(device: torch.device) -> bool:
     """Whether the kernel runs on this device and agrees with torch there."""
-    from anyformer.kernels.triton import triton
-
-    if device.type != "cuda" or triton is None:
-        return False
-    try:
-        worst = compare(device)
-    except Exception as error:  # whatever a compiler of kernels may raise: without it things are only slower
-        log.warning("the update is slower, its kernel does not run: %s", " ".join(str(error).split())[:200])
-        return False
-    if not worst <= CLOSE:
-        log.warning("the update is slower, its kernel is off by %.1e", worst)
-        return False
-    return True
+    return agrees(device, "the update", lambda: compare(device), CLOSE)
 
 
 def compare(device: torch.device) -> float:

@@ -7,7 +7,6 @@ held in single precision. `enable` compares it with the reference on a small sam
 
 from __future__ import annotations
 
-import logging
 from functools import cache
 from typing import Any
 
@@ -17,8 +16,8 @@ from torch import Tensor
 
 from anyformer.core import loss as reference
 from anyformer.core.loss import IGNORED
+from anyformer.kernels.trying import agrees
 
-log = logging.getLogger("anyformer")
 CHUNK = 2**29  # logits held at once: in bf16, 1 GiB
 ALIGNED = 64  # rows of the weight
 BLOCK, WARPS = 8192, 8
@@ -117,17 +116,7 @@ def fused_cross_entropy(
 @cache
 def enable(device: torch.device) -> bool:
     """Use the operation on this device from now on, if it gives the reference's loss and gradients there."""
-    from anyformer.kernels.triton import triton
-
-    if device.type != "cuda" or triton is None:
-        return False
-    try:
-        worst = compare(device)
-    except Exception as error:  # whatever a compiler of kernels may raise: without it things are only slower
-        log.warning("the loss is slower, its kernel does not run: %s", " ".join(str(error).split())[:200])
-        return False
-    if worst > CLOSE:
-        log.warning("the loss is slower, its kernel is off by %.1e", worst)
+    if not agrees(device, "the loss", lambda: compare(device), CLOSE):
         return False
     reference.fused = fused_cross_entropy
     return True
