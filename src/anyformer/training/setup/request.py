@@ -18,7 +18,8 @@ from anyformer.tasks import all_tasks, find
 from anyformer.training.settings import Training
 from anyformer.training.setup.setting_paths import is_setting, owners_of, suggestion
 
-LISTS = ("data.target", "data.inputs", "data.types", "data.split.valid_file", "data.split.test_file")
+LISTS = ("data.target", "data.inputs", "data.types", "data.split.valid_file", "data.split.test_file",
+         "training.freeze", "training.lora.targets", "training.lora.trained")  # fmt: skip
 
 
 @dataclass
