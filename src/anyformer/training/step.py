@@ -29,7 +29,7 @@ from anyformer.training.lora import adapted_layers, adapter_names, merge
 from anyformer.training.master_weights import MasterWeights
 from anyformer.training.optim import Optimizer, restore, state_tensors
 from anyformer.training.settings import Training
-from anyformer.training.step_graph import StepGraph, is_small
+from anyformer.training.step_graph import StepGraph
 from anyformer.training.update import (
     DeviceUpdate,
     KernelUpdate,
@@ -97,7 +97,12 @@ class TrainingEngine:
         self.optimizers = [optimizer for running in self.phases for optimizer in running.optimizers]
         self.dtype = DTYPES.get(settings.precision)
         # Weights in the precision of the products need their masters; on a CPU autocast is as fast.
-        self.alone_on_gpu = self.device.type == "cuda" and self.parallel.peers.world.is_alone and len(self.phases) == 1
+        self.alone_on_gpu = (
+            self.device.type == "cuda"
+            and self.parallel.peers.world.is_alone
+            and not self.parallel.shards
+            and len(self.phases) == 1
+        )
         self.masters = MasterWeights(model) if self.alone_on_gpu and self.dtype is torch.bfloat16 else None
         self.adapters = frozenset(adapter_names(model))
         self.adapted = frozenset(f"{path}.weight" for path, _ in adapted_layers(model))  # files hold them merged
@@ -117,6 +122,8 @@ class TrainingEngine:
         if self.device.type != "cuda" or self.parallel.shards or not all(map(can_skip, self.optimizers)):
             return Update(self.parallel, self.settings)
         keep_rates_on_device(self.optimizers, self.device)
+        if self.masters is not None and has_kernel(self.optimizers, self.device):
+            return KernelUpdate(self.parallel, self.settings, self.device, self.masters, self.optimizers)
         return DeviceUpdate(self.parallel, self.settings, self.device, self.masters)
 
     @property
@@ -181,7 +188,7 @@ class TrainingEngine:
         whole = max(1, self.parallel.sum_weight(sum(self.objective.known_weight(b) for b in micros if not b.filler)))
         set_rate(running.optimizers, rate)
         if not self.has_seen_batch:
-            self.settle_by_size(micros)
+            self.choose_graph(micros)
         if self.graph is not None and len(micros) == 1 and self.graph.takes(micros[0]):
             self.seed(step, 0, number)
             return *self.graph(micros[0], whole), True
@@ -214,18 +221,13 @@ class TrainingEngine:
             poison(running.parameters)
         return self.update.apply(running.parameters, running.optimizers, loss)
 
-    def settle_by_size(self, micros: list[Batch]) -> None:
-        """The first batch decides. Where launches take longer than the work, a step is one CUDA graph; elsewhere passes
-        over all weights count, and one kernel makes the update. Whether a step is recorded changes no bit of it."""
+    def choose_graph(self, micros: list[Batch]) -> None:
+        """Whether to record steps as one CUDA graph, which changes no bit of them: decided with the first batch."""
         self.has_seen_batch = True
-        if not (self.update.is_late and self.alone_on_gpu):
-            return
         wanted = self.settings.cuda_graph
-        small = len(micros) == 1 and is_small(sum(p.numel() for p in self.parameters), micros[0])
-        if (wanted is True or (wanted == "auto" and small)) and not faults.armed:
-            self.graph = StepGraph(self.run_recorded, self.device)
-        if not small and wanted is not True and self.masters is not None and has_kernel(self.optimizers, self.device):
-            self.update = KernelUpdate(self.parallel, self.settings, self.device, self.masters)
+        recordable = self.update.is_late and self.alone_on_gpu and len(micros) == 1 and not faults.armed
+        if recordable and wanted is not False:
+            self.graph = StepGraph(self.run_recorded, self.device, always=wanted is True)
 
     def run_recorded(self, batch: Batch, whole: Tensor) -> tuple[Tensor, Tensor]:
         """All that a step does on the device."""
