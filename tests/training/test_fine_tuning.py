@@ -46,6 +46,14 @@ def train(source: Path, out: Path, model: str | None = None, **settings: Any) ->
     return anyformer.train([source], model=model, out=out, device="cpu", quiet=True, start=start, settings=chosen)
 
 
+def command(**settings: Any) -> list[str]:
+    """The words behind a `train` of 8 steps; settings have __ for the dot."""
+    chosen = QUICK | {"training.steps": 8, "training.save_every": 2, "training.eval_every": 4}
+    chosen |= {name.replace("__", "."): value for name, value in settings.items()}
+    sets = [word for name, value in chosen.items() for word in ("--set", f"{name}={value}")]
+    return ["--progress", "none", "--device", "cpu", *sets]
+
+
 def saved(run: Run, step: int) -> dict[str, Tensor]:
     """The weights after a step."""
     folder = run.path / "checkpoints" / f"step-{step:06}"
@@ -147,11 +155,10 @@ def test_layers_learn_one_after_the_other_and_keep_their_bits_until_then(kind: s
 
 def test_killed_between_two_layers_it_goes_on_to_the_bit(tmp_path: Path, nursery: Nursery) -> None:
     made.reviews(tmp_path)
-    words = ["train", "reviews.csv", "--target", "label", "--preset", "encoder-mini-tiny", "--progress", "none", "--device",
-             "cpu", *(word for name, value in (QUICK | {"training.steps": 8, "training.save_every": 2,
-             "training.unfreeze": "Gradual", "training.unfreeze.epochs": 1, "training.eval_every": 4,
-             "training.optimizer.layer_lr_decay": 0.4, "training.ema": 0.9}).items()
-             for word in ("--set", f"{name}={value}"))]  # fmt: skip
+    words = ["train", "reviews.csv", "--target", "label", "--preset", "encoder-mini-tiny", *command(
+        training__unfreeze="Gradual", training__unfreeze__epochs=1, training__optimizer__layer_lr_decay=0.4,
+        training__ema=0.9,
+    )]  # fmt: skip
     assert nursery.run([*words, "--out", "whole"], tmp_path)[0] == 0
     code, said = nursery.run([*words, "--out", "run"], tmp_path, "kill@step:6")
     assert code == -signal.SIGKILL, said
@@ -283,10 +290,9 @@ def test_the_folder_of_an_adapter_is_the_run(base: Path, tmp_path: Path) -> None
 
 
 def test_lora_killed_goes_on_to_the_bit(base: Path, tmp_path: Path, nursery: Nursery) -> None:
-    words = ["train", str(base / "topics.csv"), "--target", "labels", "--from", str(base / "base"), "--progress", "none",
-             "--device", "cpu", *(word for name, value in (QUICK | {"training.steps": 8, "training.save_every": 2,
-             "training.lora": "LoRA", "training.lora.dropout": 0.2, "training.ema": 0.9, "training.eval_every": 4,
-             "training.optimizer.lr": 0.01}).items() for word in ("--set", f"{name}={value}"))]  # fmt: skip
+    words = ["train", str(base / "topics.csv"), "--target", "labels", "--from", str(base / "base"), *command(
+        training__lora="LoRA", training__lora__dropout=0.2, training__ema=0.9, training__optimizer__lr=0.01,
+    )]  # fmt: skip
     assert nursery.run([*words, "--out", "whole"], tmp_path)[0] == 0
     code, said = nursery.run([*words, "--out", "run"], tmp_path, "kill@step:6")
     assert code == -signal.SIGKILL, said
@@ -297,8 +303,10 @@ def test_lora_killed_goes_on_to_the_bit(base: Path, tmp_path: Path, nursery: Nur
     assert all((tmp_path / "whole" / name).read_bytes() == (tmp_path / "run" / name).read_bytes() for name in names)
 
 
-@pytest.mark.parametrize("name", ["bert-base-tiny", "gpt2-tiny", "llama2-7b-tiny", "vit-mini-tiny", "ft-transformer-tiny",
-                                  "t5-small-tiny", "hyena-small-tiny", "switch-small-tiny"])  # fmt: skip
+@pytest.mark.parametrize("name", [
+    "bert-base-tiny", "gpt2-tiny", "llama2-7b-tiny", "vit-mini-tiny", "ft-transformer-tiny", "t5-small-tiny",
+    "hyena-small-tiny", "switch-small-tiny",
+])  # fmt: skip
 def test_adapters_come_and_go(name: str) -> None:
     """Fresh adapters change nothing, and removed ones leave the network it was."""
     plain, model = (preset(name).build(seed=3) for _ in range(2))

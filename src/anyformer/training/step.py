@@ -149,6 +149,8 @@ class TrainingEngine:
         if not train_last(self.model, self.layers, count):
             return False
         self.graph, self.has_seen_batch = None, False
+        if isinstance(self.update, KernelUpdate):  # the memory of its pointers serves one recording
+            self.update = self.choose_update()
         return True
 
     def compile(self) -> None:

@@ -50,6 +50,7 @@ from anyformer.training.settings import Config, Training, batch_stages
 from anyformer.training.setup.bf16_probe import check_bf16
 from anyformer.training.setup.defaults import default_training
 from anyformer.training.setup.idle_settings import refuse_idle, refuse_overruled
+from anyformer.training.setup.pretraining import PRETRAIN_FOLDER, first_stage, second_stage
 from anyformer.training.setup.request import Request, replace_paths
 
 Say = Callable[[str], None]
@@ -87,10 +88,13 @@ def create(
         with starting(path):
             sweep_new(path.parent)
             start = None if request.start is None else load(request.start)
+            in_stages = request.pretrain is not None
+            if in_stages:
+                request, start = create_first_stage(request, start, part, path, say, device, world)
             config, prepared = decide(request, start, folder, say, device)
             check_processes(config, world)
             write_down(folder, request, config, prepared, path)
-            if start is not None and request.start is not None and weights:
+            if start is not None and request.start is not None and weights and not in_stages:
                 folder.update(start=keep_start(folder, start, config.model, request.start, say))
         try:
             if path.is_dir():
@@ -108,6 +112,21 @@ def create(
     finally:
         folder.let_go()
     return RunFolder.open(path)
+
+
+def create_first_stage(
+    request: Request, start: Predictor | None, part: Path, path: Path, say: Say, device: torch.device, world: World
+) -> tuple[Request, Predictor]:
+    """Make the run on the texts inside the folder `part` that will be `path`: the request and start of the second."""
+    if not world.is_alone:
+        raise UserError(f"{world.size} processes cannot train two stages in one run", where="--pretrain",
+                        fix=f"train --task {request.pretrain} first, then --from its run")  # fmt: skip
+    settings = request.data(default_data(request, start))
+    first = first_stage(request, given_by(start), settings, part / PRETRAIN_FOLDER)
+    say(f"stage 1  {find(str(request.pretrain)).title} of {len(first.source):,} texts")
+    stage = create(first, say, device)
+    say("stage 2  the labels")
+    return second_stage(request, stage, path / PRETRAIN_FOLDER)
 
 
 def require_packages(task: Task) -> None:

@@ -33,6 +33,7 @@ class Request:
     task: str | None = None
     preset: str | Network | None = None  # a name, or a network of one's own
     start: Path | None = None
+    pretrain: str | None = None  # the task that learns from the texts first
     out: Path | None = None
     device: str = "auto"
     settings: dict[str, Any] = field(default_factory=dict)
