@@ -7,6 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from anyformer.data.columns.cells import texts
 from anyformer.data.files.fasta import by_residue
 from anyformer.data.frame import Frame, Source
 from anyformer.data.gather import gather, origin_of, paths_of
@@ -15,6 +18,7 @@ from anyformer.data.prepared import Given, Prepared, Say
 from anyformer.data.preprocess import Preprocess, fitting
 from anyformer.data.report import tell_files
 from anyformer.data.settings import Data, Format
+from anyformer.data.splits import FREE, TRAIN
 from anyformer.tasks.base import RowTask, Task, all_tasks, find
 from anyformer.tasks.decide import decide
 
@@ -80,6 +84,24 @@ def prepare_table(
         raise
     finally:
         shutil.rmtree(cache / "read", ignore_errors=True)
+
+
+def unlabelled_texts(source: Any, task: RowTask, settings: Data, cache: Path) -> list[str]:
+    """The texts of rows that have no target, but for those that a file or a column says are to validate or to test."""
+    paths = paths_of(source)
+    origin = "table" if paths is None else origin_of(paths, task.origin)
+    gathered = gather(source, origin, settings, cache)
+    frame = gathered.frame
+    settings = settings.replace(split=settings.split.replace(column=gathered.column))
+    decision = decide(frame, settings, task=task, origin=gathered.origin)
+    absent = np.zeros(len(frame), bool)
+    for _, mask in task.target_problems(frame, decision):
+        absent |= mask
+    if gathered.fixed is not None:
+        absent &= (gathered.fixed == FREE) | (gathered.fixed == TRAIN)
+    rows = np.flatnonzero(absent)
+    columns = [texts(frame.take(rows).column(one.name)) for one in decision.inputs if one.column.is_text]
+    return [joined for cells in zip(*columns, strict=True) if (joined := " ".join(cell for cell in cells if cell))]
 
 
 # ---------------------------------------------------------------- new rows
