@@ -8,6 +8,7 @@ from anyformer.objectives.contrast import Contrast
 from anyformer.objectives.detect import Detect
 from anyformer.objectives.forecast import Forecasting
 from anyformer.objectives.objective import Objective, Phase
+from anyformer.objectives.question_answering import QuestionAnswering
 from anyformer.objectives.regress import Regression
 from anyformer.objectives.replaced import ReplacedTokenDetection
 from anyformer.objectives.tag import Tag
@@ -23,6 +24,7 @@ __all__ = [
     "Forecasting",
     "Objective",
     "Phase",
+    "QuestionAnswering",
     "Regression",
     "ReplacedTokenDetection",
     "Tag",

@@ -7,9 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from anyformer.data.decision import Decision
 from anyformer.data.files.fasta import by_residue
 from anyformer.data.frame import Frame, Source
-from anyformer.data.gather import gather, origin_of, paths_of
+from anyformer.data.gather import Gathered, gather, origin_of, paths_of
 from anyformer.data.prepare_rows import prepare_rows
 from anyformer.data.prepared import Given, Prepared, Say
 from anyformer.data.preprocess import Preprocess, fitting
@@ -73,6 +74,7 @@ def prepare_table(
         settings = settings.replace(split=settings.split.replace(column=gathered.column), target=named)
         tell_files(gathered.frame, tell)
         decision = decide(gathered.frame, settings, task=task, origin=gathered.origin)
+        settings = with_default_group(settings, gathered, decision)
         return prepare_rows(gathered, decision, settings, seed=seed, cache=cache, given=given, notes=notes, tell=tell)
     except BaseException:
         if not there:  # a mistake leaves nothing behind
@@ -80,6 +82,15 @@ def prepare_table(
         raise
     finally:
         shutil.rmtree(cache / "read", ignore_errors=True)
+
+
+def with_default_group(settings: Data, gathered: Gathered, decision: Decision) -> Data:
+    """The settings with the rows that hang together by the task's own rule, where nothing else says the split."""
+    split = settings.split
+    if gathered.fixed is not None or split.column or split.group or split.time:
+        return settings
+    group = decision.task.default_group(gathered.frame, decision)
+    return settings if group is None else settings.replace(split=split.replace(group=group))
 
 
 # ---------------------------------------------------------------- new rows
