@@ -9,6 +9,7 @@ from anyformer.objectives.detect import Detect
 from anyformer.objectives.forecast import Forecasting
 from anyformer.objectives.masked import Masked
 from anyformer.objectives.objective import Objective, Phase
+from anyformer.objectives.question_answering import QuestionAnswering
 from anyformer.objectives.regress import Regression
 from anyformer.objectives.replaced import ReplacedTokenDetection
 from anyformer.objectives.tag import Tag
@@ -25,6 +26,7 @@ __all__ = [
     "Masked",
     "Objective",
     "Phase",
+    "QuestionAnswering",
     "Regression",
     "ReplacedTokenDetection",
     "Tag",

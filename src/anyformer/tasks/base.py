@@ -442,6 +442,10 @@ class RowTask(Task):
         """The class of each row, by which a random split keeps the shares; None where rows have none."""
         return None
 
+    def default_group(self, frame: Frame, decision: Decision) -> str | None:
+        """The column whose equal values stay on one side of a split where nobody says how to split."""
+        return None
+
     def check_training_rows(self, frame: Frame, decision: Decision, rows: np.ndarray, counts: str) -> None:
         """Refuse training rows that nothing can be learned from."""
 

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 
+from anyformer.data.answer_spans import AnswerSpan
 from anyformer.data.columns.base import Column, ParsedCells, is_scalar
 from anyformer.data.columns.category import parse_word
 from anyformer.data.columns.cells import is_list, texts
 from anyformer.data.columns.convert import is_words
 from anyformer.data.columns.modality import Encoding, Modality, ModalityInputs
 from anyformer.data.columns.values import is_none, spelled
+from anyformer.data.datasets.encode_questions import encode_questions
 from anyformer.data.datasets.encode_texts import encode_pairs, encode_sentences, encode_texts
 from anyformer.data.habit import Habit
 from anyformer.embeds.tokens import Tokens
@@ -59,6 +61,8 @@ class TextModality(Modality):
         encode = encode_sentences if self.sentence is not None else encode_texts
         if preprocess.writes_text:
             encode = encode_pairs
+        elif isinstance(preprocess.target, AnswerSpan):
+            encode = encode_questions
         return encode(work.frame, preprocess, work.tokenizer, work.arrays, work.counts, work.train)
 
     def inputs(self, examples: RowExamples, at: np.ndarray, chosen: np.ndarray, draw: Draw | None) -> ModalityInputs:
