@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from anyformer.data.datasets.arrays import Arrays
+from anyformer.data.datasets.blocks import Blocks
 from anyformer.data.datasets.windows import Windows
 from anyformer.data.prepared import Prepared
 from anyformer.data.preprocess import Preprocess
@@ -25,6 +26,7 @@ def keep(prepared: Prepared, folder: Path) -> None:
     sides = {name: list(side.names) for name in SIDES if isinstance(side := getattr(prepared, name), Windows)}
     kept = {
         "task": prepared.task,
+        "rows": type(prepared.train).__name__,
         "length": prepared.preprocess.length,
         "names": sides,
         "facts": prepared.facts,
@@ -53,8 +55,9 @@ def open_text(folder: Path) -> Prepared | None:
         if arrays is None or tokenizer is None:
             return None
         counts = arrays.facts["parts"]
+        cuts = {cut.__name__: cut for cut in (Windows, Blocks)}
         sides = {
-            name: Windows(
+            name: cuts[kept.get("rows", "Windows")](
                 arrays[name], kept["length"], bytes=counts[name]["bytes"], vocab=tokenizer.size, tokenizer=tokenizer,
                 marks=arrays[f"{name}_marks"], names=names,
             )

@@ -7,6 +7,7 @@ from anyformer.objectives.classify import Classify
 from anyformer.objectives.contrast import Contrast
 from anyformer.objectives.detect import Detect
 from anyformer.objectives.forecast import Forecasting
+from anyformer.objectives.masked import Masked
 from anyformer.objectives.objective import Objective, Phase
 from anyformer.objectives.regress import Regression
 from anyformer.objectives.replaced import ReplacedTokenDetection
@@ -21,6 +22,7 @@ __all__ = [
     "Contrast",
     "Detect",
     "Forecasting",
+    "Masked",
     "Objective",
     "Phase",
     "Regression",

@@ -19,19 +19,33 @@ HELD, HELD_CPU = 2**27, 2**22
 def word_loss(model: Any, batch: Batch, smoothing: float = 0.0) -> Tensor:
     """Summed cross-entropy of the targets (B,T) that are not -100."""
     out = model.before_head(*batch.inputs, **batch.named)
-    counted = (batch.targets != IGNORED).sum()
+    hidden, targets = few_targets(out.hidden, batch)
+    counted = (targets != IGNORED).sum()
     table = model.table()
     rows = model.head.rows(table)
     eager_cpu = rows.device.type == "cpu" and not torch.compiler.is_compiling()
-    if batch.targets.numel() * rows.shape[0] > (HELD_CPU if eager_cpu else HELD):
-        summed = model.head.loss(out.hidden, batch.targets, table, smoothing) * counted
+    if targets.numel() * rows.shape[0] > (HELD_CPU if eager_cpu else HELD):
+        summed = model.head.loss(hidden, targets, table, smoothing) * counted
         return with_extra(summed, out.losses, counted)
-    logits = model.head(out.hidden, out.context, table).logits  # (B,T,V)
+    logits = model.head(hidden, out.context, table).logits  # (B,T,V)
     summed = F.cross_entropy(
-        full(logits.flatten(0, -2)), batch.targets.flatten(), ignore_index=IGNORED, reduction="sum",
+        full(logits.flatten(0, -2)), targets.flatten(), ignore_index=IGNORED, reduction="sum",
         label_smoothing=smoothing,
     )  # fmt: skip
     return with_extra(summed, out.losses, counted)
+
+
+def few_targets(hidden: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Hidden states and targets of the tokens that count, (B,K,D) and (B,K), where a row has but K of them.
+
+    Scores of the other tokens would be most of the work of a small model. K is known without asking the device, so
+    that all batches have one shape; rows with fewer targets are filled up with tokens that do not count.
+    """
+    most, targets = batch.most_targets, batch.targets
+    if most is None or most >= targets.shape[1]:
+        return hidden, targets
+    places = (targets == IGNORED).to(torch.uint8).argsort(dim=1, stable=True)[:, :most]  # (B,K), in their order
+    return hidden.gather(1, places[..., None].expand(-1, -1, hidden.shape[-1])), targets.gather(1, places)
 
 
 def row_means(logits: Tensor, targets: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from anyformer.tasks.detect import DetectTask
 from anyformer.tasks.evaluator import Evaluator
 from anyformer.tasks.forecast import ForecastTask
 from anyformer.tasks.language import LanguageTask
+from anyformer.tasks.masked import MaskedTask
 from anyformer.tasks.regress import RegressTask
 from anyformer.tasks.tag import TagTask
 from anyformer.tasks.translate import TranslateTask
@@ -22,6 +23,7 @@ __all__ = [
     "Evaluator",
     "ForecastTask",
     "LanguageTask",
+    "MaskedTask",
     "RegressTask",
     "RowTask",
     "TagTask",

@@ -93,7 +93,12 @@ class TrainingEngine:
         self.optimizers = [optimizer for running in self.phases for optimizer in running.optimizers]
         self.dtype = DTYPES.get(settings.precision)
         # Weights in the precision of the products need their masters; on a CPU autocast is as fast.
-        self.alone_on_gpu = self.device.type == "cuda" and self.parallel.peers.world.is_alone and len(self.phases) == 1
+        self.alone_on_gpu = (
+            self.device.type == "cuda"
+            and self.parallel.peers.world.is_alone
+            and not self.parallel.shards
+            and len(self.phases) == 1
+        )
         self.masters = MasterWeights(model) if self.alone_on_gpu and self.dtype is torch.bfloat16 else None
         self.averaged = [name for name, _ in averaged_parameters(model, objective)]
         single = self.single

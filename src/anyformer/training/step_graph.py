@@ -11,6 +11,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -92,7 +93,7 @@ class StepGraph:
         leaves, form = leaves_of(moved)
         self.slots = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         inputs, targets, named, blend = pytree.tree_unflatten(self.slots, form)
-        self.batch = Batch(inputs, targets, batch.rows, named, blend)
+        self.batch = replace(batch, inputs=inputs, targets=targets, named=named, blend=blend)
         torch.cuda.synchronize(self.device)
         torch.cuda.empty_cache()  # the recording has memory of its own
         graph = torch.cuda.CUDAGraph()
@@ -119,7 +120,7 @@ def leaves_of(batch: Batch) -> tuple[list[Any], Any]:
 def form_of(batch: Batch) -> tuple[Any, ...]:
     """What must be the same for two batches to go through one recording."""
     leaves, form = leaves_of(batch)
-    return form, *((leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in leaves)
+    return form, batch.most_targets, *((leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in leaves)
 
 
 @contextmanager
