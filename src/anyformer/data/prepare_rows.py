@@ -11,6 +11,7 @@ from anyformer.data.columns.modality import Encoding
 from anyformer.data.columns.parsed import Parsed
 from anyformer.data.counts import ColumnCounts
 from anyformer.data.datasets.arrays import Arrays, MemoryArrays
+from anyformer.data.datasets.encode_texts import encode_pairs, require_tokenizer
 from anyformer.data.datasets.rows import RowExamples
 from anyformer.data.decision import Decision, lines
 from anyformer.data.frame import Frame
@@ -47,7 +48,7 @@ def prepare_rows(
     if decoded is not None:
         preprocess = preprocess.with_column(decoded.column.settle(decoded, arrays, work.kept, train))
     tokenizer, about = None, ""
-    if preprocess.texts:
+    if preprocess.texts or preprocess.writes_text:
         tokenizer, about = tokenizer_for(frame, preprocess, train, settings.tokenizer, given, seed=seed)
         preprocess = settle_text(preprocess, tokenizer, settings, given)
     preprocess, counts = encode(frame, preprocess, tokenizer, arrays, train=train, parsed=work.parsed)
@@ -214,6 +215,8 @@ def encode(
     work = Encoding(frame, arrays, counts, parsed or Parsed(frame), tokenizer, images, train)
     for modality in reversed(preprocess.modalities):  # text last: reports name the columns of a table first
         preprocess = modality.encode(work, preprocess)
+    if preprocess.writes_text:
+        preprocess = encode_pairs(frame, preprocess, require_tokenizer(tokenizer), arrays, counts, train)
     return preprocess, counts
 
 

@@ -73,7 +73,8 @@ def embedding(spec: Model, name: str, sizes: Sizes) -> Embed:
     made: list[Embed] = []
     for part in sizes.parts:
         modality = modality_named(part)
-        own = spec.embed if isinstance(spec.embed, modality.embeds) else None
+        parts = spec.embed.parts if isinstance(spec.embed, Joint) else (spec.embed,)
+        own = next((part for part in parts if isinstance(part, modality.embeds)), None)
         if own is None and modality.presets and len(sizes.parts) == 1:
             raise unfit(name, f"does not read {modality.plural}", modality.presets[0])
         made.append(modality.embed(own, sizes))
