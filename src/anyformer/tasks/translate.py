@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import nn
 
-from anyformer.core.model import Seq2Seq
 from anyformer.data.columns.cells import as_words, texts
 from anyformer.data.columns.look import Facts
-from anyformer.data.columns.text import embed_tokens
 from anyformer.data.datasets.rows import RowExamples
 from anyformer.data.decision import Decision, Input, name_of
 from anyformer.data.examples import Examples
@@ -25,7 +23,6 @@ from anyformer.data.settings import Data
 from anyformer.data.sizes import Sizes
 from anyformer.data.targets import ABSENT, Answer
 from anyformer.data.tokenizers.tokenizer import Tokenizer
-from anyformer.embeds import Tokens
 from anyformer.errors import UserError
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.baseline_rows import RawRows
@@ -35,13 +32,12 @@ from anyformer.evaluation.text_scores import NO_BLEU, bleu_available, bleu_chrf,
 from anyformer.evaluation.translation_table import word_by_word, word_table
 from anyformer.generation import Generation, generate
 from anyformer.generation.prompts import decoder_of, max_positions
-from anyformer.heads import LM
 from anyformer.objectives import Objective
 from anyformer.objectives import Translate as TranslationLoss
 from anyformer.slots import Network
 from anyformer.tasks.base import RowTask
 from anyformer.tasks.habits import FINE_TUNE, Habit
-from anyformer.tasks.network import size_for, unfit
+from anyformer.tasks.network import adapt_encoder_decoder, fit_encoder_decoder, size_for
 from anyformer.tasks.target_look import FEW, Match, TargetLook
 
 if TYPE_CHECKING:
@@ -128,23 +124,10 @@ class TranslateTask(RowTask):
         return f"translator-{size_for(gpu)}"
 
     def fit_network(self, spec: Network, name: str, sizes: Sizes) -> Network:
-        if not isinstance(spec, Seq2Seq):
-            raise unfit(name, "has no encoder and decoder, which translation needs", "translator-mini")
-        source, target = spec.encoder.embed, spec.decoder.embed
-        if not isinstance(source, Tokens) or not isinstance(target, Tokens):
-            raise unfit("given", "does not read words", "translator-mini")
-        # What is written stands behind a start token, which takes a position; BART has as many on both sides.
-        sizes = sizes if sizes.length is None else replace(sizes, length=sizes.length + 1)
-        return spec.replace(
-            encoder=spec.encoder.replace(embed=embed_tokens(source, sizes)),
-            decoder=spec.decoder.replace(embed=embed_tokens(target, sizes)),
-            head=spec.head or LM(tied=True),
-        )
+        return fit_encoder_decoder(spec, name, sizes, "translator-mini")
 
     def adapt_network(self, spec: Network, name: str, sizes: Sizes) -> Network:
-        made = self.fit_network(spec, name, sizes)
-        assert isinstance(spec, Seq2Seq) and isinstance(made, Seq2Seq)
-        return made.replace(encoder=spec.encoder, decoder=spec.decoder, head=spec.head or made.head)
+        return adapt_encoder_decoder(self.fit_network(spec, name, sizes), spec)
 
     def habit(self, sizes: Sizes, *, start: bool) -> Habit:
         return (
