@@ -156,10 +156,7 @@ def settle_text(preprocess: Preprocess, tokenizer: Tokenizer, settings: Data, gi
     limits = [limit for limit in (settings.tokenizer.max_length, given.length) if limit is not None]
     if not limits and given.tokenizer is not None and tokenizer.max_length is not None:
         limits = [min(tokenizer.max_length, 512)]
-    start = None
-    if preprocess.writes_text:
-        known = (given.start, tokenizer.bos, tokenizer.pad, tokenizer.eos)
-        start = next((token for token in known if token is not None), 0)
+    start = given.start_for(tokenizer) if preprocess.writes_text else None
     segments = preprocess.pair and (has_segments(tokenizer) if given.segments is None else given.segments)
     return preprocess.replace(length=min(limits) if limits else None, segments=segments, start=start)
 

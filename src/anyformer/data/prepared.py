@@ -27,6 +27,11 @@ class Given:
     segments: bool | None = None  # whether it tells two texts apart by token types; None: as its tokenizer says
     start: int | None = None  # the token its decoder begins with
 
+    def start_for(self, tokenizer: Tokenizer) -> int:
+        """What a text that is written begins with."""
+        known = (self.start, tokenizer.bos, tokenizer.pad, tokenizer.eos)
+        return next((token for token in known if token is not None), 0)
+
 
 @dataclass
 class Prepared:
