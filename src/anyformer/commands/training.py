@@ -45,6 +45,7 @@ def train(
     task: asking.Task = None,
     preset: asking.Preset = None,
     start: asking.Start = None,
+    teacher: asking.Teacher = None,
     out: Annotated[Path | None, typer.Option(help="A new folder for the run; runs/... if not given.")] = None,
     steps: asking.Steps = None,
     epochs: asking.Epochs = None,
@@ -83,7 +84,7 @@ def train(
     configure_messages(quiet)
     asked = AskOptions(
         target, task, preset, start, steps, epochs, minutes, lr, batch_size, max_length, seed, device, valid, test,
-        split_column, group, time, types, inputs, config, settings,
+        split_column, group, time, types, inputs, config, settings, teacher,
     )  # fmt: skip
     with told_once(launch.world):
         check_mode(progress)

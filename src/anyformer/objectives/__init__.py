@@ -6,6 +6,7 @@ from anyformer.objectives.causal import Causal
 from anyformer.objectives.classify import Classify
 from anyformer.objectives.contrast import Contrast
 from anyformer.objectives.detect import Detect
+from anyformer.objectives.distill import Distill
 from anyformer.objectives.forecast import Forecasting
 from anyformer.objectives.masked import Masked
 from anyformer.objectives.objective import Objective, Phase
@@ -21,6 +22,7 @@ __all__ = [
     "Classify",
     "Contrast",
     "Detect",
+    "Distill",
     "Forecasting",
     "Masked",
     "Objective",

@@ -8,6 +8,7 @@ from anyformer.tasks.adversarial import AdversarialTask
 from anyformer.tasks.base import RowTask, Task, all_tasks, find
 from anyformer.tasks.classify import ClassifyTask
 from anyformer.tasks.detect import DetectTask
+from anyformer.tasks.distill import DistillTask
 from anyformer.tasks.evaluator import Evaluator
 from anyformer.tasks.forecast import ForecastTask
 from anyformer.tasks.language import LanguageTask
@@ -20,6 +21,7 @@ __all__ = [
     "AdversarialTask",
     "ClassifyTask",
     "DetectTask",
+    "DistillTask",
     "Evaluator",
     "ForecastTask",
     "LanguageTask",

@@ -120,7 +120,11 @@ def leaves_of(batch: Batch) -> tuple[list[Any], Any]:
 def form_of(batch: Batch) -> tuple[Any, ...]:
     """What must be the same for two batches to go through one recording."""
     leaves, form = leaves_of(batch)
-    return form, batch.most_targets, *((leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in leaves)
+    return (
+        form,
+        batch.most_targets,
+        *((leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in leaves),
+    )
 
 
 @contextmanager

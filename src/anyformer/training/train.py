@@ -103,6 +103,7 @@ def train(
     lr: float | None = None,
     batch_size: int | None = None,
     start: str | Path | None = None,
+    teacher: str | Path | None = None,
     out: str | Path | None = None,
     device: str = "auto",
     settings: Mapping[str, Any] | None = None,
@@ -115,11 +116,13 @@ def train(
     name, or a network of one's own (`Model(...)`), which gets the vocabulary, lengths and head that the data needs.
     `steps` or `epochs` is the length of the training, `minutes` its time at most. `settings` are dotted paths as on the
     command line, for everything else: `{"training.save_every": 50, "data.split.valid": 0.2, "model.stack.depth": 4}`.
-    `start` is a model folder to fine-tune.
+    `start` is a model folder to fine-tune, `teacher` one whose answers are learned too (distillation).
     """
     named = {"training.steps": steps, "training.epochs": epochs, "training.minutes": minutes, "training.seed": seed,
              "training.optimizer.lr": lr, "training.batch_size": batch_size}  # fmt: skip
     asked = dict(settings or {}) | {path: value for path, value in named.items() if value is not None}
+    if teacher is not None:
+        asked["objective.teacher"] = str(teacher)
     if target is not None:
         asked["data.target"] = (target,) if isinstance(target, str) else tuple(target)
     source = as_source(data)

@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from anyformer.checkpoints import store, tensors
+from anyformer.checkpoints.surgery import spread_layers
 from anyformer.core.model import Seq2Seq
 from anyformer.core.streams import Streams
 from anyformer.data.examples import Examples
@@ -51,6 +52,7 @@ from anyformer.training.setup.bf16_probe import check_bf16
 from anyformer.training.setup.defaults import default_training
 from anyformer.training.setup.idle_settings import refuse_idle, refuse_overruled
 from anyformer.training.setup.request import Request, replace_paths
+from anyformer.training.setup.teacher import Teacher
 
 Say = Callable[[str], None]
 START_FILE = "start.safetensors"  # the weights of a run that began with `--from`
@@ -87,7 +89,8 @@ def create(
         with starting(path):
             sweep_new(path.parent)
             start = None if request.start is None else load(request.start)
-            config, prepared = decide(request, start, folder, say, device)
+            teacher = None if request.teacher is None else Teacher.open(request.teacher)
+            config, prepared = decide(request, start, teacher, folder, say, device)
             check_processes(config, world)
             write_down(folder, request, config, prepared, path)
             if start is not None and request.start is not None and weights:
@@ -170,9 +173,12 @@ def run_name(request: Request) -> str:
 
 
 def decide(
-    request: Request, start: Predictor | None, folder: RunFolder, say: Say, device: torch.device
-) -> tuple[Config, Prepared]:
+    request: Request, start: Predictor | None, teacher: Teacher | None, folder: RunFolder, say: Say,
+    device: torch.device,
+) -> tuple[Config, Prepared]:  # fmt: skip
     """Everything that the first step needs to know."""
+    if teacher is not None:
+        request = teacher.choose_task(request)
     seed = int(request.section("training").get("seed", 0) or 0)
     settings = request.data(default_data(request, start))
     prepared = prepare(
@@ -181,7 +187,7 @@ def decide(
         settings=settings,
         seed=seed,
         cache=folder.cache,
-        given=given_by(start),
+        given=given_by(start) if teacher is None else teacher.complete(given_by(start)),
         say=say,
     )
     task = find(prepared.task)
@@ -198,7 +204,10 @@ def decide(
     target = prepared.preprocess.target
     counts = None if target is None else target.label_counts()
     objective = task.default_objective(sizes, counts, balanced=training.class_weights == "balanced")
-    objective = replace_paths(objective, request.section("objective"), "objective")
+    objective = replace_paths(request.taught(objective), request.section("objective"), "objective")
+    if teacher is not None:
+        objective = teacher.settle(objective, prepared, spec)
+        say(f"teacher  {request.teacher}: {teacher.describe()}")
     check_compile(training, objective)
     check_batch_size(training, objective)
     training = resolve_settings(training, prepared.train, objective, device)
@@ -369,10 +378,12 @@ def source_names(source: Any) -> list[str]:
 def keep_start(folder: RunFolder, model: nn.Module, spec: Network, start: Path, say: Say) -> dict[str, str]:
     """Keep the weights to start from in the run itself, so that it never needs the folder they came from again.
 
-    By name and shape; what has no counterpart there starts anew. Where they came from, and their hash.
+    By name and shape; what has no counterpart there starts anew. A shallower network takes layers from the first to the
+    last, evenly spread. Where the weights came from, and their hash.
     """
-    trained, kept, fresh = dict(model.named_parameters()), {}, []
-    for name, parameter in spec.build(device="meta").named_parameters():
+    wanted = dict(spec.build(device="meta").named_parameters())
+    trained, kept, fresh = spread_layers(dict(model.named_parameters()), wanted), {}, []
+    for name, parameter in wanted.items():
         found = trained.get(name)
         if found is not None and found.shape == parameter.shape:
             kept[name] = found.detach()
