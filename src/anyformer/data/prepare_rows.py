@@ -41,8 +41,9 @@ def prepare_rows(
     decoded = work.decode(given, tell)
     same = None if decoded is None else decoded.same[work.kept]
     sides = split(work.frame, decision, settings.split, seed, fixed=work.fixed, same=same, parsed=work.parsed)
-    preprocess = fit_preprocess(work.frame, decision, sides.rows(TRAIN), settings, seed=seed, labels=given.labels,
-                                parsed=work.parsed)  # fmt: skip
+    preprocess = given_preprocess(given, decision) or fit_preprocess(
+        work.frame, decision, sides.rows(TRAIN), settings, seed=seed, labels=given.labels, parsed=work.parsed
+    )
     sides, targets, unseen = work.known_labels(sides, preprocess)
     frame, arrays, train = work.frame, work.arrays, sides.rows(TRAIN)
     if decoded is not None:
@@ -149,6 +150,22 @@ class RowPreparation:
         self.keep(rows)
         smaller = Sides(sides.side[rows], sides.duplicates, sides.notes, sides.stratified)
         return smaller, encode_target(self.frame, preprocess), list(targets.unseen)
+
+
+def given_preprocess(given: Given, decision: Decision) -> Preprocess | None:
+    """What a teacher's training rows have fitted, where it reads the columns of these rows; None without a teacher."""
+    found = given.preprocess
+    if found is None:
+        return None
+    here = {column.name: column.kind for column in decision.inputs}
+    there = {column.name: column.kind for column in found.columns or ()}
+    names = () if found.target is None else found.target.names
+    if here != there or tuple(decision.target) != tuple(names):
+        wrong = next((name for name in here | there if here.get(name) != there.get(name)), ", ".join(names))
+        raise UserError(f"the teacher was trained on other columns: {wrong}", where="--teacher",
+                        fix=f"it reads {', '.join(f'{name} ({kind})' for name, kind in there.items())} and answers "
+                            f"{', '.join(names)}")  # fmt: skip
+    return found
 
 
 def settle_text(preprocess: Preprocess, tokenizer: Tokenizer, settings: Data, given: Given) -> Preprocess:

@@ -7,6 +7,7 @@ from anyformer.objectives.classify import Classify
 from anyformer.objectives.contrast import Contrast
 from anyformer.objectives.deshuffle import Deshuffle
 from anyformer.objectives.detect import Detect
+from anyformer.objectives.distill import Distill
 from anyformer.objectives.drop_tokens import DropTokens
 from anyformer.objectives.forecast import Forecasting
 from anyformer.objectives.masked import Masked
@@ -28,6 +29,7 @@ __all__ = [
     "Contrast",
     "Deshuffle",
     "Detect",
+    "Distill",
     "DropTokens",
     "Forecasting",
     "Masked",

@@ -9,6 +9,7 @@ from anyformer.tasks.base import RowTask, Task, all_tasks, find
 from anyformer.tasks.classify import ClassifyTask
 from anyformer.tasks.deshuffle import DeshuffleTask
 from anyformer.tasks.detect import DetectTask
+from anyformer.tasks.distill import DistillTask
 from anyformer.tasks.drop_tokens import DropTokensTask
 from anyformer.tasks.evaluator import Evaluator
 from anyformer.tasks.forecast import ForecastTask
@@ -27,6 +28,7 @@ __all__ = [
     "ClassifyTask",
     "DeshuffleTask",
     "DetectTask",
+    "DistillTask",
     "DropTokensTask",
     "Evaluator",
     "ForecastTask",
