@@ -88,8 +88,10 @@ def prepare_table(
         shutil.rmtree(cache / "read", ignore_errors=True)
 
 
-def unlabelled_texts(source: Any, task: RowTask, settings: Data, cache: Path) -> list[str]:
+def unlabelled_texts(source: Any, task: Task, settings: Data, cache: Path) -> list[str]:
     """The texts of rows that have no target, but for those that a file or a column says are to validate or to test."""
+    if not isinstance(task, RowTask):
+        return []
     paths = paths_of(source)
     origin = "table" if paths is None else origin_of(paths, task.origin)
     gathered = gather(source, origin, settings, cache)

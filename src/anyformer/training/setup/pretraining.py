@@ -21,7 +21,6 @@ from anyformer.evaluation.baseline_rows import raw_rows
 from anyformer.inference.predictor import Predictor
 from anyformer.safe_files import scratch_folder
 from anyformer.tasks import Task, find
-from anyformer.tasks.base import RowTask
 from anyformer.tasks.prepare import prepare, unlabelled_texts
 from anyformer.training.run.folder import RunFolder
 from anyformer.training.setup.request import Request
@@ -69,7 +68,7 @@ def texts_to_learn(request: Request, given: Given, settings: Data) -> list[str]:
                        seed=int(request.section("training").get("seed", 0) or 0))  # fmt: skip
         task = find(rows.task)
         labelled = texts_of(rows.train)
-        if not isinstance(task, RowTask) or not any(labelled):
+        if not any(labelled):
             raise UserError("the rows hold no text to learn from", where="--pretrain", fix="leave it out")
         judged = {text for side in (rows.valid, rows.test) if side is not None for text in texts_of(side)}
         others = unlabelled_texts(request.source, task, settings, scratch / "others")
