@@ -151,6 +151,7 @@ def test_what_waits_for_the_card_is_not_recorded_and_trains() -> None:
 
 @pytest.mark.parametrize("share", [0.0, 2.0])
 def test_launches_decide_whether_a_step_is_recorded(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_graph, "SMALL", 1.0)
     monkeypatch.setattr(step_graph, "LAUNCHES", share)  # nothing takes less than 0 of a step, or more than twice of it
     engine = engine_for(anyformer.replace_in(decoder(0.0), {"stack.width": 256}))
     losses = losses_of(engine)
@@ -159,8 +160,8 @@ def test_launches_decide_whether_a_step_is_recorded(share: float, monkeypatch: p
 
 
 def test_a_step_that_needs_most_of_the_memory_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_graph, "LAUNCHES", 0.0)
-    monkeypatch.setattr(step_graph, "MEMORY", 0.0)
+    for name in ("SMALL", "LAUNCHES", "MEMORY"):
+        monkeypatch.setattr(step_graph, name, 0.0)
     engine = engine_for(decoder(0.0))
     losses_of(engine, 0, 6)
     assert engine.graph is not None and "memory" in engine.graph.lost and engine.graph.graph is None

@@ -21,6 +21,7 @@ Task = Annotated[str | None, typer.Option(help="lm, classify, regress, tag, tran
 Preset = Annotated[str | None, typer.Option(help="A named model; see: anyformer presets.")]
 Start = Annotated[Path | None, typer.Option("--from", help="A model folder or run to fine-tune.")]
 Pretrain = Annotated[str | None, typer.Option(help="Learn from the texts alone first: masked or lm.")]
+Teacher = Annotated[Path | None, typer.Option(help="A model folder or run whose answers are learned too.")]
 Steps = Annotated[int | None, typer.Option(help="Number of steps.")]
 Epochs = Annotated[float | None, typer.Option(help="Passes over the training rows, in place of steps.")]
 Minutes = Annotated[float | None, typer.Option(help="Time to train for at most.")]
@@ -71,6 +72,7 @@ class AskOptions:
     config: Path | None = None
     settings: list[str] | None = None
     pretrain: str | None = None
+    teacher: Path | None = None
 
     def flags(self) -> dict[str, Any]:
         """The settings that have an option of their own."""
@@ -83,6 +85,7 @@ class AskOptions:
             "training.steps": self.steps, "training.epochs": self.epochs, "training.minutes": self.minutes,
             "training.optimizer.lr": self.lr, "training.batch_size": self.batch_size, "training.seed": self.seed,
             "data.tokenizer.max_length": self.max_length,
+            "objective.teacher": None if self.teacher is None else str(self.teacher),
         }  # fmt: skip
         return {name: value for name, value in found.items() if value is not None}
 

@@ -46,6 +46,7 @@ def train(
     preset: asking.Preset = None,
     start: asking.Start = None,
     pretrain: asking.Pretrain = None,
+    teacher: asking.Teacher = None,
     out: Annotated[Path | None, typer.Option(help="A new folder for the run; runs/... if not given.")] = None,
     steps: asking.Steps = None,
     epochs: asking.Epochs = None,
@@ -85,7 +86,7 @@ def train(
     configure_messages(quiet)
     asked = AskOptions(
         target, task, preset, start, steps, epochs, minutes, lr, batch_size, max_length, seed, device, valid, test,
-        split_column, group, time, types, inputs, config, settings, pretrain,
+        split_column, group, time, types, inputs, config, settings, pretrain, teacher,
     )  # fmt: skip
     with told_once(launch.world):
         check_mode(progress)

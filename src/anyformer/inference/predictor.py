@@ -30,6 +30,7 @@ from anyformer.safe_files import inside, read_json
 if TYPE_CHECKING:
     from anyformer.data.preprocess import Preprocess
 
+Prompt = str | Sequence[str] | Tensor  # a text, several texts, or ids (B,T)
 GENERATION_FILE, IMAGES_FILE, LABELS_FILE = "generation_config.json", "preprocessor_config.json", "preprocess.json"
 
 
@@ -162,8 +163,10 @@ class Predictor:
 
     def generate(
         self,
-        prompt: str | Sequence[str] | Tensor,
+        prompt: Prompt | None = None,
         *,
+        image: Any = None,
+        text: str | Sequence[str] | None = None,
         on_token: Callable[[Step], object] | None = None,
         draft: Any = None,
         json_schema: Any = None,
@@ -172,27 +175,34 @@ class Predictor:
     ) -> Any:
         """Continue (or, for an encoder-decoder, answer) a text, several texts, or a tensor of ids (B,T).
 
+        A model that reads images is given one, or a list, as `image` (a path, the bytes of a file, or pixels), and
+        what is asked about it as `text`, which is the prompt by another name.
+
         Settings have Hugging Face's names (max_new_tokens, num_beams, temperature, ...). A text gives a text, a list a
         list, ids give ids with the prompt included, as transformers does. `run_generation` gives everything.
         `draft`, a smaller model of the same vocabulary or "int8" for this one in 8 bits, makes it faster and changes
         nothing. `json_schema` or `regex` is what every text must obey.
         """
+        if prompt is not None and text is not None:
+            raise UserError("both a prompt and a text are given", where="generate", fix="give one: they are the same")
+        prompt = text if prompt is None else prompt
         result = self.run_generation(
-            prompt, settings, on_token=on_token, draft=draft, json_schema=json_schema, regex=regex
+            prompt, settings, image=image, on_token=on_token, draft=draft, json_schema=json_schema, regex=regex
         )
         if isinstance(prompt, Tensor):
             return result.ids
         texts = self.texts(result)
         count = settings.get("num_return_sequences", self.defaults.num_return_sequences)
-        if isinstance(prompt, str):
+        if isinstance(prompt, str | None) and not isinstance(image, list | tuple):
             return texts[0] if count == 1 else texts
         return texts
 
     def run_generation(
         self,
-        prompt: str | Sequence[str] | Tensor,
+        prompt: Prompt | None,
         settings: dict[str, Any],
         *,
+        image: Any = None,
         on_token: Callable[[Step], object] | None = None,
         draft: Any = None,
         json_schema: Any = None,
@@ -205,23 +215,53 @@ class Predictor:
                 where=str(self.opened.head),
                 fix="open a causal or encoder-decoder model",
             )
-        mask = None
-        if isinstance(prompt, Tensor):
-            ids = prompt[None] if prompt.dim() == 1 else prompt
-        else:
-            texts = [prompt] if isinstance(prompt, str) else list(prompt)
-            if not texts:
-                raise UserError("there is no prompt", fix="give at least one text")
-            ids, mask = self.words().batch(texts, side="right", device=self.device)
-            if ids.shape[1] == 0 or not mask.any(1).all():
-                raise UserError("a prompt is empty", fix="give at least one token, such as a newline")
-            mask = None if mask.all() else mask
+        read, mask, count = self.generation_inputs(prompt, image)
         text_of = None if self.tokenizer is None else self.tokenizer.decode
         chosen = with_settings(self.defaults, settings)
         return generate(
-            self.model, ids.to(self.device), mask, settings=chosen, text_of=text_of, on_token=on_token,
-            draft=self.drafting(draft), guide=self.guides(chosen, len(ids), json_schema, regex),
+            self.model, read, mask, settings=chosen, text_of=text_of, on_token=on_token,
+            draft=self.drafting(draft), guide=self.guides(chosen, count, json_schema, regex),
         )  # fmt: skip
+
+    def generation_inputs(self, prompt: Prompt | None, image: Any) -> tuple[Any, Any, int]:
+        """What is read before the first word is written, its mask, and how many texts it asks for."""
+        if self.reads_images():
+            return self.image_inputs(prompt, image)
+        if image is not None:
+            raise UserError("this model reads no image", where="image", fix="leave it out")
+        if isinstance(prompt, Tensor):
+            ids = prompt[None] if prompt.dim() == 1 else prompt
+            return ids.to(self.device), None, len(ids)
+        texts = [prompt] if isinstance(prompt, str) else list(prompt or ())
+        if not texts:
+            raise UserError("there is no prompt", fix="give at least one text")
+        ids, mask = self.words().batch(texts, side="right", device=self.device)
+        if ids.shape[1] == 0 or not mask.any(1).all():
+            raise UserError("a prompt is empty", fix="give at least one token, such as a newline")
+        return ids.to(self.device), None if mask.all() else mask, len(ids)
+
+    def image_inputs(self, prompt: Prompt | None, image: Any) -> tuple[Any, Any, int]:
+        """Images, with what is asked about each, as the encoder reads them; one text may be asked about several."""
+        from anyformer.inference.predict import encoder_inputs
+
+        if image is None or isinstance(prompt, Tensor):
+            raise UserError("this model reads an image", where="image", fix="give image=, and a text beside it if any")
+        columns = () if self.preprocess is None else self.preprocess.columns or ()
+        asked = [column.name for column in columns if column.is_text]
+        if prompt and not asked:
+            raise UserError("this model reads an image and no text", where="text", fix="leave the text out")
+        images = list(image) if isinstance(image, list | tuple) else [image]
+        texts = [prompt] * len(images) if isinstance(prompt, str | None) else list(prompt)
+        if len(texts) != len(images):
+            raise UserError(f"{len(images)} images and {len(texts)} texts", where="image", fix="give one text an image")
+        (seen,) = (column.name for column in columns if column.is_image)
+        rows = [{seen: one} | dict.fromkeys(asked, text) for one, text in zip(images, texts, strict=True)]
+        return *encoder_inputs(self, rows), len(rows)
+
+    def reads_images(self) -> bool:
+        """Whether it writes text about images."""
+        kept = self.preprocess
+        return kept is not None and kept.writes_text and any(column.is_image for column in kept.columns or ())
 
     def drafting(self, draft: Any) -> Any:
         """The network of a draft, which must read the same tokens."""
@@ -334,7 +374,7 @@ class Predictor:
         vectors = []
         for part in self.parts(rows, batch_size):
             if self.images is not None:
-                hidden = self.run(part).hidden
+                hidden = self.model.read(self.pixels(part)).hidden if self.reads_images() else self.run(part).hidden
                 mask = torch.ones(hidden.shape[:2], dtype=torch.bool, device=hidden.device)
             else:
                 ids, mask = self.tokens(part)
@@ -347,10 +387,14 @@ class Predictor:
     def run(self, rows: Sequence[Any]) -> Any:
         """One forward pass over texts or images."""
         if self.images is not None:
-            pixels = self.images(list(rows)).to(self.device, next(self.model.parameters()).dtype)
-            return self.model(pixels)
+            return self.model(self.pixels(rows))
         ids, mask = self.tokens(rows)
         return self.model(ids, mask=mask)
+
+    def pixels(self, rows: Sequence[Any]) -> Tensor:
+        """Images as the model sees them."""
+        assert self.images is not None
+        return self.images(list(rows)).to(self.device, next(self.model.parameters()).dtype)
 
     def tokens(self, rows: Sequence[Any]) -> tuple[Tensor, Tensor]:
         """Texts, pairs of texts, or lists of token ids, as ids (B,T) and mask (B,T)."""

@@ -18,7 +18,7 @@ def wanted(rows: Tensor) -> bool:
 
 
 class RowsOfTable(torch.autograd.Function):
-    """rows[ids]. Torch's deterministic gradient adds the tokens of a row one by one, which is slow where rows are few."""
+    """rows[ids]. Torch's deterministic gradient adds the tokens of a row one by one: slow where rows are few."""
 
     @staticmethod
     def forward(ids: Tensor, rows: Tensor) -> Tensor:

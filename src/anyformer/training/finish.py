@@ -18,6 +18,7 @@ from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.metrics import better
 from anyformer.evaluation.report import write_report
 from anyformer.tasks import Evaluator
+from anyformer.tasks.base import Baseline
 from anyformer.training.checkpoint import mean_of, read_checkpoint, read_weights, save_model, size_of
 from anyformer.training.duration import CLOSING_SECONDS, PLAN_FILE
 from anyformer.training.freezing import is_inside
@@ -69,7 +70,7 @@ def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
     if judged is not None:
         evaluation["split"] = "test" if "test" in splits else "valid"
         evaluation["notes"] = task.notes(judged) + unjudged
-        evaluation["baselines"] = beside(session, judged, strong=strong)
+        evaluation["baselines"] = beside(session, judged, strong=strong) | judge_compared(session, evaluator, judged)
         evaluation["facts"] = task.report_facts(judged)
     folder.write_json(EVALUATION_FILE, evaluation)
     plan = folder.side_facts(PLAN_FILE)
@@ -171,6 +172,18 @@ def beside(session: Session, judged: Answers, *, strong: bool) -> dict[str, Any]
         session.folder.event("baseline failed", error=in_short(error))
         return {}
     session.say(f"baseline in {time.perf_counter() - began:.1f} s")
+    return found
+
+
+def judge_compared(session: Session, evaluator: Evaluator, judged: Answers) -> dict[str, Any]:
+    """Models that the objective names, such as the teacher of a student, on the rows of `judged`."""
+    found: dict[str, Any] = {}
+    for name, model in session.config.objective.compared_models(session.device).items():
+        if judged.examples is None:
+            continue
+        began = time.perf_counter()
+        metrics = session.task.all_metrics(evaluator(model, judged.examples, decode=judged.predicted is not None))
+        found[name] = Baseline(f"the {name}", metrics, time.perf_counter() - began).facts()
     return found
 
 

@@ -29,7 +29,7 @@ from anyformer.training.lora import adapted_layers, adapter_names, merge
 from anyformer.training.master_weights import MasterWeights
 from anyformer.training.optim import Optimizer, restore, state_tensors
 from anyformer.training.settings import Training
-from anyformer.training.step_graph import StepGraph
+from anyformer.training.step_graph import StepGraph, is_small
 from anyformer.training.update import (
     DeviceUpdate,
     KernelUpdate,
@@ -122,8 +122,6 @@ class TrainingEngine:
         if self.device.type != "cuda" or self.parallel.shards or not all(map(can_skip, self.optimizers)):
             return Update(self.parallel, self.settings)
         keep_rates_on_device(self.optimizers, self.device)
-        if self.masters is not None and has_kernel(self.optimizers, self.device):
-            return KernelUpdate(self.parallel, self.settings, self.device, self.masters, self.optimizers)
         return DeviceUpdate(self.parallel, self.settings, self.device, self.masters)
 
     @property
@@ -190,7 +188,7 @@ class TrainingEngine:
         whole = max(1, self.parallel.sum_weight(sum(self.objective.known_weight(b) for b in micros if not b.filler)))
         set_rate(running.optimizers, rate)
         if not self.has_seen_batch:
-            self.choose_graph(micros)
+            self.settle(micros)
         if self.graph is not None and len(micros) == 1 and self.graph.takes(micros[0]):
             self.seed(step, 0, number)
             return *self.graph(micros[0], whole), True
@@ -223,13 +221,25 @@ class TrainingEngine:
             poison(running.parameters)
         return self.update.apply(running.parameters, running.optimizers, loss)
 
-    def choose_graph(self, micros: list[Batch]) -> None:
-        """Whether to record steps as one CUDA graph, which changes no bit of them: decided with the first batch."""
+    def settle(self, micros: list[Batch]) -> None:
+        """The first batch decides how steps are launched, and what updates the weights.
+
+        Small steps are one CUDA graph, to the bit what plain steps are. In larger ones passes over all weights count,
+        and one kernel makes the update; those are recorded where launching takes long, unless they must be
+        deterministic: which steps are recorded depends on the clock, and on where a run was resumed.
+        """
         self.has_seen_batch = True
+        if not (self.update.is_late and self.alone_on_gpu):
+            return
         wanted = self.settings.cuda_graph
-        recordable = self.update.is_late and self.alone_on_gpu and len(micros) == 1 and not faults.armed
-        if recordable and wanted is not False:
-            self.graph = StepGraph(self.run_recorded, self.device, always=wanted is True)
+        recordable = wanted is not False and len(micros) == 1 and not faults.armed
+        if recordable and (wanted is True or is_small(sum(p.numel() for p in self.parameters), micros[0])):
+            self.graph = StepGraph(self.run_recorded, self.device)
+            return
+        if self.masters is not None and has_kernel(self.optimizers, self.device):
+            self.update = KernelUpdate(self.parallel, self.settings, self.device, self.masters, self.optimizers)
+        if recordable and not self.settings.deterministic:
+            self.graph = StepGraph(self.run_recorded, self.device, always=False)
 
     def run_recorded(self, batch: Batch, whole: Tensor) -> tuple[Tensor, Tensor]:
         """All that a step does on the device."""

@@ -24,11 +24,19 @@ from anyformer.objectives import Batch
 
 log = logging.getLogger("anyformer")
 WARM_UP = 3  # steps before recording: compilers, allocators and libraries settle
+# Weights times entries of the input, below which launches surely take longer than the work: some 30 ms on a large GPU.
+SMALL = 2e12
 LAUNCHES = 0.5  # share of a step's time spent on launching it, from which on it is recorded
 MEMORY = 0.5  # share of the GPU's memory that a recorded step may take: evaluation cannot use it meanwhile
 # From a batch on the device and the weight of its targets to the loss and the norm of the gradients. What waits for the
 # GPU must come before anything is moved: it is an error while that is tried, and the step is then run again.
 Body = Callable[[Batch, Tensor], tuple[Tensor, Tensor]]
+
+
+def is_small(weights: int, batch: Batch) -> bool:
+    """Whether a step on this batch is surely bound by launches."""
+    entries = max((leaf.numel() for leaf in leaves_of(batch)[0] if isinstance(leaf, Tensor)), default=0)
+    return weights * entries < SMALL
 
 
 class StepGraph:

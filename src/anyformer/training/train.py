@@ -105,6 +105,7 @@ def train(
     batch_size: int | None = None,
     start: str | Path | None = None,
     pretrain: str | None = None,
+    teacher: str | Path | None = None,
     out: str | Path | None = None,
     device: str = "auto",
     settings: Mapping[str, Any] | None = None,
@@ -118,11 +119,14 @@ def train(
     `steps` or `epochs` is the length of the training, `minutes` its time at most. `settings` are dotted paths as on the
     command line, for everything else: `{"training.save_every": 50, "data.split.valid": 0.2, "model.stack.depth": 4}`.
     `start` is a model folder to fine-tune. `pretrain` is a task such as "masked" that learns from the texts of the
-    training rows, labelled or not, before the labels are looked at.
+    training rows, labelled or not, before the labels are looked at. `teacher` is a model folder whose answers are
+    learned too (distillation).
     """
     named = {"training.steps": steps, "training.epochs": epochs, "training.minutes": minutes, "training.seed": seed,
              "training.optimizer.lr": lr, "training.batch_size": batch_size}  # fmt: skip
     asked = dict(settings or {}) | {path: value for path, value in named.items() if value is not None}
+    if teacher is not None:
+        asked["objective.teacher"] = str(teacher)
     if target is not None:
         asked["data.target"] = (target,) if isinstance(target, str) else tuple(target)
     source = as_source(data)

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.checkpoints import store, tensors
+from anyformer.checkpoints.surgery import spread_layers
 from anyformer.core.model import Seq2Seq
 from anyformer.core.streams import Streams
 from anyformer.data.examples import Examples
@@ -52,6 +53,7 @@ from anyformer.training.setup.defaults import default_training
 from anyformer.training.setup.idle_settings import refuse_idle, refuse_overruled
 from anyformer.training.setup.pretraining import PRETRAIN_FOLDER, first_stage, second_stage
 from anyformer.training.setup.request import Request, replace_paths
+from anyformer.training.setup.teacher import Teacher
 
 Say = Callable[[str], None]
 START_FILE = "start.safetensors"  # the weights of a run that began with `--from`
@@ -88,10 +90,11 @@ def create(
         with starting(path):
             sweep_new(path.parent)
             start = None if request.start is None else load(request.start)
+            teacher = None if request.teacher is None else Teacher.open(request.teacher)
             in_stages = request.pretrain is not None
             if in_stages:
                 request, start = create_first_stage(request, start, part, path, say, device, world)
-            config, prepared = decide(request, start, folder, say, device)
+            config, prepared = decide(request, start, teacher, folder, say, device)
             check_processes(config, world)
             write_down(folder, request, config, prepared, path)
             if start is not None and request.start is not None and weights and not in_stages:
@@ -189,9 +192,12 @@ def run_name(request: Request) -> str:
 
 
 def decide(
-    request: Request, start: Predictor | None, folder: RunFolder, say: Say, device: torch.device
-) -> tuple[Config, Prepared]:
+    request: Request, start: Predictor | None, teacher: Teacher | None, folder: RunFolder, say: Say,
+    device: torch.device,
+) -> tuple[Config, Prepared]:  # fmt: skip
     """Everything that the first step needs to know."""
+    if teacher is not None:
+        request = teacher.choose_task(request)
     seed = int(request.section("training").get("seed", 0) or 0)
     settings = request.data(default_data(request, start))
     prepared = prepare(
@@ -200,7 +206,7 @@ def decide(
         settings=settings,
         seed=seed,
         cache=folder.cache,
-        given=given_by(start),
+        given=given_by(start) if teacher is None else teacher.complete(given_by(start)),
         say=say,
     )
     task = find(prepared.task)
@@ -217,7 +223,11 @@ def decide(
     target = prepared.preprocess.target
     counts = None if target is None else target.label_counts()
     objective = task.default_objective(sizes, counts, balanced=training.class_weights == "balanced")
-    objective = replace_paths(objective, request.section("objective"), "objective")
+    objective = replace_paths(request.taught(objective), request.section("objective"), "objective")
+    objective = task.fit_objective(objective, spec)
+    if teacher is not None:
+        objective = teacher.settle(objective, prepared, spec)
+        say(f"teacher  {request.teacher}: {teacher.describe()}")
     check_compile(training, objective)
     check_phases(training, objective)
     check_batch_size(training, objective)
@@ -422,7 +432,8 @@ def source_names(source: Any) -> list[str]:
 def keep_start(folder: RunFolder, start: Predictor, spec: Network, source: Path, say: Say) -> dict[str, str]:
     """Keep the weights to start from in the run itself, so that it never needs the folder they came from again.
 
-    By name and shape; what has no counterpart there starts anew. Where they came from, their hash, and the family.
+    By name and shape; what has no counterpart there starts anew. A shallower network takes layers from the first to the
+    last, evenly spread. Where the weights came from, their hash, and the family.
     """
     kept, fresh = shared_weights(start.model, spec)
     path = folder.path / START_FILE
@@ -439,9 +450,13 @@ def keep_start(folder: RunFolder, start: Predictor, spec: Network, source: Path,
 
 def shared_weights(model: nn.Module, spec: Network) -> tuple[dict[str, Tensor], list[str]]:
     """The weights of a trained network that another one takes over, by name and shape, and the names of its others."""
-    trained: dict[str, Tensor] = dict(model.named_parameters())
-    wanted = {name: parameter.shape for name, parameter in spec.build(device="meta").named_parameters()}
-    kept = {name: trained[name].detach() for name in wanted if name in trained and trained[name].shape == wanted[name]}
+    wanted = dict(spec.build(device="meta").named_parameters())
+    trained = spread_layers(dict(model.named_parameters()), wanted)
+    kept = {
+        name: found.detach()
+        for name, parameter in wanted.items()
+        if (found := trained.get(name)) is not None and found.shape == parameter.shape
+    }
     return kept, [name for name in wanted if name not in kept]
 
 
