@@ -242,6 +242,13 @@ def pretrain_first(
         folder.update(start=kept)
         folder.event("pretrained", step=stage.facts["step"])
         say(f"stage 2  {folder.path}")
+    except Stopped as error:
+        folder.update(status="interrupted", reason=f"while pretraining: {error}"[:300])
+        raise Stopped(f"stopped in the first stage; saved. Go on with: anyformer resume {folder.path}",
+                      code=error.exit_code) from None  # fmt: skip
+    except Exception as error:
+        folder.update(status="failed", reason=f"while pretraining: {error}"[:300])
+        raise
     finally:
         folder.let_go()
     return time.perf_counter() - float(stage.facts.get("seconds") or 0.0)
