@@ -10,6 +10,7 @@ from typing import Any
 import peft
 import pytest
 import torch
+import transformers
 from torch import Tensor, nn
 
 import anyformer
@@ -18,6 +19,7 @@ from anyformer.checkpoints.adapters import write_adapter
 from anyformer.checkpoints.folder import Opened, open_folder, save_own
 from anyformer.training.lora import LoRA, adapter_names, add_adapters, low_rank_adapters, merge
 from tests.attack.tiny_models import TINY
+from tests.cli import made
 from tests.families.parity import quietly, save, their_answer
 
 WHOLE = ("clip", "detr")  # their answers are no logits of words or classes
@@ -209,3 +211,32 @@ def test_what_is_wrong_with_an_adapter_is_said(tmp_path: Path) -> None:
     (tmp_path / "adapter" / "adapter_model.safetensors").unlink()
     with pytest.raises(UserError, match="save the adapter as safetensors"):
         anyformer.load(tmp_path / "base", adapter=tmp_path / "adapter")
+
+
+def test_a_run_with_lora_is_the_same_in_transformers_and_in_peft(tmp_path: Path) -> None:
+    """From a folder of transformers, with other labels than it had: the new head is in the adapter."""
+    quick = {"training.steps": 3, "training.threads": 1, "training.workers": 0, "training.optimizer.lr": 0.02}
+    first = anyformer.train([made.reviews(tmp_path)], model="bert-base-tiny", target="label", out=tmp_path / "first",
+                            device="cpu", quiet=True, settings=quick)  # fmt: skip
+    base = anyformer.load(first.path).export(tmp_path / "base")
+    run = anyformer.train([made.topics(tmp_path)], target="labels", start=base, out=tmp_path / "run", device="cpu",
+                          quiet=True, settings=quick | {"training.lora": {"type": "LoRA", "rank": 3}})  # fmt: skip
+    predictor = anyformer.load(run.path)
+    merged = predictor.export(tmp_path / "merged")
+    config = json.loads((run.path / "adapter" / "adapter_config.json").read_text())
+    assert (
+        config["modules_to_save"] == ["classifier"]
+        and "bert.encoder.layer.0.attention.self.query" in config["target_modules"]
+    )
+    kind = transformers.AutoModelForSequenceClassification
+    with quietly(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        plain = kind.from_pretrained(base, num_labels=len(predictor.labels or ()), ignore_mismatched_sizes=True)
+        there = ask_theirs(peft.PeftModel.from_pretrained(plain, run.path / "adapter").eval())
+        exported = ask_theirs(kind.from_pretrained(merged).eval())
+    ours = ask_ours(predictor.model, predictor.spec)
+    assert far(ours, there) < 1e-5 and far(ours, exported) < 1e-5
+    with quietly(), torch.no_grad():
+        before = kind.from_pretrained(base).eval().bert(ids()).last_hidden_state
+        after = predictor.model(ids()).hidden
+    assert far(after, before) > 1e-3  # control: the adapters do something
