@@ -202,6 +202,9 @@ def work(
 ) -> None:  # fmt: skip
     """All of a run that is left to do; of several processes, the first goes on alone after the last step."""
     if (folder.path / PRETRAIN_FOLDER).is_dir() and not folder.facts.get("start"):
+        if peers is not None and not peers.world.is_alone:
+            raise UserError("the first stage of a run is trained by one process", where=str(folder.path),
+                            fix=f"anyformer resume {folder.path}")  # fmt: skip
         started = pretrain_first(folder, device, say, progress=progress, quiet=quiet, started=started)
     before = torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
     peers = Peers(ALONE, device) if peers is None else peers
