@@ -147,7 +147,9 @@ def evaluator_for(predictor: Predictor, *, batch: int) -> Evaluator:
     """What asks a trained model about examples."""
     preprocess = predictor.preprocess
     assert preprocess is not None
-    return Evaluator(find(preprocess.task).objective_of(preprocess), preprocess, predictor.tokenizer, batch=batch)
+    task = find(preprocess.task)
+    objective = task.fit_objective(task.objective_of(preprocess), predictor.spec)
+    return Evaluator(objective, preprocess, predictor.tokenizer, batch=batch)
 
 
 def answer_rows(

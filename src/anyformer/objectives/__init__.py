@@ -8,6 +8,7 @@ from anyformer.objectives.contrast import Contrast
 from anyformer.objectives.detect import Detect
 from anyformer.objectives.forecast import Forecasting
 from anyformer.objectives.masked import Masked
+from anyformer.objectives.masked_patches import MaskedPatches
 from anyformer.objectives.objective import Objective, Phase
 from anyformer.objectives.regress import Regression
 from anyformer.objectives.replaced import ReplacedTokenDetection
@@ -23,6 +24,7 @@ __all__ = [
     "Detect",
     "Forecasting",
     "Masked",
+    "MaskedPatches",
     "Objective",
     "Phase",
     "Regression",

@@ -12,6 +12,7 @@ from anyformer.tasks.evaluator import Evaluator
 from anyformer.tasks.forecast import ForecastTask
 from anyformer.tasks.language import LanguageTask
 from anyformer.tasks.masked import MaskedTask
+from anyformer.tasks.patches import PatchesTask
 from anyformer.tasks.regress import RegressTask
 from anyformer.tasks.tag import TagTask
 from anyformer.tasks.translate import TranslateTask
@@ -24,6 +25,7 @@ __all__ = [
     "ForecastTask",
     "LanguageTask",
     "MaskedTask",
+    "PatchesTask",
     "RegressTask",
     "RowTask",
     "TagTask",

@@ -198,7 +198,7 @@ def decide(
     target = prepared.preprocess.target
     counts = None if target is None else target.label_counts()
     objective = task.default_objective(sizes, counts, balanced=training.class_weights == "balanced")
-    objective = replace_paths(objective, request.section("objective"), "objective")
+    objective = task.fit_objective(replace_paths(objective, request.section("objective"), "objective"), spec)
     check_compile(training, objective)
     check_batch_size(training, objective)
     training = resolve_settings(training, prepared.train, objective, device)
