@@ -189,6 +189,10 @@ class Task:
         """The objective for judging a trained model, of which no training settings are known."""
         return self.objective()
 
+    def fit_objective(self, objective: Objective, spec: Network) -> Objective:
+        """The objective with what the network says about it, such as the size of its patches."""
+        return objective
+
     def has_one_shape(self, sizes: Sizes) -> bool:
         """Whether all batches have one shape, so that a step is compiled once."""
         alone = only_modality(sizes.parts)
