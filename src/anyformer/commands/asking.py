@@ -20,6 +20,7 @@ Target = Annotated[list[str] | None, typer.Option(help="The column to predict; s
 Task = Annotated[str | None, typer.Option(help="lm, classify, regress, tag, translate, forecast or detect.")]
 Preset = Annotated[str | None, typer.Option(help="A named model; see: anyformer presets.")]
 Start = Annotated[Path | None, typer.Option("--from", help="A model folder or run to fine-tune.")]
+Pretrain = Annotated[str | None, typer.Option(help="Learn from the texts alone first: masked or lm.")]
 Teacher = Annotated[Path | None, typer.Option(help="A model folder or run whose answers are learned too.")]
 Steps = Annotated[int | None, typer.Option(help="Number of steps.")]
 Epochs = Annotated[float | None, typer.Option(help="Passes over the training rows, in place of steps.")]
@@ -70,6 +71,7 @@ class AskOptions:
     inputs: list[str] | None = None
     config: Path | None = None
     settings: list[str] | None = None
+    pretrain: str | None = None
     teacher: Path | None = None
 
     def flags(self) -> dict[str, Any]:
@@ -101,6 +103,7 @@ class AskOptions:
         return Request(
             data, task=self.task or top.get("task") or None, preset=self.preset or self.model_of(top),
             start=self.start or (Path(top["start"]) if top.get("start") else None), out=out, device=self.device,
+            pretrain=self.pretrain,
             settings=written.settings | typed, command=shlex.join(["anyformer", *sys.argv[1:]]),
             places={path: place for path, place in written.places.items() if path not in typed},
         )  # fmt: skip

@@ -11,6 +11,7 @@ from anyformer.data.columns.modality import Encoding
 from anyformer.data.columns.parsed import Parsed
 from anyformer.data.counts import ColumnCounts
 from anyformer.data.datasets.arrays import Arrays, MemoryArrays
+from anyformer.data.datasets.encode_texts import encode_pairs, require_tokenizer
 from anyformer.data.datasets.rows import RowExamples
 from anyformer.data.decision import Decision, lines
 from anyformer.data.frame import Frame
@@ -48,7 +49,7 @@ def prepare_rows(
     if decoded is not None:
         preprocess = preprocess.with_column(decoded.column.settle(decoded, arrays, work.kept, train))
     tokenizer, about = None, ""
-    if preprocess.texts:
+    if preprocess.texts or preprocess.writes_text:
         tokenizer, about = tokenizer_for(frame, preprocess, train, settings.tokenizer, given, seed=seed)
         preprocess = settle_text(preprocess, tokenizer, settings, given)
     preprocess, counts = encode(frame, preprocess, tokenizer, arrays, train=train, parsed=work.parsed)
@@ -172,10 +173,7 @@ def settle_text(preprocess: Preprocess, tokenizer: Tokenizer, settings: Data, gi
     limits = [limit for limit in (settings.tokenizer.max_length, given.length) if limit is not None]
     if not limits and given.tokenizer is not None and tokenizer.max_length is not None:
         limits = [min(tokenizer.max_length, 512)]
-    start = None
-    if preprocess.writes_text:
-        known = (given.start, tokenizer.bos, tokenizer.pad, tokenizer.eos)
-        start = next((token for token in known if token is not None), 0)
+    start = given.start_for(tokenizer) if preprocess.writes_text else None
     segments = preprocess.pair and (has_segments(tokenizer) if given.segments is None else given.segments)
     return preprocess.replace(length=min(limits) if limits else None, segments=segments, start=start)
 
@@ -231,6 +229,8 @@ def encode(
     work = Encoding(frame, arrays, counts, parsed or Parsed(frame), tokenizer, images, train)
     for modality in reversed(preprocess.modalities):  # text last: reports name the columns of a table first
         preprocess = modality.encode(work, preprocess)
+    if preprocess.writes_text:
+        preprocess = encode_pairs(frame, preprocess, require_tokenizer(tokenizer), arrays, counts, train)
     return preprocess, counts
 
 

@@ -28,6 +28,11 @@ class Given:
     start: int | None = None  # the token its decoder begins with
     preprocess: Preprocess | None = None  # of a teacher, who must be able to read the same rows: nothing is fitted anew
 
+    def start_for(self, tokenizer: Tokenizer) -> int:
+        """What a text that is written begins with."""
+        known = (self.start, tokenizer.bos, tokenizer.pad, tokenizer.eos)
+        return next((token for token in known if token is not None), 0)
+
 
 @dataclass
 class Prepared:

@@ -181,6 +181,10 @@ class Task:
         """The objective where nothing is said; `counts` are training rows of each class."""
         return self.objective()
 
+    def fit_objective(self, objective: Objective, spec: Network) -> Objective:
+        """The objective with what follows from the network, where something does."""
+        return objective
+
     def objective_of(self, preprocess: Preprocess) -> Objective:
         """The objective for judging a trained model, of which no training settings are known."""
         return self.objective()
@@ -448,6 +452,10 @@ class RowTask(Task):
 
     def strata(self, frame: Frame, decision: Decision) -> np.ndarray | None:
         """The class of each row, by which a random split keeps the shares; None where rows have none."""
+        return None
+
+    def default_group(self, frame: Frame, decision: Decision) -> str | None:
+        """The column whose equal values stay on one side of a split where nobody says how to split."""
         return None
 
     def check_training_rows(self, frame: Frame, decision: Decision, rows: np.ndarray, counts: str) -> None:

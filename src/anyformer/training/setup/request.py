@@ -20,7 +20,8 @@ from anyformer.tasks import all_tasks, find
 from anyformer.training.settings import Training
 from anyformer.training.setup.setting_paths import is_setting, owners_of, suggestion
 
-LISTS = ("data.target", "data.inputs", "data.types", "data.split.valid_file", "data.split.test_file")
+LISTS = ("data.target", "data.inputs", "data.types", "data.split.valid_file", "data.split.test_file",
+         "training.freeze", "training.lora.targets", "training.lora.trained")  # fmt: skip
 
 
 @dataclass
@@ -34,6 +35,7 @@ class Request:
     task: str | None = None
     preset: str | Network | None = None  # a name, or a network of one's own
     start: Path | None = None
+    pretrain: str | None = None  # the task that learns from the texts first
     out: Path | None = None
     device: str = "auto"
     settings: dict[str, Any] = field(default_factory=dict)
