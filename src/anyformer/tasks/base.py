@@ -181,10 +181,6 @@ class Task:
         """The objective where nothing is said; `counts` are training rows of each class."""
         return self.objective()
 
-    def fit_objective(self, objective: Objective, spec: Network) -> Objective:
-        """The objective with what follows from the network, where something does."""
-        return objective
-
     def objective_of(self, preprocess: Preprocess) -> Objective:
         """The objective for judging a trained model, of which no training settings are known."""
         return self.objective()
