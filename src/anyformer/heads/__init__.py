@@ -4,6 +4,7 @@ from anyformer.heads.boxes import Boxes
 from anyformer.heads.distilled import Distilled
 from anyformer.heads.forecast import Forecast
 from anyformer.heads.lm import LM
+from anyformer.heads.lm_with_pair import LMWithPair
 from anyformer.heads.pair import Pair
 from anyformer.heads.pooled import Pooled
 from anyformer.heads.regress import Regress
@@ -11,4 +12,6 @@ from anyformer.heads.replaced import Replaced
 from anyformer.heads.span import Span
 from anyformer.heads.tokens import TokenHead
 
-__all__ = ["LM", "Boxes", "Distilled", "Forecast", "Pair", "Pooled", "Regress", "Replaced", "Span", "TokenHead"]
+__all__ = [
+    "LM", "Boxes", "Distilled", "Forecast", "LMWithPair", "Pair", "Pooled", "Regress", "Replaced", "Span", "TokenHead",
+]  # fmt: skip

@@ -144,10 +144,11 @@ def answer_examples(predictor: Predictor, frame: Frame, examples: Examples, *, b
 
 
 def evaluator_for(predictor: Predictor, *, batch: int) -> Evaluator:
-    """What asks a trained model about examples."""
+    """What asks a trained model about examples, by the objective it was trained with where that is known."""
     preprocess = predictor.preprocess
     assert preprocess is not None
-    return Evaluator(find(preprocess.task).objective_of(preprocess), preprocess, predictor.tokenizer, batch=batch)
+    objective = predictor.objective or find(preprocess.task).objective_of(preprocess)
+    return Evaluator(objective, preprocess, predictor.tokenizer, batch=batch)
 
 
 def answer_rows(

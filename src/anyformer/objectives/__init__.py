@@ -10,7 +10,7 @@ from anyformer.objectives.forecast import Forecasting
 from anyformer.objectives.masked import Masked
 from anyformer.objectives.objective import Objective, Phase
 from anyformer.objectives.regress import Regression
-from anyformer.objectives.replaced import ReplacedTokenDetection
+from anyformer.objectives.replaced import ReplacedByGenerator, ReplacedTokenDetection
 from anyformer.objectives.tag import Tag
 from anyformer.objectives.translate import Translate
 
@@ -26,6 +26,7 @@ __all__ = [
     "Objective",
     "Phase",
     "Regression",
+    "ReplacedByGenerator",
     "ReplacedTokenDetection",
     "Tag",
     "Translate",

@@ -13,6 +13,7 @@ from anyformer.tasks.forecast import ForecastTask
 from anyformer.tasks.language import LanguageTask
 from anyformer.tasks.masked import MaskedTask
 from anyformer.tasks.regress import RegressTask
+from anyformer.tasks.replaced import ReplacedTask
 from anyformer.tasks.tag import TagTask
 from anyformer.tasks.translate import TranslateTask
 
@@ -25,6 +26,7 @@ __all__ = [
     "LanguageTask",
     "MaskedTask",
     "RegressTask",
+    "ReplacedTask",
     "RowTask",
     "TagTask",
     "Task",

@@ -13,6 +13,7 @@ from anyformer.data.sizes import Sizes
 from anyformer.embeds import Frames, Joint, Maps, Patches, Table
 from anyformer.errors import UserError
 from anyformer.heads import Pair, Pooled, Regress
+from anyformer.nets.electra import Electra
 from anyformer.slots import Embed, Head, Network
 from anyformer.spec import comes_from_outside
 
@@ -41,7 +42,9 @@ def fit_row_network(task: RowTask, spec: Network, name: str, sizes: Sizes) -> Ne
 
 
 def require_model(spec: Network, name: str, task: Task, sizes: Sizes) -> Model:
-    """The spec, which must be one stack between an embedding and a head."""
+    """The spec, which must be one stack between an embedding and a head; of an ELECTRA that is its discriminator."""
+    if isinstance(spec, Electra):
+        return spec.discriminator
     if isinstance(spec, Model):
         return spec
     kind = "an encoder-decoder" if isinstance(spec, Seq2Seq) else f"a {type(spec).__name__}"
@@ -108,4 +111,4 @@ def longest(spec: Network) -> int | None:
     if isinstance(spec, Seq2Seq):
         limits = [spec.encoder.embed.limit, spec.decoder.embed.limit]
         return min((limit for limit in limits if limit is not None), default=None)
-    return spec.embed.limit if isinstance(spec, Model) else None
+    return spec.embed.limit if isinstance(spec, Model | Electra) else None

@@ -11,7 +11,7 @@ import os
 import secrets
 import shutil
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -34,6 +34,7 @@ from anyformer.embeds import Tokens
 from anyformer.errors import NoRoom, UserError
 from anyformer.extras import require
 from anyformer.inference.predictor import Predictor, load
+from anyformer.nets.electra import DISCRIMINATOR
 from anyformer.nets.sagan import SAGAN
 from anyformer.objectives import Objective
 from anyformer.own_parts import modules_outside
@@ -199,6 +200,7 @@ def decide(
     counts = None if target is None else target.label_counts()
     objective = task.default_objective(sizes, counts, balanced=training.class_weights == "balanced")
     objective = replace_paths(objective, request.section("objective"), "objective")
+    spec = task.fit_objective(spec, name, objective)
     check_compile(training, objective)
     check_batch_size(training, objective)
     training = resolve_settings(training, prepared.train, objective, device)
@@ -373,7 +375,7 @@ def keep_start(folder: RunFolder, model: nn.Module, spec: Network, start: Path, 
     """
     trained, kept, fresh = dict(model.named_parameters()), {}, []
     for name, parameter in spec.build(device="meta").named_parameters():
-        found = trained.get(name)
+        found = counterpart(name, trained)
         if found is not None and found.shape == parameter.shape:
             kept[name] = found.detach()
         else:
@@ -385,6 +387,12 @@ def keep_start(folder: RunFolder, model: nn.Module, spec: Network, start: Path, 
     shown = f" ({', '.join(fresh[:3])}{' ...' if len(fresh) > 3 else ''})" if fresh else ""
     say(f"weights  from {start}; {len(fresh)} tensors start anew{shown}")
     return {"path": str(start.resolve()), "sha256": digest(path)}
+
+
+def counterpart(name: str, trained: Mapping[str, nn.Parameter]) -> nn.Parameter | None:
+    """The trained parameter of a name; a lone encoder and the discriminator of an ELECTRA are each other's."""
+    names = (name, f"{DISCRIMINATOR}{name}", name.removeprefix(DISCRIMINATOR))
+    return next((trained[each] for each in names if each in trained), None)
 
 
 def start_weights(model: nn.Module, folder: RunFolder) -> None:
