@@ -19,6 +19,7 @@ from anyformer import (
     SAGAN,
     Attention,
     Backbone,
+    Electra,
     Embed,
     Feed,
     Head,
@@ -37,7 +38,6 @@ from anyformer import (
 )  # fmt: skip
 from anyformer.core.context import lay_out
 from anyformer.inspection.maps import attention_maps
-from anyformer.nets import Electra
 from anyformer.spec import Spec
 from tests.laws.nets import around, build, filled, inputs, model, numbers, tokens
 from tests.laws.parts import VOCAB, WIDTH

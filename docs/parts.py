@@ -11,6 +11,7 @@ from anyformer import (
     Backbone,
     Block,
     Body,
+    Electra,
     Embed,
     Feed,
     Head,
@@ -22,6 +23,7 @@ from anyformer import (
     Position,
     Pyramid,
     Relative,
+    Replaced,
     ResNet,
     Seq2Seq,
     Stack,
@@ -32,8 +34,6 @@ from anyformer import (
     Window2D,
     preset,
 )  # fmt: skip
-from anyformer.heads import Replaced
-from anyformer.nets import Electra
 from anyformer.spec import Spec
 from docs.part_pictures import picture
 from tests.laws.parts import examples, ours

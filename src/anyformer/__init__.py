@@ -39,7 +39,19 @@ if TYPE_CHECKING:
     from anyformer.feeds import MLP, Experts
     from anyformer.generation import Generation, generate
     from anyformer.generation.runners.compiled import compiled
-    from anyformer.heads import LM, Boxes, Distilled, Forecast, Pair, Pooled, Regress, Replaced, Span, TokenHead
+    from anyformer.heads import (
+        LM,
+        Boxes,
+        Distilled,
+        Forecast,
+        LMWithPair,
+        Pair,
+        Pooled,
+        Regress,
+        Replaced,
+        Span,
+        TokenHead,
+    )
     from anyformer.inference.predictor import Predictor, load
     from anyformer.inspection.convolution import attention_from_convolution
     from anyformer.inspection.maps import attention_maps, explain_attention
@@ -62,7 +74,7 @@ if TYPE_CHECKING:
         Recurrent,
         Window2D,
     )
-    from anyformer.nets import SAGAN, LRNet, ResNet, VisualTransformer
+    from anyformer.nets import SAGAN, Electra, LRNet, ResNet, VisualTransformer
     from anyformer.norms import LayerNorm, NoNorm, RMSNorm
     from anyformer.objectives import Batch, Objective
     from anyformer.positions import (
@@ -112,7 +124,8 @@ WHERE = {
     "anyformer.generation": ("Generation", "generate"),
     "anyformer.generation.runners.compiled": ("compiled",),
     "anyformer.heads": (
-        "Boxes", "Distilled", "Forecast", "LM", "Pair", "Pooled", "Regress", "Replaced", "Span", "TokenHead",
+        "Boxes", "Distilled", "Forecast", "LM", "LMWithPair", "Pair", "Pooled", "Regress", "Replaced", "Span",
+        "TokenHead",
     ),
     "anyformer.inspection.convolution": ("attention_from_convolution",),
     "anyformer.inspection.maps": ("attention_maps", "explain_attention"),
@@ -121,7 +134,7 @@ WHERE = {
         "AttendingRecurrent", "Attention", "Axial", "BlockSparse", "CoAttention", "Convolution", "Cross", "Hyena",
         "LinearAttention", "Local", "LocalRelation", "LowRank", "Plain", "Recurrent", "Window2D",
     ),
-    "anyformer.nets": ("LRNet", "ResNet", "SAGAN", "VisualTransformer"),
+    "anyformer.nets": ("Electra", "LRNet", "ResNet", "SAGAN", "VisualTransformer"),
     "anyformer.norms": ("LayerNorm", "NoNorm", "RMSNorm"),
     "anyformer.objectives": ("Batch", "Objective"),
     "anyformer.positions": (
@@ -159,9 +172,9 @@ HOME = {name: module for module, names in WHERE.items() for name in names}
 __all__ = [
     "LM", "MLP", "SAGAN", "WSD", "AdamW", "Alibi", "AttendingRecurrent", "Attention", "Axial", "Backbone", "Batch",
     "Block", "BlockSparse", "Body", "Boxes", "Buckets", "CoAttention", "Constant", "Convolution", "Cosine", "Cross",
-    "Distilled", "DynamicScaling", "Embed", "Experts", "Feed", "Forecast", "Frames", "Generation", "Grid", "Head",
-    "Hyena", "ImageClassifier", "InverseSqrt", "Joint", "LRNet", "LanguageModel", "LayerNorm", "Learned", "Linear",
-    "LinearAttention", "LinearScaling", "Llama3Scaling", "Local", "LocalRelation", "LowRank", "Maps",
+    "Distilled", "DynamicScaling", "Electra", "Embed", "Experts", "Feed", "Forecast", "Frames", "Generation", "Grid",
+    "Head", "Hyena", "ImageClassifier", "InverseSqrt", "Joint", "LMWithPair", "LRNet", "LanguageModel", "LayerNorm", "Learned",
+    "Linear", "LinearAttention", "LinearScaling", "Llama3Scaling", "Local", "LocalRelation", "LowRank", "Maps",
     "MixedClassifier", "MixedRegressor", "Mixer", "Model", "Muon", "NTKScaling", "Network", "NoNorm", "NoRelative",
     "Norm", "Objective", "Order", "Output", "Pair", "Patches", "Plain", "Pooled", "Position", "Predictor", "Pyramid",
     "Queries", "RMSNorm", "Recurrent", "Regress", "Relative", "Replaced", "ResNet", "Rope", "RowTask", "Run",

@@ -221,7 +221,7 @@ def fitted(name: str, vocab: int, objective: Masked | None = None) -> Any:
     from anyformer.tasks import find
 
     spec = find("masked").fit_network(preset(name), name, Sizes(parts=["text"], vocab=vocab, length=128))
-    return find("masked").fit_objective(spec, name, objective or Masked())
+    return find("masked").extend_network(spec, name, objective or Masked())
 
 
 @pytest.mark.parametrize("name", ["bert-base-tiny", "roberta-base-tiny", "albert-base-tiny", "distilbert-tiny",

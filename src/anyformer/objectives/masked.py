@@ -17,10 +17,10 @@ from anyformer.objectives.draw import Draw
 from anyformer.objectives.objective import IGNORED, BatchSource, Objective, full
 from anyformer.objectives.text_pairs import PairKind, make_pairs
 from anyformer.objectives.token_facts import TokenFacts, facts_of
-from anyformer.objectives.words import row_means, score_words, word_loss
+from anyformer.objectives.words import TeachableWords, row_means, score_words, word_loss
 
 
-class Masked(Objective):
+class Masked(TeachableWords, Objective):
     """A share `rate` of the tokens is chosen; of those `keep` stay, `random` become another, the rest the mask token.
 
     The loss is that of the chosen tokens alone. Every epoch hides others (RoBERTa), with `static` always the same;

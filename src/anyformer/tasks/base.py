@@ -64,6 +64,9 @@ class TrainedModel(Protocol):
     def model(self) -> nn.Module: ...
 
     @property
+    def spec(self) -> Network: ...
+
+    @property
     def device(self) -> torch.device: ...
 
     @property
@@ -107,6 +110,7 @@ class Task:
     verb: ClassVar[str] = ""  # what its model does, for messages: "names classes"
     needs: ClassVar[tuple[str, ...]] = ()  # optional packages that it cannot do without
     has_target: ClassVar[bool] = True  # whether --target names something
+    needs_teacher: ClassVar[bool] = False  # whether it is nothing without --teacher
     writes_text: ClassVar[bool] = False  # whether `generate` runs its models
     answers_texts: ClassVar[bool] = False  # whether `predict` answers texts though it was not trained on columns
     decodes: ClassVar[bool] = False  # whether a final evaluation writes texts, which takes long
@@ -167,12 +171,16 @@ class Task:
         """The spec of a trained network to start from, with the head of this task."""
         return self.fit_network(spec, name, sizes)
 
-    def fit_objective(self, spec: Network, name: str, objective: Objective) -> Network:
+    def extend_network(self, spec: Network, name: str, objective: Objective) -> Network:
         """The spec with what an objective asks of it beside the task's own head; `name` is for messages."""
         return spec
 
     def check_changes(self, changes: Mapping[str, Any]) -> None:
         """Refuse changes of the network (`--set model.…`) that the task cannot live with."""
+
+    def taught_by(self, teacher: TrainedModel) -> Task:
+        """The task of a student of this teacher: this one, or the teacher's where it was left to that."""
+        return self
 
     def habit(self, sizes: Sizes, *, start: bool) -> Habit:
         """How such data is usually trained; `start` is whether there is a model to start from."""
@@ -181,6 +189,10 @@ class Task:
     def default_objective(self, sizes: Sizes, counts: Sequence[int] | None, *, balanced: bool) -> Objective:
         """The objective where nothing is said; `counts` are training rows of each class."""
         return self.objective()
+
+    def fit_objective(self, objective: Objective, spec: Network) -> Objective:
+        """The objective with what follows from the network, where something does."""
+        return objective
 
     def objective_of(self, preprocess: Preprocess) -> Objective:
         """The objective for judging a trained model, of which no training settings are known."""
@@ -449,6 +461,10 @@ class RowTask(Task):
 
     def strata(self, frame: Frame, decision: Decision) -> np.ndarray | None:
         """The class of each row, by which a random split keeps the shares; None where rows have none."""
+        return None
+
+    def default_group(self, frame: Frame, decision: Decision) -> str | None:
+        """The column whose equal values stay on one side of a split where nobody says how to split."""
         return None
 
     def check_training_rows(self, frame: Frame, decision: Decision, rows: np.ndarray, counts: str) -> None:

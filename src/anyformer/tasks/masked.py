@@ -45,7 +45,7 @@ class MaskedTask(EncoderPretraining):
 
     # ------------------------------------------------------------ the model and its training
 
-    def fit_objective(self, spec: Network, name: str, objective: Objective) -> Network:
+    def extend_network(self, spec: Network, name: str, objective: Objective) -> Network:
         """With pairs, a head that tells them apart and an embedding that tells the two texts apart."""
         if not isinstance(objective, Masked) or objective.pairs == "none":
             return spec
