@@ -28,7 +28,11 @@ from anyformer.tasks.pretraining import PretrainingTask
 from anyformer.tasks.replaced import draw_waits
 
 IMAGES = Path(__file__).parent / "images" / "pretraining"
-TEXT = "the cat sat on the mat and the dog ran over the hill until it was dark outside"
+SENTENCES = (
+    "the cat sat on the mat and the dog ran over the hill until it was dark outside",
+    "a ship left the harbour at dawn with nine men aboard and none of them ever came back home",
+    "she wrote a long letter to her brother who lived abroad but he did not answer for years",
+)
 TOKENS = 20  # of a row
 DRAW = Draw(seed=4, epoch=0)
 LETTER, PAD, HIGH, GAP, LEFT, TOP = 6.7, 6.0, 22.0, 4.0, 150.0, 14.0  # points
@@ -85,7 +89,7 @@ def replaced_lines(
         made = objective.replace_tokens(model.eval(), batch, draw_waits(batch, model))
     ids, replaced = made.tokens[0].tolist(), made.targets[0].tolist()
     hidden = batch.inputs[0][0].tolist()
-    said = ["replaced" if one == 1 else "original" for one in replaced]
+    said = ["replaced" if one == 1 else "=" for one in replaced]
     return [
         PictureLine("the generator reads", words(hidden), ["hidden" if words.is_mark(one) else "" for one in hidden]),
         PictureLine("it puts there", words(ids), ["hidden" if one == 1 else "" for one in replaced]),
@@ -119,7 +123,7 @@ def prepare_sentence(task: PretrainingTask) -> Blocks:
     settings = Data(tokenizer=words, split=Split(valid=0.0, test=0.0))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "text.txt"
-        path.write_text(" ".join([TEXT] * 8))
+        path.write_text(" ".join(SENTENCES))
         cache = Path(folder) / "cache"
         found = task.prepare([path], settings, seed=0, cache=cache, given=Given(), say=lambda line: None)
         assert isinstance(found.train, Blocks)
@@ -128,17 +132,17 @@ def prepare_sentence(task: PretrainingTask) -> Blocks:
 
 
 def draw_lines(lines: Sequence[PictureLine], title: str) -> str:
-    """The picture: tokens that stand at one place below each other, as long as all lines have as many."""
-    aligned = len({len(line.tokens) for line in lines}) == 1
+    """The picture: lines of as many tokens have them below each other."""
     widths = [[width_of(token) for token in line.tokens] for line in lines]
-    columns = [max(column) for column in zip(*widths, strict=True)] if aligned else []
+    columns = [[max(column) for column in zip(*(each for each in widths if len(each) == len(own)), strict=True)]
+               for own in widths]  # fmt: skip
     parts = [tag("style", STYLE)]
     right = 0.0
     for row, line in enumerate(lines):
         y, x = TOP + row * (HIGH + 2 * GAP), LEFT
         parts.append(label(LEFT - 2 * GAP, y + 15, line.name, "name", "end"))
         for number, (token, kind) in enumerate(zip(line.tokens, line.kinds, strict=True)):
-            wide = columns[number] if aligned else widths[row][number]
+            wide = columns[row][number]
             if token:
                 parts.append(tag("rect", x=x, y=y, width=wide, height=HIGH, rx=4.0, class_=kind or None))
                 parts.append(label(x + wide / 2, y + 15, token, "token", "middle"))

@@ -42,8 +42,7 @@ def test_the_pictures_are_those_that_the_code_draws() -> None:
     drawn = pictures()
     assert {path.stem for path in IMAGES.glob("*.svg")} == set(drawn)
     for name, svg in drawn.items():
-        assert (IMAGES / f"{name}.svg").read_text(encoding="utf-8") == svg + "\n", (
-            f"python -m docs.pretraining_pictures ({name})"
-        )
+        kept = (IMAGES / f"{name}.svg").read_text(encoding="utf-8")
+        assert kept == svg + "\n", f"{name}: python -m docs.pretraining_pictures"
     shown = set(re.findall(r"images/pretraining/([\w-]+)\.svg", PAGE.read_text(encoding="utf-8")))
     assert shown <= set(drawn)
