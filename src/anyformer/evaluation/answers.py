@@ -18,6 +18,8 @@ class Answers:
     tag       truth and predicted are lists of lists of tag names, one inner list a sentence
     translate truth and predicted are lists of texts (truth: lists of texts where there are several references)
     lm        nats is the summed loss, tokens and bytes what it was summed over
+    masked    truth are HiddenTokens (tasks/pretraining.py); nats and tokens as of lm, of the hidden tokens alone
+    replaced  truth are JudgedTokens (tasks/replaced.py), with the discriminator's logits
     detect    truth and predicted are lists of Objects (average_precision.py), one an image, in its pixels
     adversarial  truth and predicted are Pictures (tasks/adversarial.py), real and drawn
     """

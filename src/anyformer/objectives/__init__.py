@@ -17,7 +17,7 @@ from anyformer.objectives.objective import Objective, Phase
 from anyformer.objectives.prefix import Prefix
 from anyformer.objectives.question_answering import QuestionAnswering
 from anyformer.objectives.regress import Regression
-from anyformer.objectives.replaced import ReplacedTokenDetection
+from anyformer.objectives.replaced import ReplacedByGenerator, ReplacedTokenDetection
 from anyformer.objectives.spans import Spans
 from anyformer.objectives.tag import Tag
 from anyformer.objectives.translate import Translate
@@ -41,6 +41,7 @@ __all__ = [
     "Prefix",
     "QuestionAnswering",
     "Regression",
+    "ReplacedByGenerator",
     "ReplacedTokenDetection",
     "Spans",
     "Tag",

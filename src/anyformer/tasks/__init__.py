@@ -20,6 +20,7 @@ from anyformer.tasks.patches import PatchesTask
 from anyformer.tasks.prefix import PrefixTask
 from anyformer.tasks.qa import QATask
 from anyformer.tasks.regress import RegressTask
+from anyformer.tasks.replaced import ReplacedTask
 from anyformer.tasks.spans import SpansTask
 from anyformer.tasks.tag import TagTask
 from anyformer.tasks.translate import TranslateTask
@@ -40,6 +41,7 @@ __all__ = [
     "PrefixTask",
     "QATask",
     "RegressTask",
+    "ReplacedTask",
     "RowTask",
     "SpansTask",
     "TagTask",
