@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import nn
 
-from anyformer.data.columns.cells import as_words, texts
+from anyformer.data.columns.cells import as_words, factorize, texts
 from anyformer.data.columns.look import Facts
 from anyformer.data.datasets.rows import RowExamples
 from anyformer.data.decision import Decision, Input, name_of
@@ -21,15 +21,15 @@ from anyformer.data.prepared import Prepared
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data
 from anyformer.data.sizes import Sizes
-from anyformer.data.targets import ABSENT, Answer
+from anyformer.data.targets import ABSENT, Answer, TaskAnswer
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.errors import UserError
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.baseline_rows import RawRows
 from anyformer.evaluation.facts import short
 from anyformer.evaluation.metrics import text_metrics
+from anyformer.evaluation.text_baselines import COPY, copy_or_lead, translate_words
 from anyformer.evaluation.text_scores import NO_BLEU, bleu_available, bleu_chrf, row_scores, several
-from anyformer.evaluation.translation_table import word_by_word, word_table
 from anyformer.generation import Generation, generate
 from anyformer.generation.prompts import decoder_of, max_positions
 from anyformer.objectives import Objective
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from anyformer.tasks.evaluator import Evaluator
 
 SOURCE_NAMES = ("source", "src", "input", "question", "text", "document", "article")
+TASK_NAMES = ("task", "prefix", "instruction")
+MOST_TASKS = 50  # whose metrics are given one by one
 STEP = 16  # tokens to which a source's length is rounded up, so that texts of about one length are written together
 SAVED = ("num_beams", "length_penalty", "max_new_tokens", "decoder_start_token_id", "eos_token_id", "pad_token_id")
 
@@ -81,14 +83,16 @@ class TranslateTask(RowTask):
         return Match("one", f"{seen.name} is text, nearly every row another") if fits else None
 
     def choose_inputs(self, seen: TargetLook) -> tuple[list[Input], list[Input]]:
-        """One text; of several, the one that is named like a source."""
-        found = seen.texts
+        """One text, of several the one that is named like a source; before it the column that says the task."""
+        asked = [Input(column.name, "text", column.facts) for column in seen.inputs if is_task_column(column.name)][:1]
+        found = [column for column in seen.texts if not is_task_column(column.name)]
         named = [column for column in found if column.name.lower() in SOURCE_NAMES]
         found = named if len(found) > 1 and len(named) == 1 else found
         if len(found) > 1:
             raise UserError(f"{len(found)} columns of text to read", where=name_of(seen.frame),
                             fix=f"choose with --inputs {found[0].name}")  # fmt: skip
-        return found, [column for column in seen.inputs if column not in found]
+        read = [*asked, *found] if found else []
+        return read, [column for column in seen.inputs if column.name not in {one.name for one in read}]
 
     def decide_without_target(
         self, frame: Frame, facts: Mapping[str, Facts], settings: Data, *, asked: bool
@@ -96,21 +100,29 @@ class TranslateTask(RowTask):
         """A table of two texts: the first is read, the second written."""
         from anyformer.tasks.decide import refuse_named
 
-        found = [name for name in frame.names if facts[name].column.is_text]
+        tasks = [name for name in frame.names if is_task_column(name)][:1]
+        found = [name for name in frame.names if facts[name].column.is_text and name not in tasks]
         if len(found) != 2 or not (asked or len(frame.names) == 2):
             return None
         first, second = found
-        others = [name for name in frame.names if name not in found]
+        others = [name for name in frame.names if name not in (*found, *tasks)]
         refuse_named(settings, others, self.reads)
         why = f"two columns of text and no target: {first} is read, {second} is written"
         dropped = tuple((name, self.unread) for name in others)
-        return Decision(self, (second,), (Input(first, "text", facts[first]),), why, dropped=dropped)
+        read = tuple(Input(name, "text", facts[name]) for name in (*tasks, first))
+        return Decision(self, (second,), read, why, dropped=dropped)
 
     def target_problems(self, frame: Frame, decision: Decision) -> list[tuple[str, np.ndarray]]:
         return [(ABSENT, as_words(frame.column(decision.target[0])).is_null().to_numpy())]
 
     def fit_target(self, frame: Frame, decision: Decision, settings: Data, labels: Sequence[str] | None) -> Answer:
-        return Answer(names=decision.target)
+        if len(decision.inputs) == 1:
+            return Answer(names=decision.target)
+        return TaskAnswer(names=decision.target, task=decision.inputs[0].name)
+
+    def strata(self, frame: Frame, decision: Decision) -> np.ndarray | None:
+        """The task of each row: every side gets its share of all."""
+        return factorize(frame.column(decision.inputs[0].name))[0] if len(decision.inputs) > 1 else None
 
     def read_new_files(self, paths: Sequence[Path], settings: Data, cache: Path) -> Frame | None:
         """Two files may be a source and its references."""
@@ -160,10 +172,19 @@ class TranslateTask(RowTask):
         name = target.names[0] if target else "target"
         known = name in examples.frame.names  # new texts come without
         truth = [str(examples.cells(row)[name]) for row in rows.tolist()] if known else None
-        return replace(answers, truth=truth, predicted=write_texts(evaluator, model, examples, rows))
+        tasks = examples.tasks
+        groups = None if tasks is None else [tasks[row] for row in rows.tolist()]
+        return replace(answers, truth=truth, groups=groups, predicted=write_texts(evaluator, model, examples, rows))
 
     def compute_metrics(self, answers: Answers) -> dict[str, float]:
-        return text_metrics(answers)
+        """Those of all rows, then those of each task."""
+        found = text_metrics(answers)
+        for name in sorted(set(answers.groups or ()))[:MOST_TASKS]:
+            rows = [row for row, group in enumerate(answers.groups or ()) if group == name]
+            truth, predicted = ([side[row] for row in rows] for side in (answers.truth, answers.predicted))
+            own = Answers(self.name, truth, predicted)
+            found |= {f"{metric} ({name})": value for metric, value in text_metrics(own).items()}
+        return found
 
     def main_metric(self, *, multi: bool = False, labels: Sequence[str] = ()) -> str:
         return "bleu" if bleu_available() else "rouge_l"
@@ -181,19 +202,19 @@ class TranslateTask(RowTask):
 
     def raw_rows(self, examples: Examples) -> RawRows:
         assert isinstance(examples, RowExamples)
-        (source,) = examples.preprocess.texts
-        return RawRows(sources=texts(examples.frame.take(examples.rows).column(source.name)))
+        source = examples.preprocess.texts[-1]
+        return RawRows(sources=texts(examples.frame.take(examples.rows).column(source.name)), tasks=examples.tasks)
 
     # ------------------------------------------------------------ baselines
 
     def trivial_baseline(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows
     ) -> tuple[str, dict[str, float]]:
-        """The source copied."""
-        name = "copying the source"
+        """The source copied, or its first sentences where the training texts are much shorter than theirs."""
         if test.sources is None:
-            return name, {}
-        return name, self.metrics(Answers(self.name, answers.truth, list(test.sources)))
+            return COPY, {}
+        name, said = copy_or_lead(train, [references[0] for references in several(truth)], test)
+        return name, self.metrics(Answers(self.name, answers.truth, said, groups=answers.groups))
 
     def strong_baseline(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows, *, seed: int = 0
@@ -201,9 +222,9 @@ class TranslateTask(RowTask):
         """Every word by the one that most probably stands for it in the training pairs."""
         if not train.sources or not test.sources:
             return "no sentences to learn words from", {}
-        table = word_table(train.sources, [references[0] for references in several(truth)])
-        said = [word_by_word(table, text) for text in test.sources]
-        return "IBM Model 1, word by word", self.metrics(Answers(self.name, answers.truth, said))
+        said = translate_words(train, [references[0] for references in several(truth)], test)
+        scores = self.metrics(Answers(self.name, answers.truth, said, groups=answers.groups))
+        return "IBM Model 1, word by word", scores
 
     # ------------------------------------------------------------ the report
 
@@ -230,6 +251,11 @@ class TranslateTask(RowTask):
 
     def to_json(self, answers: Answers) -> list[dict[str, Any]]:
         return [{"text": text} for text in answers.predicted]
+
+
+def is_task_column(name: str) -> bool:
+    """Whether a column says what is to be done with the text of its row, by its name."""
+    return name.lower() in TASK_NAMES
 
 
 def write_texts(evaluator: Evaluator, model: nn.Module, examples: RowExamples, rows: np.ndarray) -> list[str]:

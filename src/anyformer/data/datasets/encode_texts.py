@@ -12,7 +12,7 @@ from anyformer.data.columns.cells import as_words, texts
 from anyformer.data.counts import ColumnCounts
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.frame import Frame
-from anyformer.data.targets import Answer
+from anyformer.data.targets import Answer, TaskAnswer
 from anyformer.data.tokenizers.parallel_encode import (
     Flat,
     Framer,
@@ -26,6 +26,8 @@ from anyformer.data.tokenizers.parallel_encode import (
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from anyformer.data.preprocess import Preprocess
 
 LONGEST = 512  # tokens of a row, where nothing is said and training rows are that long
@@ -99,11 +101,10 @@ def encode_pairs(
     train: np.ndarray | None,
 ) -> Preprocess:  # fmt: skip
     """A text to read and, where it is there, one to write: ids with the end, without what the decoder begins with."""
-    (source,) = preprocess.texts
     assert isinstance(preprocess.target, Answer)
     (target,) = preprocess.target.names
     both = target in frame.names
-    raw = raw_tokens([frame.column(source.name)], tokenizer, arrays, ["raw0"])
+    raw = raw_tokens([sources_of(frame, preprocess)], tokenizer, arrays, ["raw0"])
     raw += raw_tokens([frame.column(target)], tokenizer.target, arrays, ["raw1"]) if both else []
     marks = around(tokenizer.target)
     front = [] if marks.front == [preprocess.start] else marks.front
@@ -139,6 +140,29 @@ def encode_pairs(
     arrays.put("cut", cut)
     counts.cut = int(cut.sum())
     return preprocess
+
+
+def sources_of(frame: Frame, preprocess: Preprocess) -> pa.ChunkedArray:
+    """The texts to read; where a column says the task of each row, it stands in front: "Summarize: ..."."""
+    import pyarrow as pa
+
+    source = frame.column(preprocess.texts[-1].name)
+    if not isinstance(preprocess.target, TaskAnswer):
+        return source
+    tasks = texts(frame.column(preprocess.target.task))
+    return pa.chunked_array([
+        pa.array([with_task(task, text) for task, text in zip(tasks, texts(source), strict=True)], pa.string())
+    ])  # fmt: skip
+
+
+def with_task(task: str, text: str) -> str:
+    """An input with its task in front, as a prompt would say it.
+
+    >>> with_task("Summarize", "A storm came."), with_task("Summarize: ", "A storm came.")
+    ('Summarize: A storm came.', 'Summarize: A storm came.')
+    """
+    name = task.strip().removesuffix(":").rstrip()
+    return f"{name}: {text}" if name else text
 
 
 def encode_sentences(
