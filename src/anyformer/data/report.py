@@ -28,9 +28,8 @@ def tell_target(preprocess: Preprocess, decision: Decision, trained: int, tell: 
     """What is predicted, and what is worth knowing of it."""
     target = preprocess.target
     assert target is not None
-    name = ", ".join(decision.target[:6]) + (
-        f" and {len(decision.target) - 6} more" if len(decision.target) > 6 else ""
-    )
+    names = target.names
+    name = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
     tell(f"target   {name}: {target.describe(trained)}")
     for line in target.warnings():
         tell(f"note     {line}")
@@ -70,6 +69,8 @@ def tell_counts(counts: ColumnCounts, preprocess: Preprocess, unseen: list[str],
     if counts.cut:
         share = counts.cut / max(1, counts.rows)
         tell(f"cut      {share:.1%} of rows cut at {preprocess.length} tokens ({counts.cut:,})")
+    for remark in counts.remarks:
+        tell(f"note     {remark}")
     if counts.missing:
         said = ", ".join(f"{name} {count:,}" for name, count in list(counts.missing.items())[:10])
         tell(f"missing  cells without a value are a value of their own: {said}")

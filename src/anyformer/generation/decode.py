@@ -180,9 +180,9 @@ def check_settings(settings: Generation, vocab: int) -> None:
         raise UserError(f"logprobs is {settings.logprobs}", where="Generation", fix=f"there are {vocab} tokens")
 
 
-def check_source(spec: Seq2Seq, source: Any, mask: Any, device: torch.device) -> tuple[Any, Tensor | None]:
-    """What the encoder reads; ids are checked, other inputs (pixels, say) the encoder checks itself."""
-    if spec.encoder.embed.vocabulary is None:
+def check_source(spec: Seq2Seq, source: Any, mask: Any, device: torch.device) -> tuple[Any, Any]:
+    """What the encoder reads; ids are checked, other inputs (pixels, or several) the encoder checks itself."""
+    if spec.encoder.embed.vocabulary is None or isinstance(source, tuple):
         return source, mask
     source = check_ids(source, spec.encoder.embed.vocabulary[0], "source tokens").to(device=device, dtype=torch.long)
     real = check_mask(mask, source, "source mask")

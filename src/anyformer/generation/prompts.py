@@ -28,7 +28,7 @@ class GenerationInputs:
     new: int  # tokens to generate at most
     stops: Stops | None = None
     source: Any = None  # what the encoder of an encoder-decoder reads
-    source_mask: Tensor | None = None
+    source_mask: Tensor | tuple[Tensor | None, ...] | None = None  # of several inputs, one each
 
     @property
     def prompts(self) -> list[list[int]]:
@@ -39,9 +39,10 @@ class GenerationInputs:
 
     def encode_sources(self, model: Any) -> list[EncoderOutput]:
         """The encoder's output for each source, from one pass over all of them."""
-        hidden = model.encode(self.source, self.source_mask)
-        masks = [None] * len(hidden) if self.source_mask is None else self.source_mask.split(1)
-        return [EncoderOutput(one, mask) for one, mask in zip(hidden.split(1), masks, strict=True)]
+        read = model.read(self.source, self.source_mask)
+        seen = read.context.mask
+        masks = [None] * len(read.hidden) if seen is None else seen.split(1)
+        return [EncoderOutput(one, mask) for one, mask in zip(read.hidden.split(1), masks, strict=True)]
 
 
 def check_ids(tokens: Any, vocab: int, name: str = "tokens") -> Tensor:

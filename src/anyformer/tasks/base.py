@@ -63,6 +63,9 @@ class TrainedModel(Protocol):
     def model(self) -> nn.Module: ...
 
     @property
+    def spec(self) -> Network: ...
+
+    @property
     def device(self) -> torch.device: ...
 
     @property
@@ -97,12 +100,14 @@ class Task:
     """What a model is trained to do. The methods are in the order of a run's life."""
 
     name: ClassVar[str] = ""  # on the command line: --task NAME
+    other_names: ClassVar[tuple[str, ...]] = ()  # by which --task finds it too
     title: ClassVar[str] = ""  # for people, in reports: "classification"
     objective: ClassVar[type[Objective]]
     origin: ClassVar[str] = "table"  # what its files hold: table, text, sentences or pairs (see data.gather)
     verb: ClassVar[str] = ""  # what its model does, for messages: "names classes"
     needs: ClassVar[tuple[str, ...]] = ()  # optional packages that it cannot do without
     has_target: ClassVar[bool] = True  # whether --target names something
+    needs_teacher: ClassVar[bool] = False  # whether it is nothing without --teacher
     writes_text: ClassVar[bool] = False  # whether `generate` runs its models
     decodes: ClassVar[bool] = False  # whether a final evaluation writes texts, which takes long
     max_eval_rows: ClassVar[int | None] = None  # rows of a final evaluation, where not all of them are judged
@@ -165,6 +170,10 @@ class Task:
     def check_changes(self, changes: Mapping[str, Any]) -> None:
         """Refuse changes of the network (`--set model.…`) that the task cannot live with."""
 
+    def taught_by(self, teacher: TrainedModel) -> Task:
+        """The task of a student of this teacher: this one, or the teacher's where it was left to that."""
+        return self
+
     def habit(self, sizes: Sizes, *, start: bool) -> Habit:
         """How such data is usually trained; `start` is whether there is a model to start from."""
         return habit_for(sizes.parts, start=start)
@@ -173,13 +182,13 @@ class Task:
         """The objective where nothing is said; `counts` are training rows of each class."""
         return self.objective()
 
-    def fit_objective(self, objective: Objective, spec: Network) -> Objective:
-        """The objective with what follows from the network, where something does."""
-        return objective
-
     def objective_of(self, preprocess: Preprocess) -> Objective:
         """The objective for judging a trained model, of which no training settings are known."""
         return self.objective()
+
+    def fit_objective(self, objective: Objective, spec: Network) -> Objective:
+        """The objective with what the network says about it, such as the size of its patches."""
+        return objective
 
     def has_one_shape(self, sizes: Sizes) -> bool:
         """Whether all batches have one shape, so that a step is compiled once."""
@@ -446,6 +455,10 @@ class RowTask(Task):
         """The class of each row, by which a random split keeps the shares; None where rows have none."""
         return None
 
+    def default_group(self, frame: Frame, decision: Decision) -> str | None:
+        """The column whose equal values stay on one side of a split where nobody says how to split."""
+        return None
+
     def check_training_rows(self, frame: Frame, decision: Decision, rows: np.ndarray, counts: str) -> None:
         """Refuse training rows that nothing can be learned from."""
 
@@ -534,9 +547,9 @@ def title_of(name: str) -> str:
 
 
 def find(name: str) -> Task:
-    """The task of that name."""
+    """The task of that name, its own or another that it goes by."""
     for task in all_tasks():
-        if task.name == name:
+        if name == task.name or name in task.other_names:
             return task
     names = [task.name for task in all_tasks()]
     raise UnknownPart.named(name, f"no task is called {name!r}", names, where="--task")

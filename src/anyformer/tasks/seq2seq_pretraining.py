@@ -38,7 +38,7 @@ class Seq2SeqPretraining(PretrainingTask):
         return fit_encoder_decoder(spec, name, sizes, "translator-mini or t5-small")
 
     def adapt_network(self, spec: Network, name: str, sizes: Sizes) -> Network:
-        return adapt_encoder_decoder(self.fit_network(spec, name, sizes), spec)
+        return adapt_encoder_decoder(self.fit_network(spec, name, sizes), spec, sizes)
 
     def generation_config(self, objective: Objective, data: Prepared, spec: Network) -> dict[str, Any] | None:
         """From the start token to the end token, greedily, within the decoder's positions."""

@@ -1,7 +1,8 @@
-"""Text to text: translation, summaries, answers; whatever is read in one sequence and written in another."""
+"""Text written from what is read: translation, summaries, answers; captions of images and answers about them."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,13 +20,13 @@ from anyformer.data.frame import Frame
 from anyformer.data.gather import gather, origin_of
 from anyformer.data.prepared import Prepared
 from anyformer.data.preprocess import Preprocess
-from anyformer.data.settings import Data
+from anyformer.data.settings import Data, ImageSettings
 from anyformer.data.sizes import Sizes
 from anyformer.data.targets import ABSENT, Answer, TaskAnswer
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.errors import UserError
 from anyformer.evaluation.answers import Answers
-from anyformer.evaluation.baseline_rows import RawRows
+from anyformer.evaluation.baseline_rows import RawRows, raw_rows
 from anyformer.evaluation.facts import short
 from anyformer.evaluation.metrics import text_metrics
 from anyformer.evaluation.text_baselines import COPY, copy_or_lead, translate_words
@@ -43,7 +44,7 @@ from anyformer.tasks.target_look import FEW, Match, TargetLook
 if TYPE_CHECKING:
     from anyformer.tasks.evaluator import Evaluator
 
-SOURCE_NAMES = ("source", "src", "input", "question", "text", "document", "article")
+SOURCE_NAMES = ("source", "src", "input", "question", "prompt", "text", "document", "article")
 TASK_NAMES = ("task", "prefix", "instruction")
 MOST_TASKS = 50  # whose metrics are given one by one
 STEP = 16  # tokens to which a source's length is rounded up, so that texts of about one length are written together
@@ -59,12 +60,16 @@ class TranslateTask(RowTask):
     objective = TranslationLoss
     origin = "pairs"
     origin_reason = "each line of one text belongs to a line of the other"
-    reads = "a translator reads one text"
-    unread = "only one text is read"
+    reads = "a translator reads one text, one image, or both"
+    unread = "only one text, one image, or both are read"
     writes_text = True
     decodes = True
 
     # ------------------------------------------------------------ which data
+
+    def default_data(self, network: Network | None) -> Data:
+        """Images as they are, but for a shift: a text may say left and right, and name the colours."""
+        return Data(images=ImageSettings(flip=False, randaugment=0))
 
     def match(self, seen: TargetLook, *, asked: bool) -> Match | None:
         if seen.several:
@@ -79,50 +84,59 @@ class TranslateTask(RowTask):
         if seen.is_numeric or seen.labels_in_lists is not None:
             return None
         many = len(seen.values[1]) > max(FEW, seen.used // 2)
-        fits = many and seen.facts[seen.name].column.is_text and len(seen.texts) == 1
+        # About images only where asked for: `default_data` leaves them as they are, and was not asked here.
+        fits = many and seen.facts[seen.name].column.is_text and len(seen.texts) == 1 and not seen.images
         return Match("one", f"{seen.name} is text, nearly every row another") if fits else None
 
     def choose_inputs(self, seen: TargetLook) -> tuple[list[Input], list[Input]]:
-        """One text, of several the one that is named like a source; before it the column that says the task."""
+        """One text, one image, or both, and what says the task; of several texts, the one that is named like a source."""
         asked = [Input(column.name, "text", column.facts) for column in seen.inputs if is_task_column(column.name)][:1]
         found = [column for column in seen.texts if not is_task_column(column.name)]
+        if seen.images and not found:  # questions that come again look like categories
+            named = [column for column in seen.inputs if column.name.lower() in SOURCE_NAMES]
+            found = [Input(column.name, "text", column.facts) for column in named if column not in seen.images]
         named = [column for column in found if column.name.lower() in SOURCE_NAMES]
         found = named if len(found) > 1 and len(named) == 1 else found
         if len(found) > 1:
             raise UserError(f"{len(found)} columns of text to read", where=name_of(seen.frame),
                             fix=f"choose with --inputs {found[0].name}")  # fmt: skip
-        read = [*asked, *found] if found else []
+        read = [*seen.images, *(asked if found else ()), *found]
         return read, [column for column in seen.inputs if column.name not in {one.name for one in read}]
 
     def decide_without_target(
         self, frame: Frame, facts: Mapping[str, Facts], settings: Data, *, asked: bool
     ) -> Decision | None:
-        """A table of two texts: the first is read, the second written."""
+        """A table of two texts, or of an image and one or two: the last text is written, the rest is read."""
         from anyformer.tasks.decide import refuse_named
 
         tasks = [name for name in frame.names if is_task_column(name)][:1]
-        found = [name for name in frame.names if facts[name].column.is_text and name not in tasks]
-        if len(found) != 2 or not (asked or len(frame.names) == 2):
+        written_in = [name for name in frame.names if facts[name].column.is_text and name not in tasks]
+        pictures = [name for name in frame.names if facts[name].column.is_image]
+        found = [*pictures, *written_in]
+        enough = len(written_in) == 2 or (len(written_in) == 1 and pictures)
+        if not enough or len(pictures) > 1 or not (asked or len(frame.names) == len(written_in) == 2):
             return None
-        first, second = found
+        *read, written = found
+        tasks = tasks if len(written_in) == 2 else []
         others = [name for name in frame.names if name not in (*found, *tasks)]
         refuse_named(settings, others, self.reads)
-        why = f"two columns of text and no target: {first} is read, {second} is written"
-        dropped = tuple((name, self.unread) for name in others)
-        read = tuple(Input(name, "text", facts[name]) for name in (*tasks, first))
-        return Decision(self, (second,), read, why, dropped=dropped)
+        kinds = "an image and text" if pictures else "two columns of text"
+        why = f"{kinds} and no target: {' and '.join(read)} {'are' if read[1:] else 'is'} read, {written} is written"
+        inputs = [Input(name, facts[name].kind, facts[name]) for name in read]
+        inputs[-1:-1] = [Input(name, "text", facts[name]) for name in tasks]
+        return Decision(self, (written,), tuple(inputs), why, dropped=tuple((name, self.unread) for name in others))
 
     def target_problems(self, frame: Frame, decision: Decision) -> list[tuple[str, np.ndarray]]:
         return [(ABSENT, as_words(frame.column(decision.target[0])).is_null().to_numpy())]
 
     def fit_target(self, frame: Frame, decision: Decision, settings: Data, labels: Sequence[str] | None) -> Answer:
-        if len(decision.inputs) == 1:
-            return Answer(names=decision.target)
-        return TaskAnswer(names=decision.target, task=decision.inputs[0].name)
+        task = task_column(decision)
+        return Answer(names=decision.target) if task is None else TaskAnswer(names=decision.target, task=task)
 
     def strata(self, frame: Frame, decision: Decision) -> np.ndarray | None:
         """The task of each row: every side gets its share of all."""
-        return factorize(frame.column(decision.inputs[0].name))[0] if len(decision.inputs) > 1 else None
+        task = task_column(decision)
+        return None if task is None else factorize(frame.column(task))[0]
 
     def read_new_files(self, paths: Sequence[Path], settings: Data, cache: Path) -> Frame | None:
         """Two files may be a source and its references."""
@@ -133,19 +147,20 @@ class TranslateTask(RowTask):
     # ------------------------------------------------------------ the model
 
     def default_preset(self, sizes: Sizes, *, gpu: bool) -> str:
-        return f"translator-{size_for(gpu)}"
+        return f"{'translator' if sizes.image is None else 'captioner'}-{size_for(gpu)}"
 
     def fit_network(self, spec: Network, name: str, sizes: Sizes) -> Network:
-        return fit_encoder_decoder(spec, name, sizes, "translator-mini")
+        return fit_encoder_decoder(spec, name, sizes, self.default_preset(sizes, gpu=False))
 
     def adapt_network(self, spec: Network, name: str, sizes: Sizes) -> Network:
-        return adapt_encoder_decoder(self.fit_network(spec, name, sizes), spec)
+        return adapt_encoder_decoder(self.fit_network(spec, name, sizes), spec, sizes)
 
     def habit(self, sizes: Sizes, *, start: bool) -> Habit:
+        lr = 2e-3 if sizes.image is None else 1e-3
         return (
             FINE_TUNE
             if start
-            else Habit(epochs=40, batch_size=64, lr=2e-3, weight_decay=0.01, gpu_batch_size=128, gpu_lr=2e-3)
+            else Habit(epochs=40, batch_size=64, lr=lr, weight_decay=0.01, gpu_batch_size=128, gpu_lr=lr)
         )
 
     def has_one_shape(self, sizes: Sizes) -> bool:
@@ -202,15 +217,22 @@ class TranslateTask(RowTask):
 
     def raw_rows(self, examples: Examples) -> RawRows:
         assert isinstance(examples, RowExamples)
-        source = examples.preprocess.texts[-1]
-        return RawRows(sources=texts(examples.frame.take(examples.rows).column(source.name)), tasks=examples.tasks)
+        found, tasks = raw_rows(examples), examples.tasks
+        if tasks is None:
+            return RawRows(sources=found.texts, images=found.images)
+        source = examples.frame.take(examples.rows).column(examples.preprocess.texts[-1].name)
+        return RawRows(sources=texts(source), images=found.images, tasks=tasks)
 
     # ------------------------------------------------------------ baselines
 
     def trivial_baseline(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows
     ) -> tuple[str, dict[str, float]]:
-        """The source copied, or its first sentences where the training texts are much shorter than theirs."""
+        """The source copied, or its first sentences where that is too long; of images, the most frequent text."""
+        if test.images is not None:
+            ((usual, _),) = Counter(references[0] for references in several(truth)).most_common(1)
+            found = self.metrics(Answers(self.name, answers.truth, [usual] * len(answers.truth), groups=answers.groups))
+            return "always writing the most frequent text", found
         if test.sources is None:
             return COPY, {}
         name, said = copy_or_lead(train, [references[0] for references in several(truth)], test)
@@ -219,7 +241,11 @@ class TranslateTask(RowTask):
     def strong_baseline(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows, *, seed: int = 0
     ) -> tuple[str, dict[str, float]]:
-        """Every word by the one that most probably stands for it in the training pairs."""
+        """Every word by its most probable translation in the training pairs; of images, the text of the nearest one."""
+        if train.images is not None and test.images is not None:
+            said = [several(truth)[row][0] for row in nearest_images(train, test)]
+            name = "the text of the nearest training image" + (" with the same question" if train.sources else "")
+            return name, self.metrics(Answers(self.name, answers.truth, said))
         if not train.sources or not test.sources:
             return "no sentences to learn words from", {}
         said = translate_words(train, [references[0] for references in several(truth)], test)
@@ -253,6 +279,11 @@ class TranslateTask(RowTask):
         return [{"text": text} for text in answers.predicted]
 
 
+def task_column(decision: Decision) -> str | None:
+    """The column among the inputs that says what is to be done with each row."""
+    return next((column.name for column in decision.inputs if is_task_column(column.name)), None)
+
+
 def is_task_column(name: str) -> bool:
     """Whether a column says what is to be done with the text of its row, by its name."""
     return name.lower() in TASK_NAMES
@@ -261,13 +292,15 @@ def is_task_column(name: str) -> bool:
 def write_texts(evaluator: Evaluator, model: nn.Module, examples: RowExamples, rows: np.ndarray) -> list[str]:
     """What an encoder-decoder writes for each row, by beam search."""
     tokenizer, lengths = evaluator.tokenizer, examples.lengths
-    assert tokenizer is not None and lengths is not None
+    assert tokenizer is not None
     settings = beam_search(evaluator.objective, evaluator.preprocess, tokenizer, model.spec)
     device = next(model.parameters()).device
     found: dict[int, str] = {}
-    order = rows[np.argsort(lengths[rows], kind="stable")]
-    # How long a text may get follows from its own source, not from the longest one beside it.
-    longest = np.minimum(settings.max_new_tokens or 256, 2 * STEP * -(-lengths // STEP) + STEP)
+    order = rows if lengths is None else rows[np.argsort(lengths[rows], kind="stable")]
+    longest = np.full(len(examples), settings.max_new_tokens or 256)
+    if lengths is not None and examples.images is None:
+        # How long a text may get follows from its own source, not from the longest one beside it.
+        longest = np.minimum(longest, 2 * STEP * -(-lengths // STEP) + STEP)
     for chosen in batches_of_equals(order, longest, evaluator.batch):
         batch = examples.batch(chosen).to(device)
         source, mask, most = batch.inputs[0], batch.named["source_mask"], int(longest[chosen[0]])
@@ -275,6 +308,20 @@ def write_texts(evaluator: Evaluator, model: nn.Module, examples: RowExamples, r
         for row, ids in zip(batch.rows.tolist(), result.rows(), strict=True):
             found[row] = tokenizer.decode(ids)
     return [found[row] for row in rows.tolist()]
+
+
+def nearest_images(train: RawRows, test: RawRows) -> list[int]:
+    """For each test row the training row whose image has the nearest pixels, among those with its question if any."""
+    assert train.images is not None and test.images is not None
+    before, after = (rows.reshape(len(rows), -1).astype(np.float32) for rows in (train.images, test.images))
+    by_question: dict[str, list[int]] = {}
+    for row, question in enumerate(train.sources or [""] * len(before)):
+        by_question.setdefault(question, []).append(row)
+    found = []
+    for row, question in enumerate(test.sources or [""] * len(after)):
+        among = np.asarray(by_question.get(question, range(len(before))))
+        found.append(int(among[((before[among] - after[row]) ** 2).sum(1).argmin()]))
+    return found
 
 
 def batches_of_equals(order: np.ndarray, values: np.ndarray, size: int) -> Iterator[np.ndarray]:

@@ -15,7 +15,7 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Core
 from torch import Tensor
 
-from anyformer.data.tokenizers.backends import LibraryEngine, MarianEngine, Text, TokenizerBackend
+from anyformer.data.tokenizers.backends import LibraryEngine, MarianEngine, Offsets, Text, TokenizerBackend
 from anyformer.data.tokenizers.config import (
     ROLES,
     SETTINGS,
@@ -110,6 +110,15 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[Text], *, special: bool = True, safe: bool | None = None) -> list[list[int]]:
         """Ids of each text or pair of texts, on all cores."""
         return self.engine.encode(list(texts), special=special, safe=self.safe if safe is None else safe)
+
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], Offsets]]:
+        """Ids of each text, nothing put around it, and of each token the characters that it stands for.
+
+        >>> words = train_tokenizer(["a rose is a rose"], "word", 20)
+        >>> [offsets for _, offsets in words.encode_with_offsets(["a rose"])]
+        [[(0, 1), (2, 6)]]
+        """
+        return self.engine.encode_with_offsets(list(texts), safe=self.safe)
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         """The text of the ids."""
