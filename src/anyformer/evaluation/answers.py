@@ -35,4 +35,5 @@ class Answers:
     bytes: int = 0
     multi: bool = False
     examples: Any = None  # the Examples the rows come from: place(row), shown(row)
+    groups: list[str] | None = None  # what each row belongs to, by which metrics are given too: tasks of one model
     extra: dict[str, float] = field(default_factory=dict)

@@ -104,6 +104,7 @@ class Task:
     """What a model is trained to do. The methods are in the order of a run's life."""
 
     name: ClassVar[str] = ""  # on the command line: --task NAME
+    other_names: ClassVar[tuple[str, ...]] = ()  # by which --task finds it too
     title: ClassVar[str] = ""  # for people, in reports: "classification"
     objective: ClassVar[type[Objective]]
     origin: ClassVar[str] = "table"  # what its files hold: table, text, sentences or pairs (see data.gather)
@@ -555,9 +556,9 @@ def title_of(name: str) -> str:
 
 
 def find(name: str) -> Task:
-    """The task of that name."""
+    """The task of that name, its own or another that it goes by."""
     for task in all_tasks():
-        if task.name == name:
+        if name == task.name or name in task.other_names:
             return task
     names = [task.name for task in all_tasks()]
     raise UnknownPart.named(name, f"no task is called {name!r}", names, where="--task")
