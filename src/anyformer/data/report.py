@@ -31,7 +31,7 @@ def tell_target(preprocess: Preprocess, decision: Decision, trained: int, tell: 
     name = ", ".join(decision.target[:6]) + (
         f" and {len(decision.target) - 6} more" if len(decision.target) > 6 else ""
     )
-    tell(f"target   {name}: {target.describe(trained)}")
+    tell(f"target   {name}: {target.describe(trained)}" if name else f"target   {target.describe(trained)}")
     for line in target.warnings():
         tell(f"note     {line}")
 

@@ -321,6 +321,23 @@ class Answer(Target):
         return "text to write"
 
 
+class Partner(Answer):
+    """Another text that belongs to the one that is read."""
+
+    def describe(self, rows: int) -> str:
+        return "the text that belongs to it"
+
+
+class Itself(Target):
+    """No answer: what is learned from is the text of a row itself, in the column of this name."""
+
+    def encode(self, frame: Frame) -> Encoded:
+        return Encoded(np.zeros(len(frame), np.int64))
+
+    def describe(self, rows: int) -> str:
+        return "none: every row is its own"
+
+
 class Future(Values):
     """The next `horizon` steps of each channel; `time` is the column that orders the rows, where there is one."""
 

@@ -17,6 +17,7 @@ from anyformer.objectives.prefix import Prefix
 from anyformer.objectives.question_answering import QuestionAnswering
 from anyformer.objectives.regress import Regression
 from anyformer.objectives.replaced import ReplacedTokenDetection
+from anyformer.objectives.sentences import SentenceContrast
 from anyformer.objectives.spans import Spans
 from anyformer.objectives.tag import Tag
 from anyformer.objectives.translate import Translate
@@ -40,6 +41,7 @@ __all__ = [
     "QuestionAnswering",
     "Regression",
     "ReplacedTokenDetection",
+    "SentenceContrast",
     "Spans",
     "Tag",
     "Translate",

@@ -36,6 +36,7 @@ from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data
 from anyformer.data.sizes import Sizes
 from anyformer.data.targets import ABSENT, Target
+from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.errors import UserError
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.baseline_rows import RawRows, raw_rows
@@ -67,6 +68,9 @@ class TrainedModel(Protocol):
 
     @property
     def device(self) -> torch.device: ...
+
+    @property
+    def tokenizer(self) -> Tokenizer | None: ...
 
     @property
     def images(self) -> ImageSteps | None: ...
@@ -420,6 +424,7 @@ class RowTask(Task):
 
     reads: ClassVar[str] = ""  # which inputs alone are read, for messages
     unread: ClassVar[str] = ""  # why the other inputs are left out
+    takes_lines: ClassVar[bool] = False  # whether the lines of a text file are rows
     origin_reason: ClassVar[str] = ""  # why files of its `origin` are for this task
 
     # ------------------------------------------------------------ which data
