@@ -153,6 +153,10 @@ def test_what_is_wrong_with_an_adapter_is_said(tmp_path: Path) -> None:
     write_adapter(tmp_path / "adapter", spec, low_rank_adapters(spec, lora, held), {}, base="nowhere")
     with pytest.raises(UserError, match="nowhere.* is not there; give its folder"):
         anyformer.load(tmp_path / "adapter")
+    config = tmp_path / "adapter" / "adapter_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"base_model_name_or_path": "../adapter"}))
+    with pytest.raises(UserError, match="the adapter is its own base"):
+        anyformer.load(tmp_path / "adapter")
     with pytest.raises(UserError, match="there is no adapter"):
         anyformer.load(tmp_path / "base", adapter=tmp_path / "base")
     (tmp_path / "adapter" / "adapter_network.json").unlink()
@@ -165,4 +169,16 @@ def test_what_is_wrong_with_an_adapter_is_said(tmp_path: Path) -> None:
         path.write_text(json.dumps(json.loads(path.read_text()) | change))
         with pytest.raises(UserError, match=said):
             anyformer.load(tmp_path / "base", adapter=tmp_path / "adapter")
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"peft_type": "LORA", "use_dora": False}))
+        path.write_text(
+            json.dumps(json.loads(path.read_text()) | {"peft_type": "LORA", "use_dora": False, "bias": "none"})
+        )
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"lora_alpha": "much", "alpha_pattern": {}}))
+    with pytest.raises(UserError, match="'much' is not a number"):
+        anyformer.load(tmp_path / "base", adapter=tmp_path / "adapter")
+    narrow = spec.replace(stack=spec.stack.replace(width=2 * spec.stack.width))
+    save_own(tmp_path / "wide", narrow, narrow.build(seed=0))
+    with pytest.raises(UserError, match="has adapters of .* expected"):
+        anyformer.load(tmp_path / "wide", adapter=tmp_path / "adapter")
+    (tmp_path / "adapter" / "adapter_model.safetensors").unlink()
+    with pytest.raises(UserError, match="save the adapter as safetensors"):
+        anyformer.load(tmp_path / "base", adapter=tmp_path / "adapter")

@@ -138,13 +138,25 @@ def is_adapter(folder: Path) -> bool:
 
 
 def base_of(folder: Path) -> Path:
-    """The folder of the model that an adapter was trained on."""
-    base = read_json(inside(folder, CONFIG_FILE)).get("base_model_name_or_path")
-    path = Path(str(base)) if base else None
-    if path is None or not (folder / path).is_dir():  # a whole path stays what it is
+    """The folder of the model that an adapter was trained on, which may be another adapter."""
+    base = named_base(folder)
+    if base is None or not base.is_dir():
         raise UserError(f"the model it was trained on ({base}) is not there", where=f"{folder.name}/{CONFIG_FILE}",
                         fix="give its folder: load(BASE, adapter=FOLDER)")  # fmt: skip
-    return folder / path
+    seen: set[Path] = {folder.resolve()}
+    below: Path | None = base
+    while below is not None and below.is_dir() and is_adapter(below):
+        if below.resolve() in seen:
+            raise UserError("the adapter is its own base", where=f"{folder.name}/{CONFIG_FILE}", fix="name a model")
+        seen.add(below.resolve())
+        below = named_base(below)
+    return base
+
+
+def named_base(folder: Path) -> Path | None:
+    """The base that an adapter names; a relative path begins in its folder."""
+    base = read_json(inside(folder, CONFIG_FILE)).get("base_model_name_or_path")
+    return folder / base if isinstance(base, str) and base and "\0" not in base else None
 
 
 def network_of(folder: Path) -> Network | None:
@@ -179,7 +191,10 @@ def open_adapted(base: Opened, folder: Path) -> Opened:
 def merge_adapter(model: nn.Module, spec: Network, folder: Path, model_type: str = "") -> None:
     """Add the adapters of a folder to the weights of a model, and take over what was trained whole."""
     config = checked_config(folder)
-    held, found = tensors.read_header(folder / WEIGHTS_FILE), family_of(spec, model_type)
+    path, found = inside(folder, WEIGHTS_FILE), family_of(spec, model_type)
+    if not path.is_file():
+        raise UserError(f"{WEIGHTS_FILE} is not there", where=folder.name, fix="save the adapter as safetensors")
+    held = tensors.read_header(path)
     spelled = str if found is None else found[0].module_name  # older code had the names of the files
     entries = {spelled(name.removeprefix(ABOVE)): entry for name, entry in held.items()}
     parameters, used = dict(model.named_parameters()), set[str]()
@@ -193,7 +208,7 @@ def merge_adapter(model: nn.Module, spec: Network, folder: Path, model_type: str
             elif pair.ours.endswith(".weight") and parameter.dim() == 2:
                 change = change_of(pair, parameter, entries, config, used)
                 if change is not None:
-                    parameter.add_(fitting(change, parameter, pair.ours, folder))
+                    parameter.add_(change.to(parameter))
     left = sorted(set(entries) - used)
     if left:
         raise UserError(f"{left[0]} belongs to no layer of the model", where=folder.name,
@@ -218,8 +233,13 @@ def change_of(
         a, b = (f"{module.name}.lora_{letter}.weight" for letter in "AB")
         part = torch.zeros(len(module.rows), parameter.shape[1])
         if a in entries and b in entries:
-            first = entries[a].read().float()
-            part, found = scale_of(module.name, len(first), config) * (entries[b].read().float() @ first), True
+            rank = entries[a].shape[0] if entries[a].shape else 0
+            wanted = ((rank, parameter.shape[1]), (len(module.rows), rank))
+            if rank < 1 or (entries[a].shape, entries[b].shape) != wanted:
+                raise UserError(f"{module.name} has adapters of {entries[a].shape} and {entries[b].shape}",
+                                where=WEIGHTS_FILE, fix=f"expected {wanted[0]} and {wanted[1]}")  # fmt: skip
+            product = entries[b].read().float() @ entries[a].read().float()
+            part, found = scale_of(module.name, rank, config) * product, True
             used |= {a, b}
         parts.append(part.T if module.transposed else part)
     return pair.operation.pull(parts, pair.owner) if found else None
@@ -227,9 +247,12 @@ def change_of(
 
 def scale_of(name: str, rank: int, config: Mapping[str, Any]) -> float:
     """The factor on B A of one module."""
-    patterns = config.get("alpha_pattern") or {}
-    alpha = next((value for key, value in patterns.items() if name == key or name.endswith(f".{key}")),
+    patterns = config.get("alpha_pattern")
+    own = patterns if isinstance(patterns, dict) else {}
+    alpha = next((value for key, value in own.items() if name == key or name.endswith(f".{key}")),
                  config.get("lora_alpha", rank))  # fmt: skip
+    if not isinstance(alpha, int | float) or not math.isfinite(alpha):
+        raise UserError(f"lora_alpha {str(alpha)[:40]!r} is not a number", where=CONFIG_FILE, fix="write one")
     return float(alpha) / (math.sqrt(rank) if config.get("use_rslora") else rank)
 
 

@@ -328,14 +328,24 @@ class Partner(Answer):
         return "the text that belongs to it"
 
 
-class Itself(Target):
-    """No answer: what is learned from is the text of a row itself, in the column of this name."""
+class SelfSupervised(Target):
+    """The inputs themselves, a part of which is hidden and asked for; `names` are their columns."""
 
     def encode(self, frame: Frame) -> Encoded:
         return Encoded(np.zeros(len(frame), np.int64))
 
+    def put(self, arrays: Arrays, encoded: Encoded) -> None:
+        """Nothing: a batch is its own target."""
+
     def describe(self, rows: int) -> str:
-        return "none: every row is its own"
+        return "hidden in part and asked for"
+
+
+class TwoViews(SelfSupervised):
+    """The inputs themselves, which the model sees twice."""
+
+    def describe(self, rows: int) -> str:
+        return "two views of it must find one another"
 
 
 class Future(Values):

@@ -11,6 +11,7 @@ from anyformer.objectives.distill import Distill
 from anyformer.objectives.drop_tokens import DropTokens
 from anyformer.objectives.forecast import Forecasting
 from anyformer.objectives.masked import Masked
+from anyformer.objectives.masked_patches import MaskedPatches
 from anyformer.objectives.mass import Mass
 from anyformer.objectives.objective import Objective, Phase
 from anyformer.objectives.prefix import Prefix
@@ -34,6 +35,7 @@ __all__ = [
     "DropTokens",
     "Forecasting",
     "Masked",
+    "MaskedPatches",
     "Mass",
     "Objective",
     "Phase",

@@ -17,6 +17,7 @@ from anyformer.tasks.forecast import ForecastTask
 from anyformer.tasks.language import LanguageTask
 from anyformer.tasks.masked import MaskedTask
 from anyformer.tasks.mass import MassTask
+from anyformer.tasks.patches import PatchesTask
 from anyformer.tasks.prefix import PrefixTask
 from anyformer.tasks.qa import QATask
 from anyformer.tasks.regress import RegressTask
@@ -37,6 +38,7 @@ __all__ = [
     "LanguageTask",
     "MaskedTask",
     "MassTask",
+    "PatchesTask",
     "PrefixTask",
     "QATask",
     "RegressTask",

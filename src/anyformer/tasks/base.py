@@ -185,13 +185,13 @@ class Task:
         """The objective where nothing is said; `counts` are training rows of each class."""
         return self.objective()
 
-    def fit_objective(self, objective: Objective, spec: Network) -> Objective:
-        """The objective with what follows from the network, where something does."""
-        return objective
-
     def objective_of(self, preprocess: Preprocess) -> Objective:
         """The objective for judging a trained model, of which no training settings are known."""
         return self.objective()
+
+    def fit_objective(self, objective: Objective, spec: Network) -> Objective:
+        """The objective with what the network says about it, such as the size of its patches."""
+        return objective
 
     def has_one_shape(self, sizes: Sizes) -> bool:
         """Whether all batches have one shape, so that a step is compiled once."""

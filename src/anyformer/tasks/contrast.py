@@ -24,7 +24,7 @@ from anyformer.data.prepare_rows import examples_for
 from anyformer.data.prepared import Say
 from anyformer.data.settings import Data
 from anyformer.data.sizes import Sizes
-from anyformer.data.targets import ABSENT, Itself, Partner, Target
+from anyformer.data.targets import ABSENT, Partner, Target, TwoViews
 from anyformer.errors import UserError
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.baseline_rows import RawRows
@@ -94,7 +94,7 @@ class ContrastTask(RowTask):
         return [(ABSENT, np.array([not text for text in texts(frame.column(name))])) for name in decision.target]
 
     def fit_target(self, frame: Frame, decision: Decision, settings: Data, labels: Sequence[str] | None) -> Target:
-        return Partner(names=decision.target) if decision.target else Itself(names=(decision.inputs[0].name,))
+        return Partner(names=decision.target) if decision.target else TwoViews(names=(decision.inputs[0].name,))
 
     # ------------------------------------------------------------ the model and its training
 

@@ -12,6 +12,7 @@ import numpy as np
 from anyformer.data.columns.cells import texts
 from anyformer.data.decision import Decision
 from anyformer.data.files.fasta import by_residue
+from anyformer.data.files.image_folders import unlabelled_images
 from anyformer.data.frame import Frame, Source
 from anyformer.data.gather import Gathered, gather, origin_of, paths_of
 from anyformer.data.prepare_rows import prepare_rows
@@ -59,6 +60,8 @@ def prepare_table(
     """Rows of a table; which task they are for is decided by looking at them where nobody says."""
     paths = paths_of(source)
     origin = "table" if paths is None else origin_of(paths, None if task is None else task.origin)
+    if paths is not None and task is not None and not task.has_target and (files := unlabelled_images(paths)):
+        source, origin = {"image": files}, "table"  # nobody needs class folders of images without labels
     if origin == "fasta":
         settings = by_residue(settings, alone=False)
     there = cache.exists()
