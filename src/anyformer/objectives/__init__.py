@@ -18,6 +18,7 @@ from anyformer.objectives.prefix import Prefix
 from anyformer.objectives.question_answering import QuestionAnswering
 from anyformer.objectives.regress import Regression
 from anyformer.objectives.replaced import ReplacedByGenerator, ReplacedTokenDetection
+from anyformer.objectives.sentences import SentenceContrast
 from anyformer.objectives.spans import Spans
 from anyformer.objectives.tag import Tag
 from anyformer.objectives.translate import Translate
@@ -43,6 +44,7 @@ __all__ = [
     "Regression",
     "ReplacedByGenerator",
     "ReplacedTokenDetection",
+    "SentenceContrast",
     "Spans",
     "Tag",
     "Translate",

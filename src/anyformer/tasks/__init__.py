@@ -7,6 +7,7 @@ module of your own.
 from anyformer.tasks.adversarial import AdversarialTask
 from anyformer.tasks.base import RowTask, Task, all_tasks, find
 from anyformer.tasks.classify import ClassifyTask
+from anyformer.tasks.contrast import ContrastTask
 from anyformer.tasks.deshuffle import DeshuffleTask
 from anyformer.tasks.detect import DetectTask
 from anyformer.tasks.distill import DistillTask
@@ -28,6 +29,7 @@ from anyformer.tasks.translate import TranslateTask
 __all__ = [
     "AdversarialTask",
     "ClassifyTask",
+    "ContrastTask",
     "DeshuffleTask",
     "DetectTask",
     "DistillTask",

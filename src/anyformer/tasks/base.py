@@ -70,6 +70,9 @@ class TrainedModel(Protocol):
     def device(self) -> torch.device: ...
 
     @property
+    def tokenizer(self) -> Tokenizer | None: ...
+
+    @property
     def images(self) -> ImageSteps | None: ...
 
     @property
@@ -430,6 +433,7 @@ class RowTask(Task):
 
     reads: ClassVar[str] = ""  # which inputs alone are read, for messages
     unread: ClassVar[str] = ""  # why the other inputs are left out
+    takes_lines: ClassVar[bool] = False  # whether the lines of a text file are rows
     origin_reason: ClassVar[str] = ""  # why files of its `origin` are for this task
 
     # ------------------------------------------------------------ which data
