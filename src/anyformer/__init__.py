@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from anyformer.core.streams import Streams
     from anyformer.core.towers import Towers
     from anyformer.data.order import Order
-    from anyformer.embeds import Frames, Joint, Maps, Patches, Queries, Series, Table, Tokens
+    from anyformer.embeds import Frames, Joint, Maps, Patches, Queries, Regions, Series, Table, Tokens
     from anyformer.errors import UserError
     from anyformer.estimators import (
         ImageClassifier,
@@ -39,7 +39,19 @@ if TYPE_CHECKING:
     from anyformer.feeds import MLP, Experts
     from anyformer.generation import Generation, generate
     from anyformer.generation.runners.compiled import compiled
-    from anyformer.heads import LM, Boxes, Distilled, Forecast, Pair, Pooled, Regress, Replaced, Span, TokenHead
+    from anyformer.heads import (
+        LM,
+        Boxes,
+        Distilled,
+        Forecast,
+        Pair,
+        PixelHead,
+        Pooled,
+        Regress,
+        Replaced,
+        Span,
+        TokenHead,
+    )
     from anyformer.inference.predictor import Predictor, load
     from anyformer.inspection.convolution import attention_from_convolution
     from anyformer.inspection.maps import attention_maps, explain_attention
@@ -102,7 +114,7 @@ WHERE = {
     "anyformer.core.streams": ("Streams",),
     "anyformer.core.towers": ("Towers",),
     "anyformer.data.order": ("Order",),
-    "anyformer.embeds": ("Frames", "Joint", "Maps", "Patches", "Queries", "Series", "Table", "Tokens"),
+    "anyformer.embeds": ("Frames", "Joint", "Maps", "Patches", "Queries", "Regions", "Series", "Table", "Tokens"),
     "anyformer.errors": ("UserError",),
     "anyformer.estimators": (
         "ImageClassifier", "LanguageModel", "MixedClassifier", "MixedRegressor", "TabularClassifier",
@@ -112,7 +124,8 @@ WHERE = {
     "anyformer.generation": ("Generation", "generate"),
     "anyformer.generation.runners.compiled": ("compiled",),
     "anyformer.heads": (
-        "Boxes", "Distilled", "Forecast", "LM", "Pair", "Pooled", "Regress", "Replaced", "Span", "TokenHead",
+        "Boxes", "Distilled", "Forecast", "LM", "Pair", "PixelHead", "Pooled", "Regress", "Replaced", "Span",
+        "TokenHead",
     ),
     "anyformer.inspection.convolution": ("attention_from_convolution",),
     "anyformer.inspection.maps": ("attention_maps", "explain_attention"),
@@ -163,8 +176,9 @@ __all__ = [
     "Hyena", "ImageClassifier", "InverseSqrt", "Joint", "LRNet", "LanguageModel", "LayerNorm", "Learned", "Linear",
     "LinearAttention", "LinearScaling", "Llama3Scaling", "Local", "LocalRelation", "LowRank", "Maps",
     "MixedClassifier", "MixedRegressor", "Mixer", "Model", "Muon", "NTKScaling", "Network", "NoNorm", "NoRelative",
-    "Norm", "Objective", "Order", "Output", "Pair", "Patches", "Plain", "Pooled", "Position", "Predictor", "Pyramid",
-    "Queries", "RMSNorm", "Recurrent", "Regress", "Relative", "Replaced", "ResNet", "Rope", "RowTask", "Run",
+    "Norm", "Objective", "Order", "Output", "Pair", "Patches", "PixelHead", "Plain", "Pooled", "Position", "Predictor",
+    "Pyramid", "Queries", "RMSNorm", "Recurrent", "Regions", "Regress", "Relative", "Replaced", "ResNet", "Rope",
+    "RowTask", "Run",
     "Seq2Seq", "Series", "Shaw", "Sinusoid", "SinusoidGrid", "Span", "Spec", "Stack", "Stage", "Streams", "Table",
     "TabularClassifier", "TabularRegressor", "Task", "TextClassifier", "TextRegressor", "TokenHead", "TokenTagger",
     "Tokens", "Towers", "Training", "Translator", "UserError", "VisualTransformer", "Window2D", "YarnScaling",

@@ -193,3 +193,41 @@ def reversed_strings(folder: Path, rows: int = 8000, most: int = 12) -> Path:
     texts = [[rng.choice("abcdefgh") for _ in range(rng.randint(1, most))] for _ in range(rows)]
     return table(folder / "reverse.tsv", ["source", "target"],
                  [[" ".join(text), " ".join(text[::-1])] for text in texts], "\t")  # fmt: skip
+
+
+COLOURS = {"red": (220, 40, 40), "green": (40, 180, 60), "blue": (50, 80, 220)}
+SHAPES = ("circle", "square")
+
+
+def draw_shapes(left: tuple[str, str], right: tuple[str, str], rng: np.random.Generator, side: int = 32) -> Any:
+    """Two shapes beside each other, each a little off its place, on a grey ground with some noise."""
+    from PIL import Image, ImageDraw
+
+    ground = rng.integers(100, 140, (side, side, 3)).astype(np.uint8)
+    image = Image.fromarray(ground)
+    pen = ImageDraw.Draw(image)
+    for at, (colour, shape) in enumerate((left, right)):
+        x, y = side * (1 + 8 * at) / 16 + rng.uniform(-1, 1), side * rng.uniform(0.15, 0.45)
+        box = (x, y, x + side * 6 / 16, y + side * 6 / 16)
+        (pen.ellipse if shape == "circle" else pen.rectangle)(box, fill=COLOURS[colour])
+    return image
+
+
+def captions(folder: Path, rows: int = 600, *, questions: bool = False, sides: tuple[int, ...] = (32,)) -> Path:
+    """captions.csv: drawn shapes and a sentence about each; or questions.csv: an image, a question and its answer."""
+    rng, places = np.random.default_rng(7), ("left", "right")
+    (folder / "shapes").mkdir(exist_ok=True)
+    made = []
+    for row in range(rows):
+        drawn = [(str(rng.choice(list(COLOURS))), str(rng.choice(SHAPES))) for _ in places]
+        name = f"shapes/{'q' * questions}{row}.png"
+        draw_shapes(drawn[0], drawn[1], rng, side=int(rng.choice(sides))).save(folder / name)
+        if questions:
+            place, about = int(rng.integers(2)), int(rng.integers(2))
+            asked = f"which {('colour', 'shape')[about]} is on the {places[place]}?"
+            made.append([name, asked, drawn[place][about]])
+        else:
+            made.append([name, f"a {' '.join(drawn[0])} left of a {' '.join(drawn[1])}"])
+    if questions:
+        return table(folder / "questions.csv", ["image", "question", "answer"], made)
+    return table(folder / "captions.csv", ["image", "caption"], made)

@@ -30,6 +30,7 @@ def generate(
     prompt: Annotated[
         str | None, typer.Argument(help="The text to continue; - or nothing reads it from stdin.")
     ] = None,
+    image: Annotated[Path | None, typer.Option(help="An image, of which the prompt asks something.")] = None,
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="At most this many new tokens.")] = None,
     temperature: Annotated[float | None, typer.Option(min=0, help="Sample; 0 is greedy.")] = None,
     top_k: Annotated[int | None, typer.Option(min=0, help="Sample among the k likeliest.")] = None,
@@ -56,13 +57,15 @@ def generate(
       anyformer generate FOLDER "Once upon a time" --max-new-tokens 50
       anyformer generate FOLDER "def " --temperature 0.8 --seed 1 --draft int8
       anyformer generate FOLDER "The year: " --regex "(19|20)[0-9]{2}"
+      anyformer generate FOLDER "what is on the left?" --image shapes.png
     """
     import anyformer
     from anyformer.inference.predictor import with_settings
 
     configure_messages(quiet)
     check_used(temperature, top_k, top_p, draft, draft_tokens)
-    text = sys.stdin.read() if prompt in (None, "-") else str(prompt)
+    from_stdin = prompt == "-" or (prompt is None and image is None)
+    text = sys.stdin.read() if from_stdin else prompt or ""
     started = time.perf_counter()
     predictor = anyformer.load(folder, device=device, dtype=torch_dtype(dtype))
     check_writes(predictor, folder)
@@ -82,7 +85,9 @@ def generate(
     alone = chosen.num_beams == 1 and chosen.num_return_sequences == 1
     watch = Watch(predictor, text, shown=alone and not as_json)
     hear = watch.hear if chosen.num_beams == 1 else None
-    result = predictor.run_generation(text, given, on_token=hear, draft=writer, json_schema=schema, regex=regex)
+    result = predictor.run_generation(
+        text, given, image=image, on_token=hear, draft=writer, json_schema=schema, regex=regex
+    )
     rates, answer = watch.end(result), predictor.texts(result)
     if as_json:
         rate = {"load_seconds": round(opened - started, 3), **rates.facts()}

@@ -70,6 +70,9 @@ class LocalTalker:
             raise UserError(
                 "this model writes no text", where=str(folder), fix="give a causal or encoder-decoder model"
             )
+        if predictor.reads_images():
+            fix = f"anyformer generate {folder} --image FILE"
+            raise UserError("this model writes about images and does not chat", where=str(folder), fix=fix)
         self.predictor, self.name = predictor, folder.name or str(folder)
         self.words = predictor.words()
         self.reader = Detokenizer(self.words.target)

@@ -45,6 +45,8 @@ def train(
     task: asking.Task = None,
     preset: asking.Preset = None,
     start: asking.Start = None,
+    pretrain: asking.Pretrain = None,
+    teacher: asking.Teacher = None,
     out: Annotated[Path | None, typer.Option(help="A new folder for the run; runs/... if not given.")] = None,
     steps: asking.Steps = None,
     epochs: asking.Epochs = None,
@@ -78,12 +80,13 @@ def train(
       anyformer train houses.parquet --target price --minutes 10
       anyformer train photos/
       anyformer train reviews.csv --target label --from FOLDER
+      anyformer train reviews.csv --target label --pretrain masked
     """
     launch = launched(context)
     configure_messages(quiet)
     asked = AskOptions(
         target, task, preset, start, steps, epochs, minutes, lr, batch_size, max_length, seed, device, valid, test,
-        split_column, group, time, types, inputs, config, settings,
+        split_column, group, time, types, inputs, config, settings, pretrain, teacher,
     )  # fmt: skip
     with told_once(launch.world):
         check_mode(progress)

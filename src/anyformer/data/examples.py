@@ -4,23 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from anyformer.objectives.batch import Batch
+from anyformer.objectives.draw import Draw
 
-
-@dataclass(frozen=True)
-class Draw:
-    """Where randomness in the data comes from while training: nothing else is remembered, so nothing is restored."""
-
-    seed: int
-    epoch: int
-
-    def generator(self, row: int) -> np.random.Generator:
-        """The random numbers of one row in one epoch, whoever asks and in whatever order."""
-        return np.random.default_rng((self.seed, self.epoch, row))
+__all__ = ["Draw", "Examples"]
 
 
 class Examples(ABC):

@@ -321,6 +321,19 @@ class Answer(Target):
         return "text to write"
 
 
+class SelfSupervised(Target):
+    """The inputs themselves, a part of which is hidden and asked for; `names` are their columns."""
+
+    def encode(self, frame: Frame) -> Encoded:
+        return Encoded(np.zeros(len(frame), np.int64))
+
+    def put(self, arrays: Arrays, encoded: Encoded) -> None:
+        """Nothing: a batch is its own target."""
+
+    def describe(self, rows: int) -> str:
+        return "hidden in part and asked for"
+
+
 class Future(Values):
     """The next `horizon` steps of each channel; `time` is the column that orders the rows, where there is one."""
 

@@ -28,7 +28,7 @@ class GenerationInputs:
     new: int  # tokens to generate at most
     stops: Stops | None = None
     source: Any = None  # what the encoder of an encoder-decoder reads
-    source_mask: Tensor | None = None
+    source_mask: Tensor | tuple[Tensor | None, ...] | None = None  # of several inputs, one each
 
     @property
     def prompts(self) -> list[list[int]]:
@@ -39,9 +39,10 @@ class GenerationInputs:
 
     def encode_sources(self, model: Any) -> list[EncoderOutput]:
         """The encoder's output for each source, from one pass over all of them."""
-        hidden = model.encode(self.source, self.source_mask)
-        masks = [None] * len(hidden) if self.source_mask is None else self.source_mask.split(1)
-        return [EncoderOutput(one, mask) for one, mask in zip(hidden.split(1), masks, strict=True)]
+        read = model.read(self.source, self.source_mask)
+        seen = read.context.mask
+        masks = [None] * len(read.hidden) if seen is None else seen.split(1)
+        return [EncoderOutput(one, mask) for one, mask in zip(read.hidden.split(1), masks, strict=True)]
 
 
 def check_ids(tokens: Any, vocab: int, name: str = "tokens") -> Tensor:
@@ -97,6 +98,11 @@ def decoder_of(spec: Model | Seq2Seq) -> Model:
     return spec.decoder if isinstance(spec, Seq2Seq) else spec
 
 
+def reads_prompt_whole(spec: Model | Seq2Seq) -> bool:
+    """Whether the tokens of a prompt see each other both ways (prefix LM): it must then be run in one pass."""
+    return decoder_of(spec).stack.causal == "prefix"
+
+
 def check_model(model: Any) -> Model | Seq2Seq:
     """The spec of a model that can generate; else a sentence saying what it lacks."""
     spec = getattr(model, "spec", None)
@@ -122,11 +128,16 @@ def max_positions(spec: Model) -> tuple[int | None, str]:
 def supports_static_cache(model: Any) -> bool:
     """Whether every layer of a decoder can keep its keys and values in a static cache."""
     stack = decoder_of(model.spec).stack
-    return isinstance(stack, Stack) and all(
-        block.mixer.has_static_cache
-        and not block.mixer.looks_at_memory
-        and (block.cross is None or block.cross.has_static_cache)
-        for block in stack.layers
+    # What runs over static caches knows causal order alone.
+    return (
+        isinstance(stack, Stack)
+        and not reads_prompt_whole(model.spec)
+        and all(
+            block.mixer.has_static_cache
+            and not block.mixer.looks_at_memory
+            and (block.cross is None or block.cross.has_static_cache)
+            for block in stack.layers
+        )
     )
 
 

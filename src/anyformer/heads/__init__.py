@@ -5,10 +5,13 @@ from anyformer.heads.distilled import Distilled
 from anyformer.heads.forecast import Forecast
 from anyformer.heads.lm import LM
 from anyformer.heads.pair import Pair
+from anyformer.heads.pixels import PixelHead
 from anyformer.heads.pooled import Pooled
 from anyformer.heads.regress import Regress
 from anyformer.heads.replaced import Replaced
 from anyformer.heads.span import Span
 from anyformer.heads.tokens import TokenHead
 
-__all__ = ["LM", "Boxes", "Distilled", "Forecast", "Pair", "Pooled", "Regress", "Replaced", "Span", "TokenHead"]
+__all__ = [
+    "LM", "Boxes", "Distilled", "Forecast", "Pair", "PixelHead", "Pooled", "Regress", "Replaced", "Span", "TokenHead",
+]  # fmt: skip

@@ -7,7 +7,7 @@ skipped: then they have no answer, and it is told which they are. Rows that are 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -147,7 +147,9 @@ def evaluator_for(predictor: Predictor, *, batch: int) -> Evaluator:
     """What asks a trained model about examples."""
     preprocess = predictor.preprocess
     assert preprocess is not None
-    return Evaluator(find(preprocess.task).objective_of(preprocess), preprocess, predictor.tokenizer, batch=batch)
+    task = find(preprocess.task)
+    objective = task.fit_objective(task.objective_of(preprocess), predictor.spec)
+    return Evaluator(objective, preprocess, predictor.tokenizer, batch=batch)
 
 
 def answer_rows(
@@ -172,6 +174,18 @@ def answer_rows(
     found = evaluator_for(predictor, batch=batch)(predictor.model, examples)
     found.extra.clear()
     return PredictedRows(frame, found, good, cut, bad, counts)
+
+
+def encoder_inputs(predictor: Predictor, rows: Sequence[Mapping[str, Any]]) -> tuple[Any, Any]:
+    """What the encoder of a model that writes text reads of some rows, and its mask; every row must be read."""
+    preprocess = predictor.preprocess
+    assert preprocess is not None
+    new = parse_rows(rows, preprocess)
+    examples, counts = examples_for(new.frame, preprocess, predictor.tokenizer, None, images=predictor.images)
+    bad = dict(sorted((counts.unread | new.bad).items()))
+    report_bad({row: with_place(error, new.frame, row) for row, error in bad.items()}, "error", None)
+    batch = examples.batch(np.arange(len(rows))).to(predictor.device)
+    return batch.inputs[0], batch.named["source_mask"]
 
 
 def check_target(frame: Frame, preprocess: Preprocess) -> None:

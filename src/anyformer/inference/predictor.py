@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from anyformer.checkpoints.adapters import base_of, is_adapter, open_adapted
 from anyformer.checkpoints.folder import Opened, open_folder, save_foreign, save_own
 from anyformer.checkpoints.target import new_folder
 from anyformer.core.model import Model, Seq2Seq
@@ -29,17 +30,29 @@ from anyformer.safe_files import inside, read_json
 if TYPE_CHECKING:
     from anyformer.data.preprocess import Preprocess
 
+Prompt = str | Sequence[str] | Tensor  # a text, several texts, or ids (B,T)
 GENERATION_FILE, IMAGES_FILE, LABELS_FILE = "generation_config.json", "preprocessor_config.json", "preprocess.json"
 
 
 def load(
-    folder: str | Path, *, head: str | None = None, device: str = "cpu", dtype: torch.dtype | None = None
+    folder: str | Path,
+    *,
+    head: str | None = None,
+    device: str = "cpu",
+    dtype: torch.dtype | None = None,
+    adapter: str | Path | None = None,
 ) -> Predictor:
     """Open a run (its best checkpoint), an anyformer or a Hugging Face folder; nothing is downloaded, no code is run.
 
     `head` opens a Hugging Face folder with another head ("bare": none). `device` is auto, cpu, cuda[:N] or mps.
+    `adapter` is a LoRA folder, of a run here or of peft, that is merged into the weights; given as `folder` itself, it
+    is opened on the model that it was trained on.
     """
     path, place = Path(folder), pick_device(device)
+    if adapter is not None:
+        return add_adapter(load(path, head=head, device=device, dtype=dtype), Path(adapter))
+    if path.is_dir() and is_adapter(path):
+        return add_adapter(load(base_of(path), head=head, device=device, dtype=dtype), path)
     if not (path / "run.json").is_file():
         return open_predictor(path, head, place, dtype)
     from anyformer.training.run.folder import explaining_unknown
@@ -52,19 +65,8 @@ def open_predictor(path: Path, head: str | None, place: torch.device, dtype: tor
     """The model folder with all that stands around the model."""
     opened = open_folder(path, head=head, device=place, dtype=dtype)
     images = inside(path, IMAGES_FILE)
-    kept = inside(path, LABELS_FILE)
-    labels, preprocess = opened.labels, None
-    if kept.is_file():
-        found = read_json(kept)
-        if found.get("type") == "Preprocess":
-            from anyformer.data.preprocess import Preprocess
-            from anyformer.tasks import find
-
-            preprocess = Preprocess.read(kept)
-            labels = None if preprocess.labels is None else list(preprocess.labels)
-            find(preprocess.task)
-        elif isinstance(found.get("labels"), list):
-            labels = [str(name) for name in found["labels"]]
+    labels, preprocess = read_labels(path)
+    labels = opened.labels if labels is None and preprocess is None else labels
     return Predictor(
         opened,
         tokenizer=open_tokenizer(path),
@@ -73,6 +75,30 @@ def open_predictor(path: Path, head: str | None, place: torch.device, dtype: tor
         defaults=decoding_defaults(path, opened),
         preprocess=preprocess,
     )
+
+
+def read_labels(path: Path) -> tuple[list[str] | None, Preprocess | None]:
+    """The classes that a folder names, and how rows become inputs where it was trained here on columns."""
+    kept = inside(path, LABELS_FILE)
+    found = read_json(kept) if kept.is_file() else {}
+    if found.get("type") == "Preprocess":
+        from anyformer.data.preprocess import Preprocess
+        from anyformer.tasks import find
+
+        preprocess = Preprocess.read(kept)
+        find(preprocess.task)
+        return None if preprocess.labels is None else list(preprocess.labels), preprocess
+    names = found.get("labels")
+    return [str(name) for name in names] if isinstance(names, list) else None, None
+
+
+def add_adapter(base: Predictor, folder: Path) -> Predictor:
+    """A model with a LoRA adapter merged into its weights, and the adapter's own labels and columns."""
+    if not folder.is_dir() or not is_adapter(folder):
+        raise UserError("there is no adapter", where=str(folder), fix="give a folder with adapter_config.json")
+    labels, preprocess = read_labels(folder)
+    made = replace(base, opened=open_adapted(base.opened, folder))
+    return made if preprocess is None else replace(made, labels=labels, preprocess=preprocess)
 
 
 def best_of(folder: Path) -> Path:
@@ -137,8 +163,10 @@ class Predictor:
 
     def generate(
         self,
-        prompt: str | Sequence[str] | Tensor,
+        prompt: Prompt | None = None,
         *,
+        image: Any = None,
+        text: str | Sequence[str] | None = None,
         on_token: Callable[[Step], object] | None = None,
         draft: Any = None,
         json_schema: Any = None,
@@ -147,27 +175,34 @@ class Predictor:
     ) -> Any:
         """Continue (or, for an encoder-decoder, answer) a text, several texts, or a tensor of ids (B,T).
 
+        A model that reads images is given one, or a list, as `image` (a path, the bytes of a file, or pixels), and
+        what is asked about it as `text`, which is the prompt by another name.
+
         Settings have Hugging Face's names (max_new_tokens, num_beams, temperature, ...). A text gives a text, a list a
         list, ids give ids with the prompt included, as transformers does. `run_generation` gives everything.
         `draft`, a smaller model of the same vocabulary or "int8" for this one in 8 bits, makes it faster and changes
         nothing. `json_schema` or `regex` is what every text must obey.
         """
+        if prompt is not None and text is not None:
+            raise UserError("both a prompt and a text are given", where="generate", fix="give one: they are the same")
+        prompt = text if prompt is None else prompt
         result = self.run_generation(
-            prompt, settings, on_token=on_token, draft=draft, json_schema=json_schema, regex=regex
+            prompt, settings, image=image, on_token=on_token, draft=draft, json_schema=json_schema, regex=regex
         )
         if isinstance(prompt, Tensor):
             return result.ids
         texts = self.texts(result)
         count = settings.get("num_return_sequences", self.defaults.num_return_sequences)
-        if isinstance(prompt, str):
+        if isinstance(prompt, str | None) and not isinstance(image, list | tuple):
             return texts[0] if count == 1 else texts
         return texts
 
     def run_generation(
         self,
-        prompt: str | Sequence[str] | Tensor,
+        prompt: Prompt | None,
         settings: dict[str, Any],
         *,
+        image: Any = None,
         on_token: Callable[[Step], object] | None = None,
         draft: Any = None,
         json_schema: Any = None,
@@ -180,23 +215,53 @@ class Predictor:
                 where=str(self.opened.head),
                 fix="open a causal or encoder-decoder model",
             )
-        mask = None
-        if isinstance(prompt, Tensor):
-            ids = prompt[None] if prompt.dim() == 1 else prompt
-        else:
-            texts = [prompt] if isinstance(prompt, str) else list(prompt)
-            if not texts:
-                raise UserError("there is no prompt", fix="give at least one text")
-            ids, mask = self.words().batch(texts, side="right", device=self.device)
-            if ids.shape[1] == 0 or not mask.any(1).all():
-                raise UserError("a prompt is empty", fix="give at least one token, such as a newline")
-            mask = None if mask.all() else mask
+        read, mask, count = self.generation_inputs(prompt, image)
         text_of = None if self.tokenizer is None else self.tokenizer.decode
         chosen = with_settings(self.defaults, settings)
         return generate(
-            self.model, ids.to(self.device), mask, settings=chosen, text_of=text_of, on_token=on_token,
-            draft=self.drafting(draft), guide=self.guides(chosen, len(ids), json_schema, regex),
+            self.model, read, mask, settings=chosen, text_of=text_of, on_token=on_token,
+            draft=self.drafting(draft), guide=self.guides(chosen, count, json_schema, regex),
         )  # fmt: skip
+
+    def generation_inputs(self, prompt: Prompt | None, image: Any) -> tuple[Any, Any, int]:
+        """What is read before the first word is written, its mask, and how many texts it asks for."""
+        if self.reads_images():
+            return self.image_inputs(prompt, image)
+        if image is not None:
+            raise UserError("this model reads no image", where="image", fix="leave it out")
+        if isinstance(prompt, Tensor):
+            ids = prompt[None] if prompt.dim() == 1 else prompt
+            return ids.to(self.device), None, len(ids)
+        texts = [prompt] if isinstance(prompt, str) else list(prompt or ())
+        if not texts:
+            raise UserError("there is no prompt", fix="give at least one text")
+        ids, mask = self.words().batch(texts, side="right", device=self.device)
+        if ids.shape[1] == 0 or not mask.any(1).all():
+            raise UserError("a prompt is empty", fix="give at least one token, such as a newline")
+        return ids.to(self.device), None if mask.all() else mask, len(ids)
+
+    def image_inputs(self, prompt: Prompt | None, image: Any) -> tuple[Any, Any, int]:
+        """Images, with what is asked about each, as the encoder reads them; one text may be asked about several."""
+        from anyformer.inference.predict import encoder_inputs
+
+        if image is None or isinstance(prompt, Tensor):
+            raise UserError("this model reads an image", where="image", fix="give image=, and a text beside it if any")
+        columns = () if self.preprocess is None else self.preprocess.columns or ()
+        asked = [column.name for column in columns if column.is_text]
+        if prompt and not asked:
+            raise UserError("this model reads an image and no text", where="text", fix="leave the text out")
+        images = list(image) if isinstance(image, list | tuple) else [image]
+        texts = [prompt] * len(images) if isinstance(prompt, str | None) else list(prompt)
+        if len(texts) != len(images):
+            raise UserError(f"{len(images)} images and {len(texts)} texts", where="image", fix="give one text an image")
+        (seen,) = (column.name for column in columns if column.is_image)
+        rows = [{seen: one} | dict.fromkeys(asked, text) for one, text in zip(images, texts, strict=True)]
+        return *encoder_inputs(self, rows), len(rows)
+
+    def reads_images(self) -> bool:
+        """Whether it writes text about images."""
+        kept = self.preprocess
+        return kept is not None and kept.writes_text and any(column.is_image for column in kept.columns or ())
 
     def drafting(self, draft: Any) -> Any:
         """The network of a draft, which must read the same tokens."""
@@ -309,7 +374,7 @@ class Predictor:
         vectors = []
         for part in self.parts(rows, batch_size):
             if self.images is not None:
-                hidden = self.run(part).hidden
+                hidden = self.model.read(self.pixels(part)).hidden if self.reads_images() else self.run(part).hidden
                 mask = torch.ones(hidden.shape[:2], dtype=torch.bool, device=hidden.device)
             else:
                 ids, mask = self.tokens(part)
@@ -322,10 +387,14 @@ class Predictor:
     def run(self, rows: Sequence[Any]) -> Any:
         """One forward pass over texts or images."""
         if self.images is not None:
-            pixels = self.images(list(rows)).to(self.device, next(self.model.parameters()).dtype)
-            return self.model(pixels)
+            return self.model(self.pixels(rows))
         ids, mask = self.tokens(rows)
         return self.model(ids, mask=mask)
+
+    def pixels(self, rows: Sequence[Any]) -> Tensor:
+        """Images as the model sees them."""
+        assert self.images is not None
+        return self.images(list(rows)).to(self.device, next(self.model.parameters()).dtype)
 
     def tokens(self, rows: Sequence[Any]) -> tuple[Tensor, Tensor]:
         """Texts, pairs of texts, or lists of token ids, as ids (B,T) and mask (B,T)."""

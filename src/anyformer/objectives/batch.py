@@ -24,6 +24,9 @@ class Batch:
     named: dict[str, Any] = field(default_factory=dict)
     blend: tuple[Tensor, Tensor] | None = None  # of blended rows: the place of the other row, and the share of this one
     weight: int | None = None  # how many targets count, where that is known already (see `Objective.weight`)
+    most_targets: int | None = (
+        None  # targets of a row that count at most, where they are few: the head scores no others
+    )
     filler: bool = False  # counts for nothing: a process without rows keeps step with the others by it
 
     def __len__(self) -> int:

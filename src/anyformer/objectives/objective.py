@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from anyformer.objectives.batch import Batch
+from anyformer.objectives.draw import Draw
 from anyformer.slots import Losses
 from anyformer.spec import Spec
 
@@ -41,16 +43,33 @@ class Phase(NamedTuple):
     ema: bool = True  # whether training.ema keeps a running mean of these weights
 
 
+class BatchSource(Protocol):
+    """Where batches come from, as an objective that hides a part of them sees it: `Examples` of any kind."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, rows: Sequence[int] | np.ndarray, draw: Draw | None = None) -> Batch: ...
+
+
 class Objective(Spec, slot=True):
     """`loss(model, batch) -> sum of losses over the targets that count`; `weight(batch)` says how many those are.
 
     The step divides by the weight of the whole step, so k micro-batches give the gradients of one batch k times as
     large, also when their numbers of targets differ. `prepare` changes a batch at random while training (mixup).
+    `corrupt` hides a part of the data and asks for it, in training and in evaluation alike (masked words).
     An objective whose optimizers alternate has `phases` instead of a `loss`.
     """
 
     compiles: ClassVar[bool] = True  # whether torch can compile its losses whole
     min_batch_size: ClassVar[int] = 1  # rows that a pass needs; from 2 on the rest of an epoch is left out
+
+    def corrupt(self, batch: Batch, draw: Draw, source: BatchSource) -> Batch:
+        """The batch with a part of it hidden, and what was hidden as its targets.
+
+        Random only through `draw.generator(row)` of each of the batch's rows, so that a row is hidden in the same way
+        in whatever batch it comes; evaluation draws the same numbers every time. `source` is where the batch is from.
+        """
+        return batch
 
     def prepare(self, batch: Batch, generator: torch.Generator) -> Batch:
         """The batch as the model will see it in training; random only through the generator."""
@@ -71,6 +90,10 @@ class Objective(Spec, slot=True):
     def phases(self) -> tuple[Phase, ...]:
         """The phases of a step, in their order."""
         return (Phase(self.loss),)
+
+    def compared_models(self, device: torch.device) -> dict[str, nn.Module]:
+        """Other models that a report shows beside the trained one, by name: the teacher of a student."""
+        return {}
 
     def row_losses(self, output: Any, batch: Batch) -> Tensor:
         """The loss of each row (B,), the mean over its targets, from a pass already made; for reports."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from anyformer.objectives.batch import Batch
 from anyformer.objectives.objective import IGNORED, full, with_extra
+from anyformer.objectives.teachable import TargetOutputs, Teachable, divergence
 
 # Logits that may be held at once; beyond it the loss works through the tokens a chunk at a time. On a CPU, memory of
 # more than 32 MB is given back and fetched anew at every step, which costs more than the chunks.
@@ -19,19 +20,58 @@ HELD, HELD_CPU = 2**27, 2**22
 def word_loss(model: Any, batch: Batch, smoothing: float = 0.0) -> Tensor:
     """Summed cross-entropy of the targets (B,T) that are not -100."""
     out = model.before_head(*batch.inputs, **batch.named)
-    counted = (batch.targets != IGNORED).sum()
+    hidden, targets = few_targets(out.hidden, batch)
+    counted = (targets != IGNORED).sum()
     table = model.table()
     rows = model.head.rows(table)
     eager_cpu = rows.device.type == "cpu" and not torch.compiler.is_compiling()
-    if batch.targets.numel() * rows.shape[0] > (HELD_CPU if eager_cpu else HELD):
-        summed = model.head.loss(out.hidden, batch.targets, table, smoothing) * counted
+    if targets.numel() * rows.shape[0] > (HELD_CPU if eager_cpu else HELD):
+        summed = model.head.loss(hidden, targets, table, smoothing) * counted
         return with_extra(summed, out.losses, counted)
-    logits = model.head(out.hidden, out.context, table).logits  # (B,T,V)
+    logits = model.head(hidden, out.context, table).logits  # (B,T,V)
     summed = F.cross_entropy(
-        full(logits.flatten(0, -2)), batch.targets.flatten(), ignore_index=IGNORED, reduction="sum",
+        full(logits.flatten(0, -2)), targets.flatten(), ignore_index=IGNORED, reduction="sum",
         label_smoothing=smoothing,
     )  # fmt: skip
     return with_extra(summed, out.losses, counted)
+
+
+class TeachableWords(Teachable):
+    """An objective that predicts text, of which a teacher may know more."""
+
+    def target_outputs(self, model: Any, batch: Batch) -> TargetOutputs:
+        """Logits (B,K,V) of the targets (B,K), all of them at once."""
+        out = model.before_head(*batch.inputs, **batch.named)
+        hidden, targets = few_targets(out.hidden, batch)
+        return TargetOutputs(model.head(hidden, out.context, model.table()).logits, targets, hidden, out.losses)
+
+    def hard_losses(self, found: TargetOutputs, batch: Batch) -> Tensor:
+        return word_losses(found)
+
+    def soft_losses(self, logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+        """A teacher may score more words than the tokenizer has: its vocabulary is padded."""
+        return divergence(logits, teacher[..., : logits.shape[-1]], temperature)
+
+
+def word_losses(found: TargetOutputs, smoothing: float = 0.0) -> Tensor:
+    """Cross-entropy of every target (B,K), 0 where it does not count."""
+    return F.cross_entropy(
+        full(found.logits.transpose(1, 2)), found.targets, ignore_index=IGNORED, reduction="none",
+        label_smoothing=smoothing,
+    )  # fmt: skip
+
+
+def few_targets(hidden: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Hidden states and targets of the tokens that count, (B,K,D) and (B,K), where a row has but K of them.
+
+    Scores of the other tokens would be most of the work of a small model. K is known without asking the device, so
+    that all batches have one shape; rows with fewer targets are filled up with tokens that do not count.
+    """
+    most, targets = batch.most_targets, batch.targets
+    if most is None or most >= targets.shape[1]:
+        return hidden, targets
+    places = (targets == IGNORED).to(torch.uint8).argsort(dim=1, stable=True)[:, :most]  # (B,K), in their order
+    return hidden.gather(1, places[..., None].expand(-1, -1, hidden.shape[-1])), targets.gather(1, places)
 
 
 def row_means(logits: Tensor, targets: Tensor) -> Tensor:

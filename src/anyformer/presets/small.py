@@ -60,6 +60,22 @@ def translator(
     )  # fmt: skip
 
 
+def captioner(width: int, depth: int, heads: int, *, size: int = 32, patch: int = 4, dropout: float = 0.1) -> Seq2Seq:
+    """An image, alone or beside a question, into text: patches are read, words are written."""
+    looking = Block(mixer=Attention(heads=heads, dropout=dropout), feed=MLP(width=2 * width), dropout=dropout)
+    writing = block(heads, dropout).replace(cross=Cross(heads=heads, bias=False, dropout=dropout))
+    return Seq2Seq(
+        encoder=Model(
+            embed=Patches(size=size, patch=patch, cls=False), stack=Stack(width=width, depth=depth, block=looking)
+        ),
+        decoder=Model(
+            embed=Tokens(vocab=VOCAB, scale=True, dropout=dropout),
+            stack=Stack(width=width, depth=depth, block=writing, causal=True),
+        ),
+        head=LM(tied=True, scale=0.5),
+    )  # fmt: skip
+
+
 def seer(width: int, depth: int, heads: int, *, size: int = 32, patch: int = 4, dropout: float = 0.0) -> Model:
     """A ViT for small images, pooled by the mean."""
     inner = Block(mixer=Attention(heads=heads, dropout=dropout), feed=MLP(width=2 * width), dropout=dropout)
@@ -72,6 +88,8 @@ PRESETS: dict[str, Callable[[], Network]] = {
     "decoder-small": partial(decoder, 384, 6, 6, dropout=0.2),
     "encoder-mini": partial(encoder, 128, 2, 4),
     "encoder-small": partial(encoder, 256, 4, 4, dropout=0.2),
+    "captioner-mini": partial(captioner, 128, 2, 4),
+    "captioner-small": partial(captioner, 256, 4, 4),
     "translator-mini": partial(translator, 128, 2, 4, dropout=0.1, scale=0.5),
     "translator-small": partial(translator, 256, 4, 4, feed=512),
     "vit-mini": partial(seer, 128, 4, 4),

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from anyformer.core.model import Model, Seq2Seq
+from anyformer.embeds import Tokens
 from anyformer.errors import UserError
 from anyformer.generation import Generation
 from anyformer.generation.guide import Guide
@@ -98,7 +99,7 @@ class ServedModel:
     def check_generates(self) -> None:
         """Whether it generates text, else an error response."""
         if not self.generates:
-            raise HTTPError(400, "this model writes no text; ask /v1/predict or /v1/embeddings", code="unsupported")
+            raise HTTPError(400, "this model continues no text; ask /v1/predict or /v1/embeddings", code="unsupported")
 
     def card(self) -> dict[str, Any]:
         """The entry of /v1/models."""
@@ -123,6 +124,8 @@ def can_generate(predictor: Predictor) -> bool:
     spec = predictor.spec
     if not isinstance(spec, Model | Seq2Seq) or not isinstance(spec.head, LM):
         return False
+    if isinstance(spec, Seq2Seq) and not isinstance(spec.encoder.embed, Tokens):
+        return False  # what it reads is no text alone: its rows come by /v1/predict
     decoder = spec.decoder if isinstance(spec, Seq2Seq) else spec
     return decoder.stack.causal and decoder.embed.vocabulary is not None
 

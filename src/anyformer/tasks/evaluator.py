@@ -15,6 +15,7 @@ from anyformer.data.preprocess import Preprocess
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.evaluation.answers import Answers
 from anyformer.objectives import Batch, Objective
+from anyformer.objectives.draw import EVALUATION
 from anyformer.tasks.base import find
 
 
@@ -53,7 +54,8 @@ class Evaluator:
         lengths = examples.lengths
         order = rows if lengths is None else rows[np.argsort(lengths[rows], kind="stable")]
         for start in range(0, len(order), self.batch):
-            batch = examples.batch(order[start : start + self.batch]).to(device)
+            batch = examples.batch(order[start : start + self.batch])
+            batch = self.objective.corrupt(batch, EVALUATION, examples).to(device)
             with self.autocast:
                 yield batch, model(*batch.inputs, **batch.named)
 

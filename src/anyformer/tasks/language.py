@@ -12,20 +12,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from anyformer.data.columns.cells import texts
-from anyformer.data.columns.look import look
 from anyformer.data.columns.text import embed_tokens
-from anyformer.data.datasets.text import prepare_text, prepare_texts
 from anyformer.data.datasets.windows import Windows
 from anyformer.data.examples import Examples
-from anyformer.data.files.fasta import by_residue
 from anyformer.data.files.path_kinds import kind_of_path
-from anyformer.data.gather import gather, origin_of, paths_of
-from anyformer.data.prepared import Given, Prepared, Say
-from anyformer.data.settings import Data, Split, TokenizerSettings
+from anyformer.data.gather import origin_of
+from anyformer.data.prepared import Prepared
+from anyformer.data.settings import Data
 from anyformer.data.sizes import Sizes
-from anyformer.data.splits import FREE, SIDES, TRAIN
-from anyformer.data.unused import refuse_both, refuse_columns
 from anyformer.embeds import Tokens
 from anyformer.errors import UserError
 from anyformer.evaluation.answers import Answers
@@ -34,11 +28,10 @@ from anyformer.evaluation.metrics import language_metrics
 from anyformer.generation import Generation, generate
 from anyformer.heads import LM
 from anyformer.objectives import Causal, Objective
-from anyformer.safe_files import scratch_folder
 from anyformer.slots import Network
-from anyformer.tasks.base import Task, TrainedModel
 from anyformer.tasks.habits import FINE_TUNE, Habit
 from anyformer.tasks.network import is_own, require_model, size_for, unfit
+from anyformer.tasks.running_text import RunningTextTask
 
 if TYPE_CHECKING:
     from anyformer.tasks.evaluator import Evaluator
@@ -50,17 +43,14 @@ MOST_TOKENS = 4 * 10**6  # of a text that is decoded again for it
 SAMPLE, PROMPT = 120, 12  # tokens of a sample, and of the validation text it goes on from
 
 
-class LanguageTask(Task):
+class LanguageTask(RunningTextTask):
     """A decoder that writes on from a prompt."""
 
     name = "lm"
     title = "language model"
     verb = "writes text"
     objective = Causal
-    origin = "text"
-    has_target = False
     writes_text = True
-    counts_tokens = True
 
     # ------------------------------------------------------------ data
 
@@ -72,24 +62,6 @@ class LanguageTask(Task):
             alone = settings.target is None and all(kind_of_path(path) == "fasta" for path in paths)
             return "sequences without labels" if alone else ""
         return "running text" if origin == self.origin else ""
-
-    def prepare(
-        self, source: Any, settings: Data, *, seed: int, cache: Path, given: Given, say: Say, why: str = ""
-    ) -> Prepared:
-        """Windows of tokens of running text, or of the one text column of a table."""
-        paths = paths_of(source)
-        origin = "table" if paths is None else origin_of(paths, self.origin)
-        if origin == "fasta":
-            settings = by_residue(settings, alone=True)
-        if paths is not None and origin == self.origin:
-            refuse_columns(settings, "running text")
-            return prepare_text(paths, settings, task=self.name, cache=cache, given=given, say=say)
-        refuse_both(settings, "a language model")
-        refuse_columns(settings, "a language model", used=("--target", "--inputs", "--types", "--split-column"))
-        sides = texts_of(source, origin, settings, cache)
-        whole = settings.replace(split=settings.split.replace(valid_file=None, test_file=None))  # they are in `sides`
-        return prepare_texts(sides["train"], whole, task=self.name, cache=cache, given=given, say=say,
-                             valid=sides["valid"] or None, test=sides["test"] or None)  # fmt: skip
 
     # ------------------------------------------------------------ the model and its training
 
@@ -120,30 +92,11 @@ class LanguageTask(Task):
             return replace(FINE_TUNE, layer_lr_decay=1.0)
         return Habit(epochs=20, batch_size=8, lr=3e-3, weight_decay=0.1, gpu_batch_size=64, gpu_lr=1e-3)
 
-    def has_one_shape(self, sizes: Sizes) -> bool:
-        return True
-
     def generation_config(self, objective: Objective, data: Prepared, spec: Network) -> dict[str, Any] | None:
-        if data.tokenizer is None:
-            return None
-        known = {"eos_token_id": data.tokenizer.eos, "pad_token_id": data.tokenizer.pad}
-        return {name: value for name, value in known.items() if value is not None}
+        return ends_of(data)
 
     def write_sample(self, model: nn.Module, data: Prepared, *, seed: int) -> str | None:
-        """How the model goes on from the beginning of the validation text."""
-        valid, tokenizer = data.valid, data.tokenizer
-        if not isinstance(valid, Windows) or tokenizer is None:
-            return None
-        device = next(model.parameters()).device
-        prompt = torch.tensor([valid.ids[: min(PROMPT, len(valid.ids) - 1)].tolist()], device=device)
-        network: Any = model
-        limit = network.spec.embed.limit
-        room = SAMPLE if limit is None else min(SAMPLE, int(limit) - prompt.shape[1])
-        if room < 1:
-            return None
-        settings = Generation(max_new_tokens=room, do_sample=True, temperature=0.8, seed=seed)
-        written = generate(model, prompt, settings=settings)
-        return tokenizer.decode([*prompt[0].tolist(), *next(iter(written.rows()))])
+        return continue_text(model, data, seed=seed)
 
     def next_command(self, run: Path) -> str:
         return f'anyformer generate {run} "..."'
@@ -165,34 +118,7 @@ class LanguageTask(Task):
     def compute_metrics(self, answers: Answers) -> dict[str, float]:
         return language_metrics(answers)
 
-    def all_metrics(self, answers: Answers) -> dict[str, float]:
-        return self.metrics(answers)
-
-    def main_metric(self, *, multi: bool = False, labels: Sequence[str] = ()) -> str:
-        return "loss"
-
-    def evaluate_files(
-        self, evaluator: Evaluator, predictor: TrainedModel, files: Sequence[Path], say: Say
-    ) -> Answers | None:
-        """All of some running text."""
-        preprocess = evaluator.preprocess
-        settings = Data(split=Split(valid=0.0, test=0.0), tokenizer=TokenizerSettings(max_length=preprocess.length))
-        with scratch_folder() as cache:
-            given = Given(tokenizer=evaluator.tokenizer, length=preprocess.length)
-            if origin_of(files, None) == "fasta":
-                found = self.prepare(list(files), settings, seed=0, cache=cache, given=given, say=say)
-            else:
-                found = prepare_text(list(files), settings, task=self.name, cache=cache, given=given, say=say)
-            return evaluator(predictor.model, found.train)
-
     # ------------------------------------------------------------ baselines
-
-    def raw_rows(self, examples: Examples) -> RawRows:
-        """The tokens, and the end of the text, decoded again: a compressor looks back no further."""
-        assert isinstance(examples, Windows)
-        ids, tokenizer = np.asarray(examples.ids), examples.tokenizer
-        text = None if tokenizer is None else [tokenizer.decode(ids[-MOST_TOKENS:].tolist())]
-        return RawRows(tokens=ids, texts=text)
 
     def trivial_baseline(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows
@@ -240,25 +166,27 @@ class LanguageTask(Task):
         name, scores = self.strong_baseline(truth, answers, replace(train, texts=[text[-most:]]), test)
         return f"{name} (its last {most:,} characters)", scores
 
-    # ------------------------------------------------------------ the report
 
-    def facts(self, answers: Answers) -> dict[str, Any]:
-        return {"tokens": int(answers.tokens), "bytes": int(answers.bytes)}
+def ends_of(data: Prepared) -> dict[str, Any] | None:
+    """The tokens that end and fill up a text, as `generate` wants them."""
+    if data.tokenizer is None:
+        return None
+    known = {"eos_token_id": data.tokenizer.eos, "pad_token_id": data.tokenizer.pad}
+    return {name: value for name, value in known.items() if value is not None}
 
-    def describe(self, answers: Answers, row: int) -> dict[str, Any]:
-        return {}
 
-
-def texts_of(source: Any, origin: str, settings: Data, cache: Path) -> dict[str, list[str]]:
-    """The texts of a table's one text column by side; files that validate or test say theirs."""
-    gathered = gather(source, origin, settings, cache / "read")
-    frame = gathered.frame
-    names = list(settings.inputs or settings.target or ())
-    names = names or [name for name, facts in look(frame, settings.kinds()).items() if facts.column.is_text]
-    if len(names) != 1 or names[0] not in frame.names:
-        first = (names or frame.names)[0]
-        raise UserError("which column holds the text is not said", where="--task lm", fix=f"add --inputs {first}")
-    side = np.zeros(len(frame), np.int8) if gathered.fixed is None else gathered.fixed
-    side = np.where(side == FREE, TRAIN, side)
-    cells = list(zip(texts(frame.column(names[0])), side.tolist(), strict=True))
-    return {name: [text for text, at in cells if at == number and text] for number, name in enumerate(SIDES)}
+def continue_text(model: nn.Module, data: Prepared, *, seed: int) -> str | None:
+    """How the model goes on from the beginning of the validation text."""
+    valid, tokenizer = data.valid, data.tokenizer
+    if not isinstance(valid, Windows) or tokenizer is None:
+        return None
+    device = next(model.parameters()).device
+    prompt = torch.tensor([valid.ids[: min(PROMPT, len(valid.ids) - 1)].tolist()], device=device)
+    network: Any = model
+    limit = network.spec.embed.limit
+    room = SAMPLE if limit is None else min(SAMPLE, int(limit) - prompt.shape[1])
+    if room < 1:
+        return None
+    settings = Generation(max_new_tokens=room, do_sample=True, temperature=0.8, seed=seed)
+    written = generate(model, prompt, settings=settings)
+    return tokenizer.decode([*prompt[0].tolist(), *next(iter(written.rows()))])

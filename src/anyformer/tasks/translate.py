@@ -1,7 +1,8 @@
-"""Text to text: translation, summaries, answers; whatever is read in one sequence and written in another."""
+"""Text written from what is read: translation, summaries, answers; captions of images and answers about them."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import nn
 
-from anyformer.core.model import Seq2Seq
 from anyformer.data.columns.cells import as_words, texts
 from anyformer.data.columns.look import Facts
-from anyformer.data.columns.text import embed_tokens
 from anyformer.data.datasets.rows import RowExamples
 from anyformer.data.decision import Decision, Input, name_of
 from anyformer.data.examples import Examples
@@ -21,33 +20,31 @@ from anyformer.data.frame import Frame
 from anyformer.data.gather import gather, origin_of
 from anyformer.data.prepared import Prepared
 from anyformer.data.preprocess import Preprocess
-from anyformer.data.settings import Data
+from anyformer.data.settings import Data, ImageSettings
 from anyformer.data.sizes import Sizes
 from anyformer.data.targets import ABSENT, Answer
 from anyformer.data.tokenizers.tokenizer import Tokenizer
-from anyformer.embeds import Tokens
 from anyformer.errors import UserError
 from anyformer.evaluation.answers import Answers
-from anyformer.evaluation.baseline_rows import RawRows
+from anyformer.evaluation.baseline_rows import RawRows, raw_rows
 from anyformer.evaluation.facts import short
 from anyformer.evaluation.metrics import text_metrics
 from anyformer.evaluation.text_scores import NO_BLEU, bleu_available, bleu_chrf, row_scores, several
 from anyformer.evaluation.translation_table import word_by_word, word_table
 from anyformer.generation import Generation, generate
 from anyformer.generation.prompts import decoder_of, max_positions
-from anyformer.heads import LM
 from anyformer.objectives import Objective
 from anyformer.objectives import Translate as TranslationLoss
 from anyformer.slots import Network
 from anyformer.tasks.base import RowTask
 from anyformer.tasks.habits import FINE_TUNE, Habit
-from anyformer.tasks.network import size_for, unfit
+from anyformer.tasks.network import adapt_encoder_decoder, fit_encoder_decoder, size_for
 from anyformer.tasks.target_look import FEW, Match, TargetLook
 
 if TYPE_CHECKING:
     from anyformer.tasks.evaluator import Evaluator
 
-SOURCE_NAMES = ("source", "src", "input", "question", "text", "document", "article")
+SOURCE_NAMES = ("source", "src", "input", "question", "prompt", "text", "document", "article")
 STEP = 16  # tokens to which a source's length is rounded up, so that texts of about one length are written together
 SAVED = ("num_beams", "length_penalty", "max_new_tokens", "decoder_start_token_id", "eos_token_id", "pad_token_id")
 
@@ -61,12 +58,16 @@ class TranslateTask(RowTask):
     objective = TranslationLoss
     origin = "pairs"
     origin_reason = "each line of one text belongs to a line of the other"
-    reads = "a translator reads one text"
-    unread = "only one text is read"
+    reads = "a translator reads one text, one image, or both"
+    unread = "only one text, one image, or both are read"
     writes_text = True
     decodes = True
 
     # ------------------------------------------------------------ which data
+
+    def default_data(self, network: Network | None) -> Data:
+        """Images as they are, but for a shift: a text may say left and right, and name the colours."""
+        return Data(images=ImageSettings(flip=False, randaugment=0))
 
     def match(self, seen: TargetLook, *, asked: bool) -> Match | None:
         if seen.several:
@@ -81,34 +82,43 @@ class TranslateTask(RowTask):
         if seen.is_numeric or seen.labels_in_lists is not None:
             return None
         many = len(seen.values[1]) > max(FEW, seen.used // 2)
-        fits = many and seen.facts[seen.name].column.is_text and len(seen.texts) == 1
+        # About images only where asked for: `default_data` leaves them as they are, and was not asked here.
+        fits = many and seen.facts[seen.name].column.is_text and len(seen.texts) == 1 and not seen.images
         return Match("one", f"{seen.name} is text, nearly every row another") if fits else None
 
     def choose_inputs(self, seen: TargetLook) -> tuple[list[Input], list[Input]]:
-        """One text; of several, the one that is named like a source."""
+        """One text, one image, or both; of several texts, the one that is named like a source."""
         found = seen.texts
+        if seen.images and not found:  # questions that come again look like categories
+            named = [column for column in seen.inputs if column.name.lower() in SOURCE_NAMES]
+            found = [Input(column.name, "text", column.facts) for column in named if column not in seen.images]
         named = [column for column in found if column.name.lower() in SOURCE_NAMES]
         found = named if len(found) > 1 and len(named) == 1 else found
         if len(found) > 1:
             raise UserError(f"{len(found)} columns of text to read", where=name_of(seen.frame),
                             fix=f"choose with --inputs {found[0].name}")  # fmt: skip
-        return found, [column for column in seen.inputs if column not in found]
+        read = {column.name for column in (*found, *seen.images)}
+        return [*seen.images, *found], [column for column in seen.inputs if column.name not in read]
 
     def decide_without_target(
         self, frame: Frame, facts: Mapping[str, Facts], settings: Data, *, asked: bool
     ) -> Decision | None:
-        """A table of two texts: the first is read, the second written."""
+        """A table of two texts, or of an image and one or two: the last text is written, the rest is read."""
         from anyformer.tasks.decide import refuse_named
 
-        found = [name for name in frame.names if facts[name].column.is_text]
-        if len(found) != 2 or not (asked or len(frame.names) == 2):
+        written_in = [name for name in frame.names if facts[name].column.is_text]
+        pictures = [name for name in frame.names if facts[name].column.is_image]
+        found = [*pictures, *written_in]
+        enough = len(written_in) == 2 or (len(written_in) == 1 and pictures)
+        if not enough or len(pictures) > 1 or not (asked or len(frame.names) == len(written_in) == 2):
             return None
-        first, second = found
+        *read, written = found
         others = [name for name in frame.names if name not in found]
         refuse_named(settings, others, self.reads)
-        why = f"two columns of text and no target: {first} is read, {second} is written"
-        dropped = tuple((name, self.unread) for name in others)
-        return Decision(self, (second,), (Input(first, "text", facts[first]),), why, dropped=dropped)
+        kinds = "an image and text" if pictures else "two columns of text"
+        why = f"{kinds} and no target: {' and '.join(read)} {'are' if read[1:] else 'is'} read, {written} is written"
+        inputs = tuple(Input(name, facts[name].kind, facts[name]) for name in read)
+        return Decision(self, (written,), inputs, why, dropped=tuple((name, self.unread) for name in others))
 
     def target_problems(self, frame: Frame, decision: Decision) -> list[tuple[str, np.ndarray]]:
         return [(ABSENT, as_words(frame.column(decision.target[0])).is_null().to_numpy())]
@@ -125,32 +135,20 @@ class TranslateTask(RowTask):
     # ------------------------------------------------------------ the model
 
     def default_preset(self, sizes: Sizes, *, gpu: bool) -> str:
-        return f"translator-{size_for(gpu)}"
+        return f"{'translator' if sizes.image is None else 'captioner'}-{size_for(gpu)}"
 
     def fit_network(self, spec: Network, name: str, sizes: Sizes) -> Network:
-        if not isinstance(spec, Seq2Seq):
-            raise unfit(name, "has no encoder and decoder, which translation needs", "translator-mini")
-        source, target = spec.encoder.embed, spec.decoder.embed
-        if not isinstance(source, Tokens) or not isinstance(target, Tokens):
-            raise unfit("given", "does not read words", "translator-mini")
-        # What is written stands behind a start token, which takes a position; BART has as many on both sides.
-        sizes = sizes if sizes.length is None else replace(sizes, length=sizes.length + 1)
-        return spec.replace(
-            encoder=spec.encoder.replace(embed=embed_tokens(source, sizes)),
-            decoder=spec.decoder.replace(embed=embed_tokens(target, sizes)),
-            head=spec.head or LM(tied=True),
-        )
+        return fit_encoder_decoder(spec, name, sizes, self.default_preset(sizes, gpu=False))
 
     def adapt_network(self, spec: Network, name: str, sizes: Sizes) -> Network:
-        made = self.fit_network(spec, name, sizes)
-        assert isinstance(spec, Seq2Seq) and isinstance(made, Seq2Seq)
-        return made.replace(encoder=spec.encoder, decoder=spec.decoder, head=spec.head or made.head)
+        return adapt_encoder_decoder(self.fit_network(spec, name, sizes), spec, sizes)
 
     def habit(self, sizes: Sizes, *, start: bool) -> Habit:
+        lr = 2e-3 if sizes.image is None else 1e-3
         return (
             FINE_TUNE
             if start
-            else Habit(epochs=40, batch_size=64, lr=2e-3, weight_decay=0.01, gpu_batch_size=128, gpu_lr=2e-3)
+            else Habit(epochs=40, batch_size=64, lr=lr, weight_decay=0.01, gpu_batch_size=128, gpu_lr=lr)
         )
 
     def has_one_shape(self, sizes: Sizes) -> bool:
@@ -198,15 +196,19 @@ class TranslateTask(RowTask):
 
     def raw_rows(self, examples: Examples) -> RawRows:
         assert isinstance(examples, RowExamples)
-        (source,) = examples.preprocess.texts
-        return RawRows(sources=texts(examples.frame.take(examples.rows).column(source.name)))
+        found = raw_rows(examples)
+        return RawRows(sources=found.texts, images=found.images)
 
     # ------------------------------------------------------------ baselines
 
     def trivial_baseline(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows
     ) -> tuple[str, dict[str, float]]:
-        """The source copied."""
+        """The source copied; of images, what is written most often in training."""
+        if test.images is not None:
+            ((usual, _),) = Counter(references[0] for references in several(truth)).most_common(1)
+            found = self.metrics(Answers(self.name, answers.truth, [usual] * len(answers.truth)))
+            return "always writing the most frequent text", found
         name = "copying the source"
         if test.sources is None:
             return name, {}
@@ -215,7 +217,11 @@ class TranslateTask(RowTask):
     def strong_baseline(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows, *, seed: int = 0
     ) -> tuple[str, dict[str, float]]:
-        """Every word by the one that most probably stands for it in the training pairs."""
+        """Every word by its most probable translation in the training pairs; of images, the text of the nearest one."""
+        if train.images is not None and test.images is not None:
+            said = [several(truth)[row][0] for row in nearest_images(train, test)]
+            name = "the text of the nearest training image" + (" with the same question" if train.sources else "")
+            return name, self.metrics(Answers(self.name, answers.truth, said))
         if not train.sources or not test.sources:
             return "no sentences to learn words from", {}
         table = word_table(train.sources, [references[0] for references in several(truth)])
@@ -252,13 +258,15 @@ class TranslateTask(RowTask):
 def write_texts(evaluator: Evaluator, model: nn.Module, examples: RowExamples, rows: np.ndarray) -> list[str]:
     """What an encoder-decoder writes for each row, by beam search."""
     tokenizer, lengths = evaluator.tokenizer, examples.lengths
-    assert tokenizer is not None and lengths is not None
+    assert tokenizer is not None
     settings = beam_search(evaluator.objective, evaluator.preprocess, tokenizer, model.spec)
     device = next(model.parameters()).device
     found: dict[int, str] = {}
-    order = rows[np.argsort(lengths[rows], kind="stable")]
-    # How long a text may get follows from its own source, not from the longest one beside it.
-    longest = np.minimum(settings.max_new_tokens or 256, 2 * STEP * -(-lengths // STEP) + STEP)
+    order = rows if lengths is None else rows[np.argsort(lengths[rows], kind="stable")]
+    longest = np.full(len(examples), settings.max_new_tokens or 256)
+    if lengths is not None and examples.images is None:
+        # How long a text may get follows from its own source, not from the longest one beside it.
+        longest = np.minimum(longest, 2 * STEP * -(-lengths // STEP) + STEP)
     for chosen in batches_of_equals(order, longest, evaluator.batch):
         batch = examples.batch(chosen).to(device)
         source, mask, most = batch.inputs[0], batch.named["source_mask"], int(longest[chosen[0]])
@@ -266,6 +274,20 @@ def write_texts(evaluator: Evaluator, model: nn.Module, examples: RowExamples, r
         for row, ids in zip(batch.rows.tolist(), result.rows(), strict=True):
             found[row] = tokenizer.decode(ids)
     return [found[row] for row in rows.tolist()]
+
+
+def nearest_images(train: RawRows, test: RawRows) -> list[int]:
+    """For each test row the training row whose image has the nearest pixels, among those with its question if any."""
+    assert train.images is not None and test.images is not None
+    before, after = (rows.reshape(len(rows), -1).astype(np.float32) for rows in (train.images, test.images))
+    by_question: dict[str, list[int]] = {}
+    for row, question in enumerate(train.sources or [""] * len(before)):
+        by_question.setdefault(question, []).append(row)
+    found = []
+    for row, question in enumerate(test.sources or [""] * len(after)):
+        among = np.asarray(by_question.get(question, range(len(before))))
+        found.append(int(among[((before[among] - after[row]) ** 2).sum(1).argmin()]))
+    return found
 
 
 def batches_of_equals(order: np.ndarray, values: np.ndarray, size: int) -> Iterator[np.ndarray]:

@@ -67,7 +67,8 @@ class Steps(Dataset[list[Batch]]):
     def prepare(self, step: int, number: int, rows: np.ndarray, draw: Draw) -> Batch:
         """One micro-batch; `number` is its place in the whole step."""
         generator = torch.Generator().manual_seed(seed_of(self.order.seed, step, number))
-        made = self.objective.prepare(self.examples.batch(rows, draw), generator)
+        asked = self.objective.corrupt(self.examples.batch(rows, draw), draw, self.examples)
+        made = self.objective.prepare(asked, generator)
         return replace(made, weight=self.objective.weight(made))
 
     def rows(self, step: int) -> Tensor:

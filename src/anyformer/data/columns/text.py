@@ -15,7 +15,7 @@ from anyformer.data.columns.convert import is_words
 from anyformer.data.columns.modality import Encoding, Modality, ModalityInputs
 from anyformer.data.columns.values import is_none, spelled
 from anyformer.data.datasets.encode_questions import encode_questions
-from anyformer.data.datasets.encode_texts import encode_pairs, encode_sentences, encode_texts
+from anyformer.data.datasets.encode_texts import encode_sentences, encode_texts, require_tokenizer
 from anyformer.data.habit import Habit
 from anyformer.embeds.tokens import Tokens
 from anyformer.errors import UserError
@@ -56,14 +56,13 @@ class TextModality(Modality):
         return next((column for column in self.columns if isinstance(column, Sentence)), None)
 
     def encode(self, work: Encoding, preprocess: Preprocess) -> Preprocess:
-        if work.tokenizer is None:
-            raise UserError("there is text but no tokenizer", where="tokenizer", fix="copy the whole folder")
-        encode = encode_sentences if self.sentence is not None else encode_texts
         if preprocess.writes_text:
-            encode = encode_pairs
-        elif isinstance(preprocess.target, AnswerSpan):
+            return preprocess  # read and written texts are encoded together: both decide the length
+        encode = encode_sentences if self.sentence is not None else encode_texts
+        if isinstance(preprocess.target, AnswerSpan):
             encode = encode_questions
-        return encode(work.frame, preprocess, work.tokenizer, work.arrays, work.counts, work.train)
+        tokenizer = require_tokenizer(work.tokenizer)
+        return encode(work.frame, preprocess, tokenizer, work.arrays, work.counts, work.train)
 
     def inputs(self, examples: RowExamples, at: np.ndarray, chosen: np.ndarray, draw: Draw | None) -> ModalityInputs:
         """Token ids (B, T), padded on the right; of a pair also which of its two texts a token is from."""

@@ -16,7 +16,7 @@ from anyformer.data.prepared import Given, Say
 from anyformer.data.settings import Data, TokenizerSettings
 from anyformer.data.tokenizers.fast_encode import Encoder
 from anyformer.data.tokenizers.tokenizer import Tokenizer, open_tokenizer, train_tokenizer
-from anyformer.data.tokenizers.training import Kind
+from anyformer.data.tokenizers.training import Kind, default_special, special_token
 from anyformer.errors import UserError
 
 FORMAT = 1  # of the packed arrays; raised when the same text would be packed otherwise
@@ -94,14 +94,31 @@ def given_tokenizer(words: TokenizerSettings, given: Given) -> Tokenizer | None:
     return tokenizer
 
 
-def train_tokenizer_on(part: CorpusPart, words: TokenizerSettings, tell: Say) -> tuple[Tokenizer, str]:
+@dataclass(frozen=True)
+class TaskTokens:
+    """The special tokens that a task asks of a tokenizer that is trained for it, beside those of its kind."""
+
+    roles: tuple[str, ...] = ()  # such as mask
+    extra: tuple[str, ...] = ()  # such as T5's sentinels
+
+    def special(self, kind: Kind) -> dict[str, str]:
+        """The token of each role."""
+        return default_special(kind) | {role: special_token(kind, role) for role in self.roles}
+
+
+def train_tokenizer_on(
+    part: CorpusPart, words: TokenizerSettings, asked: TaskTokens, tell: Say
+) -> tuple[Tokenizer, str]:
     """A tokenizer trained on the training part alone, and its kind."""
     kind: Kind = "bpe" if words.kind == "auto" else words.kind
     size = part.bytes
-    usual = {"char": 2**16, "byte": 512}.get(kind, vocabulary(size))
+    usual = {"char": 2**16, "byte": 512}.get(kind, vocabulary(size)) + len(asked.extra)
     sample = list(sample_pieces(part, size))
     try:
-        tokenizer = train_tokenizer(sample, kind, words.vocab_size or usual, lower=words.lowercase)
+        tokenizer = train_tokenizer(
+            sample, kind, words.vocab_size or usual, special=asked.special(kind), extra=asked.extra,
+            lower=words.lowercase, safe=asked == TaskTokens(),
+        )  # fmt: skip
     except UserError as error:
         raise error.inside("data.tokenizer.vocab_size") from None
     of = f"{sum(map(len, sample)):,} characters spread over the training part" if size > SAMPLE else "the training part"
@@ -125,12 +142,12 @@ def sample_pieces(part: CorpusPart, size: int) -> Iterator[str]:
 
 
 def pack_parts(
-    parts: dict[str, CorpusPart], settings: Data, given: Given, cache: Path, tell: Say
+    parts: dict[str, CorpusPart], settings: Data, given: Given, asked: TaskTokens, cache: Path, tell: Say
 ) -> tuple[Arrays, Tokenizer]:
     """Every part as an array of tokens on disk, with the tokenizer beside; made once for the same text and settings."""
     enough(parts["train"].characters, "characters")
     own = given_tokenizer(settings.tokenizer, given)
-    mark = fingerprint(parts, settings.tokenizer, own)
+    mark = fingerprint(parts, settings.tokenizer, own, asked)
     arrays = Arrays.of(cache)
     if arrays is not None and arrays.facts.get("fingerprint") == mark:
         tokenizer = own if own is not None else open_tokenizer(cache / "tokenizer")
@@ -141,8 +158,10 @@ def pack_parts(
         tokenizer, kind = own, "given"
         tell(f"tokens   given, vocabulary {tokenizer.size:,}")
     else:
-        tokenizer, kind = train_tokenizer_on(parts["train"], settings.tokenizer, tell)
-    encoder = Encoder(tokenizer, "given" if settings.tokenizer.lowercase else kind)  # its short ways know no lower case
+        tokenizer, kind = train_tokenizer_on(parts["train"], settings.tokenizer, asked, tell)
+    kind_known = "given" if settings.tokenizer.lowercase else kind  # the short ways know no lower case
+    # A prompt may hold the special tokens of a task; what is trained on never does.
+    encoder = Encoder(tokenizer, kind_known, safe=None if own is not None else True)
     if parts["train"].characters < AT_ONCE:  # seen before anything is written
         enough(sum(map(len, encoder.encode([piece for _, _, piece in parts["train"].pieces()]))), "tokens")
     arrays = Arrays.new(cache)
@@ -167,9 +186,12 @@ def enough(count: int, unit: str) -> None:
         )
 
 
-def fingerprint(parts: dict[str, CorpusPart], words: TokenizerSettings, own: Tokenizer | None) -> str:
+def fingerprint(
+    parts: dict[str, CorpusPart], words: TokenizerSettings, own: Tokenizer | None, asked: TaskTokens
+) -> str:
     """Of all that decides the arrays."""
     mark = hashlib.sha256(json.dumps([FORMAT, words.replace(max_length=None).to_dict()], sort_keys=True).encode())
+    mark.update(repr(asked).encode() if asked != TaskTokens() else b"")
     mark.update(own.sha256.encode() if own is not None else b"")
     for name, part in parts.items():
         mark.update(f"{name} {part.start} {part.stop} {len(part.documents)}".encode())

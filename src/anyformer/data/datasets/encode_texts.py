@@ -24,11 +24,19 @@ from anyformer.data.tokenizers.parallel_encode import (
     token_type,
 )
 from anyformer.data.tokenizers.tokenizer import Tokenizer
+from anyformer.errors import UserError
 
 if TYPE_CHECKING:
     from anyformer.data.preprocess import Preprocess
 
 LONGEST = 512  # tokens of a row, where nothing is said and training rows are that long
+
+
+def require_tokenizer(tokenizer: Tokenizer | None) -> Tokenizer:
+    """The tokenizer that texts are read or written with."""
+    if tokenizer is None:
+        raise UserError("there is text but no tokenizer", where="tokenizer", fix="copy the whole folder")
+    return tokenizer
 
 
 def raw_tokens(
@@ -98,44 +106,50 @@ def encode_pairs(
     frame: Frame, preprocess: Preprocess, tokenizer: Tokenizer, arrays: Arrays, counts: ColumnCounts,
     train: np.ndarray | None,
 ) -> Preprocess:  # fmt: skip
-    """A text to read and, where it is there, one to write: ids with the end, without what the decoder begins with."""
-    (source,) = preprocess.texts
+    """The text to read and the one to write, either where it is there: rows may be images, and new ones have no answer.
+
+    What is written are ids with the end, without what the decoder begins with.
+    """
     assert isinstance(preprocess.target, Answer)
     (target,) = preprocess.target.names
-    both = target in frame.names
-    raw = raw_tokens([frame.column(source.name)], tokenizer, arrays, ["raw0"])
-    raw += raw_tokens([frame.column(target)], tokenizer.target, arrays, ["raw1"]) if both else []
+    raw = {}
+    for source in preprocess.texts:
+        (raw["tokens"],) = raw_tokens([frame.column(source.name)], tokenizer, arrays, ["raw_tokens"])
+    if target in frame.names:
+        (raw["answers"],) = raw_tokens([frame.column(target)], tokenizer.target, arrays, ["raw_answers"])
     marks = around(tokenizer.target)
     front = [] if marks.front == [preprocess.start] else marks.front
     back = marks.back or ([] if tokenizer.eos is None else [tokenizer.eos])
     if preprocess.length is None:
         special = max(1000 - Framer(tokenizer, 1000, 1).room, len(front) + len(back))
-        most = max(
-            int((np.diff(starts) if train is None else np.diff(starts)[train]).max(initial=0)) for _, starts in raw
-        )
+        sizes = [np.diff(starts) if train is None else np.diff(starts)[train] for _, starts in raw.values()]
+        most = max((int(size.max(initial=0)) for size in sizes), default=0)
         preprocess = preprocess.replace(length=longest([most + special], most=LONGEST))
     length = preprocess.length or LONGEST
     framer = Framer(tokenizer, length, 1)
     room = max(1, length - len(front) - len(back))
     cut = np.zeros(len(frame), bool)
-    read = Flat(arrays, "tokens", token_type(tokenizer))
-    written = Flat(arrays, "answers", token_type(tokenizer)) if both else None
-    for piece in pieces(len(frame)):
-        ready = []
-        for number, row in enumerate(rows_of(*raw[0], piece), piece.start):
-            made, _, cut[number] = framer([row])
-            ready.append(made)
-        read.add(ready)
-        if written is not None:
+
+    def frame_source(row: list[int]) -> tuple[list[int], bool]:
+        made, _, too_long = framer([row])
+        return made, too_long
+
+    def frame_answer(row: list[int]) -> tuple[list[int], bool]:
+        return [*front, *row[:room], *back], len(row) > room
+
+    for name, framed in (("tokens", frame_source), ("answers", frame_answer)):
+        if name not in raw:
+            continue
+        flat = Flat(arrays, name, token_type(tokenizer))
+        for piece in pieces(len(frame)):
             ready = []
-            for number, row in enumerate(rows_of(*raw[1], piece), piece.start):
-                cut[number] |= len(row) > room
-                ready.append([*front, *row[:room], *back])
-            written.add(ready)
-    read.close()
-    if written is not None:
-        written.close()
-    drop_arrays(arrays, ["raw0", "raw1"] if both else ["raw0"])
+            for number, row in enumerate(rows_of(*raw[name], piece), piece.start):
+                made, too_long = framed(row)
+                cut[number] |= too_long
+                ready.append(made)
+            flat.add(ready)
+        flat.close()
+    drop_arrays(arrays, [f"raw_{name}" for name in raw])
     arrays.put("cut", cut)
     counts.cut = int(cut.sum())
     return preprocess

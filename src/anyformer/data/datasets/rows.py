@@ -74,7 +74,7 @@ class RowExamples(Examples):
         chosen = np.asarray(rows, np.int64)
         at = self.rows[chosen]
         if self.preprocess.writes_text:
-            inputs, named, targets = self.pair(at)
+            inputs, named, targets = self.pair(at, chosen, draw)
         elif "begins" in self.arrays:
             inputs, named, targets = self.sentence(at)
         else:
@@ -110,9 +110,12 @@ class RowExamples(Examples):
             return torch.from_numpy(self.preprocess.target.absent(len(at)))
         return torch.from_numpy(np.array(self.arrays["targets"][at]))
 
-    def pair(self, at: np.ndarray) -> tuple[tuple[Any, ...], dict[str, Any], Tensor]:
-        """A text to read, the text to write one token late, and what is to be written."""
-        source, mask = self.padded("tokens", at, self.pad)
+    def pair(
+        self, at: np.ndarray, chosen: np.ndarray, draw: Draw | None
+    ) -> tuple[tuple[Any, ...], dict[str, Any], Tensor]:
+        """What the encoder reads, the text to write one token late, and what is to be written."""
+        inputs, named = self.inputs(at, chosen, draw)
+        source, mask = inputs if len(inputs) > 1 else inputs[0], named.get("mask")
         start = torch.full((len(at), 1), self.preprocess.start or 0)
         if "answers" not in self.arrays:
             seen = torch.ones_like(start, dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""Running text for a language model: split, given a tokenizer, and packed once into arrays of tokens on disk."""
+"""Running text: split, given a tokenizer, and packed once into arrays of tokens on disk."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.data.datasets.corpus import CorpusPart, enough, pack_parts
+from anyformer.data.datasets.corpus import CorpusPart, TaskTokens, enough, pack_parts
 from anyformer.data.datasets.windows import Windows
 from anyformer.data.files.documents import Document, in_memory, read_documents
 from anyformer.data.prepared import Given, Prepared, Say
@@ -17,17 +17,20 @@ from anyformer.data.settings import Data, TokenizerSettings
 from anyformer.errors import UserError
 
 LENGTH = 256  # tokens of a window, where nothing is said
+NO_TOKENS = TaskTokens()
 WINDOWS = 8  # a pass has at least so many, or the windows are made shorter
 
 
 def prepare_text(
-    paths: Sequence[str | Path], settings: Data, *, task: str, cache: Path, given: Given, say: Say
-) -> Prepared:
+    paths: Sequence[str | Path], settings: Data, *, task: str, cache: Path, given: Given, say: Say,
+    rows: type[Windows] = Windows, tokens: TaskTokens = NO_TOKENS,
+) -> Prepared:  # fmt: skip
     """Text files and folders of them, ready for a `task` that reads running text; nothing here is random."""
     documents, skipped = read_documents([Path(path) for path in paths], settings.format)
     return prepare_documents(
-        documents, settings, task=task, cache=cache, given=given, say=say, skipped=skipped, unit="file"
-    )
+        documents, settings, task=task, cache=cache, given=given, say=say, skipped=skipped, unit="file", rows=rows,
+        tokens=tokens,
+    )  # fmt: skip
 
 
 def prepare_texts(
@@ -42,15 +45,18 @@ def prepare_texts(
     unit: str = "row",
     valid: Iterable[str] | None = None,
     test: Iterable[str] | None = None,
+    rows: type[Windows] = Windows,
+    tokens: TaskTokens = NO_TOKENS,
 ) -> Prepared:
-    """Texts that come one by one, one document each, ready for a language model; `valid` and `test` are texts too."""
+    """Texts that come one by one, one document each, ready for a `task`; `valid` and `test` are texts too."""
     documents = in_memory(texts, name, unit)
-    own = {side: in_memory(rows, side, unit) for side, rows in (("valid", valid), ("test", test)) if rows is not None}
+    own = {side: in_memory(some, side, unit) for side, some in (("valid", valid), ("test", test)) if some is not None}
     if not documents:
         raise UserError("there is no text in it", where=name, fix="give at least one text that is not empty")
     return prepare_documents(
-        documents, settings, task=task, cache=cache, given=given, say=say, skipped={}, unit="text", own=own
-    )
+        documents, settings, task=task, cache=cache, given=given, say=say, skipped={}, unit="text", own=own, rows=rows,
+        tokens=tokens,
+    )  # fmt: skip
 
 
 def prepare_documents(
@@ -64,8 +70,13 @@ def prepare_documents(
     skipped: dict[str, list[str]],
     unit: str,
     own: Mapping[str, list[Document]] | None = None,
+    rows: type[Windows] = Windows,
+    tokens: TaskTokens = NO_TOKENS,
 ) -> Prepared:
-    """The split, the tokenizer and the arrays; all of it taken from the cache where nothing has changed."""
+    """The split, the tokenizer and the arrays; all of it taken from the cache where nothing has changed.
+
+    `rows` is how the text is cut, `tokens` what a tokenizer trained here must have for the task.
+    """
     notes: list[str] = []
 
     def tell(line: str) -> None:
@@ -74,21 +85,22 @@ def prepare_documents(
 
     for reason, names in skipped.items():
         tell(f"skipped  {len(names):,} files: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''} ({reason})")
-    parts = split(documents, settings, unit, own or {}, tell)
-    arrays, tokenizer = pack_parts(parts, settings, given, cache, tell)
+    parts = split(documents, settings, unit, own or {}, task, tell)
+    arrays, tokenizer = pack_parts(parts, settings, given, tokens, cache, tell)
     counts: dict[str, Any] = arrays.facts["parts"]
     length = window(settings.tokenizer, given, counts["train"]["tokens"], tell)
+    start = given.start_for(tokenizer) if rows.feeds_decoder else None
     sides = {
-        name: Windows(
+        name: rows(
             arrays[name], length, bytes=counts[name]["bytes"], vocab=tokenizer.size, tokenizer=tokenizer,
-            marks=arrays[f"{name}_marks"], names=[document.name for document in part.documents],
+            marks=arrays[f"{name}_marks"], names=[document.name for document in part.documents], start=start,
         )
         for name, part in parts.items() if counts[name]["tokens"] >= 2
     }  # fmt: skip
     if "valid" in parts and "valid" not in sides:
         tell("note     the validation part is too short for a single target: nothing validates")
-    tell(f"rows     windows of {length} tokens: {len(sides['train']):,} a pass")
-    preprocess = Preprocess(task=task, length=length)
+    tell(f"rows     {rows.noun} of {length} tokens: {len(sides['train']):,} a pass")
+    preprocess = Preprocess(task=task, length=length, start=start)
     facts = {
         "unit": unit, "documents": len(documents), "sources": sources(parts, unit),
         "skipped": {reason: len(names) for reason, names in skipped.items()}, "parts": counts,
@@ -116,7 +128,7 @@ def sources(parts: dict[str, CorpusPart], unit: str) -> list[dict[str, Any]]:
 
 
 def split(
-    documents: list[Document], settings: Data, unit: str, own: Mapping[str, list[Document]], tell: Say
+    documents: list[Document], settings: Data, unit: str, own: Mapping[str, list[Document]], task: str, tell: Say
 ) -> dict[str, CorpusPart]:
     """Training, validation and test parts; the last share of the text validates unless files say otherwise."""
     chosen = settings.split
@@ -126,7 +138,7 @@ def split(
     named = documents[0].name if (count, unit) == (1, "file") else f"{count:,} {unit}{'s' * (count > 1)}"
     packed_as = f" ({', '.join(how)})" if how else ""
     tell(f"file     {named}: {size:,} bytes, {characters:,} characters{packed_as}")
-    tell("task     lm: running text")
+    tell(f"task     {task}: running text")
     parts = {"train": CorpusPart(documents)}
     for name, files in (("valid", chosen.valid_file), ("test", chosen.test_file)):
         if name in own or files is not None:

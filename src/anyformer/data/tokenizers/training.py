@@ -33,6 +33,11 @@ def default_special(kind: Kind) -> dict[str, str]:
     return {role: token for role, token in ANGLES.items() if role != "unk" or kind in HAS_UNKNOWN}
 
 
+def special_token(kind: Kind, role: str) -> str:
+    """How a role's token is written in a tokenizer of this kind."""
+    return BRACKETS[role] if kind == "wordpiece" else ANGLES.get(role, f"<{role}>")
+
+
 def train(
     texts: Sequence[str], kind: Kind, vocab: int, special: Mapping[str, str], extra: Sequence[str], lower: bool
 ) -> Core:

@@ -43,6 +43,8 @@ class JoinedPeers(Peers):
         """Open the ways between the processes, for tensors on this device."""
         self.device = device
         gpu = device if device.type == "cuda" else None
+        if gpu is not None:
+            torch.cuda.set_device(gpu)  # a mesh of devices would else guess, and warn
         dist.init_process_group("gloo" if gpu is None else "nccl", store=self.store, rank=self.world.rank,
                                 world_size=self.world.size, device_id=gpu)  # fmt: skip
         self.control: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=WORD)

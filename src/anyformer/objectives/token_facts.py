@@ -1,0 +1,65 @@
+"""TokenFacts: what an objective that hides words must know of a vocabulary, and nothing of the tokenizer's code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from anyformer.errors import UserError
+from anyformer.objectives.objective import BatchSource
+
+
+@dataclass(frozen=True)
+class TokenFacts:
+    """Ids of special tokens, and two facts of every id. `sentinels` stand for hidden spans, in their order (T5)."""
+
+    ordinary: np.ndarray  # (V,) True: a piece of text, which may be hidden or put in the place of another
+    begins_word: np.ndarray  # (V,) True: the first piece of a word
+    mask: int | None = None
+    pad: int = 0
+    start: int | None = None  # what the decoder of an encoder-decoder begins with
+    eos: int | None = None
+    cls: int | None = None
+    sep: int | None = None
+    sentinels: tuple[int, ...] = ()
+
+    @property
+    def drawable(self) -> np.ndarray:
+        """The ids that stand for text, from which a random one is drawn."""
+        return np.flatnonzero(self.ordinary)
+
+    @property
+    def start_id(self) -> int:
+        """What a decoder begins with; T5 has no token for it and takes the padding."""
+        return self.pad if self.start is None else self.start
+
+    @property
+    def gap_id(self) -> int:
+        """The id that stands for one hidden token in what an encoder reads; T5 has no mask and takes a sentinel."""
+        if self.mask is None and self.sentinels:
+            return self.sentinels[0]
+        return self.mask_id()
+
+    def mask_id(self) -> int:
+        """The id that stands for what is hidden."""
+        if self.mask is None:
+            raise UserError("the tokenizer has no mask token", where="--task masked",
+                            fix="let one be trained, or give a folder whose tokenizer has one")  # fmt: skip
+        return self.mask
+
+
+class TextSource(BatchSource, Protocol):
+    """Where blocks of running text come from; batches have ids (B,T) as their one input."""
+
+    @property
+    def facts(self) -> TokenFacts: ...
+
+
+def facts_of(source: BatchSource) -> TokenFacts:
+    """What is known of the tokens of a source of text."""
+    found = getattr(source, "facts", None)
+    if not isinstance(found, TokenFacts):
+        raise UserError(f"{type(source).__name__} are no blocks of text", fix="prepare the text for a pretraining task")
+    return found
