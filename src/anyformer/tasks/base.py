@@ -70,9 +70,6 @@ class TrainedModel(Protocol):
     def device(self) -> torch.device: ...
 
     @property
-    def tokenizer(self) -> Tokenizer | None: ...
-
-    @property
     def images(self) -> ImageSteps | None: ...
 
     @property
