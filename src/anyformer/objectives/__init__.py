@@ -7,6 +7,7 @@ from anyformer.objectives.classify import Classify
 from anyformer.objectives.contrast import Contrast
 from anyformer.objectives.detect import Detect
 from anyformer.objectives.forecast import Forecasting
+from anyformer.objectives.image_text import ImageText
 from anyformer.objectives.masked import Masked
 from anyformer.objectives.masked_patches import MaskedPatches
 from anyformer.objectives.objective import Objective, Phase
@@ -23,6 +24,7 @@ __all__ = [
     "Contrast",
     "Detect",
     "Forecasting",
+    "ImageText",
     "Masked",
     "MaskedPatches",
     "Objective",

@@ -10,6 +10,7 @@ from anyformer.tasks.classify import ClassifyTask
 from anyformer.tasks.detect import DetectTask
 from anyformer.tasks.evaluator import Evaluator
 from anyformer.tasks.forecast import ForecastTask
+from anyformer.tasks.image_text import ImageTextTask
 from anyformer.tasks.language import LanguageTask
 from anyformer.tasks.masked import MaskedTask
 from anyformer.tasks.patches import PatchesTask
@@ -23,6 +24,7 @@ __all__ = [
     "DetectTask",
     "Evaluator",
     "ForecastTask",
+    "ImageTextTask",
     "LanguageTask",
     "MaskedTask",
     "PatchesTask",
