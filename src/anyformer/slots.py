@@ -7,7 +7,7 @@ N patches, F features. `True` in a mask means "may be seen".
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from torch import Tensor, nn
 
@@ -125,6 +125,11 @@ class Mixer(Spec, slot=True):
     has_static_cache: ClassVar[bool] = False  # whether its module offers `static_cache(...)` (core/static_cache.py)
     exact: ClassVar[bool] = True  # whether later tokens change nothing at all; a Fourier transform leaves rounding
 
+    @property
+    def takes_prefix(self) -> bool:
+        """Whether some tokens of a causal layer may see each other both ways (`Context.prefix`)."""
+        return False
+
     def sizes(self, width: int) -> HeadSizes:
         """The sizes of its heads, where it takes relative positions."""
         raise UserError(f"{type(self).__name__} has no heads")
@@ -240,8 +245,8 @@ class Body(Spec, slot=True):
         return any(block.looks for block in self.layers)
 
     @property
-    def causal(self) -> bool:
-        """Whether a token is kept from those after it."""
+    def causal(self) -> bool | Literal["prefix"]:
+        """Whether a token is kept from those after it; "prefix": but for those of a prompt."""
         return False
 
     def build(self, *, memory_width: int | None = None) -> nn.Module:

@@ -410,7 +410,8 @@ def put(tree: dict[str, Any], root: type[Spec], steps: list[str], value: Any, pa
         tree[name] = value
         return
     inner = tree[name]
-    parts = [part.__name__ for slot in slots_in(annotated[name]) for part in subclasses(slot)]
+    slots = slots_in(annotated[name])
+    parts = [part.__name__ for slot in slots for part in (slot, *subclasses(slot)) if not part.abstract]
     if isinstance(inner, str) and inner in parts:
         inner = tree[name] = {"type": inner}  # a part by its name, whose settings follow
     if index:

@@ -14,6 +14,8 @@ import numpy as np
 ROWS = 200
 GOOD, BAD = ["good", "great", "lovely", "fine", "bright"], ["bad", "awful", "poor", "sad", "dull"]
 THINGS = ["film", "story", "actor", "scene", "ending", "music", "plot"]
+PEOPLE = "Anna Ben Clara David Eva Felix".split()
+CITIES = "Oslo Rome Paris Berlin Madrid Vienna".split()
 NUMBERS = dict(zip("zero one two three four five six seven eight nine".split(),
                    "null eins zwei drei vier fünf sechs sieben acht neun".split(), strict=True))  # fmt: skip
 
@@ -132,6 +134,24 @@ def houses(folder: Path) -> Path:
     path = folder / "houses.parquet"
     pq.write_table(pa.table({"rooms": rooms, "age": age, "place": place, "price": price}), path)
     return path
+
+
+def facts(folder: Path, rows: int = ROWS, *, people: int = 2, absent: float = 0.0, seed: int = 9) -> Path:
+    """Questions about a context: who lives where. Guessing one of the cities named is right once in `people` times.
+
+    A share of the questions, `absent`, is about somebody whom the context does not name.
+    """
+    rng = random.Random(seed)
+    found: list[list[Any]] = []
+    for _ in range(rows):
+        names, cities = rng.sample(PEOPLE, people + (absent > 0)), rng.sample(CITIES, people)
+        context = " ".join(f"{name} lives in {city}." for name, city in zip(names, cities, strict=False))
+        if rng.random() < absent:
+            found.append([context, f"Where does {names[-1]} live?", "", ""])
+            continue
+        asked = rng.randrange(people)
+        found.append([context, f"Where does {names[asked]} live?", cities[asked], context.index(cities[asked])])
+    return table(folder / "facts.csv", ["context", "question", "answer", "answer_start"], found)
 
 
 def stripes(upright: bool, rng: np.random.Generator) -> np.ndarray:

@@ -34,7 +34,7 @@ LAYERS = [
     ("tasks", ["tasks", "evaluation.report"]),
     ("folders of runs", [
             "training.settings", "training.optim", "training.muon", "training.schedule",
-            "training.batch_schedule", "training.run.folder",
+            "training.batch_schedule", "training.layers", "training.freezing", "training.lora", "training.run.folder",
             "training.distributed.parts",
         ]),
     ("inference", ["inference"]),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from anyformer.core.building import with_memory
 from anyformer.embeds.patches import Patches
@@ -52,6 +55,45 @@ def resize_images(spec: Any, model: nn.Module, size: int | tuple[int, int]) -> t
     for old, parameter in zip(model.parameters(), new.parameters(), strict=True):
         parameter.requires_grad_(old.requires_grad)
     return changed, new
+
+
+LAYER = re.compile(r"(.*\bblocks\.)(\d+)(\..*)")  # a weight of one layer: what stands before, its number, and behind
+
+
+def spread_layers(weights: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
+    """Weights under the names of a shallower network, whose parameters are `names`: its layers are the first, the last
+    and those evenly between, as DistilBERT takes them from BERT. For a network that is as deep nothing changes.
+
+    >>> deep = {f"stack.blocks.{layer}.feed.weight": torch.tensor(layer) for layer in range(12)}
+    >>> taken = spread_layers(deep, [f"stack.blocks.{layer}.feed.weight" for layer in range(6)])
+    >>> [int(weight) for weight in taken.values()]
+    [0, 2, 4, 7, 9, 11]
+    """
+    deep, wanted = count_layers(weights), count_layers(names)
+    taken: dict[str, Tensor] = {}
+    for name, value in weights.items():
+        found = LAYER.match(name)
+        if found is None:
+            taken[name] = value
+            continue
+        path, layer, rest = found[1], int(found[2]), found[3]
+        for place, picked in enumerate(pick_layers(deep[path], min(deep[path], wanted[path]))):
+            if picked == layer:
+                taken[f"{path}{place}{rest}"] = value
+    return taken
+
+
+def count_layers(names: Iterable[str]) -> Counter[str]:
+    """How many layers have weights, by the path that stands before their numbers."""
+    layers = {(found[1], found[2]) for name in names if (found := LAYER.match(name))}
+    return Counter(path for path, _ in layers)
+
+
+def pick_layers(deep: int, shallow: int) -> list[int]:
+    """Which of `deep` layers a network of `shallow` layers takes."""
+    if shallow < 2:
+        return [0][:shallow]
+    return [round(layer * (deep - 1) / (shallow - 1)) for layer in range(shallow)]
 
 
 def grids(model: nn.Module) -> dict[str, GridModule]:

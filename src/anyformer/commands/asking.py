@@ -20,6 +20,8 @@ Target = Annotated[list[str] | None, typer.Option(help="The column to predict; s
 Task = Annotated[str | None, typer.Option(help="lm, classify, regress, tag, translate, forecast or detect.")]
 Preset = Annotated[str | None, typer.Option(help="A named model; see: anyformer presets.")]
 Start = Annotated[Path | None, typer.Option("--from", help="A model folder or run to fine-tune.")]
+Pretrain = Annotated[str | None, typer.Option(help="Learn from the texts alone first: masked or lm.")]
+Teacher = Annotated[Path | None, typer.Option(help="A model folder or run whose answers are learned too.")]
 Steps = Annotated[int | None, typer.Option(help="Number of steps.")]
 Epochs = Annotated[float | None, typer.Option(help="Passes over the training rows, in place of steps.")]
 Minutes = Annotated[float | None, typer.Option(help="Time to train for at most.")]
@@ -69,6 +71,8 @@ class AskOptions:
     inputs: list[str] | None = None
     config: Path | None = None
     settings: list[str] | None = None
+    pretrain: str | None = None
+    teacher: Path | None = None
 
     def flags(self) -> dict[str, Any]:
         """The settings that have an option of their own."""
@@ -81,6 +85,7 @@ class AskOptions:
             "training.steps": self.steps, "training.epochs": self.epochs, "training.minutes": self.minutes,
             "training.optimizer.lr": self.lr, "training.batch_size": self.batch_size, "training.seed": self.seed,
             "data.tokenizer.max_length": self.max_length,
+            "objective.teacher": None if self.teacher is None else str(self.teacher),
         }  # fmt: skip
         return {name: value for name, value in found.items() if value is not None}
 
@@ -98,6 +103,7 @@ class AskOptions:
         return Request(
             data, task=self.task or top.get("task") or None, preset=self.preset or self.model_of(top),
             start=self.start or (Path(top["start"]) if top.get("start") else None), out=out, device=self.device,
+            pretrain=self.pretrain,
             settings=written.settings | typed, command=shlex.join(["anyformer", *sys.argv[1:]]),
             places={path: place for path, place in written.places.items() if path not in typed},
         )  # fmt: skip

@@ -27,6 +27,7 @@ def check(
     task: asking.Task = None,
     preset: asking.Preset = None,
     start: asking.Start = None,
+    teacher: asking.Teacher = None,
     seed: asking.Seed = None,
     valid: asking.Valid = None,
     test: asking.Test = None,
@@ -53,6 +54,7 @@ def check(
     asked = AskOptions(
         target, task, preset, start, seed=seed, valid=valid, test=test, split_column=split_column, group=group,
         time=time, types=types, inputs=inputs, config=config, settings=settings, device="cpu",
+        teacher=teacher,
     )  # fmt: skip
     if len(data) > 1 or not (data[0].is_dir() or is_settings(data[0])):
         of_data(data, asked, as_json=as_json, quiet=quiet)

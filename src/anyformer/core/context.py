@@ -38,6 +38,7 @@ class Context:
     allowed: Tensor | None = None  # (B or 1, H or 1, T, S) the user's own boolean rule
     bias: Tensor | None = None  # (B or 1, H or 1, T, S) the user's own additive term
     segments: Tensor | None = None  # (B, T)
+    prefix: Tensor | None = None  # (B,) tokens of a row that see each other both ways, of a stack that lets them
     tokens: Tensor | None = None  # (B, T) the ids themselves, where the input is ids
     memory: Tensor | None = None  # (B, S', D') the encoder's output
     memory_mask: Tensor | None = None  # (B, S')
@@ -72,6 +73,22 @@ class Context:
             self, positions=self.key_positions, index=self.key_index, mask=self.key_mask, documents=self.key_documents,
             tokens=tokens, grid=None, ordered=self.key_mask is None and self.key_documents is None, past=0,
         )  # fmt: skip
+
+
+def see_prefix(context: Context, *, is_prompt: bool) -> Context:
+    """The context of a stack whose causal order begins behind a prefix: the one that is named, or a whole prompt.
+
+    A token of the prefix is ranked as its last one, so that causal order lets it see all of them; keys keep their rank.
+    """
+    if context.prefix is not None:
+        if context.past:
+            raise UserError("a prefix belongs to the first pass", where="prefix", fix="leave it out")
+        index = torch.maximum(context.index, context.prefix[:, None] - 1)  # (B,T)
+    elif is_prompt and not context.past:
+        index = torch.full_like(context.index, context.index.shape[1])
+    else:
+        return context
+    return replace(context, index=index, ordered=False)
 
 
 FACTS = ("grid", "ordered", "rolling", "past", "gaps")  # what is known of a pass in Python, not in tensors

@@ -109,6 +109,7 @@ class ModelModule(nn.Module):
         positions: Tensor | None = None,
         segments: Tensor | None = None,
         documents: Tensor | None = None,
+        prefix: Tensor | None = None,
         memory: Tensor | None = None,
         memory_mask: Tensor | None = None,
         memory_added: Tensor | None = None,
@@ -120,11 +121,12 @@ class ModelModule(nn.Module):
 
         `mask` is padding (B,T), a rule (B or 1, H or 1, T, S) as bool (True = may be seen) or added to the scores, a
         function of (query index, key index), or a tuple of these. With a `state`, the inputs continue what it holds.
+        `prefix` (B,) says how many of a row's tokens see each other both ways, in a stack with causal="prefix".
         `layers` asks for what each layer gave besides (`Output.layers`).
         """
         out = self.before_head(
-            *inputs, mask=mask, positions=positions, segments=segments, documents=documents, memory=memory,
-            memory_mask=memory_mask, memory_added=memory_added, state=state, table=table, layers=layers,
+            *inputs, mask=mask, positions=positions, segments=segments, documents=documents, prefix=prefix,
+            memory=memory, memory_mask=memory_mask, memory_added=memory_added, state=state, table=table, layers=layers,
         )  # fmt: skip
         if self.head is not None:
             answer = self.head(out.hidden, out.context, self.table())
@@ -138,6 +140,7 @@ class ModelModule(nn.Module):
         positions: Tensor | None = None,
         segments: Tensor | None = None,
         documents: Tensor | None = None,
+        prefix: Tensor | None = None,
         memory: Tensor | None = None,
         memory_mask: Tensor | None = None,
         memory_added: Tensor | None = None,
@@ -150,7 +153,7 @@ class ModelModule(nn.Module):
             *inputs, mask=mask, positions=positions, documents=documents, segments=segments, state=state
         )
         check_rules(self.spec, context)
-        context = with_memory(context, memory, memory_mask, memory_added)
+        context = with_memory(with_prefix(self.spec, context, prefix), memory, memory_mask, memory_added)
         x = self.embed(*inputs, context=context) if table is None else self.embed(*inputs, context=context, table=table)
         check_memory(self, x.shape[0], context.memory)
         if layers:
@@ -312,6 +315,18 @@ def check_rules(spec: Model, context: Context) -> None:
         if not mixer.takes_rules:
             raise UserError(f"{type(mixer).__name__} knows padding and documents, but no mask between tokens",
                             where="mask", fix="give padding (B, T), or use mixer=Attention(...)")  # fmt: skip
+
+
+def with_prefix(spec: Model, context: Context, prefix: Tensor | None) -> Context:
+    if prefix is None:
+        return context
+    if spec.stack.causal != "prefix":
+        raise UserError("this stack has no prefix", where="prefix", fix='use Stack(causal="prefix")')
+    batch = context.tokens.shape[0] if context.tokens is not None else prefix.shape[0]
+    if prefix.dim() != 1 or prefix.shape[0] != batch or prefix.is_floating_point():
+        raise UserError(f"prefix has shape {tuple(prefix.shape)} and type {prefix.dtype}",
+                        fix=f"expected whole numbers (B,) = ({batch},)")  # fmt: skip
+    return replace(context, prefix=prefix)
 
 
 def with_memory(

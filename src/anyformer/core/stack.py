@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from anyformer.about import About
 from anyformer.core.block import Block, BlockModule, build_relative
 from anyformer.core.building import trial
-from anyformer.core.context import Context
+from anyformer.core.context import Context, see_prefix
 from anyformer.core.history import RecomputedInputs
 from anyformer.core.state import LayerState
 from anyformer.errors import UserError, check_range
@@ -40,8 +40,8 @@ class Stack(Body):
     """Number of layers."""
     block: Block | tuple[Block, ...] | None = None
     """The block, or several that are tiled over the depth."""
-    causal: bool = False
-    """Whether a token sees earlier tokens only."""
+    causal: bool | Literal["prefix"] = False
+    """Whether a token sees earlier tokens only; "prefix" lets the tokens of a prompt see each other (prefix LM)."""
     final: Norm | None = None
     """Norm after the last block; the block's own where one is needed if not given."""
     groups: int | None = None
@@ -64,7 +64,10 @@ class Stack(Body):
                 raise UserError(
                     f"{type(block.mixer).__name__} has no causal form", where="Stack.causal", fix="use causal=False"
                 )
-            try_out(block, self.width, self.causal)
+            if self.causal == "prefix" and not block.mixer.takes_prefix:
+                raise UserError(f"{type(block.mixer).__name__} cannot see a prefix whole", where="Stack.causal",
+                                fix="use causal=True, or mixer=Attention(...) without a window")  # fmt: skip
+            try_out(block, self.width, bool(self.causal))
         if self.groups is not None and self.share != "none":
             for group in range(self.groups):
                 if len({block for i, block in enumerate(self.layers) if self.group_of[i] == group}) > 1:
@@ -120,7 +123,7 @@ class StackModule(nn.Module):
         self.blocks = nn.ModuleList(
             block.build(
                 spec.width,
-                causal=spec.causal,
+                causal=bool(spec.causal),
                 memory_width=memory_width,
                 drop_path=growing(block.drop_path, i, distinct),
             )
@@ -133,7 +136,7 @@ class StackModule(nn.Module):
         shared = [block for block in spec.layers if block.relative.shared and block.mixer.takes_relative]
         kinds: list[Relative] = list(dict.fromkeys(block.relative for block in shared))
         owners = [next(block for block in shared if block.relative == kind) for kind in kinds]
-        built = [build_relative(owner, spec.width, spec.causal) for owner in owners]
+        built = [build_relative(owner, spec.width, bool(spec.causal)) for owner in owners]
         self.relatives = nn.ModuleList(module if module is not None else NoTables() for module in built)
         self.table_of = [kinds.index(block.relative) if block.relative in kinds else None for block in spec.layers]
 
@@ -163,6 +166,8 @@ class StackModule(nn.Module):
         self, x: Tensor, context: Context, state: list[LayerState] | None = None
     ) -> Iterator[tuple[Tensor, Losses]]:
         """The stream after each layer, with that layer's losses."""
+        if self.spec.causal == "prefix":
+            context = see_prefix(context, is_prompt=state is not None)
         tables = [relative(context, x.dtype) for relative in self.relatives]
         replays = [state is not None and isinstance(state[i].mixer, RecomputedInputs) for i in range(len(self.order))]
         over_all = self.tables_over_all(context, x.dtype) if any(replays) else tables

@@ -23,6 +23,7 @@ class ColumnCounts:
     odd_first: dict[str, str] = field(default_factory=dict)
     unknown: dict[str, int] = field(default_factory=dict)  # cells with a value that is new to the model
     unknown_first: dict[str, str] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)  # what else is worth saying
     unread: dict[int, UserError] = field(default_factory=dict)  # new rows whose image or recording cannot be read
 
     def plain(self) -> dict[str, Any]:

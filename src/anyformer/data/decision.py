@@ -90,6 +90,10 @@ class TargetRules(Protocol):
         """The class of each row, by which a random split keeps the shares; None where rows have none."""
         ...
 
+    def default_group(self, frame: Frame, decision: Decision) -> str | None:
+        """The column whose equal values stay on one side of a split where nobody says how to split."""
+        ...
+
     def check_training_rows(self, frame: Frame, decision: Decision, rows: np.ndarray, counts: str) -> None:
         """Refuse training rows that nothing can be learned from."""
         ...

@@ -41,8 +41,9 @@ def prepare_rows(
     decoded = work.decode(given, tell)
     same = None if decoded is None else decoded.same[work.kept]
     sides = split(work.frame, decision, settings.split, seed, fixed=work.fixed, same=same, parsed=work.parsed)
-    preprocess = fit_preprocess(work.frame, decision, sides.rows(TRAIN), settings, seed=seed, labels=given.labels,
-                                parsed=work.parsed)  # fmt: skip
+    preprocess = given_preprocess(given, decision) or fit_preprocess(
+        work.frame, decision, sides.rows(TRAIN), settings, seed=seed, labels=given.labels, parsed=work.parsed
+    )
     sides, targets, unseen = work.known_labels(sides, preprocess)
     frame, arrays, train = work.frame, work.arrays, sides.rows(TRAIN)
     if decoded is not None:
@@ -151,15 +152,28 @@ class RowPreparation:
         return smaller, encode_target(self.frame, preprocess), list(targets.unseen)
 
 
+def given_preprocess(given: Given, decision: Decision) -> Preprocess | None:
+    """What a teacher's training rows have fitted, where it reads the columns of these rows; None without a teacher."""
+    found = given.preprocess
+    if found is None:
+        return None
+    here = {column.name: column.kind for column in decision.inputs}
+    there = {column.name: column.kind for column in found.columns or ()}
+    names = () if found.target is None else found.target.names
+    if here != there or tuple(decision.target) != tuple(names):
+        wrong = next((name for name in here | there if here.get(name) != there.get(name)), ", ".join(names))
+        raise UserError(f"the teacher was trained on other columns: {wrong}", where="--teacher",
+                        fix=f"it reads {', '.join(f'{name} ({kind})' for name, kind in there.items())} and answers "
+                            f"{', '.join(names)}")  # fmt: skip
+    return found
+
+
 def settle_text(preprocess: Preprocess, tokenizer: Tokenizer, settings: Data, given: Given) -> Preprocess:
     """The preprocessing with what the tokenizer and the model to start from say about text."""
     limits = [limit for limit in (settings.tokenizer.max_length, given.length) if limit is not None]
     if not limits and given.tokenizer is not None and tokenizer.max_length is not None:
         limits = [min(tokenizer.max_length, 512)]
-    start = None
-    if preprocess.writes_text:
-        known = (given.start, tokenizer.bos, tokenizer.pad, tokenizer.eos)
-        start = next((token for token in known if token is not None), 0)
+    start = given.start_for(tokenizer) if preprocess.writes_text else None
     segments = preprocess.pair and (has_segments(tokenizer) if given.segments is None else given.segments)
     return preprocess.replace(length=min(limits) if limits else None, segments=segments, start=start)
 

@@ -26,6 +26,12 @@ class Given:
     length: int | None = None  # tokens it can place at most
     segments: bool | None = None  # whether it tells two texts apart by token types; None: as its tokenizer says
     start: int | None = None  # the token its decoder begins with
+    preprocess: Preprocess | None = None  # of a teacher, who must be able to read the same rows: nothing is fitted anew
+
+    def start_for(self, tokenizer: Tokenizer) -> int:
+        """What a text that is written begins with."""
+        known = (self.start, tokenizer.bos, tokenizer.pad, tokenizer.eos)
+        return next((token for token in known if token is not None), 0)
 
 
 @dataclass

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from anyformer.data.datasets.arrays import Arrays
-from anyformer.data.datasets.blocks import Blocks
+from anyformer.data.datasets.blocks import Blocks, SourceBlocks
 from anyformer.data.datasets.windows import Windows
 from anyformer.data.prepared import Prepared
 from anyformer.data.preprocess import Preprocess
@@ -28,6 +28,7 @@ def keep(prepared: Prepared, folder: Path) -> None:
         "task": prepared.task,
         "rows": type(prepared.train).__name__,
         "length": prepared.preprocess.length,
+        "start": prepared.preprocess.start,
         "names": sides,
         "facts": prepared.facts,
         "notes": prepared.notes,
@@ -55,17 +56,18 @@ def open_text(folder: Path) -> Prepared | None:
         if arrays is None or tokenizer is None:
             return None
         counts = arrays.facts["parts"]
-        cuts = {cut.__name__: cut for cut in (Windows, Blocks)}
+        cuts = {cut.__name__: cut for cut in (Windows, Blocks, SourceBlocks)}
         sides = {
             name: cuts[kept.get("rows", "Windows")](
                 arrays[name], kept["length"], bytes=counts[name]["bytes"], vocab=tokenizer.size, tokenizer=tokenizer,
-                marks=arrays[f"{name}_marks"], names=names,
+                marks=arrays[f"{name}_marks"], names=names, start=kept.get("start"),
             )
             for name, names in kept["names"].items()
         }  # fmt: skip
         return Prepared(
             kept["task"], sides["train"], sides.get("valid"), sides.get("test"),
-            Preprocess(task=kept["task"], length=kept["length"]), tokenizer, facts=kept["facts"], notes=kept["notes"],
+            Preprocess(task=kept["task"], length=kept["length"], start=kept.get("start")), tokenizer,
+            facts=kept["facts"], notes=kept["notes"],
         )  # fmt: skip
     except (UserError, KeyError, TypeError, ValueError, OSError):
         return None

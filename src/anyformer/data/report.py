@@ -69,6 +69,8 @@ def tell_counts(counts: ColumnCounts, preprocess: Preprocess, unseen: list[str],
     if counts.cut:
         share = counts.cut / max(1, counts.rows)
         tell(f"cut      {share:.1%} of rows cut at {preprocess.length} tokens ({counts.cut:,})")
+    for remark in counts.remarks:
+        tell(f"note     {remark}")
     if counts.missing:
         said = ", ".join(f"{name} {count:,}" for name, count in list(counts.missing.items())[:10])
         tell(f"missing  cells without a value are a value of their own: {said}")

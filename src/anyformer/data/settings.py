@@ -157,6 +157,19 @@ class SeriesSettings(Spec):
                 raise UserError(f"{name} {value} is below {least}", where=f"data.series.{name}", fix="use 96")
 
 
+class QuestionSettings(Spec):
+    """How a context too long for the model is cut into windows, and how long an answer may be."""
+
+    stride: int = 128
+    """Tokens of the context that two neighbouring windows share; half a window at most."""
+    max_answer_length: int = 30
+    """Tokens of an answer at most."""
+
+    def check(self) -> None:
+        check_range("data.questions", "stride", self.stride, 0, 2**20, fix="use 128")
+        check_range("data.questions", "max_answer_length", self.max_answer_length, 1, 4096, fix="use 30")
+
+
 class Format(Spec):
     """How files are read, where looking at them is not enough."""
 
@@ -191,6 +204,8 @@ class Data(Spec):
     """How recordings become clips."""
     series: SeriesSettings = field(default_factory=SeriesSettings)
     """How a time series is cut into windows."""
+    questions: QuestionSettings = field(default_factory=QuestionSettings)
+    """How questions about long contexts are read."""
     format: Format = field(default_factory=Format)
     """How files are read."""
 

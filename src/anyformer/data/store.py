@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from anyformer.data.answer_spans import AnswerSpan
 from anyformer.data.datasets.arrays import Arrays, save_array
 from anyformer.data.datasets.blocks import token_facts
+from anyformer.data.datasets.question_windows import QuestionWindows
 from anyformer.data.datasets.rows import RowExamples
 from anyformer.data.frame import Frame, Source
 from anyformer.data.images.preprocessing import FILE as IMAGES
@@ -120,6 +122,9 @@ def assemble(
     ]
     train, valid, test = (examples if len(examples) else None for examples in sides)
     assert train is not None
+    if isinstance(preprocess.target, AnswerSpan):  # trained a window at a time, judged a question at a time
+        return Prepared(preprocess.task, QuestionWindows(train), valid, test, preprocess, tokenizer, images, facts,
+                        list(notes))  # fmt: skip
     return Prepared(preprocess.task, train, valid, test, preprocess, tokenizer, images, facts, list(notes))
 
 

@@ -20,6 +20,7 @@ from anyformer.safe_files import AGAIN, replace_file, writing
 from anyformer.tasks.base import find, title_of
 
 NAME = "report.html"
+PRETRAIN = "pretrain"  # the folder of the first stage
 STYLE = Path(__file__).parent / "web" / "report.css"
 
 
@@ -60,6 +61,7 @@ def report(folder: Path, evaluation: Mapping[str, Any]) -> str:
         ("result", "Result", sections.headline(evaluation, main, split)),
         ("metrics", "Metrics", sections.scores(evaluation, split)),
         ("curves", "Training", sections.curves(files, main)),
+        ("pretraining", "Pretraining, before the labels", pretraining(folder / PRETRAIN)),
         ("confusion", "What was taken for what", sections.confusion(facts)),
         ("predictions", "Predicted and true", sections.numbers(facts)),
         ("labels", "Each span" if facts.get("spans") else "Each label", sections.labels(facts)),
@@ -78,6 +80,17 @@ def report(folder: Path, evaluation: Mapping[str, Any]) -> str:
     )
     foot = "<p>One file, no script, nothing loaded from elsewhere. <code>anyformer runs report</code> rewrites it.</p>"
     return document(title, STYLE.read_text(encoding="utf-8"), top(files, folder, task), links, body, foot)
+
+
+def pretraining(folder: Path) -> str:
+    """What the first stage of a run learned from the texts alone, where it had one."""
+    if not folder.is_dir():
+        return ""
+    evaluation, files = read_evaluation(folder), read_run(folder)
+    split = str(evaluation.get("split") or "valid")
+    title = title_of(str(files.run.get("task") or ""))
+    said = f"<p>{escape(title)}, {files.run.get('step', 0):,} steps; its own report is {PRETRAIN}/{NAME}.</p>"
+    return said + sections.scores(evaluation, split) + sections.curves(files, "loss")
 
 
 def model_of(files: RunFiles) -> str:

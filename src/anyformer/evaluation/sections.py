@@ -30,10 +30,10 @@ def headline(evaluation: Mapping[str, Any], main: str, split: str) -> str:
         f'<p class="verdict">{standing[:1].upper() + standing[1:]}{"." if standing else ""}</p>'
     )
     entries = [("this model", ours, "ours")]
-    for role in ("trivial", "strong"):
-        value = (baselines.get(role) or {}).get("metrics", {}).get(main)
+    for role, one in baselines.items():
+        value = one.get("metrics", {}).get(main)
         if is_number(value):
-            entries.append((str(baselines[role].get("name", role)), value, role))
+            entries.append((str(one.get("name", role)), value, role if role == "trivial" else "strong"))
     longest = max(max(value for _, value, _ in entries), 1.0 if main_share(main) else 0.0) or 1.0
     body = [
         [escape(who), figures(value), (draw.bar(value / longest, class_), "bar-in")] for who, value, class_ in entries

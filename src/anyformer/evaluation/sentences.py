@@ -39,8 +39,7 @@ def verdict(main: str, ours: float, baselines: Mapping[str, Any], rows: int | No
     "better than always answering 'no' (0.71), worse than TF-IDF + logistic regression (0.91)"
     """
     said, missing = [], []
-    for role in ("trivial", "strong"):
-        one = baselines.get(role)
+    for role, one in baselines.items():
         if not isinstance(one, Mapping):
             continue
         theirs = one.get("metrics", {}).get(main)

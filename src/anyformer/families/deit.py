@@ -42,7 +42,7 @@ FAMILIES = (
             "DeiTModel": BARE, "DeiTForImageClassification": CLASSIFY,
             "DeiTForImageClassificationWithTeacher": DISTILLED,
         },
-        settings=settings, config=vit.config, table=table, prefix="deit.", pooled=True,
+        settings=settings, config=vit.config, table=table, prefix="deit.", pooled=True, modules=vit.MODULES,
         spare=(r"(deit\.)?embeddings\.mask_token", r"(deit\.)?pooler\.dense\.(weight|bias)"),
     ),
 )  # fmt: skip

@@ -45,6 +45,13 @@ class Family:
     static: Callable[[Any, str, Mapping[str, Any]], Mapping[str, Tensor]] = lambda spec, head, config: {}
     renamed: Mapping[str, str] | None = None  # older spellings of a tensor name's last word
     respelled: Callable[[str], str] = lambda name: name  # a whole name that has several spellings, as the table has it
+    modules: tuple[tuple[str, str], ...] = ()  # pieces of names in their files and in their code, where these differ
+
+    def module_name(self, name: str) -> str:
+        """A name of their files as their code has it, which adapters go by."""
+        for piece, now in self.modules:
+            name = name.replace(piece, now)
+        return name
 
     def architecture(self, head: str) -> str:
         """Their class name for a kind of head."""

@@ -105,6 +105,11 @@ LAYERS = (
     ("stack.blocks.{i}.feed.down", "encoder.layer.{i}.output.dense"),
     ("stack.final", "layernorm"),
 )  # fmt: skip
+MODULES = (
+    ("encoder.layer.", "layers."), ("attention.attention.query", "attention.q_proj"),
+    ("attention.attention.key", "attention.k_proj"), ("attention.attention.value", "attention.v_proj"),
+    ("attention.output.dense", "attention.o_proj"), ("intermediate.dense", "mlp.fc1"), ("output.dense", "mlp.fc2"),
+)  # fmt: skip
 LEAD = (("embed.lead", "embeddings.cls_token", LEADING),)
 HEADS: dict[str, tuple[tuple[Any, ...], ...]] = {
     BODY: (),
@@ -128,7 +133,7 @@ def under(prefix: str, body: tuple[tuple[Any, ...], ...]) -> list[tuple[Any, ...
 FAMILIES = (
     Family(
         model_type="vit", heads={"ViTModel": BARE, "ViTForImageClassification": CLASSIFY},
-        settings=settings, config=config, table=table, prefix="vit.", pooled=True,
+        settings=settings, config=config, table=table, prefix="vit.", pooled=True, modules=MODULES,
         spare=(r"(vit\.)?embeddings\.mask_token", r"(vit\.)?pooler\.dense\.(weight|bias)"),
     ),
 )  # fmt: skip

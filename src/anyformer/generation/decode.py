@@ -26,6 +26,7 @@ from anyformer.generation.prompts import (
     decoder_of,
     flush_right,
     max_positions,
+    reads_prompt_whole,
     vocabulary_of,
 )
 from anyformer.generation.result import Generated, Step, collect_steps, find_reasons, is_one_of
@@ -114,6 +115,9 @@ def start_decoding(
     guides = None if guide is None else guide if isinstance(guide, Sequence) else [guide]
     if draft is None and settings.prompt_lookup_num_tokens is None:
         return Decoding(model, *prefill(model, inputs, settings), inputs, settings, guides)
+    if reads_prompt_whole(model.spec):
+        raise UserError("proposals are verified beside the end of a prompt, and a prefix LM must see it whole",
+                        where="draft", fix="leave out draft and prompt_lookup_num_tokens")  # fmt: skip
     return Speculation(model, inputs, settings, draft, guides)
 
 

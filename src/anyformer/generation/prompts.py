@@ -98,6 +98,11 @@ def decoder_of(spec: Model | Seq2Seq) -> Model:
     return spec.decoder if isinstance(spec, Seq2Seq) else spec
 
 
+def reads_prompt_whole(spec: Model | Seq2Seq) -> bool:
+    """Whether the tokens of a prompt see each other both ways (prefix LM): it must then be run in one pass."""
+    return decoder_of(spec).stack.causal == "prefix"
+
+
 def check_model(model: Any) -> Model | Seq2Seq:
     """The spec of a model that can generate; else a sentence saying what it lacks."""
     spec = getattr(model, "spec", None)
@@ -123,11 +128,16 @@ def max_positions(spec: Model) -> tuple[int | None, str]:
 def supports_static_cache(model: Any) -> bool:
     """Whether every layer of a decoder can keep its keys and values in a static cache."""
     stack = decoder_of(model.spec).stack
-    return isinstance(stack, Stack) and all(
-        block.mixer.has_static_cache
-        and not block.mixer.looks_at_memory
-        and (block.cross is None or block.cross.has_static_cache)
-        for block in stack.layers
+    # What runs over static caches knows causal order alone.
+    return (
+        isinstance(stack, Stack)
+        and not reads_prompt_whole(model.spec)
+        and all(
+            block.mixer.has_static_cache
+            and not block.mixer.looks_at_memory
+            and (block.cross is None or block.cross.has_static_cache)
+            for block in stack.layers
+        )
     )
 
 

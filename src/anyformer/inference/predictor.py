@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from anyformer.checkpoints.adapters import base_of, is_adapter, open_adapted
 from anyformer.checkpoints.folder import Opened, open_folder, save_foreign, save_own
 from anyformer.checkpoints.target import new_folder
 from anyformer.core.model import Model, Seq2Seq
@@ -34,13 +35,24 @@ GENERATION_FILE, IMAGES_FILE, LABELS_FILE = "generation_config.json", "preproces
 
 
 def load(
-    folder: str | Path, *, head: str | None = None, device: str = "cpu", dtype: torch.dtype | None = None
+    folder: str | Path,
+    *,
+    head: str | None = None,
+    device: str = "cpu",
+    dtype: torch.dtype | None = None,
+    adapter: str | Path | None = None,
 ) -> Predictor:
     """Open a run (its best checkpoint), an anyformer or a Hugging Face folder; nothing is downloaded, no code is run.
 
     `head` opens a Hugging Face folder with another head ("bare": none). `device` is auto, cpu, cuda[:N] or mps.
+    `adapter` is a LoRA folder, of a run here or of peft, that is merged into the weights; given as `folder` itself, it
+    is opened on the model that it was trained on.
     """
     path, place = Path(folder), pick_device(device)
+    if adapter is not None:
+        return add_adapter(load(path, head=head, device=device, dtype=dtype), Path(adapter))
+    if path.is_dir() and is_adapter(path):
+        return add_adapter(load(base_of(path), head=head, device=device, dtype=dtype), path)
     if not (path / "run.json").is_file():
         return open_predictor(path, head, place, dtype)
     from anyformer.training.run.folder import explaining_unknown
@@ -53,19 +65,8 @@ def open_predictor(path: Path, head: str | None, place: torch.device, dtype: tor
     """The model folder with all that stands around the model."""
     opened = open_folder(path, head=head, device=place, dtype=dtype)
     images = inside(path, IMAGES_FILE)
-    kept = inside(path, LABELS_FILE)
-    labels, preprocess = opened.labels, None
-    if kept.is_file():
-        found = read_json(kept)
-        if found.get("type") == "Preprocess":
-            from anyformer.data.preprocess import Preprocess
-            from anyformer.tasks import find
-
-            preprocess = Preprocess.read(kept)
-            labels = None if preprocess.labels is None else list(preprocess.labels)
-            find(preprocess.task)
-        elif isinstance(found.get("labels"), list):
-            labels = [str(name) for name in found["labels"]]
+    labels, preprocess = read_labels(path)
+    labels = opened.labels if labels is None and preprocess is None else labels
     return Predictor(
         opened,
         tokenizer=open_tokenizer(path),
@@ -74,6 +75,30 @@ def open_predictor(path: Path, head: str | None, place: torch.device, dtype: tor
         defaults=decoding_defaults(path, opened),
         preprocess=preprocess,
     )
+
+
+def read_labels(path: Path) -> tuple[list[str] | None, Preprocess | None]:
+    """The classes that a folder names, and how rows become inputs where it was trained here on columns."""
+    kept = inside(path, LABELS_FILE)
+    found = read_json(kept) if kept.is_file() else {}
+    if found.get("type") == "Preprocess":
+        from anyformer.data.preprocess import Preprocess
+        from anyformer.tasks import find
+
+        preprocess = Preprocess.read(kept)
+        find(preprocess.task)
+        return None if preprocess.labels is None else list(preprocess.labels), preprocess
+    names = found.get("labels")
+    return [str(name) for name in names] if isinstance(names, list) else None, None
+
+
+def add_adapter(base: Predictor, folder: Path) -> Predictor:
+    """A model with a LoRA adapter merged into its weights, and the adapter's own labels and columns."""
+    if not folder.is_dir() or not is_adapter(folder):
+        raise UserError("there is no adapter", where=str(folder), fix="give a folder with adapter_config.json")
+    labels, preprocess = read_labels(folder)
+    made = replace(base, opened=open_adapted(base.opened, folder))
+    return made if preprocess is None else replace(made, labels=labels, preprocess=preprocess)
 
 
 def best_of(folder: Path) -> Path:

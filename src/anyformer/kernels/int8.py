@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from anyformer.kernels import row_gradient
 from anyformer.kernels.cpu import is_available
+from anyformer.kernels.row_gradient import RowsOfTable
 
 LARGEST = 127  # of 8 bits with sign; -128 is left out, so that both sides are alike
 TOGETHER = 4  # rows of the input that share one reading of the weights
@@ -118,7 +120,12 @@ class Int8Table(nn.Module):
 
 def look_up(ids: Tensor, rows: Tensor | Int8) -> Tensor:
     """The rows of some ids."""
-    return rows.look_up(ids) if isinstance(rows, Int8) else F.embedding(ids, rows)
+    if isinstance(rows, Int8):
+        return rows.look_up(ids)
+    if row_gradient.wanted(rows):
+        found: Tensor = RowsOfTable.apply(ids, rows)
+        return found
+    return F.embedding(ids, rows)
 
 
 def product(x: Tensor, rows: Tensor | Int8, bias: Tensor | None) -> Tensor:

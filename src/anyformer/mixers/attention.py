@@ -70,6 +70,10 @@ class Attention(Mixer):
                 f"soft_cap {self.soft_cap} is not positive", where="Attention", fix="use 50 or leave it out"
             )
 
+    @property
+    def takes_prefix(self) -> bool:
+        return self.window is None
+
     def sizes(self, width: int) -> HeadSizes:
         return head_sizes(width, self.heads, self.kv_heads, self.key_size, self.value_size)
 

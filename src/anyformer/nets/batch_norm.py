@@ -28,5 +28,5 @@ class BatchNorm(Starting):
         self.starts = {"weight": constant(gain), "bias": constant(0), "mean": constant(0), "var": constant(1)}
 
     def forward(self, x: Tensor) -> Tensor:
-        training = self.training and not self.frozen
+        training = self.training and self.weight.requires_grad  # frozen here, or by the settings of a training
         return F.batch_norm(x, self.mean, self.var, self.weight, self.bias, training, MOMENTUM, self.eps)

@@ -99,7 +99,8 @@ class ClassBatchNorm(Starting):
         self.starts = {"weight": constant(1), "bias": constant(0), "mean": constant(0), "var": constant(1)}
 
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:
-        x = F.batch_norm(x, self.mean, self.var, None, None, self.training, MOMENTUM, self.eps)
+        training = self.training and self.weight.requires_grad
+        x = F.batch_norm(x, self.mean, self.var, None, None, training, MOMENTUM, self.eps)
         factor, shift = (F.embedding(labels, table)[:, :, None, None] for table in (self.weight, self.bias))
         return torch.addcmul(shift, x, factor)
 

@@ -47,7 +47,7 @@ class Spectral(Starting):
             matrix = matrix.to(torch.promote_types(matrix.dtype, torch.float32))
             with torch.no_grad():
                 u = unit(self.u.to(matrix.dtype))  # a mean over time, as a running mean of weights has it, is shorter
-                if self.training:
+                if self.training and self.weight.requires_grad:
                     u = turned(matrix, u)
                     self.u.copy_(u)
                 v = unit(matrix.mT @ u)

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from anyformer.objectives.batch import Batch
 from anyformer.objectives.objective import Objective
-from anyformer.objectives.words import row_means, word_loss
+from anyformer.objectives.words import TeachableWords, row_means, word_loss
 
 
-class Causal(Objective):
+class Causal(TeachableWords, Objective):
     """A language model: each token is predicted from those before it; targets come shifted by the data."""
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:

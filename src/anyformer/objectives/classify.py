@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from anyformer.errors import UserError, check_range
 from anyformer.objectives.batch import Batch
 from anyformer.objectives.objective import IGNORED, Objective, full, with_extra
+from anyformer.objectives.teachable import TargetOutputs, Teachable, divergence, row_outputs
 
 
-class Classify(Objective):
+class Classify(Teachable, Objective):
     """Cross-entropy with one class a row; with `multi`, each label is a question of its own.
 
     `weights` counts each class by this factor. `mixup` and `cutmix` are the strengths (alpha) with which pairs of
@@ -57,13 +58,17 @@ class Classify(Objective):
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         out = model(*batch.inputs, **batch.named)
-        logits = full(out.logits)  # (B,C)
+        own = self.blended_losses(full(out.logits), batch)
+        return with_extra(own.sum(), out.losses, len(batch) if self.multi else (batch.targets != IGNORED).sum())
+
+    def blended_losses(self, logits: Tensor, batch: Batch) -> Tensor:
+        """The loss of every row (B,) of logits (B,C); of two blended rows the share of each."""
         measure = self.labels_loss if self.multi else self.class_loss
         own = measure(logits, batch.targets)
-        if batch.blend is not None:
-            partner, share = batch.blend
-            own = share * own + (1 - share) * measure(logits, batch.targets[partner])
-        return with_extra(own.sum(), out.losses, len(batch) if self.multi else (batch.targets != IGNORED).sum())
+        if batch.blend is None:
+            return own
+        partner, share = batch.blend
+        return share * own + (1 - share) * measure(logits, batch.targets[partner])
 
     def class_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         factors = None if self.weights is None else logits.new_tensor(self.weights)
@@ -87,6 +92,24 @@ class Classify(Objective):
         if self.multi:
             return self.labels_loss(logits, batch.targets)
         return F.cross_entropy(logits, batch.targets, ignore_index=IGNORED, reduction="none")
+
+    # ------------------------------------------------------------ with a teacher
+
+    def target_outputs(self, model: nn.Module, batch: Batch) -> TargetOutputs:
+        return row_outputs(model, batch)
+
+    def hard_losses(self, found: TargetOutputs, batch: Batch) -> Tensor:
+        return self.blended_losses(full(found.logits), batch)
+
+    def soft_losses(self, logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+        """Of several labels each is a question of its own, answered yes or no: logits x and 0."""
+        if not self.multi:
+            return divergence(logits, teacher, temperature)
+        mine, theirs = (torch.stack([each, torch.zeros_like(each)], -1) for each in (logits, teacher))  # (B,C,2)
+        return divergence(mine, theirs, temperature).mean(1)
+
+    def counted(self, targets: Tensor) -> Tensor:
+        return torch.ones_like(targets[:, 0], dtype=torch.bool) if self.multi else super().counted(targets)
 
 
 def beta(alpha: float, generator: torch.Generator) -> float:

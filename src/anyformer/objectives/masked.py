@@ -15,10 +15,10 @@ from anyformer.objectives.batch import Batch
 from anyformer.objectives.draw import Draw
 from anyformer.objectives.objective import IGNORED, BatchSource, Objective
 from anyformer.objectives.token_facts import TokenFacts, facts_of
-from anyformer.objectives.words import row_means, word_loss
+from anyformer.objectives.words import TeachableWords, row_means, word_loss
 
 
-class Masked(Objective):
+class Masked(TeachableWords, Objective):
     """A share `rate` of the tokens is chosen; of those `keep` stay, `random` become another, the rest the mask token.
 
     The loss is that of the chosen tokens alone. Every epoch hides others (RoBERTa), with `static` always the same;

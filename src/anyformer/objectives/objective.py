@@ -91,6 +91,10 @@ class Objective(Spec, slot=True):
         """The phases of a step, in their order."""
         return (Phase(self.loss),)
 
+    def compared_models(self, device: torch.device) -> dict[str, nn.Module]:
+        """Other models that a report shows beside the trained one, by name: the teacher of a student."""
+        return {}
+
     def row_losses(self, output: Any, batch: Batch) -> Tensor:
         """The loss of each row (B,), the mean over its targets, from a pass already made; for reports."""
         raise NotImplementedError

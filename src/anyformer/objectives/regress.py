@@ -11,11 +11,12 @@ from torch import Tensor, nn
 
 from anyformer.objectives.batch import Batch
 from anyformer.objectives.objective import Objective, full, with_extra
+from anyformer.objectives.teachable import TargetOutputs, Teachable, row_outputs
 
 LOSSES: dict[str, Callable[..., Tensor]] = {"squared": F.mse_loss, "absolute": F.l1_loss, "huber": F.huber_loss}
 
 
-class Regression(Objective):
+class Regression(Teachable, Objective):
     """How far off each number is; targets are scaled by the data, nan does not count."""
 
     measure: Literal["squared", "absolute", "huber"] = "squared"
@@ -37,3 +38,18 @@ class Regression(Objective):
 
     def row_losses(self, output: Any, batch: Batch) -> Tensor:
         return self.each(output.logits, batch.targets).mean(1)
+
+    # ------------------------------------------------------------ with a teacher
+
+    def target_outputs(self, model: nn.Module, batch: Batch) -> TargetOutputs:
+        return row_outputs(model, batch)
+
+    def hard_losses(self, found: TargetOutputs, batch: Batch) -> Tensor:
+        return self.each(found.logits, found.targets)
+
+    def soft_losses(self, logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+        """As far as the student's numbers are from the teacher's; numbers have no temperature."""
+        return self.each(logits, teacher)
+
+    def counted(self, targets: Tensor) -> Tensor:
+        return ~torch.isnan(targets.reshape(len(targets), -1))

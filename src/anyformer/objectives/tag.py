@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from anyformer.errors import UserError
 from anyformer.objectives.batch import Batch
 from anyformer.objectives.objective import IGNORED, Objective, full, with_extra
-from anyformer.objectives.words import row_means
+from anyformer.objectives.teachable import TargetOutputs, Teachable, divergence
+from anyformer.objectives.words import row_means, word_losses
 
 
-class Tag(Objective):
+class Tag(Teachable, Objective):
     """Cross-entropy at the first piece of each word; targets (B,T) are -100 elsewhere."""
 
     label_smoothing: float = 0.0
@@ -33,3 +34,15 @@ class Tag(Objective):
 
     def row_losses(self, output: Any, batch: Batch) -> Tensor:
         return row_means(output.logits, batch.targets)
+
+    # ------------------------------------------------------------ with a teacher
+
+    def target_outputs(self, model: nn.Module, batch: Batch) -> TargetOutputs:
+        out = model(*batch.inputs, **batch.named)
+        return TargetOutputs(out.logits, batch.targets, out.hidden, out.losses)
+
+    def hard_losses(self, found: TargetOutputs, batch: Batch) -> Tensor:
+        return word_losses(found, self.label_smoothing)
+
+    def soft_losses(self, logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+        return divergence(logits, teacher, temperature)

@@ -19,7 +19,7 @@ class TokenFacts:
     begins_word: np.ndarray  # (V,) True: the first piece of a word
     mask: int | None = None
     pad: int = 0
-    start: int | None = None  # what a decoder begins with
+    start: int | None = None  # what the decoder of an encoder-decoder begins with
     eos: int | None = None
     cls: int | None = None
     sep: int | None = None
@@ -29,6 +29,18 @@ class TokenFacts:
     def drawable(self) -> np.ndarray:
         """The ids that stand for text, from which a random one is drawn."""
         return np.flatnonzero(self.ordinary)
+
+    @property
+    def start_id(self) -> int:
+        """What a decoder begins with; T5 has no token for it and takes the padding."""
+        return self.pad if self.start is None else self.start
+
+    @property
+    def gap_id(self) -> int:
+        """The id that stands for one hidden token in what an encoder reads; T5 has no mask and takes a sentinel."""
+        if self.mask is None and self.sentinels:
+            return self.sentinels[0]
+        return self.mask_id()
 
     def mask_id(self) -> int:
         """The id that stands for what is hidden."""

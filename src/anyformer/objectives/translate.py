@@ -9,10 +9,11 @@ from torch import Tensor, nn
 from anyformer.errors import UserError
 from anyformer.objectives.batch import Batch
 from anyformer.objectives.objective import Objective
-from anyformer.objectives.words import row_means, word_loss
+from anyformer.objectives.teachable import TargetOutputs
+from anyformer.objectives.words import TeachableWords, row_means, word_loss, word_losses
 
 
-class Translate(Objective):
+class Translate(TeachableWords, Objective):
     """Each target word from the source and the words before it; `label_smoothing` spreads that share over all words."""
 
     label_smoothing: float = 0.1
@@ -35,3 +36,6 @@ class Translate(Objective):
 
     def row_losses(self, output: Any, batch: Batch) -> Tensor:
         return row_means(output.logits, batch.targets)
+
+    def hard_losses(self, found: TargetOutputs, batch: Batch) -> Tensor:
+        return word_losses(found, self.label_smoothing)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from anyformer.objectives.batch import Batch
 from anyformer.objectives.objective import IGNORED, full, with_extra
+from anyformer.objectives.teachable import TargetOutputs, Teachable, divergence
 
 # Logits that may be held at once; beyond it the loss works through the tokens a chunk at a time. On a CPU, memory of
 # more than 32 MB is given back and fetched anew at every step, which costs more than the chunks.
@@ -33,6 +34,31 @@ def word_loss(model: Any, batch: Batch, smoothing: float = 0.0) -> Tensor:
         label_smoothing=smoothing,
     )  # fmt: skip
     return with_extra(summed, out.losses, counted)
+
+
+class TeachableWords(Teachable):
+    """An objective that predicts text, of which a teacher may know more."""
+
+    def target_outputs(self, model: Any, batch: Batch) -> TargetOutputs:
+        """Logits (B,K,V) of the targets (B,K), all of them at once."""
+        out = model.before_head(*batch.inputs, **batch.named)
+        hidden, targets = few_targets(out.hidden, batch)
+        return TargetOutputs(model.head(hidden, out.context, model.table()).logits, targets, hidden, out.losses)
+
+    def hard_losses(self, found: TargetOutputs, batch: Batch) -> Tensor:
+        return word_losses(found)
+
+    def soft_losses(self, logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+        """A teacher may score more words than the tokenizer has: its vocabulary is padded."""
+        return divergence(logits, teacher[..., : logits.shape[-1]], temperature)
+
+
+def word_losses(found: TargetOutputs, smoothing: float = 0.0) -> Tensor:
+    """Cross-entropy of every target (B,K), 0 where it does not count."""
+    return F.cross_entropy(
+        full(found.logits.transpose(1, 2)), found.targets, ignore_index=IGNORED, reduction="none",
+        label_smoothing=smoothing,
+    )  # fmt: skip
 
 
 def few_targets(hidden: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:

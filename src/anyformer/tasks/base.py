@@ -63,6 +63,9 @@ class TrainedModel(Protocol):
     def model(self) -> nn.Module: ...
 
     @property
+    def spec(self) -> Network: ...
+
+    @property
     def device(self) -> torch.device: ...
 
     @property
@@ -103,6 +106,7 @@ class Task:
     verb: ClassVar[str] = ""  # what its model does, for messages: "names classes"
     needs: ClassVar[tuple[str, ...]] = ()  # optional packages that it cannot do without
     has_target: ClassVar[bool] = True  # whether --target names something
+    needs_teacher: ClassVar[bool] = False  # whether it is nothing without --teacher
     writes_text: ClassVar[bool] = False  # whether `generate` runs its models
     decodes: ClassVar[bool] = False  # whether a final evaluation writes texts, which takes long
     max_eval_rows: ClassVar[int | None] = None  # rows of a final evaluation, where not all of them are judged
@@ -164,6 +168,10 @@ class Task:
 
     def check_changes(self, changes: Mapping[str, Any]) -> None:
         """Refuse changes of the network (`--set model.…`) that the task cannot live with."""
+
+    def taught_by(self, teacher: TrainedModel) -> Task:
+        """The task of a student of this teacher: this one, or the teacher's where it was left to that."""
+        return self
 
     def habit(self, sizes: Sizes, *, start: bool) -> Habit:
         """How such data is usually trained; `start` is whether there is a model to start from."""
@@ -444,6 +452,10 @@ class RowTask(Task):
 
     def strata(self, frame: Frame, decision: Decision) -> np.ndarray | None:
         """The class of each row, by which a random split keeps the shares; None where rows have none."""
+        return None
+
+    def default_group(self, frame: Frame, decision: Decision) -> str | None:
+        """The column whose equal values stay on one side of a split where nobody says how to split."""
         return None
 
     def check_training_rows(self, frame: Frame, decision: Decision, rows: np.ndarray, counts: str) -> None:

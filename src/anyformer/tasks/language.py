@@ -93,26 +93,10 @@ class LanguageTask(RunningTextTask):
         return Habit(epochs=20, batch_size=8, lr=3e-3, weight_decay=0.1, gpu_batch_size=64, gpu_lr=1e-3)
 
     def generation_config(self, objective: Objective, data: Prepared, spec: Network) -> dict[str, Any] | None:
-        if data.tokenizer is None:
-            return None
-        known = {"eos_token_id": data.tokenizer.eos, "pad_token_id": data.tokenizer.pad}
-        return {name: value for name, value in known.items() if value is not None}
+        return ends_of(data)
 
     def write_sample(self, model: nn.Module, data: Prepared, *, seed: int) -> str | None:
-        """How the model goes on from the beginning of the validation text."""
-        valid, tokenizer = data.valid, data.tokenizer
-        if not isinstance(valid, Windows) or tokenizer is None:
-            return None
-        device = next(model.parameters()).device
-        prompt = torch.tensor([valid.ids[: min(PROMPT, len(valid.ids) - 1)].tolist()], device=device)
-        network: Any = model
-        limit = network.spec.embed.limit
-        room = SAMPLE if limit is None else min(SAMPLE, int(limit) - prompt.shape[1])
-        if room < 1:
-            return None
-        settings = Generation(max_new_tokens=room, do_sample=True, temperature=0.8, seed=seed)
-        written = generate(model, prompt, settings=settings)
-        return tokenizer.decode([*prompt[0].tolist(), *next(iter(written.rows()))])
+        return continue_text(model, data, seed=seed)
 
     def next_command(self, run: Path) -> str:
         return f'anyformer generate {run} "..."'
@@ -181,3 +165,28 @@ class LanguageTask(RunningTextTask):
             return self.strong_baseline(truth, answers, train, test)
         name, scores = self.strong_baseline(truth, answers, replace(train, texts=[text[-most:]]), test)
         return f"{name} (its last {most:,} characters)", scores
+
+
+def ends_of(data: Prepared) -> dict[str, Any] | None:
+    """The tokens that end and fill up a text, as `generate` wants them."""
+    if data.tokenizer is None:
+        return None
+    known = {"eos_token_id": data.tokenizer.eos, "pad_token_id": data.tokenizer.pad}
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def continue_text(model: nn.Module, data: Prepared, *, seed: int) -> str | None:
+    """How the model goes on from the beginning of the validation text."""
+    valid, tokenizer = data.valid, data.tokenizer
+    if not isinstance(valid, Windows) or tokenizer is None:
+        return None
+    device = next(model.parameters()).device
+    prompt = torch.tensor([valid.ids[: min(PROMPT, len(valid.ids) - 1)].tolist()], device=device)
+    network: Any = model
+    limit = network.spec.embed.limit
+    room = SAMPLE if limit is None else min(SAMPLE, int(limit) - prompt.shape[1])
+    if room < 1:
+        return None
+    settings = Generation(max_new_tokens=room, do_sample=True, temperature=0.8, seed=seed)
+    written = generate(model, prompt, settings=settings)
+    return tokenizer.decode([*prompt[0].tolist(), *next(iter(written.rows()))])

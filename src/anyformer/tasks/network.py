@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from anyformer.core.model import Model, Seq2Seq
 from anyformer.core.streams import Streams
 from anyformer.data.columns.kinds import modality_named, modality_reading, only_modality
+from anyformer.data.columns.text import embed_tokens
 from anyformer.data.sizes import Sizes
-from anyformer.embeds import Frames, Joint, Maps, Patches, Table
+from anyformer.embeds import Frames, Joint, Maps, Patches, Table, Tokens
 from anyformer.errors import UserError
-from anyformer.heads import Pair, Pooled, Regress
+from anyformer.heads import LM, Pair, Pooled, Regress
 from anyformer.slots import Embed, Head, Network
 from anyformer.spec import comes_from_outside
 
@@ -38,6 +39,35 @@ def fit_row_network(task: RowTask, spec: Network, name: str, sizes: Sizes) -> Ne
     made = require_model(spec, name, task, sizes)
     embed = embedding(made, name, sizes)
     return made.replace(embed=embed, head=task.head(made.head, pooling(made, embed), sizes))
+
+
+def fit_encoder_decoder(spec: Network, name: str, sizes: Sizes, instead: str) -> Seq2Seq:
+    """A spec that reads a text or an image and writes a text, for this vocabulary; `instead` is a preset that does."""
+    if not isinstance(spec, Seq2Seq):
+        raise unfit(name, "has no encoder and decoder: one reads, the other writes a text", instead)
+    source, target = spec.encoder.embed, spec.decoder.embed
+    if not isinstance(target, Tokens) or (sizes.image is None and not isinstance(source, Tokens)):
+        raise unfit(name, "does not read words", instead)
+    if len(sizes.parts) == 1 and sizes.image is not None and not isinstance(source, Patches | Maps):
+        raise unfit(name, "does not read images", instead)
+    # What is written stands behind a start token, which takes a position; BART has as many on both sides.
+    sizes = sizes if sizes.length is None else replace(sizes, length=sizes.length + 1)
+    if isinstance(source, Tokens) and sizes.image is None:
+        read: Embed = embed_tokens(source, sizes)
+    else:
+        read = embedding(spec.encoder, name, sizes)
+    return spec.replace(
+        encoder=spec.encoder.replace(embed=read),
+        decoder=spec.decoder.replace(embed=embed_tokens(target, sizes)),
+        head=spec.head or LM(tied=True),
+    )
+
+
+def adapt_encoder_decoder(fitted: Network, trained: Network, sizes: Sizes) -> Seq2Seq:
+    """A trained encoder-decoder as it is, with a head where it had none; images have the size of the data."""
+    assert isinstance(fitted, Seq2Seq) and isinstance(trained, Seq2Seq)
+    encoder = trained.encoder if sizes.image is None else fitted.encoder
+    return trained.replace(encoder=encoder, head=trained.head or fitted.head)
 
 
 def require_model(spec: Network, name: str, task: Task, sizes: Sizes) -> Model:

@@ -7,15 +7,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from anyformer.data.columns.cells import texts
+from anyformer.data.decision import Decision
 from anyformer.data.files.fasta import by_residue
 from anyformer.data.files.image_folders import unlabelled_images
 from anyformer.data.frame import Frame, Source
-from anyformer.data.gather import gather, origin_of, paths_of
+from anyformer.data.gather import Gathered, gather, origin_of, paths_of
 from anyformer.data.prepare_rows import prepare_rows
 from anyformer.data.prepared import Given, Prepared, Say
 from anyformer.data.preprocess import Preprocess, fitting
 from anyformer.data.report import tell_files
 from anyformer.data.settings import Data, Format
+from anyformer.data.splits import FREE, TRAIN
 from anyformer.tasks.base import RowTask, Task, all_tasks, find
 from anyformer.tasks.decide import decide
 
@@ -76,6 +81,7 @@ def prepare_table(
         settings = settings.replace(split=settings.split.replace(column=gathered.column), target=named)
         tell_files(gathered.frame, tell)
         decision = decide(gathered.frame, settings, task=task, origin=gathered.origin)
+        settings = with_default_group(settings, gathered, decision)
         return prepare_rows(gathered, decision, settings, seed=seed, cache=cache, given=given, notes=notes, tell=tell)
     except BaseException:
         if not there:  # a mistake leaves nothing behind
@@ -83,6 +89,35 @@ def prepare_table(
         raise
     finally:
         shutil.rmtree(cache / "read", ignore_errors=True)
+
+
+def unlabelled_texts(source: Any, task: Task, settings: Data, cache: Path) -> list[str]:
+    """The texts of rows that have no target, but for those that a file or a column says are to validate or to test."""
+    if not isinstance(task, RowTask):
+        return []
+    paths = paths_of(source)
+    origin = "table" if paths is None else origin_of(paths, task.origin)
+    gathered = gather(source, origin, settings, cache)
+    frame = gathered.frame
+    settings = settings.replace(split=settings.split.replace(column=gathered.column))
+    decision = decide(frame, settings, task=task, origin=gathered.origin)
+    absent = np.zeros(len(frame), bool)
+    for _, mask in task.target_problems(frame, decision):
+        absent |= mask
+    if gathered.fixed is not None:
+        absent &= (gathered.fixed == FREE) | (gathered.fixed == TRAIN)
+    rows = np.flatnonzero(absent)
+    columns = [texts(frame.take(rows).column(one.name)) for one in decision.inputs if one.column.is_text]
+    return [joined for cells in zip(*columns, strict=True) if (joined := " ".join(cell for cell in cells if cell))]
+
+
+def with_default_group(settings: Data, gathered: Gathered, decision: Decision) -> Data:
+    """The settings with the rows that hang together by the task's own rule, where nothing else says the split."""
+    split = settings.split
+    if gathered.fixed is not None or split.column or split.group or split.time:
+        return settings
+    group = decision.task.default_group(gathered.frame, decision)
+    return settings if group is None else settings.replace(split=split.replace(group=group))
 
 
 # ---------------------------------------------------------------- new rows

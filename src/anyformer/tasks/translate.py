@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import nn
 
-from anyformer.core.model import Seq2Seq
 from anyformer.data.columns.cells import as_words, texts
 from anyformer.data.columns.look import Facts
-from anyformer.data.columns.text import embed_tokens
 from anyformer.data.datasets.rows import RowExamples
 from anyformer.data.decision import Decision, Input, name_of
 from anyformer.data.examples import Examples
@@ -26,7 +24,6 @@ from anyformer.data.settings import Data, ImageSettings
 from anyformer.data.sizes import Sizes
 from anyformer.data.targets import ABSENT, Answer
 from anyformer.data.tokenizers.tokenizer import Tokenizer
-from anyformer.embeds import Maps, Patches, Tokens
 from anyformer.errors import UserError
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.baseline_rows import RawRows, raw_rows
@@ -36,13 +33,12 @@ from anyformer.evaluation.text_scores import NO_BLEU, bleu_available, bleu_chrf,
 from anyformer.evaluation.translation_table import word_by_word, word_table
 from anyformer.generation import Generation, generate
 from anyformer.generation.prompts import decoder_of, max_positions
-from anyformer.heads import LM
 from anyformer.objectives import Objective
 from anyformer.objectives import Translate as TranslationLoss
 from anyformer.slots import Network
 from anyformer.tasks.base import RowTask
 from anyformer.tasks.habits import FINE_TUNE, Habit
-from anyformer.tasks.network import embedding, size_for, unfit
+from anyformer.tasks.network import adapt_encoder_decoder, fit_encoder_decoder, size_for
 from anyformer.tasks.target_look import FEW, Match, TargetLook
 
 if TYPE_CHECKING:
@@ -142,27 +138,10 @@ class TranslateTask(RowTask):
         return f"{'translator' if sizes.image is None else 'captioner'}-{size_for(gpu)}"
 
     def fit_network(self, spec: Network, name: str, sizes: Sizes) -> Network:
-        instead = self.default_preset(sizes, gpu=False)
-        if not isinstance(spec, Seq2Seq):
-            raise unfit(name, "has no encoder and decoder, which writing text needs", instead)
-        source, target = spec.encoder.embed, spec.decoder.embed
-        if not isinstance(target, Tokens) or (sizes.image is None and not isinstance(source, Tokens)):
-            raise unfit("given", "does not read words", instead)
-        if len(sizes.parts) == 1 and sizes.image is not None and not isinstance(source, Patches | Maps):
-            raise unfit(name, "does not read images", instead)
-        # What is written stands behind a start token, which takes a position; BART has as many on both sides.
-        sizes = sizes if sizes.length is None else replace(sizes, length=sizes.length + 1)
-        return spec.replace(
-            encoder=spec.encoder.replace(embed=embedding(spec.encoder, name, sizes)),
-            decoder=spec.decoder.replace(embed=embed_tokens(target, sizes)),
-            head=spec.head or LM(tied=True),
-        )
+        return fit_encoder_decoder(spec, name, sizes, self.default_preset(sizes, gpu=False))
 
     def adapt_network(self, spec: Network, name: str, sizes: Sizes) -> Network:
-        made = self.fit_network(spec, name, sizes)
-        assert isinstance(spec, Seq2Seq) and isinstance(made, Seq2Seq)
-        encoder = spec.encoder if sizes.image is None else made.encoder  # images have the size of the data
-        return made.replace(encoder=encoder, decoder=spec.decoder, head=spec.head or made.head)
+        return adapt_encoder_decoder(self.fit_network(spec, name, sizes), spec, sizes)
 
     def habit(self, sizes: Sizes, *, start: bool) -> Habit:
         lr = 2e-3 if sizes.image is None else 1e-3

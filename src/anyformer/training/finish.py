@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import shutil
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from anyformer import faults
 from anyformer.checkpoints import store
+from anyformer.checkpoints.adapters import write_adapter
 from anyformer.data.examples import Examples
+from anyformer.data.preprocess import FILE as PREPROCESS_FILE
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.metrics import better
 from anyformer.evaluation.report import write_report
 from anyformer.tasks import Evaluator
-from anyformer.training.checkpoint import mean_of, read_weights, save_model
+from anyformer.tasks.base import Baseline
+from anyformer.training.checkpoint import mean_of, read_checkpoint, read_weights, save_model, size_of
 from anyformer.training.duration import CLOSING_SECONDS, PLAN_FILE
+from anyformer.training.freezing import is_inside
+from anyformer.training.lora import low_rank_adapters
 from anyformer.training.run.folder import AVERAGED, RunFolder, now
 from anyformer.training.setup.memory import usage
-from anyformer.training.step import put
+from anyformer.training.step import ADAPTER, put
 from anyformer.training.trainer import Session, in_short
 
 EVALUATION_FILE = "evaluation.json"
+ADAPTER_FOLDER = "adapter"
 
 
 def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
@@ -32,6 +40,7 @@ def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
     evaluator = Evaluator(config.objective, data.preprocess, data.tokenizer, batch=max(32, session.steps.micro),
                   autocast=session.engine.autocast())  # fmt: skip
     use = choose_weights(session, evaluator, metric)
+    save_adapter(session)
     splits: dict[str, dict[str, float]] = {}
     judged: Answers | None = None
     sides = {
@@ -61,7 +70,7 @@ def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
     if judged is not None:
         evaluation["split"] = "test" if "test" in splits else "valid"
         evaluation["notes"] = task.notes(judged) + unjudged
-        evaluation["baselines"] = beside(session, judged, strong=strong)
+        evaluation["baselines"] = beside(session, judged, strong=strong) | judge_compared(session, evaluator, judged)
         evaluation["facts"] = task.report_facts(judged)
     folder.write_json(EVALUATION_FILE, evaluation)
     plan = folder.side_facts(PLAN_FILE)
@@ -130,6 +139,28 @@ def choose_weights(session: Session, evaluator: Evaluator, metric: str) -> str:
     return AVERAGED
 
 
+def save_adapter(session: Session) -> None:
+    """Write what LoRA learned as a folder of its own: of the best checkpoint, whose weights have it merged."""
+    folder, lora = session.folder, session.config.training.lora
+    path = folder.path / ADAPTER_FOLDER
+    if lora is None or store.verified(path):
+        return
+    best, start = folder.best(), folder.facts.get("start") or {}
+    weights, memory, _ = read_checkpoint(best, torch.device("cpu"))
+    held = {name.removeprefix(ADAPTER): memory[name] for name in memory if name.startswith(ADAPTER)}
+    whole = {name: weights[name] for name in weights if is_inside(name, lora.trained or ())}
+    adapters = low_rank_adapters(session.config.model, lora, held)
+
+    def write(target: Path) -> None:
+        write_adapter(target, session.config.model, adapters, whole, base=start["path"],
+                      model_type=start.get("model_type", ""), dropout=lora.dropout)  # fmt: skip
+        shutil.copyfile(best / PREPROCESS_FILE, target / PREPROCESS_FILE)
+
+    facts = {"checkpoint": best.name}
+    store.commit(folder.path, ADAPTER_FOLDER, [("adapter", write)], facts, needed=size_of(held) + size_of(whole))
+    session.say(f"adapter  {path}: {sum(value.numel() for value in held.values()):,} parameters beside {start['path']}")
+
+
 def beside(session: Session, judged: Answers, *, strong: bool) -> dict[str, Any]:
     """The baselines on the same rows, within the time of the run; one that fails is reported, not fatal."""
     began = time.perf_counter()
@@ -141,6 +172,18 @@ def beside(session: Session, judged: Answers, *, strong: bool) -> dict[str, Any]
         session.folder.event("baseline failed", error=in_short(error))
         return {}
     session.say(f"baseline in {time.perf_counter() - began:.1f} s")
+    return found
+
+
+def judge_compared(session: Session, evaluator: Evaluator, judged: Answers) -> dict[str, Any]:
+    """Models that the objective names, such as the teacher of a student, on the rows of `judged`."""
+    found: dict[str, Any] = {}
+    for name, model in session.config.objective.compared_models(session.device).items():
+        if judged.examples is None:
+            continue
+        began = time.perf_counter()
+        metrics = session.task.all_metrics(evaluator(model, judged.examples, decode=judged.predicted is not None))
+        found[name] = Baseline(f"the {name}", metrics, time.perf_counter() - began).facts()
     return found
 
 

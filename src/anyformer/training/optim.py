@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from anyformer.errors import UserError
 from anyformer.spec import Spec, field
 from anyformer.training.distributed.parts import is_distributed, spread_like
+from anyformer.training.layers import layer_factors
 from anyformer.training.muon import BatchedMuon
 
 
@@ -44,17 +45,19 @@ class AdamW(Optimizer):
             raise UserError(f"layer_lr_decay {self.layer_lr_decay} is not a share", where="AdamW", fix="use 0.9 or 1")
 
     def build(self, model: nn.Module) -> list[torch.optim.Optimizer]:
-        factors = layer_factors(model, self.layer_lr_decay)
+        return [adamw(self.groups(trained_parameters(model), layer_factors(model, self.layer_lr_decay)), self, model)]
+
+    def groups(self, parameters: Iterable[tuple[str, Tensor]], factors: Mapping[str, float]) -> list[dict[str, Any]]:
+        """Parameters that share a learning rate and a decay, as torch wants them."""
         groups: dict[tuple[bool, float, bool], list[Tensor]] = {}
-        for name, parameter in trained_parameters(model):
+        for name, parameter in parameters:
             kind = decays(name, parameter), factors[name], is_distributed(parameter)  # one kernel takes one sort only
             groups.setdefault(kind, []).append(parameter)
-        described = [
+        return [
             {"params": members, "lr": self.lr * factor, "full": self.lr * factor,
              "weight_decay": self.weight_decay if decayed else 0.0}
             for (decayed, factor, _), members in groups.items()
         ]  # fmt: skip
-        return [adamw(described, self, model)]
 
 
 class Muon(Optimizer):
@@ -67,27 +70,27 @@ class Muon(Optimizer):
     momentum: float = 0.95
     """Decay of the running mean of the gradient."""
     others: AdamW = field(default_factory=lambda: AdamW(lr=3e-3))
-    """AdamW for all other parameters."""
+    """AdamW for all other parameters; its `layer_lr_decay` is that of the matrices too."""
 
     def check(self) -> None:
         check_rates("Muon", self.lr, self.weight_decay)
 
     def build(self, model: nn.Module) -> list[torch.optim.Optimizer]:
-        matrices = [p for name, p in trained_parameters(model) if p.dim() == 2 and ".blocks." in name]
-        chosen = {id(p) for p in matrices}
-        rest = [(name, p) for name, p in trained_parameters(model) if id(p) not in chosen]
+        named = list(trained_parameters(model))
+        matrices = {name: p for name, p in named if p.dim() == 2 and ".blocks." in name}
         if not matrices:
             raise UserError("there are no matrices inside blocks", where="training.optimizer", fix="use AdamW")
-        groups = [
-            {"params": [p for name, p in rest if decays(name, p) is decayed], "lr": self.others.lr,
-             "full": self.others.lr, "weight_decay": self.others.weight_decay if decayed else 0.0}
-            for decayed in (True, False)
-        ]  # fmt: skip
+        factors = layer_factors(model, self.others.layer_lr_decay)
+        by_factor: dict[float, list[Tensor]] = {}
+        for name, matrix in matrices.items():
+            by_factor.setdefault(factors[name], []).append(matrix)
         muon = BatchedMuon(
-            [{"params": matrices, "lr": self.lr, "full": self.lr}], lr=self.lr, weight_decay=self.weight_decay,
-            momentum=self.momentum, match_adamw=self.lr < 0.01,
+            [{"params": members, "lr": self.lr * factor, "full": self.lr * factor}
+             for factor, members in by_factor.items()],
+            lr=self.lr, weight_decay=self.weight_decay, momentum=self.momentum, match_adamw=self.lr < 0.01,
         )  # fmt: skip
-        return [muon, adamw([group for group in groups if group["params"]], self.others, model)]
+        rest = self.others.groups(((name, p) for name, p in named if name not in matrices), factors)
+        return [muon, adamw(rest, self.others, model)] if rest else [muon]
 
 
 def adamw(groups: list[dict[str, Any]], settings: AdamW, model: nn.Module) -> torch.optim.AdamW:
@@ -117,25 +120,6 @@ def decays(name: str, parameter: Tensor) -> bool:
 def fusable(model: nn.Module) -> bool:
     """One kernel for the whole update, where the device has one for every parameter."""
     return all(p.device.type in ("cpu", "cuda") and p.is_floating_point() for p in model.parameters())
-
-
-def layer_factors(model: nn.Module, share: float) -> dict[str, float]:
-    """Name of a parameter to the factor on its rate: 1 for the head, less for every block towards the input."""
-    depth = 1 + max((block_of(name) for name, _ in model.named_parameters()), default=0)
-    return {
-        name: 1.0 if share == 1 else share ** (0 if "head" in name.split(".") else depth - max(block_of(name), -1))
-        for name, _ in model.named_parameters()
-    }
-
-
-def block_of(name: str) -> int:
-    """The block a parameter is in, -1 outside the blocks.
-
-    >>> block_of("stack.blocks.3.mixer.out.weight"), block_of("embed.table.weight")
-    (3, -1)
-    """
-    parts = name.split(".")
-    return int(parts[parts.index("blocks") + 1]) if "blocks" in parts else -1
 
 
 # ---------------------------------------------------------------- what is saved

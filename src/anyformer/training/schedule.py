@@ -9,7 +9,18 @@ from anyformer.spec import Spec
 
 
 class Schedule(Spec, slot=True):
-    """`factor(step, total)` for step 0 to total - 1: up in a line over the warm-up, then as the part says.
+    """`factor(step, total)` for step 0 to total - 1: the share of the full learning rate."""
+
+    def factor(self, step: float, total: int) -> float:
+        """The share of the full learning rate at a step; the first step already moves and the last one still does.
+
+        A corrected plan also asks for places between two steps.
+        """
+        raise NotImplementedError
+
+
+class WarmedUp(Schedule, slot=True):
+    """Up in a line over the warm-up, then as the part says.
 
     `warmup` is a share of all steps below 1, or a number of steps from 1 on.
     """
@@ -26,10 +37,6 @@ class Schedule(Spec, slot=True):
         return min(total, round(self.warmup * total) if self.warmup < 1 else round(self.warmup))
 
     def factor(self, step: float, total: int) -> float:
-        """The share of the full learning rate at a step; the first step already moves and the last one still does.
-
-        A corrected plan also asks for places between two steps.
-        """
         warm = self.warm(total)
         if step < warm:
             return (step + 1) / (warm + 1)
@@ -45,7 +52,7 @@ def progress(step: float, start: int, total: int) -> float:
     return min(1.0, (step - start + 0.5) / max(1, total - start))
 
 
-class Constant(Schedule):
+class Constant(WarmedUp):
     """The full learning rate after the warm-up.
 
     >>> Constant(warmup=1).factor(5, 10)
@@ -56,7 +63,7 @@ class Constant(Schedule):
         return 1.0
 
 
-class Cosine(Schedule):
+class Cosine(WarmedUp):
     """Down along half a cosine to the share `floor` (1608.03983).
 
     >>> round(Cosine(warmup=0).factor(99, 100), 3)
@@ -70,7 +77,7 @@ class Cosine(Schedule):
         return self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(math.pi * progress(step, warm, total)))
 
 
-class Linear(Schedule):
+class Linear(WarmedUp):
     """Down in a line to the share `floor`.
 
     >>> Linear(warmup=0).factor(49, 99)
@@ -84,7 +91,7 @@ class Linear(Schedule):
         return self.floor + (1 - self.floor) * (1 - progress(step, warm, total))
 
 
-class InverseSqrt(Schedule):
+class InverseSqrt(WarmedUp):
     """Down with the square root of the step (1706.03762); `warmup` counts steps there.
 
     >>> InverseSqrt(warmup=100).factor(399, 1000)
@@ -98,7 +105,7 @@ class InverseSqrt(Schedule):
         return math.sqrt(max(1, warm) / (step + 1))
 
 
-class WSD(Schedule):
+class WSD(WarmedUp):
     """Warm-up, stable, decay: the full learning rate, then down in a line over the last share `decay` (2404.06395).
 
     >>> [WSD(warmup=0, decay=0.5).factor(step, 100) for step in (10, 40, 74)]
@@ -120,3 +127,27 @@ class WSD(Schedule):
         if step < start:
             return 1.0
         return self.floor + (1 - self.floor) * (1 - progress(step, start, total))
+
+
+class Slanted(Schedule):
+    """Slanted triangle: up in a line over the first share `cut` of the steps, then down in a line (1801.06146, ULMFiT).
+
+    >>> [round(0.01 * Slanted().factor(step, 1000), 7) for step in (0, 50, 100, 550, 1000)]
+    [0.0003125, 0.0051563, 0.01, 0.0051563, 0.0003125]
+    """
+
+    cut: float = 0.1
+    """Share of all steps over which the learning rate rises."""
+    ratio: float = 32.0
+    """How many times smaller than the full learning rate it is at the start and at the end."""
+
+    def check(self) -> None:
+        if not 0 < self.cut < 1:
+            raise UserError(f"cut {self.cut} is not a share", where="training.schedule", fix="use 0.1")
+        if self.ratio < 1:
+            raise UserError(f"ratio {self.ratio} is below 1", where="training.schedule", fix="use 32")
+
+    def factor(self, step: float, total: int) -> float:
+        top = math.floor(self.cut * total)  # the step with the full learning rate
+        height = step / top if step < top else 1 - (step - top) / max(1, total - top)
+        return (1 + height * (self.ratio - 1)) / self.ratio

@@ -10,6 +10,8 @@ from anyformer.objectives import Objective
 from anyformer.slots import Network
 from anyformer.spec import Spec, field
 from anyformer.training.batch_schedule import BatchSchedule
+from anyformer.training.freezing import Unfreeze
+from anyformer.training.lora import LoRA
 from anyformer.training.optim import AdamW, Optimizer
 from anyformer.training.schedule import Cosine, Schedule
 
@@ -43,6 +45,12 @@ class Training(Spec):
     """What updates the weights."""
     schedule: Schedule = field(default_factory=Cosine)
     """The learning rate over the run."""
+    freeze: tuple[str, ...] | None = None
+    """Paths of modules that learn nothing, such as embed or stack.blocks.0; `*` is anything; none if not given."""
+    unfreeze: Unfreeze | None = None
+    """Layers that learn only later in the run; all from the first step on if not given."""
+    lora: LoRA | None = None
+    """Adapters that learn in place of the weights of a model to start from; the weights themselves if not given."""
     grad_clip: float | None = 1.0
     """Norm that gradients are clipped to; None: they are not."""
     precision: Precision = "auto"
@@ -108,6 +116,9 @@ class Training(Spec):
                 f"micro_batch_size {self.micro_batch_size} is larger than batch_size {self.batch_size}",
                 where="training.micro_batch_size", fix=f"use {self.batch_size} or less",
             )  # fmt: skip
+        if self.lora is not None and self.average > 1:
+            raise UserError("the mean of several adapters is no adapter of its rank", where="training.average",
+                            fix="leave it out, or use training.ema")  # fmt: skip
         if self.batch_size is not None and self.batch_size_schedule is not None:
             self.batch_size_schedule.check_batch(self.batch_size)
         if self.seed >= 2**31:

@@ -22,7 +22,10 @@ from anyformer.training.distributed.parts import copy_into, locals_of
 from anyformer.training.distributed.peers import Peers
 from anyformer.training.distributed.world import ALONE
 from anyformer.training.duration import Plan
+from anyformer.training.freezing import train_last
+from anyformer.training.layers import Layer, layers_of
 from anyformer.training.loader import seed_of
+from anyformer.training.lora import adapted_layers, adapter_names, merge
 from anyformer.training.master_weights import MasterWeights
 from anyformer.training.optim import Optimizer, restore, state_tensors
 from anyformer.training.settings import Training
@@ -38,6 +41,7 @@ from anyformer.training.update import (
     set_rate,
 )
 
+ADAPTER = "adapter."  # before the names of adapters in a checkpoint's memory
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -100,7 +104,10 @@ class TrainingEngine:
             and len(self.phases) == 1
         )
         self.masters = MasterWeights(model) if self.alone_on_gpu and self.dtype is torch.bfloat16 else None
-        self.averaged = [name for name, _ in averaged_parameters(model, objective)]
+        self.adapters = frozenset(adapter_names(model))
+        self.adapted = frozenset(f"{path}.weight" for path, _ in adapted_layers(model))  # files hold them merged
+        self.averaged = [name for name, _ in averaged_parameters(model, objective) if name not in self.adapted]
+        self.layers = trained_layers(model)
         single = self.single
         self.mean = None if settings.ema is None else {n: single[n].clone() for n in self.averaged}
         self.followed = 0  # steps the running mean has taken in
@@ -131,6 +138,18 @@ class TrainingEngine:
         if self.masters is not None:
             self.masters.release()
         self.graph = None
+
+    def train_last(self, count: int) -> bool:
+        """Let only the last `count` layers learn from the next step on; whether that is another set than before.
+
+        Optimizers pass over parameters without a gradient. A recorded step is recorded anew, a compiled one follows.
+        """
+        if not train_last(self.model, self.layers, count):
+            return False
+        self.graph, self.has_seen_batch = None, False
+        if isinstance(self.update, KernelUpdate):  # the memory of its pointers serves one recording
+            self.update = self.choose_update()
+        return True
 
     def compile(self) -> None:
         """Turn the loss into kernels of its own, whole; the update stays torch's fused one."""
@@ -169,7 +188,7 @@ class TrainingEngine:
         whole = max(1, self.parallel.sum_weight(sum(self.objective.known_weight(b) for b in micros if not b.filler)))
         set_rate(running.optimizers, rate)
         if not self.has_seen_batch:
-            self.settle_by_size(micros)
+            self.settle(micros)
         if self.graph is not None and len(micros) == 1 and self.graph.takes(micros[0]):
             self.seed(step, 0, number)
             return *self.graph(micros[0], whole), True
@@ -202,18 +221,25 @@ class TrainingEngine:
             poison(running.parameters)
         return self.update.apply(running.parameters, running.optimizers, loss)
 
-    def settle_by_size(self, micros: list[Batch]) -> None:
-        """The first batch decides. Where launches take longer than the work, a step is one CUDA graph; elsewhere passes
-        over all weights count, and one kernel makes the update. Whether a step is recorded changes no bit of it."""
+    def settle(self, micros: list[Batch]) -> None:
+        """The first batch decides how steps are launched, and what updates the weights.
+
+        Small steps are one CUDA graph, to the bit what plain steps are. In larger ones passes over all weights count,
+        and one kernel makes the update; those are recorded where launching takes long, unless they must be
+        deterministic: which steps are recorded depends on the clock, and on where a run was resumed.
+        """
         self.has_seen_batch = True
         if not (self.update.is_late and self.alone_on_gpu):
             return
         wanted = self.settings.cuda_graph
-        small = len(micros) == 1 and is_small(sum(p.numel() for p in self.parameters), micros[0])
-        if (wanted is True or (wanted == "auto" and small)) and not faults.armed:
+        recordable = wanted is not False and len(micros) == 1 and not faults.armed
+        if recordable and (wanted is True or is_small(sum(p.numel() for p in self.parameters), micros[0])):
             self.graph = StepGraph(self.run_recorded, self.device)
-        if not small and wanted is not True and self.masters is not None and has_kernel(self.optimizers, self.device):
-            self.update = KernelUpdate(self.parallel, self.settings, self.device, self.masters)
+            return
+        if self.masters is not None and has_kernel(self.optimizers, self.device):
+            self.update = KernelUpdate(self.parallel, self.settings, self.device, self.masters, self.optimizers)
+        if recordable and not self.settings.deterministic:
+            self.graph = StepGraph(self.run_recorded, self.device, always=False)
 
     def run_recorded(self, batch: Batch, whole: Tensor) -> tuple[Tensor, Tensor]:
         """All that a step does on the device."""
@@ -259,8 +285,13 @@ class TrainingEngine:
 
     @contextmanager
     def full_precision(self) -> Iterator[None]:
-        """The weights to use in the place of the model's own, without a copy."""
+        """The weights to use in the place of the model's own, without a copy; adapters are merged and add nothing."""
         values = self.weights()
+        values |= {
+            name: torch.zeros_like(self.in_full(p))
+            for name, p in self.model.named_parameters()
+            if name in self.adapters
+        }
         kept = [(p, p.data) for p in self.model.parameters()]
         for name, parameter in self.model.named_parameters():
             parameter.data = values[name]
@@ -285,31 +316,50 @@ class TrainingEngine:
                 torch._foreach_copy_(live, kept)
 
     def weights(self) -> dict[str, Tensor]:
-        """The weights to use."""
+        """The weights to use: those of a plain network, adapters merged."""
+        return merge(self.model, self.adapted_weights())
+
+    def adapted_weights(self) -> dict[str, Tensor]:
+        """The weights to use and the adapters beside them."""
         return self.single | (self.mean or {})
 
     def memory(self) -> dict[str, Tensor]:
-        """All else that going on needs: the optimizers' tensors, and the raw weights behind a running mean."""
-        single = self.single
+        """All else that going on needs: the optimizers' tensors, the raw weights behind a running mean, and adapters
+        apart from the weights that they are merged into."""
+        single, used = self.single, self.adapted_weights()
         raw = {} if self.mean is None else {f"raw.{n}": single[n] for n in self.averaged}
-        return state_tensors(self.optimizers, self.names) | raw
+        adapters = {f"{ADAPTER}{n}": used[n] for n in sorted(self.adapters)}
+        return state_tensors(self.optimizers, self.names) | raw | adapters
 
     def state(self) -> dict[str, Any]:
         """The few numbers that are not tensors."""
         return {"scaler": self.update.state(), "followed": self.followed}
 
     def load(self, weights: Mapping[str, Tensor], memory: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Put a saved moment back, to the bit."""
+        """Put a saved moment back, to the bit. Weights under adapters never move: the model has those it began with."""
+        used = {
+            name: (memory, f"{ADAPTER}{name}") if name in self.adapters else (weights, name) for name in self.single
+        }
         for name, value in self.single.items():
             raw = f"raw.{name}"
-            copy_into(value, memory[raw] if raw in memory else weights[name])
+            source, key = (memory, raw) if raw in memory else used[name]
+            if name not in self.adapted:
+                copy_into(value, source[key])
         if self.masters is not None:
             self.masters.refresh()
         for name, value in (self.mean or {}).items():
-            copy_into(value, weights[name])
+            source, key = used[name]
+            copy_into(value, source[key])
         restore(self.optimizers, self.names, memory)
         self.update.load(state.get("scaler"))
         self.followed = int(state.get("followed", 0))
+
+
+def trained_layers(model: nn.Module) -> list[Layer]:
+    """The layers of a network with those parameters that learn, as its settings leave them."""
+    trained = {name for name, p in model.named_parameters() if p.requires_grad}
+    layers = [Layer(layer.name, tuple(n for n in layer.parameters if n in trained)) for layer in layers_of(model)]
+    return [layer for layer in layers if layer.parameters]
 
 
 def enable_kernels(model: nn.Module, device: torch.device) -> None:

@@ -1,13 +1,15 @@
-"""A training step as one CUDA graph, for models whose kernels are shorter than the time it takes to launch them.
+"""A training step as one CUDA graph, for steps that take the host about as long to launch as the GPU to run.
 
-The step is run as usual a few times, then recorded: loss, backward pass, clipping and update. From then on a step
-copies its batch to where the recorded one lay, and launches everything at once. Random numbers follow the seed that is
-set before each launch, and the learning rate is read from memory, so a recorded step gives what a plain one gives.
+The step is run as usual a few times, once with a look at the clock, then recorded: loss, backward pass, clipping and
+update. From then on a step copies its batch to where the recorded one lay, and launches everything at once. Random
+numbers follow the seed that is set before each launch, and the learning rate is read from memory, so a recorded step
+gives what a plain one gives.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,24 +24,26 @@ from anyformer.objectives import Batch
 
 log = logging.getLogger("anyformer")
 WARM_UP = 3  # steps before recording: compilers, allocators and libraries settle
-# Weights times entries of the input, below which launches take longer than the work: some 30 ms on a large GPU.
+# Weights times entries of the input, below which launches surely take longer than the work: some 30 ms on a large GPU.
 SMALL = 2e12
+LAUNCHES = 0.5  # share of a step's time spent on launching it, from which on it is recorded
+MEMORY = 0.5  # share of the GPU's memory that a recorded step may take: evaluation cannot use it meanwhile
 # From a batch on the device and the weight of its targets to the loss and the norm of the gradients. What waits for the
 # GPU must come before anything is moved: it is an error while that is tried, and the step is then run again.
 Body = Callable[[Batch, Tensor], tuple[Tensor, Tensor]]
 
 
 def is_small(weights: int, batch: Batch) -> bool:
-    """Whether a step on this batch is likely to be bound by launches."""
+    """Whether a step on this batch is surely bound by launches."""
     entries = max((leaf.numel() for leaf in leaves_of(batch)[0] if isinstance(leaf, Tensor)), default=0)
     return weights * entries < SMALL
 
 
 class StepGraph:
-    """Records `body` for batches of one form, and runs it."""
+    """Records `body` for batches of one form, and runs it; unless `always` only where launches take long."""
 
-    def __init__(self, body: Body, device: torch.device) -> None:
-        self.body, self.device = body, device
+    def __init__(self, body: Body, device: torch.device, *, always: bool = True) -> None:
+        self.body, self.device, self.always = body, device, always
         self.graph: torch.cuda.CUDAGraph | None = None
         self.lost = ""  # why the step cannot be recorded
         self.runs = 0
@@ -64,6 +68,8 @@ class StepGraph:
         self.runs += 1
         if self.graph is not None:
             return self.replay(batch)
+        if self.runs == WARM_UP - 1 and not self.always:
+            return self.run_timed(batch)
         if self.runs < WARM_UP:
             return self.run_aside(batch)
         try:
@@ -77,6 +83,23 @@ class StepGraph:
         if self.lost:  # out here the error is gone, and with it the half of a pass that it kept alive
             return self.body(batch.to(self.device), self.weight)
         return self.replay(batch)
+
+    def run_timed(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """A plain step, which shows whether the GPU waits for the host, and whether there is memory for a recording."""
+        torch.cuda.synchronize(self.device)
+        began = time.perf_counter()
+        results = self.run_aside(batch)
+        launched = time.perf_counter() - began
+        torch.cuda.synchronize(self.device)
+        share = launched / (time.perf_counter() - began)
+        taken = (
+            torch.cuda.max_memory_allocated(self.device) / torch.cuda.get_device_properties(self.device).total_memory
+        )
+        if share < LAUNCHES:
+            self.lost = f"launching takes {share:.0%} of a step's time"
+        elif taken > MEMORY:
+            self.lost = f"a step takes {taken:.0%} of the memory"
+        return results
 
     def run_aside(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """A plain step, on a stream of its own, as recording will be."""
@@ -120,7 +143,11 @@ def leaves_of(batch: Batch) -> tuple[list[Any], Any]:
 def form_of(batch: Batch) -> tuple[Any, ...]:
     """What must be the same for two batches to go through one recording."""
     leaves, form = leaves_of(batch)
-    return form, batch.most_targets, *((leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in leaves)
+    return (
+        form,
+        batch.most_targets,
+        *((leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in leaves),
+    )
 
 
 @contextmanager

@@ -20,7 +20,8 @@ from anyformer.training.distributed.peers import Peers, join
 from anyformer.training.distributed.world import ALONE, World, told_once
 from anyformer.training.finish import finish, rewrite_report
 from anyformer.training.run.folder import FollowedRunFolder, RunFolder
-from anyformer.training.setup.new_run import create
+from anyformer.training.setup.new_run import create, keep_start
+from anyformer.training.setup.pretraining import PRETRAIN_FOLDER
 from anyformer.training.setup.request import Request
 from anyformer.training.signals import Requests
 from anyformer.training.trainer import Session
@@ -103,6 +104,8 @@ def train(
     lr: float | None = None,
     batch_size: int | None = None,
     start: str | Path | None = None,
+    pretrain: str | None = None,
+    teacher: str | Path | None = None,
     out: str | Path | None = None,
     device: str = "auto",
     settings: Mapping[str, Any] | None = None,
@@ -115,17 +118,21 @@ def train(
     name, or a network of one's own (`Model(...)`), which gets the vocabulary, lengths and head that the data needs.
     `steps` or `epochs` is the length of the training, `minutes` its time at most. `settings` are dotted paths as on the
     command line, for everything else: `{"training.save_every": 50, "data.split.valid": 0.2, "model.stack.depth": 4}`.
-    `start` is a model folder to fine-tune.
+    `start` is a model folder to fine-tune. `pretrain` is a task such as "masked" that learns from the texts of the
+    training rows, labelled or not, before the labels are looked at. `teacher` is a model folder whose answers are
+    learned too (distillation).
     """
     named = {"training.steps": steps, "training.epochs": epochs, "training.minutes": minutes, "training.seed": seed,
              "training.optimizer.lr": lr, "training.batch_size": batch_size}  # fmt: skip
     asked = dict(settings or {}) | {path: value for path, value in named.items() if value is not None}
+    if teacher is not None:
+        asked["objective.teacher"] = str(teacher)
     if target is not None:
         asked["data.target"] = (target,) if isinstance(target, str) else tuple(target)
     source = as_source(data)
     words = ["anyformer", "train", *(str(path) for path in source)] if is_paths(source) else ["anyformer.train(...)"]
     request = Request(
-        source, task=task, preset=model, start=None if start is None else Path(start),
+        source, task=task, preset=model, start=None if start is None else Path(start), pretrain=pretrain,
         out=None if out is None else Path(out), device=device, settings=asked, command=shlex.join(words),
     )  # fmt: skip
     return run_request(request, say=silence if quiet else logger.info, progress=progress, quiet=quiet)
@@ -194,6 +201,8 @@ def work(
     started: float | None = None,
 ) -> None:  # fmt: skip
     """All of a run that is left to do; of several processes, the first goes on alone after the last step."""
+    if (folder.path / PRETRAIN_FOLDER).is_dir() and not folder.facts.get("start"):
+        started = pretrain_first(folder, device, say, progress=progress, quiet=quiet, started=started)
     before = torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
     peers = Peers(ALONE, device) if peers is None else peers
     try:
@@ -214,6 +223,28 @@ def work(
     finally:
         torch.use_deterministic_algorithms(before[0])
         torch.set_num_threads(before[1])
+
+
+def pretrain_first(
+    folder: RunFolder, device: torch.device, say: Say, *, progress: str, quiet: bool, started: float | None
+) -> float:
+    """Train the first stage of a run as far as it is not done, and keep its best weights for the second.
+
+    When the run began, on the clock of `time.perf_counter`: its minutes are those of both stages.
+    """
+    stage = RunFolder.open(folder.path / PRETRAIN_FOLDER)
+    folder.hold()  # nobody else may train the second stage meanwhile
+    try:
+        if stage.facts["status"] != "done":
+            say(f"stage 1  {stage.path}")
+            work(stage, device, say, progress=progress, quiet=quiet, started=started)
+        kept = keep_start(folder, load(stage.path), folder.config().model, stage.path, say)
+        folder.update(start=kept)
+        folder.event("pretrained", step=stage.facts["step"])
+        say(f"stage 2  {folder.path}")
+    finally:
+        folder.let_go()
+    return time.perf_counter() - float(stage.facts.get("seconds") or 0.0)
 
 
 def as_source(data: Any) -> Any:

@@ -35,7 +35,9 @@ from anyformer.training.distributed.parts import local
 from anyformer.training.distributed.peers import Peers
 from anyformer.training.distributed.world import ALONE
 from anyformer.training.duration import PLAN_FILE, WINDOW, Budget, Correction, Pace, Plan, size_at
+from anyformer.training.layers import layer_rates
 from anyformer.training.loader import Steps, stream
+from anyformer.training.lora import remove_adapters
 from anyformer.training.out_of_memory import enough_memory, lost_worker, too_large
 from anyformer.training.run.folder import (
     CONFIG_FILE,
@@ -59,6 +61,7 @@ LEAST_EVALUATIONS = 3  # without a better one before patience can end; a single 
 SAMPLES = 8  # of a run, of what its model makes
 LATE = 10  # steps whose losses are read together on a GPU
 SPEED_FILE = "speed.jsonl"
+LAYERS_FILE = "layers.json"
 ENDLESS = 2**62  # steps of a run whose number the clock may still raise
 
 
@@ -111,6 +114,7 @@ class Session:
             self.prepare()
             self.train()
             self.engine.release()
+            remove_adapters(self.model)
 
     @contextmanager
     def recorded(self, asked: Requests, doing: str = "") -> Iterator[None]:
@@ -147,8 +151,8 @@ class Session:
         """Settle what needs a clock, build the engine, and go back to where the run was left."""
         facts, newest = self.peers.first(self.look_around)
         self.seconds = float(facts.get("seconds") or 0.0)
-        if self.config.start and newest is None:
-            start_weights(self.model, self.folder)
+        if self.config.start and (newest is None or self.config.training.lora is not None):
+            start_weights(self.model, self.folder)  # checkpoints hold adapters merged into them
         if not facts.get("settled"):
             self.settle()
         settings = self.config.training
@@ -158,6 +162,7 @@ class Session:
         self.engine = TrainingEngine(self.model, self.config.objective, settings, self.plan, self.parallel)
         if settings.compile is True:
             self.engine.compile()
+        self.tell_layers()
         if newest is not None:
             self.go_back(self.folder.checkpoints / newest, facts.get("allowed") or ())
         elif facts.get("settled"):
@@ -171,6 +176,25 @@ class Session:
         self.folder.start(step=self.done, total=self.total)
         if newest is not None and self.peers.is_first:
             self.tidy()
+
+    def tell_layers(self) -> None:
+        """Say and write down what learns and how fast, where that is not the same for all layers."""
+        lines = layer_rates(self.model, self.engine.optimizers)
+        if len({line.lr for line in lines}) == 1 and self.config.training.unfreeze is None:
+            return
+        for line in lines:
+            self.say(f"layer    {line}")
+        self.folder.write_json(LAYERS_FILE, {"layers": [asdict(line) for line in lines]})
+
+    def unfreeze(self, step: int) -> None:
+        """Let those layers learn that this step belongs to, as a pure function of the step."""
+        rule, layers = self.config.training.unfreeze, self.engine.layers
+        if rule is None:
+            return
+        count = rule.trained_layers(self.order.passes(0, step), len(layers))
+        if self.engine.train_last(count):
+            self.progress.note(f"training {layers[-count].name} and all above it", keep=True)
+            self.folder.event("unfreeze", step=step, layers=[layer.name for layer in layers[-count:]])
 
     def look_around(self) -> tuple[dict[str, Any], str | None]:
         """What run.json says, and the name of the newest whole checkpoint."""
@@ -268,6 +292,7 @@ class Session:
 
     def one(self, step: int, micros: list[Any]) -> None:
         """A step, and what is to be known of it."""
+        self.unfreeze(step)
         with self.enough_memory(lambda: micros):
             moment = self.engine.step(step, micros)
         moment.rows = [self.steps.rows(step)]  # of all processes

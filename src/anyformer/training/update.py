@@ -128,10 +128,15 @@ class DeviceUpdate(Update):
 class KernelUpdate(DeviceUpdate):
     """AdamW on master weights by a kernel that clips, moves and rounds in one pass."""
 
-    def __init__(self, parallel: Parallel, settings: Training, device: torch.device, masters: MasterWeights) -> None:
+    def __init__(
+        self, parallel: Parallel, settings: Training, device: torch.device, masters: MasterWeights,
+        optimizers: Optimizers,
+    ) -> None:  # fmt: skip
         super().__init__(parallel, settings, device, masters)
         self.by_id = masters.by_id
         self.whole = torch.ones((), device=device)
+        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        self.recorded = adamw.RecordedPointers([len(group["params"]) for group in groups], device)
 
     def apply(self, parameters: list[nn.Parameter], optimizers: Optimizers, loss: Tensor) -> tuple[Tensor, bool]:
         norm = adamw.gradient_norm([p.grad for p in parameters if p.grad is not None])
@@ -139,7 +144,7 @@ class KernelUpdate(DeviceUpdate):
         clip = self.whole if self.grad_clip is None else (self.grad_clip / (norm + 1e-6)).clamp(max=1.0)
         for optimizer in optimizers:
             assert isinstance(optimizer, torch.optim.AdamW)
-            adamw.update(optimizer, self.by_id, clip, self.bad)
+            adamw.update(optimizer, self.by_id, clip, self.bad, self.recorded)
         drop_gradients(optimizers)
         return norm, True
 

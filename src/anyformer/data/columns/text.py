@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 
+from anyformer.data.answer_spans import AnswerSpan
 from anyformer.data.columns.base import Column, ParsedCells, is_scalar
 from anyformer.data.columns.category import parse_word
 from anyformer.data.columns.cells import is_list, texts
 from anyformer.data.columns.convert import is_words
 from anyformer.data.columns.modality import Encoding, Modality, ModalityInputs
 from anyformer.data.columns.values import is_none, spelled
+from anyformer.data.datasets.encode_questions import encode_questions
 from anyformer.data.datasets.encode_texts import encode_sentences, encode_texts, require_tokenizer
 from anyformer.data.habit import Habit
 from anyformer.embeds.tokens import Tokens
@@ -57,6 +59,8 @@ class TextModality(Modality):
         if preprocess.writes_text:
             return preprocess  # read and written texts are encoded together: both decide the length
         encode = encode_sentences if self.sentence is not None else encode_texts
+        if isinstance(preprocess.target, AnswerSpan):
+            encode = encode_questions
         tokenizer = require_tokenizer(work.tokenizer)
         return encode(work.frame, preprocess, tokenizer, work.arrays, work.counts, work.train)
 

@@ -30,6 +30,8 @@ class Blocks(Windows):
     ([[0, 1, 2, 3], [8, 9, 0, 0]], [[0, 1, 2, 3], [8, 9, -100, -100]])
     """
 
+    noun = "blocks"
+
     @cached_property
     def frame(self) -> tuple[list[int], list[int]]:
         """What the tokenizer puts before and behind a text."""
@@ -44,7 +46,7 @@ class Blocks(Windows):
     @cached_property
     def facts(self) -> TokenFacts:
         """What objectives know of the tokens."""
-        return token_facts(self.tokenizer, self.vocab or int(self.ids.max()) + 1, self.fill)
+        return token_facts(self.tokenizer, self.vocab or int(self.ids.max()) + 1, self.fill, self.start)
 
     def __len__(self) -> int:
         return (len(self.ids) - 1) // self.room + 1
@@ -74,6 +76,12 @@ class Blocks(Windows):
         return Batch((torch.from_numpy(tokens),), torch.from_numpy(targets), numbers, named)
 
 
+class SourceBlocks(Blocks):
+    """Blocks that an encoder-decoder learns from: an objective makes of each what is read and what is written."""
+
+    feeds_decoder = True
+
+
 def frame_of(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     """The special tokens that a tokenizer puts before and behind a text.
 
@@ -89,16 +97,16 @@ def frame_of(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     return [], []
 
 
-def token_facts(tokenizer: Tokenizer | None, size: int, fill: int) -> TokenFacts:
-    """What objectives must know of a tokenizer's tokens."""
+def token_facts(tokenizer: Tokenizer | None, size: int, fill: int, start: int | None = None) -> TokenFacts:
+    """What objectives must know of a tokenizer's tokens; `start` is what a decoder begins with."""
     if tokenizer is None:
-        return TokenFacts(np.ones(size, bool), np.ones(size, bool), pad=fill)
+        return TokenFacts(np.ones(size, bool), np.ones(size, bool), pad=fill, start=start)
     special = [tokenizer.bos, tokenizer.eos, tokenizer.unk, tokenizer.sep, tokenizer.pad, tokenizer.cls, tokenizer.mask]
     spelled = tokenizer.spelling.tokens
     ordinary = np.array([token is not None for token in spelled] + [False] * (size - len(spelled)), bool)
     ordinary[[number for number in special if number is not None]] = False
     return TokenFacts(
-        ordinary, word_starts(tokenizer, size), mask=tokenizer.mask, pad=fill, start=tokenizer.bos, eos=tokenizer.eos,
+        ordinary, word_starts(tokenizer, size), mask=tokenizer.mask, pad=fill, start=start, eos=tokenizer.eos,
         cls=tokenizer.cls, sep=tokenizer.sep, sentinels=sentinels_of(tokenizer),
     )  # fmt: skip
 

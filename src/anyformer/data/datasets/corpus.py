@@ -112,11 +112,13 @@ def train_tokenizer_on(
     """A tokenizer trained on the training part alone, and its kind."""
     kind: Kind = "bpe" if words.kind == "auto" else words.kind
     size = part.bytes
-    usual = {"char": 2**16, "byte": 512}.get(kind, vocabulary(size))
+    usual = {"char": 2**16, "byte": 512}.get(kind, vocabulary(size)) + len(asked.extra)
     sample = list(sample_pieces(part, size))
     try:
-        tokenizer = train_tokenizer(sample, kind, words.vocab_size or usual, lower=words.lowercase,
-                                    special=asked.special(kind), extra=asked.extra)  # fmt: skip
+        tokenizer = train_tokenizer(
+            sample, kind, words.vocab_size or usual, special=asked.special(kind), extra=asked.extra,
+            lower=words.lowercase, safe=asked == TaskTokens(),
+        )  # fmt: skip
     except UserError as error:
         raise error.inside("data.tokenizer.vocab_size") from None
     of = f"{sum(map(len, sample)):,} characters spread over the training part" if size > SAMPLE else "the training part"
@@ -157,7 +159,9 @@ def pack_parts(
         tell(f"tokens   given, vocabulary {tokenizer.size:,}")
     else:
         tokenizer, kind = train_tokenizer_on(parts["train"], settings.tokenizer, asked, tell)
-    encoder = Encoder(tokenizer, "given" if settings.tokenizer.lowercase else kind)  # its short ways know no lower case
+    kind_known = "given" if settings.tokenizer.lowercase else kind  # the short ways know no lower case
+    # A prompt may hold the special tokens of a task; what is trained on never does.
+    encoder = Encoder(tokenizer, kind_known, safe=None if own is not None else True)
     if parts["train"].characters < AT_ONCE:  # seen before anything is written
         enough(sum(map(len, encoder.encode([piece for _, _, piece in parts["train"].pieces()]))), "tokens")
     arrays = Arrays.new(cache)

@@ -89,17 +89,18 @@ def prepare_documents(
     arrays, tokenizer = pack_parts(parts, settings, given, tokens, cache, tell)
     counts: dict[str, Any] = arrays.facts["parts"]
     length = window(settings.tokenizer, given, counts["train"]["tokens"], tell)
+    start = given.start_for(tokenizer) if rows.feeds_decoder else None
     sides = {
         name: rows(
             arrays[name], length, bytes=counts[name]["bytes"], vocab=tokenizer.size, tokenizer=tokenizer,
-            marks=arrays[f"{name}_marks"], names=[document.name for document in part.documents],
+            marks=arrays[f"{name}_marks"], names=[document.name for document in part.documents], start=start,
         )
         for name, part in parts.items() if counts[name]["tokens"] >= 2
     }  # fmt: skip
     if "valid" in parts and "valid" not in sides:
         tell("note     the validation part is too short for a single target: nothing validates")
-    tell(f"rows     {rows.__name__.lower()} of {length} tokens: {len(sides['train']):,} a pass")
-    preprocess = Preprocess(task=task, length=length)
+    tell(f"rows     {rows.noun} of {length} tokens: {len(sides['train']):,} a pass")
+    preprocess = Preprocess(task=task, length=length, start=start)
     facts = {
         "unit": unit, "documents": len(documents), "sources": sources(parts, unit),
         "skipped": {reason: len(names) for reason, names in skipped.items()}, "parts": counts,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -29,6 +30,9 @@ class Windows(Examples):
     ([[0, 1, 2, 3], [8, 0, 0, 0]], [[1, 2, 3, 4], [9, -100, -100, -100]])
     """
 
+    noun: ClassVar[str] = "windows"
+    feeds_decoder: ClassVar[bool] = False  # whether a decoder is to write a part of a row, behind a start token
+
     def __init__(
         self,
         tokens: np.ndarray,
@@ -39,6 +43,7 @@ class Windows(Examples):
         tokenizer: Tokenizer | None = None,
         marks: np.ndarray | None = None,
         names: Sequence[str] = (),
+        start: int | None = None,
     ) -> None:
         if len(tokens) < 2 or length < 1:
             raise UserError(f"{len(tokens)} tokens make no window", where="text", fix="give a longer text")
@@ -49,6 +54,7 @@ class Windows(Examples):
         self.tokenizer = tokenizer
         self.marks = np.zeros((1, 3), np.int64) if marks is None else marks
         self.names = names
+        self.start = start  # what the decoder of an encoder-decoder begins with
         fills = () if tokenizer is None else (tokenizer.pad, tokenizer.eos)
         self.fill = next((token for token in fills if token is not None), 0)
 

@@ -13,6 +13,7 @@ from anyformer.data.columns.arrow import column_of
 from anyformer.data.files.csv_rows import Left
 from anyformer.data.files.open_text import OpenedText
 from anyformer.data.files.spool import Spool
+from anyformer.data.files.squad import is_squad, squad_rows
 from anyformer.errors import UserError
 
 if TYPE_CHECKING:
@@ -209,7 +210,7 @@ def is_one_object(file: OpenedText) -> bool:
 
 
 def of_object(file: OpenedText) -> tuple[Iterator[Any], tuple[str, ...]]:
-    """One object: columns by name, rows under a name, or a single row."""
+    """One object: columns by name, rows under a name, questions of SQuAD, or a single row."""
     if file.size > WHOLE:
         raise UserError("one JSON object too large to read", where=file.name, fix="write one object a line (.jsonl)")
     try:
@@ -222,6 +223,8 @@ def of_object(file: OpenedText) -> tuple[Iterator[Any], tuple[str, ...]]:
         raise UserError(f"not JSON: {describe_error(error)}{at}", where=file.name, fix="mend the file") from None
     if isinstance(whole(found), Bad):
         raise UserError("half a character (a surrogate without its other half)", where=file.name, fix="mend the file")
+    if is_squad(found):
+        return squad_rows(found), ("SQuAD",)
     lists = {name: value for name, value in found.items() if isinstance(value, list)}
     if lists and len(lists) == len(found):
         lengths = {name: len(value) for name, value in lists.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,6 +16,7 @@ from anyformer.errors import UserError
 from anyformer.extras import require
 
 Text = str | tuple[str, str]
+Offsets = list[tuple[int, int]]  # of each token the characters of the text that it stands for: from, up to
 
 
 class TokenizerBackend(Protocol):
@@ -38,6 +40,10 @@ class TokenizerBackend(Protocol):
 
     def encode(self, texts: Sequence[Text], *, special: bool, safe: bool) -> list[list[int]]:
         """Ids of each text or pair; `special` puts begin and end tokens around; `safe` takes none from the text."""
+        ...
+
+    def encode_with_offsets(self, texts: Sequence[str], *, safe: bool) -> list[tuple[list[int], Offsets]]:
+        """Ids of each text, nothing put around, with the characters that each token stands for."""
         ...
 
     def decode(self, ids: Sequence[int], *, skip_special: bool) -> str:
@@ -131,15 +137,35 @@ class LibraryEngine:
         return result
 
     def cut_apart(self, text: str) -> list[int]:
+        return [number for number, _ in self.cut_apart_with_offsets(text)]
+
+    def cut_apart_with_offsets(self, text: str) -> list[tuple[int, tuple[int, int]]]:
+        """The ids of a text whose words must not be special tokens, each with the characters that it stands for."""
         places = [match.start() + 1 for match in self.look_alike.finditer(text)] if self.look_alike else []
-        pieces = [text[start:stop] for start, stop in zip([0, *places], [*places, len(text)], strict=True)]
-        for parts in (pieces, list(text)):
-            rows = self.guarded.encode_batch_fast(parts, add_special_tokens=False)
-            ids = [number for row in rows for number in row.ids]
-            if not self.count(ids):
-                return ids
-        kept = [self.unk if number in self.forbidden else number for number in ids]
-        return [number for number in kept if number is not None]
+        edges = [0, *places, len(text)]
+        for cuts in (edges, range(len(text) + 1)):
+            parts = [(start, text[start:stop]) for start, stop in pairwise(cuts)]
+            rows = self.guarded.encode_batch([part for _, part in parts], add_special_tokens=False)
+            found = [
+                (number, (begin + start, begin + stop))
+                for (begin, _), row in zip(parts, rows, strict=True)
+                for number, (start, stop) in zip(row.ids, row.offsets, strict=True)
+            ]
+            if not self.count([number for number, _ in found]):
+                return found
+        kept = [(self.unk if number in self.forbidden else number, place) for number, place in found]
+        return [(number, place) for number, place in kept if number is not None]
+
+    def encode_with_offsets(self, texts: Sequence[str], *, safe: bool) -> list[tuple[list[int], Offsets]]:
+        core = self.guarded if safe else self.core
+        found = []
+        for text, row in zip(texts, core.encode_batch(list(texts), add_special_tokens=False), strict=True):
+            ids, offsets = row.ids, row.offsets
+            if safe and self.count(ids):
+                pairs = self.cut_apart_with_offsets(text)
+                ids, offsets = [number for number, _ in pairs], [place for _, place in pairs]
+            found.append((ids, offsets))
+        return found
 
     def decode(self, ids: Sequence[int], *, skip_special: bool) -> str:
         text = self.core.decode(list(ids), skip_special_tokens=skip_special)
@@ -209,6 +235,9 @@ class MarianEngine:
             ]
         except (TypeError, UnicodeError):
             raise wrong_text(texts) from None
+
+    def encode_with_offsets(self, texts: Sequence[str], *, safe: bool) -> list[tuple[list[int], Offsets]]:
+        raise UserError("Marian's tokenizer does not say where in a text its tokens stand", fix="use another tokenizer")
 
     def ids(self, text: str, safe: bool) -> list[int]:
         found: list[int] = []

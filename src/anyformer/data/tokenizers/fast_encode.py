@@ -19,11 +19,12 @@ class Encoder:
     """`encode(pieces)` equals `tokenizer.encode_batch(pieces, special=False)`, as arrays.
 
     `kind` is the kind of tokenizer if it was trained here without changing letters: its rules are then known, and each
-    different word is cut only once (bpe), or ids are looked up (char, byte).
+    different word is cut only once (bpe), or ids are looked up (char, byte). `safe` takes no special token from a text.
     """
 
-    def __init__(self, tokenizer: Tokenizer, kind: str = "given") -> None:
+    def __init__(self, tokenizer: Tokenizer, kind: str = "given", *, safe: bool | None = None) -> None:
         self.tokenizer, self.kind = tokenizer, kind
+        self.safe = safe
         self.dtype = np.dtype(np.uint16 if tokenizer.size <= 2**16 else np.uint32)
         if kind == "char":
             self.letters = np.full(0x110000, tokenizer.unk or 0, self.dtype)
@@ -53,7 +54,7 @@ class Encoder:
             return [self.letters[np.frombuffer(p.encode(), np.uint8)] for p in pieces]
         if self.kind == "bpe":
             return self.by_words([WORDS.split(piece) for piece in pieces])
-        return [np.array(row, self.dtype) for row in self.tokenizer.encode_batch(pieces, special=False)]
+        return [np.array(row, self.dtype) for row in self.tokenizer.encode_batch(pieces, special=False, safe=self.safe)]
 
     def by_words(self, pieces: Sequence[list[str]]) -> list[np.ndarray]:
         new = [word for word in dict.fromkeys(word for words in pieces for word in words) if word not in self.numbers]
@@ -90,7 +91,7 @@ class Encoder:
 
     def cut_each(self, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Ids of all words, and how many each has."""
-        rows = self.tokenizer.encode_batch(words, special=False)
+        rows = self.tokenizer.encode_batch(words, special=False, safe=self.safe)
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         return np.fromiter((i for row in rows for i in row), self.dtype, int(lengths.sum())), lengths
 

@@ -15,7 +15,7 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Core
 from torch import Tensor
 
-from anyformer.data.tokenizers.backends import LibraryEngine, MarianEngine, Text, TokenizerBackend
+from anyformer.data.tokenizers.backends import LibraryEngine, MarianEngine, Offsets, Text, TokenizerBackend
 from anyformer.data.tokenizers.config import (
     ROLES,
     SETTINGS,
@@ -110,6 +110,15 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[Text], *, special: bool = True, safe: bool | None = None) -> list[list[int]]:
         """Ids of each text or pair of texts, on all cores."""
         return self.engine.encode(list(texts), special=special, safe=self.safe if safe is None else safe)
+
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], Offsets]]:
+        """Ids of each text, nothing put around it, and of each token the characters that it stands for.
+
+        >>> words = train_tokenizer(["a rose is a rose"], "word", 20)
+        >>> [offsets for _, offsets in words.encode_with_offsets(["a rose"])]
+        [[(0, 1), (2, 6)]]
+        """
+        return self.engine.encode_with_offsets(list(texts), safe=self.safe)
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         """The text of the ids."""
@@ -267,11 +276,13 @@ def train_tokenizer(
     add_eos: bool = False,
     lower: bool = False,
     max_length: int | None = None,
+    safe: bool = True,
 ) -> Tokenizer:
     """A tokenizer trained on the texts: byte-level or plain BPE, WordPiece, unigram, words, characters, bytes.
 
     `special` names the token of each role (`{"pad": "<pad>", "eos": "</s>"}`), `extra` further special tokens. None of
-    them is ever taken from a text. The same texts give the same tokenizer.
+    them is taken from a text unless `safe` is False: a prompt may then hold them (T5's sentinels). The same texts give
+    the same tokenizer.
 
     >>> words = train_tokenizer(["to be or not to be"], "bpe", 300, add_eos=True)
     >>> words.encode("to be")[-1] == words.eos
@@ -286,7 +297,7 @@ def train_tokenizer(
             raise UserError(f"add_{role} without a {role} token", fix=f"name one: special={{'{role}': ...}}")
     core = train(list(check_texts(texts)), kind, vocab, named, extra, lower)
     core.post_processor = add_frame(core, named, add_bos, add_eos)
-    settings: dict[str, Any] = {"split_special_tokens": True, "model_max_length": max_length}
+    settings: dict[str, Any] = {"split_special_tokens": safe, "model_max_length": max_length}
     if kind == "wordpiece":
         settings["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     if extra:

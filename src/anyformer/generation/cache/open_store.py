@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from anyformer.core.model import Seq2Seq
+from anyformer.errors import UserError
 from anyformer.generation.cache.compiled_store import CompiledStore
 from anyformer.generation.cache.eager_store import EagerStore
 from anyformer.generation.cache.graph_store import GraphStore
 from anyformer.generation.cache.static_store import StaticStore
 from anyformer.generation.cache.store import SequenceStore
 from anyformer.generation.config import Generation
-from anyformer.generation.prompts import GenerationInputs, decoder_of, supports_static_cache
+from anyformer.generation.prompts import GenerationInputs, decoder_of, reads_prompt_whole, supports_static_cache
 from anyformer.generation.runners.compiled import Compiled
 from anyformer.generation.runners.eager import LanguageModel
 from anyformer.generation.runners.on_device import uses_graphs
@@ -18,7 +19,7 @@ from anyformer.generation.runners.on_device import uses_graphs
 def open_batch_store(model: LanguageModel | Compiled, inputs: GenerationInputs, settings: Generation) -> SequenceStore:
     """For the prompts of one call, with their copies or beams: all start together and step together."""
     capacity = len(inputs.ids) * max(settings.num_return_sequences, settings.num_beams)
-    limit, chunk = inputs.longest + inputs.new, settings.prefill_chunk_size
+    limit, chunk = inputs.longest + inputs.new, None if reads_prompt_whole(model.spec) else settings.prefill_chunk_size
     if uses_graphs(model, inputs.new):
         return GraphStore(model, capacity=capacity, limit=limit, padding=settings.padding, prefill_chunk=chunk)
     if isinstance(model, Compiled):
@@ -49,6 +50,9 @@ def open_serving_store(
     the neighbours to the last bit, then runs each sequence by itself; so it does where a feed's products have another
     shape beside other tokens (`Feed.exact`).
     """
+    if reads_prompt_whole(model.spec):
+        raise UserError("prompts of many requests are prefilled in pieces, and a prefix LM must see each whole",
+                        where="serve", fix="use generate, or serve a model with causal=True")  # fmt: skip
     layers = decoder_of(model.spec).stack.layers
     exact = all(layer.feed is None or layer.feed.exact for layer in layers)
     if supports_static_cache(model) and (exact or not strict):

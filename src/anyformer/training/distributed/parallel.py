@@ -17,6 +17,8 @@ from anyformer.errors import UserError
 from anyformer.slots import Network
 from anyformer.training.distributed.peers import Peers
 from anyformer.training.distributed.world import World
+from anyformer.training.freezing import freeze
+from anyformer.training.lora import add_adapters
 from anyformer.training.optim import Muon
 from anyformer.training.settings import Config, Training
 
@@ -42,7 +44,9 @@ class Parallel:
 
     def build(self, spec: Network, settings: Training) -> Any:
         """The network on its device, with the weights that one process would give it."""
-        return spec.build(seed=settings.seed, device=self.peers.device)
+        model = spec.build(seed=settings.seed, device=self.peers.device)
+        choose_trained(model, settings)
+        return model
 
     def sum_weight(self, weight: int) -> int:
         """The weight of the targets of all processes."""
@@ -61,6 +65,12 @@ class Parallel:
         if limit is None:
             return nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         return nn.utils.clip_grad_norm_(parameters, limit)
+
+
+def choose_trained(model: nn.Module, settings: Training) -> None:
+    """Say which parameters learn, before anything is made for them: optimizers, sums of gradients."""
+    freeze(model, settings.freeze)
+    add_adapters(model, settings.lora, settings.seed)
 
 
 def open_parallel(config: Config, peers: Peers) -> Parallel:
@@ -109,6 +119,10 @@ def check_parts(kind: str, config: Config, size: int) -> None:
     if config.training.precision == "fp16":
         raise UserError(f"fp16 has one scale for all gradients, and {kind} leaves each process a part",
                         where="training.precision", fix="use bf16, or training.parallel=ddp")  # fmt: skip
+    for name in ("unfreeze", "lora"):
+        if getattr(config.training, name) is not None:
+            raise UserError(f"it needs whole layers, and {kind} leaves each process a part", where=f"training.{name}",
+                            fix="use training.parallel=ddp")  # fmt: skip
     model = config.model.build(device="meta")
     if kind == "tensor":
         check_split(model, size)

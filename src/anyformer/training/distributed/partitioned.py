@@ -15,7 +15,7 @@ from anyformer.core.model import Model, Seq2Seq
 from anyformer.core.streams import Streams
 from anyformer.core.towers import Towers
 from anyformer.slots import Network
-from anyformer.training.distributed.parallel import Parallel
+from anyformer.training.distributed.parallel import Parallel, choose_trained
 from anyformer.training.distributed.parts import filled_whole, is_part, locals_of
 from anyformer.training.settings import Training
 
@@ -39,10 +39,12 @@ class PartitionedParallel(Parallel):
         device = self.peers.device
         if has_outside_parts(spec) or not isinstance(spec, Model | Seq2Seq | Streams | Towers):
             model = spec.build(seed=settings.seed, device=device)
+            choose_trained(model, settings)
             self.cut(model, settings)
             self.fit(model)
             return model
         model = spec.build(device="meta")
+        choose_trained(model, settings)
         self.cut(model, settings)
         model.to_empty(device=device)
         initialise(model, spec.init, settings.seed, hold=filled_whole)

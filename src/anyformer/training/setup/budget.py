@@ -103,6 +103,8 @@ def should_compile(
         say("compile  off: there is no compiler here")
     elif not (config.objective.compiles and compiles(config.model)):
         say("compile  off: a part of this model cannot be compiled")
+    elif config.training.unfreeze is not None:
+        say("compile  off: layers begin to learn one after the other, and each time it would be compiled anew")
     elif not find(config.task).has_one_shape(sizes_for(data)) or config.training.batch_size_schedule is not None:
         say("compile  off: batches differ in shape, each would be compiled anew")
     else:

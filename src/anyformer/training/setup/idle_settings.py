@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from anyformer.data.answer_spans import AnswerSpan
 from anyformer.data.prepared import Prepared
 from anyformer.data.settings import Data
 from anyformer.errors import UserError
@@ -24,12 +25,14 @@ def refuse_idle(request: Request, prepared: Prepared) -> None:
     there = {
         "data.images": "data.images" in read, "data.audio": "data.audio" in read,
         "data.series": "series" in parts, "data.tokenizer": prepared.tokenizer is not None,
+        "data.questions": isinstance(prepared.preprocess.target, AnswerSpan),
         "data.columns": "data.columns" in read or task.scales_numbers,
         "training.class_weights": task.weighs_classes, "training.patience": prepared.valid is not None,
     }  # fmt: skip
     wanting = {
         "data.images": "the data has no images", "data.audio": "the data has no sounds",
         "data.series": "only --task forecast cuts a series", "data.tokenizer": "the data has no text",
+        "data.questions": "only --task qa reads questions",
         "data.columns": "the data has no columns of numbers or categories",
         "training.class_weights": "only classes have weights", "training.patience": "no rows validate",
     }  # fmt: skip

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from anyformer.checkpoints import store, tensors
+from anyformer.checkpoints.surgery import spread_layers
 from anyformer.core.model import Seq2Seq
 from anyformer.core.streams import Streams
 from anyformer.data.examples import Examples
@@ -42,7 +43,7 @@ from anyformer.slots import Network
 from anyformer.tasks import Task, find
 from anyformer.tasks.network import longest
 from anyformer.tasks.prepare import prepare
-from anyformer.training.distributed.parallel import check_processes
+from anyformer.training.distributed.parallel import check_processes, choose_trained
 from anyformer.training.distributed.parts import copy_into
 from anyformer.training.distributed.world import ALONE, World
 from anyformer.training.run.folder import CONFIG_FILE, LOCK_FILE, RunFolder, check_new, now
@@ -50,7 +51,9 @@ from anyformer.training.settings import Config, Training, batch_stages
 from anyformer.training.setup.bf16_probe import check_bf16
 from anyformer.training.setup.defaults import default_training
 from anyformer.training.setup.idle_settings import refuse_idle, refuse_overruled
+from anyformer.training.setup.pretraining import PRETRAIN_FOLDER, first_stage, second_stage
 from anyformer.training.setup.request import Request, replace_paths
+from anyformer.training.setup.teacher import Teacher
 
 Say = Callable[[str], None]
 START_FILE = "start.safetensors"  # the weights of a run that began with `--from`
@@ -87,11 +90,15 @@ def create(
         with starting(path):
             sweep_new(path.parent)
             start = None if request.start is None else load(request.start)
-            config, prepared = decide(request, start, folder, say, device)
+            teacher = None if request.teacher is None else Teacher.open(request.teacher)
+            in_stages = request.pretrain is not None
+            if in_stages:
+                request, start = create_first_stage(request, start, part, path, say, device, world)
+            config, prepared = decide(request, start, teacher, folder, say, device)
             check_processes(config, world)
             write_down(folder, request, config, prepared, path)
-            if start is not None and request.start is not None and weights:
-                folder.update(start=keep_start(folder, start.model, config.model, request.start, say))
+            if start is not None and request.start is not None and weights and not in_stages:
+                folder.update(start=keep_start(folder, start, config.model, request.start, say))
         try:
             if path.is_dir():
                 path.rmdir()  # it was seen to be empty
@@ -108,6 +115,21 @@ def create(
     finally:
         folder.let_go()
     return RunFolder.open(path)
+
+
+def create_first_stage(
+    request: Request, start: Predictor | None, part: Path, path: Path, say: Say, device: torch.device, world: World
+) -> tuple[Request, Predictor]:
+    """Make the run on the texts inside the folder `part` that will be `path`: the request and start of the second."""
+    if not world.is_alone:
+        raise UserError(f"{world.size} processes cannot train two stages in one run", where="--pretrain",
+                        fix=f"train --task {request.pretrain} first, then --from its run")  # fmt: skip
+    settings = request.data(default_data(request, start))
+    first = first_stage(request, given_by(start), settings, part / PRETRAIN_FOLDER)
+    say(f"stage 1  {find(str(request.pretrain)).title} of {len(first.source):,} texts")
+    stage = create(first, say, device)
+    say("stage 2  the labels")
+    return second_stage(request, stage, path / PRETRAIN_FOLDER)
 
 
 def require_packages(task: Task) -> None:
@@ -170,9 +192,12 @@ def run_name(request: Request) -> str:
 
 
 def decide(
-    request: Request, start: Predictor | None, folder: RunFolder, say: Say, device: torch.device
-) -> tuple[Config, Prepared]:
+    request: Request, start: Predictor | None, teacher: Teacher | None, folder: RunFolder, say: Say,
+    device: torch.device,
+) -> tuple[Config, Prepared]:  # fmt: skip
     """Everything that the first step needs to know."""
+    if teacher is not None:
+        request = teacher.choose_task(request)
     seed = int(request.section("training").get("seed", 0) or 0)
     settings = request.data(default_data(request, start))
     prepared = prepare(
@@ -181,7 +206,7 @@ def decide(
         settings=settings,
         seed=seed,
         cache=folder.cache,
-        given=given_by(start),
+        given=given_by(start) if teacher is None else teacher.complete(given_by(start)),
         say=say,
     )
     task = find(prepared.task)
@@ -198,12 +223,18 @@ def decide(
     target = prepared.preprocess.target
     counts = None if target is None else target.label_counts()
     objective = task.default_objective(sizes, counts, balanced=training.class_weights == "balanced")
-    objective = task.fit_objective(replace_paths(objective, request.section("objective"), "objective"), spec)
+    objective = replace_paths(request.taught(objective), request.section("objective"), "objective")
+    objective = task.fit_objective(objective, spec)
+    if teacher is not None:
+        objective = teacher.settle(objective, prepared, spec)
+        say(f"teacher  {request.teacher}: {teacher.describe()}")
     check_compile(training, objective)
+    check_phases(training, objective)
     check_batch_size(training, objective)
     training = resolve_settings(training, prepared.train, objective, device)
     check_batch_size(training, objective)
     check_bf16(training, device)
+    training = resolve_adapters(training, spec, start)
     config = Config(
         task=prepared.task, data=settings, model=spec, objective=objective, training=training, preset=name,
         start=str(request.start.resolve()) if request.start is not None else "",
@@ -218,7 +249,32 @@ def decide(
         f"{'' if training.micro_batch_size == training.batch_size else f' in parts of {training.micro_batch_size}'}, "
         f"{training.precision} on {device}, seed {training.seed}"
     )
+    tell_trained(network, training, say)
     return config, prepared
+
+
+def resolve_adapters(training: Training, spec: Network, start: Predictor | None) -> Training:
+    """LoRA with what learns beside its adapters written out: modules that the model to start from does not have."""
+    lora = training.lora
+    if lora is None:
+        return training
+    if start is None:
+        raise UserError("adapters change a trained model, and there is none to start from", where="training.lora",
+                        fix="give --from FOLDER")  # fmt: skip
+    _, fresh = shared_weights(start.model, spec)
+    modules = tuple(dict.fromkeys(name.rpartition(".")[0] or name for name in fresh))
+    return training if lora.trained is not None or not modules else training.replace(lora=lora.replace(trained=modules))
+
+
+def tell_trained(network: nn.Module, training: Training, say: Say) -> None:
+    """Refuse paths that are not in the network, on shapes alone, and say how much of it learns."""
+    choose_trained(network, training)
+    if training.freeze is not None or training.lora is not None:
+        counts = {
+            learns: sum(p.numel() for p in network.parameters() if p.requires_grad is learns)
+            for learns in (True, False)
+        }
+        say(f"trained  {counts[True]:,} parameters; {counts[False]:,} are frozen")
 
 
 def default_data(request: Request, start: Predictor | None) -> Data:
@@ -243,6 +299,13 @@ def check_compile(training: Training, objective: Objective) -> None:
     if training.compile is True and not objective.compiles:
         raise UserError(f"the losses of {type(objective).__name__} cannot be compiled", where="training.compile",
                         fix="leave it out")  # fmt: skip
+
+
+def check_phases(training: Training, objective: Objective) -> None:
+    """Refuse to unfreeze layer by layer where several networks are moved in turn."""
+    if training.unfreeze is not None and len(objective.phases()) > 1:
+        raise UserError(f"{type(objective).__name__} moves two networks in turn, which have no common layers",
+                        where="training.unfreeze", fix="leave it out")  # fmt: skip
 
 
 def given_by(start: Predictor | None) -> Given:
@@ -366,25 +429,35 @@ def source_names(source: Any) -> list[str]:
     )
 
 
-def keep_start(folder: RunFolder, model: nn.Module, spec: Network, start: Path, say: Say) -> dict[str, str]:
+def keep_start(folder: RunFolder, start: Predictor, spec: Network, source: Path, say: Say) -> dict[str, str]:
     """Keep the weights to start from in the run itself, so that it never needs the folder they came from again.
 
-    By name and shape; what has no counterpart there starts anew. Where they came from, and their hash.
+    By name and shape; what has no counterpart there starts anew. A shallower network takes layers from the first to the
+    last, evenly spread. Where the weights came from, their hash, and the family.
     """
-    trained, kept, fresh = dict(model.named_parameters()), {}, []
-    for name, parameter in spec.build(device="meta").named_parameters():
-        found = trained.get(name)
-        if found is not None and found.shape == parameter.shape:
-            kept[name] = found.detach()
-        else:
-            fresh.append(name)
+    kept, fresh = shared_weights(start.model, spec)
     path = folder.path / START_FILE
     with store.writing(path, sum(t.numel() * t.element_size() for t in kept.values())):
         tensors.write(path, kept)
         store.flush(path)
     shown = f" ({', '.join(fresh[:3])}{' ...' if len(fresh) > 3 else ''})" if fresh else ""
-    say(f"weights  from {start}; {len(fresh)} tensors start anew{shown}")
-    return {"path": str(start.resolve()), "sha256": digest(path)}
+    say(f"weights  from {source}; {len(fresh)} tensors start anew{shown}")
+    family = start.opened.family
+    return {
+        "path": str(source.resolve()), "sha256": digest(path), "model_type": "" if family is None else family.model_type
+    }  # fmt: skip
+
+
+def shared_weights(model: nn.Module, spec: Network) -> tuple[dict[str, Tensor], list[str]]:
+    """The weights of a trained network that another one takes over, by name and shape, and the names of its others."""
+    wanted = dict(spec.build(device="meta").named_parameters())
+    trained = spread_layers(dict(model.named_parameters()), wanted)
+    kept = {
+        name: found.detach()
+        for name, parameter in wanted.items()
+        if (found := trained.get(name)) is not None and found.shape == parameter.shape
+    }
+    return kept, [name for name in wanted if name not in kept]
 
 
 def start_weights(model: nn.Module, folder: RunFolder) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 
 from anyformer.data.settings import Data
 from anyformer.errors import UserError, did_you_mean
+from anyformer.objectives import Distill, Objective
+from anyformer.objectives.teachable import Teachable
 from anyformer.safe_files import check_output_name
 from anyformer.slots import Network
 from anyformer.spec import Spec, children, fields_of, replace_in
@@ -18,7 +20,8 @@ from anyformer.tasks import all_tasks, find
 from anyformer.training.settings import Training
 from anyformer.training.setup.setting_paths import is_setting, owners_of, suggestion
 
-LISTS = ("data.target", "data.inputs", "data.types", "data.split.valid_file", "data.split.test_file")
+LISTS = ("data.target", "data.inputs", "data.types", "data.split.valid_file", "data.split.test_file",
+         "training.freeze", "training.lora.targets", "training.lora.trained")  # fmt: skip
 
 
 @dataclass
@@ -32,6 +35,7 @@ class Request:
     task: str | None = None
     preset: str | Network | None = None  # a name, or a network of one's own
     start: Path | None = None
+    pretrain: str | None = None  # the task that learns from the texts first
     out: Path | None = None
     device: str = "auto"
     settings: dict[str, Any] = field(default_factory=dict)
@@ -50,9 +54,17 @@ class Request:
         except UserError as error:
             raise self.placed(error) from None
 
+    @property
+    def teacher(self) -> Path | None:
+        """The model folder or run that a student learns from."""
+        named = self.settings.get("objective.teacher")
+        return Path(named) if isinstance(named, str) and named else None
+
     def check(self) -> None:
         """Refuse names that are nowhere, values that do not fit, and a place that cannot be written."""
         task = None if self.task is None else find(self.task)
+        if task is not None and task.needs_teacher and self.teacher is None:
+            raise UserError(f"{task.title} needs a teacher", where="--task", fix="add --teacher FOLDER")
         for path in self.settings:
             if not is_setting(path):
                 raise UserError("no such setting", where=path[:100], fix=suggestion(path))
@@ -78,16 +90,24 @@ class Request:
     def check_objective(self) -> None:
         """The objective's settings must suit the task, or some task where none is named."""
         wanted = self.section("objective")
-        kinds = [task.objective for task in ([find(self.task)] if self.task else all_tasks())]
+        tasks = [find(self.task)] if self.task else all_tasks()
+        if any(task.needs_teacher for task in tasks):
+            tasks = all_tasks()
         problems: list[UserError] = []
-        for kind in kinds if wanted else ():
+        for task in tasks if wanted else ():
             try:
-                replace_paths(kind(), wanted, "objective")
+                replace_paths(self.taught(task.objective()), wanted, "objective")
                 return
             except UserError as error:
                 problems.append(error)
         if problems:  # a wrong value says more than a setting that another task has
             raise min(problems, key=lambda error: " has no '" in error.what)
+
+    def taught(self, objective: Objective) -> Objective:
+        """The objective of a task, beside a teacher where one is named."""
+        if self.teacher is None or not isinstance(objective, Teachable):
+            return objective
+        return Distill(student=objective)
 
     def check_preset(self, given: Any) -> None:
         from anyformer.presets import PRESETS

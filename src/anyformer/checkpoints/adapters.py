@@ -1,0 +1,271 @@
+"""Adapter folders as peft keeps them: adapter_config.json and adapter_model.safetensors beside a base model.
+
+Names there are those of the family that the network belongs to. What a row holds several projections of here may be
+one module there or several: an adapter is written for each of theirs, with the rows that it has.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.checkpoints import names, tensors
+from anyformer.checkpoints.folder import Opened, as_family
+from anyformer.checkpoints.operations import Transpose, TransposedThirds
+from anyformer.errors import UserError
+from anyformer.families.family import Family
+from anyformer.safe_files import inside, read_json, read_text
+from anyformer.slots import Network
+from anyformer.spec import Spec
+
+CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
+NETWORK_FILE = "adapter_network.json"  # our own: the network that it adapts, whose head the base may not have
+ABOVE = "base_model.model."  # what peft puts before every name
+REFUSED = ("use_dora", "layer_replication", "target_parameters", "trainable_token_indices")
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """The adapter of one linear layer: W + scale B A, with an A of its own for each slice of the rows."""
+
+    a: Tensor  # (slices * rank, in)
+    b: Tensor  # (out, rank)
+    slice_of: Tensor  # (out,): the slice of each row
+    scale: float
+
+    @property
+    def rank(self) -> int:
+        return self.b.shape[1]
+
+    def of_rows(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """A and B of some rows alone; rows of several slices need the rank of all of them."""
+        slices = self.slice_of[rows].unique()
+        a = torch.cat([self.a[number * self.rank : (number + 1) * self.rank] for number in slices.tolist()])
+        own = (self.slice_of[rows][:, None] == slices).repeat_interleave(self.rank, 1)  # (rows, slices * rank)
+        return a, self.b[rows].repeat(1, len(slices)) * own
+
+
+@dataclass(frozen=True)
+class NamedModule:
+    """A module of theirs that holds rows of one linear layer of ours."""
+
+    name: str
+    rows: Tensor
+    transposed: bool
+
+
+def family_of(spec: Network, model_type: str) -> tuple[Family, str] | None:
+    """The family and the head that a network has, if possible that of `model_type`; None where no family has it."""
+    try:
+        family, head, _ = as_family(spec, {"model_type": model_type})
+    except UserError:
+        return None
+    return family, head
+
+
+def pairs_of(spec: Network, model_type: str) -> list[names.NamePair]:
+    """Every parameter of a network with its names in an adapter folder: its family's, or our own."""
+    model, found = spec.build(device="meta"), family_of(spec, model_type)
+    if found is None:
+        return names.pair_up(model, tuple(names.Row(name, name) for name, _ in model.named_parameters()))
+    family, head = found
+    pairs = names.pair_up(model, family.table(spec, head))
+    return [replace(pair, theirs=tuple(map(family.module_name, pair.theirs))) for pair in pairs]
+
+
+def modules_of(pair: names.NamePair, rows: int) -> Iterator[NamedModule]:
+    """The modules there that a weight here is made of. Operations move rows of a bias as those of a weight."""
+    parts = pair.operation.push(torch.arange(rows), pair.owner)
+    transposed = isinstance(pair.operation, Transpose | TransposedThirds)
+    for name, part in zip(pair.theirs, parts, strict=True):
+        yield NamedModule(name.removesuffix(".weight"), part, transposed)
+
+
+# ---------------------------------------------------------------- writing
+
+
+def write_adapter(
+    folder: Path, spec: Network, adapters: Mapping[str, Adapter], whole: Mapping[str, Tensor], *,
+    base: str, model_type: str = "", dropout: float = 0.0,
+) -> None:  # fmt: skip
+    """Write adapters by the paths of their linear layers, and the parameters that were trained `whole` by name.
+
+    `base` is the folder of the model that they adapt, `model_type` its family where it has one.
+    """
+    pairs = {pair.ours: pair for pair in pairs_of(spec, model_type)}
+    held: dict[str, Tensor] = {}
+    ranks: dict[str, int] = {}
+    alphas: dict[str, float] = {}
+    transposed = False
+    for path, adapter in adapters.items():
+        for module in modules_of(pairs[f"{path}.weight"], len(adapter.slice_of)):
+            a, b = adapter.of_rows(module.rows.to(adapter.b.device))
+            held[f"{ABOVE}{module.name}.lora_A.weight"], held[f"{ABOVE}{module.name}.lora_B.weight"] = a, b
+            ranks[module.name], alphas[module.name] = len(a), adapter.scale * len(a)
+            transposed = transposed or module.transposed
+    saved = []
+    for name, value in whole.items():
+        pair = pairs[name]
+        parts = pair.operation.push(value, pair.owner)
+        held |= {f"{ABOVE}{theirs}": part for theirs, part in zip(pair.theirs, parts, strict=True)}
+        saved += [theirs.rpartition(".")[0] for theirs in pair.theirs]
+    rank, alpha = next(iter(ranks.values())), next(iter(alphas.values()))
+    config = {
+        "peft_type": "LORA", "task_type": None, "base_model_name_or_path": base, "inference_mode": True, "bias": "none",
+        "r": rank, "lora_alpha": alpha, "lora_dropout": dropout, "target_modules": sorted(ranks),
+        "rank_pattern": {name: value for name, value in ranks.items() if value != rank},
+        "alpha_pattern": {name: value for name, value in alphas.items() if value != alpha},
+        "modules_to_save": sorted(set(saved)) or None, "fan_in_fan_out": transposed,
+    }  # fmt: skip
+    (folder / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    spec.save(folder / NETWORK_FILE)
+    tensors.write(folder / WEIGHTS_FILE, held)
+
+
+# ---------------------------------------------------------------- reading
+
+
+def is_adapter(folder: Path) -> bool:
+    """Whether a folder holds an adapter rather than a model."""
+    return inside(folder, CONFIG_FILE).is_file()
+
+
+def base_of(folder: Path) -> Path:
+    """The folder of the model that an adapter was trained on, which may be another adapter."""
+    base = named_base(folder)
+    if base is None or not base.is_dir():
+        raise UserError(f"the model it was trained on ({base}) is not there", where=f"{folder.name}/{CONFIG_FILE}",
+                        fix="give its folder: load(BASE, adapter=FOLDER)")  # fmt: skip
+    seen: set[Path] = {folder.resolve()}
+    below: Path | None = base
+    while below is not None and below.is_dir() and is_adapter(below):
+        if below.resolve() in seen:
+            raise UserError("the adapter is its own base", where=f"{folder.name}/{CONFIG_FILE}", fix="name a model")
+        seen.add(below.resolve())
+        below = named_base(below)
+    return base
+
+
+def named_base(folder: Path) -> Path | None:
+    """The base that an adapter names; a relative path begins in its folder."""
+    base = read_json(inside(folder, CONFIG_FILE)).get("base_model_name_or_path")
+    return folder / base if isinstance(base, str) and base and "\0" not in base else None
+
+
+def network_of(folder: Path) -> Network | None:
+    """The network that an adapter was trained in, where it was written here."""
+    path = inside(folder, NETWORK_FILE)
+    if not path.is_file():
+        return None
+    spec = Spec.from_json(read_text(path))
+    if not isinstance(spec, Network):
+        raise UserError(f"{type(spec).__name__} is a part, not a whole model", where=NETWORK_FILE, fix="save it again")
+    return spec
+
+
+def open_adapted(base: Opened, folder: Path) -> Opened:
+    """A base model with the adapter of a folder merged into its weights; the head is that of the adapter's network."""
+    spec = network_of(folder) or base.spec
+    model_type = "" if base.family is None else base.family.model_type
+    if spec == base.spec:
+        merge_adapter(base.model, spec, folder, model_type)
+        return base
+    trained = dict(base.model.named_parameters())
+    like = next(iter(trained.values()))
+    model = spec.build(seed=0, device=like.device, dtype=like.dtype).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name in trained and trained[name].shape == parameter.shape:
+                parameter.copy_(trained[name])
+    merge_adapter(model, spec, folder, model_type)
+    return Opened(spec, model, dtype=base.dtype)
+
+
+def merge_adapter(model: nn.Module, spec: Network, folder: Path, model_type: str = "") -> None:
+    """Add the adapters of a folder to the weights of a model, and take over what was trained whole."""
+    config = checked_config(folder)
+    path, found = inside(folder, WEIGHTS_FILE), family_of(spec, model_type)
+    if not path.is_file():
+        raise UserError(f"{WEIGHTS_FILE} is not there", where=folder.name, fix="save the adapter as safetensors")
+    held = tensors.read_header(path)
+    spelled = str if found is None else found[0].module_name  # older code had the names of the files
+    entries = {spelled(name.removeprefix(ABOVE)): entry for name, entry in held.items()}
+    parameters, used = dict(model.named_parameters()), set[str]()
+    with torch.no_grad():
+        for pair in pairs_of(spec, model_type):
+            parameter = parameters[pair.ours]
+            if all(name in entries for name in pair.theirs):
+                made = pair.operation.pull([entries[name].read() for name in pair.theirs], pair.owner)
+                parameter.copy_(fitting(made, parameter, pair.ours, folder))
+                used |= set(pair.theirs)
+            elif pair.ours.endswith(".weight") and parameter.dim() == 2:
+                change = change_of(pair, parameter, entries, config, used)
+                if change is not None:
+                    parameter.add_(change.to(parameter))
+    left = sorted(set(entries) - used)
+    if left:
+        raise UserError(f"{left[0]} belongs to no layer of the model", where=folder.name,
+                        fix="give the model that the adapter was trained on", details=left[:20])  # fmt: skip
+
+
+def fitting(made: Tensor, parameter: Tensor, name: str, folder: Path) -> Tensor:
+    """What is to be copied, if its shape is right."""
+    if made.shape != parameter.shape:
+        raise UserError(f"{name} has shape {tuple(parameter.shape)}, the adapter {tuple(made.shape)}",
+                        where=folder.name, fix="give the model that the adapter was trained on")  # fmt: skip
+    return made.to(parameter)
+
+
+def change_of(
+    pair: names.NamePair, parameter: Tensor, entries: Mapping[str, tensors.Entry], config: Mapping[str, Any],
+    used: set[str],
+) -> Tensor | None:  # fmt: skip
+    """What the adapters of their modules add to a weight of ours; None where there are none."""
+    found, parts = False, []
+    for module in modules_of(pair, parameter.shape[0]):
+        a, b = (f"{module.name}.lora_{letter}.weight" for letter in "AB")
+        part = torch.zeros(len(module.rows), parameter.shape[1])
+        if a in entries and b in entries:
+            rank = entries[a].shape[0] if entries[a].shape else 0
+            wanted = ((rank, parameter.shape[1]), (len(module.rows), rank))
+            if rank < 1 or (entries[a].shape, entries[b].shape) != wanted:
+                raise UserError(f"{module.name} has adapters of {entries[a].shape} and {entries[b].shape}",
+                                where=WEIGHTS_FILE, fix=f"expected {wanted[0]} and {wanted[1]}")  # fmt: skip
+            product = entries[b].read().float() @ entries[a].read().float()
+            part, found = scale_of(module.name, rank, config) * product, True
+            used |= {a, b}
+        parts.append(part.T if module.transposed else part)
+    return pair.operation.pull(parts, pair.owner) if found else None
+
+
+def scale_of(name: str, rank: int, config: Mapping[str, Any]) -> float:
+    """The factor on B A of one module."""
+    patterns = config.get("alpha_pattern")
+    own = patterns if isinstance(patterns, dict) else {}
+    alpha = next((value for key, value in own.items() if name == key or name.endswith(f".{key}")),
+                 config.get("lora_alpha", rank))  # fmt: skip
+    if not isinstance(alpha, int | float) or not math.isfinite(alpha):
+        raise UserError(f"lora_alpha {str(alpha)[:40]!r} is not a number", where=CONFIG_FILE, fix="write one")
+    return float(alpha) / (math.sqrt(rank) if config.get("use_rslora") else rank)
+
+
+def checked_config(folder: Path) -> dict[str, Any]:
+    """The settings of an adapter folder; kinds of adapters that are not read are refused."""
+    config: dict[str, Any] = read_json(inside(folder, CONFIG_FILE))
+    kind = config.get("peft_type")
+    if kind != "LORA":
+        raise UserError(f"an adapter of type {kind!r} is not implemented", where=CONFIG_FILE, fix="only LORA is read")
+    for name in REFUSED:
+        if config.get(name):
+            raise UserError(f"{name} is not implemented", where=CONFIG_FILE, fix="merge it with peft first")
+    if config.get("bias", "none") != "none":
+        raise UserError(f"trained biases ({config['bias']!r}) are not implemented", where=CONFIG_FILE,
+                        fix="merge it with peft first")  # fmt: skip
+    return config

@@ -1,0 +1,16 @@
+"""Span corruption: spans of a text are lost, and an encoder-decoder writes them (T5)."""
+
+from __future__ import annotations
+
+from anyformer.objectives import Spans
+from anyformer.tasks.seq2seq_pretraining import SENTINELS, Seq2SeqPretraining
+
+
+class SpansTask(Seq2SeqPretraining):
+    """An encoder-decoder that fills spans."""
+
+    name = "spans"
+    title = "span corruption"
+    verb = "fills spans"
+    objective = Spans
+    tokens = SENTINELS

@@ -1,0 +1,184 @@
+"""LoRA folders both ways for every family: ours opens in peft and answers the same there, and theirs here."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import peft
+import pytest
+import torch
+from torch import Tensor, nn
+
+import anyformer
+from anyformer import UserError
+from anyformer.checkpoints.adapters import write_adapter
+from anyformer.checkpoints.folder import Opened, open_folder, save_own
+from anyformer.training.lora import LoRA, adapter_names, add_adapters, low_rank_adapters, merge
+from tests.attack.tiny_models import TINY
+from tests.families.parity import quietly, save, their_answer
+
+WHOLE = ("clip", "detr")  # their answers are no logits of words or classes
+
+TARGETS = {"mixtral": ("*.mixer.*",)}  # experts are no modules there
+
+
+def ids() -> Tensor:
+    return torch.randint(2, 20, (2, 9), generator=torch.Generator().manual_seed(0))
+
+
+@torch.no_grad()
+def ask_theirs(model: Any) -> Tensor:
+    """The logits of a model of transformers, or of peft around one."""
+    config = model.config
+    if hasattr(config, "image_size"):
+        return their_answer(model(pixel_values=pixels()))
+    given = {"input_ids": ids()} | ({"decoder_input_ids": ids()} if config.is_encoder_decoder else {})
+    return their_answer(model(**given))
+
+
+@torch.no_grad()
+def ask_ours(model: nn.Module, spec: Any) -> Tensor:
+    if isinstance(spec, anyformer.Seq2Seq):
+        return model(ids(), ids()).logits
+    return model(pixels() if isinstance(spec.embed, anyformer.Patches) else ids()).logits
+
+
+def pixels() -> Tensor:
+    return torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+def their_base(family: str, folder: Path) -> Any:
+    torch.manual_seed(0)
+    model = TINY[family]().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    if hasattr(model, "tie_weights"):
+        model.tie_weights()
+    return type(model).from_pretrained(save(model, folder)).eval()
+
+
+def far(a: Tensor, b: Tensor) -> float:
+    return float((a - b).abs().max() / max(1.0, float(b.abs().max())))
+
+
+def adapted(opened: Opened, lora: LoRA) -> nn.Module:
+    """The model with adapters that do something."""
+    add_adapters(opened.model, lora, seed=0)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in opened.model.named_parameters():
+            if name in adapter_names(opened.model):
+                parameter.normal_(0, 0.2)
+    return opened.model
+
+
+@pytest.mark.parametrize("family", sorted(set(TINY) - set(WHOLE)))
+def test_an_adapter_answers_the_same_in_peft(family: str, tmp_path: Path) -> None:
+    with quietly():
+        theirs = their_base(family, tmp_path / "base")
+    opened = open_folder(tmp_path / "base")
+    assert opened.family is not None
+    before = ask_theirs(theirs)
+    lora = LoRA(rank=2, alpha=3.0, targets=TARGETS.get(family, ("*.blocks.*",)))
+    ours = ask_ours(adapted(opened, lora), opened.spec)
+    weights = {name: p.detach() for name, p in opened.model.named_parameters()}
+    held = {name: weights[name] for name in adapter_names(opened.model)}
+    (tmp_path / "adapter").mkdir()
+    adapters = low_rank_adapters(opened.spec, lora, held)
+    write_adapter(tmp_path / "adapter", opened.spec, adapters, {}, base=str(tmp_path / "base"),
+                  model_type=opened.family.model_type)  # fmt: skip
+    with quietly(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of peft's own about layers it is not told to expect
+        there = ask_theirs(peft.PeftModel.from_pretrained(theirs, tmp_path / "adapter").eval())
+    assert far(ours, there) < 1e-5 < 1e-3 < far(ours, before)
+    plain = opened.spec.build(seed=5).eval()
+    plain.load_state_dict(merge(opened.model, weights))
+    assert far(ask_ours(plain, opened.spec), ours) < 1e-5
+    for loaded in (
+        anyformer.load(tmp_path / "base", adapter=tmp_path / "adapter"),
+        anyformer.load(tmp_path / "adapter"),
+    ):
+        assert far(ask_ours(loaded.model, loaded.spec), ours) < 1e-5
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "bert", "t5", "vit", "gpt_neox"])
+def test_an_adapter_of_peft_opens_here(family: str, tmp_path: Path) -> None:
+    with quietly(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = their_base(family, tmp_path / "base")
+        config = peft.LoraConfig(r=3, lora_alpha=5, target_modules="all-linear", use_rslora=family == "bert",
+                                 init_lora_weights=False)  # fmt: skip
+        wrapped = peft.get_peft_model(theirs, config).eval()
+        wrapped.save_pretrained(tmp_path / "adapter")
+        there = ask_theirs(wrapped)
+    loaded = anyformer.load(tmp_path / "base", adapter=tmp_path / "adapter")
+    assert far(ask_ours(loaded.model, loaded.spec), there) < 1e-5
+    plain = anyformer.load(tmp_path / "base")
+    assert far(ask_ours(plain.model, plain.spec), there) > 1e-3  # control: without it the answers are others
+
+
+def test_a_network_of_no_family_keeps_its_own_names(tmp_path: Path) -> None:
+    spec = anyformer.preset("lstm-lm-tiny").replace(head=anyformer.Pooled(classes=3, pool="concat", dense=True))
+    model = spec.build(seed=0).eval()
+    save_own(tmp_path / "base", spec, model)
+    lora = LoRA(rank=2, targets=("head.dense",), trained=("head.out",))
+    opened = open_folder(tmp_path / "base")
+    ours = ask_ours(adapted(opened, lora), spec)
+    weights = {name: p.detach() for name, p in opened.model.named_parameters()}
+    held = {name: weights[name] for name in adapter_names(opened.model)}
+    whole = {name: value + 1.0 for name, value in weights.items() if name.startswith("head.out.")}
+    (tmp_path / "adapter").mkdir()
+    write_adapter(tmp_path / "adapter", spec, low_rank_adapters(spec, lora, held), whole, base="../base")
+    again = anyformer.load(tmp_path / "adapter")
+    with torch.no_grad():
+        opened.model.get_parameter("head.out.bias").add_(1.0)
+        opened.model.get_parameter("head.out.weight").add_(1.0)
+    assert (
+        far(ask_ours(again.model, spec), ask_ours(opened.model, spec)) < 1e-5 < far(ask_ours(opened.model, spec), ours)
+    )
+
+
+def test_what_is_wrong_with_an_adapter_is_said(tmp_path: Path) -> None:
+    spec = anyformer.preset("gpt2-tiny")
+    save_own(tmp_path / "base", spec, spec.build(seed=0))
+    lora = LoRA(rank=2)
+    opened = open_folder(tmp_path / "base")
+    model = adapted(opened, lora)
+    held = {name: p.detach() for name, p in model.named_parameters() if name in adapter_names(model)}
+    (tmp_path / "adapter").mkdir()
+    write_adapter(tmp_path / "adapter", spec, low_rank_adapters(spec, lora, held), {}, base="nowhere")
+    with pytest.raises(UserError, match="nowhere.* is not there; give its folder"):
+        anyformer.load(tmp_path / "adapter")
+    config = tmp_path / "adapter" / "adapter_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"base_model_name_or_path": "../adapter"}))
+    with pytest.raises(UserError, match="the adapter is its own base"):
+        anyformer.load(tmp_path / "adapter")
+    with pytest.raises(UserError, match="there is no adapter"):
+        anyformer.load(tmp_path / "base", adapter=tmp_path / "base")
+    (tmp_path / "adapter" / "adapter_network.json").unlink()
+    small = spec.replace(stack=spec.stack.replace(depth=2))
+    save_own(tmp_path / "small", small, small.build(seed=0))
+    with pytest.raises(UserError, match="belongs to no layer of the model"):
+        anyformer.load(tmp_path / "small", adapter=tmp_path / "adapter")
+    path = tmp_path / "adapter" / "adapter_config.json"
+    for change, said in (({"peft_type": "IA3"}, "IA3"), ({"use_dora": True}, "use_dora"), ({"bias": "all"}, "biases")):
+        path.write_text(json.dumps(json.loads(path.read_text()) | change))
+        with pytest.raises(UserError, match=said):
+            anyformer.load(tmp_path / "base", adapter=tmp_path / "adapter")
+        path.write_text(
+            json.dumps(json.loads(path.read_text()) | {"peft_type": "LORA", "use_dora": False, "bias": "none"})
+        )
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"lora_alpha": "much", "alpha_pattern": {}}))
+    with pytest.raises(UserError, match="'much' is not a number"):
+        anyformer.load(tmp_path / "base", adapter=tmp_path / "adapter")
+    narrow = spec.replace(stack=spec.stack.replace(width=2 * spec.stack.width))
+    save_own(tmp_path / "wide", narrow, narrow.build(seed=0))
+    with pytest.raises(UserError, match="has adapters of .* expected"):
+        anyformer.load(tmp_path / "wide", adapter=tmp_path / "adapter")
+    (tmp_path / "adapter" / "adapter_model.safetensors").unlink()
+    with pytest.raises(UserError, match="save the adapter as safetensors"):
+        anyformer.load(tmp_path / "base", adapter=tmp_path / "adapter")
