@@ -10,6 +10,7 @@ from anyformer.objectives.detect import Detect
 from anyformer.objectives.distill import Distill
 from anyformer.objectives.drop_tokens import DropTokens
 from anyformer.objectives.forecast import Forecasting
+from anyformer.objectives.image_text import ImageText
 from anyformer.objectives.masked import Masked
 from anyformer.objectives.masked_patches import MaskedPatches
 from anyformer.objectives.mass import Mass
@@ -34,6 +35,7 @@ __all__ = [
     "Distill",
     "DropTokens",
     "Forecasting",
+    "ImageText",
     "Masked",
     "MaskedPatches",
     "Mass",

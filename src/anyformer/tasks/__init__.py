@@ -14,6 +14,7 @@ from anyformer.tasks.distill import DistillTask
 from anyformer.tasks.drop_tokens import DropTokensTask
 from anyformer.tasks.evaluator import Evaluator
 from anyformer.tasks.forecast import ForecastTask
+from anyformer.tasks.image_text import ImageTextTask
 from anyformer.tasks.language import LanguageTask
 from anyformer.tasks.masked import MaskedTask
 from anyformer.tasks.mass import MassTask
@@ -36,6 +37,7 @@ __all__ = [
     "DropTokensTask",
     "Evaluator",
     "ForecastTask",
+    "ImageTextTask",
     "LanguageTask",
     "MaskedTask",
     "MassTask",
