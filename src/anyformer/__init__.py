@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from anyformer.core.streams import Streams
     from anyformer.core.towers import Towers
     from anyformer.data.order import Order
-    from anyformer.embeds import Frames, Joint, Maps, Patches, Queries, Series, Table, Tokens
+    from anyformer.embeds import Frames, Joint, Maps, Patches, Queries, Regions, Series, Table, Tokens
     from anyformer.errors import UserError
     from anyformer.estimators import (
         ImageClassifier,
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         Forecast,
         LMWithPair,
         Pair,
+        PixelHead,
         Pooled,
         Regress,
         Replaced,
@@ -114,7 +115,7 @@ WHERE = {
     "anyformer.core.streams": ("Streams",),
     "anyformer.core.towers": ("Towers",),
     "anyformer.data.order": ("Order",),
-    "anyformer.embeds": ("Frames", "Joint", "Maps", "Patches", "Queries", "Series", "Table", "Tokens"),
+    "anyformer.embeds": ("Frames", "Joint", "Maps", "Patches", "Queries", "Regions", "Series", "Table", "Tokens"),
     "anyformer.errors": ("UserError",),
     "anyformer.estimators": (
         "ImageClassifier", "LanguageModel", "MixedClassifier", "MixedRegressor", "TabularClassifier",
@@ -124,7 +125,8 @@ WHERE = {
     "anyformer.generation": ("Generation", "generate"),
     "anyformer.generation.runners.compiled": ("compiled",),
     "anyformer.heads": (
-        "Boxes", "Distilled", "Forecast", "LM", "LMWithPair", "Pair", "Pooled", "Regress", "Replaced", "Span",
+        "Boxes", "Distilled", "Forecast", "LM", "LMWithPair", "Pair", "PixelHead", "Pooled", "Regress", "Replaced",
+        "Span",
         "TokenHead",
     ),
     "anyformer.inspection.convolution": ("attention_from_convolution",),
@@ -172,18 +174,18 @@ HOME = {name: module for module, names in WHERE.items() for name in names}
 __all__ = [
     "LM", "MLP", "SAGAN", "WSD", "AdamW", "Alibi", "AttendingRecurrent", "Attention", "Axial", "Backbone", "Batch",
     "Block", "BlockSparse", "Body", "Boxes", "Buckets", "CoAttention", "Constant", "Convolution", "Cosine", "Cross",
-    "Distilled", "DynamicScaling", "Electra", "Embed", "Experts", "Feed", "Forecast", "Frames", "Generation",
-    "Grid", "Head", "Hyena", "ImageClassifier", "InverseSqrt", "Joint", "LMWithPair", "LRNet", "LanguageModel",
-    "LayerNorm", "Learned", "Linear", "LinearAttention", "LinearScaling", "Llama3Scaling", "Local", "LocalRelation",
-    "LowRank", "Maps", "MixedClassifier", "MixedRegressor", "Mixer", "Model", "Muon", "NTKScaling", "Network",
-    "NoNorm", "NoRelative", "Norm", "Objective", "Order", "Output", "Pair", "Patches", "Plain", "Pooled",
-    "Position", "Predictor", "Pyramid", "Queries", "RMSNorm", "Recurrent", "Regress", "Relative", "Replaced",
-    "ResNet", "Rope", "RowTask", "Run", "Seq2Seq", "Series", "Shaw", "Sinusoid", "SinusoidGrid", "Span", "Spec",
-    "Stack", "Stage", "Streams", "Table", "TabularClassifier", "TabularRegressor", "Task", "TextClassifier",
-    "TextRegressor", "TokenHead", "TokenTagger", "Tokens", "Towers", "Training", "Translator", "UserError",
-    "VisualTransformer", "Window2D", "YarnScaling", "__version__", "attend", "attention_from_convolution",
-    "attention_maps", "checks", "compiled", "explain_attention", "generate", "linear_cross_entropy", "load",
-    "prepare", "preset", "preset_names", "quantise", "replace_in", "resume", "tokens_per_expert", "train",
+    "Distilled", "DynamicScaling", "Electra", "Embed", "Experts", "Feed", "Forecast", "Frames", "Generation", "Grid",
+    "Head", "Hyena", "ImageClassifier", "InverseSqrt", "Joint", "LMWithPair", "LRNet", "LanguageModel", "LayerNorm",
+    "Learned", "Linear", "LinearAttention", "LinearScaling", "Llama3Scaling", "Local", "LocalRelation", "LowRank",
+    "Maps", "MixedClassifier", "MixedRegressor", "Mixer", "Model", "Muon", "NTKScaling", "Network", "NoNorm",
+    "NoRelative", "Norm", "Objective", "Order", "Output", "Pair", "Patches", "PixelHead", "Plain", "Pooled", "Position",
+    "Predictor", "Pyramid", "Queries", "RMSNorm", "Recurrent", "Regions", "Regress", "Relative", "Replaced", "ResNet",
+    "Rope", "RowTask", "Run", "Seq2Seq", "Series", "Shaw", "Sinusoid", "SinusoidGrid", "Span", "Spec", "Stack", "Stage",
+    "Streams", "Table", "TabularClassifier", "TabularRegressor", "Task", "TextClassifier", "TextRegressor", "TokenHead",
+    "TokenTagger", "Tokens", "Towers", "Training", "Translator", "UserError", "VisualTransformer", "Window2D",
+    "YarnScaling", "__version__", "attend", "attention_from_convolution", "attention_maps", "checks", "compiled",
+    "explain_attention", "generate", "linear_cross_entropy", "load", "prepare", "preset", "preset_names", "quantise",
+    "replace_in", "resume", "tokens_per_expert", "train",
 ]  # fmt: skip
 
 installed_parts = False

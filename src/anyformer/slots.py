@@ -245,8 +245,8 @@ class Body(Spec, slot=True):
         return any(block.looks for block in self.layers)
 
     @property
-    def causal(self) -> bool | Literal["prefix"]:
-        """Whether a token is kept from those after it; "prefix": but for those of a prompt."""
+    def causal(self) -> bool | Literal["prefix_lm"]:
+        """Whether a token is kept from those after it; "prefix_lm": but for those of a prompt."""
         return False
 
     def build(self, *, memory_width: int | None = None) -> nn.Module:

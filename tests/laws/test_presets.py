@@ -85,8 +85,9 @@ def learnable(name: str) -> tuple[Any, Any, float]:
         return spec, lambda net: kinds_only.loss(net, batch) / 8, math.log(spec.head.classes + 1)
     if isinstance(spec, Seq2Seq):
         spec = spec if spec.head is not None else spec.replace(head=LM())
-        source = tokens(8, 6, vocab=512)
-        target = source.flip(1)
+        target = tokens(8, 6, vocab=512).flip(1)
+        source = inputs(spec.encoder.embed, batch=8, length=6, dtype=torch.float32)[0]
+        source = target.flip(1) if spec.encoder.embed.vocabulary else source  # captions are learned by heart
         start = torch.cat([torch.zeros(8, 1, dtype=torch.long), target[:, :-1]], 1)
         return spec, lambda net: words(net(source, start).logits, target), math.log(512)
     if isinstance(spec, SAGAN):  # the discriminator against a generator that stands still

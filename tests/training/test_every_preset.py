@@ -38,6 +38,11 @@ def pairs(folder: Path) -> list[str]:
     return [head_of(made.pairs(folder)).name, "--set", "objective.num_beams=2"]
 
 
+def described(folder: Path) -> list[str]:
+    """Pictures with a sentence about each."""
+    return [made.captions(folder, ROWS).name, "--task", "translate", "--target", "caption"]
+
+
 def objects(folder: Path) -> list[str]:
     return [str(annotated(folder / "a").relative_to(folder)), "--task", "detect"]
 
@@ -78,6 +83,7 @@ def book(folder: Path) -> list[str]:
 Kind = tuple[str, Sizes, Callable[[Path], list[str]]]
 KINDS: dict[str, Kind] = {
     "pairs": ("translate", Sizes(parts=["text"], vocab=99, length=16), pairs),
+    "described": ("translate", Sizes(parts=["image"], vocab=99, length=16, image=12), described),
     "objects": ("detect", Sizes(parts=["image"], image=32, classes=2), objects),
     "series": ("forecast", Sizes(parts=["series"], length=32, numbers=2, outputs=8), waves),
     "captions": ("classify", Sizes(parts=["text", "image"], vocab=99, length=16, image=12, classes=2), captions),

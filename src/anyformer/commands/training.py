@@ -209,22 +209,42 @@ def evaluate(
     data: Annotated[
         list[Path] | None, typer.Argument(help="Files to judge, - for standard input; the run's own test rows if none.")
     ] = None,
+    shots: Annotated[
+        str | None, typer.Option(help="Ask a language model, with so many examples in its prompt: 0,1,5.")
+    ] = None,
+    template: Annotated[
+        str | None, typer.Option(help="A prompt of columns in braces, {answer} last; default: Question, Answer.")
+    ] = None,
+    examples: Annotated[Path | None, typer.Option(help="A file to draw examples from, not the other rows.")] = None,
+    by: Annotated[str | None, typer.Option(help="choice: the likeliest one; generate: what is written.")] = None,
+    normalise: Annotated[str | None, typer.Option(help="Log-likelihoods of choices by sum, token or byte.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Examples are drawn by it.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="A new .csv or .json with the table.")] = None,
     format: StdinFormat = None,
     device: asking.Device = "auto",
     batch_size: BatchSize = 64,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Judge a trained model on files with known answers.
+    """Judge a trained model on files with known answers, or a language model by prompting it.
 
     \b
     Example:
       anyformer evaluate RUN test.csv
       anyformer evaluate RUN test.csv --json
+      anyformer evaluate FOLDER questions.csv --shots 0,1,5
     """
     from anyformer.inference.evaluate import evaluate_run
 
     configure_messages(quiet)
+    asked = {"template": template, "examples": examples, "by": by, "normalise": normalise, "seed": seed, "out": out}
+    if shots is not None:
+        with with_standard_input(data or (), format) as files:
+            prompt_model(run, files, shots, asked, device=device, batch=batch_size, as_json=as_json, quiet=quiet)
+        return
+    for name, value in asked.items():
+        if value is not None:
+            raise UserError(f"--{name} is for prompting", where=f"--{name}", fix="add --shots 0,1,5, or leave it out")
     with with_standard_input(data or (), format) as files:
         found = evaluate_run(run, files, device=device, batch=batch_size, say=messages(quiet))
     if as_json:
@@ -233,6 +253,26 @@ def evaluate(
     width = max(map(len, found), default=0)
     write("\n".join(f"{name:<{width}}  {value:.4f}" if isinstance(value, float) else f"{name:<{width}}  {value}"
                     for name, value in found.items()))  # fmt: skip
+
+
+def prompt_model(
+    run: Path, files: list[Path], shots: str, asked: dict[str, Any], *, device: str, batch: int, as_json: bool,
+    quiet: bool,
+) -> None:  # fmt: skip
+    """The table of accuracies by number of examples."""
+    from anyformer.inference.shots import ShotSettings, evaluate_shots
+
+    if not files:
+        raise UserError("there are no questions", where="--shots", fix="give a file with questions and answers")
+    try:
+        numbers = tuple(int(number) for number in shots.split(","))
+    except ValueError:
+        raise UserError(f"{shots!r} is no list of numbers", where="--shots", fix="write 0,1,5") from None
+    examples, out = asked.pop("examples"), asked.pop("out")
+    settings = ShotSettings(numbers, **{name: value for name, value in asked.items() if value is not None})
+    report = evaluate_shots(run, files, settings, examples=examples, out=out, device=device, batch=batch,
+                            say=messages(quiet))  # fmt: skip
+    write(json.dumps(report.facts()) if as_json else "\n".join(report.lines()))
 
 
 def predict(

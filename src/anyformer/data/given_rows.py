@@ -28,7 +28,8 @@ def given_rows(source: Any, preprocess: Preprocess, *, judged: bool = False) -> 
     rows = take_rows(source)
     if is_files(rows):
         assert isinstance(rows, list)
-        lone = columns[0] if len(columns) == 1 and not judged else None
+        answers = set(preprocess.target.names if preprocess.target else ()) - {column.name for column in columns}
+        lone = columns[0] if len(columns) == 1 and not (judged and answers) else None
         # Images and recordings that nobody has labelled yet: files, or a folder of them.
         inside = None if lone is None else lone.files_in(rows)
         return rows if inside is None or lone is None else frame_of({lone.name: inside})

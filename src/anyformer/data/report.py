@@ -28,9 +28,8 @@ def tell_target(preprocess: Preprocess, decision: Decision, trained: int, tell: 
     """What is predicted, and what is worth knowing of it."""
     target = preprocess.target
     assert target is not None
-    name = ", ".join(decision.target[:6]) + (
-        f" and {len(decision.target) - 6} more" if len(decision.target) > 6 else ""
-    )
+    names = target.names
+    name = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
     tell(f"target   {name}: {target.describe(trained)}")
     for line in target.warnings():
         tell(f"note     {line}")

@@ -5,8 +5,9 @@ from anyformer.embeds.joint import Joint
 from anyformer.embeds.maps import Maps
 from anyformer.embeds.patches import Patches
 from anyformer.embeds.queries import Queries
+from anyformer.embeds.regions import Regions
 from anyformer.embeds.series import Series
 from anyformer.embeds.table import Table
 from anyformer.embeds.tokens import Tokens
 
-__all__ = ["Frames", "Joint", "Maps", "Patches", "Queries", "Series", "Table", "Tokens"]
+__all__ = ["Frames", "Joint", "Maps", "Patches", "Queries", "Regions", "Series", "Table", "Tokens"]

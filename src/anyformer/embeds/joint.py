@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.about import About
@@ -13,7 +14,7 @@ from anyformer.core.context import Context, Mask, lay_out
 from anyformer.core.linear import EmbeddingTable
 from anyformer.core.state import State
 from anyformer.errors import UserError
-from anyformer.slots import Embed
+from anyformer.slots import Embed, Norm
 
 Input = Tensor | tuple[Tensor | None, ...] | None
 
@@ -23,6 +24,7 @@ class Joint(Embed):
 
     Call the model with one input a part; a part that takes several tensors gets a tuple, and None leaves a part out.
     `mask` is then a tuple too, one (B, T of the part), (B,) or None a part: (B,) hides the part from whole rows.
+    `segments` are those of all tokens together, (B, sum of T).
     """
 
     about: ClassVar[About | None] = About(
@@ -33,6 +35,14 @@ class Joint(Embed):
     """The embeddings whose tokens follow each other."""
     kinds: bool = True
     """Whether a learned vector says which part a token is from."""
+    norm: Norm | None = None
+    """Norm of all tokens that come out; none if not given."""
+    dropout: float = 0.0
+    """Dropout probability of what comes out."""
+
+    def check(self) -> None:
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"dropout {self.dropout} is not a share below 1", where="Joint", fix="use 0.1")
 
     @property
     def vocabulary(self) -> tuple[int, int | None] | None:
@@ -48,6 +58,7 @@ class JointModule(nn.Module):
         self.spec = spec
         self.parts: Any = nn.ModuleList(part.build(width) for part in spec.parts)
         self.kind = EmbeddingTable(len(spec.parts), width) if spec.kinds else None
+        self.norm = None if spec.norm is None else spec.norm.build(width)
 
     @property
     def table(self) -> Any:
@@ -131,10 +142,14 @@ class JointModule(nn.Module):
             if context.places is not None:
                 own_places = context.places[:, start:stop]
                 piece = replace(piece, index=own_places, positions=own_places)
+            if context.segments is not None:
+                piece = replace(piece, segments=context.segments[:, start:stop])
             x = part(*as_tuple(given), context=piece)
             tokens.append(x if self.kind is None else x + self.kind.weight[i])
             start = stop
-        return torch.cat(tokens, 1)
+        joined = torch.cat(tokens, 1)
+        joined = joined if self.norm is None else self.norm(joined)
+        return F.dropout(joined, self.spec.dropout, self.training)
 
 
 def as_tuple(given: Input) -> tuple[Tensor | None, ...]:

@@ -21,7 +21,8 @@ class Patches(Embed):
     """Patches of `patch` pixels a side (or rows, columns) of an image (H, W) = `size`; other sizes resample positions.
 
     `cls` puts a learned class token first, `distill` DeiT's second one after it; `registers` are learned tokens
-    without a position behind those. `position=None` leaves positions out.
+    without a position behind those. `position=None` leaves positions out. With `masked`, the model may be given a
+    second input (B, N), True where a patch is hidden: a learned vector then stands in its place.
     """
 
     about: ClassVar[About | None] = About("x_n = W pixels(patch n) + P[n], class token first", "2010.11929", "N D p^2")
@@ -47,6 +48,8 @@ class Patches(Embed):
     """Whether the linear layers have a bias."""
     dropout: float = 0.0
     """Dropout probability."""
+    masked: bool = False
+    """Whether a learned vector can stand in the place of hidden patches (masked image modelling)."""
 
     def check(self) -> None:
         rows, columns = self.pixels
@@ -106,10 +109,12 @@ class PatchesModule(nn.Module):
         position = spec.position
         self.position = None if position is None else position.over(*spec.grid, spec.leading).build(width)
         self.norm = None if spec.norm is None else spec.norm.build(width)
+        self.mask = nn.Parameter(torch.zeros(width)) if spec.masked else None
 
     def layout(
-        self, pixels: Tensor, *, mask: Mask | None = None, positions: Tensor | None = None,
-        documents: Tensor | None = None, segments: Tensor | None = None, state: State | None = None,
+        self, pixels: Tensor, hidden: Tensor | None = None, *, mask: Mask | None = None,
+        positions: Tensor | None = None, documents: Tensor | None = None, segments: Tensor | None = None,
+        state: State | None = None,
     ) -> Context:  # fmt: skip
         """What is known of these images (B, channels, H, W) before any compute; `mask` is over tokens."""
         spec, (high, wide) = self.spec, self.spec.cell
@@ -124,6 +129,7 @@ class PatchesModule(nn.Module):
                 fix=f"resize it to multiples of {high if high == wide else (high, wide)}",
             )
         grid = (pixels.shape[2] // high, pixels.shape[3] // wide)
+        check_hidden(hidden, spec, (pixels.shape[0], grid[0] * grid[1]))
         length = spec.leading + spec.registers + grid[0] * grid[1]
         limit = None if spec.position is None else spec.position.limit
         if limit is not None and length > limit:
@@ -131,10 +137,12 @@ class PatchesModule(nn.Module):
         return lay_out(pixels.shape[0], length, pixels.device, mask=mask, positions=positions, documents=documents,
                        segments=segments, grid=grid, state=state)  # fmt: skip
 
-    def forward(self, pixels: Tensor, *, context: Context) -> Tensor:
-        """Images (B, channels, H, W) to (B, T, D), leading tokens first, patches row by row."""
+    def forward(self, pixels: Tensor, hidden: Tensor | None = None, *, context: Context) -> Tensor:
+        """Images (B, channels, H, W) to (B, T, D), leading tokens first, patches row by row; `hidden` is (B, N)."""
         assert context.grid is not None
         x = self.patch(cut(pixels, self.spec.cell).to(self.patch.weight.dtype))  # (B,N,D)
+        if hidden is not None and self.mask is not None:
+            x = torch.where(hidden[..., None], self.mask.to(x.dtype), x)
         batch = x.shape[0]
         if self.lead is not None:
             x = torch.cat([self.lead.to(x.dtype).expand(batch, -1, -1), x], 1)
@@ -145,6 +153,25 @@ class PatchesModule(nn.Module):
             x = torch.cat([x[:, :at], register, x[:, at:]], 1)
         x = x if self.norm is None else self.norm(x)
         return F.dropout(x, self.spec.dropout, self.training)
+
+
+def check_hidden(hidden: Tensor | None, spec: Patches, shape: tuple[int, int]) -> None:
+    """Refuse hidden patches of another shape, or where nothing could stand in their place."""
+    if hidden is None:
+        return
+    if not spec.masked:
+        raise UserError("patches are hidden but nothing stands in their place", fix="use Patches(masked=True)")
+    if not isinstance(hidden, Tensor) or hidden.dtype != torch.bool or tuple(hidden.shape) != shape:
+        got = f"{tuple(hidden.shape)} of {hidden.dtype}" if isinstance(hidden, Tensor) else type(hidden).__name__
+        raise UserError(f"hidden patches are {got}", fix=f"expected {shape} of torch.bool")
+
+
+def paste(patches: Tensor, grid: tuple[int, int], size: int | tuple[int, int]) -> Tensor:
+    """The reverse of `cut`: (B, N, channels * size²) to (B, channels, H, W), where N = rows x columns is the `grid`."""
+    high, wide = (size, size) if isinstance(size, int) else size
+    batch, (rows, columns) = patches.shape[0], grid
+    blocks = patches.reshape(batch, rows, columns, -1, high, wide)
+    return blocks.permute(0, 3, 1, 4, 2, 5).reshape(batch, -1, rows * high, columns * wide)
 
 
 def cut(pixels: Tensor, size: int | tuple[int, int]) -> Tensor:

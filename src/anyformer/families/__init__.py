@@ -19,13 +19,14 @@ from anyformer.families import (
     mixtral,
     roberta,
     t5,
+    visual_bert,
     vit,
 )
 from anyformer.families.family import Family
 
 MODULES = (
     albert, bart, bert, bloom, clip, deit, detr, distilbert, electra, gpt2, gpt_neox, llama, marian, mixtral, roberta,
-    t5, vit,
+    t5, visual_bert, vit,
 )  # fmt: skip
 FAMILIES: dict[str, Family] = {family.model_type: family for module in MODULES for family in module.FAMILIES}
 

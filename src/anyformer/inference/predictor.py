@@ -497,6 +497,8 @@ class Predictor:
         found: dict[str, Any] = {"bos_token_id": words.bos, "eos_token_id": words.eos, "pad_token_id": words.pad}
         if self.preprocess is not None and self.preprocess.length is not None:
             found["max_position_embeddings"] = self.preprocess.length
+        if self.defaults.decoder_start_token_id is not None:  # by which their losses shift the targets
+            found["decoder_start_token_id"] = self.defaults.decoder_start_token_id
         return found
 
     def save_around(self, folder: Path) -> None:

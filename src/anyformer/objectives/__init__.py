@@ -10,13 +10,16 @@ from anyformer.objectives.detect import Detect
 from anyformer.objectives.distill import Distill
 from anyformer.objectives.drop_tokens import DropTokens
 from anyformer.objectives.forecast import Forecasting
+from anyformer.objectives.image_text import ImageText
 from anyformer.objectives.masked import Masked
+from anyformer.objectives.masked_patches import MaskedPatches
 from anyformer.objectives.mass import Mass
 from anyformer.objectives.objective import Objective, Phase
 from anyformer.objectives.prefix import Prefix
 from anyformer.objectives.question_answering import QuestionAnswering
 from anyformer.objectives.regress import Regression
 from anyformer.objectives.replaced import ReplacedByGenerator, ReplacedTokenDetection
+from anyformer.objectives.sentences import SentenceContrast
 from anyformer.objectives.spans import Spans
 from anyformer.objectives.tag import Tag
 from anyformer.objectives.translate import Translate
@@ -32,7 +35,9 @@ __all__ = [
     "Distill",
     "DropTokens",
     "Forecasting",
+    "ImageText",
     "Masked",
+    "MaskedPatches",
     "Mass",
     "Objective",
     "Phase",
@@ -41,6 +46,7 @@ __all__ = [
     "Regression",
     "ReplacedByGenerator",
     "ReplacedTokenDetection",
+    "SentenceContrast",
     "Spans",
     "Tag",
     "Translate",

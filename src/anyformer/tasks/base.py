@@ -104,6 +104,7 @@ class Task:
     """What a model is trained to do. The methods are in the order of a run's life."""
 
     name: ClassVar[str] = ""  # on the command line: --task NAME
+    other_names: ClassVar[tuple[str, ...]] = ()  # by which --task finds it too
     title: ClassVar[str] = ""  # for people, in reports: "classification"
     objective: ClassVar[type[Objective]]
     origin: ClassVar[str] = "table"  # what its files hold: table, text, sentences or pairs (see data.gather)
@@ -190,13 +191,13 @@ class Task:
         """The objective where nothing is said; `counts` are training rows of each class."""
         return self.objective()
 
-    def fit_objective(self, objective: Objective, spec: Network) -> Objective:
-        """The objective with what follows from the network, where something does."""
-        return objective
-
     def objective_of(self, preprocess: Preprocess) -> Objective:
         """The objective for judging a trained model, of which no training settings are known."""
         return self.objective()
+
+    def fit_objective(self, objective: Objective, spec: Network) -> Objective:
+        """The objective with what the network says about it, such as the size of its patches."""
+        return objective
 
     def has_one_shape(self, sizes: Sizes) -> bool:
         """Whether all batches have one shape, so that a step is compiled once."""
@@ -429,6 +430,7 @@ class RowTask(Task):
 
     reads: ClassVar[str] = ""  # which inputs alone are read, for messages
     unread: ClassVar[str] = ""  # why the other inputs are left out
+    takes_lines: ClassVar[bool] = False  # whether the lines of a text file are rows
     origin_reason: ClassVar[str] = ""  # why files of its `origin` are for this task
 
     # ------------------------------------------------------------ which data
@@ -555,9 +557,9 @@ def title_of(name: str) -> str:
 
 
 def find(name: str) -> Task:
-    """The task of that name."""
+    """The task of that name, its own or another that it goes by."""
     for task in all_tasks():
-        if task.name == name:
+        if name == task.name or name in task.other_names:
             return task
     names = [task.name for task in all_tasks()]
     raise UnknownPart.named(name, f"no task is called {name!r}", names, where="--task")

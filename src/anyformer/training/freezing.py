@@ -69,8 +69,8 @@ def freeze(model: nn.Module, patterns: Sequence[str] | None) -> None:
         raise UserError("nothing is left to train", where=WHERE, fix="freeze less")
 
 
-def check_pattern(pattern: str, names: Sequence[str], where: str) -> None:
-    """Refuse a path that no parameter of the network has."""
+def check_pattern(pattern: str, names: Sequence[str], where: str, what: str = "the network has no") -> None:
+    """Refuse a path that none of some parameters has; `what` is wrong then, in words."""
     if not any(is_inside(name, [pattern]) for name in names):
         paths = list(dict.fromkeys(path for name in names for path in prefixes(name)))
         near = nearest(pattern, paths)
@@ -79,7 +79,7 @@ def check_pattern(pattern: str, names: Sequence[str], where: str) -> None:
             if near
             else f"use one of {', '.join(dict.fromkeys(p.split('.')[0] for p in paths))}"
         )
-        raise UserError(f"the network has no {pattern[:80]!r}", where=where, fix=fix)
+        raise UserError(f"{what} {pattern[:80]!r}", where=where, fix=fix)
 
 
 def train_last(model: nn.Module, layers: Sequence[Layer], count: int) -> bool:

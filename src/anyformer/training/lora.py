@@ -102,7 +102,7 @@ def add_adapters(model: nn.Module, lora: LoRA | None, seed: int) -> None:
         return
     linear = {path: module for path, module in model.named_modules() if type(module) is nn.Linear}
     for pattern in lora.targets:
-        check_pattern(pattern, [f"{path}.weight" for path in linear], f"{WHERE}.targets")
+        check_pattern(pattern, [f"{path}.weight" for path in linear], f"{WHERE}.targets", "no linear layer is at")
     names = [name for name, _ in model.named_parameters()]
     for pattern in lora.trained or ():
         check_pattern(pattern, names, f"{WHERE}.trained")

@@ -105,7 +105,7 @@ def embed_patches(embed: Patches, sizes: Sizes) -> Patches:
         fits = [n for n in range(1, min(high, wide) + 1) if high % n == 0 and wide % n == 0]
         cell = min(fits, key=lambda n: (abs(high / n - 8), n))
     position = Grid() if isinstance(embed.position, Grid) else embed.position
-    return embed.replace(size=size, patch=cell, channels=sizes.channels, position=position)
+    return embed.replace(size=size, patch=cell, channels=sizes.channels, position=position, masked=False)
 
 
 def embed_maps(embed: Maps, sizes: Sizes) -> Maps:

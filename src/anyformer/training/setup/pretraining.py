@@ -66,12 +66,11 @@ def texts_to_learn(request: Request, given: Given, settings: Data) -> list[str]:
     with scratch_folder() as scratch:
         rows = prepare(request.source, task=request.task, settings=settings, cache=scratch / "rows", given=given,
                        seed=int(request.section("training").get("seed", 0) or 0))  # fmt: skip
-        task = find(rows.task)
         labelled = texts_of(rows.train)
         if not any(labelled):
             raise UserError("the rows hold no text to learn from", where="--pretrain", fix="leave it out")
         judged = {text for side in (rows.valid, rows.test) if side is not None for text in texts_of(side)}
-        others = unlabelled_texts(request.source, task, settings, scratch / "others")
+        others = unlabelled_texts(request.source, find(rows.task), settings, scratch / "others")
     return labelled + [text for text in others if text not in judged]
 
 

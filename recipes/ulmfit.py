@@ -1,0 +1,167 @@
+"""ULMFiT beside plain fine-tuning and LoRA, with few labels and with all: a language model of general text, then of the
+texts of the task, then a classifier (SST-2).
+
+    python recipes/ulmfit.py --data textcls/ --corpus wikitext2/train.txt.xz
+    python recipes/ulmfit.py --data textcls/ --corpus wikitext2/train.txt.xz --full --device cuda --csv ulmfit.csv
+
+The first line is the short form for a CPU, which shows that everything runs; only --full is worth reading as a result.
+Methods: `scratch` starts from nothing; `plain` fine-tunes all weights at one rate; `ulmfit` has its four settings
+(slower layers towards the input, slanted triangle, unfreezing layer by layer, concat pooling); `lora` trains adapters.
+A line of figures each: accuracy on the test rows, trained parameters, and the peak of GPU memory.
+
+hardware: one H200 for --full. cost and expected figures: in benchmarks/LOG.md once they are measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import logging
+import lzma
+import random
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from anyformer.training.train import Run, train
+
+MODELS = ("lstm-lm", "decoder-mini")
+METHODS = ("scratch", "plain", "ulmfit", "lora")
+LABELS = (100, 500, 6920)
+ULMFIT = {
+    "training.optimizer.layer_lr_decay": 1 / 2.6,
+    "training.schedule": {"type": "Slanted", "cut": 0.1, "ratio": 32.0},
+    "training.unfreeze": {"type": "Gradual", "epochs": 1.0},
+    "model.head.pool": "concat",
+}
+LORA = {"training.lora": {"type": "LoRA", "rank": 8, "alpha": 16.0}, "training.optimizer.layer_lr_decay": 1.0}
+RATES = {"scratch": 1e-3, "plain": 2e-4, "ulmfit": 1e-3, "lora": 2e-3}
+RECURRENT_RATES = {"ulmfit": 4e-3}  # as in the paper; a Transformer does not bear it
+
+
+class Size(NamedTuple):
+    """How long the stages are, and how large the networks."""
+
+    corpus_steps: int
+    texts_steps: int
+    epochs: float
+    settings: dict[str, Any]
+
+
+SHORT = Size(corpus_steps=20, texts_steps=10, epochs=2.0, settings={
+    "model.stack.depth": 2, "model.stack.width": 64, "data.tokenizer.vocab_size": 1000,
+    "data.tokenizer.max_length": 64,
+})  # fmt: skip
+FULL = Size(corpus_steps=8000, texts_steps=2000, epochs=10.0, settings={
+    "model.stack.depth": 4, "model.stack.width": 384, "data.tokenizer.vocab_size": 8000,
+    "data.tokenizer.max_length": 128,
+})  # fmt: skip
+
+
+def rows_of(path: Path) -> list[tuple[str, str]]:
+    """Text and label of each line, `label text`."""
+    with lzma.open(path, "rt", encoding="utf-8") as file:
+        lines = [line.rstrip("\n").split(" ", 1) for line in file]
+    return [(text, "positive" if label == "1" else "negative") for label, text in lines]
+
+
+def write_rows(path: Path, rows: list[tuple[str, str]]) -> Path:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([("text", "label"), *rows])
+    return path
+
+
+def write_data(source: Path, out: Path, labels: tuple[int, ...], seed: int) -> None:
+    """The texts alone, the rows that validate and test, and as many labelled rows as asked for."""
+    out.mkdir(parents=True, exist_ok=True)
+    trained = rows_of(source / "stsa.binary.train.xz")
+    (out / "texts.txt").write_text("\n".join(text for text, _ in trained) + "\n", encoding="utf-8")
+    write_rows(out / "valid.csv", rows_of(source / "stsa.binary.dev.xz"))
+    write_rows(out / "test.csv", rows_of(source / "stsa.binary.test.xz"))
+    random.Random(seed).shuffle(trained)
+    for count in labels:
+        write_rows(out / f"labels-{count}.csv", trained[:count])
+
+
+def language_models(model: str, asked: argparse.Namespace, size: Size, out: Path) -> Run:
+    """The first two stages: a model of general text, then of the texts of the task."""
+    common = {"training.seed": asked.seeds[0]}
+    general = train(asked.corpus, "lm", model, out=out / "1-general", device=asked.device, steps=size.corpus_steps,
+                    settings=size.settings | common)  # fmt: skip
+    return train(out.parent / "data" / "texts.txt", "lm", start=general.path, out=out / "2-texts", device=asked.device,
+                 steps=size.texts_steps, lr=5e-4, settings=common)  # fmt: skip
+
+
+def classify(method: str, count: int, seed: int, start: Run, asked: argparse.Namespace, size: Size) -> Run:
+    """The last stage, with `count` labels."""
+    out = start.path.parent
+    home = out.parent / "data"
+    chosen: dict[str, Any] = {
+        "data.split.valid_file": str(home / "valid.csv"), "data.split.test_file": str(home / "test.csv"),
+        "training.seed": seed, "training.batch_size": 32 if count > 500 else 16,
+    }  # fmt: skip
+    chosen |= {"ulmfit": ULMFIT, "lora": LORA}.get(method, {"training.optimizer.layer_lr_decay": 1.0})
+    epochs = size.epochs if count > 500 else 4 * size.epochs  # few labels make few steps an epoch
+    fresh, rates = method == "scratch", RATES | (RECURRENT_RATES if out.name.startswith("lstm") else {})
+    return train(home / f"labels-{count}.csv", "classify", out.name if fresh else None, "label",
+                 start=None if fresh else start.path, epochs=epochs, lr=rates[method], device=asked.device,
+                 settings=chosen | (size.settings if fresh else {}), out=out / f"{method}-{count}-{seed}")  # fmt: skip
+
+
+def trained_parameters(run: Run) -> int:
+    """Parameters that learned; without a table of layers all of them did."""
+    path = run.path / "layers.json"
+    if path.is_file():
+        return sum(layer["trained"] for layer in json.loads(path.read_text())["layers"])
+    return sum(p.numel() for p in run.folder.config().model.build(device="meta").parameters())
+
+
+def write_line(line: dict[str, Any], path: Path | None) -> None:
+    print(json.dumps(line), flush=True)
+    if path is not None:
+        there = path.is_file()
+        with path.open("a", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, line)
+            if not there:
+                writer.writeheader()
+            writer.writerow(line)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="the folder with stsa.binary.*.xz")
+    parser.add_argument("--corpus", type=Path, required=True, help="a file of general text")
+    parser.add_argument("--models", nargs="+", default=list(MODELS))
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
+    parser.add_argument("--labels", type=int, nargs="+", default=list(LABELS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--full", action="store_true", help="the sizes that a result needs; a GPU")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--out", type=Path, default=Path("runs/ulmfit"))
+    parser.add_argument("--csv", type=Path, help="add a line of figures for each run to this file")
+    asked = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    size = FULL if asked.full else SHORT
+    write_data(asked.data, asked.out / "data", tuple(asked.labels), seed=0)
+    for model in asked.models:
+        start = language_models(model, asked, size, asked.out / model)
+        # The cells of a recurrence are no linear layers, which LoRA adapts.
+        methods = [method for method in asked.methods if method != "lora" or not model.startswith("lstm")]
+        for method, count, seed in ((m, n, s) for m in methods for n in asked.labels for s in asked.seeds):
+            if torch.cuda.is_available():
+                torch.cuda.reset_peak_memory_stats()
+            run = classify(method, count, seed, start, asked, size)
+            memory = torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else None
+            write_line({
+                "model": model, "method": method, "labels": count, "seed": seed, "full": asked.full,
+                "test_accuracy": round(run.metrics["accuracy"], 4), "steps": run.facts["step"],
+                "trained_parameters": trained_parameters(run), "seconds": run.facts["seconds"],
+                "gpu_mib": None if memory is None else round(memory, 1),
+            }, asked.csv)  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""VisualBERT (1908.03557): BERT over words and the regions of an image, which somebody else has made into vectors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anyformer.checkpoints.names import Row, rows
+from anyformer.core.model import Model
+from anyformer.embeds.joint import Joint
+from anyformer.embeds.regions import Regions
+from anyformer.embeds.tokens import Tokens
+from anyformer.families import bert
+from anyformer.families.bert import Entries, Kind, Scorer, under
+from anyformer.families.config import FamilyConfig
+from anyformer.families.family import BARE, BODY, CLASSIFY, Family
+
+VISUAL_BERT = Kind(
+    model_type="visual_bert",
+    title="VisualBert",
+    scorer=Scorer(
+        dense="cls.predictions.transform.dense", norm="cls.predictions.transform.LayerNorm",
+        last="cls.predictions.decoder", bias="cls.predictions.bias",
+    ),
+    pooler="pooler.dense",
+    pooled=True,
+    dropouts={CLASSIFY: "hidden_dropout_prob"},
+)  # fmt: skip
+EMBED: Entries = (
+    ("embed.parts.0.table", "embeddings.word_embeddings"),
+    ("embed.parts.0.position.table", "embeddings.position_embeddings"),
+    ("embed.parts.0.segment", "embeddings.token_type_embeddings"),
+    ("embed.parts.1.project", "embeddings.visual_projection"),
+    ("embed.parts.1.position", "embeddings.visual_position_embeddings"),
+    ("embed.parts.1.segment", "embeddings.visual_token_type_embeddings"),
+    ("embed.norm", "embeddings.LayerNorm"),
+)
+
+
+def settings(c: FamilyConfig, head: str) -> Model:
+    """BERT's, with regions behind the words and one norm over both."""
+    c.only("bypass_transformer", False)
+    c.skip("only says how a new model starts", "special_visual_initialize")
+    text = bert.settings(c, head, VISUAL_BERT)
+    embed = text.embed
+    assert isinstance(embed, Tokens) and embed.limit is not None
+    regions = Regions(features=c.size("visual_embedding_dim", 512), positions=embed.limit, segments=embed.segments)
+    parts = (embed.replace(norm=None, dropout=0.0), regions)
+    return text.replace(embed=Joint(parts=parts, kinds=False, norm=embed.norm, dropout=embed.dropout))
+
+
+def config(spec: Model, head: str) -> dict[str, Any]:
+    embed = spec.embed
+    assert isinstance(embed, Joint) and len(embed.parts) == 2
+    text, regions = embed.parts
+    assert isinstance(text, Tokens) and isinstance(regions, Regions)
+    alone = spec.replace(embed=text.replace(norm=embed.norm, dropout=embed.dropout))
+    return bert.config(alone, head, VISUAL_BERT) | {"visual_embedding_dim": regions.features}
+
+
+def table(spec: Model, head: str) -> tuple[Row, ...]:
+    kind, prefix = VISUAL_BERT, "" if head in (BARE, BODY) else VISUAL_BERT.prefix
+    blocks = ((f"stack.blocks.{{i}}.{ours}", under(kind.layers, theirs), *how) for ours, theirs, *how in kind.layer)
+    pooler = () if head == BODY else (("head.dense", kind.pooler),)
+    body = ((ours, under(prefix, theirs), *how) for ours, theirs, *how in (*EMBED, *blocks, *pooler))
+    return rows(*body, *((("head.out", "cls"),) if head == CLASSIFY else ()))
+
+
+FAMILIES = (
+    Family(
+        model_type=VISUAL_BERT.model_type,
+        heads={"VisualBertModel": BARE, "VisualBertForVisualReasoning": CLASSIFY},
+        settings=settings, config=config, table=table, prefix=VISUAL_BERT.prefix,
+        buffers=(r"(.*\.)?embeddings\.position_ids",), pooled=True, spare=(r"cls\..*",),
+    ),
+)  # fmt: skip

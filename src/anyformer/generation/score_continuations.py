@@ -1,0 +1,113 @@
+"""How probable each of several continuations of a prompt is, for many prompts in few passes.
+
+A decoder reads a prompt and a continuation as one text. Where what it reads for one continuation is the beginning of
+what it reads for another, both come from one row: choices of one token each cost one row a prompt. An encoder-decoder
+reads each prompt once with its encoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyformer.core.model import Seq2Seq
+from anyformer.generation.prompts import check_model, decoder_of, max_positions
+from anyformer.generation.runners.eager import EncoderOutput, compute_logits, device_of, eval_mode, hidden_states
+
+Ids = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """Tokens to score behind others; an encoder-decoder also reads a source."""
+
+    prefix: Ids  # one token at least
+    tokens: Ids
+    source: Ids = ()
+
+    @property
+    def read(self) -> Ids:
+        """What the decoder reads: the last token is scored, not read."""
+        return self.prefix + self.tokens[:-1]
+
+
+@torch.no_grad()
+def score_continuations(model: Any, wanted: Sequence[Continuation], *, batch: int = 32) -> list[Tensor]:
+    """log p of every token of each continuation given all before it, on the CPU, in single precision at least."""
+    spec = check_model(model)
+    found: list[Tensor] = [torch.zeros(0)] * len(wanted)
+    with eval_mode(model):
+        for rows in batches(share_rows(wanted), batch):
+            hidden = read_rows(model, rows, encodes=isinstance(spec, Seq2Seq))  # (B,T,D), padded on the left
+            for at, row in enumerate(rows):
+                for number in row.wanted:
+                    found[number] = token_logprobs(model, hidden[at], len(row.ids), wanted[number])
+    return found
+
+
+@dataclass
+class SharedRow:
+    """One row of a pass, and the continuations that are scored from it."""
+
+    source: Ids
+    ids: Ids
+    wanted: list[int]
+
+
+def share_rows(wanted: Sequence[Continuation]) -> list[SharedRow]:
+    """As few rows as hold all continuations: one that another's text begins with is scored from that one's row."""
+    order = sorted(range(len(wanted)), key=lambda at: (wanted[at].source, wanted[at].read), reverse=True)
+    rows: list[SharedRow] = []
+    for at in order:  # a text comes right after those that it begins
+        one = wanted[at]
+        if rows and rows[-1].source == one.source and rows[-1].ids[: len(one.read)] == one.read:
+            rows[-1].wanted.append(at)
+        else:
+            rows.append(SharedRow(one.source, one.read, [at]))
+    return rows
+
+
+def batches(rows: Sequence[SharedRow], size: int) -> Iterator[list[SharedRow]]:
+    """Rows of about one length together, the longest first: if memory is too small, the first pass says so."""
+    ordered = sorted(rows, key=lambda row: (-len(row.ids), -len(row.source)))
+    return (ordered[start : start + size] for start in range(0, len(ordered), size))
+
+
+def read_rows(model: Any, rows: Sequence[SharedRow], *, encodes: bool) -> Tensor:
+    """The decoder's hidden states (B,T,D)."""
+    device = device_of(model)
+    ids, mask = pad_left([row.ids for row in rows], device)
+    if not encodes:
+        return hidden_states(model, ids, mask)
+    sources = list(dict.fromkeys(row.source for row in rows))
+    read, read_mask = pad_left(sources, device)
+    which = torch.tensor([sources.index(row.source) for row in rows], device=device)
+    memory = EncoderOutput(model.encode(read, read_mask)[which], None if read_mask is None else read_mask[which])
+    return hidden_states(model, ids, mask, source=memory)
+
+
+def pad_left(rows: Sequence[Ids], device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """Rows as (B,T) with a mask, None where nothing is padding."""
+    length = max(map(len, rows))
+    ids = torch.tensor([(0,) * (length - len(row)) + row for row in rows], device=device)
+    sizes = torch.tensor([len(row) for row in rows], device=device)
+    mask = torch.arange(length, device=device) >= length - sizes[:, None]
+    return ids, None if bool(mask.all()) else mask
+
+
+def token_logprobs(model: Any, hidden: Tensor, length: int, one: Continuation) -> Tensor:
+    """The log-probabilities of one continuation from the hidden states (T,D) of its row, whose text is at the end."""
+    first = hidden.shape[0] - length + len(one.prefix) - 1  # what follows it is the first token scored
+    logits = compute_logits(model, hidden[None, first : first + len(one.tokens)])[0]
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    chosen = torch.tensor(one.tokens, device=logits.device)
+    return (logits.gather(1, chosen[:, None])[:, 0] - logits.logsumexp(-1)).cpu()
+
+
+def room_of(model: Any) -> int | None:
+    """How many tokens the decoder has positions for."""
+    return max_positions(decoder_of(check_model(model)))[0]
