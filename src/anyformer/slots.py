@@ -257,7 +257,7 @@ class HeadOutput(NamedTuple):
     """What a head makes of the tokens."""
 
     logits: Tensor | None = None
-    pooled: Tensor | None = None
+    pooled: Tensor | None = None  # what is made of the whole sequence, (B,D) or logits of its own
     boxes: Tensor | None = None  # (B,T,4) centre, width and height as shares of the image
 
 

@@ -24,7 +24,7 @@ from anyformer.data.preprocess import Preprocess, fit_preprocess, fitting, sizes
 from anyformer.data.report import tell_counts, tell_rows, tell_split, tell_target
 from anyformer.data.settings import Data
 from anyformer.data.splits import SIDES, TRAIN, Sides, split
-from anyformer.data.store import fingerprint, pad_of, read_prepared, seal
+from anyformer.data.store import facts_for, fingerprint, pad_of, read_prepared, seal
 from anyformer.data.targets import UNSEEN, Encoded, TaskAnswer
 from anyformer.data.tokenizers.fit import tokenizer_for
 from anyformer.data.tokenizers.parallel_encode import has_segments
@@ -214,7 +214,8 @@ def examples_for(
     if targets is not None and preprocess.target is not None:
         preprocess.target.put(arrays, targets)
     rows = np.arange(len(frame))
-    return RowExamples(arrays, frame, preprocess, rows, pad=pad_of(tokenizer), images=images), counts
+    facts = facts_for(preprocess, tokenizer)
+    return RowExamples(arrays, frame, preprocess, rows, pad=pad_of(tokenizer), images=images, facts=facts), counts
 
 
 def encode(

@@ -89,7 +89,7 @@ class TranslateTask(RowTask):
         return Match("one", f"{seen.name} is text, nearly every row another") if fits else None
 
     def choose_inputs(self, seen: TargetLook) -> tuple[list[Input], list[Input]]:
-        """One text, one image, or both, and what says the task; of several texts, the one named like a source."""
+        """One text, one image or both, and what says the task; of several texts the one named like a source."""
         asked = [Input(column.name, "text", column.facts) for column in seen.inputs if is_task_column(column.name)][:1]
         found = [column for column in seen.texts if not is_task_column(column.name)]
         if seen.images and not found:  # questions that come again look like categories

@@ -21,6 +21,7 @@ from anyformer.data.preprocess import Preprocess
 from anyformer.data.targets import TaskAnswer
 from anyformer.objectives.batch import Batch
 from anyformer.objectives.objective import IGNORED
+from anyformer.objectives.token_facts import TokenFacts
 
 if TYPE_CHECKING:
     from anyformer.data.settings import Data
@@ -39,11 +40,13 @@ class RowExamples(Examples):
         pad: int = 0,
         images: ImageSteps | None = None,
         settings: Data | None = None,
+        facts: TokenFacts | None = None,
     ) -> None:
         self.arrays, self.preprocess = arrays, preprocess
         self.known: Frame | None = frame
         self.rows, self.pad = np.asarray(rows, np.int64), pad
         self.images, self.settings = images, settings  # the settings say how rows vary in training
+        self.facts = facts  # of the tokens, for objectives that hide some of them
         self.modalities = preprocess.modalities
 
     def __len__(self) -> int:
@@ -51,7 +54,7 @@ class RowExamples(Examples):
 
     def take(self, rows: np.ndarray) -> RowExamples:
         return RowExamples(self.arrays, self.frame, self.preprocess, self.rows[rows], pad=self.pad, images=self.images,
-                           settings=self.settings)  # fmt: skip
+                           settings=self.settings, facts=self.facts)  # fmt: skip
 
     def __getstate__(self) -> dict[str, Any]:
         """What another process needs: arrays are mapped again there, rather than sent."""
