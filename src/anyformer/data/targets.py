@@ -321,6 +321,15 @@ class Answer(Target):
         return "text to write"
 
 
+class TaskAnswer(Answer):
+    """Text that the model writes, where the column `task` says what is to be done and is put before the input."""
+
+    task: str
+
+    def describe(self, rows: int) -> str:
+        return f"text to write, as {self.task} asks"
+
+
 class Partner(Answer):
     """Another text that belongs to the one that is read."""
 

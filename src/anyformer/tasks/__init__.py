@@ -14,6 +14,7 @@ from anyformer.tasks.distill import DistillTask
 from anyformer.tasks.drop_tokens import DropTokensTask
 from anyformer.tasks.evaluator import Evaluator
 from anyformer.tasks.forecast import ForecastTask
+from anyformer.tasks.image_text import ImageTextTask
 from anyformer.tasks.language import LanguageTask
 from anyformer.tasks.masked import MaskedTask
 from anyformer.tasks.mass import MassTask
@@ -21,6 +22,7 @@ from anyformer.tasks.patches import PatchesTask
 from anyformer.tasks.prefix import PrefixTask
 from anyformer.tasks.qa import QATask
 from anyformer.tasks.regress import RegressTask
+from anyformer.tasks.replaced import ReplacedTask
 from anyformer.tasks.spans import SpansTask
 from anyformer.tasks.tag import TagTask
 from anyformer.tasks.translate import TranslateTask
@@ -35,6 +37,7 @@ __all__ = [
     "DropTokensTask",
     "Evaluator",
     "ForecastTask",
+    "ImageTextTask",
     "LanguageTask",
     "MaskedTask",
     "MassTask",
@@ -42,6 +45,7 @@ __all__ = [
     "PrefixTask",
     "QATask",
     "RegressTask",
+    "ReplacedTask",
     "RowTask",
     "SpansTask",
     "TagTask",

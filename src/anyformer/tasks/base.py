@@ -70,10 +70,10 @@ class TrainedModel(Protocol):
     def device(self) -> torch.device: ...
 
     @property
-    def tokenizer(self) -> Tokenizer | None: ...
+    def images(self) -> ImageSteps | None: ...
 
     @property
-    def images(self) -> ImageSteps | None: ...
+    def tokenizer(self) -> Tokenizer | None: ...
 
     @property
     def preprocess(self) -> Preprocess | None: ...  # None: it was not trained on columns
@@ -104,6 +104,7 @@ class Task:
     """What a model is trained to do. The methods are in the order of a run's life."""
 
     name: ClassVar[str] = ""  # on the command line: --task NAME
+    other_names: ClassVar[tuple[str, ...]] = ()  # by which --task finds it too
     title: ClassVar[str] = ""  # for people, in reports: "classification"
     objective: ClassVar[type[Objective]]
     origin: ClassVar[str] = "table"  # what its files hold: table, text, sentences or pairs (see data.gather)
@@ -112,6 +113,7 @@ class Task:
     has_target: ClassVar[bool] = True  # whether --target names something
     needs_teacher: ClassVar[bool] = False  # whether it is nothing without --teacher
     writes_text: ClassVar[bool] = False  # whether `generate` runs its models
+    answers_texts: ClassVar[bool] = False  # whether `predict` answers texts though it was not trained on columns
     decodes: ClassVar[bool] = False  # whether a final evaluation writes texts, which takes long
     max_eval_rows: ClassVar[int | None] = None  # rows of a final evaluation, where not all of them are judged
     counts_tokens: ClassVar[bool] = False  # whether speed is in tokens rather than rows
@@ -169,6 +171,10 @@ class Task:
     def adapt_network(self, spec: Network, name: str, sizes: Sizes) -> Network:
         """The spec of a trained network to start from, with the head of this task."""
         return self.fit_network(spec, name, sizes)
+
+    def extend_network(self, spec: Network, name: str, objective: Objective) -> Network:
+        """The spec with what an objective asks of it beside the task's own head; `name` is for messages."""
+        return spec
 
     def check_changes(self, changes: Mapping[str, Any]) -> None:
         """Refuse changes of the network (`--set model.…`) that the task cannot live with."""
@@ -551,9 +557,9 @@ def title_of(name: str) -> str:
 
 
 def find(name: str) -> Task:
-    """The task of that name."""
+    """The task of that name, its own or another that it goes by."""
     for task in all_tasks():
-        if task.name == name:
+        if name == task.name or name in task.other_names:
             return task
     names = [task.name for task in all_tasks()]
     raise UnknownPart.named(name, f"no task is called {name!r}", names, where="--task")
