@@ -23,6 +23,7 @@ import logging
 import lzma
 import math
 import multiprocessing
+import os
 import shutil
 import tempfile
 import time
@@ -39,6 +40,7 @@ import anyformer
 from anyformer import UserError
 from anyformer.data.order import Order
 from anyformer.data.reopen import reopen
+from anyformer.parent_death import end_with_parent
 from anyformer.presets.decoders import gpt2
 from anyformer.presets.encoders import albert, bert, electra, roberta
 from anyformer.presets.pairs import t5
@@ -267,6 +269,8 @@ def run_fine_tuning(name: str, task: str, place: Place, seed: int, pretrained: b
     writes = MODELS[name].task == "spans"
     settings = common(seed) | {"training.epochs": place.epochs, "training.batch_size": 32, "data.split.valid": 0.1,
                                "data.split.test": 0.0, "data.tokenizer.max_length": LENGTH}  # fmt: skip
+    if writes:
+        settings["objective.num_beams"] = 1
     if not pretrained:
         settings["data.tokenizer.folder"] = str(best(folder))
     kind = "translate" if writes else "regress" if glue.is_number else "classify"
@@ -328,7 +332,7 @@ def run_all(place: Place, names: Sequence[str], seeds: int, workers: int) -> Ite
     """Every row as soon as it is known: BERT's pretraining alone, then everything else side by side."""
     (place.out / "probe.txt").write_text(place.text.read_text(encoding="utf-8")[:PROBE_TEXT], encoding="utf-8")
     context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+    with ProcessPoolExecutor(workers, context, end_with_parent, (os.getpid(),)) as pool:
         first = pool.submit(run_pretraining, TEACHER, place, None).result()
         yield from first
         budget = float(first[0]["flops"])
