@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         Boxes,
         Distilled,
         Forecast,
+        LMWithPair,
         Pair,
         PixelHead,
         Pooled,
@@ -74,7 +75,7 @@ if TYPE_CHECKING:
         Recurrent,
         Window2D,
     )
-    from anyformer.nets import SAGAN, LRNet, ResNet, VisualTransformer
+    from anyformer.nets import SAGAN, Electra, LRNet, ResNet, VisualTransformer
     from anyformer.norms import LayerNorm, NoNorm, RMSNorm
     from anyformer.objectives import Batch, Objective
     from anyformer.positions import (
@@ -124,7 +125,8 @@ WHERE = {
     "anyformer.generation": ("Generation", "generate"),
     "anyformer.generation.runners.compiled": ("compiled",),
     "anyformer.heads": (
-        "Boxes", "Distilled", "Forecast", "LM", "Pair", "PixelHead", "Pooled", "Regress", "Replaced", "Span",
+        "Boxes", "Distilled", "Forecast", "LM", "LMWithPair", "Pair", "PixelHead", "Pooled", "Regress", "Replaced",
+        "Span",
         "TokenHead",
     ),
     "anyformer.inspection.convolution": ("attention_from_convolution",),
@@ -134,7 +136,7 @@ WHERE = {
         "AttendingRecurrent", "Attention", "Axial", "BlockSparse", "CoAttention", "Convolution", "Cross", "Hyena",
         "LinearAttention", "Local", "LocalRelation", "LowRank", "Plain", "Recurrent", "Window2D",
     ),
-    "anyformer.nets": ("LRNet", "ResNet", "SAGAN", "VisualTransformer"),
+    "anyformer.nets": ("Electra", "LRNet", "ResNet", "SAGAN", "VisualTransformer"),
     "anyformer.norms": ("LayerNorm", "NoNorm", "RMSNorm"),
     "anyformer.objectives": ("Batch", "Objective"),
     "anyformer.positions": (
@@ -172,17 +174,16 @@ HOME = {name: module for module, names in WHERE.items() for name in names}
 __all__ = [
     "LM", "MLP", "SAGAN", "WSD", "AdamW", "Alibi", "AttendingRecurrent", "Attention", "Axial", "Backbone", "Batch",
     "Block", "BlockSparse", "Body", "Boxes", "Buckets", "CoAttention", "Constant", "Convolution", "Cosine", "Cross",
-    "Distilled", "DynamicScaling", "Embed", "Experts", "Feed", "Forecast", "Frames", "Generation", "Grid", "Head",
-    "Hyena", "ImageClassifier", "InverseSqrt", "Joint", "LRNet", "LanguageModel", "LayerNorm", "Learned", "Linear",
-    "LinearAttention", "LinearScaling", "Llama3Scaling", "Local", "LocalRelation", "LowRank", "Maps",
-    "MixedClassifier", "MixedRegressor", "Mixer", "Model", "Muon", "NTKScaling", "Network", "NoNorm", "NoRelative",
-    "Norm", "Objective", "Order", "Output", "Pair", "Patches", "PixelHead", "Plain", "Pooled", "Position", "Predictor",
-    "Pyramid", "Queries", "RMSNorm", "Recurrent", "Regions", "Regress", "Relative", "Replaced", "ResNet", "Rope",
-    "RowTask", "Run",
-    "Seq2Seq", "Series", "Shaw", "Sinusoid", "SinusoidGrid", "Span", "Spec", "Stack", "Stage", "Streams", "Table",
-    "TabularClassifier", "TabularRegressor", "Task", "TextClassifier", "TextRegressor", "TokenHead", "TokenTagger",
-    "Tokens", "Towers", "Training", "Translator", "UserError", "VisualTransformer", "Window2D", "YarnScaling",
-    "__version__", "attend", "attention_from_convolution", "attention_maps", "checks", "compiled",
+    "Distilled", "DynamicScaling", "Electra", "Embed", "Experts", "Feed", "Forecast", "Frames", "Generation", "Grid",
+    "Head", "Hyena", "ImageClassifier", "InverseSqrt", "Joint", "LMWithPair", "LRNet", "LanguageModel", "LayerNorm",
+    "Learned", "Linear", "LinearAttention", "LinearScaling", "Llama3Scaling", "Local", "LocalRelation", "LowRank",
+    "Maps", "MixedClassifier", "MixedRegressor", "Mixer", "Model", "Muon", "NTKScaling", "Network", "NoNorm",
+    "NoRelative", "Norm", "Objective", "Order", "Output", "Pair", "Patches", "PixelHead", "Plain", "Pooled", "Position",
+    "Predictor", "Pyramid", "Queries", "RMSNorm", "Recurrent", "Regions", "Regress", "Relative", "Replaced", "ResNet",
+    "Rope", "RowTask", "Run", "Seq2Seq", "Series", "Shaw", "Sinusoid", "SinusoidGrid", "Span", "Spec", "Stack", "Stage",
+    "Streams", "Table", "TabularClassifier", "TabularRegressor", "Task", "TextClassifier", "TextRegressor", "TokenHead",
+    "TokenTagger", "Tokens", "Towers", "Training", "Translator", "UserError", "VisualTransformer", "Window2D",
+    "YarnScaling", "__version__", "attend", "attention_from_convolution", "attention_maps", "checks", "compiled",
     "explain_attention", "generate", "linear_cross_entropy", "load", "prepare", "preset", "preset_names", "quantise",
     "replace_in", "resume", "tokens_per_expert", "train",
 ]  # fmt: skip

@@ -231,3 +231,19 @@ def captions(folder: Path, rows: int = 600, *, questions: bool = False, sides: t
     if questions:
         return table(folder / "questions.csv", ["image", "question", "answer"], made)
     return table(folder / "captions.csv", ["image", "caption"], made)
+
+
+def colours(folder: Path, rows: int = 240) -> Path:
+    """colours.csv: images of one colour, a sentence that names it, and whether the colour is a warm one."""
+    from PIL import Image
+
+    rng, shades = np.random.default_rng(3), COLOURS | {"yellow": (220, 200, 40)}
+    (folder / "plain").mkdir(exist_ok=True)
+    made = []
+    for row in range(rows):
+        name = str(rng.choice(list(shades)))
+        pixels = np.asarray(shades[name]) + rng.normal(0, 15, (16, 16, 3))
+        Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(folder / "plain" / f"{row}.png")
+        text = f"{rng.choice(['this picture', 'all of it', 'the whole image'])} is {name} {rng.choice(['here', 'now'])}"
+        made.append([f"plain/{row}.png", text, "warm" if name in ("red", "yellow") else "cold"])
+    return table(folder / "colours.csv", ["image", "text", "label"], made)

@@ -10,6 +10,7 @@ import numpy as np
 
 from anyformer.data.answer_spans import AnswerSpan
 from anyformer.data.datasets.arrays import Arrays, save_array
+from anyformer.data.datasets.blocks import token_facts
 from anyformer.data.datasets.question_windows import QuestionWindows
 from anyformer.data.datasets.rows import RowExamples
 from anyformer.data.frame import Frame, Source
@@ -19,8 +20,10 @@ from anyformer.data.prepared import Prepared
 from anyformer.data.preprocess import FILE, Preprocess
 from anyformer.data.settings import Data
 from anyformer.data.splits import SIDES
+from anyformer.data.targets import SelfSupervised
 from anyformer.data.tokenizers.tokenizer import Tokenizer, open_tokenizer
 from anyformer.errors import UserError
+from anyformer.objectives.token_facts import TokenFacts
 from anyformer.safe_files import digest
 
 FRAME = "frame.arrow"
@@ -103,10 +106,17 @@ def assemble(
 ) -> Prepared:  # fmt: skip
     """The three sides over one folder of arrays; a side without rows is None."""
     side = arrays["side"]
-    pad = pad_of(tokenizer)
+    pad, known = pad_of(tokenizer), facts_for(preprocess, tokenizer)
     sides = [
         RowExamples(
-            arrays, frame, preprocess, np.flatnonzero(side == number), pad=pad, images=images, settings=settings
+            arrays,
+            frame,
+            preprocess,
+            np.flatnonzero(side == number),
+            pad=pad,
+            images=images,
+            settings=settings,
+            facts=known,
         )
         for number in range(len(SIDES))
     ]
@@ -116,6 +126,12 @@ def assemble(
         return Prepared(preprocess.task, QuestionWindows(train), valid, test, preprocess, tokenizer, images, facts,
                         list(notes))  # fmt: skip
     return Prepared(preprocess.task, train, valid, test, preprocess, tokenizer, images, facts, list(notes))
+
+
+def facts_for(preprocess: Preprocess, tokenizer: Tokenizer | None) -> TokenFacts | None:
+    """What is known of the tokens, where some of them are hidden to be asked for."""
+    hides = isinstance(preprocess.target, SelfSupervised) and bool(preprocess.texts)
+    return token_facts(tokenizer, tokenizer.size, pad_of(tokenizer)) if hides and tokenizer is not None else None
 
 
 def pad_of(tokenizer: Tokenizer | None) -> int:

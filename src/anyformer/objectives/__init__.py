@@ -10,6 +10,7 @@ from anyformer.objectives.detect import Detect
 from anyformer.objectives.distill import Distill
 from anyformer.objectives.drop_tokens import DropTokens
 from anyformer.objectives.forecast import Forecasting
+from anyformer.objectives.image_text import ImageText
 from anyformer.objectives.masked import Masked
 from anyformer.objectives.masked_patches import MaskedPatches
 from anyformer.objectives.mass import Mass
@@ -17,7 +18,8 @@ from anyformer.objectives.objective import Objective, Phase
 from anyformer.objectives.prefix import Prefix
 from anyformer.objectives.question_answering import QuestionAnswering
 from anyformer.objectives.regress import Regression
-from anyformer.objectives.replaced import ReplacedTokenDetection
+from anyformer.objectives.replaced import ReplacedByGenerator, ReplacedTokenDetection
+from anyformer.objectives.sentences import SentenceContrast
 from anyformer.objectives.spans import Spans
 from anyformer.objectives.tag import Tag
 from anyformer.objectives.translate import Translate
@@ -33,6 +35,7 @@ __all__ = [
     "Distill",
     "DropTokens",
     "Forecasting",
+    "ImageText",
     "Masked",
     "MaskedPatches",
     "Mass",
@@ -41,7 +44,9 @@ __all__ = [
     "Prefix",
     "QuestionAnswering",
     "Regression",
+    "ReplacedByGenerator",
     "ReplacedTokenDetection",
+    "SentenceContrast",
     "Spans",
     "Tag",
     "Translate",

@@ -54,10 +54,7 @@ class MaskedPatches(Objective):
     def targets(self, pixels: Tensor) -> Tensor:
         """What is asked for of every patch, (B,N,values)."""
         patches = cut(pixels, self.cell)
-        if not self.normalise:
-            return patches
-        mean, variance = patches.mean(-1, keepdim=True), patches.var(-1, keepdim=True, unbiased=False)
-        return (patches - mean) / (variance + FLAT).sqrt()
+        return normalise_patches(patches) if self.normalise else patches
 
     def weight(self, batch: Batch) -> int:
         return int((~torch.isnan(batch.targets[..., 0])).sum())
@@ -69,6 +66,12 @@ class MaskedPatches(Objective):
     def row_losses(self, output: Any, batch: Batch) -> Tensor:
         hidden = (~torch.isnan(batch.targets[..., 0])).sum(1).clamp(min=1)
         return patch_errors(output.logits, batch.targets).sum(1) / hidden
+
+
+def normalise_patches(patches: Tensor) -> Tensor:
+    """Patches (...,values) with the mean and the deviation of each taken out."""
+    mean, variance = patches.mean(-1, keepdim=True), patches.var(-1, keepdim=True, unbiased=False)
+    return (patches - mean) / (variance + FLAT).sqrt()
 
 
 def hide_patches(pixels: Tensor, rows: Tensor, draw: Draw, cell: tuple[int, int], rate: float) -> Tensor:

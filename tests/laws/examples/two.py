@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from anyformer.embeds.regions import Regions
+from anyformer.heads.image_text import ImageTextHead
 from anyformer.heads.pair import Pair
 from anyformer.heads.pixels import PixelHead
 from anyformer.heads.replaced import Replaced
@@ -17,6 +18,7 @@ EXAMPLES = {
         "co-attention": CoAttention(heads=4),
         "co-attention-wide": CoAttention(heads=4, key_size=6, bias=False),
     },
+    ImageTextHead: {"image-text": ImageTextHead(patches=PixelHead(values=12))},
     PixelHead: {"pixels": PixelHead(values=12)},
     Regions: {
         "regions": Regions(features=5),

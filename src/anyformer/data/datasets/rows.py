@@ -11,13 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from anyformer.data.columns.cells import texts
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.examples import Draw, Examples
 from anyformer.data.frame import Frame
 from anyformer.data.images.preprocessing import ImageSteps
+from anyformer.data.mixing import MixedRows, mix_rows
 from anyformer.data.preprocess import Preprocess
+from anyformer.data.targets import TaskAnswer
 from anyformer.objectives.batch import Batch
 from anyformer.objectives.objective import IGNORED
+from anyformer.objectives.token_facts import TokenFacts
 
 if TYPE_CHECKING:
     from anyformer.data.settings import Data
@@ -36,11 +40,13 @@ class RowExamples(Examples):
         pad: int = 0,
         images: ImageSteps | None = None,
         settings: Data | None = None,
+        facts: TokenFacts | None = None,
     ) -> None:
         self.arrays, self.preprocess = arrays, preprocess
         self.known: Frame | None = frame
         self.rows, self.pad = np.asarray(rows, np.int64), pad
         self.images, self.settings = images, settings  # the settings say how rows vary in training
+        self.facts = facts  # of the tokens, for objectives that hide some of them
         self.modalities = preprocess.modalities
 
     def __len__(self) -> int:
@@ -48,7 +54,7 @@ class RowExamples(Examples):
 
     def take(self, rows: np.ndarray) -> RowExamples:
         return RowExamples(self.arrays, self.frame, self.preprocess, self.rows[rows], pad=self.pad, images=self.images,
-                           settings=self.settings)  # fmt: skip
+                           settings=self.settings, facts=self.facts)  # fmt: skip
 
     def __getstate__(self) -> dict[str, Any]:
         """What another process needs: arrays are mapped again there, rather than sent."""
@@ -138,6 +144,19 @@ class RowExamples(Examples):
             values = np.concatenate(found) if found else np.zeros(0, np.int64)
             targets[torch.from_numpy(rows), begins[there]] = torch.from_numpy(values.astype(np.int64))
         return (tokens,), {"mask": mask}, targets
+
+    @property
+    def tasks(self) -> list[str] | None:
+        """The task of each row, where a column of a text-to-text table says it."""
+        target = self.preprocess.target
+        if not isinstance(target, TaskAnswer) or target.task not in self.frame.names:
+            return None
+        return texts(self.frame.take(self.rows).column(target.task))
+
+    @property
+    def mixed(self) -> MixedRows | None:
+        tasks = self.tasks
+        return None if tasks is None or self.settings is None else mix_rows(tasks, self.settings.mixture)
 
     # ------------------------------------------------------------ for people
 
