@@ -27,7 +27,7 @@ from anyformer.objectives.transport import transport_cost
 
 LEVELS = 8  # of a colour: three bits, as 2010.11929 (B.1.2) asks for
 WARMTH = 0.1  # temperature of the contrast between patches
-ASKED = ("words", "patches", "match")
+WORDS, PATCHES, MATCH = range(3)  # what a row may be asked
 
 
 class ImageText(Objective):
@@ -79,16 +79,16 @@ class ImageText(Objective):
         others = {}
         for row, number in enumerate(batch.rows.tolist()):
             random = draw.generator(number)
-            asked = ASKED[random.choice(len(ASKED), p=shares / shares.sum())]
-            if asked == "words":
+            asked = int(random.choice(3, p=shares / shares.sum()))
+            if asked == WORDS:
                 chosen = masked.choose(tokens[row], np.where(real[row], 0, IGNORED), facts, random)
                 targets[row, chosen] = tokens[row, chosen]
                 tokens[row, chosen] = masked.treat(tokens[row, chosen], facts, random)
-            elif asked == "patches":
+            elif asked == PATCHES:
                 count = hidden.shape[1]
                 most = min(count - 1, max(1, math.floor(self.rate * count + random.random())))
                 hidden[row, random.permutation(count)[:most]] = True
-            else:
+            elif asked == MATCH:
                 targets[row, 0] = 0
                 if random.random() < 0.5 and len(source) > 1:
                     others[row] = (number + int(random.integers(1, len(source)))) % len(source)
