@@ -19,6 +19,7 @@ from anyformer import (
     SAGAN,
     Attention,
     Backbone,
+    Electra,
     Embed,
     Feed,
     Head,
@@ -231,6 +232,8 @@ def whole(spec: Network) -> Image.Image:
     if isinstance(spec, Towers):
         given = [inputs(side.embed, batch=8, length=LENGTH)[0] for side in (spec.first, spec.second)]
         return panel(net(*given).logits.exp())
+    if isinstance(spec, Electra):
+        return through(net, lambda: net(tokens(1, LENGTH)).logits, net.discriminator.embed)
     assert isinstance(spec, SAGAN)
     images = numbers(1, 3, spec.size, spec.size).requires_grad_()
     (slope,) = torch.autograd.grad(net.judge(images, torch.tensor([0])).sum(), images)

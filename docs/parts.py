@@ -11,6 +11,7 @@ from anyformer import (
     Backbone,
     Block,
     Body,
+    Electra,
     Embed,
     Feed,
     Head,
@@ -22,6 +23,7 @@ from anyformer import (
     Position,
     Pyramid,
     Relative,
+    Replaced,
     ResNet,
     Seq2Seq,
     Stack,
@@ -77,8 +79,10 @@ SAMPLES: dict[type[Spec], Spec] = {
     VisualTransformer: VisualTransformer(backbone=ResNet(depths=(1, 1), width=8), width=16, tokens=4),
     Model: preset("gpt2-tiny"), Seq2Seq: preset("translator-mini"), Streams: preset("vilbert-base-tiny"),
     Towers: preset("clip-b32-tiny"), SAGAN: preset("sagan-32-tiny"),
+    Electra: Electra(discriminator=preset("electra-small-tiny").replace(head=Replaced())),  # type: ignore[call-arg]
 }  # fmt: skip
 NAMES = {Model: "gpt2", Seq2Seq: "transformer-base", Streams: "vilbert-base", Towers: "clip-b32", SAGAN: "sagan-32"}
+TASKS = {Electra: "replaced"}  # networks that no preset is: a task makes them of one
 
 
 def sample_of(part: type[Spec]) -> Spec | None:
@@ -98,7 +102,8 @@ def row(slot: str, part: type[Spec]) -> str:
         raise ValueError(f"{part.__name__} says nothing about itself: give it `about`")
     sample = sample_of(part)
     shown = f"![{part.__name__}](images/parts/{part.__name__}.png)" if image(part).is_file() else "-"
-    line = f"`{slot}={sample!r}`" if slot else f'`preset("{NAMES[part]}")`'
+    chosen = f"--task {TASKS[part]}" if part in TASKS else f'preset("{NAMES.get(part)}")'
+    line = f"`{slot}={sample!r}`" if slot else f"`{chosen}`"
     what = first_sentence(part.__doc__ or "").rstrip(".")
     home = "../src/" + part.__module__.replace(".", "/") + ".py"
     cells = [slot or "network", f"[{part.__name__}]({home})", what, f"`{about.formula}`", shown, sources(about.source),

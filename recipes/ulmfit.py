@@ -21,9 +21,8 @@ import logging
 import lzma
 import random
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -43,8 +42,7 @@ RATES = {"scratch": 1e-3, "plain": 2e-4, "ulmfit": 1e-3, "lora": 2e-3}
 RECURRENT_RATES = {"ulmfit": 4e-3}  # as in the paper; a Transformer does not bear it
 
 
-@dataclass(frozen=True)
-class Size:
+class Size(NamedTuple):
     """How long the stages are, and how large the networks."""
 
     corpus_steps: int

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         Distilled,
         Forecast,
         ImageTextHead,
+        LMWithPair,
         Pair,
         PixelHead,
         Pooled,
@@ -75,7 +76,7 @@ if TYPE_CHECKING:
         Recurrent,
         Window2D,
     )
-    from anyformer.nets import SAGAN, LRNet, ResNet, VisualTransformer
+    from anyformer.nets import SAGAN, Electra, LRNet, ResNet, VisualTransformer
     from anyformer.norms import LayerNorm, NoNorm, RMSNorm
     from anyformer.objectives import Batch, Objective
     from anyformer.positions import (
@@ -125,8 +126,8 @@ WHERE = {
     "anyformer.generation": ("Generation", "generate"),
     "anyformer.generation.runners.compiled": ("compiled",),
     "anyformer.heads": (
-        "Boxes", "Distilled", "Forecast", "ImageTextHead", "LM", "Pair", "PixelHead", "Pooled", "Regress", "Replaced",
-        "Span", "TokenHead",
+        "Boxes", "Distilled", "Forecast", "ImageTextHead", "LM", "LMWithPair", "Pair", "PixelHead", "Pooled",
+        "Regress", "Replaced", "Span", "TokenHead",
     ),
     "anyformer.inspection.convolution": ("attention_from_convolution",),
     "anyformer.inspection.maps": ("attention_maps", "explain_attention"),
@@ -135,7 +136,7 @@ WHERE = {
         "AttendingRecurrent", "Attention", "Axial", "BlockSparse", "CoAttention", "Convolution", "Cross", "Hyena",
         "LinearAttention", "Local", "LocalRelation", "LowRank", "Plain", "Recurrent", "Window2D",
     ),
-    "anyformer.nets": ("LRNet", "ResNet", "SAGAN", "VisualTransformer"),
+    "anyformer.nets": ("Electra", "LRNet", "ResNet", "SAGAN", "VisualTransformer"),
     "anyformer.norms": ("LayerNorm", "NoNorm", "RMSNorm"),
     "anyformer.objectives": ("Batch", "Objective"),
     "anyformer.positions": (
@@ -174,7 +175,8 @@ __all__ = [
     "LM", "MLP", "SAGAN", "WSD", "AdamW", "Alibi", "AttendingRecurrent", "Attention", "Axial", "Backbone", "Batch",
     "Block", "BlockSparse", "Body", "Boxes", "Buckets", "CoAttention", "Constant", "Convolution", "Cosine", "Cross",
     "Distilled", "DynamicScaling", "Electra", "Embed", "Experts", "Feed", "Forecast", "Frames", "Generation", "Grid",
-    "Head", "Hyena", "ImageClassifier", "InverseSqrt", "Joint", "LMWithPair", "LRNet", "LanguageModel", "LayerNorm",
+    "Head", "Hyena", "ImageClassifier", "ImageTextHead",
+    "InverseSqrt", "Joint", "LMWithPair", "LRNet", "LanguageModel", "LayerNorm",
     "Learned", "Linear", "LinearAttention", "LinearScaling", "Llama3Scaling", "Local", "LocalRelation", "LowRank",
     "Maps", "MixedClassifier", "MixedRegressor", "Mixer", "Model", "Muon", "NTKScaling", "Network", "NoNorm",
     "NoRelative", "Norm", "Objective", "Order", "Output", "Pair", "Patches", "PixelHead", "Plain", "Pooled", "Position",

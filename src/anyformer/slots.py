@@ -245,8 +245,8 @@ class Body(Spec, slot=True):
         return any(block.looks for block in self.layers)
 
     @property
-    def causal(self) -> bool | Literal["prefix"]:
-        """Whether a token is kept from those after it; "prefix": but for those of a prompt."""
+    def causal(self) -> bool | Literal["prefix_lm"]:
+        """Whether a token is kept from those after it; "prefix_lm": but for those of a prompt."""
         return False
 
     def build(self, *, memory_width: int | None = None) -> nn.Module:
@@ -257,7 +257,7 @@ class HeadOutput(NamedTuple):
     """What a head makes of the tokens."""
 
     logits: Tensor | None = None
-    pooled: Tensor | None = None
+    pooled: Tensor | None = None  # what is made of the whole sequence, (B,D) or logits of its own
     boxes: Tensor | None = None  # (B,T,4) centre, width and height as shares of the image
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import peft
 import pytest
 import torch
+import transformers
 from torch import Tensor, nn
 
 import anyformer
@@ -18,6 +19,7 @@ from anyformer.checkpoints.adapters import write_adapter
 from anyformer.checkpoints.folder import Opened, open_folder, save_own
 from anyformer.training.lora import LoRA, adapter_names, add_adapters, low_rank_adapters, merge
 from tests.attack.tiny_models import TINY
+from tests.cli import made
 from tests.families.parity import quietly, save, their_answer
 
 WHOLE = ("clip", "detr")  # their answers are no logits of words or classes
@@ -105,6 +107,26 @@ def test_an_adapter_answers_the_same_in_peft(family: str, tmp_path: Path) -> Non
         assert far(ask_ours(loaded.model, loaded.spec), ours) < 1e-5
 
 
+@pytest.mark.parametrize("family", WHOLE)
+def test_adapters_of_two_networks_side_by_side_come_back(family: str, tmp_path: Path) -> None:
+    with quietly():
+        their_base(family, tmp_path / "base")
+    opened = open_folder(tmp_path / "base")
+    assert opened.family is not None
+    lora = LoRA(rank=2)
+    model = adapted(opened, lora)
+    weights = {name: p.detach() for name, p in model.named_parameters()}
+    held = {name: weights[name] for name in adapter_names(model)}
+    (tmp_path / "adapter").mkdir()
+    write_adapter(tmp_path / "adapter", opened.spec, low_rank_adapters(opened.spec, lora, held), {}, base="../base",
+                  model_type=opened.family.model_type)  # fmt: skip
+    expected, again = merge(model, weights), anyformer.load(tmp_path / "adapter")
+    plain = dict(open_folder(tmp_path / "base").model.named_parameters())
+    for name, value in again.model.named_parameters():
+        assert (value - expected[name]).abs().max() < 1e-6
+    assert sum(not torch.equal(plain[name], value) for name, value in again.model.named_parameters()) == len(held) // 2
+
+
 @pytest.mark.parametrize("family", ["gpt2", "llama", "bert", "t5", "vit", "gpt_neox"])
 def test_an_adapter_of_peft_opens_here(family: str, tmp_path: Path) -> None:
     with quietly(), warnings.catch_warnings():
@@ -159,6 +181,15 @@ def test_what_is_wrong_with_an_adapter_is_said(tmp_path: Path) -> None:
         anyformer.load(tmp_path / "adapter")
     with pytest.raises(UserError, match="there is no adapter"):
         anyformer.load(tmp_path / "base", adapter=tmp_path / "base")
+    wide = spec.replace(stack=spec.stack.replace(width=2 * spec.stack.width))
+    save_own(tmp_path / "wide", wide, wide.build(seed=0))
+    with pytest.raises(UserError, match="the model has no .* of shape"):  # never a model of random weights
+        anyformer.load(tmp_path / "wide", adapter=tmp_path / "adapter")
+    network = json.loads((tmp_path / "adapter" / "adapter_network.json").read_text())
+    network["stack"]["depth"] = 10**6
+    (tmp_path / "adapter" / "adapter_network.json").write_text(json.dumps(network))
+    with pytest.raises(UserError, match="do not belong together"):
+        anyformer.load(tmp_path / "base", adapter=tmp_path / "adapter")
     (tmp_path / "adapter" / "adapter_network.json").unlink()
     small = spec.replace(stack=spec.stack.replace(depth=2))
     save_own(tmp_path / "small", small, small.build(seed=0))
@@ -175,10 +206,37 @@ def test_what_is_wrong_with_an_adapter_is_said(tmp_path: Path) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | {"lora_alpha": "much", "alpha_pattern": {}}))
     with pytest.raises(UserError, match="'much' is not a number"):
         anyformer.load(tmp_path / "base", adapter=tmp_path / "adapter")
-    narrow = spec.replace(stack=spec.stack.replace(width=2 * spec.stack.width))
-    save_own(tmp_path / "wide", narrow, narrow.build(seed=0))
     with pytest.raises(UserError, match="has adapters of .* expected"):
         anyformer.load(tmp_path / "wide", adapter=tmp_path / "adapter")
     (tmp_path / "adapter" / "adapter_model.safetensors").unlink()
     with pytest.raises(UserError, match="save the adapter as safetensors"):
         anyformer.load(tmp_path / "base", adapter=tmp_path / "adapter")
+
+
+def test_a_run_with_lora_is_the_same_in_transformers_and_in_peft(tmp_path: Path) -> None:
+    """From a folder of transformers, with other labels than it had: the new head is in the adapter."""
+    quick = {"training.steps": 3, "training.threads": 1, "training.workers": 0, "training.optimizer.lr": 0.02}
+    first = anyformer.train([made.reviews(tmp_path)], model="bert-base-tiny", target="label", out=tmp_path / "first",
+                            device="cpu", quiet=True, settings=quick)  # fmt: skip
+    base = anyformer.load(first.path).export(tmp_path / "base")
+    run = anyformer.train([made.topics(tmp_path)], target="labels", start=base, out=tmp_path / "run", device="cpu",
+                          quiet=True, settings=quick | {"training.lora": {"type": "LoRA", "rank": 3}})  # fmt: skip
+    predictor = anyformer.load(run.path)
+    merged = predictor.export(tmp_path / "merged")
+    config = json.loads((run.path / "adapter" / "adapter_config.json").read_text())
+    assert (
+        config["modules_to_save"] == ["classifier"]
+        and "bert.encoder.layer.0.attention.self.query" in config["target_modules"]
+    )
+    kind = transformers.AutoModelForSequenceClassification
+    with quietly(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        plain = kind.from_pretrained(base, num_labels=len(predictor.labels or ()), ignore_mismatched_sizes=True)
+        there = ask_theirs(peft.PeftModel.from_pretrained(plain, run.path / "adapter").eval())
+        exported = ask_theirs(kind.from_pretrained(merged).eval())
+    ours = ask_ours(predictor.model, predictor.spec)
+    assert far(ours, there) < 1e-5 and far(ours, exported) < 1e-5
+    with quietly(), torch.no_grad():
+        before = kind.from_pretrained(base).eval().bert(ids()).last_hidden_state
+        after = predictor.model(ids()).hidden
+    assert far(after, before) > 1e-3  # control: the adapters do something

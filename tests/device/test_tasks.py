@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from anyformer.tasks import find
 from tests.cli import made
 from tests.cli.test_every_kind import KINDS
 from tests.cli.trying import done, standing_in
@@ -48,6 +49,9 @@ TASKS: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     "translate bahdanau": (made.pairs, ["--preset", "bahdanau-seq2seq-tiny"]),
     "text hyena": (made.book, ["--preset", "hyena-small-tiny"]),
     "text lstm": (made.book, ["--preset", "lstm-lm-tiny"]),
+    "masked": (made.book, ["--task", "masked"]),
+    "masked pairs": (made.book, ["--task", "masked", "--preset", "bert-base-tiny", "--set", "objective.pairs=next"]),
+    "replaced": (made.book, ["--task", "replaced"]),
 }  # fmt: skip
 
 
@@ -65,5 +69,7 @@ def test_a_task_trains_evaluates_and_predicts_on_the_card(task: str, precision: 
         assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "done"
         done("evaluate", "run", *paths, "--json", "--device", "cuda")
         if said.json["task"] != "lm":
-            done("predict", "run", paths[0], "-o", "found.csv", "--device", "cuda")
+            (tmp_path / "gaps.txt").write_text("It was [MASK] before.\n")
+            asked = "gaps.txt" if find(said.json["task"]).answers_texts else paths[0]
+            done("predict", "run", asked, "-o", "found.csv", "--device", "cuda")
             assert (tmp_path / "found.csv").read_text()  # a detector of three steps may find nothing; its header stands

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
+import lzma
+import random
 import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -110,3 +112,32 @@ def test_the_answer_of_associative_recall_stands_in_the_sequence(monkeypatch: py
         for at in range(0, len(row) - 2, 2):
             assert targets[at] == (pairs[row[at]] if row[at] in seen else -100) and targets[at + 1] == -100
             seen.add(row[at])
+
+
+def test_shots_show_accuracy_rising_with_examples(run: Callable[..., str], tmp_path: Path) -> None:
+    """Half of its training: by then the model has begun to look a key up among the examples."""
+    out = run("shots", "--steps", "260", "--device", "cpu", "--csv", tmp_path / "shots.csv", FILES=5, LINES=4000)
+    rows = [dict(zip(words[::2], words[1::2], strict=True)) for words in map(str.split, out.splitlines())]
+    accuracy = {int(row["shots"]): float(row["accuracy"]) for row in rows}
+    assert list(accuracy) == [0, 1, 2, 4, 8] and accuracy[0] < 0.3
+    assert accuracy[8] > accuracy[0] + 0.2 and accuracy[4] > accuracy[0] + 0.2
+    assert len((tmp_path / "shots.csv").read_text().splitlines()) == 6
+
+
+def test_ulmfit_compares_its_methods(run: Callable[..., str], tmp_path: Path) -> None:
+    chance = random.Random(0)
+    for side, count in (("train", 60), ("dev", 20), ("test", 20)):
+        lines = [f"{label} {' '.join(chance.choices(['bad dull', 'good fine'][label].split() + ['film', 'plot'], k=6))}"
+                 for label in (chance.randrange(2) for _ in range(count))]  # fmt: skip
+        with lzma.open(tmp_path / f"stsa.binary.{side}.xz", "wt") as file:
+            file.write("\n".join(lines) + "\n")
+    (tmp_path / "corpus.txt").write_text("\n".join("the film had a plot and a good cast" for _ in range(200)))
+    small = {"model.stack.depth": 1, "model.stack.width": 32, "data.tokenizer.max_length": 16}
+    told = run("ulmfit", "--data", tmp_path, "--corpus", tmp_path / "corpus.txt", "--out", tmp_path / "runs", "--csv",
+               tmp_path / "lines.csv", "--models", "decoder-mini", "--labels", "40", "--device", "cpu",
+               SHORT=SimpleNamespace(corpus_steps=2, texts_steps=2, epochs=0.5, settings=small))  # fmt: skip
+    lines = {line["method"]: line for line in map(json.loads, told.splitlines())}
+    assert list(lines) == ["scratch", "plain", "ulmfit", "lora"]
+    assert all(line["labels"] == 40 and 0 <= line["test_accuracy"] <= 1 for line in lines.values())
+    assert lines["lora"]["trained_parameters"] < lines["plain"]["trained_parameters"]
+    assert len((tmp_path / "lines.csv").read_text().splitlines()) == 5

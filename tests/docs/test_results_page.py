@@ -63,7 +63,8 @@ def pack(path: Path, text: str) -> None:
 def test_a_run_gives_every_model_the_same_flops_and_a_row_for_every_task(tmp_path: Path) -> None:
     write_data(tmp_path)
     words = ["--data", tmp_path, "--steps", 4, "--width", 16, "--vocab", 300, "--workers", 1, "--seeds", 1,
-             "--epochs", 1, "--device", "cpu", "--only", "bert", "distilbert", "--csv", tmp_path / "found.csv"]  # fmt: skip
+             "--epochs", 1, "--device", "cpu", "--only", "bert", "distilbert",
+             "--csv", tmp_path / "found.csv"]  # fmt: skip
     environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-m", "benchmarks.pretraining", *map(str, words)], cwd=ROOT,
                           env=environment, capture_output=True, text=True, timeout=300)  # fmt: skip

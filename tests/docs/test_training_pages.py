@@ -28,7 +28,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with every file that the page names."""
     folder = tmp_path_factory.mktemp("page")
     for make in (made.book, made.reviews, made.topics, made.lines, made.tagged, made.parallel, made.pairs, made.flowers,
-                 made.houses, made.photos, made.mixed):  # fmt: skip
+                 made.houses, made.photos, made.mixed, made.facts):  # fmt: skip
         make(folder)
     head, *rows = (folder / "reviews.csv").read_text().splitlines()
     for name, part in (("valid.csv", rows[:20]), ("test.csv", rows[20:40])):

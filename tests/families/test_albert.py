@@ -14,7 +14,7 @@ from transformers import (
 )
 
 from anyformer import MLP, Attention, Block, Stack, UserError, attention_maps
-from anyformer.checkpoints.folder import open_folder
+from anyformer.checkpoints.folder import open_folder, save_foreign
 from tests.families.cases.albert import case
 from tests.families.parity import Case, make, save
 
@@ -31,15 +31,23 @@ def test_each_group_has_the_blocks_of_its_own_layers() -> None:
 
 
 @torch.no_grad()
-def test_a_pretraining_folder_opens_as_masked(tmp_path: Path) -> None:
-    masked = case("masked", AlbertForMaskedLM)
+def test_a_pretraining_folder_opens_whole_and_as_masked(tmp_path: Path) -> None:
+    masked = case("masked", AlbertForMaskedLM, "right")
     both = Case(masked.name, AlbertForPreTraining, masked.config, masked.theirs, masked.ours, masked.real)
     theirs = make(both, torch.float64)
-    opened = open_folder(save(theirs, tmp_path / "a"))
+    folder = save(theirs, tmp_path / "a")
+    whole = open_folder(folder)
     (tokens,), options = masked.ours(torch.float64)
-    wanted = theirs(**masked.theirs(torch.float64)).prediction_logits
-    assert opened.head == "masked"
-    assert (opened.model(tokens, **options).logits - wanted)[masked.real].abs().max() <= 1e-10
+    wanted = theirs(**masked.theirs(torch.float64))
+    assert whole.head == "pretraining"
+    assert (whole.model(tokens, **options).pooled - wanted.sop_logits).abs().max() <= 1e-10
+    for opened in (whole, open_folder(folder, head="masked")):
+        assert (opened.model(tokens, **options).logits - wanted.prediction_logits)[masked.real].abs().max() <= 1e-10
+    save_foreign(tmp_path / "again", whole.spec, whole.model, config=whole.config)
+    again, info = AlbertForPreTraining.from_pretrained(tmp_path / "again", output_loading_info=True)
+    assert not any(info.values())
+    for name, value in theirs.state_dict().items():
+        assert torch.equal(again.state_dict()[name].double(), value), name
 
 
 @pytest.mark.parametrize("option, value", [("inner_group_num", 2), ("num_hidden_groups", 4), ("is_decoder", True)])

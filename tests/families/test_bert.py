@@ -46,13 +46,20 @@ def pretrained(tmp_path: Path, **settings: Any) -> tuple[Any, Case, Path]:
 
 @torch.no_grad()
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_pretraining_folder_opens_as_masked_bare_and_body(tied: bool, tmp_path: Path) -> None:
+def test_a_pretraining_folder_opens_whole_masked_bare_and_body(tied: bool, tmp_path: Path) -> None:
     theirs, masked, folder = pretrained(tmp_path, tie_word_embeddings=tied)
     (tokens,), options = masked.ours(torch.float64)
     wanted = theirs(**masked.theirs(torch.float64), output_hidden_states=True)
-    opened = open_folder(folder)
-    assert opened.head == "masked"
-    assert (opened.model(tokens, **options).logits - wanted.prediction_logits)[masked.real].abs().max() <= 1e-10
+    whole = open_folder(folder)
+    assert whole.head == "pretraining"
+    assert (whole.model(tokens, **options).pooled - wanted.seq_relationship_logits).abs().max() <= 1e-10
+    for opened in (whole, open_folder(folder, head="masked")):
+        assert (opened.model(tokens, **options).logits - wanted.prediction_logits)[masked.real].abs().max() <= 1e-10
+    save_foreign(tmp_path / "again", whole.spec, whole.model, config=whole.config)
+    again, info = BertForPreTraining.from_pretrained(tmp_path / "again", output_loading_info=True)
+    assert not any(info.values())
+    for name, value in theirs.state_dict().items():
+        assert torch.equal(again.state_dict()[name].double(), value), name
     bare, body = open_folder(folder, head="bare"), open_folder(folder, head="body")
     pooled = theirs.bert(**masked.theirs(torch.float64)).pooler_output
     assert (bare.model(tokens, **options).pooled - pooled).abs().max() <= 1e-10

@@ -75,5 +75,5 @@ def test_control_every_way_to_compare_is_seen() -> None:
 
 
 def test_there_are_the_tasks_that_the_command_line_promises() -> None:
-    assert {"lm", "classify", "regress", "tag", "translate", "forecast", "detect"} <= NAMES
+    assert {"lm", "classify", "regress", "tag", "translate", "qa", "forecast", "detect"} <= NAMES
     assert all(task.title and task.verb and task.objective for task in all_tasks())

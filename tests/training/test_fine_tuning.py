@@ -338,3 +338,12 @@ def test_unfreezing_is_a_function_of_the_step() -> None:
 def test_a_run_folder_says_what_it_began_from(base: Path, tmp_path: Path) -> None:
     run = train(base / "topics.csv", tmp_path / "run", data__target="labels", training__steps=1, start=base / "base")
     assert RunFolder.open(run.path).facts["start"]["model_type"] == ""
+
+
+def test_frozen_paths_hold_for_adapters_too(base: Path, tmp_path: Path) -> None:
+    run = train(base / "topics.csv", tmp_path / "run", training__lora="LoRA", training__freeze=["stack.blocks.0"],
+                data__target="labels", training__steps=2, training__optimizer__lr=0.02,
+                start=base / "base")  # fmt: skip
+    before = {name: entry.read() for name, entry in tensors.read_header(run.path / "start.safetensors").items()}
+    changed = moved(before, {name: value for name, value in saved(run, 2).items() if name in before})
+    assert {name.split(".")[2] for name in changed} == {"1", "2"}

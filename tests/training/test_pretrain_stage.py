@@ -82,14 +82,17 @@ def test_the_second_stage_starts_from_the_first_and_the_report_has_both(whole: P
     assert predictor.labels == ["Good film", "bad film"]
 
 
-@pytest.mark.parametrize("fault", ["kill@step:4", "kill@step:10", "kill@judged:1"])
-def test_killed_in_either_stage_or_between_them_it_goes_on_to_the_bit(
+@pytest.mark.parametrize("fault", ["int@step:3", "kill@step:10", "kill@judged:1"])
+def test_stopped_in_either_stage_or_between_them_it_goes_on_to_the_bit(
     fault: str, whole: Path, tmp_path: Path, nursery: Nursery
 ) -> None:
-    """In the first stage, in the second, and after the last step of the first."""
+    """Ctrl-C in the first stage, a kill in the second, and one after the last step of the first."""
     (tmp_path / "half.csv").write_bytes((whole / "half.csv").read_bytes())
     code, said = nursery.run(words("run"), tmp_path, fault)
-    assert code == -signal.SIGKILL, said
+    assert code == (130 if fault.startswith("int") else -signal.SIGKILL), said
+    if fault.startswith("int"):
+        assert f"stopped in the first stage; saved. Go on with: anyformer resume {Path('run')}" in said
+        assert RunFolder.open(tmp_path / "run").facts["status"] == "interrupted"
     (tmp_path / "half.csv").unlink()  # the run needs no file any more
     code, said = nursery.run(resume("run"), tmp_path)
     assert code == 0, said

@@ -1,14 +1,14 @@
 """Adapter folders as peft keeps them: adapter_config.json and adapter_model.safetensors beside a base model.
 
-Names there are those of the family that the network belongs to. What a row holds several projections of here may be
-one module there or several: an adapter is written for each of theirs, with the rows that it has.
+Names there are those of the family that the network belongs to. A linear layer here may be one module there or several
+(queries, keys and values): an adapter is written for each of theirs, with the rows that it has.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.checkpoints import names, tensors
-from anyformer.checkpoints.folder import Opened, as_family
+from anyformer.checkpoints.folder import Opened, as_family, check_counts, refused_sizes
 from anyformer.checkpoints.operations import Transpose, TransposedThirds
 from anyformer.errors import UserError
 from anyformer.families.family import Family
@@ -28,6 +28,7 @@ from anyformer.spec import Spec
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 NETWORK_FILE = "adapter_network.json"  # our own: the network that it adapts, whose head the base may not have
 ABOVE = "base_model.model."  # what peft puts before every name
+OTHER = "give the model that the adapter was trained on"
 REFUSED = ("use_dora", "layer_replication", "target_parameters", "trainable_token_indices")
 
 
@@ -159,12 +160,14 @@ def named_base(folder: Path) -> Path | None:
     return folder / base if isinstance(base, str) and base and "\0" not in base else None
 
 
-def network_of(folder: Path) -> Network | None:
-    """The network that an adapter was trained in, where it was written here."""
+def network_of(folder: Path, tensors_held: int) -> Network | None:
+    """The network that an adapter was trained in, where it was written here; not larger than so many tensors allow."""
     path = inside(folder, NETWORK_FILE)
     if not path.is_file():
         return None
-    spec = Spec.from_json(read_text(path))
+    check_counts(read_json(path), tensors_held, NETWORK_FILE)
+    with refused_sizes():
+        spec = Spec.from_json(read_text(path))
     if not isinstance(spec, Network):
         raise UserError(f"{type(spec).__name__} is a part, not a whole model", where=NETWORK_FILE, fix="save it again")
     return spec
@@ -172,54 +175,77 @@ def network_of(folder: Path) -> Network | None:
 
 def open_adapted(base: Opened, folder: Path) -> Opened:
     """A base model with the adapter of a folder merged into its weights; the head is that of the adapter's network."""
-    spec = network_of(folder) or base.spec
-    model_type = "" if base.family is None else base.family.model_type
-    if spec == base.spec:
-        merge_adapter(base.model, spec, folder, model_type)
-        return base
     trained = dict(base.model.named_parameters())
+    spec = network_of(folder, 2 * len(trained)) or base.spec
+    adapter = AdapterFile.open(folder, spec, "" if base.family is None else base.family.model_type)
+    if spec == base.spec:
+        adapter.merge_into(base.model)
+        return base
+    with refused_sizes():
+        shapes = {name: p.shape for name, p in spec.build(device="meta").named_parameters()}
+    shared = [name for name, shape in shapes.items() if name in trained and trained[name].shape == shape]
+    lost = [name for name in shapes if name not in shared and name not in adapter.whole]
+    if lost:
+        raise UserError(f"the model has no {lost[0]} of shape {tuple(shapes[lost[0]])}", where=folder.name, fix=OTHER)
     like = next(iter(trained.values()))
     model = spec.build(seed=0, device=like.device, dtype=like.dtype).eval()
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name in trained and trained[name].shape == parameter.shape:
-                parameter.copy_(trained[name])
-    merge_adapter(model, spec, folder, model_type)
+        for name in shared:
+            model.get_parameter(name).copy_(trained[name])
+    adapter.merge_into(model)
     return Opened(spec, model, dtype=base.dtype)
 
 
-def merge_adapter(model: nn.Module, spec: Network, folder: Path, model_type: str = "") -> None:
-    """Add the adapters of a folder to the weights of a model, and take over what was trained whole."""
-    config = checked_config(folder)
-    path, found = inside(folder, WEIGHTS_FILE), family_of(spec, model_type)
-    if not path.is_file():
-        raise UserError(f"{WEIGHTS_FILE} is not there", where=folder.name, fix="save the adapter as safetensors")
-    held = tensors.read_header(path)
-    spelled = str if found is None else found[0].module_name  # older code had the names of the files
-    entries = {spelled(name.removeprefix(ABOVE)): entry for name, entry in held.items()}
-    parameters, used = dict(model.named_parameters()), set[str]()
-    with torch.no_grad():
-        for pair in pairs_of(spec, model_type):
-            parameter = parameters[pair.ours]
-            if all(name in entries for name in pair.theirs):
-                made = pair.operation.pull([entries[name].read() for name in pair.theirs], pair.owner)
-                parameter.copy_(fitting(made, parameter, pair.ours, folder))
-                used |= set(pair.theirs)
-            elif pair.ours.endswith(".weight") and parameter.dim() == 2:
-                change = change_of(pair, parameter, entries, config, used)
-                if change is not None:
-                    parameter.add_(change.to(parameter))
-    left = sorted(set(entries) - used)
-    if left:
-        raise UserError(f"{left[0]} belongs to no layer of the model", where=folder.name,
-                        fix="give the model that the adapter was trained on", details=left[:20])  # fmt: skip
+@dataclass(frozen=True)
+class AdapterFile:
+    """The tensors of an adapter folder by the names that the pairs of a network have."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    entries: Mapping[str, tensors.Entry]
+    pairs: Sequence[names.NamePair]
+
+    @classmethod
+    def open(cls, folder: Path, spec: Network, model_type: str) -> AdapterFile:
+        """Read what an adapter holds for a network; `model_type` is the family of its base where that has one."""
+        config, path = checked_config(folder), inside(folder, WEIGHTS_FILE)
+        if not path.is_file():
+            raise UserError(f"{WEIGHTS_FILE} is not there", where=folder.name, fix="save the adapter as safetensors")
+        found = family_of(spec, model_type)
+        spelled = str if found is None else found[0].module_name  # older code had the names of the files
+        held = {spelled(name.removeprefix(ABOVE)): entry for name, entry in tensors.read_header(path).items()}
+        return cls(folder, config, held, pairs_of(spec, model_type))
+
+    @property
+    def whole(self) -> set[str]:
+        """Our names of the parameters that were trained whole."""
+        return {pair.ours for pair in self.pairs if all(name in self.entries for name in pair.theirs)}
+
+    def merge_into(self, model: nn.Module) -> None:
+        """Add the adapters to the weights of the model, and take over what was trained whole."""
+        parameters, used, whole = dict(model.named_parameters()), set[str](), self.whole
+        with torch.no_grad():
+            for pair in self.pairs:
+                parameter = parameters[pair.ours]
+                if pair.ours in whole:
+                    made = pair.operation.pull([self.entries[name].read() for name in pair.theirs], pair.owner)
+                    parameter.copy_(fitting(made, parameter, pair.ours, self.folder))
+                    used |= set(pair.theirs)
+                elif pair.ours.endswith(".weight") and parameter.dim() == 2:
+                    change = change_of(pair, parameter, self.entries, self.config, used)
+                    if change is not None:
+                        parameter.add_(change.to(parameter))
+        left = sorted(set(self.entries) - used)
+        if left:
+            what = f"{left[0]} belongs to no layer of the model"
+            raise UserError(what, where=self.folder.name, fix=OTHER, details=left[:20])
 
 
 def fitting(made: Tensor, parameter: Tensor, name: str, folder: Path) -> Tensor:
     """What is to be copied, if its shape is right."""
     if made.shape != parameter.shape:
         raise UserError(f"{name} has shape {tuple(parameter.shape)}, the adapter {tuple(made.shape)}",
-                        where=folder.name, fix="give the model that the adapter was trained on")  # fmt: skip
+                        where=folder.name, fix=OTHER)  # fmt: skip
     return made.to(parameter)
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from anyformer.training.setup.request import Request
 
 Target = Annotated[list[str] | None, typer.Option(help="The column to predict; several may be given.")]
-Task = Annotated[str | None, typer.Option(help="lm, classify, regress, tag, translate, forecast or detect.")]
+Task = Annotated[str | None, typer.Option(help="lm, classify, regress, tag, translate, qa, forecast or detect.")]
 Preset = Annotated[str | None, typer.Option(help="A named model; see: anyformer presets.")]
 Start = Annotated[Path | None, typer.Option("--from", help="A model folder or run to fine-tune.")]
 Pretrain = Annotated[str | None, typer.Option(help="Learn from the texts alone first: masked or lm.")]

@@ -200,7 +200,8 @@ def convert(
     if to == "hf":
         from anyformer.checkpoints.folder import as_family
 
-        as_family(predictor.spec, predictor.opened.config)  # refused before anything is written
+        for network in predictor.networks().values():  # refused before anything is written
+            as_family(network.spec, predictor.opened.config)
     if not dry_run:
         predictor.save(target) if to == "anyformer" else predictor.export(target, to=to)
     count = sum(p.numel() for p in predictor.model.parameters())

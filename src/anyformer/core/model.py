@@ -121,7 +121,7 @@ class ModelModule(nn.Module):
 
         `mask` is padding (B,T), a rule (B or 1, H or 1, T, S) as bool (True = may be seen) or added to the scores, a
         function of (query index, key index), or a tuple of these. With a `state`, the inputs continue what it holds.
-        `prefix` (B,) says how many of a row's tokens see each other both ways, in a stack with causal="prefix".
+        `prefix` (B,) says how many of a row's tokens see each other both ways, in a stack with causal="prefix_lm".
         `layers` asks for what each layer gave besides (`Output.layers`).
         """
         out = self.before_head(
@@ -320,8 +320,8 @@ def check_rules(spec: Model, context: Context) -> None:
 def with_prefix(spec: Model, context: Context, prefix: Tensor | None) -> Context:
     if prefix is None:
         return context
-    if spec.stack.causal != "prefix":
-        raise UserError("this stack has no prefix", where="prefix", fix='use Stack(causal="prefix")')
+    if spec.stack.causal != "prefix_lm":
+        raise UserError("this stack has no prefix", where="prefix", fix='use Stack(causal="prefix_lm")')
     batch = context.tokens.shape[0] if context.tokens is not None else prefix.shape[0]
     if prefix.dim() != 1 or prefix.shape[0] != batch or prefix.is_floating_point():
         raise UserError(f"prefix has shape {tuple(prefix.shape)} and type {prefix.dtype}",

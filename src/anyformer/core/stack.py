@@ -40,8 +40,8 @@ class Stack(Body):
     """Number of layers."""
     block: Block | tuple[Block, ...] | None = None
     """The block, or several that are tiled over the depth."""
-    causal: bool | Literal["prefix"] = False
-    """Whether a token sees earlier tokens only; "prefix" lets the tokens of a prompt see each other (prefix LM)."""
+    causal: bool | Literal["prefix_lm"] = False
+    """Whether a token sees earlier tokens only; "prefix_lm" lets the tokens of a prompt see each other (prefix LM)."""
     final: Norm | None = None
     """Norm after the last block; the block's own where one is needed if not given."""
     groups: int | None = None
@@ -64,7 +64,7 @@ class Stack(Body):
                 raise UserError(
                     f"{type(block.mixer).__name__} has no causal form", where="Stack.causal", fix="use causal=False"
                 )
-            if self.causal == "prefix" and not block.mixer.takes_prefix:
+            if self.causal == "prefix_lm" and not block.mixer.takes_prefix:
                 raise UserError(f"{type(block.mixer).__name__} cannot see a prefix whole", where="Stack.causal",
                                 fix="use causal=True, or mixer=Attention(...) without a window")  # fmt: skip
             try_out(block, self.width, bool(self.causal))
@@ -166,7 +166,7 @@ class StackModule(nn.Module):
         self, x: Tensor, context: Context, state: list[LayerState] | None = None
     ) -> Iterator[tuple[Tensor, Losses]]:
         """The stream after each layer, with that layer's losses."""
-        if self.spec.causal == "prefix":
+        if self.spec.causal == "prefix_lm":
             context = see_prefix(context, is_prompt=state is not None)
         tables = [relative(context, x.dtype) for relative in self.relatives]
         replays = [state is not None and isinstance(state[i].mixer, RecomputedInputs) for i in range(len(self.order))]

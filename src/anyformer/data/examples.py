@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from anyformer.objectives.batch import Batch
 from anyformer.objectives.draw import Draw
+
+if TYPE_CHECKING:
+    from anyformer.data.mixing import MixedRows
 
 __all__ = ["Draw", "Examples"]
 
@@ -41,6 +45,11 @@ class Examples(ABC):
     def cut_anew(self) -> bool:
         """Whether every epoch cuts other rows out of the same data, so that a rest may be left out of an epoch."""
         return False
+
+    @property
+    def mixed(self) -> MixedRows | None:
+        """How rows of several tasks are mixed in training; None where every row comes once in an epoch."""
+        return None
 
     @property
     def lengths(self) -> np.ndarray | None:

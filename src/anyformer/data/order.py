@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from anyformer.data.examples import Draw, Examples
+from anyformer.data.mixing import MixedRows
 
 POOL = 50  # batches whose rows are sorted by length together; more saves padding, fewer shuffles better
 
@@ -30,7 +31,8 @@ class Order:
     Rows of like length share a batch where the data knows lengths. The last batch of an epoch holds what is left,
     unless the data cuts every epoch anew, as windows of a text do, or a small batch would harm (see
     `Objective.min_batch_size`): then it is left out. Where the batch size follows a schedule, `sizes` says so, and
-    `batch` is the largest; a larger batch goes on with the row at which the smaller ones ended.
+    `batch` is the largest; a larger batch goes on with the row at which the smaller ones ended. Where rows of several
+    tasks are `mixed`, an epoch is as long, but some rows come more often than others.
     """
 
     count: int
@@ -39,6 +41,7 @@ class Order:
     lengths: np.ndarray | None = None
     keep_rest: bool = True
     sizes: Stages = ()
+    mixed: MixedRows | None = None
     held: dict[int, np.ndarray] = field(default_factory=dict, repr=False)  # the epoch in use; made again at will
 
     def __post_init__(self) -> None:
@@ -53,7 +56,7 @@ class Order:
     def of(cls, examples: Examples, batch: int, seed: int, *, whole_batches: bool = False, sizes: Stages = ()) -> Order:
         """The order of some examples; with `whole_batches` the rest of an epoch is left out."""
         keep_rest = not (examples.cut_anew or whole_batches)
-        return cls(len(examples), min(batch, len(examples)), seed, examples.lengths, keep_rest, sizes)
+        return cls(len(examples), min(batch, len(examples)), seed, examples.lengths, keep_rest, sizes, examples.mixed)
 
     @property
     def steps(self) -> int:
@@ -95,7 +98,7 @@ class Order:
     def epoch(self, epoch: int) -> np.ndarray:
         """All rows in the order of one epoch."""
         generator = np.random.default_rng((self.seed, epoch))
-        rows = generator.permutation(self.count)
+        rows = generator.permutation(self.count if self.mixed is None else self.mixed.epoch(self.seed, epoch))
         if self.lengths is None:
             return rows
         pool = POOL * self.batch

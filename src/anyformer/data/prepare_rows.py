@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from anyformer.data.columns.base import Decoded, FileColumn, empty
+from anyformer.data.columns.cells import texts
 from anyformer.data.columns.modality import Encoding
 from anyformer.data.columns.parsed import Parsed
 from anyformer.data.counts import ColumnCounts
@@ -17,13 +18,14 @@ from anyformer.data.decision import Decision, lines
 from anyformer.data.frame import Frame
 from anyformer.data.gather import Gathered
 from anyformer.data.images.preprocessing import ImageSteps
+from anyformer.data.mixing import mixing_rates
 from anyformer.data.prepared import Given, Prepared, Say
 from anyformer.data.preprocess import Preprocess, fit_preprocess, fitting, sizes
 from anyformer.data.report import tell_counts, tell_rows, tell_split, tell_target
 from anyformer.data.settings import Data
 from anyformer.data.splits import SIDES, TRAIN, Sides, split
 from anyformer.data.store import facts_for, fingerprint, pad_of, read_prepared, seal
-from anyformer.data.targets import UNSEEN, Encoded
+from anyformer.data.targets import UNSEEN, Encoded, TaskAnswer
 from anyformer.data.tokenizers.fit import tokenizer_for
 from anyformer.data.tokenizers.parallel_encode import has_segments
 from anyformer.data.tokenizers.tokenizer import Tokenizer
@@ -59,6 +61,10 @@ def prepare_rows(
 
     tell_target(preprocess, decision, len(train), tell)
     tell_split(sides, preprocess, settings.split, tell)
+    if isinstance(preprocess.target, TaskAnswer):
+        tasks = texts(frame.take(train).column(preprocess.target.task))
+        rates = mixing_rates(tasks, settings.mixture)
+        tell("tasks    " + ", ".join(f"{name} {rate:.0%} ({tasks.count(name):,} rows)" for name, rate in rates.items()))
     if about:
         tell(f"tokens   {about}; rows of at most {preprocess.length} tokens")
     tell_counts(counts, preprocess, unseen, tell)

@@ -157,6 +157,43 @@ class SeriesSettings(Spec):
                 raise UserError(f"{name} {value} is below {least}", where=f"data.series.{name}", fix="use 96")
 
 
+class Mixture(Spec):
+    """How often the tasks of a text-to-text table come in training; left alone, every row comes once in an epoch.
+
+    A task's rate is proportional to min(rows, `cap`) ** (1 / `temperature`), as T5 mixes (1910.10683, 3.5.2), times
+    its weight. `weights` are words like "summarize=2".
+    """
+
+    temperature: float = 1.0
+    """1: tasks in the proportion of their rows; more evens them out."""
+    cap: int | None = None
+    """Rows of a task that count at most."""
+    weights: tuple[str, ...] | None = None
+    """Factors on the rates of tasks, as in "summarize=2"."""
+
+    def check(self) -> None:
+        if not 0 < self.temperature < float("inf"):
+            raise UserError(f"temperature {self.temperature} is not positive", where="data.mixture.temperature",
+                            fix="use 1 or more")  # fmt: skip
+        if self.cap is not None:
+            check_range("data.mixture", "cap", self.cap, 1, fix="use 10000")
+        self.weight_of_task()
+
+    def weight_of_task(self) -> dict[str, float]:
+        """Task to factor, as asked for by `weights`."""
+        found: dict[str, float] = {}
+        for word in self.weights or ():
+            name, _, factor = word.rpartition("=")
+            try:
+                found[name] = float(factor)
+            except ValueError:
+                found[name] = 0.0
+            if not name or not 0 < found[name] < float("inf"):
+                raise UserError(f"{word!r} does not say task=factor", where="data.mixture.weights",
+                                fix="write summarize=2")  # fmt: skip
+        return found
+
+
 class QuestionSettings(Spec):
     """How a context too long for the model is cut into windows, and how long an answer may be."""
 
@@ -204,6 +241,8 @@ class Data(Spec):
     """How recordings become clips."""
     series: SeriesSettings = field(default_factory=SeriesSettings)
     """How a time series is cut into windows."""
+    mixture: Mixture = field(default_factory=Mixture)
+    """How often the tasks of a text-to-text table come."""
     questions: QuestionSettings = field(default_factory=QuestionSettings)
     """How questions about long contexts are read."""
     format: Format = field(default_factory=Format)

@@ -321,6 +321,22 @@ class Answer(Target):
         return "text to write"
 
 
+class TaskAnswer(Answer):
+    """Text that the model writes, where the column `task` says what is to be done and is put before the input."""
+
+    task: str
+
+    def describe(self, rows: int) -> str:
+        return f"text to write, as {self.task} asks"
+
+
+class Partner(Answer):
+    """Another text that belongs to the one that is read."""
+
+    def describe(self, rows: int) -> str:
+        return "the text that belongs to it"
+
+
 class SelfSupervised(Target):
     """The inputs themselves, a part of which is hidden and asked for; `names` are their columns."""
 
@@ -332,6 +348,13 @@ class SelfSupervised(Target):
 
     def describe(self, rows: int) -> str:
         return "hidden in part and asked for"
+
+
+class TwoViews(SelfSupervised):
+    """The inputs themselves, which the model sees twice."""
+
+    def describe(self, rows: int) -> str:
+        return "two views of it must find one another"
 
 
 class Future(Values):

@@ -105,6 +105,11 @@ class TokensModule(nn.Module):
 
     def forward(self, tokens: Tensor, *, context: Context, table: Tensor | Int8 | None = None) -> Tensor:
         """Ids (B,T) to (B,T,D)."""
+        x = self.before_project(tokens, context, table)
+        return x if self.project is None else self.project(x)
+
+    def before_project(self, tokens: Tensor, context: Context, table: Tensor | Int8 | None = None) -> Tensor:
+        """The same in the channels of the table (B,T,`inner`), which networks of several widths can share."""
         rows = table if self.table is None else self.table.weight
         if rows is None:
             raise UserError("this embedding borrows its table and was given none", fix="call it through its Seq2Seq")
@@ -115,5 +120,4 @@ class TokensModule(nn.Module):
         if self.segment is not None:
             x = x + (self.segment.weight[0] if context.segments is None else self.segment(context.segments))
         x = x if self.norm is None else self.norm(x)
-        x = F.dropout(x, self.spec.dropout) if self.spec.dropout and self.training else x
-        return x if self.project is None else self.project(x)
+        return F.dropout(x, self.spec.dropout) if self.spec.dropout and self.training else x

@@ -17,7 +17,10 @@ class Answers:
     regress   truth and predicted (N,) or (N,K), in the units of the file
     tag       truth and predicted are lists of lists of tag names, one inner list a sentence
     translate truth and predicted are lists of texts (truth: lists of texts where there are several references)
+    qa        truth are lists of texts that are all right, predicted FoundAnswers (tasks/qa.py); arrays of objects
     lm        nats is the summed loss, tokens and bytes what it was summed over
+    masked    truth are HiddenTokens (tasks/pretraining.py); nats and tokens as of lm, of the hidden tokens alone
+    replaced  truth are JudgedTokens (tasks/replaced.py), with the discriminator's logits
     detect    truth and predicted are lists of Objects (average_precision.py), one an image, in its pixels
     adversarial  truth and predicted are Pictures (tasks/adversarial.py), real and drawn
     """
@@ -33,4 +36,5 @@ class Answers:
     bytes: int = 0
     multi: bool = False
     examples: Any = None  # the Examples the rows come from: place(row), shown(row)
+    groups: list[str] | None = None  # what each row belongs to, by which metrics are given too: tasks of one model
     extra: dict[str, float] = field(default_factory=dict)

@@ -43,6 +43,7 @@ class RawRows:
     images      (N, H, W) or (N, H, W, channels), of any number type, all of one size
     words       N lists of words (tagging)
     sources     N texts to translate
+    tasks       N names of what is to be done with them, where they differ
     tokens      (T,) token numbers of a language model's text
     series      windows of a time series (forecasting)
     sizes       (N, 2) width and height of images in which objects are looked for (detection)
@@ -54,6 +55,7 @@ class RawRows:
     images: np.ndarray | None = None
     words: Sequence[Sequence[str]] | None = None
     sources: Sequence[str] | None = None
+    tasks: Sequence[str] | None = None
     tokens: np.ndarray | None = None
     series: RawSeries | None = None
     sizes: np.ndarray | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from anyformer.checkpoints.operations import QKV
 from anyformer.families.bert import ANSWER, CLASSIFIER, OLD, Kind, Scorer, family
-from anyformer.families.family import CLASSIFY, MASKED, SPAN, TAG
+from anyformer.families.family import CLASSIFY, PRETRAINING, SPAN, TAG
 
 ALBERT = Kind(
     model_type="albert",
@@ -26,15 +26,18 @@ ALBERT = Kind(
         "hidden_act": "gelu_new", "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
         "classifier_dropout_prob": 0.1,
     },
-    heads={CLASSIFY: CLASSIFIER, TAG: CLASSIFIER, SPAN: ANSWER},
+    heads={
+        CLASSIFY: CLASSIFIER, TAG: CLASSIFIER, SPAN: ANSWER,
+        PRETRAINING: (("head.pair.out", "sop_classifier.classifier"),),
+    },
     pooler="pooler",
     pooled=True,
     inner="always",
     project="encoder.embedding_hidden_mapping_in",
     grouped=True,
-    dropouts={CLASSIFY: "classifier_dropout_prob", TAG: "classifier_dropout_prob"},
+    dropouts=dict.fromkeys((CLASSIFY, TAG, PRETRAINING), "classifier_dropout_prob"),
     skipped={OLD: "down_scale_factor gap_size net_structure_type num_memory_blocks output_past eos_token_ids"},
-    further={"AlbertForPreTraining": MASKED},
+    further={"AlbertForPreTraining": PRETRAINING},
     spare=(r"sop_classifier\..*",),
 )  # fmt: skip
 

@@ -15,9 +15,9 @@ from anyformer.core.stack import Stack
 from anyformer.embeds.tokens import Tokens
 from anyformer.errors import UserError
 from anyformer.families.config import LAYERS, THEIR_ACTS, FamilyConfig
-from anyformer.families.family import BARE, BODY, CLASSIFY, LM_HEAD, MASKED, REPLACED, SPAN, TAG, Family
+from anyformer.families.family import BARE, BODY, CLASSIFY, LM_HEAD, MASKED, PRETRAINING, REPLACED, SPAN, TAG, Family
 from anyformer.feeds.mlp import MLP, Act
-from anyformer.heads import LM, Pooled, Replaced, Span, TokenHead
+from anyformer.heads import LM, LMWithPair, Pooled, Replaced, Span, TokenHead
 from anyformer.mixers.attention import Attention
 from anyformer.norms.layer import LayerNorm
 from anyformer.positions.learned import Learned
@@ -164,6 +164,7 @@ def answer(c: FamilyConfig, head: str, kind: Kind, norm: LayerNorm, act: Act, dr
         CLASSIFY: whole.replace(input_dropout=whole.dropout) if kind.drops_twice else whole,
         TAG: TokenHead(classes=c.labels(), dropout=shares.get(TAG, dropout)), SPAN: Span(dropout=shares.get(SPAN, 0.0)),
         REPLACED: Replaced(act=act),
+        PRETRAINING: LMWithPair(words=words, pair=LMWithPair().pair.replace(dropout=shares.get(PRETRAINING, 0.0))),
     }  # fmt: skip
     return heads[head]
 
@@ -183,9 +184,11 @@ def config(spec: Model, head: str, kind: Kind) -> dict[str, Any]:
         "max_position_embeddings": embed.position.length + embed.position.offset, "layer_norm_eps": first.norm.eps,
     }  # fmt: skip
     made = {kind.word(name): value for name, value in fields.items() if name not in kind.fixed}
-    made["tie_word_embeddings"] = not isinstance(spec.head, LM) or spec.head.tied
-    if head in kind.dropouts and isinstance(spec.head, Pooled | TokenHead | Span):
-        made.setdefault(kind.dropouts[head], spec.head.dropout)
+    scorer = spec.head.words if isinstance(spec.head, LMWithPair) else spec.head
+    made["tie_word_embeddings"] = not isinstance(scorer, LM) or scorer.tied
+    dropping = spec.head.pair if isinstance(spec.head, LMWithPair) else spec.head
+    if head in kind.dropouts and isinstance(dropping, Pooled | TokenHead | Span):
+        made.setdefault(kind.dropouts[head], dropping.dropout)
     if kind.inner is not None:
         made["embedding_size"] = stack.width if embed.inner is None else embed.inner
     if kind.after_padding:
@@ -206,20 +209,26 @@ def table(spec: Model, head: str, kind: Kind) -> tuple[Row, ...]:
         body.append(("embed.project", kind.project))
     if kind.pooler and (head == BARE or (head == CLASSIFY and kind.pooled)):
         body.append(("head.dense", kind.pooler))
+    if head == PRETRAINING:
+        body.append(("head.pair.dense", kind.pooler))
     named = ((ours, under(prefix, theirs), *how) for ours, theirs, *how in body)
-    return rows(*named, *(words(spec, kind.scorer) if head in (MASKED, LM_HEAD) else kind.heads.get(head, ())))
+    if isinstance(spec.head, LMWithPair):
+        return rows(*named, *words(spec.head.words, kind.scorer, "head.words"), *kind.heads.get(head, ()))
+    if head in (MASKED, LM_HEAD):
+        return rows(*named, *words(spec.head, kind.scorer, "head"))
+    return rows(*named, *kind.heads.get(head, ()))
 
 
 def under(prefix: str, theirs: Any) -> Any:
     return tuple(prefix + name for name in theirs) if isinstance(theirs, tuple) else prefix + theirs
 
 
-def words(spec: Model, scorer: Scorer) -> Entries:
+def words(head: Head | None, scorer: Scorer, at: str) -> Entries:
     """Rows of the masked-LM head. Untied, they keep a second bias which nothing reads but which must be there."""
-    bias: tuple[Any, ...] = ("head.bias", scorer.bias or f"{scorer.last}.bias")
-    if scorer.bias and isinstance(spec.head, LM) and not spec.head.tied:
-        bias = ("head.bias", (f"{scorer.last}.bias", scorer.bias), COPIES)
-    return (("head.dense", scorer.dense), ("head.norm", scorer.norm), ("head.weight", f"{scorer.last}.weight"), bias)
+    bias: tuple[Any, ...] = (f"{at}.bias", scorer.bias or f"{scorer.last}.bias")
+    if scorer.bias and isinstance(head, LM) and not head.tied:
+        bias = (f"{at}.bias", (f"{scorer.last}.bias", scorer.bias), COPIES)
+    return ((f"{at}.dense", scorer.dense), (f"{at}.norm", scorer.norm), (f"{at}.weight", f"{scorer.last}.weight"), bias)
 
 
 def tied(spec: Model, head: str, kind: Kind) -> dict[str, str]:
@@ -257,7 +266,10 @@ BERT = Kind(
         dense="cls.predictions.transform.dense", norm="cls.predictions.transform.LayerNorm",
         last="cls.predictions.decoder", bias="cls.predictions.bias",
     ),
-    heads={CLASSIFY: CLASSIFIER, TAG: CLASSIFIER, SPAN: ANSWER},
+    heads={
+        CLASSIFY: CLASSIFIER, TAG: CLASSIFIER, SPAN: ANSWER,
+        PRETRAINING: (("head.pair.out", "cls.seq_relationship"),),
+    },
     pooler="pooler.dense",
     pooled=True,
     causal="BertLMHeadModel",
@@ -266,7 +278,7 @@ BERT = Kind(
         OLD: "directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head "
         "pooler_type output_past",
     },
-    further={"BertForPreTraining": MASKED},
+    further={"BertForPreTraining": PRETRAINING},
     spare=(r"cls\.seq_relationship\..*",),
 )  # fmt: skip
 

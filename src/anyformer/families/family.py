@@ -14,6 +14,7 @@ from anyformer.slots import Network
 
 # Kinds of head, the same words for every family.
 BARE, LM_HEAD, MASKED, CLASSIFY, TAG, SPAN, REPLACED = "bare", "lm", "masked", "classify", "tag", "span", "replaced"
+PRETRAINING = "pretraining"  # words, and whether two texts belong together
 ENCODER = "encoder"  # an encoder-decoder's first half alone
 BODY = "body"  # the bare model without its pooler, which files of other heads leave out
 

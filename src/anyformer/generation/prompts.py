@@ -100,7 +100,7 @@ def decoder_of(spec: Model | Seq2Seq) -> Model:
 
 def reads_prompt_whole(spec: Model | Seq2Seq) -> bool:
     """Whether the tokens of a prompt see each other both ways (prefix LM): it must then be run in one pass."""
-    return decoder_of(spec).stack.causal == "prefix"
+    return decoder_of(spec).stack.causal == "prefix_lm"
 
 
 def check_model(model: Any) -> Model | Seq2Seq:

@@ -5,6 +5,7 @@ from anyformer.heads.distilled import Distilled
 from anyformer.heads.forecast import Forecast
 from anyformer.heads.image_text import ImageTextHead
 from anyformer.heads.lm import LM
+from anyformer.heads.lm_with_pair import LMWithPair
 from anyformer.heads.pair import Pair
 from anyformer.heads.pixels import PixelHead
 from anyformer.heads.pooled import Pooled
@@ -14,6 +15,6 @@ from anyformer.heads.span import Span
 from anyformer.heads.tokens import TokenHead
 
 __all__ = [
-    "LM", "Boxes", "Distilled", "Forecast", "ImageTextHead", "Pair", "PixelHead", "Pooled", "Regress", "Replaced",
-    "Span", "TokenHead",
+    "LM", "Boxes", "Distilled", "Forecast", "ImageTextHead", "LMWithPair", "Pair", "PixelHead", "Pooled", "Regress",
+    "Replaced", "Span", "TokenHead",
 ]  # fmt: skip

@@ -73,7 +73,7 @@ def only(found: Answers, rows: np.ndarray) -> Answers:
     """The answers of some rows."""
     if rows.all():
         return found
-    parts = {name: np.asarray(value)[rows] for name in ("truth", "predicted", "probability", "losses")
+    parts = {name: np.asarray(value)[rows] for name in ("truth", "predicted", "probability", "losses", "groups")
              if (value := getattr(found, name)) is not None}  # fmt: skip
     return replace(found, **parts)
 

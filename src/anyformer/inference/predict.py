@@ -144,11 +144,11 @@ def answer_examples(predictor: Predictor, frame: Frame, examples: Examples, *, b
 
 
 def evaluator_for(predictor: Predictor, *, batch: int) -> Evaluator:
-    """What asks a trained model about examples."""
+    """What asks a trained model about examples, by the objective it was trained with where that is known."""
     preprocess = predictor.preprocess
     assert preprocess is not None
     task = find(preprocess.task)
-    objective = task.fit_objective(task.objective_of(preprocess), predictor.spec)
+    objective = task.fit_objective(predictor.objective or task.objective_of(preprocess), predictor.spec)
     return Evaluator(objective, preprocess, predictor.tokenizer, batch=batch)
 
 

@@ -35,7 +35,7 @@ def predict_files(
     if as_json and out is not None and out.suffix != ".jsonl":
         raise UserError("--json writes one object a line", where=str(out), fix=f"name it {out.stem}.jsonl")
     predictor = load(run, device=device)
-    if predictor.preprocess is None or not predictor.has_columns():
+    if predictor.preprocess is None or not predictor.answers_rows():
         fix = f'anyformer generate {run} "..."' if predictor.preprocess is not None else "give a run"
         raise UserError("this model does not answer rows", where=str(run), fix=fix)
     preprocess, settings = predictor.preprocess, settings_of(run)

@@ -24,7 +24,9 @@ from anyformer.generation.grammar import json_guide, regex_guide
 from anyformer.generation.guide import Guide
 from anyformer.heads import LM, Pooled, Regress, TokenHead
 from anyformer.kernels.quantise import check_whole
+from anyformer.nets.electra import ElectraModule
 from anyformer.nets.sagan import SAGAN
+from anyformer.objectives import Objective
 from anyformer.safe_files import inside, read_json
 
 if TYPE_CHECKING:
@@ -55,10 +57,12 @@ def load(
         return add_adapter(load(base_of(path), head=head, device=device, dtype=dtype), path)
     if not (path / "run.json").is_file():
         return open_predictor(path, head, place, dtype)
-    from anyformer.training.run.folder import explaining_unknown
+    from anyformer.training.run.folder import RunFolder, explaining_unknown
 
     with explaining_unknown(path):
-        return open_predictor(best_of(path), head, place, dtype)
+        found = open_predictor(best_of(path), head, place, dtype)
+        found.objective = RunFolder(path).config().objective
+        return found
 
 
 def open_predictor(path: Path, head: str | None, place: torch.device, dtype: torch.dtype | None) -> Predictor:
@@ -143,6 +147,7 @@ class Predictor:
     labels: list[str] | None = None
     images: ImageSteps | None = None
     defaults: Generation = Generation()  # noqa: RUF009 - frozen
+    objective: Objective | None = None  # what a run was trained for, with its settings; None: not known
     preprocess: Preprocess | None = None  # how rows become inputs, of a model trained here on a table of columns
 
     @property
@@ -341,7 +346,7 @@ class Predictor:
         column also takes its cells bare. A row that cannot be read is an error that names it; with `on_bad_rows`
         "skip" its answer is None, and the log says which rows those are.
         """
-        if self.has_columns():
+        if self.answers_rows():
             from anyformer.inference.predict import predict_values
 
             return predict_values(self, rows, batch=batch_size, on_bad_rows=on_bad_rows)
@@ -420,6 +425,14 @@ class Predictor:
         """Whether rows go through the preprocessing that was fitted in training."""
         return self.preprocess is not None and self.preprocess.columns is not None
 
+    def answers_rows(self) -> bool:
+        """Whether its task answers new rows: by the columns it was trained on, or as bare texts."""
+        if self.preprocess is None:
+            return False
+        from anyformer.tasks import find
+
+        return self.has_columns() or find(self.preprocess.task).answers_texts
+
     def head_kind(self) -> type | None:
         head = self.spec.head if isinstance(self.spec, Model | Seq2Seq) else None
         return None if head is None else type(head)
@@ -464,8 +477,17 @@ class Predictor:
             "label2id": {name: i for i, name in enumerate(self.labels)},
         }  # fmt: skip
         config = self.around_config() | dict(self.opened.config) | named
-        save_foreign(folder, self.spec, self.model, config=config)
-        self.save_around(folder)
+        if isinstance(self.model, ElectraModule):  # a narrow generator could as well be a BERT
+            config |= {"model_type": "electra"}
+        for name, model in self.networks().items():
+            save_foreign(folder / name, model.spec, model, config=config)
+            self.save_around(folder / name)
+
+    def networks(self) -> dict[str, Any]:
+        """The networks that others open, by the folder inside the model's own that each is written to."""
+        if isinstance(self.model, ElectraModule):
+            return {"": self.model.discriminator, "generator": self.model.generator_alone()}
+        return {"": self.model}
 
     def around_config(self) -> dict[str, Any]:
         """What a config.json should say of a model trained here; left out, their classes would take their own ids."""
@@ -475,6 +497,8 @@ class Predictor:
         found: dict[str, Any] = {"bos_token_id": words.bos, "eos_token_id": words.eos, "pad_token_id": words.pad}
         if self.preprocess is not None and self.preprocess.length is not None:
             found["max_position_embeddings"] = self.preprocess.length
+        if self.defaults.decoder_start_token_id is not None:  # by which their losses shift the targets
+            found["decoder_start_token_id"] = self.defaults.decoder_start_token_id
         return found
 
     def save_around(self, folder: Path) -> None:

@@ -18,7 +18,8 @@ from anyformer.objectives.objective import Objective, Phase
 from anyformer.objectives.prefix import Prefix
 from anyformer.objectives.question_answering import QuestionAnswering
 from anyformer.objectives.regress import Regression
-from anyformer.objectives.replaced import ReplacedTokenDetection
+from anyformer.objectives.replaced import ReplacedByGenerator, ReplacedTokenDetection
+from anyformer.objectives.sentences import SentenceContrast
 from anyformer.objectives.spans import Spans
 from anyformer.objectives.tag import Tag
 from anyformer.objectives.translate import Translate
@@ -43,7 +44,9 @@ __all__ = [
     "Prefix",
     "QuestionAnswering",
     "Regression",
+    "ReplacedByGenerator",
     "ReplacedTokenDetection",
+    "SentenceContrast",
     "Spans",
     "Tag",
     "Translate",

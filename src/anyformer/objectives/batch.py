@@ -23,10 +23,9 @@ class Batch:
     rows: Tensor
     named: dict[str, Any] = field(default_factory=dict)
     blend: tuple[Tensor, Tensor] | None = None  # of blended rows: the place of the other row, and the share of this one
+    pair: Tensor | None = None  # (B,) of two texts in a row: 0 the second is where it belongs, 1 it is not
     weight: int | None = None  # how many targets count, where that is known already (see `Objective.weight`)
-    most_targets: int | None = (
-        None  # targets of a row that count at most, where they are few: the head scores no others
-    )
+    most_targets: int | None = None  # of a row that count, where they are few: the head scores no others
     filler: bool = False  # counts for nothing: a process without rows keeps step with the others by it
 
     def __len__(self) -> int:
@@ -38,8 +37,17 @@ class Batch:
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Batch:
         """The same batch with every tensor but the rows replaced by what a function makes of it."""
-        inputs, targets, named, blend = mapped((self.inputs, self.targets, self.named, self.blend), function)
-        return replace(self, inputs=inputs, targets=targets, named=named, blend=blend)
+        return self.with_tensors(mapped(self.tensors, function))
+
+    @property
+    def tensors(self) -> tuple[Any, ...]:
+        """Everything in it that goes to a device."""
+        return self.inputs, self.targets, self.named, self.blend, self.pair
+
+    def with_tensors(self, tensors: tuple[Any, ...]) -> Batch:
+        """The same batch with others in the place of its `tensors`."""
+        inputs, targets, named, blend, pair = tensors
+        return replace(self, inputs=inputs, targets=targets, named=named, blend=blend, pair=pair)
 
 
 def mapped(value: Any, function: Callable[[Tensor], Tensor]) -> Any:

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.errors import UserError
 from anyformer.objectives.batch import Batch
 from anyformer.objectives.draw import Draw
-from anyformer.objectives.objective import IGNORED, BatchSource, Objective
+from anyformer.objectives.objective import IGNORED, BatchSource, Objective, full
+from anyformer.objectives.text_pairs import PairKind, make_pairs
 from anyformer.objectives.token_facts import TokenFacts, facts_of
-from anyformer.objectives.words import TeachableWords, row_means, word_loss
+from anyformer.objectives.words import TeachableWords, row_means, score_words, word_loss
 
 
 class Masked(TeachableWords, Objective):
     """A share `rate` of the tokens is chosen; of those `keep` stay, `random` become another, the rest the mask token.
 
     The loss is that of the chosen tokens alone. Every epoch hides others (RoBERTa), with `static` always the same;
-    `whole_words` chooses all pieces of a word together.
+    `whole_words` chooses all pieces of a word together. With `pairs` a row is two texts, and whether they belong
+    together is asked too: its cross-entropy is added to the loss of each word of the row.
     """
 
     rate: float = 0.15
@@ -35,6 +38,8 @@ class Masked(TeachableWords, Objective):
     """Whether all pieces of a word are chosen together."""
     static: bool = False
     """Whether every epoch hides the same tokens (BERT); else others (RoBERTa)."""
+    pairs: Literal["none"] | PairKind = "none"
+    """Two texts in a row: "next" asks if the second follows (BERT), "order" if both are swapped (ALBERT)."""
 
     def check(self) -> None:
         if not 0 < self.rate < 1:
@@ -43,9 +48,13 @@ class Masked(TeachableWords, Objective):
             raise UserError(f"random {self.random} and keep {self.keep} are not shares of one whole", where="Masked",
                             fix="use 0.1 and 0.1")  # fmt: skip
 
+    # ------------------------------------------------------------ what is hidden
+
     def corrupt(self, batch: Batch, draw: Draw, source: BatchSource) -> Batch:
         facts = facts_of(source)
         draw = replace(draw, epoch=0) if self.static else draw
+        if self.pairs != "none":
+            batch = make_pairs(batch, self.pairs, draw, source, facts)
         tokens = batch.inputs[0].numpy().copy()  # (B, T)
         targets = np.full_like(tokens, IGNORED)
         for row, (number, asked) in enumerate(zip(batch.rows.tolist(), batch.targets.numpy(), strict=True)):
@@ -63,32 +72,57 @@ class Masked(TeachableWords, Objective):
         places = np.flatnonzero((asked != IGNORED) & facts.ordinary[tokens])
         wanted = self.rate * len(places)
         count = min(len(places), max(1, math.floor(wanted + random.random())))
-        if not self.whole_words:
-            return np.sort(random.permutation(places)[:count])
-        words = np.cumsum(facts.begins_word[tokens[places]] | (np.diff(places, prepend=-2) > 1))  # (N,) word of a place
-        chosen = np.zeros(len(places), bool)
-        for word in random.permutation(np.unique(words)):
-            pieces = words == word
-            if (
-                chosen.sum() + pieces.sum() <= count or not chosen.any()
-            ):  # a word too long for what is left is passed over
-                chosen |= pieces
-            if chosen.sum() >= count:
-                break
-        return places[chosen]
+        if self.whole_words:
+            chosen = choose_words(facts.word_numbers(tokens)[places], count, random)
+            if len(chosen):
+                return places[chosen]
+        return np.sort(random.permutation(places)[:count])
 
     def treat(self, chosen: np.ndarray, facts: TokenFacts, random: np.random.Generator) -> np.ndarray:
-        """What stands in the place of the chosen tokens (K,)."""
-        lot = random.random(len(chosen))
-        others = random.choice(facts.drawable, len(chosen))
-        return np.where(lot < self.keep, chosen, np.where(lot < self.keep + self.random, others, facts.mask_id()))
+        """What stands in the place of the chosen tokens (K,); on average exactly the shares of them."""
+        count, lot = len(chosen), random.permutation(len(chosen))
+        shift = random.random()  # one for both borders, so that neither share is rounded up or down for good
+        stay, become = (math.floor(share * count + shift) for share in (self.keep, self.keep + self.random))
+        others = random.choice(facts.drawable, count)
+        return np.where(lot < stay, chosen, np.where(lot < become, others, facts.mask_id()))
 
-    def most(self, length: int) -> int | None:
-        """Targets of a row at most; a long word may go beyond any number."""
-        return None if self.whole_words else max(1, math.floor(self.rate * length) + 1)
+    def most(self, length: int) -> int:
+        """Targets of a row at most."""
+        return max(1, math.floor(self.rate * length) + 1)
+
+    # ------------------------------------------------------------ the loss
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        return word_loss(model, batch)
+        if batch.pair is None:
+            return word_loss(model, batch)
+        network: Any = model
+        out = network.before_head(*batch.inputs, **batch.named)
+        words = score_words(out, network.head.words, network.table(), batch)
+        pairs = network.head.pair(out.hidden, out.context, None).logits  # (B, 2)
+        # Each word of a row has the loss of its pair: so that parts of a batch add up to the whole.
+        return words + (pair_losses(pairs, batch.pair) * (batch.targets != IGNORED).sum(1)).sum()
 
     def row_losses(self, output: Any, batch: Batch) -> Tensor:
+        """Those of the words alone, by which models with and without pairs can be compared."""
         return row_means(output.logits, batch.targets)
+
+
+def pair_losses(logits: Tensor, pair: Tensor) -> Tensor:
+    """The cross-entropy of each row's pair (B,), of logits (B,2)."""
+    return F.cross_entropy(full(logits), pair, reduction="none")
+
+
+def choose_words(words: np.ndarray, count: int, random: np.random.Generator) -> np.ndarray:
+    """Which of the tokens, given the number of each one's word (N,), to take: whole words, `count` tokens at most.
+
+    A word too long for what is left is passed over for the next; nothing where every word is too long.
+    """
+    sizes = np.bincount(words)
+    taken, left = np.zeros(len(sizes), bool), count
+    for word in random.permutation(np.flatnonzero(sizes)).tolist():
+        if sizes[word] <= left:
+            taken[word] = True
+            left -= int(sizes[word])
+            if not left:
+                break
+    return np.flatnonzero(taken[words])

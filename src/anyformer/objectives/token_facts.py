@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -13,10 +14,11 @@ from anyformer.objectives.objective import BatchSource
 
 @dataclass(frozen=True)
 class TokenFacts:
-    """Ids of special tokens, and two facts of every id. `sentinels` stand for hidden spans, in their order (T5)."""
+    """Ids of special tokens, and facts of every id. `sentinels` stand for hidden spans, in their order (T5)."""
 
     ordinary: np.ndarray  # (V,) True: a piece of text, which may be hidden or put in the place of another
-    begins_word: np.ndarray  # (V,) True: the first piece of a word
+    begins_word: np.ndarray  # (V,) True: the first piece of a word, whatever is before it
+    closes_word: np.ndarray | None = None  # (V,) True: whatever is behind it begins a word; None: no piece does
     mask: int | None = None
     pad: int = 0
     start: int | None = None  # what the decoder of an encoder-decoder begins with
@@ -25,7 +27,7 @@ class TokenFacts:
     sep: int | None = None
     sentinels: tuple[int, ...] = ()
 
-    @property
+    @cached_property
     def drawable(self) -> np.ndarray:
         """The ids that stand for text, from which a random one is drawn."""
         return np.flatnonzero(self.ordinary)
@@ -48,6 +50,13 @@ class TokenFacts:
             raise UserError("the tokenizer has no mask token", where="--task masked",
                             fix="let one be trained, or give a folder whose tokenizer has one")  # fmt: skip
         return self.mask
+
+    def word_numbers(self, tokens: np.ndarray) -> np.ndarray:
+        """The number of the word that each token of a text (N,) is a piece of, from 0 on and rising."""
+        begins = self.begins_word[tokens]
+        if self.closes_word is not None:
+            begins = begins | np.concatenate([[True], self.closes_word[tokens[:-1]]])
+        return np.cumsum(begins) - begins[:1].sum()
 
 
 class TextSource(BatchSource, Protocol):

@@ -19,16 +19,19 @@ HELD, HELD_CPU = 2**27, 2**22
 
 def word_loss(model: Any, batch: Batch, smoothing: float = 0.0) -> Tensor:
     """Summed cross-entropy of the targets (B,T) that are not -100."""
-    out = model.before_head(*batch.inputs, **batch.named)
+    return score_words(model.before_head(*batch.inputs, **batch.named), model.head, model.table(), batch, smoothing)
+
+
+def score_words(out: Any, head: Any, table: Tensor | None, batch: Batch, smoothing: float = 0.0) -> Tensor:
+    """The same of a pass that was made already, by a head that scores the words of a table."""
     hidden, targets = few_targets(out.hidden, batch)
     counted = (targets != IGNORED).sum()
-    table = model.table()
-    rows = model.head.rows(table)
+    rows = head.rows(table)
     eager_cpu = rows.device.type == "cpu" and not torch.compiler.is_compiling()
     if targets.numel() * rows.shape[0] > (HELD_CPU if eager_cpu else HELD):
-        summed = model.head.loss(hidden, targets, table, smoothing) * counted
+        summed = head.loss(hidden, targets, table, smoothing) * counted
         return with_extra(summed, out.losses, counted)
-    logits = model.head(hidden, out.context, table).logits  # (B,T,V)
+    logits = head(hidden, out.context, table).logits  # (B,T,V)
     summed = F.cross_entropy(
         full(logits.flatten(0, -2)), targets.flatten(), ignore_index=IGNORED, reduction="sum",
         label_smoothing=smoothing,

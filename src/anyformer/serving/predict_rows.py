@@ -31,7 +31,7 @@ What = Callable[[list[Any]], Sequence[Answer]]
 
 def predict_what(predictor: Predictor) -> What:
     """A function that answers rows of any clients together; a `UserError` here if the model answers no rows."""
-    if predictor.has_columns():
+    if predictor.answers_rows():
         assert predictor.preprocess is not None
         kept = predictor.preprocess
         return Answering(lambda row: parse_row(row, kept), lambda rows: answer_columns(rows, predictor))
@@ -62,8 +62,8 @@ def embed_what(predictor: Predictor) -> What:
 def takes(predictor: Predictor) -> str:
     """What a row for this model is, in words."""
     kept = predictor.preprocess
-    if kept is not None and kept.columns is not None:
-        columns = {column.name: column for column in kept.columns}
+    if kept is not None and predictor.answers_rows():
+        columns = {column.name: column for column in kept.columns or ()}
         own = find(kept.task).describe_request(kept)
         if own:
             return own
@@ -79,12 +79,12 @@ def takes(predictor: Predictor) -> str:
 def example(predictor: Predictor) -> Any:
     """A row that the model answers, for a line to try."""
     kept = predictor.preprocess
-    if kept is None or kept.columns is None:
+    if kept is None or not predictor.answers_rows():
         return {"image": example_picture()} if predictor.images is not None else "Hello"
     own = find(kept.task).example_request(kept)
     if own is not None:
         return own
-    row = {column.name: column.example() for column in kept.columns}
+    row = {column.name: column.example() for column in kept.columns or ()}
     (alone,) = row.values() if len(row) == 1 else (None,)
     return alone if isinstance(alone, str) and not alone.startswith("data:") else row
 

@@ -7,6 +7,7 @@ module of your own.
 from anyformer.tasks.adversarial import AdversarialTask
 from anyformer.tasks.base import RowTask, Task, all_tasks, find
 from anyformer.tasks.classify import ClassifyTask
+from anyformer.tasks.contrast import ContrastTask
 from anyformer.tasks.deshuffle import DeshuffleTask
 from anyformer.tasks.detect import DetectTask
 from anyformer.tasks.distill import DistillTask
@@ -21,6 +22,7 @@ from anyformer.tasks.patches import PatchesTask
 from anyformer.tasks.prefix import PrefixTask
 from anyformer.tasks.qa import QATask
 from anyformer.tasks.regress import RegressTask
+from anyformer.tasks.replaced import ReplacedTask
 from anyformer.tasks.spans import SpansTask
 from anyformer.tasks.tag import TagTask
 from anyformer.tasks.translate import TranslateTask
@@ -28,6 +30,7 @@ from anyformer.tasks.translate import TranslateTask
 __all__ = [
     "AdversarialTask",
     "ClassifyTask",
+    "ContrastTask",
     "DeshuffleTask",
     "DetectTask",
     "DistillTask",
@@ -42,6 +45,7 @@ __all__ = [
     "PrefixTask",
     "QATask",
     "RegressTask",
+    "ReplacedTask",
     "RowTask",
     "SpansTask",
     "TagTask",

@@ -36,6 +36,7 @@ from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data
 from anyformer.data.sizes import Sizes
 from anyformer.data.targets import ABSENT, Target
+from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.errors import UserError
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.baseline_rows import RawRows, raw_rows
@@ -72,6 +73,9 @@ class TrainedModel(Protocol):
     def images(self) -> ImageSteps | None: ...
 
     @property
+    def tokenizer(self) -> Tokenizer | None: ...
+
+    @property
     def preprocess(self) -> Preprocess | None: ...  # None: it was not trained on columns
 
 
@@ -100,6 +104,7 @@ class Task:
     """What a model is trained to do. The methods are in the order of a run's life."""
 
     name: ClassVar[str] = ""  # on the command line: --task NAME
+    other_names: ClassVar[tuple[str, ...]] = ()  # by which --task finds it too
     title: ClassVar[str] = ""  # for people, in reports: "classification"
     objective: ClassVar[type[Objective]]
     origin: ClassVar[str] = "table"  # what its files hold: table, text, sentences or pairs (see data.gather)
@@ -108,6 +113,7 @@ class Task:
     has_target: ClassVar[bool] = True  # whether --target names something
     needs_teacher: ClassVar[bool] = False  # whether it is nothing without --teacher
     writes_text: ClassVar[bool] = False  # whether `generate` runs its models
+    answers_texts: ClassVar[bool] = False  # whether `predict` answers texts though it was not trained on columns
     decodes: ClassVar[bool] = False  # whether a final evaluation writes texts, which takes long
     max_eval_rows: ClassVar[int | None] = None  # rows of a final evaluation, where not all of them are judged
     counts_tokens: ClassVar[bool] = False  # whether speed is in tokens rather than rows
@@ -165,6 +171,10 @@ class Task:
     def adapt_network(self, spec: Network, name: str, sizes: Sizes) -> Network:
         """The spec of a trained network to start from, with the head of this task."""
         return self.fit_network(spec, name, sizes)
+
+    def extend_network(self, spec: Network, name: str, objective: Objective) -> Network:
+        """The spec with what an objective asks of it beside the task's own head; `name` is for messages."""
+        return spec
 
     def check_changes(self, changes: Mapping[str, Any]) -> None:
         """Refuse changes of the network (`--set model.…`) that the task cannot live with."""
@@ -420,6 +430,7 @@ class RowTask(Task):
 
     reads: ClassVar[str] = ""  # which inputs alone are read, for messages
     unread: ClassVar[str] = ""  # why the other inputs are left out
+    takes_lines: ClassVar[bool] = False  # whether the lines of a text file are rows
     origin_reason: ClassVar[str] = ""  # why files of its `origin` are for this task
 
     # ------------------------------------------------------------ which data
@@ -546,9 +557,9 @@ def title_of(name: str) -> str:
 
 
 def find(name: str) -> Task:
-    """The task of that name."""
+    """The task of that name, its own or another that it goes by."""
     for task in all_tasks():
-        if task.name == name:
+        if name == task.name or name in task.other_names:
             return task
     names = [task.name for task in all_tasks()]
     raise UnknownPart.named(name, f"no task is called {name!r}", names, where="--task")

@@ -47,6 +47,7 @@ class LanguageTask(RunningTextTask):
     """A decoder that writes on from a prompt."""
 
     name = "lm"
+    other_names = ("causal",)
     title = "language model"
     verb = "writes text"
     objective = Causal

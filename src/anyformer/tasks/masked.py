@@ -2,9 +2,35 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from anyformer.core.model import Model
+from anyformer.data.datasets.blocks import Blocks
 from anyformer.data.datasets.corpus import TaskTokens
-from anyformer.objectives import Masked
+from anyformer.data.given_rows import OnBadRows
+from anyformer.data.prepared import Prepared, Say
+from anyformer.data.preprocess import Preprocess
+from anyformer.data.settings import Data
+from anyformer.embeds import Tokens
+from anyformer.heads import LM, LMWithPair
+from anyformer.objectives import Batch, Masked, Objective
+from anyformer.objectives.draw import EVALUATION
+from anyformer.objectives.objective import IGNORED
+from anyformer.slots import Network
+from anyformer.tasks.base import TrainedModel
+from anyformer.tasks.gaps import GAPS, TEXT, GapFiller, read_texts, text_of
+from anyformer.tasks.network import unfit
 from anyformer.tasks.pretraining import EncoderPretraining
+
+logger = logging.getLogger("anyformer")
+SEGMENTS = 2  # the first text and the second
+SAMPLE = 100  # tokens of a sample
 
 
 class MaskedTask(EncoderPretraining):
@@ -14,4 +40,85 @@ class MaskedTask(EncoderPretraining):
     title = "masked language model"
     verb = "fills gaps"
     objective = Masked
-    tokens = TaskTokens(roles=("mask",))
+    tokens = TaskTokens(roles=("cls", "sep", "mask"))
+    answers_texts = True
+
+    # ------------------------------------------------------------ the model and its training
+
+    def extend_network(self, spec: Network, name: str, objective: Objective) -> Network:
+        """With pairs, a head that tells them apart and an embedding that tells the two texts apart."""
+        if not isinstance(objective, Masked) or objective.pairs == "none":
+            return spec
+        if not isinstance(spec, Model) or not isinstance(spec.embed, Tokens) or not isinstance(spec.head, LM):
+            raise unfit(name, "does not read two texts in a row", "bert-base")
+        segments = max(SEGMENTS, spec.embed.segments)
+        return spec.replace(head=LMWithPair(words=spec.head), embed=spec.embed.replace(segments=segments))
+
+    @torch.no_grad()
+    def write_sample(self, model: nn.Module, data: Prepared, *, seed: int) -> str | None:
+        """The beginning of the validation text with gaps, and what the model puts there."""
+        valid, tokenizer = data.valid, data.tokenizer
+        if not isinstance(valid, Blocks) or tokenizer is None:
+            return None
+        device = next(model.parameters()).device
+        batch = Masked(random=0.0, keep=0.0).corrupt(valid.batch([0]), EVALUATION, valid).to(device)
+        named = model(*batch.inputs, **batch.named).logits.argmax(-1)
+        filled = batch.targets.eq(IGNORED).where(batch.inputs[0], named)[0]
+        shown = [tokens[:SAMPLE].tolist() for tokens in (batch.inputs[0][0], filled)]
+        return "\n\n".join(tokenizer.decode(tokens, skip_special=False) for tokens in shown)
+
+    def next_command(self, run: Path) -> str:
+        return f"anyformer predict {run} new.txt"
+
+    # ------------------------------------------------------------ evaluation
+
+    def count_right(self, out: Any, batch: Batch) -> dict[str, tuple[int, int]]:
+        """Words, and pairs where those are asked for."""
+        found = super().count_right(out, batch)
+        if batch.pair is not None:
+            found["pair_accuracy"] = int((out.pooled.argmax(-1) == batch.pair).sum()), len(batch)
+        return found
+
+    # ------------------------------------------------------------ new texts
+
+    def predict(self, predictor: TrainedModel, source: Any, *, batch: int, on_bad_rows: OnBadRows) -> list[Any] | None:
+        """Each text with its gaps filled."""
+        found = GapFiller(predictor).fill_each(read_texts(source), batch, on_bad_rows, logger.warning)
+        return [None if filled is None else filled.text for filled in found]
+
+    def prediction_table(
+        self,
+        predictor: TrainedModel,
+        files: Sequence[Path],
+        settings: Data,
+        *,
+        batch: int,
+        on_bad_rows: OnBadRows,
+        say: Say,
+    ) -> Any | None:
+        """A row a text: filled, with the best token of each gap and how likely it is."""
+        import pyarrow as pa
+
+        texts = read_texts(list(files))
+        found = GapFiller(predictor).fill_each(texts, batch, on_bad_rows, say)
+        best = [[gap[0] for gap in filled.gaps] if filled is not None else [] for filled in found]
+        return pa.table(
+            {
+                TEXT: texts,
+                "prediction": [None if filled is None else filled.text for filled in found],
+                "tokens": [[choice.token for choice in row] for row in best],
+                "probabilities": [[round(choice.probability, 6) for choice in row] for row in best],
+            }
+        )
+
+    def parse_request(self, row: Any, preprocess: Preprocess) -> Any | None:
+        return text_of(row)
+
+    def answer_requests(self, rows: Sequence[Any], predictor: TrainedModel, *, batch: int) -> list[Any] | None:
+        return [filled.to_json() for filled in GapFiller(predictor).fill(rows, batch)]
+
+    def describe_request(self, preprocess: Preprocess) -> str:
+        return f'a text with {GAPS[0]} for each token to be named, bare or as {{"{TEXT}": ...}}'
+
+    def example_request(self, preprocess: Preprocess) -> Any | None:
+        return f"The {GAPS[0]} sat on the mat."

@@ -14,6 +14,7 @@ from anyformer.data.sizes import Sizes
 from anyformer.embeds import Frames, Joint, Maps, Patches, Table, Tokens
 from anyformer.errors import UserError
 from anyformer.heads import LM, Pair, Pooled, Regress
+from anyformer.nets.electra import Electra
 from anyformer.slots import Embed, Head, Network
 from anyformer.spec import comes_from_outside
 
@@ -71,7 +72,9 @@ def adapt_encoder_decoder(fitted: Network, trained: Network, sizes: Sizes) -> Se
 
 
 def require_model(spec: Network, name: str, task: Task, sizes: Sizes) -> Model:
-    """The spec, which must be one stack between an embedding and a head."""
+    """The spec, which must be one stack between an embedding and a head; of an ELECTRA that is its discriminator."""
+    if isinstance(spec, Electra):
+        return spec.discriminator
     if isinstance(spec, Model):
         return spec
     kind = "an encoder-decoder" if isinstance(spec, Seq2Seq) else f"a {type(spec).__name__}"
@@ -139,4 +142,4 @@ def longest(spec: Network) -> int | None:
     if isinstance(spec, Seq2Seq):
         limits = [spec.encoder.embed.limit, spec.decoder.embed.limit]
         return min((limit for limit in limits if limit is not None), default=None)
-    return spec.embed.limit if isinstance(spec, Model) else None
+    return spec.embed.limit if isinstance(spec, Model | Electra) else None

@@ -40,7 +40,7 @@ class PrefixTask(Seq2SeqPretraining):
         if not all(mixer.takes_prefix for mixer in stack.mixers):
             raise unfit(name, "cannot see a prompt whole", "decoder-mini or translator-mini")
         return spec.replace(
-            embed=embed_tokens(embed, sizes), stack=stack.replace(causal="prefix"),
+            embed=embed_tokens(embed, sizes), stack=stack.replace(causal="prefix_lm"),
             head=spec.head if isinstance(spec.head, LM) else LM(tied=True),
         )  # fmt: skip
 

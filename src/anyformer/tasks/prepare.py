@@ -21,6 +21,7 @@ from anyformer.data.preprocess import Preprocess, fitting
 from anyformer.data.report import tell_files
 from anyformer.data.settings import Data, Format
 from anyformer.data.splits import FREE, TRAIN
+from anyformer.errors import UserError
 from anyformer.tasks.base import RowTask, Task, all_tasks, find
 from anyformer.tasks.decide import decide
 
@@ -71,7 +72,10 @@ def prepare_table(
         say(line)
 
     try:
-        gathered = gather(source, origin, settings, cache / "read")
+        if task is not None and task.takes_lines and paths is not None and origin_of(paths, None) == "text":
+            gathered = gather_lines(paths, settings)
+        else:
+            gathered = gather(source, origin, settings, cache / "read")
         for other in reversed(all_tasks()) if task is None and origin == "table" else ():
             why = other.recognise_rows(gathered.frame, settings)
             if why:
@@ -150,6 +154,15 @@ def frame_of_model(frame: Frame, preprocess: Preprocess) -> tuple[Frame, list[st
         frame = replace(frame, table=frame.table.rename_columns([columns[0].name]))
     _, notes = fitting(frame, preprocess)
     return frame, notes
+
+
+def gather_lines(paths: list[Path], settings: Data) -> Gathered:
+    """Files of text as rows, one a line; empty lines are none."""
+    if settings.split.valid_file or settings.split.test_file:
+        raise UserError("lines of text are split at random", where="--valid", fix="give tables with a column of text")
+    frame = lines_of(paths, "text", settings.format)
+    written = frame.table.column("text").to_pylist()
+    return Gathered(frame.take(np.flatnonzero([bool(text and text.strip()) for text in written])), "table")
 
 
 def lines_of(paths: list[Path], name: str, format: Format) -> Frame:

@@ -6,9 +6,12 @@ this kind is the base class here with a name, an objective, the networks that it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.data.columns.text import embed_tokens
@@ -19,8 +22,11 @@ from anyformer.data.sizes import Sizes
 from anyformer.embeds import Tokens
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.baseline_rows import RawRows
+from anyformer.evaluation.facts import short
 from anyformer.evaluation.metrics import language_metrics
-from anyformer.heads import LM
+from anyformer.evaluation.neighbours import NeighbourCounts
+from anyformer.heads import LM, LMWithPair
+from anyformer.objectives import Batch
 from anyformer.objectives.objective import IGNORED
 from anyformer.slots import Network
 from anyformer.tasks.evaluator import sort_back
@@ -30,6 +36,42 @@ from anyformer.tasks.running_text import RunningTextTask
 
 if TYPE_CHECKING:
     from anyformer.tasks.evaluator import Evaluator
+
+
+FEWEST = 3  # tokens of a text in which one has a neighbour on either side
+
+
+@dataclass
+class HiddenTokens:
+    """Every token that was hidden in an evaluation, in the order in which they were asked for."""
+
+    row: np.ndarray  # (N,) the row that it was hidden in
+    token: np.ndarray  # (N,) what it is
+    named: np.ndarray  # (N,) what the model named first
+    left: np.ndarray | None = None  # (N,) what the model saw before it, -1 at the beginning of a row
+    right: np.ndarray | None = None  # (N,) and behind it
+
+    @classmethod
+    def join(cls, parts: Sequence[HiddenTokens]) -> HiddenTokens:
+        """Those of several passes."""
+        if not parts:
+            return cls(*(np.zeros(0, np.int64) for _ in range(3)))
+        return cls(*(joined([getattr(part, each.name) for part in parts]) for each in fields(cls)))
+
+    def __len__(self) -> int:
+        """Rows in which something was hidden."""
+        return len(np.unique(self.row))
+
+    def of_row(self, row: int) -> tuple[list[int], list[int]]:
+        """What was hidden in a row, and what the model named."""
+        here = self.row == row
+        return self.token[here].tolist(), self.named[here].tolist()
+
+
+def joined(columns: Sequence[np.ndarray | None]) -> Any:
+    """One column of several, or None where there is none."""
+    known = [column for column in columns if column is not None]
+    return np.concatenate(known) if known else None
 
 
 class PretrainingTask(RunningTextTask):
@@ -48,25 +90,37 @@ class PretrainingTask(RunningTextTask):
         self, evaluator: Evaluator, model: nn.Module, examples: Examples, rows: np.ndarray, *, decode: bool
     ) -> Answers:
         """Summed nats of the hidden tokens, and how many of them the model names first."""
-        nats, tokens, right = 0.0, 0, 0
+        nats, tokens = 0.0, 0
         losses, order = [], []
+        hidden: list[HiddenTokens] = []
+        counts: dict[str, np.ndarray] = {}
         for batch, out in evaluator.passes(model, examples, rows):
             each = evaluator.objective.row_losses(out, batch).double().cpu()
-            asked = batch.targets != IGNORED
-            counted = asked.sum(1).cpu()
+            counted = (batch.targets != IGNORED).sum(1).cpu()
             nats += float((each * counted).sum())
             tokens += int(counted.sum())
-            right += self.count_right(out.logits, batch.targets, asked)
+            hidden.append(self.read_hidden(batch, out.logits))
+            for name, count in self.count_right(out, batch).items():
+                counts[name] = counts.get(name, np.zeros(2)) + count
             losses.append(each.numpy())
             order.append(batch.rows.numpy())
-        extra = {"accuracy": right / tokens} if tokens else {}
+        extra = {name: float(right / asked) for name, (right, asked) in counts.items() if asked}
         return Answers(
-            self.name, nats=nats, tokens=tokens, examples=examples, losses=sort_back(losses, order), extra=extra
-        )
+            self.name, HiddenTokens.join(hidden), nats=nats, tokens=tokens, examples=examples,
+            losses=sort_back(losses, order), extra=extra,
+        )  # fmt: skip
 
-    def count_right(self, logits: Tensor, targets: Tensor, asked: Tensor) -> int:
-        """How many of the targets that are asked for the logits name first."""
-        return int(((logits.argmax(-1) == targets) & asked).sum())
+    def count_right(self, out: Any, batch: Batch) -> dict[str, tuple[int, int]]:
+        """By metric, how many answers of a pass are right, and how many were asked for."""
+        asked = batch.targets != IGNORED
+        right = int(((out.logits.argmax(-1) == batch.targets) & asked).sum())
+        return {"accuracy": (right, int(asked.sum()))}
+
+    def read_hidden(self, batch: Batch, logits: Tensor) -> HiddenTokens:
+        """The tokens that were asked for and what the model named."""
+        asked = batch.targets != IGNORED
+        rows = batch.rows[asked.nonzero()[:, 0].cpu()].numpy()
+        return HiddenTokens(rows, batch.targets[asked].cpu().numpy(), logits.argmax(-1)[asked].cpu().numpy())
 
     def compute_metrics(self, answers: Answers) -> dict[str, float]:
         return language_metrics(answers)
@@ -92,12 +146,50 @@ class PretrainingTask(RunningTextTask):
     ) -> tuple[str, dict[str, float]]:
         return "no simple learner is known for this", {}
 
+    # ------------------------------------------------------------ the report
+
+    def facts(self, answers: Answers) -> dict[str, Any]:
+        return {"hidden": int(answers.tokens)}
+
+    def describe(self, answers: Answers, row: int) -> dict[str, Any]:
+        """What was hidden in a row, and what the model named in its place."""
+        if not isinstance(answers.truth, HiddenTokens) or not isinstance(answers.examples, Windows):
+            return {}
+        tokenizer = answers.examples.tokenizer
+        spelled = [" ".join(str(n) if tokenizer is None else tokenizer.token(n) for n in side)
+                   for side in answers.truth.of_row(row)]  # fmt: skip
+        return {"truth": short(spelled[0]), "predicted": short(spelled[1])}
+
 
 class EncoderPretraining(PretrainingTask):
     """A model that reads the whole text at once and scores the vocabulary at every place."""
 
     def default_preset(self, sizes: Sizes, *, gpu: bool) -> str:
         return f"encoder-{size_for(gpu)}"
+
+    def read_hidden(self, batch: Batch, logits: Tensor) -> HiddenTokens:
+        """With the neighbours of each, as the model saw them."""
+        found = super().read_hidden(batch, logits)
+        framed = F.pad(batch.inputs[0], (1, 1), value=-1)  # (B, T+2)
+        asked = batch.targets != IGNORED
+        found.left, found.right = (side[asked].cpu().numpy() for side in (framed[:, :-2], framed[:, 2:]))
+        return found
+
+    def strong_baseline(
+        self, truth: Any, answers: Answers, train: RawRows, test: RawRows, *, seed: int = 0
+    ) -> tuple[str, dict[str, float]]:
+        """Counts of what stood between the same two neighbours in training."""
+        name, hidden = "counts of the two neighbours", answers.truth
+        if train.tokens is None or len(train.tokens) < FEWEST or not isinstance(hidden, HiddenTokens):
+            return "no text to count neighbours in", {}
+        if hidden.left is None or hidden.right is None or not len(hidden.token):
+            return "no hidden tokens with neighbours", {}
+        seen = (train.tokens, hidden.token, hidden.left, hidden.right)
+        counts = NeighbourCounts(train.tokens, max(int(side.max()) for side in seen) + 1)
+        found = counts.score(hidden.token, hidden.left, hidden.right)
+        said = Answers(self.name, nats=found.loss * answers.tokens, tokens=answers.tokens,
+                       extra={"accuracy": found.accuracy})  # fmt: skip
+        return name, self.metrics(said)
 
     def fit_network(self, spec: Network, name: str, sizes: Sizes) -> Network:
         made = require_model(spec, name, self, sizes)
@@ -108,7 +200,8 @@ class EncoderPretraining(PretrainingTask):
         else:
             raise unfit(name, "does not read text in both directions", "encoder-mini")
         fitted = made.replace(embed=embed)
-        return fitted.replace(head=made.head if isinstance(made.head, LM) else word_head(fitted))
+        own = made.head.words if isinstance(made.head, LMWithPair) else made.head
+        return fitted.replace(head=own if isinstance(own, LM) else word_head(fitted))
 
     def adapt_network(self, spec: Network, name: str, sizes: Sizes) -> Network:
         made = require_model(self.fit_network(spec, name, sizes), name, self, sizes)

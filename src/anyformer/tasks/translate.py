@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import nn
 
-from anyformer.data.columns.cells import as_words, texts
+from anyformer.data.columns.cells import as_words, factorize, texts
 from anyformer.data.columns.look import Facts
 from anyformer.data.datasets.rows import RowExamples
 from anyformer.data.decision import Decision, Input, name_of
@@ -22,15 +22,15 @@ from anyformer.data.prepared import Prepared
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data, ImageSettings
 from anyformer.data.sizes import Sizes
-from anyformer.data.targets import ABSENT, Answer
+from anyformer.data.targets import ABSENT, Answer, TaskAnswer
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.errors import UserError
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.baseline_rows import RawRows, raw_rows
 from anyformer.evaluation.facts import short
 from anyformer.evaluation.metrics import text_metrics
+from anyformer.evaluation.text_baselines import COPY, copy_or_lead, translate_words
 from anyformer.evaluation.text_scores import NO_BLEU, bleu_available, bleu_chrf, row_scores, several
-from anyformer.evaluation.translation_table import word_by_word, word_table
 from anyformer.generation import Generation, generate
 from anyformer.generation.prompts import decoder_of, max_positions
 from anyformer.objectives import Objective
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from anyformer.tasks.evaluator import Evaluator
 
 SOURCE_NAMES = ("source", "src", "input", "question", "prompt", "text", "document", "article")
+TASK_NAMES = ("task", "prefix", "instruction")
+MOST_TASKS = 50  # whose metrics are given one by one
 STEP = 16  # tokens to which a source's length is rounded up, so that texts of about one length are written together
 SAVED = ("num_beams", "length_penalty", "max_new_tokens", "decoder_start_token_id", "eos_token_id", "pad_token_id")
 
@@ -87,8 +89,9 @@ class TranslateTask(RowTask):
         return Match("one", f"{seen.name} is text, nearly every row another") if fits else None
 
     def choose_inputs(self, seen: TargetLook) -> tuple[list[Input], list[Input]]:
-        """One text, one image, or both; of several texts, the one that is named like a source."""
-        found = seen.texts
+        """One text, one image or both, and what says the task; of several texts the one named like a source."""
+        asked = [Input(column.name, "text", column.facts) for column in seen.inputs if is_task_column(column.name)][:1]
+        found = [column for column in seen.texts if not is_task_column(column.name)]
         if seen.images and not found:  # questions that come again look like categories
             named = [column for column in seen.inputs if column.name.lower() in SOURCE_NAMES]
             found = [Input(column.name, "text", column.facts) for column in named if column not in seen.images]
@@ -97,8 +100,8 @@ class TranslateTask(RowTask):
         if len(found) > 1:
             raise UserError(f"{len(found)} columns of text to read", where=name_of(seen.frame),
                             fix=f"choose with --inputs {found[0].name}")  # fmt: skip
-        read = {column.name for column in (*found, *seen.images)}
-        return [*seen.images, *found], [column for column in seen.inputs if column.name not in read]
+        read = [*seen.images, *(asked if found else ()), *found]
+        return read, [column for column in seen.inputs if column.name not in {one.name for one in read}]
 
     def decide_without_target(
         self, frame: Frame, facts: Mapping[str, Facts], settings: Data, *, asked: bool
@@ -106,25 +109,34 @@ class TranslateTask(RowTask):
         """A table of two texts, or of an image and one or two: the last text is written, the rest is read."""
         from anyformer.tasks.decide import refuse_named
 
-        written_in = [name for name in frame.names if facts[name].column.is_text]
+        tasks = [name for name in frame.names if is_task_column(name)][:1]
+        written_in = [name for name in frame.names if facts[name].column.is_text and name not in tasks]
         pictures = [name for name in frame.names if facts[name].column.is_image]
         found = [*pictures, *written_in]
         enough = len(written_in) == 2 or (len(written_in) == 1 and pictures)
         if not enough or len(pictures) > 1 or not (asked or len(frame.names) == len(written_in) == 2):
             return None
         *read, written = found
-        others = [name for name in frame.names if name not in found]
+        tasks = tasks if len(written_in) == 2 else []
+        others = [name for name in frame.names if name not in (*found, *tasks)]
         refuse_named(settings, others, self.reads)
         kinds = "an image and text" if pictures else "two columns of text"
         why = f"{kinds} and no target: {' and '.join(read)} {'are' if read[1:] else 'is'} read, {written} is written"
-        inputs = tuple(Input(name, facts[name].kind, facts[name]) for name in read)
-        return Decision(self, (written,), inputs, why, dropped=tuple((name, self.unread) for name in others))
+        inputs = [Input(name, facts[name].kind, facts[name]) for name in read]
+        inputs[-1:-1] = [Input(name, "text", facts[name]) for name in tasks]
+        return Decision(self, (written,), tuple(inputs), why, dropped=tuple((name, self.unread) for name in others))
 
     def target_problems(self, frame: Frame, decision: Decision) -> list[tuple[str, np.ndarray]]:
         return [(ABSENT, as_words(frame.column(decision.target[0])).is_null().to_numpy())]
 
     def fit_target(self, frame: Frame, decision: Decision, settings: Data, labels: Sequence[str] | None) -> Answer:
-        return Answer(names=decision.target)
+        task = task_column(decision)
+        return Answer(names=decision.target) if task is None else TaskAnswer(names=decision.target, task=task)
+
+    def strata(self, frame: Frame, decision: Decision) -> np.ndarray | None:
+        """The task of each row: every side gets its share of all."""
+        task = task_column(decision)
+        return None if task is None else factorize(frame.column(task))[0]
 
     def read_new_files(self, paths: Sequence[Path], settings: Data, cache: Path) -> Frame | None:
         """Two files may be a source and its references."""
@@ -175,10 +187,19 @@ class TranslateTask(RowTask):
         name = target.names[0] if target else "target"
         known = name in examples.frame.names  # new texts come without
         truth = [str(examples.cells(row)[name]) for row in rows.tolist()] if known else None
-        return replace(answers, truth=truth, predicted=write_texts(evaluator, model, examples, rows))
+        tasks = examples.tasks
+        groups = None if tasks is None else [tasks[row] for row in rows.tolist()]
+        return replace(answers, truth=truth, groups=groups, predicted=write_texts(evaluator, model, examples, rows))
 
     def compute_metrics(self, answers: Answers) -> dict[str, float]:
-        return text_metrics(answers)
+        """Those of all rows, then those of each task."""
+        found = text_metrics(answers)
+        for name in sorted(set(answers.groups or ()))[:MOST_TASKS]:
+            rows = [row for row, group in enumerate(answers.groups or ()) if group == name]
+            truth, predicted = ([side[row] for row in rows] for side in (answers.truth, answers.predicted))
+            own = Answers(self.name, truth, predicted)
+            found |= {f"{metric} ({name})": value for metric, value in text_metrics(own).items()}
+        return found
 
     def main_metric(self, *, multi: bool = False, labels: Sequence[str] = ()) -> str:
         return "bleu" if bleu_available() else "rouge_l"
@@ -196,23 +217,26 @@ class TranslateTask(RowTask):
 
     def raw_rows(self, examples: Examples) -> RawRows:
         assert isinstance(examples, RowExamples)
-        found = raw_rows(examples)
-        return RawRows(sources=found.texts, images=found.images)
+        found, tasks = raw_rows(examples), examples.tasks
+        if tasks is None:
+            return RawRows(sources=found.texts, images=found.images)
+        source = examples.frame.take(examples.rows).column(examples.preprocess.texts[-1].name)
+        return RawRows(sources=texts(source), images=found.images, tasks=tasks)
 
     # ------------------------------------------------------------ baselines
 
     def trivial_baseline(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows
     ) -> tuple[str, dict[str, float]]:
-        """The source copied; of images, what is written most often in training."""
+        """The source copied, or its first sentences where that is too long; of images, the most frequent text."""
         if test.images is not None:
             ((usual, _),) = Counter(references[0] for references in several(truth)).most_common(1)
-            found = self.metrics(Answers(self.name, answers.truth, [usual] * len(answers.truth)))
+            found = self.metrics(Answers(self.name, answers.truth, [usual] * len(answers.truth), groups=answers.groups))
             return "always writing the most frequent text", found
-        name = "copying the source"
         if test.sources is None:
-            return name, {}
-        return name, self.metrics(Answers(self.name, answers.truth, list(test.sources)))
+            return COPY, {}
+        name, said = copy_or_lead(train, [references[0] for references in several(truth)], test)
+        return name, self.metrics(Answers(self.name, answers.truth, said, groups=answers.groups))
 
     def strong_baseline(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows, *, seed: int = 0
@@ -224,9 +248,9 @@ class TranslateTask(RowTask):
             return name, self.metrics(Answers(self.name, answers.truth, said))
         if not train.sources or not test.sources:
             return "no sentences to learn words from", {}
-        table = word_table(train.sources, [references[0] for references in several(truth)])
-        said = [word_by_word(table, text) for text in test.sources]
-        return "IBM Model 1, word by word", self.metrics(Answers(self.name, answers.truth, said))
+        said = translate_words(train, [references[0] for references in several(truth)], test)
+        scores = self.metrics(Answers(self.name, answers.truth, said, groups=answers.groups))
+        return "IBM Model 1, word by word", scores
 
     # ------------------------------------------------------------ the report
 
@@ -253,6 +277,16 @@ class TranslateTask(RowTask):
 
     def to_json(self, answers: Answers) -> list[dict[str, Any]]:
         return [{"text": text} for text in answers.predicted]
+
+
+def task_column(decision: Decision) -> str | None:
+    """The column among the inputs that says what is to be done with each row."""
+    return next((column.name for column in decision.inputs if is_task_column(column.name)), None)
+
+
+def is_task_column(name: str) -> bool:
+    """Whether a column says what is to be done with the text of its row, by its name."""
+    return name.lower() in TASK_NAMES
 
 
 def write_texts(evaluator: Evaluator, model: nn.Module, examples: RowExamples, rows: np.ndarray) -> list[str]:

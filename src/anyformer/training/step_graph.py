@@ -13,7 +13,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -115,8 +114,7 @@ class StepGraph:
         moved = batch.to(self.device)
         leaves, form = leaves_of(moved)
         self.slots = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        inputs, targets, named, blend = pytree.tree_unflatten(self.slots, form)
-        self.batch = replace(batch, inputs=inputs, targets=targets, named=named, blend=blend)
+        self.batch = batch.with_tensors(pytree.tree_unflatten(self.slots, form))
         torch.cuda.synchronize(self.device)
         torch.cuda.empty_cache()  # the recording has memory of its own
         graph = torch.cuda.CUDAGraph()
@@ -137,7 +135,7 @@ class StepGraph:
 
 def leaves_of(batch: Batch) -> tuple[list[Any], Any]:
     """Everything in a batch but the numbers of its rows, and how it hangs together."""
-    return pytree.tree_flatten((batch.inputs, batch.targets, batch.named, batch.blend))
+    return pytree.tree_flatten(batch.tensors)
 
 
 def form_of(batch: Batch) -> tuple[Any, ...]:

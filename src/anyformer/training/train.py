@@ -202,6 +202,9 @@ def work(
 ) -> None:  # fmt: skip
     """All of a run that is left to do; of several processes, the first goes on alone after the last step."""
     if (folder.path / PRETRAIN_FOLDER).is_dir() and not folder.facts.get("start"):
+        if peers is not None and not peers.world.is_alone:
+            raise UserError("the first stage of a run is trained by one process", where=str(folder.path),
+                            fix=f"anyformer resume {folder.path}")  # fmt: skip
         started = pretrain_first(folder, device, say, progress=progress, quiet=quiet, started=started)
     before = torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
     peers = Peers(ALONE, device) if peers is None else peers
@@ -242,6 +245,13 @@ def pretrain_first(
         folder.update(start=kept)
         folder.event("pretrained", step=stage.facts["step"])
         say(f"stage 2  {folder.path}")
+    except Stopped as error:
+        folder.update(status="interrupted", reason=f"while pretraining: {error}"[:300])
+        raise Stopped(f"stopped in the first stage; saved. Go on with: anyformer resume {folder.path}",
+                      code=error.exit_code) from None  # fmt: skip
+    except Exception as error:
+        folder.update(status="failed", reason=f"while pretraining: {error}"[:300])
+        raise
     finally:
         folder.let_go()
     return time.perf_counter() - float(stage.facts.get("seconds") or 0.0)

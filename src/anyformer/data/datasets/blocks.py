@@ -11,6 +11,7 @@ import torch
 from anyformer.data.datasets.windows import Windows
 from anyformer.data.examples import Draw
 from anyformer.data.tokenizers.tokenizer import Tokenizer
+from anyformer.data.tokenizers.training import BOUNDARY
 from anyformer.objectives.batch import Batch
 from anyformer.objectives.objective import IGNORED
 from anyformer.objectives.token_facts import TokenFacts
@@ -101,28 +102,45 @@ def token_facts(tokenizer: Tokenizer | None, size: int, fill: int, start: int | 
     """What objectives must know of a tokenizer's tokens; `start` is what a decoder begins with."""
     if tokenizer is None:
         return TokenFacts(np.ones(size, bool), np.ones(size, bool), pad=fill, start=start)
-    special = [tokenizer.bos, tokenizer.eos, tokenizer.unk, tokenizer.sep, tokenizer.pad, tokenizer.cls, tokenizer.mask]
-    spelled = tokenizer.spelling.tokens
-    ordinary = np.array([token is not None for token in spelled] + [False] * (size - len(spelled)), bool)
-    ordinary[[number for number in special if number is not None]] = False
+    ordinary = ordinary_tokens(tokenizer, size)
+    begins, closes = word_edges(tokenizer, size)
     return TokenFacts(
-        ordinary, word_starts(tokenizer, size), mask=tokenizer.mask, pad=fill, start=start, eos=tokenizer.eos,
-        cls=tokenizer.cls, sep=tokenizer.sep, sentinels=sentinels_of(tokenizer),
+        ordinary, begins | ~ordinary, closes | ~ordinary, mask=tokenizer.mask, pad=fill, start=start,
+        eos=tokenizer.eos, cls=tokenizer.cls, sep=tokenizer.sep, sentinels=sentinels_of(tokenizer),
     )  # fmt: skip
 
 
-def word_starts(tokenizer: Tokenizer, size: int) -> np.ndarray:
-    """Which ids begin a word (V,): WordPiece marks the others with ##, the rest begin words with a blank."""
-    known = {number: tokenizer.engine.token(number) or "" for number in range(tokenizer.size)}
-    starts = np.ones(size, bool)
-    if any(token.startswith("##") for token in known.values()):
-        starts[[number for number, token in known.items() if token.startswith("##")]] = False
-        return starts
-    letters = [
-        number for number, text in enumerate(tokenizer.spelling.tokens) if text is not None and text[:1].isalnum()
-    ]
-    starts[letters] = False  # a piece without a blank in front goes on with the word before it
-    return starts
+def ordinary_tokens(tokenizer: Tokenizer, size: int) -> np.ndarray:
+    """Which ids stand for a piece of text (V,): those with a token that is not special."""
+    words = tokenizer
+    special = {words.bos, words.eos, words.unk, words.sep, words.pad, words.cls, words.mask, *sentinels_of(words)}
+    special |= {number for number, token in words.engine.added().items() if token.special}
+    known = range(words.size)
+    return np.array([n in known and n not in special and words.engine.token(n) is not None for n in range(size)], bool)
+
+
+def word_edges(tokenizer: Tokenizer, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Which ids begin a word whatever is before them (V,), and which end one whatever is behind (V,).
+
+    WordPiece marks what goes on with a word by ##. Elsewhere a word is letters and digits in a row: a piece that begins
+    with one goes on with what ended in one, and a blank, a line end or a sign stands between. A byte of a character
+    beyond ASCII is taken for a letter: it is one, in most texts, and a character is never cut.
+    """
+    begins, closes = np.zeros(size, bool), np.zeros(size, bool)
+    tokens = {number: tokenizer.engine.token(number) or "" for number in range(tokenizer.size)}
+    if any(token.startswith("##") for token in tokens.values()):
+        begins[[number for number, token in tokens.items() if not token.startswith("##")]] = True
+        return begins, closes
+    for number, spelled in enumerate(tokenizer.spelling.tokens):
+        spelled = tokens[number].replace(BOUNDARY, " ").encode() if spelled is None else spelled
+        begins[number] = not is_letter(spelled[:1])
+        closes[number] = not is_letter(spelled[-1:])
+    return begins, closes
+
+
+def is_letter(byte: bytes) -> bool:
+    """Whether a byte is a letter, a digit or a part of a longer character."""
+    return byte.isalnum() or byte >= b"\x80"
 
 
 def sentinels_of(tokenizer: Tokenizer) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from anyformer.data.columns.cells import as_words, texts
 from anyformer.data.counts import ColumnCounts
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.frame import Frame
-from anyformer.data.targets import Answer
+from anyformer.data.targets import Answer, TaskAnswer
 from anyformer.data.tokenizers.parallel_encode import (
     Flat,
     Framer,
@@ -27,6 +27,8 @@ from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.errors import UserError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from anyformer.data.preprocess import Preprocess
 
 LONGEST = 512  # tokens of a row, where nothing is said and training rows are that long
@@ -113,8 +115,8 @@ def encode_pairs(
     assert isinstance(preprocess.target, Answer)
     (target,) = preprocess.target.names
     raw = {}
-    for source in preprocess.texts:
-        (raw["tokens"],) = raw_tokens([frame.column(source.name)], tokenizer, arrays, ["raw_tokens"])
+    if preprocess.texts:
+        (raw["tokens"],) = raw_tokens([sources_of(frame, preprocess)], tokenizer, arrays, ["raw_tokens"])
     if target in frame.names:
         (raw["answers"],) = raw_tokens([frame.column(target)], tokenizer.target, arrays, ["raw_answers"])
     marks = around(tokenizer.target)
@@ -153,6 +155,29 @@ def encode_pairs(
     arrays.put("cut", cut)
     counts.cut = int(cut.sum())
     return preprocess
+
+
+def sources_of(frame: Frame, preprocess: Preprocess) -> pa.ChunkedArray:
+    """The texts to read; where a column says the task of each row, it stands in front: "Summarize: ..."."""
+    import pyarrow as pa
+
+    source = frame.column(preprocess.texts[-1].name)
+    if not isinstance(preprocess.target, TaskAnswer):
+        return source
+    tasks = texts(frame.column(preprocess.target.task))
+    return pa.chunked_array([
+        pa.array([with_task(task, text) for task, text in zip(tasks, texts(source), strict=True)], pa.string())
+    ])  # fmt: skip
+
+
+def with_task(task: str, text: str) -> str:
+    """An input with its task in front, as a prompt would say it.
+
+    >>> with_task("Summarize", "A storm came."), with_task("Summarize: ", "A storm came.")
+    ('Summarize: A storm came.', 'Summarize: A storm came.')
+    """
+    name = task.strip().removesuffix(":").rstrip()
+    return f"{name}: {text}" if name else text
 
 
 def encode_sentences(

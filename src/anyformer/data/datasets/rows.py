@@ -11,11 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from anyformer.data.columns.cells import texts
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.examples import Draw, Examples
 from anyformer.data.frame import Frame
 from anyformer.data.images.preprocessing import ImageSteps
+from anyformer.data.mixing import MixedRows, mix_rows
 from anyformer.data.preprocess import Preprocess
+from anyformer.data.targets import TaskAnswer
 from anyformer.objectives.batch import Batch
 from anyformer.objectives.objective import IGNORED
 from anyformer.objectives.token_facts import TokenFacts
@@ -141,6 +144,19 @@ class RowExamples(Examples):
             values = np.concatenate(found) if found else np.zeros(0, np.int64)
             targets[torch.from_numpy(rows), begins[there]] = torch.from_numpy(values.astype(np.int64))
         return (tokens,), {"mask": mask}, targets
+
+    @property
+    def tasks(self) -> list[str] | None:
+        """The task of each row, where a column of a text-to-text table says it."""
+        target = self.preprocess.target
+        if not isinstance(target, TaskAnswer) or target.task not in self.frame.names:
+            return None
+        return texts(self.frame.take(self.rows).column(target.task))
+
+    @property
+    def mixed(self) -> MixedRows | None:
+        tasks = self.tasks
+        return None if tasks is None or self.settings is None else mix_rows(tasks, self.settings.mixture)
 
     # ------------------------------------------------------------ for people
 

@@ -69,8 +69,8 @@ class Parallel:
 
 def choose_trained(model: nn.Module, settings: Training) -> None:
     """Say which parameters learn, before anything is made for them: optimizers, sums of gradients."""
-    freeze(model, settings.freeze)
     add_adapters(model, settings.lora, settings.seed)
+    freeze(model, settings.freeze)  # adapters too
 
 
 def open_parallel(config: Config, peers: Peers) -> Parallel:

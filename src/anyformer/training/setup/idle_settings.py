@@ -8,6 +8,7 @@ from typing import Any
 from anyformer.data.answer_spans import AnswerSpan
 from anyformer.data.prepared import Prepared
 from anyformer.data.settings import Data
+from anyformer.data.targets import TaskAnswer
 from anyformer.errors import UserError
 from anyformer.slots import Network
 from anyformer.spec import Spec
@@ -27,6 +28,7 @@ def refuse_idle(request: Request, prepared: Prepared) -> None:
         "data.series": "series" in parts, "data.tokenizer": prepared.tokenizer is not None,
         "data.questions": isinstance(prepared.preprocess.target, AnswerSpan),
         "data.columns": "data.columns" in read or task.scales_numbers,
+        "data.mixture": isinstance(prepared.preprocess.target, TaskAnswer),
         "training.class_weights": task.weighs_classes, "training.patience": prepared.valid is not None,
     }  # fmt: skip
     wanting = {
@@ -34,6 +36,7 @@ def refuse_idle(request: Request, prepared: Prepared) -> None:
         "data.series": "only --task forecast cuts a series", "data.tokenizer": "the data has no text",
         "data.questions": "only --task qa reads questions",
         "data.columns": "the data has no columns of numbers or categories",
+        "data.mixture": "no column named task says what is to be done with each row",
         "training.class_weights": "only classes have weights", "training.patience": "no rows validate",
     }  # fmt: skip
     for path, value in request.settings.items():

@@ -11,7 +11,7 @@ import os
 import secrets
 import shutil
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -35,6 +35,7 @@ from anyformer.embeds import Tokens
 from anyformer.errors import NoRoom, UserError
 from anyformer.extras import require
 from anyformer.inference.predictor import Predictor, load
+from anyformer.nets.electra import DISCRIMINATOR
 from anyformer.nets.sagan import SAGAN
 from anyformer.objectives import Objective
 from anyformer.own_parts import modules_outside
@@ -224,6 +225,7 @@ def decide(
     counts = None if target is None else target.label_counts()
     objective = task.default_objective(sizes, counts, balanced=training.class_weights == "balanced")
     objective = replace_paths(request.taught(objective), request.section("objective"), "objective")
+    spec = task.extend_network(spec, name, objective)
     objective = task.fit_objective(objective, spec)
     if teacher is not None:
         objective = teacher.settle(objective, prepared, spec)
@@ -455,9 +457,15 @@ def shared_weights(model: nn.Module, spec: Network) -> tuple[dict[str, Tensor], 
     kept = {
         name: found.detach()
         for name, parameter in wanted.items()
-        if (found := trained.get(name)) is not None and found.shape == parameter.shape
+        if (found := counterpart(name, trained)) is not None and found.shape == parameter.shape
     }
     return kept, [name for name in wanted if name not in kept]
+
+
+def counterpart(name: str, trained: Mapping[str, Tensor]) -> Tensor | None:
+    """The trained parameter of a name; a lone encoder and the discriminator of an ELECTRA are each other's."""
+    names = (name, f"{DISCRIMINATOR}{name}", name.removeprefix(DISCRIMINATOR))
+    return next((trained[each] for each in names if each in trained), None)
 
 
 def start_weights(model: nn.Module, folder: RunFolder) -> None:
