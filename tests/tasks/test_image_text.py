@@ -117,7 +117,7 @@ def test_a_row_is_asked_alike_in_any_batch(rows: RowExamples) -> None:
 # ---------------------------------------------------------------- losses
 
 
-@pytest.mark.parametrize("regions", ["pixels", "colours", "contrast"])
+@pytest.mark.parametrize("regions", ["pixels", "colours", "nce"])
 def test_parts_of_a_batch_add_up(rows: RowExamples, regions: Any) -> None:
     """And each row's loss is that of its own question alone."""
     sizes = load_sizes(rows)

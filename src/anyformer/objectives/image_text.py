@@ -46,7 +46,7 @@ class ImageText(Objective):
     """How often it is asked whether image and text belong together; in half of the rows they do not."""
     rate: float = 0.15
     """Share of the words, or of the patches, that are hidden."""
-    regions: Literal["pixels", "colours", "contrast"] = "pixels"
+    regions: Literal["pixels", "colours", "nce"] = "pixels"
     """What is asked of a patch: its pixels, its mean colour as soft classes (KL), or which patch it is (NCE)."""
     alignment: float = 0.1
     """Weight of the transport between words and patches; 0 leaves it out."""
@@ -144,7 +144,7 @@ class ImageText(Objective):
         patches = cut(pixels, self.cell).to(rebuilt.dtype)  # (B,N,values)
         if self.regions == "colours":
             each = colour_losses(rebuilt, patches, pixels.shape[1])
-        elif self.regions == "contrast":
+        elif self.regions == "nce":
             candidates = F.normalize(normalise_patches(patches), dim=-1)
             scores = F.normalize(rebuilt, dim=-1) @ candidates.mT / WARMTH  # (B,N,N)
             each = -scores.log_softmax(-1).diagonal(dim1=1, dim2=2)
