@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -37,6 +37,8 @@ class ImageText(Objective):
     asked, optimal transport between words and patches is drawn near, or apart, by `alignment`. The mean over what is
     asked of a row is the row's loss.
     """
+
+    compiles: ClassVar[bool] = False  # the steps of the transport would be unrolled
 
     words: float = 1.0
     """How often words are asked for, beside the other two."""
