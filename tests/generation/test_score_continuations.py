@@ -23,13 +23,14 @@ def wanted_of(source: bool) -> list[Continuation]:
     return found
 
 
-def naive(model: torch.nn.Module, one: Continuation) -> list[float]:
+def naive(model: torch.nn.Module, one: Continuation, *, prefix: bool = False) -> list[float]:
     """One pass for every token, in double precision; the softmax written out."""
     found, read = [], list(one.prefix)
     for token in one.tokens:
         given = (torch.tensor([list(one.source)]), torch.tensor([read])) if one.source else (torch.tensor([read]),)
+        whole = {"prefix": torch.tensor([len(one.prefix)])} if prefix else {}
         with torch.no_grad():
-            logits = model(*given).logits[0, -1]
+            logits = model(*given, **whole).logits[0, -1]
         found.append(float(torch.log(torch.exp(logits)[token] / torch.exp(logits).sum())))
         read.append(token)
     return found
@@ -49,6 +50,16 @@ def test_they_are_those_of_a_loop(name: str) -> None:
         # control: the same tokens behind another prompt are noticed
         other = Continuation((9,), one.tokens, (9, 9) if one.source else ())
         assert not torch.allclose(expected, torch.tensor(naive(model, other), dtype=torch.float64), atol=1e-7)
+
+
+def test_a_prefix_lm_sees_the_prompt_whole() -> None:
+    model = replace_in(preset("gpt2-tiny"), {"stack.causal": "prefix_lm"}).build(seed=0).eval().double()
+    wanted = wanted_of(source=False)
+    for one, found in zip(wanted, score_continuations(model, wanted, batch=3), strict=True):
+        expected = torch.tensor(naive(model, one, prefix=True), dtype=torch.float64)
+        assert torch.allclose(found, expected, atol=1e-9)
+        causal = torch.tensor(naive(model, one), dtype=torch.float64)  # control
+        assert len(one.prefix) == 1 or not torch.allclose(causal, expected, atol=1e-7)
 
 
 def test_rows_are_shared_where_one_begins_another() -> None:

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anyformer.core.model import Seq2Seq
-from anyformer.generation.prompts import check_model, decoder_of, max_positions
+from anyformer.core.model import Model, Seq2Seq
+from anyformer.generation.prompts import check_model, decoder_of, max_positions, reads_prompt_whole
 from anyformer.generation.runners.eager import EncoderOutput, compute_logits, device_of, eval_mode, hidden_states
 
 Ids = tuple[int, ...]
@@ -42,7 +42,7 @@ def score_continuations(model: Any, wanted: Sequence[Continuation], *, batch: in
     found: list[Tensor] = [torch.zeros(0)] * len(wanted)
     with eval_mode(model):
         for rows in batches(share_rows(wanted), batch):
-            hidden = read_rows(model, rows, encodes=isinstance(spec, Seq2Seq))  # (B,T,D), padded on the left
+            hidden = read_rows(model, rows, spec)  # (B,T,D), padded on the left
             for at, row in enumerate(rows):
                 for number in row.wanted:
                     found[number] = token_logprobs(model, hidden[at], len(row.ids), wanted[number])
@@ -54,20 +54,24 @@ class SharedRow:
     """One row of a pass, and the continuations that are scored from it."""
 
     source: Ids
+    prefix: Ids
     ids: Ids
     wanted: list[int]
 
 
 def share_rows(wanted: Sequence[Continuation]) -> list[SharedRow]:
-    """As few rows as hold all continuations: one that another's text begins with is scored from that one's row."""
-    order = sorted(range(len(wanted)), key=lambda at: (wanted[at].source, wanted[at].read), reverse=True)
+    """Few rows that hold all continuations: of one prompt, what another's text begins with is scored from its row."""
+    order = sorted(
+        range(len(wanted)), key=lambda at: (wanted[at].source, wanted[at].prefix, wanted[at].read), reverse=True
+    )
     rows: list[SharedRow] = []
     for at in order:  # a text comes right after those that it begins
         one = wanted[at]
-        if rows and rows[-1].source == one.source and rows[-1].ids[: len(one.read)] == one.read:
+        same = rows and (rows[-1].source, rows[-1].prefix) == (one.source, one.prefix)
+        if same and rows[-1].ids[: len(one.read)] == one.read:
             rows[-1].wanted.append(at)
         else:
-            rows.append(SharedRow(one.source, one.read, [at]))
+            rows.append(SharedRow(one.source, one.prefix, one.read, [at]))
     return rows
 
 
@@ -77,11 +81,14 @@ def batches(rows: Sequence[SharedRow], size: int) -> Iterator[list[SharedRow]]:
     return (ordered[start : start + size] for start in range(0, len(ordered), size))
 
 
-def read_rows(model: Any, rows: Sequence[SharedRow], *, encodes: bool) -> Tensor:
+def read_rows(model: Any, rows: Sequence[SharedRow], spec: Model | Seq2Seq) -> Tensor:
     """The decoder's hidden states (B,T,D)."""
     device = device_of(model)
     ids, mask = pad_left([row.ids for row in rows], device)
-    if not encodes:
+    if isinstance(spec, Model) and reads_prompt_whole(spec):
+        prefix = torch.tensor([len(row.prefix) for row in rows], device=device)
+        return model.before_head(ids, mask=mask, prefix=prefix).hidden
+    if isinstance(spec, Model):
         return hidden_states(model, ids, mask)
     sources = list(dict.fromkeys(row.source for row in rows))
     read, read_mask = pad_left(sources, device)
