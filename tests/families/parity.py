@@ -72,7 +72,7 @@ def save(model: Any, folder: Path) -> Path:
 
 
 def their_answer(out: Any) -> Tensor:
-    for name in ("logits", "start_logits", "last_hidden_state", "pooler_output"):
+    for name in ("logits", "prediction_logits", "start_logits", "last_hidden_state", "pooler_output"):
         value = getattr(out, name, None)
         if value is not None and type(out).__name__ == "ElectraForPreTrainingOutput":
             return value[..., None]  # one score a token, without an axis for it

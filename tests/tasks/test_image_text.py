@@ -28,6 +28,7 @@ from anyformer.tasks.prepare import prepare
 from tests.cli import made
 from tests.cli.trying import done, run, standing_in
 from tests.tasks_by_name import network
+from tests.training.tiny import differing
 
 ASK = ["--task", "image-text", "--inputs", "image", "--inputs", "text", "--types", "text=text"]
 SMALL = ["--set", "data.images.crop=0", "--set", "model.stack.width=64", "--progress", "none"]
@@ -117,7 +118,7 @@ def test_a_row_is_asked_alike_in_any_batch(rows: RowExamples) -> None:
 # ---------------------------------------------------------------- losses
 
 
-@pytest.mark.parametrize("regions", ["pixels", "colours", "contrast"])
+@pytest.mark.parametrize("regions", ["pixels", "colours", "nce"])
 def test_parts_of_a_batch_add_up(rows: RowExamples, regions: Any) -> None:
     """And each row's loss is that of its own question alone."""
     sizes = load_sizes(rows)
@@ -244,6 +245,26 @@ def test_it_starts_a_classifier_and_tells_what_belongs_together(home: Path) -> N
         (share,) = load("run").predict([row])
         assert 0 <= share <= 1 and load("run").predict([row, row | {"image": "plain/1.png"}])[0] == share
         assert done("evaluate", "run", "colours.csv", "--json").json["rows"] == 240
+
+
+def test_a_resumed_run_ends_in_the_same_bits(home: Path) -> None:
+    settings = ("batch_size=16", "save_every=3", "eval_every=3", "threads=1", "schedule={type: Constant, warmup: 0.0}")
+    few = [word for setting in settings for word in ("--set", f"training.{setting}")] + SMALL
+    with standing_in(home):
+        for out, steps, seed in (("whole", "6", "0"), ("parts", "3", "0"), ("other", "6", "1")):
+            done("train", "colours.csv", *ASK, "--steps", steps, "--seed", seed, "--out", out, *few)
+        done("resume", "parts", "--set", "training.steps=6", "--allow-change", "steps", "--quiet")
+    assert differing(home / "parts", home / "whole") == []
+    assert differing(home / "other", home / "whole")  # control
+
+
+def test_a_row_without_image_or_text_is_left_out(home: Path) -> None:
+    names = ["image", "text"]
+    rows = [[f"plain/{at}.png", f"this picture is number {at}"] for at in range(12)]
+    made.table(home / "gaps.csv", names, [*rows, ["", "nothing to see"], ["plain/1.png", ""]])
+    with standing_in(home):
+        said = done("train", "gaps.csv", *ASK, "--steps", "1", "--out", "gaps", *SMALL)
+    assert "no image" in said.err and "no text" in said.err
 
 
 def test_a_table_without_one_of_each_is_told(home: Path) -> None:

@@ -22,6 +22,8 @@ class Answers:
     masked    truth are HiddenTokens (tasks/pretraining.py); nats and tokens as of lm, of the hidden tokens alone
     replaced  truth are JudgedTokens (tasks/replaced.py), with the discriminator's logits
     detect    truth and predicted are lists of Objects (average_precision.py), one an image, in its pixels
+    patches   truth are HiddenImages (tasks/patches.py), predicted (N,) the error of each image
+    image-text  truth are what the losses of the rows are made of, predicted (N,) how likely image and text belong
     adversarial  truth and predicted are Pictures (tasks/adversarial.py), real and drawn
     """
 

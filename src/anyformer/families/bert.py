@@ -73,6 +73,7 @@ class Kind:
     scorer: Scorer
     layers: str = "encoder.layer.{i}."
     layer: Entries = LAYER
+    embed: Entries = EMBED
     heads: Mapping[str, Entries] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -204,7 +205,7 @@ def table(spec: Model, head: str, kind: Kind) -> tuple[Row, ...]:
     """One row a module; the body lies under a prefix in a model with a head."""
     prefix = "" if head in (BARE, BODY) else kind.prefix
     blocks = ((f"stack.blocks.{{i}}.{ours}", under(kind.layers, theirs), *how) for ours, theirs, *how in kind.layer)
-    body = [*EMBED, *blocks]
+    body = [*kind.embed, *blocks]
     if kind.project is not None:
         body.append(("embed.project", kind.project))
     if kind.pooler and (head == BARE or (head == CLASSIFY and kind.pooled)):

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from anyformer.checkpoints.names import Row, rows
 from anyformer.core.model import Model
 from anyformer.embeds.joint import Joint
 from anyformer.embeds.regions import Regions
 from anyformer.embeds.tokens import Tokens
 from anyformer.families import bert
-from anyformer.families.bert import Entries, Kind, Scorer, under
+from anyformer.families.bert import Entries, Kind, Scorer, tied
 from anyformer.families.config import FamilyConfig
-from anyformer.families.family import BARE, BODY, CLASSIFY, Family
+from anyformer.families.family import BARE, CLASSIFY, PRETRAINING, Family
 
-VISUAL_BERT = Kind(
-    model_type="visual_bert",
-    title="VisualBert",
-    scorer=Scorer(
-        dense="cls.predictions.transform.dense", norm="cls.predictions.transform.LayerNorm",
-        last="cls.predictions.decoder", bias="cls.predictions.bias",
-    ),
-    pooler="pooler.dense",
-    pooled=True,
-    dropouts={CLASSIFY: "hidden_dropout_prob"},
-)  # fmt: skip
 EMBED: Entries = (
     ("embed.parts.0.table", "embeddings.word_embeddings"),
     ("embed.parts.0.position.table", "embeddings.position_embeddings"),
@@ -34,6 +23,19 @@ EMBED: Entries = (
     ("embed.parts.1.segment", "embeddings.visual_token_type_embeddings"),
     ("embed.norm", "embeddings.LayerNorm"),
 )
+VISUAL_BERT = Kind(
+    model_type="visual_bert",
+    title="VisualBert",
+    scorer=Scorer(
+        dense="cls.predictions.transform.dense", norm="cls.predictions.transform.LayerNorm",
+        last="cls.predictions.decoder", bias="cls.predictions.bias",
+    ),
+    embed=EMBED,
+    heads={CLASSIFY: (("head.out", "cls"),), PRETRAINING: (("head.pair.out", "cls.seq_relationship"),)},
+    pooler="pooler.dense",
+    pooled=True,
+    dropouts={CLASSIFY: "hidden_dropout_prob"},
+)  # fmt: skip
 
 
 def settings(c: FamilyConfig, head: str) -> Model:
@@ -57,19 +59,14 @@ def config(spec: Model, head: str) -> dict[str, Any]:
     return bert.config(alone, head, VISUAL_BERT) | {"visual_embedding_dim": regions.features}
 
 
-def table(spec: Model, head: str) -> tuple[Row, ...]:
-    kind, prefix = VISUAL_BERT, "" if head in (BARE, BODY) else VISUAL_BERT.prefix
-    blocks = ((f"stack.blocks.{{i}}.{ours}", under(kind.layers, theirs), *how) for ours, theirs, *how in kind.layer)
-    pooler = () if head == BODY else (("head.dense", kind.pooler),)
-    body = ((ours, under(prefix, theirs), *how) for ours, theirs, *how in (*EMBED, *blocks, *pooler))
-    return rows(*body, *((("head.out", "cls"),) if head == CLASSIFY else ()))
-
-
 FAMILIES = (
     Family(
         model_type=VISUAL_BERT.model_type,
-        heads={"VisualBertModel": BARE, "VisualBertForVisualReasoning": CLASSIFY},
-        settings=settings, config=config, table=table, prefix=VISUAL_BERT.prefix,
-        buffers=(r"(.*\.)?embeddings\.position_ids",), pooled=True, spare=(r"cls\..*",),
+        heads={
+            "VisualBertModel": BARE, "VisualBertForPreTraining": PRETRAINING, "VisualBertForVisualReasoning": CLASSIFY,
+        },
+        settings=settings, config=config, table=partial(bert.table, kind=VISUAL_BERT), prefix=VISUAL_BERT.prefix,
+        buffers=(r"(.*\.)?embeddings\.position_ids",), tied=partial(tied, kind=VISUAL_BERT), pooled=True,
+        spare=(r"cls\..*",),
     ),
 )  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from anyformer.objectives.transport import transport_cost
 
 LEVELS = 8  # of a colour: three bits, as 2010.11929 (B.1.2) asks for
 WARMTH = 0.1  # temperature of the contrast between patches
-ASKED = ("words", "patches", "match")
+WORDS, PATCHES, MATCH = range(3)  # what a row may be asked
 
 
 class ImageText(Objective):
@@ -38,6 +38,8 @@ class ImageText(Objective):
     asked of a row is the row's loss.
     """
 
+    compiles: ClassVar[bool] = False  # the steps of the transport would be unrolled
+
     words: float = 1.0
     """How often words are asked for, beside the other two."""
     patches: float = 1.0
@@ -46,7 +48,7 @@ class ImageText(Objective):
     """How often it is asked whether image and text belong together; in half of the rows they do not."""
     rate: float = 0.15
     """Share of the words, or of the patches, that are hidden."""
-    regions: Literal["pixels", "colours", "contrast"] = "pixels"
+    regions: Literal["pixels", "colours", "nce"] = "pixels"
     """What is asked of a patch: its pixels, its mean colour as soft classes (KL), or which patch it is (NCE)."""
     alignment: float = 0.1
     """Weight of the transport between words and patches; 0 leaves it out."""
@@ -79,16 +81,16 @@ class ImageText(Objective):
         others = {}
         for row, number in enumerate(batch.rows.tolist()):
             random = draw.generator(number)
-            asked = ASKED[random.choice(len(ASKED), p=shares / shares.sum())]
-            if asked == "words":
+            asked = int(random.choice(3, p=shares / shares.sum()))
+            if asked == WORDS:
                 chosen = masked.choose(tokens[row], np.where(real[row], 0, IGNORED), facts, random)
                 targets[row, chosen] = tokens[row, chosen]
                 tokens[row, chosen] = masked.treat(tokens[row, chosen], facts, random)
-            elif asked == "patches":
+            elif asked == PATCHES:
                 count = hidden.shape[1]
                 most = min(count - 1, max(1, math.floor(self.rate * count + random.random())))
                 hidden[row, random.permutation(count)[:most]] = True
-            else:
+            elif asked == MATCH:
                 targets[row, 0] = 0
                 if random.random() < 0.5 and len(source) > 1:
                     others[row] = (number + int(random.integers(1, len(source)))) % len(source)
@@ -144,7 +146,7 @@ class ImageText(Objective):
         patches = cut(pixels, self.cell).to(rebuilt.dtype)  # (B,N,values)
         if self.regions == "colours":
             each = colour_losses(rebuilt, patches, pixels.shape[1])
-        elif self.regions == "contrast":
+        elif self.regions == "nce":
             candidates = F.normalize(normalise_patches(patches), dim=-1)
             scores = F.normalize(rebuilt, dim=-1) @ candidates.mT / WARMTH  # (B,N,N)
             each = -scores.log_softmax(-1).diagonal(dim1=1, dim2=2)

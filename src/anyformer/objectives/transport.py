@@ -8,8 +8,10 @@ from torch import Tensor
 
 
 def cosine_cost(first: Tensor, second: Tensor) -> Tensor:
-    """1 - cos of every pair of vectors (B,T,D) and (B,N,D), (B,T,N)."""
-    return 1 - F.normalize(first, dim=-1) @ F.normalize(second, dim=-1).mT
+    """1 - cos of every pair of vectors (B,T,D) and (B,N,D), (B,T,N), in the precision they have: a plan found by many
+    small steps would be rounded away under autocast."""
+    with torch.autocast(first.device.type, enabled=False):
+        return 1 - F.normalize(first, dim=-1) @ F.normalize(second, dim=-1).mT
 
 
 @torch.no_grad()

@@ -11,6 +11,7 @@ import numpy as np
 from torch import nn
 
 from anyformer.core.model import Model
+from anyformer.data.columns.base import empty
 from anyformer.data.columns.look import Facts
 from anyformer.data.datasets.rows import RowExamples
 from anyformer.data.decision import Decision, Input, name_of
@@ -82,7 +83,8 @@ class ImageTextTask(RowTask):
         return Decision(self, (), inputs, dropped=tuple((name, self.unread) for name in others))
 
     def target_problems(self, frame: Frame, decision: Decision) -> list[tuple[str, np.ndarray]]:
-        return []
+        """A row needs both sides: each explains the other."""
+        return [(f"no {column.column.noun.split()[-1]}", empty(frame, column.name)) for column in decision.inputs]
 
     def fit_target(
         self, frame: Frame, decision: Decision, settings: Data, labels: Sequence[str] | None

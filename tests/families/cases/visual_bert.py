@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from transformers import VisualBertConfig, VisualBertForVisualReasoning, VisualBertModel
+from transformers import VisualBertConfig, VisualBertForPreTraining, VisualBertForVisualReasoning, VisualBertModel
 
 from tests.families.encoders import check_layers
 from tests.families.family import FamilyCases
@@ -43,11 +43,13 @@ CASES = [
     case("bare, no segments given, relu", VisualBertModel, segments=False, hidden_act="relu"),
     case("bare, one region, three segments", VisualBertModel, regions=1, padded=False, type_vocab_size=3),
     case("bare, wide feed, eps", VisualBertModel, intermediate_size=96, layer_norm_eps=1e-3, num_hidden_layers=1),
+    case("pretraining", VisualBertForPreTraining),
+    case("pretraining, untied", VisualBertForPreTraining, padded=False, tie_word_embeddings=False),
     case("classify", VisualBertForVisualReasoning, num_labels=5),
     case("classify, without padding", VisualBertForVisualReasoning, padded=False, num_labels=2),
 ]
 FAMILY = FamilyCases(
     configs=(VisualBertConfig,),
     cases=CASES,
-    checks={check_layers: [CASES[0], CASES[2]], check_maps: [CASES[0], CASES[4]]},
+    checks={check_layers: [CASES[0], CASES[2]], check_maps: [CASES[0], CASES[6]]},
 )
