@@ -176,11 +176,13 @@ def beside(session: Session, judged: Answers, *, strong: bool) -> dict[str, Any]
 
 
 def judge_compared(session: Session, evaluator: Evaluator, judged: Answers) -> dict[str, Any]:
-    """Models that the objective names, such as the teacher of a student, on the rows of `judged`."""
+    """Models that the objective names, such as the teacher of a student, on the rows of `judged`; none once the time of
+    the run is up."""
     found: dict[str, Any] = {}
+    left = seconds_for_baseline(session)
+    if judged.examples is None or (left is not None and left <= 0):
+        return found
     for name, model in session.config.objective.compared_models(session.device).items():
-        if judged.examples is None:
-            continue
         began = time.perf_counter()
         metrics = session.task.all_metrics(evaluator(model, judged.examples, decode=judged.predicted is not None))
         found[name] = Baseline(f"the {name}", metrics, time.perf_counter() - began).facts()
