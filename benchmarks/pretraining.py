@@ -1,6 +1,6 @@
 """Seven ways to pretrain on one text with one budget of FLOPs, then the small GLUE tasks, beside training from scratch.
 
-    python -m benchmarks.pretraining --data DIR [--steps 3000] [--device cuda] [--workers 8] [--seeds 2] [--csv FILE]
+    python -m benchmarks.pretraining --data DIR [--steps 3000] [--device cuda] [--seconds 350] [--csv FILE]
     python -m benchmarks.pretraining --data DIR --steps 5 --width 32 --rows 64 --vocab 600 --characters 200000
 
 The second line only sees whether everything runs, also on a CPU.
@@ -23,6 +23,7 @@ import logging
 import lzma
 import math
 import multiprocessing
+import os
 import shutil
 import tempfile
 import time
@@ -39,6 +40,7 @@ import anyformer
 from anyformer import UserError
 from anyformer.data.order import Order
 from anyformer.data.reopen import reopen
+from anyformer.parent_death import end_with_parent
 from anyformer.presets.decoders import gpt2
 from anyformer.presets.encoders import albert, bert, electra, roberta
 from anyformer.presets.pairs import t5
@@ -177,6 +179,7 @@ class Place:
     rows: int | None  # of a GLUE task at most
     epochs: float
     vocab: int
+    deadline: float = math.inf  # on the clock of the day; no fine-tuning begins after it
 
     @property
     def text(self) -> Path:
@@ -266,12 +269,16 @@ def run_fine_tuning(name: str, task: str, place: Place, seed: int, pretrained: b
     writes = MODELS[name].task == "spans"
     settings = common(seed) | {"training.epochs": place.epochs, "training.batch_size": 32, "data.split.valid": 0.1,
                                "data.split.test": 0.0, "data.tokenizer.max_length": LENGTH}  # fmt: skip
+    if writes:
+        settings["objective.num_beams"] = 1
     if not pretrained:
         settings["data.tokenizer.folder"] = str(best(folder))
     kind = "translate" if writes else "regress" if glue.is_number else "classify"
     model = None if pretrained else MODELS[name].network(place.width)
     stage = task if pretrained else f"{task} from scratch"
     row = dict.fromkeys(COLUMNS, "") | {"model": name, "stage": stage, "seed": seed, "metric": glue.metric}
+    if time.time() > place.deadline:
+        return [row | {"note": "not begun: the time was up"}]
     out = place.out / f"{name}-{task}-{seed}-{pretrained}"
     try:
         run = anyformer.train(table(train, glue, task, writes), kind, model, target="answer", settings=settings,
@@ -325,7 +332,7 @@ def run_all(place: Place, names: Sequence[str], seeds: int, workers: int) -> Ite
     """Every row as soon as it is known: BERT's pretraining alone, then everything else side by side."""
     (place.out / "probe.txt").write_text(place.text.read_text(encoding="utf-8")[:PROBE_TEXT], encoding="utf-8")
     context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+    with ProcessPoolExecutor(workers, context, end_with_parent, (os.getpid(),)) as pool:
         first = pool.submit(run_pretraining, TEACHER, place, None).result()
         yield from first
         budget = float(first[0]["flops"])
@@ -333,21 +340,23 @@ def run_all(place: Place, names: Sequence[str], seeds: int, workers: int) -> Ite
         for name in (name for name in names if name != TEACHER):
             waiting[pool.submit(run_pretraining, name, place, budget)] = name
 
-        def fine_tune(name: str) -> None:
-            for seed in range(seeds):
-                for task in GLUE:
-                    for pretrained in (True, False):
-                        waiting[pool.submit(run_fine_tuning, name, task, place, seed, pretrained)] = ""
+        def fine_tune(name: str, seed: int) -> None:
+            for task in GLUE:
+                for pretrained in (True, False):
+                    waiting[pool.submit(run_fine_tuning, name, task, place, seed, pretrained)] = ""
 
-        if TEACHER in names:
-            fine_tune(TEACHER)
-        while waiting:
-            done = next(as_completed(waiting))
-            name = waiting.pop(done)
-            rows = done.result()
-            yield from rows
-            if name and not rows[0]["note"]:
-                fine_tune(name)
+        ready = [TEACHER] if TEACHER in names else []
+        for seed in range(seeds):  # all models have their first seed before any has its second
+            for name in ready:
+                fine_tune(name, seed)
+            while waiting:
+                done = next(as_completed(waiting))
+                name = waiting.pop(done)
+                rows = done.result()
+                yield from rows
+                if name and not rows[0]["note"]:
+                    ready.append(name)
+                    fine_tune(name, seed)
 
 
 def unpack(data: Path, out: Path, characters: int | None) -> None:
@@ -368,6 +377,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--vocab", type=int, default=8192)
     parser.add_argument("--epochs", type=float, default=4.0)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="after which no fine-tuning begins")
     parser.add_argument("--rows", type=int, help="rows of a GLUE task at most")
     parser.add_argument("--characters", type=int, help="of the text at most")
     parser.add_argument("--only", nargs="+", choices=list(MODELS), default=list(MODELS))
@@ -375,7 +385,7 @@ def main() -> None:
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="pretraining-") as folder:
         place = Place(asked.data, Path(folder), asked.device, asked.width, asked.steps, asked.rows, asked.epochs,
-                      asked.vocab)  # fmt: skip
+                      asked.vocab, time.time() + asked.seconds)  # fmt: skip
         unpack(asked.data, place.out, asked.characters)
         began = time.perf_counter()
         with asked.csv.open("w", newline="") if asked.csv else io.StringIO() as file:

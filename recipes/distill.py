@@ -18,9 +18,8 @@ import csv
 import json
 import statistics
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from anyformer import train
 from anyformer.presets.decoders import gpt2
@@ -28,8 +27,7 @@ from anyformer.presets.decoders import gpt2
 JUDGED = 20_000  # characters at the end of the text
 
 
-@dataclass(frozen=True)
-class Sizes:
+class Sizes(NamedTuple):
     """Width and depth of teacher and student, their steps, rows of a step, and characters that the student reads."""
 
     teacher: tuple[int, int]

@@ -52,6 +52,10 @@ TASKS: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     "masked": (made.book, ["--task", "masked"]),
     "masked pairs": (made.book, ["--task", "masked", "--preset", "bert-base-tiny", "--set", "objective.pairs=next"]),
     "replaced": (made.book, ["--task", "replaced"]),
+    "spans": (made.book, ["--task", "spans", "--preset", "t5-small-tiny"]),
+    "mass": (made.book, ["--task", "mass"]),
+    "prefix": (made.book, ["--task", "prefix"]),
+    "prefix t5": (made.book, ["--task", "prefix", "--preset", "t5-small-tiny"]),
 }  # fmt: skip
 
 
@@ -68,8 +72,11 @@ def test_a_task_trains_evaluates_and_predicts_on_the_card(task: str, precision: 
         assert said.json["status"] == "done"
         assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "done"
         done("evaluate", "run", *paths, "--json", "--device", "cuda")
-        if said.json["task"] != "lm":
+        trained = find(said.json["task"])
+        if trained.writes_text and not trained.has_target:
+            done("generate", "run", "It was", "--max-new-tokens", "3", "--device", "cuda")
+        else:
             (tmp_path / "gaps.txt").write_text("It was [MASK] before.\n")
-            asked = "gaps.txt" if find(said.json["task"]).answers_texts else paths[0]
+            asked = "gaps.txt" if trained.answers_texts else paths[0]
             done("predict", "run", asked, "-o", "found.csv", "--device", "cuda")
             assert (tmp_path / "found.csv").read_text()  # a detector of three steps may find nothing; its header stands

@@ -141,3 +141,14 @@ def test_ulmfit_compares_its_methods(run: Callable[..., str], tmp_path: Path) ->
     assert all(line["labels"] == 40 and 0 <= line["test_accuracy"] <= 1 for line in lines.values())
     assert lines["lora"]["trained_parameters"] < lines["plain"]["trained_parameters"]
     assert len((tmp_path / "lines.csv").read_text().splitlines()) == 5
+
+
+def test_distill_prints_a_line_for_every_seed_and_who_won(run: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "input.txt").write_text("to be or not to be that is the question whether it is nobler\n" * 60)
+    small = SimpleNamespace(teacher=(16, 1), student=(8, 1), teacher_steps=4, student_steps=3, rows=4, length=16,
+                            characters=800)  # fmt: skip
+    words = ["--data", tmp_path / "input.txt", "--seeds", "0", "1", "--csv", tmp_path / "found.csv"]
+    *lines, last = map(json.loads, run("distill", *words, SMALL=small, JUDGED=400).splitlines())
+    assert [line["seed"] for line in lines] == [0, 1] and last["of"] == 2
+    assert last["won"] == sum(line["distilled"] < line["alone"] for line in lines)
+    assert len((tmp_path / "found.csv").read_text().splitlines()) == 3

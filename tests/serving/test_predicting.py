@@ -28,8 +28,10 @@ EXTRA: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     "labels": (made.topics, ["--target", "labels"]),
     "houses": (made.houses, ["--target", "price"]),
     "mixed": (made.mixed, ["--target", "y"]),
+    "gaps": (made.book, ["--task", "masked"]),
+    "replaced": (made.book, ["--task", "replaced"]),
 }
-ANSWERED = ["classifier", "labels", "tagger", "table", "houses", "pictures", "mixed", "translator"]
+ANSWERED = ["classifier", "labels", "tagger", "table", "houses", "pictures", "mixed", "translator", "gaps", "replaced"]
 
 
 def as_url(data: bytes, kind: str = "image/png") -> str:
@@ -55,6 +57,8 @@ ROWS: dict[str, Rows] = {
                  as_url(drawing(True, 1, "BMP"), "image/bmp")],
     "mixed": [{"text": "good film", "size": 1, "town": "Rome", "picture": as_url(drawing(True))},
               {"text": "sad plot " * 4, "size": None, "town": "Oslo", "picture": None}],
+    "gaps": ["A [MASK].", "the <mask> by the sea and [MASK] and so on", {"text": "[MASK]"}],
+    "replaced": ["A rose.", "the fox by the sea and so on", {"text": "x"}],
     "translator": ["one two", "three four five six seven", {"source": "nine"}],
 }  # fmt: skip
 

@@ -184,6 +184,9 @@ def test_the_folder_opens_in_transformers_and_a_classifier_starts_from_it(case: 
         done("train", "labels.csv", "--target", "pet", "--types", "text=text", "--from", "run", "--steps", "3",
              "--quiet", "--out", "classifier")  # fmt: skip
     start = predictor.model.discriminator if case == "replaced" else predictor.model
+    if case == "pairs":  # its pooler is the classifier's
+        theirs_dense = anyformer.load(folder / "classifier").model.head.dense.weight
+        assert (theirs_dense - predictor.model.head.pair.dense.weight).abs().max() < 0.02
     body, before = (model.embed.table.weight for model in (anyformer.load(folder / "classifier").model, start))
     other = start.spec.build(seed=9).embed.table.weight
     assert (body - before).abs().max() < 0.02 < (body - other).abs().max()

@@ -115,8 +115,11 @@ def test_another_task_learns_from_the_texts_too_and_minutes_are_shared(tmp_path:
     ("classify", made.reviews, "label", "does not learn from text alone"),
     ("masket", made.reviews, "label", "did you mean 'masked'?"),
     ("masked", made.flowers, "kind", "the rows hold no text to learn from"),
+    ("masked", made.book, None, "has no labels to learn afterwards; say --task masked in its place"),
 ])  # fmt: skip
-def test_what_cannot_be_pretrained_is_refused(task: str, make: object, target: str, said: str, tmp_path: Path) -> None:
+def test_what_cannot_be_pretrained_is_refused(
+    task: str, make: object, target: str | None, said: str, tmp_path: Path
+) -> None:
     with pytest.raises(UserError, match="--pretrain|--task") as caught:
         anyformer.train([make(tmp_path)], target=target, pretrain=task, out=tmp_path / "run", device="cpu", quiet=True)  # type: ignore[operator]
     assert said in str(caught.value) and not (tmp_path / "run").exists()

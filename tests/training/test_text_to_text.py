@@ -45,9 +45,9 @@ def rows_of_each() -> list[tuple[str, str, str]]:
             f"state authorities dispatched {chance.randint(2, 9)} teams after a {what} in {town}. Schools stay closed."
         )
         rows.append(("Summarize", text, f"A {what} in {town}."))
-    for number in range(24):
-        kind = ("beautiful", "lovely", "stupid", "awful")[number % 4]
-        rows.append(("Is this toxic", f"You look {kind} today!", f"This is {'' if number % 4 > 1 else 'not '}toxic."))
+    for kind, said in (("beautiful", "not "), ("lovely", "not "), ("stupid", ""), ("awful", "")):
+        for who in ("sir", "madam", "friend", "dear", "all", "there"):
+            rows.append(("Is this toxic", f"You look {kind} today {who} !", f"This is {said}toxic."))
     rows += [(task, *pair) for task, pair in PROMPTS.items()] * 6
     chance.shuffle(rows)
     return rows
@@ -99,11 +99,11 @@ def test_metrics_and_baselines_are_given_for_each_task(run: Path) -> None:
     ours, trivial = found["metrics"][found["split"]], found["baselines"]["trivial"]
     for task in PROMPTS:
         for metric in ("bleu", "rouge_1", "rouge_2", "rouge_l", "exact_match"):
-            assert f"{metric} ({task})" in ours and f"{metric} ({task})" in trivial["metrics"]
+            assert f"{metric}.{task}" in ours and f"{metric}.{task}" in trivial["metrics"]
     assert "the first sentences of the source" in trivial["name"]
-    assert ours["rouge_l (Summarize)"] > trivial["metrics"]["rouge_l (Summarize)"] > 0
+    assert ours["rouge_l.Summarize"] > trivial["metrics"]["rouge_l.Summarize"] > 0
     report = (run / "report.html").read_text()
-    assert all(f"rouge_l ({task})" in report for task in PROMPTS)
+    assert all(f"ROUGE-L of {task}" in report for task in PROMPTS)
     lines = json.loads((run / "data.json").read_text())["notes"]
     assert any(line.startswith("tasks    Is this toxic") for line in lines)
 

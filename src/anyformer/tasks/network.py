@@ -13,7 +13,7 @@ from anyformer.data.columns.text import embed_tokens
 from anyformer.data.sizes import Sizes
 from anyformer.embeds import Frames, Joint, Maps, Patches, Table, Tokens
 from anyformer.errors import UserError
-from anyformer.heads import LM, Pair, Pooled, Regress
+from anyformer.heads import LM, LMWithPair, Pair, Pooled, Regress
 from anyformer.nets.electra import Electra
 from anyformer.slots import Embed, Head, Network
 from anyformer.spec import comes_from_outside
@@ -39,7 +39,8 @@ def fit_row_network(task: RowTask, spec: Network, name: str, sizes: Sizes) -> Ne
         return two_streams(spec, name, sizes)
     made = require_model(spec, name, task, sizes)
     embed = embedding(made, name, sizes)
-    return made.replace(embed=embed, head=task.head(made.head, pooling(made, embed), sizes))
+    own = made.head.pair if isinstance(made.head, LMWithPair) else made.head  # what reads a whole row
+    return made.replace(embed=embed, head=task.head(own, pooling(made.replace(head=own), embed), sizes))
 
 
 def fit_encoder_decoder(spec: Network, name: str, sizes: Sizes, instead: str) -> Seq2Seq:

@@ -198,7 +198,7 @@ class TranslateTask(RowTask):
             rows = [row for row, group in enumerate(answers.groups or ()) if group == name]
             truth, predicted = ([side[row] for row in rows] for side in (answers.truth, answers.predicted))
             own = Answers(self.name, truth, predicted)
-            found |= {f"{metric} ({name})": value for metric, value in text_metrics(own).items()}
+            found |= {f"{metric}.{name}": value for metric, value in text_metrics(own).items()}
         return found
 
     def main_metric(self, *, multi: bool = False, labels: Sequence[str] = ()) -> str:

@@ -463,8 +463,13 @@ def shared_weights(model: nn.Module, spec: Network) -> tuple[dict[str, Tensor], 
 
 
 def counterpart(name: str, trained: Mapping[str, Tensor]) -> Tensor | None:
-    """The trained parameter of a name; a lone encoder and the discriminator of an ELECTRA are each other's."""
-    names = (name, f"{DISCRIMINATOR}{name}", name.removeprefix(DISCRIMINATOR))
+    """The trained parameter of a name.
+
+    The body of a lone encoder and of an ELECTRA's discriminator are each other's; the pooler of a head for pairs is
+    that of a classifier.
+    """
+    body = () if name.startswith("head.") else (f"{DISCRIMINATOR}{name}", name.removeprefix(DISCRIMINATOR))
+    names = (name, *body, name.replace("head.dense.", "head.pair.dense."))
     return next((trained[each] for each in names if each in trained), None)
 
 

@@ -66,6 +66,9 @@ def texts_to_learn(request: Request, given: Given, settings: Data) -> list[str]:
     with scratch_folder() as scratch:
         rows = prepare(request.source, task=request.task, settings=settings, cache=scratch / "rows", given=given,
                        seed=int(request.section("training").get("seed", 0) or 0))  # fmt: skip
+        if not find(rows.task).has_target:
+            raise UserError(f"a {find(rows.task).title} has no labels to learn afterwards", where="--pretrain",
+                            fix=f"say --task {request.pretrain} in its place")  # fmt: skip
         labelled = texts_of(rows.train)
         if not any(labelled):
             raise UserError("the rows hold no text to learn from", where="--pretrain", fix="leave it out")
