@@ -151,10 +151,12 @@ class ImageTextTask(RowTask):
             order.append(batch.rows.numpy())
         values = {name: sort_back(parts, order) for name, parts in found.items()}
         fit = sort_back(together, order) if decode else None
-        return Answers(self.name, values, fit, losses=values["rows"], examples=examples, extra=shares_of(values))
+        return Answers(self.name, values, fit, losses=values["rows"], examples=examples)
 
     def compute_metrics(self, answers: Answers) -> dict[str, float]:
-        return {"loss": float(answers.losses.mean())} if answers.losses is not None and len(answers.losses) else {}
+        if answers.losses is None or not len(answers.losses):
+            return {}
+        return {"loss": float(answers.losses.mean())} | shares_of(answers.truth)
 
     def all_metrics(self, answers: Answers) -> dict[str, float]:
         return self.metrics(answers)
