@@ -92,8 +92,8 @@ def replaced_lines(
     said = ["replaced" if one == 1 else "=" for one in replaced]
     return [
         PictureLine("the generator reads", words(hidden), ["hidden" if words.is_mark(one) else "" for one in hidden]),
-        PictureLine("it puts there", words(ids), ["hidden" if one == 1 else "" for one in replaced]),
-        PictureLine("the other is asked for", said, ["asked"] * len(said)),
+        PictureLine("and puts instead", words(ids), ["hidden" if one == 1 else "" for one in replaced]),
+        PictureLine("what is asked", said, ["asked"] * len(said)),
     ]
 
 

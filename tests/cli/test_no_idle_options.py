@@ -43,9 +43,9 @@ IDLE = {
         ["--preset", "translator-mini", "--set", "model.encoder.embed.vocab=77"],
         "model.encoder.embed.vocab",
     ),
-    "an image to translate": (
+    "a number to translate": (
         made.mixed,
-        ["--task", "translate", "--target", "y", "--inputs", "text", "--inputs", "picture"],
+        ["--task", "translate", "--target", "y", "--inputs", "text", "--inputs", "size"],
         "--inputs",
     ),
     "a target of objects": (lambda folder: annotated(folder / "a"), ["--task", "detect", "--target", "x"], "--target"),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
+from anyformer.commands.asking import TASKS
 from anyformer.tasks import Task, all_tasks
 from anyformer.tasks.base import subclasses
 from tests.repository.source import modules
@@ -57,6 +59,12 @@ def test_no_task_is_compared_outside_tasks() -> None:
         for line, word in comparisons(ast.parse(path.read_text(encoding="utf-8")))
     ]
     assert not found, "\n".join(found)
+
+
+def test_the_command_line_names_every_task() -> None:
+    assert {task.name for task in all_tasks() if type(task).__module__.startswith("anyformer.")} <= set(
+        re.findall(r"[\w-]+", TASKS)
+    )
 
 
 def test_control_every_way_to_compare_is_seen() -> None:

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from anyformer.training.setup.request import Request
 
 Target = Annotated[list[str] | None, typer.Option(help="The column to predict; several may be given.")]
-Task = Annotated[str | None, typer.Option(help="lm, classify, regress, tag, translate, qa, forecast or detect.")]
+TASKS = (
+    "lm, classify, regress, tag, translate, qa, forecast, detect or adversarial; to pretrain: masked, replaced, spans, "
+    "prefix, deshuffle, drop, mass, distill, contrast, patches or image-text."
+)
+Task = Annotated[str | None, typer.Option(help=TASKS)]
 Preset = Annotated[str | None, typer.Option(help="A named model; see: anyformer presets.")]
 Start = Annotated[Path | None, typer.Option("--from", help="A model folder or run to fine-tune.")]
 Pretrain = Annotated[str | None, typer.Option(help="Learn from the texts alone first: masked or lm.")]

@@ -548,7 +548,7 @@ def subclasses(kind: type[Task]) -> list[type[Task]]:
     found: list[type[Task]] = []
     for each in kind.__subclasses__():
         found += [each, *subclasses(each)]
-    return found
+    return list(dict.fromkeys(found))  # one that stands below two others comes once
 
 
 def title_of(name: str) -> str:
