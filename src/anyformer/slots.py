@@ -259,6 +259,7 @@ class HeadOutput(NamedTuple):
     logits: Tensor | None = None
     pooled: Tensor | None = None  # what is made of the whole sequence, (B,D) or logits of its own
     boxes: Tensor | None = None  # (B,T,4) centre, width and height as shares of the image
+    patches: Tensor | None = None  # (B,T,values) pixels, of a head that has other logits beside them
 
 
 class Head(Spec, slot=True):

@@ -29,6 +29,7 @@ class Output:
     logits: Tensor | None = None
     pooled: Tensor | None = None
     boxes: Tensor | None = None  # (B,T,4) centre, width and height as shares of the image, where the head finds objects
+    patches: Tensor | None = None  # (B,T,values) pixels, where the head rebuilds them beside its logits
     losses: Losses | None = None
     memory: Tensor | None = None  # the encoder's output, of an encoder-decoder
     context: Context | None = None  # what the pass knew of its tokens
@@ -130,7 +131,8 @@ class ModelModule(nn.Module):
         )  # fmt: skip
         if self.head is not None:
             answer = self.head(out.hidden, out.context, self.table())
-            out.logits, out.pooled, out.boxes = answer.logits, answer.pooled, answer.boxes
+            out.logits, out.pooled = answer.logits, answer.pooled
+            out.boxes, out.patches = answer.boxes, answer.patches
         return out
 
     def before_head(
@@ -253,7 +255,8 @@ class Seq2SeqModule(nn.Module):
         )
         if self.head is not None:
             answer = self.head(out.hidden, out.context, self.table())
-            out.logits, out.pooled, out.boxes = answer.logits, answer.pooled, answer.boxes
+            out.logits, out.pooled = answer.logits, answer.pooled
+            out.boxes, out.patches = answer.boxes, answer.patches
         return out
 
     def before_head(

@@ -16,9 +16,10 @@ from anyformer.slots import Head, HeadOutput
 
 
 class ImageTextHead(Head):
-    """Logits of words by `words`, two logits (B,2) of the whole row by `match`, its `pooled`; patches by `patches`.
+    """Logits of words by `words`, two logits (B,2) of the whole row by `match`, its `pooled`; pixels by `patches`.
 
-    Of the two, the second is for an image and a text that do not belong together.
+    Each token gets all of them; an objective takes those it asks for. Of the two logits, the second is for an image and
+    a text that do not belong together.
     """
 
     about: ClassVar[About | None] = About(
@@ -50,4 +51,4 @@ class ImageTextHeadModule(nn.Module):
 
     def forward(self, hidden: Tensor, context: Context, table: Tensor | None) -> HeadOutput:
         words, match = self.words(hidden, context, table), self.match(hidden, context, table)
-        return HeadOutput(logits=words.logits, pooled=match.logits)
+        return HeadOutput(logits=words.logits, pooled=match.logits, patches=self.patches(hidden, context, table).logits)

@@ -127,7 +127,7 @@ class ImageText(Objective):
         tokens, (pixels, hidden) = batch.inputs
         text, image = out.hidden[:, : tokens.shape[1]], out.hidden[:, -hidden.shape[1] :]
         words = word_losses(model, text, batch.targets)
-        patches = self.patch_losses(model.head.patches.out(image), pixels, hidden)
+        patches = self.patch_losses(model.head.patches(image, out.context, None).logits, pixels, hidden)
         logits = full(model.head.match(out.hidden, out.context, None).logits)
         asked = batch.targets[:, 0] != IGNORED
         match = F.cross_entropy(logits, batch.targets[:, 0], ignore_index=IGNORED, reduction="none")
