@@ -65,8 +65,9 @@ def test_layers_keep_their_bits_until_they_learn(optimizer: Optimizer, recorded:
     assert all(not torch.equal(start[name], value) for name, value in copies(control).items())
 
 
-def test_a_recorded_step_gives_what_a_plain_one_gives() -> None:
-    torch.use_deterministic_algorithms(True, warn_only=True)
+def test_a_recorded_step_gives_what_a_plain_one_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
     try:
         one, other = (run(engine_for(cuda_graph=recorded)) for recorded in (True, False))
     finally:

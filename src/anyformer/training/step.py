@@ -233,8 +233,10 @@ class TrainingEngine:
             return
         wanted = self.settings.cuda_graph
         recordable = wanted is not False and len(micros) == 1 and not faults.armed
-        if recordable and (wanted is True or is_small(sum(p.numel() for p in self.parameters), micros[0])):
+        small = len(micros) == 1 and is_small(sum(p.numel() for p in self.parameters), micros[0])
+        if recordable and (wanted is True or small):
             self.graph = StepGraph(self.run_recorded, self.device)
+        if small or self.graph is not None:  # recorded or not, the same update: the same bits
             return
         if self.masters is not None and has_kernel(self.optimizers, self.device):
             self.update = KernelUpdate(self.parallel, self.settings, self.device, self.masters, self.optimizers)
