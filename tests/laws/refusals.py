@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from anyformer import LM, DynamicScaling, Grid, NoRelative, NTKScaling, Patches, Rope
+from anyformer import LM, DynamicScaling, Grid, Head, ImageTextHead, LMWithPair, NoRelative, NTKScaling, Patches, Rope
 from anyformer.spec import fields_of
 from tests.laws.examples import gathered
 from tests.laws.nets import around, build, gap, inputs, looking
@@ -45,13 +45,22 @@ def other_sequence(parts: Parts) -> bool:
     return not parts["mixer"].takes_relative and not isinstance(parts["relative"], NoRelative)
 
 
+def word_head(head: Head | None) -> LM | None:
+    """The part of a head that scores words: itself, or the one of those with several parts."""
+    if isinstance(head, LMWithPair | ImageTextHead):
+        return head.words
+    return head if isinstance(head, LM) else None
+
+
 def no_words(parts: Parts) -> bool:
-    return parts["embed"].vocabulary is None and isinstance(parts["head"], LM) and parts["head"].tied
+    words = word_head(parts["head"])
+    return parts["embed"].vocabulary is None and words is not None and words.tied
 
 
 def narrow_table(parts: Parts) -> bool:
     table = parts["embed"].build(parts["width"]).table.weight
-    return table.shape[1] != parts["width"] and parts["head"].transform is None and parts["head"].tied
+    words = word_head(parts["head"])
+    return words is not None and table.shape[1] != parts["width"] and words.transform is None and words.tied
 
 
 def one_branch(parts: Parts) -> bool:

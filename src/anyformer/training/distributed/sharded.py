@@ -19,6 +19,7 @@ from anyformer.core.model import ModelModule, Seq2SeqModule
 from anyformer.core.stack import StackModule
 from anyformer.errors import UserError
 from anyformer.nets.batch_norm import BatchNorm
+from anyformer.nets.electra import ElectraModule
 from anyformer.training.distributed.partitioned import PartitionedParallel
 from anyformer.training.settings import Training
 
@@ -54,7 +55,14 @@ class ShardedParallel(PartitionedParallel):
 
 
 def check_shardable(model: nn.Module) -> None:
-    """Refuse modules that change numbers of their own in a pass: it would be a gathered copy, which is dropped."""
+    """Refuse what weights in parts would break.
+
+    Modules that change numbers of their own in a pass change a gathered copy, which is dropped. A generator that reads
+    by the discriminator's embedding needs weights that are gathered for the discriminator's pass only.
+    """
+    if isinstance(model, ElectraModule):
+        raise UserError("generator and discriminator share an embedding, which weights in parts cannot",
+                        where="training.parallel", fix="use ddp")  # fmt: skip
     if any(isinstance(module, BatchNorm) and not module.frozen for module in model.modules()):
         raise UserError("batch norm keeps running statistics, which weights in parts would lose",
                         where="training.parallel", fix="use ddp")  # fmt: skip
