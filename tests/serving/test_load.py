@@ -24,7 +24,9 @@ def test_a_thousand_requests_made_up_from_the_schema(folders: Folders, tmp_path:
 @pytest.mark.alone
 def test_who_hangs_up_leaves_nothing_behind(folders: Folders) -> None:
     with serving(folders["patient"], "--rows", "8") as server:
-        disconnects.prove(server, total=50, together=5).check()
+        # A machine that stands still for a second, as shared ones do, is no row that was kept: that would take all the
+        # seconds of its 3,000 tokens. The median, 15 ms, has a bar too.
+        disconnects.prove(server, total=50, together=5, longest=4.0).check()
 
 
 @pytest.mark.alone
