@@ -12,6 +12,7 @@ class Sizes:
     """What a network must be built for; see `data.preprocess.sizes`."""
 
     parts: list[str]
+    rows: int | None = None  # to train on; defaults go by it, no network depends on it
     vocab: int = 0
     length: int | None = None
     pad: int | None = None

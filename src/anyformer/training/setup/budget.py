@@ -115,7 +115,7 @@ def should_compile(
 
 
 def sizes_for(data: Prepared) -> Sizes:
-    return Sizes.of(sizes(data.preprocess, data.tokenizer))
+    return Sizes.of(sizes(data.preprocess, data.tokenizer) | {"rows": len(data.train)})
 
 
 def mean_step_size(settings: Training, steps: int = 10_000) -> float:

@@ -214,7 +214,7 @@ def decide(
     require_packages(task)
     refuse_idle(request, prepared)
     keep(prepared, folder.cache)
-    sizes = Sizes.of(sizes_of(prepared.preprocess, prepared.tokenizer))
+    sizes = Sizes.of(sizes_of(prepared.preprocess, prepared.tokenizer) | {"rows": len(prepared.train)})
     gpu = device.type != "cpu"
     spec, name = chosen_network(request, task, sizes, start, gpu=gpu)
     check_length(spec, sizes)
