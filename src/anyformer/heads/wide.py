@@ -46,10 +46,13 @@ class WideAndDeep(Head):
     """Factor on the n-grams' logits: they learn at so many times the learning rate."""
     pair: bool = False
     """Whether rows are two texts, whose common n-grams count apart."""
+    alone: float = 0.5
+    """Share of the training rows that one of the two paths must answer alone, so that neither leans on the other."""
 
     def check(self) -> None:
         check_range("WideAndDeep", "order", self.order, 1, 8, fix="use 2")
         check_range("WideAndDeep", "buckets", self.buckets, 2, 2**30, fix="use 131072")
+        check_range("WideAndDeep", "alone", self.alone, 0, 1, fix="use 0.5, or 0 for never")
         if not self.scale > 0:
             raise UserError(f"scale {self.scale} is not positive", where="WideAndDeep", fix="use 30")
         if self.outputs is None:
@@ -89,7 +92,18 @@ class WideAndDeepModule(nn.Module):
         there = torch.cat([there for _, there in found], 1)
         logits = logits + self.spec.scale * self.wide(codes, there)
         assert deep.logits is not None
-        return HeadOutput(pooled=deep.pooled, logits=deep.logits + logits.to(deep.logits.dtype))  # (B,outputs)
+        both = torch.stack([deep.logits, logits.to(deep.logits.dtype)])  # (2,B,outputs)
+        if self.training and self.spec.alone:
+            both = both * path_factors(both, self.spec.alone)
+        return HeadOutput(pooled=deep.pooled, logits=both.sum(0))
+
+
+def path_factors(both: Tensor, alone: float) -> Tensor:
+    """Factors (2,B,1) on two paths: 1 and 1, or for a share of the rows 2 and 0 or 0 and 2, as dropout of one."""
+    drawn = torch.rand(both.shape[1:2], device=both.device)[None, :, None]  # (1,B,1)
+    first = (drawn < alone / 2).to(both.dtype)
+    second = (drawn > 1 - alone / 2).to(both.dtype)
+    return 1 + torch.cat([first - second, second - first])
 
 
 class NGramWeights(Starting):
