@@ -46,7 +46,7 @@ class WideAndDeep(Head):
     """Factor on the n-grams' logits: they learn at so many times the learning rate."""
     pair: bool = False
     """Whether rows are two texts, whose common n-grams count apart."""
-    alone: float = 0.5
+    alone: float = 0.0
     """Share of the training rows that one of the two paths must answer alone, so that neither leans on the other."""
 
     def check(self) -> None:
@@ -81,16 +81,16 @@ class WideAndDeepModule(nn.Module):
     def forward(self, hidden: Tensor, context: Context, table: Tensor | None) -> HeadOutput:
         deep = self.deep(hidden, context, table)
         found = [n_grams(context, order) for order in range(1, self.spec.order + 1)]
-        if self.common is not None and context.segments is not None:
-            shared = [is_in_other(codes, there, context.segments) for codes, there in found]
-            logits = self.common(found, shared, context.segments)
-            found = [(code_by_text(codes, both, context.segments), there)
+        own: Tensor | float = 0.0
+        if self.common is not None:
+            segments = torch.zeros_like(found[0][0]) if context.segments is None else context.segments
+            shared = [is_in_other(codes, there, segments) for codes, there in found]
+            own = self.common(found, shared, segments)
+            found = [(code_by_text(codes, both, segments), there)
                      for (codes, there), both in zip(found, shared, strict=True)]  # fmt: skip
-        else:
-            logits = 0.0
         codes = torch.cat([codes for codes, _ in found], 1)  # (B,G)
         there = torch.cat([there for _, there in found], 1)
-        logits = logits + self.spec.scale * self.wide(codes, there)
+        logits = own + self.spec.scale * self.wide(codes, there)
         assert deep.logits is not None
         both = torch.stack([deep.logits, logits.to(deep.logits.dtype)])  # (2,B,outputs)
         if self.training and self.spec.alone:

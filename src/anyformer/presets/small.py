@@ -43,7 +43,7 @@ def decoder(width: int, depth: int, heads: int, *, dropout: float = 0.0) -> Mode
 def encoder(width: int, depth: int, heads: int, *, dropout: float = 0.1) -> Model:
     """A reader of text, for classes, tags and numbers; of the whole the mean of all tokens tells, and the n-grams."""
     stack = Stack(width=width, depth=depth, block=block(heads, dropout))
-    head = WideAndDeep(deep=Pooled(classes=2, pool="mean", dropout=dropout), pair=True)
+    head = WideAndDeep(deep=Pooled(classes=2, pool="mean", dropout=dropout), pair=True, alone=0.5)
     return Model(embed=Tokens(vocab=VOCAB, dropout=dropout), stack=stack, head=head, init="xavier")
 
 
