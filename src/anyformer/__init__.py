@@ -185,9 +185,9 @@ __all__ = [
     "Rope", "RowTask", "Run", "Seq2Seq", "Series", "Shaw", "Sinusoid", "SinusoidGrid", "Span", "Spec", "Stack", "Stage",
     "Streams", "Table", "TabularClassifier", "TabularRegressor", "Task", "TextClassifier", "TextRegressor", "TokenHead",
     "TokenTagger", "Tokens", "Towers", "Training", "Translator", "UserError", "VisualTransformer", "WideAndDeep",
-    "Window2D", "YarnScaling", "__version__", "attend", "attention_from_convolution", "attention_maps", "checks", "compiled",
-    "explain_attention", "generate", "linear_cross_entropy", "load", "prepare", "preset", "preset_names", "quantise",
-    "replace_in", "resume", "tokens_per_expert", "train",
+    "Window2D", "YarnScaling", "__version__", "attend", "attention_from_convolution", "attention_maps", "checks",
+    "compiled", "explain_attention", "generate", "linear_cross_entropy", "load", "prepare", "preset", "preset_names",
+    "quantise", "replace_in", "resume", "tokens_per_expert", "train",
 ]  # fmt: skip
 
 installed_parts = False

@@ -58,7 +58,7 @@ def test_the_wide_logits_are_those_of_normalised_counts() -> None:
 def test_what_two_texts_share_is_what_their_sets_share() -> None:
     rows = [([3, 4, 5, 6], [4, 5, 9]), ([7, 7, 8], [1, 2, 7]), ([1, 2], [3, 4, 5, 6, 7])]
     ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(a + b) for a, b in rows], batch_first=True)
-    mask = torch.nn.utils.rnn.pad_sequence([torch.ones(len(a + b), dtype=torch.bool) for a, b in rows], batch_first=True)
+    mask = ids > 0
     first = torch.tensor([len(a) for a, _ in rows])
     segments = (torch.arange(ids.shape[1]) >= first[:, None]).long() * mask
     context = lay_out(*ids.shape, ids.device, mask=mask, tokens=ids, segments=segments)
@@ -67,9 +67,7 @@ def test_what_two_texts_share_is_what_their_sets_share() -> None:
         shared = is_in_other(codes, there, segments)
         for row, (a, b) in enumerate(rows):
             grams = [{tuple(text[i : i + order]) for i in range(len(text) - order + 1)} for text in (a, b)]
-            marked = {
-                tuple(ids[row, at : at + order].tolist()) for at in torch.nonzero(shared[row]).flatten().tolist()
-            }
+            marked = {tuple(ids[row, at : at + order].tolist()) for at in torch.nonzero(shared[row]).flatten().tolist()}
             assert marked == grams[0] & grams[1]
             assert int(there[row].sum()) == sum(max(0, len(text) - order + 1) for text in (a, b))  # none spans both
 
@@ -79,7 +77,8 @@ def test_two_texts_that_agree_are_told_from_two_that_do_not() -> None:
     found = {}
     for pair in (True, False):
         torch.manual_seed(0)
-        net = build(WideAndDeep(deep=Regress(outputs=1, pool="mean"), buckets=2**14, scale=1.0, pair=pair), segments=2).train()
+        head = WideAndDeep(deep=Regress(outputs=1, pool="mean"), buckets=2**14, scale=1.0, pair=pair)
+        net = build(head, segments=2).train()
         optimizer = torch.optim.AdamW(net.head.parameters(), lr=3e-3)
         for step in range(120):
             ids, segments, wanted = draw_pairs(64, 1, VOCAB // 2, step)

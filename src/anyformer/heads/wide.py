@@ -167,7 +167,7 @@ def ahead(x: Tensor, steps: int) -> Tensor:
 
 def keep_different(codes: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
     """The codes in order, and which of them are there and the first of their kind."""
-    codes, order = codes.masked_fill(~there, MODULUS).sort(1)
+    codes = codes.masked_fill(~there, MODULUS).sort(1).values
     first = F.pad(codes[:, 1:] != codes[:, :-1], (1, 0), value=True)
     return codes, first & (codes != MODULUS)
 

@@ -148,7 +148,7 @@ def pooled_style(own: Head | None, pool: str) -> dict[str, Any]:
     return {"pool": pool, "norm": own.norm, "dense": bool(own.dense), "act": own.act, "dropout": own.dropout}
 
 
-def tells_texts_apart(spec: Network) -> bool:
+def compares_texts(spec: Network) -> bool:
     """Whether a network compares the two texts of a row, whatever its tokenizer says of token types."""
     return isinstance(spec, Model) and isinstance(spec.head, WideAndDeep) and spec.head.pair
 

@@ -42,7 +42,7 @@ from anyformer.own_parts import modules_outside
 from anyformer.safe_files import FULL, digest, hold_lock, is_at, writing
 from anyformer.slots import Network
 from anyformer.tasks import Task, find
-from anyformer.tasks.network import longest, tells_texts_apart
+from anyformer.tasks.network import compares_texts, longest
 from anyformer.tasks.prepare import prepare
 from anyformer.training.distributed.parallel import check_processes, choose_trained
 from anyformer.training.distributed.parts import copy_into
@@ -313,9 +313,9 @@ def check_phases(training: Training, objective: Objective) -> None:
 def given_by(request: Request, start: Predictor | None) -> Given:
     """What the network, or a model to start from, says about the data."""
     if start is None:
-        return Given(segments=request.preset is None or tells_texts_apart(request.network()) or None)
+        return Given(segments=request.preset is None or compares_texts(request.network()) or None)
     return Given(tokenizer=start.tokenizer, images=start.images, length=longest(start.spec),
-                 segments=tells_texts_apart(start.spec) or None)  # fmt: skip
+                 segments=compares_texts(start.spec) or None)  # fmt: skip
 
 
 def chosen_network(
