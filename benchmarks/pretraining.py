@@ -189,6 +189,11 @@ class Place:
     def valid_text(self) -> Path:
         return self.out / "valid.txt"
 
+    @property
+    def words(self) -> Path:
+        """The run of one step whose vocabulary all others have."""
+        return self.out / "words"
+
 
 def common(seed: int) -> dict[str, Any]:
     return {"training.seed": seed, "training.workers": 0, "training.compile": False,
@@ -202,9 +207,9 @@ def pretrain(name: str, place: Place, steps: int, text: Path, out: Path, batch: 
         "training.steps": steps, "training.batch_size": batch, "data.tokenizer.max_length": LENGTH,
         "data.split.valid_file": (str(place.valid_text),), "training.eval_every": steps,
     }  # fmt: skip
-    known = place.out / "bert"  # one vocabulary for all but T5, whose sentinels are tokens of their own
-    if model.task != "spans" and known.is_dir() and model.teacher is None:
-        settings["data.tokenizer.folder"] = str(best(known))
+    # One vocabulary for all but T5, whose sentinels are tokens of their own.
+    if model.task != "spans" and place.words.is_dir() and model.teacher is None:
+        settings["data.tokenizer.folder"] = str(best(place.words))
     else:
         settings["data.tokenizer.vocab_size"] = place.vocab
     if model.teacher is None:
@@ -233,19 +238,21 @@ def flops_of_step(run: Path, rows: int) -> float:
     return counter.get_total_flops() * rows / len(batch)
 
 
-def run_pretraining(name: str, place: Place, budget: float | None) -> list[dict[str, Any]]:
-    """Pretrain one model within the budget: the row of the table. BERT comes first and says what the budget is."""
+def measure_budget(place: Place) -> float:
+    """FLOPs of BERT's steps; the run of one step that tells leaves the vocabulary for the others."""
+    logging.disable(logging.INFO)
+    run = pretrain(TEACHER, place, 1, place.text, place.words, PROBED)
+    return place.steps * flops_of_step(run.path, BATCH)
+
+
+def run_pretraining(name: str, place: Place, budget: float) -> list[dict[str, Any]]:
+    """Pretrain one model within the budget: the row of the table."""
     began = time.perf_counter()
     logging.disable(logging.INFO)
     probe = place.out / f"probe-{name}"
     try:
-        if budget is None:
-            run = pretrain(name, place, place.steps, place.text, place.out / name, BATCH)
-            each = flops_of_step(run.path, BATCH)
-        else:
-            short = place.out / "probe.txt"
-            each = flops_of_step(pretrain(name, place, 1, short, probe, PROBED).path, BATCH)
-            run = pretrain(name, place, max(1, round(budget / each)), place.text, place.out / name, BATCH)
+        each = flops_of_step(pretrain(name, place, 1, place.out / "probe.txt", probe, PROBED).path, BATCH)
+        run = pretrain(name, place, max(1, round(budget / each)), place.text, place.out / name, BATCH)
     except UserError as error:
         return [dict.fromkeys(COLUMNS, "") | {"model": name, "stage": "pretrain", "note": str(error)}]
     finally:
@@ -329,23 +336,26 @@ def answer(run: Run, rows: Rows, glue: GlueTask, task: str, writes: bool, device
 
 
 def run_all(place: Place, names: Sequence[str], seeds: int, workers: int) -> Iterator[dict[str, Any]]:
-    """Every row as soon as it is known: BERT's pretraining alone, then everything else side by side."""
+    """Every row as soon as it is known: models side by side, students after their teacher, tasks after their model."""
     (place.out / "probe.txt").write_text(place.text.read_text(encoding="utf-8")[:PROBE_TEXT], encoding="utf-8")
     context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
+    students = [name for name in names if MODELS[name].teacher is not None]
     with ProcessPoolExecutor(workers, context, end_with_parent, (os.getpid(),)) as pool:
-        first = pool.submit(run_pretraining, TEACHER, place, None).result()
-        yield from first
-        budget = float(first[0]["flops"])
+        budget = pool.submit(measure_budget, place).result()
         waiting: dict[Future[list[dict[str, Any]]], str] = {}
-        for name in (name for name in names if name != TEACHER):
-            waiting[pool.submit(run_pretraining, name, place, budget)] = name
+
+        def start(models: Sequence[str]) -> None:
+            for name in models:
+                waiting[pool.submit(run_pretraining, name, place, budget)] = name
 
         def fine_tune(name: str, seed: int) -> None:
             for task in GLUE:
                 for pretrained in (True, False):
                     waiting[pool.submit(run_fine_tuning, name, task, place, seed, pretrained)] = ""
 
-        ready = [TEACHER] if TEACHER in names else []
+        start([TEACHER] if students and TEACHER not in names else [])
+        start([name for name in names if name not in students])
+        ready: list[str] = []
         for seed in range(seeds):  # all models have their first seed before any has its second
             for name in ready:
                 fine_tune(name, seed)
@@ -354,7 +364,10 @@ def run_all(place: Place, names: Sequence[str], seeds: int, workers: int) -> Ite
                 name = waiting.pop(done)
                 rows = done.result()
                 yield from rows
-                if name and not rows[0]["note"]:
+                if not name or rows[0]["note"]:
+                    continue
+                start(students if name == TEACHER else [])
+                if name in names:
                     ready.append(name)
                     fine_tune(name, seed)
 
