@@ -177,7 +177,10 @@ def main() -> None:
             figures += [pool.submit(measure, method, count, seed, start, asked, size)
                         for seed in asked.seeds for count in asked.labels for method in methods]  # fmt: skip
         for done in as_completed(figures):
-            write_line(done.result(), asked.csv)
+            if (error := done.exception()) is None:
+                write_line(done.result(), asked.csv)
+            else:  # the others go on
+                print(error, file=sys.stderr)
 
 
 if __name__ == "__main__":
