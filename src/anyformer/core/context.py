@@ -94,8 +94,9 @@ def take(x: Tensor, some: Some, dim: int = 1) -> Tensor:
     """Some tokens of x (B or 1, ..., T, ...), whose tokens are counted along `dim`."""
     if isinstance(some, slice):
         return x[(slice(None),) * dim + (some,)]
-    x = x.expand(len(some), *x.shape[1:]).movedim(dim, 1)
-    rows = torch.arange(len(some), device=some.device)[:, None]
+    batch = some.shape[0]  # not its `len`, which would fix it in an exported model
+    x = x.expand(batch, *x.shape[1:]).movedim(dim, 1)
+    rows = torch.arange(batch, device=some.device)[:, None]
     return x[rows, some].movedim(1, dim)
 
 
