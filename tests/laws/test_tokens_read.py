@@ -135,7 +135,7 @@ def test_control_another_token_or_another_place_is_noticed(monkeypatch: pytest.M
 
     of_some = Scores.of_some
     monkeypatch.setattr(net.head, "tokens_read", lambda context: FIRST)
-    monkeypatch.setattr(Scores, "of_some", lambda scores, some: replace(of_some(scores, some), newest=True))
+    monkeypatch.setattr(Scores, "of_some", lambda scores, some: replace(of_some(scores, some), some=False))
     assert gap(net(GIVEN).logits, wanted) > 1e-2  # the first token, taken for the newest, sees the future
 
 

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from anyformer.core.context import Some, is_last, take_fields
+from anyformer.core.context import Some, take_fields
 from anyformer.errors import UserError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Scores:
     added: Tensor | None = None  # (B or 1, H or 1, T, S)
     ordered: bool = field(default=False)  # Python fact: keys are the queries in order, nothing hidden
     gaps: bool = False  # Python fact: keys are in a static cache, and those behind a query's own hold nothing
-    newest: bool = True  # Python fact: the queries are the last of the keys, none left out
+    some: bool = False  # Python fact: the queries are a few tokens from among the keys, wherever they stand
 
     @classmethod
     def among(
@@ -87,7 +87,7 @@ class Scores:
         """The description for some of the queries, over the same keys."""
         of_queries = take_fields(self, ("query_positions", "query_index", "query_documents"), some, 1)
         of_pairs = take_fields(self, ("allowed", "added"), some, 2)
-        return replace(self, **of_queries, **of_pairs, ordered=False, newest=is_last(some))
+        return replace(self, **of_queries, **of_pairs, ordered=False, some=True)
 
     @property
     def biased(self) -> bool:
@@ -105,7 +105,7 @@ class Scores:
         if self.window is not None and keys > self.window:
             return True
         # One newest query sees every key that is held; more need the staircase unless the kernel draws it itself.
-        return self.causal and not self.ordered and (queries > 1 or self.gaps or not self.newest)
+        return self.causal and not self.ordered and (queries > 1 or self.gaps or self.some)
 
     @property
     def hides_alike(self) -> bool:
@@ -196,6 +196,8 @@ def choose(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0
             return Choice("rows", "a few new tokens over a static cache: each row reads its own columns and no further")
     if q.device.type == "cpu" and (choice := choose_for_window(q, k, scores, dropout)) is not None:
         return choice
+    if q.is_cuda and scores.some:  # cuDNN's backward pass is made for tiles of 64 queries
+        return Choice("reference", "a few queries, for which plain products take as long as a fused kernel")
     if scores.needs_weights:
         what = "the logit soft cap" if scores.soft_cap is not None else f"{type(scores.relative).__name__} positions"
         return Choice("reference", f"fused kernels do not offer {what}")
@@ -216,7 +218,7 @@ def choose_for_window(q: Tensor, k: Tensor, scores: Scores, dropout: float) -> C
         return None
     queries, keys = q.shape[2], k.shape[2]
     ruled = scores.allowed is not None or scores.added is not None  # a caller's own rule is T x S already
-    few = queries * keys < fewest_pairs(q.dtype, scores, keys) or not scores.newest
+    few = queries * keys < fewest_pairs(q.dtype, scores, keys) or scores.some
     if ruled or few or scores.hides_alike or not scores.hides(queries, keys):
         return None
     if dropout == 0.0 and not scores.biased and not scores.needs_weights:

@@ -86,10 +86,6 @@ class Context:
 FIRST, LAST = slice(0, 1), slice(-1, None)
 
 
-def is_last(some: Some) -> bool:
-    return isinstance(some, slice) and some == LAST
-
-
 def take(x: Tensor, some: Some, dim: int = 1) -> Tensor:
     """Some tokens of x (B or 1, ..., T, ...), whose tokens are counted along `dim`."""
     if isinstance(some, slice):
