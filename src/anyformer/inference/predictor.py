@@ -15,7 +15,7 @@ from torch import Tensor
 from anyformer.checkpoints.adapters import base_of, is_adapter, open_adapted
 from anyformer.checkpoints.folder import Opened, open_folder, save_foreign, save_own
 from anyformer.checkpoints.target import new_folder
-from anyformer.core.model import Model, Seq2Seq
+from anyformer.core.model import Model, ModelModule, Seq2Seq
 from anyformer.data.images.preprocessing import ImageSteps
 from anyformer.data.tokenizers.tokenizer import Tokenizer, open_tokenizer
 from anyformer.errors import UserError
@@ -379,15 +379,22 @@ class Predictor:
         vectors = []
         for part in self.parts(rows, batch_size):
             if self.images is not None:
-                hidden = self.model.read(self.pixels(part)).hidden if self.reads_images() else self.run(part).hidden
+                pixels = self.pixels(part)
+                hidden = self.model.read(pixels).hidden if self.reads_images() else self.every_token(pixels)
                 mask = torch.ones(hidden.shape[:2], dtype=torch.bool, device=hidden.device)
             else:
                 ids, mask = self.tokens(part)
-                hidden = (self.model.encoder if isinstance(self.spec, Seq2Seq) else self.model)(ids, mask=mask).hidden
+                hidden = self.every_token(ids, mask)
             share = mask[..., None].to(hidden.dtype)
             vector = hidden[:, 0] if pool == "first" else (hidden * share).sum(1) / share.sum(1).clamp(min=1)
             vectors.append(torch.nn.functional.normalize(vector, dim=-1) if normalise else vector)
         return torch.cat(vectors).cpu()
+
+    def every_token(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The last layer's vectors (B,T,D) of all tokens, also those that the head does not read."""
+        model = self.model.encoder if isinstance(self.spec, Seq2Seq) else self.model
+        hidden: Tensor = (model.before_head if isinstance(model, ModelModule) else model)(inputs, mask=mask).hidden
+        return hidden
 
     def run(self, rows: Sequence[Any]) -> Any:
         """One forward pass over texts or images."""
