@@ -14,12 +14,14 @@ rules, relative positions, soft cap, grouped heads. Every engine and the inspect
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from anyformer.core.context import Some, take_fields
@@ -353,8 +355,17 @@ def masked(q: Tensor, k: Tensor, v: Tensor, scores: Scores, rows: slice, dropout
         mask, live = fold(mask, q.shape[1]), None if live is None else fold(live, q.shape[1])
     if mask.shape[0] == 1 and mask.shape[1] == 1 and q.is_cuda:
         mask = mask.expand(q.shape[0], -1, -1, -1)
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scores.scale)
+    with safe_kernels(q):
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scores.scale)
     return out if live is None else out * live
+
+
+def safe_kernels(q: Tensor) -> AbstractContextManager[None]:
+    """Where a mask is trained with on a GPU, torch's kernels but cuDNN's, whose backward pass with a mask may give nan
+    though everything that goes into it is finite (seen in bf16 with torch 2.11)."""
+    if q.is_cuda and torch.is_grad_enabled():
+        return sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
+    return nullcontext()
 
 
 def fold(x: Tensor, groups: int) -> Tensor:
