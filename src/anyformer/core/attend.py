@@ -26,6 +26,7 @@ from torch.utils.checkpoint import checkpoint
 
 from anyformer.core.context import Some, take_fields
 from anyformer.errors import UserError
+from anyformer.kernels.dropout import dropout as drop
 
 if TYPE_CHECKING:
     from anyformer.core.context import Context
@@ -275,7 +276,7 @@ def weights_of(q: Tensor, k: Tensor, scores: Scores, rows: slice | None = None) 
 def reference(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0) -> Tensor:
     """Plain maths, whole rows at a time."""
     weights = weights_of(q, k, scores)
-    kept = F.dropout(weights, dropout) if dropout else weights
+    kept = drop(weights, dropout) if dropout else weights
     out = kept @ spread(v, q.shape[1]).to(weights.dtype)  # (B,H,T,C')
     if scores.relative is not None and scores.relative.needs_weights:
         assert scores.query_positions is not None and scores.key_positions is not None

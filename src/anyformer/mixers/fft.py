@@ -41,11 +41,11 @@ def convolve(u: Tensor, ahead: Tensor, behind: Tensor | None = None) -> Tensor:
     u (B,D,T) and taps (D,L) with L <= T; `behind`, if given, is as long and its first tap is not used. The transforms
     are in float32, or float64 where the taps are; y has u's dtype.
     """
+    # Out here, where gradients are on: inside, the compiler would compute the turns again for every entry.
+    turns = turned(fast_size(u.shape[-1]), ahead)
     if torch.is_grad_enabled() and (u.requires_grad or ahead.requires_grad):
-        y: Tensor = Convolve.apply(u, ahead, behind)
+        y: Tensor = Convolve.apply(u, ahead, behind, turns)
         return y
-    size = fast_size(u.shape[-1])
-    turns = turned(size, ahead)
     y = torch.ops.anyformer.circle(spread(u, turns), spread_taps(ahead, behind, turns))
     return real_part(y, turns, u.shape[-1], 1).to(u.dtype)
 
@@ -54,15 +54,14 @@ class Convolve(torch.autograd.Function):
     """`convolve` with the gradients of u and of the taps: one transform more than forward, no conjugates in memory."""
 
     @staticmethod
-    def forward(ctx: Any, u: Tensor, ahead: Tensor, behind: Tensor | None) -> Tensor:
-        turns = turned(fast_size(u.shape[-1]), ahead)
+    def forward(ctx: Any, u: Tensor, ahead: Tensor, behind: Tensor | None, turns: Tensor) -> Tensor:
         y, wave, taps = torch.ops.anyformer.circle_forward(spread(u, turns), spread_taps(ahead, behind, turns))
         ctx.save_for_backward(wave, taps, turns)
         ctx.length, ctx.lags, ctx.both = u.shape[-1], ahead.shape[-1], behind is not None
         return real_part(y, turns, u.shape[-1], 1).to(u.dtype)
 
     @staticmethod
-    def backward(ctx: Any, given: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    def backward(ctx: Any, given: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:
         wave, taps, turns = ctx.saved_tensors
         # Turned and transformed the other way round this is the conjugate of the transform of `given`, and plain
         # products with it are correlations.
@@ -76,7 +75,7 @@ class Convolve(torch.autograd.Function):
             c, s = (turns[last:] / turns.shape[0]).unbind(-1)
             imaginary = -(h[..., last:, 1] * c + h[..., last:, 0] * s)
             grad_behind = F.pad(imaginary.flip(-1), (1, 0))
-        return real_part(u, turns, ctx.length, -1).to(given.dtype), grad_ahead, grad_behind
+        return real_part(u, turns, ctx.length, -1).to(given.dtype), grad_ahead, grad_behind, None
 
 
 def turned(size: int, like: Tensor) -> Tensor:
