@@ -31,6 +31,7 @@ class Answers:
     truth: Any = None
     predicted: Any = None
     probability: np.ndarray | None = None
+    logits: np.ndarray | None = None  # what the probabilities are made of, before any calibration
     labels: list[str] | None = None  # names of the classes, or of the outputs of a regression
     losses: np.ndarray | None = None  # the loss of each row (N,), for the worst examples
     nats: float = 0.0

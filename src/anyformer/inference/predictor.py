@@ -16,6 +16,7 @@ from anyformer.checkpoints.adapters import base_of, is_adapter, open_adapted
 from anyformer.checkpoints.folder import Opened, open_folder, save_foreign, save_own
 from anyformer.checkpoints.target import new_folder
 from anyformer.core.model import Model, Seq2Seq
+from anyformer.data.calibration import Calibration, read_calibration
 from anyformer.data.images.preprocessing import ImageSteps
 from anyformer.data.tokenizers.tokenizer import Tokenizer, open_tokenizer
 from anyformer.errors import UserError
@@ -60,9 +61,10 @@ def load(
     from anyformer.training.run.folder import RunFolder, explaining_unknown
 
     with explaining_unknown(path):
-        found = open_predictor(best_of(path), head, place, dtype)
+        best = best_of(path)
+        found = open_predictor(best, head, place, dtype)
         found.objective = RunFolder(path).config().objective
-        return found
+        return found.calibrated(read_calibration(path, best.name))
 
 
 def open_predictor(path: Path, head: str | None, place: torch.device, dtype: torch.dtype | None) -> Predictor:
@@ -441,6 +443,22 @@ class Predictor:
         if self.tokenizer is None:
             raise UserError("the folder has no tokenizer", fix="give ids as a tensor, or add tokenizer.json")
         return self.tokenizer
+
+    def calibrated(self, calibration: Calibration | None) -> Predictor:
+        """The same model with other temperatures or another threshold between its logits and its answers."""
+        if self.preprocess is None or calibration is None:
+            return self
+        return replace(self, preprocess=self.preprocess.replace(calibration=calibration))
+
+    def with_threshold(self, threshold: float) -> Predictor:
+        """The same model answering yes from this probability on: of two classes the second, of a set each label."""
+        from anyformer.tasks import find
+
+        if self.preprocess is None or not find(self.preprocess.task).has_threshold(self.preprocess):
+            raise UserError("this model has no threshold", where="threshold",
+                            fix="leave it out: only two classes, or labels that may come together, have one")  # fmt: skip
+        known = self.preprocess.calibration or Calibration()
+        return self.calibrated(known.replace(threshold=threshold))
 
     # ------------------------------------------------------------ saving
 

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from anyformer.data.calibration import Calibration
 from anyformer.data.columns.cells import factorize
 from anyformer.data.columns.kinds import only_modality
 from anyformer.data.columns.look import Facts
@@ -41,6 +42,7 @@ from anyformer.errors import UserError
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.baseline_rows import RawRows, raw_rows
 from anyformer.evaluation.baseline_time import learn_in_time
+from anyformer.evaluation.bootstrap import RowSums
 from anyformer.evaluation.facts import digits, plain, short
 from anyformer.evaluation.metrics import MOST_NATS, SMALLER
 from anyformer.objectives import Objective
@@ -252,6 +254,26 @@ class Task:
     def selection_metric(self, *, multi: bool = False, labels: Sequence[str] = ()) -> str:
         """The metric that chooses the best checkpoint, computed at every evaluation."""
         return self.main_metric(multi=multi, labels=labels)
+
+    def selection_loss(self, answers: Answers) -> float | None:
+        """The loss that decides between checkpoints whose metrics are too close to call."""
+        return self.all_metrics(answers).get("loss")
+
+    def row_sums(self, answers: Answers, metric: str) -> RowSums | None:
+        """A metric taken apart by rows, for its standard error and interval; None where it is no function of sums."""
+        return None
+
+    def fit_temperatures(self, answers: Answers) -> tuple[float, ...] | None:
+        """What logits should be divided by, as validation rows say; None where there are no probabilities to fit."""
+        return None
+
+    def has_threshold(self, preprocess: Preprocess) -> bool:
+        """Whether an answer is yes from some probability on, so that a threshold can be chosen."""
+        return False
+
+    def calibrate(self, answers: Answers, calibration: Calibration) -> Answers:
+        """The same answers by other temperatures and another threshold; only of tasks that fit them."""
+        return answers
 
     def notes(self, answers: Answers) -> list[str]:
         """What a reader of the metrics should know: what was left out, and why."""

@@ -20,11 +20,13 @@ from anyformer.checkpoints import store
 from anyformer.core.building import check_buffers
 from anyformer.data.order import Order, Stages
 from anyformer.data.reopen import reopen
-from anyformer.errors import INTERRUPTED, AlreadyReported, Diverged, NoRoom, Stopped, UserError
+from anyformer.errors import INTERRUPTED, AlreadyReported, Diverged, NoRoom, Stopped, UserError, did_you_mean
+from anyformer.evaluation.answers import Answers
+from anyformer.evaluation.bootstrap import standard_error
 from anyformer.evaluation.metrics import direction
 from anyformer.inspection.routing import routed
 from anyformer.tasks import Evaluator
-from anyformer.training.best import Standing, line_of
+from anyformer.training.best import Judged, Standing, line_of
 from anyformer.training.checkpoint import check_same, give_parts, read_checkpoint, save_checkpoint
 from anyformer.training.culprit import find_culprit
 from anyformer.training.display.display import display
@@ -94,7 +96,8 @@ class Session:
         micro = min(settings.micro_batch_size or self.batch, max(1, self.batch // parts))
         self.steps = Steps(self.data.train, self.order, self.config.objective, micro, self.parallel.part, parts)
         target = self.data.preprocess
-        self.standing = Standing(self.task.selection_metric(multi=target.multi, labels=target.labels or ()))
+        chosen_by = self.task.selection_metric(multi=target.multi, labels=target.labels or ())
+        self.standing = Standing(settings.metric or chosen_by)
         self.done = 0
         self.seconds = 0.0  # of earlier processes
 
@@ -268,7 +271,7 @@ class Session:
         with fetching as batches, display(self.progress, self.mode) if self.mode != "silent" else nullcontext():
             while self.done < self.total:
                 if self.out_of_patience():  # also where a run is resumed that had stopped early
-                    self.progress.note(f"stopped early: no better since step {self.standing.best_step:,}", keep=True)
+                    self.progress.note(self.explain_stop(), keep=True)
                     self.folder.event("early stop", step=self.done, best_step=self.standing.best_step)
                     break
                 waiting = time.perf_counter()
@@ -379,16 +382,27 @@ class Session:
                 rows = min(len(self.data.valid), self.config.training.eval_rows or len(self.data.valid))
                 self.pace.judged(rows, time.perf_counter() - began)
                 self.sample(model, last=last)
-            scores = self.peers.first(lambda: self.task.all_metrics(answers))
-            if self.standing.take(scores[self.standing.metric], scores.get("loss"), self.done):
+            scores, judged = self.peers.first(lambda: self.judge(answers))
+            if self.standing.take(Judged(*judged), self.done):
                 self.fresh_best = True
-            line: dict[str, Any] = {"step": self.done, "eval": {"split": "valid", **scores}}
+            line: dict[str, Any] = {"step": self.done, "eval": {"split": "valid", **scores},
+                                    "choice": Judged(*judged)._asdict()}  # fmt: skip
             self.folder.append(METRICS_FILE, [line | experts.facts()])
             self.progress.judged(self.done, scores)
             faults.point("evaluated")
         self.pace.evaluated(time.perf_counter() - began)
         self.time_decoding()
         self.paused += time.perf_counter() - began
+
+    def judge(self, answers: Answers) -> tuple[dict[str, float], Judged]:
+        """All metrics of the validation rows, and what chooses between checkpoints."""
+        scores, metric = self.task.all_metrics(answers), self.standing.metric
+        if metric not in scores:
+            raise UserError(f"there is no metric {metric!r} of {self.task.title}", where="training.metric",
+                            fix=did_you_mean(metric, scores))  # fmt: skip
+        sums = None if answers.predicted is None else self.task.row_sums(answers, metric)
+        error = 0.0 if sums is None else standard_error(sums)
+        return scores, Judged(scores[metric], self.task.selection_loss(answers), error)
 
     def time_decoding(self) -> None:
         """See now and then how long the texts of the final evaluation will take: a trained model ends them sooner."""
@@ -433,11 +447,20 @@ class Session:
     fresh_best: bool = False
 
     def out_of_patience(self) -> bool:
-        """Whether enough passes over the data, and enough evaluations, have shown nothing better."""
-        patience, best = self.config.training.patience, self.standing.best_step
-        if patience is None or best is None or self.standing.since < LEAST_EVALUATIONS:
+        """Whether enough passes over the data, and enough evaluations, have bettered neither metric nor loss."""
+        patience, moved = self.config.training.patience, self.standing.moved_step
+        if patience is None or moved is None or self.standing.since < LEAST_EVALUATIONS:
             return False
-        return self.order.passes(best, self.done) >= patience
+        return self.order.passes(moved, self.done) >= patience
+
+    def explain_stop(self) -> str:
+        """Why a run ends before its last step."""
+        standing = self.standing
+        passes = self.order.passes(standing.moved_step or 0, self.done)
+        what = "the loss" if standing.metric == "loss" else f"neither {standing.metric} nor the loss"
+        verb = "did not get" if standing.metric == "loss" else "got"
+        return (f"stopped early at step {self.done:,} of {self.total:,}: {what} of the validation rows {verb} better in "
+                f"the last {passes:,.0f} passes over the data, more would only overfit (training.patience)")  # fmt: skip
 
     def save(self) -> None:
         """Commit a checkpoint, then delete the oldest; the best one and the newest stay."""

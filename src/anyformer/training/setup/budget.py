@@ -21,7 +21,7 @@ from anyformer.training.duration import FINAL, LEAST_ROWS, Budget
 from anyformer.training.loader import Steps
 from anyformer.training.settings import Config, Training, batch_stages
 from anyformer.training.setup.compile_choice import expect_cost, explain_choice, has_compiler, record_path
-from anyformer.training.setup.defaults import EVALUATIONS, MINUTES, default_steps
+from anyformer.training.setup.defaults import EVALUATIONS, MINUTES, MOST_EVALUATIONS, default_steps
 from anyformer.training.setup.determinism import explain_price, is_deterministic, use_deterministic
 from anyformer.training.setup.memory import usage
 from anyformer.training.setup.trial import Say, Trial, choose_workers, judging, writing
@@ -153,7 +153,7 @@ def decide_length(
     if steps is None or settings.minutes is not None:
         wanted = steps or wanted_steps(config, data)
         limit = default_minutes(device) if settings.minutes is None else settings.minutes
-        most = wanted if settings.minutes is None else steps
+        most = wanted  # more passes than such data wants would only overfit: the time is a limit, and no aim
         in_time = max(LEAST_ROWS, int(ONE * limit * 60 / max(1e-9, found.row)))
         if in_time < judged:
             judged = eval_rows = in_time
@@ -168,7 +168,10 @@ def decide_length(
         steps = fit if most is None else min(most, fit)
     # Evaluations take at most a share of the time, however slow they are.
     evaluation = found.row * judged + 0.05
-    most = max(1, min(EVALUATIONS, int(SHARE * steps * found.step / evaluation)))
+    # One a pass where there are many: few rows are learned in a few passes, and the best of them must not be missed.
+    passes = steps * (settings.batch_size or 1) / max(1, len(data.train))
+    wanted_evaluations = int(min(MOST_EVALUATIONS, max(EVALUATIONS, passes)))
+    most = max(1, min(wanted_evaluations, int(SHARE * steps * found.step / evaluation)))
     every = settings.eval_every or max(1, -(-steps // most))
     found.pauses = steps / every * evaluation + whole + found.decoding
     schedule = settings.batch_size_schedule
