@@ -35,6 +35,9 @@ StdinFormat = Annotated[
     str | None, typer.Option("--format", help="What - holds: csv, tsv, jsonl, json, parquet, txt or conll.")
 ]
 BatchSize = Annotated[int, typer.Option(min=1, help="Rows at a time.")]
+Threshold = Annotated[
+    float | None, typer.Option(help="Probability from which on a label, or the second of two classes, is the answer.")
+]
 MODES = ("auto", "bar", "lines", "none")
 
 
@@ -219,6 +222,7 @@ def evaluate(
     by: Annotated[str | None, typer.Option(help="choice: the likeliest one; generate: what is written.")] = None,
     normalise: Annotated[str | None, typer.Option(help="Log-likelihoods of choices by sum, token or byte.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Examples are drawn by it.")] = None,
+    threshold: Threshold = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="A new .csv or .json with the table.")] = None,
     format: StdinFormat = None,
     device: asking.Device = "auto",
@@ -246,10 +250,13 @@ def evaluate(
         if value is not None:
             raise UserError(f"--{name} is for prompting", where=f"--{name}", fix="add --shots 0,1,5, or leave it out")
     with with_standard_input(data or (), format) as files:
-        found = evaluate_run(run, files, device=device, batch=batch_size, say=messages(quiet))
+        found = evaluate_run(run, files, device=device, batch=batch_size, say=messages(quiet), threshold=threshold)
     if as_json:
         write(json.dumps(found))
         return
+    if interval := found.pop("interval", None):
+        bounds = f"{interval['low']:.4f} to {interval['high']:.4f}"
+        found["95 %"] = f"{interval['metric']} {bounds}, by bootstrap over the rows"
     width = max(map(len, found), default=0)
     write("\n".join(f"{name:<{width}}  {value:.4f}" if isinstance(value, float) else f"{name:<{width}}  {value}"
                     for name, value in found.items()))  # fmt: skip
@@ -284,6 +291,7 @@ def predict(
     skip_bad_rows: Annotated[
         bool, typer.Option("--skip-bad-rows", help="No answer for rows that cannot be read, rather than an error.")
     ] = False,
+    threshold: Threshold = None,
     format: StdinFormat = None,
     device: asking.Device = "auto",
     batch_size: BatchSize = 64,
@@ -303,7 +311,7 @@ def predict(
     configure_messages(quiet)
     with with_standard_input(data, format) as files:
         text = predict_files(run, files, out, device=device, batch=batch_size, as_json=as_json, say=messages(quiet),
-                             on_bad_rows="skip" if skip_bad_rows else "error")  # fmt: skip
+                             on_bad_rows="skip" if skip_bad_rows else "error", threshold=threshold)  # fmt: skip
     if text is not None:
         write(text)
     elif not quiet:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +32,6 @@ class Answers:
     truth: Any = None
     predicted: Any = None
     probability: np.ndarray | None = None
-    logits: np.ndarray | None = None  # what the probabilities are made of, before any calibration
     labels: list[str] | None = None  # names of the classes, or of the outputs of a regression
     losses: np.ndarray | None = None  # the loss of each row (N,), for the worst examples
     nats: float = 0.0
@@ -41,3 +41,13 @@ class Answers:
     examples: Any = None  # the Examples the rows come from: place(row), shown(row)
     groups: list[str] | None = None  # what each row belongs to, by which metrics are given too: tasks of one model
     extra: dict[str, float] = field(default_factory=dict)
+    logits: np.ndarray | None = None  # what the probabilities are made of, before any calibration
+
+
+class Metrics(dict[str, float]):
+    """Metrics by name, with the answers that they were computed from: two models on the same rows can be compared row
+    by row."""
+
+    def __init__(self, found: Mapping[str, float], answers: Answers) -> None:
+        super().__init__(found)
+        self.answers = answers

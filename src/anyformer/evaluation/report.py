@@ -65,7 +65,7 @@ def report(folder: Path, evaluation: Mapping[str, Any]) -> str:
         ("confusion", "What was taken for what", sections.confusion(facts)),
         ("predictions", "Predicted and true", sections.numbers(facts)),
         ("labels", "Each span" if facts.get("spans") else "Each label", sections.labels(facts)),
-        ("calibration", "Do probabilities mean what they say?", sections.calibration(facts)),
+        ("calibration", "Do probabilities mean what they say?", sections.calibration(facts, evaluation)),
         ("worst", "Worst answers", sections.worst(facts)),
         ("samples", "Samples while learning", sections.samples(files)),
         ("data", "Data", data(files.data)),

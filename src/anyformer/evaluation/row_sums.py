@@ -11,6 +11,7 @@ from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.bootstrap import RowSums, mean_of_rows, ratio
 from anyformer.evaluation.metrics import known_classes, pad_tags
 from anyformer.evaluation.spans import spans
+from anyformer.evaluation.text_scores import NGRAMS, bleu_counts, row_scores
 
 MOST_CLASSES = 200  # of a metric that is a mean over classes: each row adds three numbers for every class
 
@@ -81,6 +82,17 @@ def count_spans(truth: Sequence[str], predicted: Sequence[str]) -> tuple[int, in
     return len(set(true) & set(said)), len(true), len(said)
 
 
+def text_sums(answers: Answers, metric: str) -> RowSums | None:
+    """Of BLEU, by the n-grams of each text, and of ROUGE-L; a row is a text."""
+    if answers.truth is None or not len(answers.predicted):
+        return None
+    if metric == "rouge_l":
+        return mean_of_rows(np.array(row_scores(answers.predicted, answers.truth)))
+    if metric != "bleu":
+        return None
+    return RowSums(np.array(bleu_counts(answers.predicted, answers.truth), np.float64), bleu_of)
+
+
 # ---------------------------------------------------------------- from sums to metrics
 
 
@@ -112,3 +124,16 @@ def mean_of_outputs(sums: np.ndarray) -> np.ndarray:
     """The mean over outputs of each one's mean."""
     errors, counts = np.split(sums, 2, -1)
     return ratio(ratio(errors, counts).sum(-1), (counts > 0).sum(-1).astype(np.float64))
+
+
+def bleu_of(sums: np.ndarray) -> np.ndarray:
+    """Corpus BLEU of the sums of `bleu_counts`, with sacreBLEU's smoothing: a precision without a match is halved
+    once more for each such order."""
+    matches, totals = sums[..., :NGRAMS], sums[..., NGRAMS : 2 * NGRAMS]
+    said, true = sums[..., -2], sums[..., -1]
+    none = (matches == 0) & (totals > 0)
+    smoothed = np.where(none, 0.5 ** np.cumsum(none, -1), matches)
+    precisions = ratio(smoothed, totals)
+    logs = np.log(precisions, out=np.full(precisions.shape, -np.inf), where=precisions > 0).mean(-1)
+    brevity = np.where(said < true, 1 - ratio(true, said), 0.0)
+    return 100 * np.exp(logs + brevity)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -33,6 +34,7 @@ from anyformer.safe_files import inside, read_json
 if TYPE_CHECKING:
     from anyformer.data.preprocess import Preprocess
 
+logger = logging.getLogger("anyformer")
 Prompt = str | Sequence[str] | Tensor  # a text, several texts, or ids (B,T)
 GENERATION_FILE, IMAGES_FILE, LABELS_FILE = "generation_config.json", "preprocessor_config.json", "preprocess.json"
 
@@ -456,7 +458,7 @@ class Predictor:
 
         if self.preprocess is None or not find(self.preprocess.task).has_threshold(self.preprocess):
             raise UserError("this model has no threshold", where="threshold",
-                            fix="leave it out: only two classes, or labels that may come together, have one")  # fmt: skip
+                            fix="leave it out: two classes have one, or labels that may come together")  # fmt: skip
         known = self.preprocess.calibration or Calibration()
         return self.calibrated(known.replace(threshold=threshold))
 
@@ -479,6 +481,8 @@ class Predictor:
         if to not in ("hf", "onnx"):
             raise UserError(f"there is no format {to!r}", where="export", fix='use "hf" or "onnx"')
         check_whole(self.model, folder)
+        if self.preprocess is not None and self.preprocess.calibration is not None:
+            logger.warning(f"export   gives plain logits, without {self.preprocess.calibration}")
         with new_folder(folder, needed=bytes_of(self.model)) as path:
             if to == "onnx":
                 from anyformer.checkpoints.onnx import export_onnx

@@ -39,10 +39,10 @@ from anyformer.data.sizes import Sizes
 from anyformer.data.targets import ABSENT, Target
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.errors import UserError
-from anyformer.evaluation.answers import Answers
+from anyformer.evaluation.answers import Answers, Metrics
 from anyformer.evaluation.baseline_rows import RawRows, raw_rows
 from anyformer.evaluation.baseline_time import learn_in_time
-from anyformer.evaluation.bootstrap import RowSums
+from anyformer.evaluation.bootstrap import Interval, RowSums, compare_rows, estimate_interval
 from anyformer.evaluation.facts import digits, plain, short
 from anyformer.evaluation.metrics import MOST_NATS, SMALLER
 from anyformer.objectives import Objective
@@ -91,15 +91,20 @@ LEAST_SECONDS = 0.5  # below it no learner is even begun
 
 
 class Baseline(NamedTuple):
-    """A baseline's name, its metrics and the seconds it took; without metrics the name says why there are none."""
+    """A baseline's name, its metrics and the seconds it took; without metrics the name says why there are none.
+
+    `difference` is the model's main metric less the baseline's, on the same rows; None where it is not known by rows.
+    """
 
     name: str
     metrics: dict[str, float]
     seconds: float
+    difference: Interval | None = None
 
     def facts(self) -> dict[str, Any]:
         """As evaluation.json holds it."""
-        return {"name": self.name, "metrics": self.metrics, "seconds": round(self.seconds, 2)}
+        found = {"name": self.name, "metrics": self.metrics, "seconds": round(self.seconds, 2)}
+        return found if self.difference is None else found | {"difference": self.difference.facts()}
 
 
 class Task:
@@ -234,7 +239,7 @@ class Task:
 
     def metrics(self, answers: Answers) -> dict[str, float]:
         """The metrics, with those that came with the answers."""
-        return self.compute_metrics(answers) | answers.extra
+        return Metrics(self.compute_metrics(answers) | answers.extra, answers)
 
     def all_metrics(self, answers: Answers) -> dict[str, float]:
         """The metrics and the loss; texts that were not written have a loss alone."""
@@ -327,14 +332,32 @@ class Task:
         truth, before, after = self.truth(train), self.raw_rows(train), self.raw_rows(answers.examples)
         started = time.perf_counter()
         name, scores = self.trivial_baseline(truth, answers, before, after)
-        found = {"trivial": Baseline(name, scores, time.perf_counter() - started).facts()}
+        took = time.perf_counter() - started
+        found = {"trivial": Baseline(name, scores, took, self.compare(answers, scores)).facts()}
         if strong:
             started = time.perf_counter()
             name, scores = "not learned: the time of the run was up", {}
             if seconds is None or seconds > LEAST_SECONDS:
                 name, scores = self.strong_in_time(truth, answers, before, after, seconds)
-            found["strong"] = Baseline(name, scores, time.perf_counter() - started).facts()
+            took = time.perf_counter() - started
+            found["strong"] = Baseline(name, scores, took, self.compare(answers, scores)).facts()
         return found
+
+    def main_interval(self, answers: Answers) -> Interval | None:
+        """The main metric with its interval by bootstrap over the rows; None where it is no function of sums."""
+        main = next(iter(self.all_metrics(answers)), "")
+        sums = None if answers.predicted is None else self.row_sums(answers, main)
+        return None if sums is None else estimate_interval(sums)
+
+    def compare(self, answers: Answers, others: Mapping[str, float]) -> Interval | None:
+        """The main metric of the model less that of others on the same rows, with its interval by paired bootstrap."""
+        if not isinstance(others, Metrics) or answers.predicted is None or others.answers.predicted is None:
+            return None
+        main = next(iter(others), "")
+        ours, theirs = (self.row_sums(side, main) for side in (answers, others.answers))
+        if ours is None or theirs is None or len(ours.values) != len(theirs.values):
+            return None
+        return compare_rows(ours, theirs)
 
     def strong_in_time(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows, seconds: float | None

@@ -75,9 +75,10 @@ class Standing:
         """Why this checkpoint was kept, where another had the better metric; else nothing."""
         if self.best is None or self.top is None or self.best_step == self.top_step:
             return ""
-        return (f"step {self.best_step:,}, {self.metric} {self.best:.4g}: no worse than the best, {self.top:.4g} at step "
-                f"{self.top_step:,}, for all that the validation rows can tell (standard error {self.error:.2g}), and "
-                f"with the lower loss")  # fmt: skip
+        return (
+            f"step {self.best_step:,}, {self.metric} {self.best:.4g}: within one standard error ({self.error:.2g}) of "
+            f"the best, {self.top:.4g} at step {self.top_step:,}, and with the lower loss"
+        )
 
 
 def line_of(moment: Moment) -> dict[str, Any]:

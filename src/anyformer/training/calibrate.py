@@ -11,6 +11,7 @@ from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.bootstrap import Interval, RowSums
 from anyformer.evaluation.calibration import probability_errors
 from anyformer.evaluation.metrics import better
+from anyformer.evaluation.sentences import show_difference
 from anyformer.evaluation.thresholds import USUAL, choose_threshold
 from anyformer.tasks.base import Task
 from anyformer.training.run.folder import RunFolder
@@ -37,7 +38,7 @@ class FittedCalibration:
         if self.tried is None or self.gain is None:
             return lines if self.calibration.threshold is None else [
                 *lines, f"answers  yes from {self.calibration.threshold:g} on, as asked"]  # fmt: skip
-        what = f"{self.metric} {self.gain.value:+.3g} ({self.gain.low:+.3g} to {self.gain.high:+.3g}) on validation rows"
+        what = f"{self.metric} {show_difference(self.gain)} on validation rows"
         if self.calibration.threshold is None:
             return [*lines, f"answers  yes from {USUAL} on; from {self.tried:g} on would be {what}: not beyond chance"]
         return [*lines, f"answers  yes from {self.tried:g} on in place of {USUAL}: {what}"]
@@ -55,10 +56,8 @@ def fit_calibration(
     task: Task, answers: Answers, preprocess: Preprocess, settings: Training, metric: str
 ) -> FittedCalibration | None:
     """What the validation rows say about probabilities; None where the task has none, or there are too few rows."""
-    rows = int(task.has_truth(answers).sum())
-    if rows < LEAST_ROWS:
-        return None
-    temperatures = task.fit_temperatures(answers)
+    rows = 0 if answers.logits is None else int(task.has_truth(answers).sum())
+    temperatures = None if rows < LEAST_ROWS else task.fit_temperatures(answers)
     if temperatures is None:
         return None
     found = Calibration(temperature=temperatures)
@@ -100,4 +99,3 @@ def effect_line(split: str, effect: dict[str, list[float]]) -> str:
     """The same in words."""
     said = ", ".join(f"{name.replace('_', ' ')} {a:.3g} to {b:.3g}" for name, (a, b) in effect.items())
     return f"         {split}: {said}"
-

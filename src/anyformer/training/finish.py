@@ -46,6 +46,9 @@ def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
     metric = session.standing.metric
     evaluator = Evaluator(config.objective, data.preprocess, data.tokenizer, batch=max(32, session.steps.micro),
                   autocast=session.engine.autocast())  # fmt: skip
+    sides = {
+        name: side for name, side in (("valid", data.valid), ("test", data.test)) if side is not None and len(side)
+    }
     use = choose_weights(session, evaluator, metric)
     save_adapter(session)
     why_kept = session.standing.explain() if use != AVERAGED else ""
@@ -55,9 +58,6 @@ def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
     effects: dict[str, dict[str, list[float]]] = {}
     splits: dict[str, dict[str, float]] = {}
     judged: Answers | None = None
-    sides = {
-        name: side for name, side in (("valid", data.valid), ("test", data.test)) if side is not None and len(side)
-    }
     unjudged: list[str] = []
     for name, side in sides.items():
         rows = rows_in_time(session, sides, name)
@@ -81,6 +81,8 @@ def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
             effects[name] = measure_effect(before, judged)
             session.say(effect_line(name, effects[name]))
         splits[name] = task.all_metrics(judged)
+    if task.gives_probabilities and fitted is None:
+        session.say("probs    as the model gives them: too few validation rows to fit a temperature on")
     evaluation: dict[str, Any] = {
         "task": config.task,
         "weights": use,
@@ -93,6 +95,8 @@ def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
         evaluation["split"] = "test" if "test" in splits else "valid"
         evaluation["notes"] = task.notes(judged) + unjudged
         evaluation["baselines"] = beside(session, judged, strong=strong) | judge_compared(session, evaluator, judged)
+        interval = task.main_interval(judged)
+        evaluation["interval"] = None if interval is None else interval.facts()
         evaluation["facts"] = task.report_facts(judged)
     folder.write_json(EVALUATION_FILE, evaluation)
     plan = folder.side_facts(PLAN_FILE)

@@ -73,7 +73,7 @@ class Training(Spec):
     metric: str | None = None
     """The metric that chooses the checkpoint and the threshold; the task's own if not given."""
     threshold: Literal["auto"] | float | None = "auto"
-    """Probability from which on the second of two classes, or a label, is the answer; auto: by validation; null: 0.5."""
+    """From which probability on the second of two classes, or a label, is answered; auto: by validation; null: 0.5."""
     class_weights: Literal["none", "balanced"] = "none"
     """Whether rare classes weigh as much as frequent ones."""
     save_every: int | None = None

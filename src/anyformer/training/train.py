@@ -12,7 +12,9 @@ from typing import Any
 import torch
 
 from anyformer.errors import Stopped, UserError
+from anyformer.evaluation.bootstrap import relate
 from anyformer.evaluation.run_files import read_evaluation
+from anyformer.evaluation.sentences import difference_of, show_difference, undecided
 from anyformer.inference.predictor import Predictor, load
 from anyformer.slots import Network
 from anyformer.training.display.format import figure
@@ -80,7 +82,7 @@ class Run:
             shown = [f"{name} {figure(v)}" for name, v in facts["metrics"].items() if name in self.metrics]
             name = facts.get("name")
             lines.append(f"{kind:<10} {', '.join(shown[:3])} ({name})" if shown else f"{kind:<10} {name}")
-        return lines
+        return lines + verdict_lines(found)
 
     def next_commands(self) -> list[str]:
         """What can be done with the run now."""
@@ -89,6 +91,16 @@ class Run:
     def predictor(self, device: str = "cpu") -> Predictor:
         """The best model, ready to use."""
         return load(self.path, device=device)
+
+
+def verdict_lines(evaluation: Mapping[str, Any]) -> list[str]:
+    """By how much the model is better or worse than the strong baseline, where it is known row by row."""
+    strong = (evaluation.get("baselines") or {}).get("strong") or {}
+    difference, main = difference_of(strong), str(evaluation.get("main") or "")
+    if difference is None:
+        return []
+    said = f"{relate(main, difference)} {strong.get('name')}: {main} {show_difference(difference)}, 95 % by bootstrap"
+    return [f"{'verdict':<10} {one}" for one in (said, undecided(evaluation.get("baselines") or {})) if one]
 
 
 def train(

@@ -240,6 +240,7 @@ class Session:
             found = measure(self.model, self.config, self.data, self.steps, self.device, kept, self.parallel,
                             self.say, self.elapsed())  # fmt: skip
         put(self.model, kept)
+        asked = self.config.training
         training, budget = decide_length(self.config, found, self.data, self.device, self.elapsed())
         training = Training.from_dict(self.peers.first(training.to_dict))
         self.config = self.config.replace(training=training)
@@ -253,6 +254,9 @@ class Session:
         })  # fmt: skip
         for line in length_words(training, found, self.order_rows(batch_stages(training, training.steps or 1))):
             self.say(line)
+        if asked.minutes is not None and asked.steps is None and budget is not None and budget.most == training.steps:
+            self.say("enough   more passes than such data usually wants would only overfit, so that the rest of the "
+                     "time stays unused; --epochs N for more")  # fmt: skip
         faults.point("settled")
 
     # ------------------------------------------------------------ the loop
@@ -457,10 +461,11 @@ class Session:
         """Why a run ends before its last step."""
         standing = self.standing
         passes = self.order.passes(standing.moved_step or 0, self.done)
-        what = "the loss" if standing.metric == "loss" else f"neither {standing.metric} nor the loss"
-        verb = "did not get" if standing.metric == "loss" else "got"
-        return (f"stopped early at step {self.done:,} of {self.total:,}: {what} of the validation rows {verb} better in "
-                f"the last {passes:,.0f} passes over the data, more would only overfit (training.patience)")  # fmt: skip
+        what = "loss" if standing.metric == "loss" else f"{standing.metric} or loss"
+        return (
+            f"stopped early at step {self.done:,} of {self.total:,}: no better {what} of the validation rows in "
+            f"{passes:,.0f} passes over the data; more would only overfit (training.patience)"
+        )
 
     def save(self) -> None:
         """Commit a checkpoint, then delete the oldest; the best one and the newest stay."""

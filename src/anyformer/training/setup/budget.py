@@ -28,6 +28,7 @@ from anyformer.training.setup.trial import Say, Trial, choose_workers, judging, 
 from anyformer.training.step import put
 
 SHARE = 0.1  # of the time that evaluations may take
+SHORT = 20.0  # seconds of training below which evaluations may take a larger share: nobody waits for them
 ONE = 0.04  # of the time that one evaluation may take; it judges fewer rows where that is not enough
 
 
@@ -171,7 +172,7 @@ def decide_length(
     # One a pass where there are many: few rows are learned in a few passes, and the best of them must not be missed.
     passes = steps * (settings.batch_size or 1) / max(1, len(data.train))
     wanted_evaluations = int(min(MOST_EVALUATIONS, max(EVALUATIONS, passes)))
-    most = max(1, min(wanted_evaluations, int(SHARE * steps * found.step / evaluation)))
+    most = max(1, min(wanted_evaluations, int(SHARE * max(SHORT, steps * found.step) / evaluation)))
     every = settings.eval_every or max(1, -(-steps // most))
     found.pauses = steps / every * evaluation + whole + found.decoding
     schedule = settings.batch_size_schedule

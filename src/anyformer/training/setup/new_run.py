@@ -221,9 +221,7 @@ def decide(
     rows = len(prepared.train)
     asked = request.section("training")
     has_length = asked.get("steps") is not None or asked.get("epochs") is not None
-    training = default_training(
-        task, sizes, rows, gpu=gpu, start=start is not None, seed=seed, has_length=has_length
-    )
+    training = default_training(task, sizes, rows, gpu=gpu, start=start is not None, seed=seed, has_length=has_length)
     training = replace_paths(training, asked, "training")
     target = prepared.preprocess.target
     counts = None if target is None else target.label_counts()
