@@ -64,7 +64,7 @@ def evaluate_files(
 
 def judged_metrics(task: Task, answers: Answers) -> dict[str, Any]:
     """All metrics, and the interval of the main one where it is known."""
-    found, interval = task.all_metrics(answers), task.main_interval(answers)
+    found, interval = task.all_metrics(answers), task.find_interval(answers)
     if interval is None:
         return dict(found)
     return found | {"interval": {"metric": next(iter(found)), "low": interval.low, "high": interval.high}}

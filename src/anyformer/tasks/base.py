@@ -326,34 +326,36 @@ class Task:
         raise NotImplementedError
 
     def baselines(
-        self, answers: Answers, train: Examples, *, strong: bool = True, seconds: float | None = None
-    ) -> dict[str, Any]:
-        """Both baselines on the rows of `answers`, as evaluation.json holds them; the strong one within `seconds`."""
+        self, answers: Answers, train: Examples, *, strong: bool = True, seconds: float | None = None,
+        metric: str | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Both baselines on the rows of `answers`, as evaluation.json holds them; the strong one within `seconds`. By
+        how much the model is ahead is told of `metric`, or of the main one."""
         truth, before, after = self.truth(train), self.raw_rows(train), self.raw_rows(answers.examples)
         started = time.perf_counter()
         name, scores = self.trivial_baseline(truth, answers, before, after)
         took = time.perf_counter() - started
-        found = {"trivial": Baseline(name, scores, took, self.compare(answers, scores)).facts()}
+        found = {"trivial": Baseline(name, scores, took, self.compare(answers, scores, metric)).facts()}
         if strong:
             started = time.perf_counter()
             name, scores = "not learned: the time of the run was up", {}
             if seconds is None or seconds > LEAST_SECONDS:
                 name, scores = self.strong_in_time(truth, answers, before, after, seconds)
             took = time.perf_counter() - started
-            found["strong"] = Baseline(name, scores, took, self.compare(answers, scores)).facts()
+            found["strong"] = Baseline(name, scores, took, self.compare(answers, scores, metric)).facts()
         return found
 
-    def main_interval(self, answers: Answers) -> Interval | None:
-        """The main metric with its interval by bootstrap over the rows; None where it is no function of sums."""
-        main = next(iter(self.all_metrics(answers)), "")
+    def find_interval(self, answers: Answers, metric: str | None = None) -> Interval | None:
+        """A metric, or the main one, with its interval by bootstrap; None where it is no function of sums over rows."""
+        main = metric or next(iter(self.all_metrics(answers)), "")
         sums = None if answers.predicted is None else self.row_sums(answers, main)
         return None if sums is None else estimate_interval(sums)
 
-    def compare(self, answers: Answers, others: Mapping[str, float]) -> Interval | None:
-        """The main metric of the model less that of others on the same rows, with its interval by paired bootstrap."""
+    def compare(self, answers: Answers, others: Mapping[str, float], metric: str | None = None) -> Interval | None:
+        """A metric of the model, or the main one, less that of others on the same rows, by paired bootstrap."""
         if not isinstance(others, Metrics) or answers.predicted is None or others.answers.predicted is None:
             return None
-        main = next(iter(others), "")
+        main = metric or next(iter(others), "")
         ours, theirs = (self.row_sums(side, main) for side in (answers, others.answers))
         if ours is None or theirs is None or len(ours.values) != len(theirs.values):
             return None

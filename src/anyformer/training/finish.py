@@ -86,7 +86,7 @@ def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
     evaluation: dict[str, Any] = {
         "task": config.task,
         "weights": use,
-        "main": next(iter(splits.get("test") or splits.get("valid") or {}), None),
+        "main": config.training.metric or next(iter(splits.get("test") or splits.get("valid") or {}), None),
         "metrics": splits,
         "kept": why_kept,
         "calibration": None if fitted is None else fitted.facts() | {"effect": effects},
@@ -95,7 +95,7 @@ def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
         evaluation["split"] = "test" if "test" in splits else "valid"
         evaluation["notes"] = task.notes(judged) + unjudged
         evaluation["baselines"] = beside(session, judged, strong=strong) | judge_compared(session, evaluator, judged)
-        interval = task.main_interval(judged)
+        interval = task.find_interval(judged, config.training.metric)
         evaluation["interval"] = None if interval is None else interval.facts()
         evaluation["facts"] = task.report_facts(judged)
     folder.write_json(EVALUATION_FILE, evaluation)
@@ -193,7 +193,8 @@ def beside(session: Session, judged: Answers, *, strong: bool) -> dict[str, Any]
     seconds = seconds_for_baseline(session)
     try:
         with torch.no_grad():
-            found = session.task.baselines(judged, session.data.train, strong=strong, seconds=seconds)
+            found = session.task.baselines(judged, session.data.train, strong=strong, seconds=seconds,
+                                           metric=session.config.training.metric)  # fmt: skip
     except Exception as error:
         session.folder.event("baseline failed", error=in_short(error))
         return {}
