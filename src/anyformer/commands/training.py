@@ -68,6 +68,9 @@ def train(
     inputs: asking.Inputs = None,
     config: asking.Settings = None,
     settings: asking.Set = None,
+    tune: Annotated[
+        float | None, typer.Option(help="Minutes to try other settings for, before the run itself.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, write nothing.")] = False,
     progress: Progress = "auto",
     as_json: Json = False,
@@ -84,6 +87,7 @@ def train(
       anyformer train photos/
       anyformer train reviews.csv --target label --from FOLDER
       anyformer train reviews.csv --target label --pretrain masked
+      anyformer train houses.csv --target price --tune 20
     """
     launch = launched(context)
     configure_messages(quiet)
@@ -101,7 +105,10 @@ def train(
             run_rehearsal(request, as_json=as_json, quiet=quiet)
         return
     with settings_named(request):
-        run = asked_again(request, progress, quiet, launch) or start_training(request, progress, quiet, launch)
+        run = asked_again(request, progress, quiet, launch)
+        if run is None and tune is not None:
+            run = start_search(request, tune, progress, quiet, launch)
+        run = run or start_training(request, progress, quiet, launch)
     if launch.world.is_first:
         conclude(run, as_json=as_json, quiet=quiet)
 
@@ -120,6 +127,16 @@ def start_training(request: Request, progress: str, quiet: bool, launch: Launch)
     if world.restarts and request.out is not None and (request.out / "run.json").is_file():
         return resume(request.out, say=say, progress=shown, quiet=quiet, world=world, started=started)
     return run_request(request, say=say, progress=shown, quiet=quiet, world=world, started=started)
+
+
+def start_search(request: Request, minutes: float, progress: str, quiet: bool, launch: Launch) -> Trained:
+    """Settings tried one after the other, then the run with the best of them."""
+    from anyformer.training.train import run_search
+
+    if not launch.world.is_alone:
+        raise UserError("a search is made by one process", where="--tune", fix="tune with one, then train with several")
+    return run_search(request, minutes, say=messages(quiet), progress=progress_mode(progress, quiet), quiet=quiet,
+                      started=launch.started)  # fmt: skip
 
 
 def check_restarts(request: Request, world: World) -> None:

@@ -90,6 +90,25 @@ def preprocess_of(predictor: TrainedModel) -> Preprocess:
 LEAST_SECONDS = 0.5  # below it no learner is even begun
 
 
+class TunedSetting(NamedTuple):
+    """A setting that a search draws: some factors of what the defaults have there, or some values."""
+
+    path: str
+    factors: tuple[float, ...] = ()
+    values: tuple[float, ...] = ()
+
+    def options(self, usual: Any) -> list[Any]:
+        """What may stand there; whole numbers stay whole and above zero.
+
+        >>> TunedSetting("model.stack.depth", factors=(0.5, 1.0, 2.0)).options(3)
+        [2, 3, 6]
+        """
+        if self.values:
+            return list(self.values)
+        found = [usual * factor for factor in self.factors]
+        return [max(1, round(one)) for one in found] if isinstance(usual, int) else found
+
+
 class Baseline(NamedTuple):
     """A baseline's name, its metrics and the seconds it took; without metrics the name says why there are none.
 
@@ -193,6 +212,15 @@ class Task:
     def habit(self, sizes: Sizes, *, start: bool) -> Habit:
         """How such data is usually trained; `start` is whether there is a model to start from."""
         return habit_for(sizes.parts, start=start)
+
+    def tuned(self, sizes: Sizes) -> list[TunedSetting]:
+        """What a search tries beside the defaults; settings that a network does not have are passed over."""
+        return [
+            TunedSetting("training.optimizer.lr", factors=(0.2, 0.5, 1.0, 2.0, 5.0)),
+            TunedSetting("training.optimizer.weight_decay", factors=(0.1, 1.0, 10.0)),
+            TunedSetting("model.stack.depth", factors=(0.5, 1.0, 1.5)),
+            TunedSetting("model.stack.block.dropout", values=(0.0, 0.1, 0.3)),
+        ]
 
     def default_objective(self, sizes: Sizes, counts: Sequence[int] | None, *, balanced: bool) -> Objective:
         """The objective where nothing is said; `counts` are training rows of each class."""

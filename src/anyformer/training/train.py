@@ -15,18 +15,19 @@ from anyformer.errors import Stopped, UserError
 from anyformer.evaluation.bootstrap import relate
 from anyformer.evaluation.run_files import read_evaluation
 from anyformer.evaluation.sentences import difference_of, show_difference, undecided
-from anyformer.inference.predictor import Predictor, load
+from anyformer.inference.predictor import Predictor, load, pick_device
 from anyformer.slots import Network
 from anyformer.training.display.format import figure
 from anyformer.training.distributed.peers import Peers, join
 from anyformer.training.distributed.world import ALONE, World, told_once
 from anyformer.training.finish import finish, rewrite_report
 from anyformer.training.run.folder import FollowedRunFolder, RunFolder
-from anyformer.training.setup.new_run import create, keep_start
+from anyformer.training.setup.new_run import create, keep_start, run_name
 from anyformer.training.setup.pretraining import PRETRAIN_FOLDER
 from anyformer.training.setup.request import Request
 from anyformer.training.signals import Requests
 from anyformer.training.trainer import Session
+from anyformer.training.tune import DEFAULTS, TUNE_FOLDER, Search, has_search
 
 Say = Callable[[str], None]
 logger = logging.getLogger("anyformer")
@@ -173,6 +174,20 @@ def run_request(
     return Run(path)
 
 
+def run_search(
+    request: Request, minutes: float, *, say: Say, progress: str = "auto", quiet: bool = False,
+    started: float | None = None,
+) -> Run:  # fmt: skip
+    """Try settings for so many minutes; the best of them becomes the run, which is then trained to its end."""
+    if not 0 < minutes < 10**6:
+        raise UserError(f"{minutes} minutes are no time", where="--tune", fix="use 10")
+    path = request.out if request.out is not None else Path("runs") / run_name(request)
+    say(f"run      {path}")
+    search = Search.begin(request, path, minutes, pick_device(request.device), silence if quiet else say)
+    search.run("silent" if quiet else progress)
+    return resume(path, say=say, progress=progress, quiet=quiet, started=started)
+
+
 def resume(
     path: str | Path, *, say: Say | None = None, progress: str = "auto", quiet: bool = False, device: str | None = None,
     world: World = ALONE, change: Callable[[], None] | None = None, started: float | None = None,
@@ -189,6 +204,9 @@ def resume(
             change()
         return RunFolder.open(Path(path)).facts
 
+    if has_search(Path(path)):
+        place = pick_device(device or str(RunFolder.open(Path(path) / TUNE_FOLDER / DEFAULTS).facts.get("device")))
+        Search.open(Path(path), place, tell).run("silent" if quiet else progress)
     with told_once(world):
         asked = device or str(RunFolder.open(Path(path)).facts.get("device") or "auto")
     with join(world, asked) as peers:

@@ -289,6 +289,8 @@ class Session:
                     with self.saved_on_failure():
                         self.evaluate(last=last)
                 code = self.peers.stop_code()
+                if self.is_pause(judged=last or bool(settings.eval_every and self.done % settings.eval_every == 0)):
+                    self.has_paused, code = True, INTERRUPTED
                 if code is not None or self.out_of_patience() or self.fresh_best or self.regular(self.done):
                     self.save()
                 if code is not None and not last:
@@ -449,6 +451,12 @@ class Session:
             raise
 
     fresh_best: bool = False
+    pause_after: float | None = None  # seconds of the run after which it stops at the next evaluation, to be resumed
+    has_paused: bool = False
+
+    def is_pause(self, *, judged: bool) -> bool:
+        """Whether a search has given this run as much time as it had for it."""
+        return self.pause_after is not None and judged and self.elapsed() >= self.pause_after
 
     def out_of_patience(self) -> bool:
         """Whether enough passes over the data, and enough evaluations, have bettered neither metric nor loss."""
