@@ -79,10 +79,12 @@ def test_a_search_that_is_killed_goes_on_to_a_run(tmp_path: Path) -> None:
 def test_a_third_goes_on_and_the_defaults_win_a_tie() -> None:
     assert plan_rounds(9) == [9, 3] and plan_rounds(3) == [3] and plan_rounds(27) == [27, 9, 3]
     trials = [TunedTrial("trial-00", {}, 1, 0.8), TunedTrial("trial-01", {"a": 1}, 1, 0.8),
-              TunedTrial("trial-02", {"a": 2}, 1, 0.9), TunedTrial("trial-03", {"a": 3}, 0, 0.99),
+              TunedTrial("trial-02", {"a": 2}, 1, 0.9), TunedTrial("trial-03", {"a": 3}, 1, 0.99, problem="diverged"),
               TunedTrial("trial-04", {"a": 4}, 1, None)]  # fmt: skip
     ranked = [trial.name for trial in TuneState(60.0, "accuracy", trials).alive()]
     assert ranked == ["trial-02", "trial-00", "trial-01", "trial-04"]
+    later = TuneState(60.0, "accuracy", trials, rounds=[ranked, ["trial-00", "trial-01"]])
+    assert [trial.name for trial in later.alive()] == ["trial-00", "trial-01"]
     assert next(one.name for one in TuneState(60.0, "rmse", trials).alive()) == "trial-00"
     assert count_trials(600, 1.0) == 9 and count_trials(600, 60.0) == 3 and count_trials(20, 0.1) == 3
 

@@ -44,7 +44,7 @@ class Answers:
     logits: np.ndarray | None = None  # what the probabilities are made of, before any calibration
 
 
-class Metrics(dict[str, float]):
+class RowMetrics(dict[str, float]):
     """Metrics by name, with the answers that they were computed from: two models on the same rows can be compared row
     by row."""
 

@@ -78,9 +78,9 @@ GOLDEN = (5**0.5 - 1) / 2
 def fit_temperature(logits: np.ndarray, truth: np.ndarray) -> float:
     """The temperature of logits (N,C) with the lowest log-loss of the classes (N,).
 
-    >>> logits = np.array([[4.0, 0.0]] * 4)
-    >>> round(fit_temperature(logits, np.array([0, 0, 0, 1])), 1)  # said 98 %, came true 75 %
-    2.6
+    >>> logits = np.array([[4.0, 0.0]] * 4000)
+    >>> round(fit_temperature(logits, np.array([0, 0, 0, 1] * 1000)), 1)  # said 98 %, came true 75 %
+    3.6
     """
     exact = logits.astype(np.float64)
 

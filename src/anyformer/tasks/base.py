@@ -39,7 +39,7 @@ from anyformer.data.sizes import Sizes
 from anyformer.data.targets import ABSENT, Target
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.errors import UserError
-from anyformer.evaluation.answers import Answers, Metrics
+from anyformer.evaluation.answers import Answers, RowMetrics
 from anyformer.evaluation.baseline_rows import RawRows, raw_rows
 from anyformer.evaluation.baseline_time import learn_in_time
 from anyformer.evaluation.bootstrap import Interval, RowSums, compare_rows, estimate_interval
@@ -267,7 +267,7 @@ class Task:
 
     def metrics(self, answers: Answers) -> dict[str, float]:
         """The metrics, with those that came with the answers."""
-        return Metrics(self.compute_metrics(answers) | answers.extra, answers)
+        return RowMetrics(self.compute_metrics(answers) | answers.extra, answers)
 
     def all_metrics(self, answers: Answers) -> dict[str, float]:
         """The metrics and the loss; texts that were not written have a loss alone."""
@@ -381,7 +381,7 @@ class Task:
 
     def compare(self, answers: Answers, others: Mapping[str, float], metric: str | None = None) -> Interval | None:
         """A metric of the model, or the main one, less that of others on the same rows, by paired bootstrap."""
-        if not isinstance(others, Metrics) or answers.predicted is None or others.answers.predicted is None:
+        if not isinstance(others, RowMetrics) or answers.predicted is None or others.answers.predicted is None:
             return None
         main = metric or next(iter(others), "")
         ours, theirs = (self.row_sums(side, main) for side in (answers, others.answers))

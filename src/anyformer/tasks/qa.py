@@ -37,7 +37,7 @@ from anyformer.data.settings import Data
 from anyformer.data.sizes import Sizes
 from anyformer.evaluation.answer_baselines import answer_by_words, learn_words, usual_answer
 from anyformer.evaluation.answer_scores import answer_metrics, best_scores
-from anyformer.evaluation.answers import Answers, Metrics
+from anyformer.evaluation.answers import Answers, RowMetrics
 from anyformer.evaluation.baseline_rows import RawRows
 from anyformer.evaluation.bootstrap import RowSums, mean_of_rows
 from anyformer.evaluation.facts import short
@@ -207,9 +207,9 @@ class QATask(RowTask):
         name = f"always answering {short(usual, 40)!r}" if usual else "always answering that the context does not say"
         return name, self.judge_texts([usual] * len(answers.truth), answers)
 
-    def judge_texts(self, said: list[str], answers: Answers) -> Metrics:
+    def judge_texts(self, said: list[str], answers: Answers) -> RowMetrics:
         """Metrics of other answers to the same questions."""
-        return Metrics(answer_metrics(said, answers.truth), Answers(self.name, answers.truth, said))
+        return RowMetrics(answer_metrics(said, answers.truth), Answers(self.name, answers.truth, said))
 
     def strong_baseline(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows, *, seed: int = 0

@@ -67,6 +67,7 @@ class TuneState:
     seconds: float  # of the whole search
     metric: str = ""
     trials: list[TunedTrial] = field(default_factory=list)
+    rounds: list[list[str]] = field(default_factory=list)  # which trials take part in each that was begun
     winner: str = ""
     spent: float = 0.0
 
@@ -79,10 +80,13 @@ class TuneState:
             raise UserError("does not hold a search", where=str(path), fix="train again") from None
 
     def alive(self) -> list[TunedTrial]:
-        """The trials that have not been left behind, the best first."""
-        there = [trial for trial in self.trials if not trial.problem]
-        last = max((trial.round for trial in there), default=0)
-        return self.ranked([trial for trial in there if trial.round == last])
+        """The trials of the last round that were trained, or all where there was none yet, the best first."""
+        names = self.rounds[-1] if self.rounds else [trial.name for trial in self.trials]
+        found = self.ranked([trial for trial in self.trials if trial.name in names and not trial.problem])
+        if not found:
+            problems = [f"{trial.name}: {trial.problem}" for trial in self.trials if trial.problem]
+            raise UserError("no trial can be trained", where="--tune", fix="train without it", details=problems)
+        return found
 
     def ranked(self, trials: list[TunedTrial]) -> list[TunedTrial]:
         """Best first; among equals the earlier, so that the defaults win a tie."""
@@ -175,11 +179,13 @@ class Search:
 
     def go_on(self, progress: str) -> None:
         """The rounds that are left."""
-        rounds = plan_rounds(len([trial for trial in self.state.trials if not trial.problem]))
+        rounds = plan_rounds(len(self.state.trials))
         for number, count in enumerate(rounds, 1):
-            chosen = self.state.alive()[:count]
-            waiting = [trial for trial in self.state.trials if trial in chosen and trial.round < number]
-            for trial in waiting:
+            if len(self.state.rounds) < number:
+                self.state.rounds.append([trial.name for trial in self.state.alive()[:count]])
+                self.write()
+            chosen = [trial for trial in self.state.trials if trial.name in self.state.rounds[number - 1]]
+            for trial in (trial for trial in chosen if trial.round < number):
                 self.train(trial, self.state.seconds / len(rounds) / count, number, progress)
         if not self.state.winner:
             self.state.winner = self.state.alive()[0].name
