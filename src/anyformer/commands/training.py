@@ -87,7 +87,7 @@ def train(
       anyformer train photos/
       anyformer train reviews.csv --target label --from FOLDER
       anyformer train reviews.csv --target label --pretrain masked
-      anyformer train houses.csv --target price --tune 20
+      anyformer train houses.parquet --target price --tune 20
     """
     launch = launched(context)
     configure_messages(quiet)

@@ -182,8 +182,8 @@ def run_search(
     if not 0 < minutes < 10**6:
         raise UserError(f"{minutes} minutes are no time", where="--tune", fix="use 10")
     path = request.out if request.out is not None else Path("runs") / run_name(request)
-    say(f"run      {path}")
     search = Search.begin(request, path, minutes, pick_device(request.device), silence if quiet else say)
+    say(f"run      {path}")
     search.run("silent" if quiet else progress)
     return resume(path, say=say, progress=progress, quiet=quiet, started=started)
 
