@@ -42,7 +42,7 @@ def test_the_temperature_undoes_how_much_too_sure_a_model_is(sureness: float) ->
 
 
 def test_the_temperature_is_that_of_an_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibration, "PRIOR", 1e6)  # torch has none
+    monkeypatch.setattr(calibration, "HOT", 1e6)  # torch has no prior
     logits, truth = drawn(500, 3, 2.0)
     scale = torch.zeros(1, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.LBFGS([scale], max_iter=200, tolerance_grad=1e-12)

@@ -71,7 +71,9 @@ def probability_errors(answers: Answers) -> dict[str, float]:
 
 COLDEST, HOTTEST = 0.02, 50.0
 SEARCH = 40  # halvings of the range, each by the golden section
-PRIOR = 0.3  # spread of the logarithm of a temperature before any row is seen: few rows leave it near 1
+# Spread of the logarithm of a temperature before any row is seen, above 1 and below: few rows leave it near 1. Models
+# that have seen their rows often are too sure, and hardly ever not sure enough.
+HOT, COLD = 1.0, 0.3
 GOLDEN = (5**0.5 - 1) / 2
 
 
@@ -116,7 +118,8 @@ def search_temperatures(cost: Callable[[np.ndarray], np.ndarray], count: int) ->
     """The temperatures (count,) where the cost of each, with the prior, is lowest."""
 
     def whole(log_temperature: np.ndarray) -> np.ndarray:
-        return cost(np.exp(log_temperature)) + log_temperature**2 / (2 * PRIOR**2)
+        spread = np.where(log_temperature > 0, HOT, COLD)
+        return cost(np.exp(log_temperature)) + (log_temperature / spread) ** 2 / 2
 
     low, high = np.full(count, np.log(COLDEST)), np.full(count, np.log(HOTTEST))
     for _ in range(SEARCH):

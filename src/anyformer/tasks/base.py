@@ -142,6 +142,7 @@ class Task:
     answers_texts: ClassVar[bool] = False  # whether `predict` answers texts though it was not trained on columns
     decodes: ClassVar[bool] = False  # whether a final evaluation writes texts, which takes long
     max_eval_rows: ClassVar[int | None] = None  # rows of a final evaluation, where not all of them are judged
+    draws_anew: ClassVar[bool] = False  # whether each pass asks something else of its rows, so that many passes help
     counts_tokens: ClassVar[bool] = False  # whether speed is in tokens rather than rows
     scales_numbers: ClassVar[bool] = False  # whether settings of number columns matter without such a column
     gives_probabilities: ClassVar[bool] = False  # whether `predict_proba` has something to say
