@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import anyformer
 from anyformer.cli import app
 from anyformer.data.calibration import CALIBRATION_FILE
+from anyformer.data.reopen import reopen
 from anyformer.errors import UserError
 from anyformer.inference.evaluate import evaluate_run
+from anyformer.training.setup.trial import judging
 
 SMALL = {"model.stack.depth": 1, "model.stack.width": 32, "training.threads": 1, "training.optimizer.lr": 0.01,
          "training.batch_size": 64, "training.compile": False}  # fmt: skip
@@ -133,3 +137,25 @@ def test_a_metric_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="macro_f2"):
         anyformer.train(data, target="y", out=tmp_path / "run", device="cpu", quiet=True,
                         settings=SMALL | {"training.steps": 2, "training.metric": "macro_f2"})  # fmt: skip
+
+
+class Delayed(torch.nn.Module):
+    """A model to which the way is long, and which takes no time for its rows: as on a GPU."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        time.sleep(0.02)
+        return self.model(*inputs, **named)
+
+
+@pytest.mark.alone
+def test_the_time_of_judging_is_that_of_batches(overfitted: Any) -> None:
+    """Eight rows and 20 ms are not 2.5 ms a row, by which a run could afford a single evaluation."""
+    run, _ = overfitted
+    config, data = run.folder.config(), reopen(run.folder.cache)
+    assert data is not None
+    config = config.replace(training=config.training.replace(batch_size=512, micro_batch_size=512))
+    assert 512 * judging(Delayed(config.model.build(seed=0)), config, data) < 0.4

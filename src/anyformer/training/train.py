@@ -119,6 +119,7 @@ def train(
     start: str | Path | None = None,
     pretrain: str | None = None,
     teacher: str | Path | None = None,
+    tune: float | None = None,
     out: str | Path | None = None,
     device: str = "auto",
     settings: Mapping[str, Any] | None = None,
@@ -133,7 +134,7 @@ def train(
     command line, for everything else: `{"training.save_every": 50, "data.split.valid": 0.2, "model.stack.depth": 4}`.
     `start` is a model folder to fine-tune. `pretrain` is a task such as "masked" that learns from the texts of the
     training rows, labelled or not, before the labels are looked at. `teacher` is a model folder whose answers are
-    learned too (distillation).
+    learned too (distillation). `tune` are minutes in which other settings are tried before the run itself.
     """
     named = {"training.steps": steps, "training.epochs": epochs, "training.minutes": minutes, "training.seed": seed,
              "training.optimizer.lr": lr, "training.batch_size": batch_size}  # fmt: skip
@@ -148,7 +149,10 @@ def train(
         source, task=task, preset=model, start=None if start is None else Path(start), pretrain=pretrain,
         out=None if out is None else Path(out), device=device, settings=asked, command=shlex.join(words),
     )  # fmt: skip
-    return run_request(request, say=silence if quiet else logger.info, progress=progress, quiet=quiet)
+    say = silence if quiet else logger.info
+    if tune is not None:
+        return run_search(request, tune, say=say, progress=progress, quiet=quiet)
+    return run_request(request, say=say, progress=progress, quiet=quiet)
 
 
 def silence(line: str) -> None:
