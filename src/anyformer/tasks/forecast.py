@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ from anyformer.embeds import Series as SeriesEmbed
 from anyformer.errors import UserError, did_you_mean
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.baseline_rows import RawRows, RawSeries
+from anyformer.evaluation.bootstrap import RowSums
 from anyformer.evaluation.forecasts import linear_map, repeat_past
 from anyformer.heads import Forecast as ForecastHead
 from anyformer.objectives import Forecasting
@@ -117,6 +119,13 @@ class ForecastTask(NumberAnswers):
     def selection_metric(self, *, multi: bool = False, labels: Sequence[str] = ()) -> str:
         """The loss of scaled values: in the units of the file, the channel with the largest numbers would decide."""
         return "loss"
+
+    def row_sums(self, answers: Answers, metric: str) -> RowSums | None:
+        """Drawn are as many neighbouring windows as foresee a step in common: what overlaps is no new row."""
+        found = super().row_sums(answers, metric)
+        if found is None or not isinstance(answers.examples, StepRows):
+            return found
+        return replace(found, block=answers.examples.windows.target.horizon**2)
 
     # ------------------------------------------------------------ baselines
 

@@ -219,8 +219,10 @@ def decide(
     spec, name = chosen_network(request, task, sizes, start, gpu=gpu)
     check_length(spec, sizes)
     rows = len(prepared.train)
-    training = default_training(task, sizes, rows, gpu=gpu, start=start is not None, seed=seed)
-    training = replace_paths(training, request.section("training"), "training")
+    asked = request.section("training")
+    has_length = asked.get("steps") is not None or asked.get("epochs") is not None
+    training = default_training(task, sizes, rows, gpu=gpu, start=start is not None, seed=seed, has_length=has_length)
+    training = replace_paths(training, asked, "training")
     target = prepared.preprocess.target
     counts = None if target is None else target.label_counts()
     objective = task.default_objective(sizes, counts, balanced=training.class_weights == "balanced")
