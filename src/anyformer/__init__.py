@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         Replaced,
         Span,
         TokenHead,
+        WideAndDeep,
     )
     from anyformer.inference.predictor import Predictor, load
     from anyformer.inspection.convolution import attention_from_convolution
@@ -127,7 +128,7 @@ WHERE = {
     "anyformer.generation.runners.compiled": ("compiled",),
     "anyformer.heads": (
         "Boxes", "Distilled", "Forecast", "ImageTextHead", "LM", "LMWithPair", "Pair", "PixelHead", "Pooled",
-        "Regress", "Replaced", "Span", "TokenHead",
+        "Regress", "Replaced", "Span", "TokenHead", "WideAndDeep",
     ),
     "anyformer.inspection.convolution": ("attention_from_convolution",),
     "anyformer.inspection.maps": ("attention_maps", "explain_attention"),
@@ -183,10 +184,10 @@ __all__ = [
     "Predictor", "Pyramid", "Queries", "RMSNorm", "Recurrent", "Regions", "Regress", "Relative", "Replaced", "ResNet",
     "Rope", "RowTask", "Run", "Seq2Seq", "Series", "Shaw", "Sinusoid", "SinusoidGrid", "Span", "Spec", "Stack", "Stage",
     "Streams", "Table", "TabularClassifier", "TabularRegressor", "Task", "TextClassifier", "TextRegressor", "TokenHead",
-    "TokenTagger", "Tokens", "Towers", "Training", "Translator", "UserError", "VisualTransformer", "Window2D",
-    "YarnScaling", "__version__", "attend", "attention_from_convolution", "attention_maps", "checks", "compiled",
-    "explain_attention", "generate", "linear_cross_entropy", "load", "prepare", "preset", "preset_names", "quantise",
-    "replace_in", "resume", "tokens_per_expert", "train",
+    "TokenTagger", "Tokens", "Towers", "Training", "Translator", "UserError", "VisualTransformer", "WideAndDeep",
+    "Window2D", "YarnScaling", "__version__", "attend", "attention_from_convolution", "attention_maps", "checks",
+    "compiled", "explain_attention", "generate", "linear_cross_entropy", "load", "prepare", "preset", "preset_names",
+    "quantise", "replace_in", "resume", "tokens_per_expert", "train",
 ]  # fmt: skip
 
 installed_parts = False

@@ -42,7 +42,7 @@ from anyformer.own_parts import modules_outside
 from anyformer.safe_files import FULL, digest, hold_lock, is_at, writing
 from anyformer.slots import Network
 from anyformer.tasks import Task, find
-from anyformer.tasks.network import longest
+from anyformer.tasks.network import compares_texts, longest
 from anyformer.tasks.prepare import prepare
 from anyformer.training.distributed.parallel import check_processes, choose_trained
 from anyformer.training.distributed.parts import copy_into
@@ -126,7 +126,7 @@ def create_first_stage(
         raise UserError(f"{world.size} processes cannot train two stages in one run", where="--pretrain",
                         fix=f"train --task {request.pretrain} first, then --from its run")  # fmt: skip
     settings = request.data(default_data(request, start))
-    first = first_stage(request, given_by(start), settings, part / PRETRAIN_FOLDER)
+    first = first_stage(request, given_by(request, start), settings, part / PRETRAIN_FOLDER)
     say(f"stage 1  {find(str(request.pretrain)).title} of {len(first.source):,} texts")
     stage = create(first, say, device)
     say("stage 2  the labels")
@@ -207,7 +207,7 @@ def decide(
         settings=settings,
         seed=seed,
         cache=folder.cache,
-        given=given_by(start) if teacher is None else teacher.complete(given_by(start)),
+        given=given_by(request, start) if teacher is None else teacher.complete(given_by(request, start)),
         say=say,
     )
     task = find(prepared.task)
@@ -312,11 +312,12 @@ def check_phases(training: Training, objective: Objective) -> None:
                         where="training.unfreeze", fix="leave it out")  # fmt: skip
 
 
-def given_by(start: Predictor | None) -> Given:
-    """What a model to start from says about the data."""
+def given_by(request: Request, start: Predictor | None) -> Given:
+    """What the network, or a model to start from, says about the data."""
     if start is None:
-        return Given()
-    return Given(tokenizer=start.tokenizer, images=start.images, length=longest(start.spec))
+        return Given(segments=request.preset is None or compares_texts(request.network()) or None)
+    return Given(tokenizer=start.tokenizer, images=start.images, length=longest(start.spec),
+                 segments=compares_texts(start.spec) or None)  # fmt: skip
 
 
 def chosen_network(
