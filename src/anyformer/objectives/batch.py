@@ -39,6 +39,17 @@ class Batch:
         """The same batch with every tensor but the rows replaced by what a function makes of it."""
         return self.with_tensors(mapped(self.tensors, function))
 
+    def for_members(self, members: int) -> Batch:
+        """The batch as each member of an ensemble answers it: inputs once, targets and rows behind one another."""
+        named = self.named | {"each_member": True}
+        blend = self.blend
+        if blend is not None:  # a member's row is blended with another row of the same member
+            partner, share = blend
+            starts = len(self) * torch.arange(members, device=partner.device)
+            blend = ((partner + starts[:, None]).flatten(), share)
+        targets = self.targets.repeat(members, *[1] * (self.targets.dim() - 1))
+        return replace(self, targets=targets, rows=self.rows.repeat(members), named=named, blend=blend)
+
     @property
     def tensors(self) -> tuple[Any, ...]:
         """Everything in it that goes to a device."""

@@ -185,7 +185,7 @@ class Task:
 
     def habit(self, sizes: Sizes, *, start: bool) -> Habit:
         """How such data is usually trained; `start` is whether there is a model to start from."""
-        return habit_for(sizes.parts, start=start)
+        return habit_for(sizes.parts, start=start, rows=sizes.rows)
 
     def default_objective(self, sizes: Sizes, counts: Sequence[int] | None, *, balanced: bool) -> Objective:
         """The objective where nothing is said; `counts` are training rows of each class."""

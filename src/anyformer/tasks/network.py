@@ -40,7 +40,9 @@ def fit_row_network(task: RowTask, spec: Network, name: str, sizes: Sizes) -> Ne
     made = require_model(spec, name, task, sizes)
     embed = embedding(made, name, sizes)
     own = made.head.pair if isinstance(made.head, LMWithPair) else made.head  # what reads a whole row
-    return made.replace(embed=embed, head=task.head(own, pooling(made.replace(head=own), embed), sizes))
+    ensemble = None if made.ensemble is None else made.ensemble.replace(multi_label=sizes.multi)
+    head = task.head(own, pooling(made.replace(head=own), embed), sizes)
+    return made.replace(embed=embed, head=head, ensemble=ensemble)
 
 
 def fit_encoder_decoder(spec: Network, name: str, sizes: Sizes, instead: str) -> Seq2Seq:
