@@ -108,13 +108,13 @@ class ModelModule(nn.Module):
         self.memory_width = width if memory_width is None else memory_width
         self.embed: Any = spec.embed.build(width) if own_table else spec.embed.build(width, own_table=False)  # type: ignore[call-arg]
         self.stack: Any = spec.stack.build(memory_width=memory_width)
-        self.head: Any = None if spec.head is None else spec.head.build(spec.stack.out_width, spec.embed.vocabulary)
+        head = None if spec.head is None else spec.head.build(spec.stack.out_width, spec.embed.vocabulary)
+        self.head: Any = head
         self.members: EnsembleModule | None = None
-        if spec.ensemble is not None:
-            assert spec.head is not None
+        if spec.ensemble is not None and spec.head is not None and head is not None:
             self.members = spec.ensemble.build(width, numbers=spec.head.answers == "numbers")
             split_linears(self.stack, MemberLinear, spec.ensemble.members)
-            split_linears(self.head, OwnLinear, spec.ensemble.members)
+            split_linears(head, OwnLinear, spec.ensemble.members)
 
     def forward(
         self,
