@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from anyformer import LM, Batch, Ensemble, Model, Pooled, UserError, preset
 from anyformer.core.ensemble import MemberLinear, OwnLinear
-from anyformer.objectives import Classify, Regression
+from anyformer.objectives import Classify, Distill, Regression
 from anyformer.objectives.members import with_member_losses
 from anyformer.objectives.objective import Phase
 from anyformer.slots import Network
@@ -141,3 +141,14 @@ def test_a_head_that_cannot_be_averaged_is_refused():
     assert isinstance(preset("decoder-mini").head, LM)
     with pytest.raises(UserError, match="members 1 is"):
         Ensemble(1)
+
+
+def test_every_member_learns_from_a_teacher():
+    spec, net = varied("table-mini-tiny")
+    teacher = member(spec, net, 1)
+    lesson = Distill(student=Classify(), alpha=0.0, beta=1.0, gamma=0.0)
+    batch = Batch(inputs("table"), torch.arange(5) % 4, torch.arange(5))
+    found = lesson.loss_beside(teacher, net, batch.for_members(MEMBERS)) / MEMBERS
+    alone = [lesson.loss_beside(teacher, member(spec, net, m), batch) for m in range(MEMBERS)]
+    torch.testing.assert_close(found, torch.stack(alone).mean())
+    assert alone[1] < 1e-9 < alone[0]  # control: one of them is the teacher

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+import anyformer.core.feed_stack  # noqa: F401  a part is known once it is imported, and a saved model may name it
 from anyformer.about import About
 from anyformer.core.building import materialise, trial
 from anyformer.core.context import Context, Mask
