@@ -12,6 +12,7 @@ import anyformer
 from anyformer import UserError
 from anyformer.data.sizes import Sizes
 from anyformer.tasks import find
+from anyformer.training.distributed.tensor import check_split
 
 LEAN = {"training.threads": 1, "data.split.valid": 0.2, "data.split.test": 0.2, "training.compile": False}
 
@@ -93,3 +94,10 @@ def test_an_ensemble_of_a_language_model_is_refused(tmp_path):
     with pytest.raises(UserError, match="cannot be averaged"):
         anyformer.train(book, "lm", "decoder-mini", out=tmp_path / "run", device="cpu", quiet=True,
                         settings={"model.ensemble": "Ensemble"})  # fmt: skip
+
+
+def test_an_ensemble_is_not_cut_by_heads():
+    spec = anyformer.preset("ft-transformer-tiny")
+    check_split(spec.build(device="meta"), 2)  # control: without members it can be
+    with pytest.raises(UserError, match="members of an ensemble"):
+        check_split(spec.replace(ensemble=anyformer.Ensemble(2)).build(device="meta"), 2)
