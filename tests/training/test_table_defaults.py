@@ -97,7 +97,7 @@ def test_an_ensemble_of_a_language_model_is_refused(tmp_path):
 
 
 def test_an_ensemble_is_not_cut_by_heads():
-    spec = anyformer.preset("ft-transformer-tiny")
+    spec = anyformer.preset("encoder-mini")
     check_split(spec.build(device="meta"), 2)  # control: without members it can be
     with pytest.raises(UserError, match="members of an ensemble"):
         check_split(spec.replace(ensemble=anyformer.Ensemble(2)).build(device="meta"), 2)
