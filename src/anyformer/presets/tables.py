@@ -54,8 +54,8 @@ def table_mlp(width: int, depth: int, members: int, *, joined: int, bins: int, d
 PRESETS: dict[str, Callable[[], Model]] = {
     "ft-transformer": ft_transformer,
     "ft-transformer-tiny": partial(ft_transformer, 64, 2, 4),
-    "table-mini": partial(table_mlp, 192, 2, 8, joined=12, bins=32, dropout=0.1),
+    "table-mini": partial(table_mlp, 192, 2, 8, joined=12, bins=32, dropout=0.2),
     "table-mini-tiny": partial(table_mlp, 64, 1, 2, joined=8, bins=16, dropout=0.1),
-    "table-small": partial(table_mlp, 384, 2, 24, joined=16, bins=48, dropout=0.1),
+    "table-small": partial(table_mlp, 384, 2, 24, joined=16, bins=48, dropout=0.2),
     "table-small-tiny": partial(table_mlp, 64, 1, 2, joined=8, bins=16, dropout=0.1),
 }

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from anyformer.data.preprocess import Preprocess
     from anyformer.data.sizes import Sizes
 
-FEW_ROWS = 2000  # up to here a table has MOST_EPOCHS, beyond them fewer
+FEW_ROWS = 10_000  # up to here a table has MOST_EPOCHS, beyond them fewer
 MOST_EPOCHS, LEAST_EPOCHS = 120, 30
 
 
