@@ -190,6 +190,13 @@ class Embed(Spec, slot=True):
         return None
 
 
+class NumberCurve(Spec, slot=True):
+    """Numbers of a table into vectors, beyond a straight line: `build(columns, width) -> Module`, (B,F) to (B,F,D)."""
+
+    def build(self, columns: int, width: int) -> nn.Module:
+        raise NotImplementedError
+
+
 class Backbone(Spec, slot=True):
     """Images into maps: `build() -> Module`, pixels (B, `inputs`, H, W) to (B, `channels`, H / `stride`, W / `stride`).
 
@@ -274,6 +281,8 @@ class Head(Spec, slot=True):
 
     `vocabulary` and `table` are the embedding's, where it has one, for heads that score words with the same rows.
     """
+
+    answers: ClassVar[Literal["classes", "numbers"] | None] = None  # what its logits are, where they can be averaged
 
     @property
     def reads_some(self) -> bool:

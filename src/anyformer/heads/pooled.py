@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -27,6 +27,7 @@ class Pooled(Head):
     about: ClassVar[About | None] = About(
         "logits = W pool(x) + b, pool = first, mean, max, last, concat", "1810.04805", "T D"
     )
+    answers: ClassVar[Literal["classes", "numbers"] | None] = "classes"
 
     classes: int | None = None
     """Logits; the pooled vector itself if not given."""

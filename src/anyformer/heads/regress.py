@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from torch import nn
 
@@ -18,6 +18,7 @@ class Regress(Head):
     """Pool, then `outputs` numbers; the settings of Pooled otherwise."""
 
     about: ClassVar[About | None] = About("y = W pool(x) + b", "2106.11959", "T D")
+    answers: ClassVar[Literal["classes", "numbers"] | None] = "numbers"
 
     outputs: int = 1
     """Numbers to predict."""

@@ -212,7 +212,7 @@ class Task:
 
     def habit(self, sizes: Sizes, *, start: bool) -> Habit:
         """How such data is usually trained; `start` is whether there is a model to start from."""
-        return habit_for(sizes.parts, start=start)
+        return habit_for(sizes.parts, start=start, rows=sizes.rows)
 
     def tuned(self, sizes: Sizes) -> list[TunedSetting]:
         """What a search tries beside the defaults; settings that a network does not have are passed over."""

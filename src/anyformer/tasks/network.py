@@ -44,7 +44,8 @@ def fit_row_network(task: RowTask, spec: Network, name: str, sizes: Sizes) -> Ne
     head = task.head(deep, pooling(made.replace(head=deep), embed), sizes)
     if isinstance(own, WideAndDeep):
         head = widen(head, own, embed, sizes)
-    return made.replace(embed=embed, head=head)
+    ensemble = None if made.ensemble is None else made.ensemble.replace(multi_label=sizes.multi)
+    return made.replace(embed=embed, head=head, ensemble=ensemble)
 
 
 def fit_encoder_decoder(spec: Network, name: str, sizes: Sizes, instead: str) -> Seq2Seq:

@@ -92,7 +92,10 @@ class RegressTask(NumberAnswers, RowTask):
             return Match()
         if not seen.is_numeric or seen.few_whole_numbers:
             return None
-        return Match("one", f"{seen.name} is a number with {seen.facts[seen.name].counted} different values")
+        why = f"{seen.name} is a number with {seen.facts[seen.name].counted} different values"
+        if seen.may_be_codes:
+            why += f", and {seen.quantity}; if they are classes: --task classify"
+        return Match("one", why)
 
     def match_columns(self, seen: TargetLook, asked: bool) -> Match | None:
         """Several columns are numbers, unless all of them are on or off."""

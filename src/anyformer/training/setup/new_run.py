@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from anyformer.checkpoints import store, tensors
 from anyformer.checkpoints.surgery import spread_layers
-from anyformer.core.model import Seq2Seq
+from anyformer.core.model import Model, Seq2Seq
 from anyformer.core.streams import Streams
 from anyformer.data.examples import Examples
 from anyformer.data.order import Order
@@ -396,7 +396,8 @@ def describe_network(spec: Any) -> str:
         return f"{len(a.layers)} layers, {a.width} wide, beside {len(b.layers)}, {b.width} wide"
     if isinstance(spec, SAGAN):
         return f"images of {spec.size} x {spec.size}, {spec.width} wide"
-    return f"{len(spec.stack.layers)} layers, {spec.stack.width} wide"
+    members = f", {spec.ensemble.members} members" if isinstance(spec, Model) and spec.ensemble is not None else ""
+    return f"{len(spec.stack.layers)} layers, {spec.stack.width} wide{members}"
 
 
 def optimizer_words(training: Training) -> str:
