@@ -151,7 +151,7 @@ class Session:
         """Settle what needs a clock, build the engine, and go back to where the run was left."""
         facts, newest = self.peers.first(self.look_around)
         self.seconds = float(facts.get("seconds") or 0.0)
-        if self.config.start and (newest is None or self.config.training.lora is not None):
+        if (self.config.start or facts.get("fitted")) and (newest is None or self.config.training.lora is not None):
             start_weights(self.model, self.folder)  # checkpoints hold adapters merged into them
         if not facts.get("settled"):
             self.settle()
@@ -266,6 +266,9 @@ class Session:
         end = ENDLESS if self.budget is not None and self.done < self.total else self.total
         fetching = stream(self.steps, self.done, end, workers=settings.workers or 0, device=self.device)
         with fetching as batches, display(self.progress, self.mode) if self.mode != "silent" else nullcontext():
+            if self.done == 0 and self.folder.facts.get("fitted") and self.standing.best is None:
+                self.evaluate(last=False)  # what the rows gave without a step may stay the best
+                self.save()
             while self.done < self.total:
                 if self.out_of_patience():  # also where a run is resumed that had stopped early
                     self.progress.note(f"stopped early: no better since step {self.standing.best_step:,}", keep=True)

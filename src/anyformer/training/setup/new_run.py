@@ -57,7 +57,7 @@ from anyformer.training.setup.request import Request, replace_paths
 from anyformer.training.setup.teacher import Teacher
 
 Say = Callable[[str], None]
-START_FILE = "start.safetensors"  # the weights of a run that began with `--from`
+START_FILE = "start.safetensors"  # the weights of a run that began with `--from`, or that its rows gave
 OWN = "own"  # how a network goes by that somebody gave instead of a name
 NEW = ".new-"  # what a folder is called until it is complete
 TRIES = 100  # names for it; there are places, such as /proc, where no folder can be made under any
@@ -100,6 +100,8 @@ def create(
             write_down(folder, request, config, prepared, path)
             if start is not None and request.start is not None and weights and not in_stages:
                 folder.update(start=keep_start(folder, start, config.model, request.start, say))
+            elif start is None and weights:
+                keep_fitted(folder, find(config.task).fit_weights(config.model, prepared, say))
         try:
             if path.is_dir():
                 path.rmdir()  # it was seen to be empty
@@ -448,6 +450,15 @@ def keep_start(folder: RunFolder, start: Predictor, spec: Network, source: Path,
     return {
         "path": str(source.resolve()), "sha256": digest(path), "model_type": "" if family is None else family.model_type
     }  # fmt: skip
+
+
+def keep_fitted(folder: RunFolder, fitted: dict[str, Tensor]) -> None:
+    """Keep the weights that the training rows gave, if any: every process of a run starts from the same numbers."""
+    if fitted:
+        path = folder.path / START_FILE
+        tensors.write(path, fitted)
+        store.flush(path)
+        folder.update(start={"sha256": digest(path)}, fitted=True)
 
 
 def shared_weights(model: nn.Module, spec: Network) -> tuple[dict[str, Tensor], list[str]]:
