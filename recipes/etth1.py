@@ -28,13 +28,11 @@ SETTINGS = {
     "data.series.look_back": 512,
     "data.series.horizon": 96,
     "training.batch_size": 128,
-    "training.steps": 2000,
-    "training.eval_every": 63,
-    "training.patience": 12,
-    "training.precision": "fp32",
+    "training.steps": 1000,
+    "training.eval_every": 50,
+    "training.patience": 8,
     "training.ema": 0.99,
-    "training.optimizer.lr": 5e-4,
-    "training.optimizer.weight_decay": 0.0,
+    "training.optimizer.lr": 3e-4,
 }
 
 
@@ -56,7 +54,7 @@ def scaled_mae(run: Path, metrics: dict[str, float]) -> float:
 def main() -> None:
     asked = arguments(__doc__, runs=3)
     for seed in asked.seeds:
-        run = train(table(asked.data), "forecast", asked.preset or "patchtst-small", device=asked.device,
+        run = train(table(asked.data), "forecast", asked.preset or "forecaster-small", device=asked.device,
                     settings=SETTINGS | settings_of(asked) | {"training.seed": seed},
                     out=asked.out / f"etth1-{seed}", progress="lines")  # fmt: skip
         test = run.evaluation["metrics"]["test"]

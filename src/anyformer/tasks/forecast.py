@@ -94,8 +94,8 @@ class ForecastTask(NumberAnswers):
         if start:
             return FINE_TUNE
         # Tiny networks are no faster in bf16, and values near a large level differ in digits that it has not.
-        return Habit(epochs=20, batch_size=64, lr=1e-3, weight_decay=0.0, gpu_batch_size=128, gpu_lr=1e-3, patience=6,
-                     settings={"precision": "fp32"})  # fmt: skip
+        return Habit(epochs=20, batch_size=64, lr=3e-4, weight_decay=0.0, gpu_batch_size=128, gpu_lr=3e-4, patience=6,
+                     settings={"precision": "fp32", "ema": 0.99})  # fmt: skip
 
     def fit_weights(self, spec: Network, data: Prepared, say: Say) -> dict[str, torch.Tensor]:
         """The linear map of the window, where the head has one, by least squares."""

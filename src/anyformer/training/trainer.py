@@ -166,7 +166,7 @@ class Session:
         if newest is not None:
             self.go_back(self.folder.checkpoints / newest, facts.get("allowed") or ())
         elif facts.get("settled"):
-            self.folder.cut_back(0)
+            self.folder.cut_back(-1)  # what was logged before the first checkpoint comes again, step 0 included
             self.folder.event("resume", step=0)
         here = environment(self.device, torch.get_num_threads(), self.peers.world.size)
         if before := self.folder.side_facts(ENVIRONMENT_FILE):

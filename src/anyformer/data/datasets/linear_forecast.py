@@ -15,6 +15,7 @@ USUAL = 0.1  # where there are too few windows to choose
 HELD_OUT = 0.2  # of the windows, the latest: the penalty is chosen on them
 MOST_ROWS = 40_000  # windows times channels to learn from
 FEWEST = 10  # windows that a choice needs on each side
+SAME = 1.01  # times the least error: no worse
 CHUNK = 512  # windows at once
 
 
@@ -51,7 +52,8 @@ def fit_linear(series: RawSeries, judge: RawSeries | None = None, *, most: int =
     shrink, error = USUAL, float("nan")
     if min(len(early), len(judge)) >= FEWEST:
         errors = [mean_error(judge, scale, weights) for weights in ridge(square, cross, SHRINKS)]
-        shrink, error = SHRINKS[int(np.argmin(errors))], float(np.min(errors))
+        # What is better by less than a hundredth is luck: of those the simplest.
+        shrink, error = max(pair for pair in zip(SHRINKS, errors, strict=True) if pair[1] <= SAME * min(errors))
     later = moments(series, rows[len(early) :], scale)
     (weights,) = ridge(square + later[0], cross + later[1], [shrink])
     return LinearForecast(weights, shrink, error)
@@ -67,7 +69,7 @@ def best_look_back(values: np.ndarray, horizon: int, lengths: Sequence[int]) -> 
         series = RawSeries(values, np.arange(length, end), length, horizon)
         errors[length] = fit_linear(series, replace(series, starts=held), most=MOST_ROWS // 4).error
     known = {length: error for length, error in errors.items() if np.isfinite(error)}
-    return max((each for each in known if known[each] <= 1.01 * min(known.values())), default=max(lengths))
+    return max((each for each in known if known[each] <= SAME * min(known.values())), default=max(lengths))
 
 
 def moments(series: RawSeries, rows: np.ndarray, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
