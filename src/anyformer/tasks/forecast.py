@@ -15,7 +15,7 @@ from anyformer.core.model import Model
 from anyformer.data.columns.convert import days, numbers
 from anyformer.data.columns.values import shown
 from anyformer.data.datasets.arrays import MemoryArrays
-from anyformer.data.datasets.linear_forecast import fit_linear
+from anyformer.data.datasets.linear_forecast import fit_linear, latest
 from anyformer.data.datasets.prepare_series import order_by_time, prepare_gathered, prepare_series, scale_channels
 from anyformer.data.datasets.series import RawSeries, SeriesExamples, StepRows, after, window
 from anyformer.data.examples import Examples
@@ -102,11 +102,11 @@ class ForecastTask(NumberAnswers):
         assert isinstance(data.train, SeriesExamples) and isinstance(spec, Model)
         if not isinstance(spec.head, ForecastHead) or spec.head.window is None:
             return {}
-        judge = scaled_series(data.valid) if isinstance(data.valid, SeriesExamples) else None
-        found = fit_linear(scaled_series(data.train), judge)
-        say(f"linear   window to forecast by least squares, penalty {found.shrink:g}"
-            + ("" if np.isnan(found.error) else f": squared error {found.error:.4f} in validation")
-            + "; the Transformer learns what is left")  # fmt: skip
+        train = scaled_series(data.train)
+        after = scaled_series(data.valid) if isinstance(data.valid, SeriesExamples) else None
+        found = fit_linear(train, latest(train, after))
+        say(f"linear   window to forecast by least squares, penalty {found.shrink:g} by the end of the training rows and "
+            "the validation rows; the Transformer learns what is left")  # fmt: skip
         return {LINEAR_WEIGHT: torch.from_numpy(found.weights.T.astype(np.float32).copy())}
 
     # ------------------------------------------------------------ evaluation

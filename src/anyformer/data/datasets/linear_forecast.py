@@ -15,7 +15,7 @@ USUAL = 0.1  # where there are too few windows to choose
 HELD_OUT = 0.2  # of the windows, the latest: the penalty is chosen on them
 MOST_ROWS = 40_000  # windows times channels to learn from
 FEWEST = 10  # windows that a choice needs on each side
-SAME = 1.01  # times the least error: no worse
+SAME, SAME_LENGTH = 1.002, 1.01  # times the least error that are as good, of penalties and of look-backs
 CHUNK = 512  # windows at once
 
 
@@ -38,25 +38,27 @@ class LinearForecast:
 
 
 def fit_linear(series: RawSeries, judge: RawSeries | None = None, *, most: int = MOST_ROWS) -> LinearForecast:
-    """The map with the penalty that serves the windows of `judge` best, learned from all of `series`.
-
-    Where nothing is given to judge by, the latest windows are held out first. What is judged was never learned from.
-    """
+    """The map with the penalty that serves the windows of `judge` best, by default the latest; learned from all of
+    `series` then, but chosen without those that reach into the windows it is judged by."""
     rows = evenly(len(series), max(FEWEST, most // series.values.shape[1]))
-    if judge is None:
-        judge = replace(series, starts=series.starts[int((1 - HELD_OUT) * len(series)) :])
+    judge = latest(series) if judge is None else judge
     scale = np.nanstd(series.values[: series.stop], axis=0) + 1e-12  # a channel in large units does not decide alone
-    begin = judge.starts[0] if len(judge) else series.stop
-    early = rows[series.starts[rows] + series.horizon <= begin]
+    early = rows[series.starts[rows] + series.horizon <= judge.starts[0]]
     square, cross = moments(series, early, scale)
     shrink, error = USUAL, float("nan")
     if min(len(early), len(judge)) >= FEWEST:
         errors = [mean_error(judge, scale, weights) for weights in ridge(square, cross, SHRINKS)]
-        # What is better by less than a hundredth is luck: of those the simplest.
+        # A difference as small as this is luck: the simplest of them.
         shrink, error = max(pair for pair in zip(SHRINKS, errors, strict=True) if pair[1] <= SAME * min(errors))
     later = moments(series, rows[len(early) :], scale)
     (weights,) = ridge(square + later[0], cross + later[1], [shrink])
     return LinearForecast(weights, shrink, error)
+
+
+def latest(series: RawSeries, after: RawSeries | None = None) -> RawSeries:
+    """The latest windows of a series, and those of another that goes on where it ends: few make a poor judge."""
+    starts = series.starts[int((1 - HELD_OUT) * len(series)) :]
+    return replace(series, starts=starts if after is None else np.concatenate([starts, after.starts]))
 
 
 def best_look_back(values: np.ndarray, horizon: int, lengths: Sequence[int]) -> int:
@@ -69,7 +71,7 @@ def best_look_back(values: np.ndarray, horizon: int, lengths: Sequence[int]) -> 
         series = RawSeries(values, np.arange(length, end), length, horizon)
         errors[length] = fit_linear(series, replace(series, starts=held), most=MOST_ROWS // 4).error
     known = {length: error for length, error in errors.items() if np.isfinite(error)}
-    return max((each for each in known if known[each] <= SAME * min(known.values())), default=max(lengths))
+    return max((each for each in known if known[each] <= SAME_LENGTH * min(known.values())), default=max(lengths))
 
 
 def moments(series: RawSeries, rows: np.ndarray, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
