@@ -2,9 +2,9 @@
 
     python recipes/wikitext2.py --data wikitext2/
 
-The protocol of the papers: words split at spaces, `<unk>` as it stands, one `<eos>` a line, 33,278 types. Perplexity over
-all words, each predicted from at least 384 of the 512 words before it (a sliding window); no cache and no training on
-the test text. `valid_perplexity` and `test_perplexity` of the run itself are of windows side by side.
+The protocol of the papers: words split at spaces, `<unk>` as it stands, one `<eos>` a line, 33,278 types. Perplexity
+over all words, each predicted from at least 384 of the 512 words before it (a sliding window); no cache and no training
+on the test text. `valid_perplexity` and `test_perplexity` of the run itself are of windows side by side.
 hardware: one H200.
 reference: AWD-LSTM 68.7 / 65.6, fine-tuned 67.4 / 64.7 (valid / test, its README).
 """

@@ -42,7 +42,9 @@ def linear_or_seasonal(train: RawSeries, test: RawSeries) -> tuple[str, np.ndarr
     """The better of a linear map and of the last season repeated, by the latest training windows."""
     linear, (period, error) = fit_linear(train), usual_period(train)
     if linear.error > error:
-        return "repeating the last value" if period == 1 else f"repeating the last {period} steps", repeated(test, period)
+        return "repeating the last value" if period == 1 else f"repeating the last {period} steps", repeated(
+            test, period
+        )
     parts = [linear.forecast(test.windows(rows)) for rows in chunks(len(test))]
     return "a linear map of the window", np.concatenate(parts).reshape(-1, test.values.shape[1])
 

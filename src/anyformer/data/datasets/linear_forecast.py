@@ -99,7 +99,7 @@ def relative(series: RawSeries, rows: np.ndarray, scale: np.ndarray) -> tuple[np
 
 
 def mean_error(series: RawSeries, scale: np.ndarray, weights: np.ndarray) -> float:
-    """The mean squared error of a map on the windows of a series, over known steps; on a sample where there are many."""
+    """The mean squared error of a map on the windows of a series, over known steps; of many, on a sample."""
     rows = evenly(len(series), max(FEWEST, MOST_ROWS // 8 // series.values.shape[1]))
     total, count = 0.0, 0
     for at in range(0, len(rows), CHUNK):

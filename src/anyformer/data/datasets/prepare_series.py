@@ -244,8 +244,8 @@ def choose_look_back(train: np.ndarray, horizon: int, tell: Say) -> int:
     if len(tried) < 2:
         return min(most, LOOK_BACKS[1])
     found = best_look_back(train, horizon, tried)
-    tell(f"look back {found} steps: of {', '.join(map(str, tried))} the longest that foresees the end of the training rows "
-         "best by a linear map; data.series.look_back sets it")  # fmt: skip
+    tell(f"look back {found} steps: of {', '.join(map(str, tried))} the longest that foresees the end of the training "
+         "rows best by a linear map; data.series.look_back sets it")  # fmt: skip
     return found
 
 
