@@ -9,6 +9,7 @@ from anyformer.data.datasets.series import RawSeries
 
 TRIED = 200  # training windows on which periods are compared
 CHUNK = 1_024  # windows foreseen at once
+LAST = "repeating the last value"
 PERIODS = (1, 2, 3, 4, 5, 6, 7, 10, 12, 14, 24, 28, 30, 48, 52, 60, 72, 96, 120, 144, 168, 288, 336, 365)
 
 
@@ -35,16 +36,14 @@ def usual_period(train: RawSeries) -> tuple[int, float]:
 
 def repeat_last(train: RawSeries, test: RawSeries) -> tuple[str, np.ndarray]:
     """The trivial forecast in words, and its answers (N * horizon, V)."""
-    return "repeating the last value", repeated(test, 1)
+    return LAST, repeated(test, 1)
 
 
 def linear_or_seasonal(train: RawSeries, test: RawSeries) -> tuple[str, np.ndarray]:
     """The better of a linear map and of the last season repeated, by the latest training windows."""
     linear, (period, error) = fit_linear(train), usual_period(train)
     if linear.error > error:
-        return "repeating the last value" if period == 1 else f"repeating the last {period} steps", repeated(
-            test, period
-        )
+        return LAST if period == 1 else f"repeating the last {period} steps", repeated(test, period)
     parts = [linear.forecast(test.windows(rows)) for rows in chunks(len(test))]
     return "a linear map of the window", np.concatenate(parts).reshape(-1, test.values.shape[1])
 

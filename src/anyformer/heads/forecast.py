@@ -1,5 +1,5 @@
-"""The next steps of every channel of a series, from all of its tokens side by side (2211.14730, 3.1), beside a linear map
-of the window itself (2205.13504)."""
+"""The next steps of every channel of a series, from all of its tokens side by side (2211.14730, 3.1), beside a linear
+map of the window itself (2205.13504)."""
 
 from __future__ import annotations
 

@@ -47,7 +47,8 @@ def forecaster(width: int, heads: int, feed: int, *, length: int, horizon: int =
                dropout: float = 0.2) -> Model:  # fmt: skip
     """A PatchTST that learns what a linear map of the window leaves (2205.13504)."""
     made = patchtst(width, heads, feed, length=length, horizon=horizon, depth=depth, dropout=dropout)
-    return made.replace(head=Forecast(horizon=horizon, patches=made.embed.patches, window=length, dropout=dropout))
+    assert isinstance(made.head, Forecast)
+    return made.replace(head=made.head.replace(window=length, dropout=dropout))
 
 
 SMALL_SOUND = Frames(sample_rate=8000, frames=64, mels=32, patch=8, stride=8, distill=True)

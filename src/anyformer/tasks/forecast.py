@@ -105,8 +105,8 @@ class ForecastTask(NumberAnswers):
         train = scaled_series(data.train)
         after = scaled_series(data.valid) if isinstance(data.valid, SeriesExamples) else None
         found = fit_linear(train, latest(train, after))
-        say(f"linear   window to forecast by least squares, penalty {found.shrink:g} by the end of the training rows and "
-            "the validation rows; the Transformer learns what is left")  # fmt: skip
+        say(f"linear   window to forecast by least squares, penalty {found.shrink:g} by the end of the training rows "
+            "and the validation rows; the Transformer learns what is left")  # fmt: skip
         return {LINEAR_WEIGHT: torch.from_numpy(found.weights.T.astype(np.float32).copy())}
 
     # ------------------------------------------------------------ evaluation

@@ -1,4 +1,4 @@
-"""The linear forecast: scikit-learn's ridge, a penalty and a look-back that suit the series, and holes that do no harm."""
+"""The linear forecast: scikit-learn's ridge, a penalty and a look-back that suit the series, holes that do no harm."""
 
 from __future__ import annotations
 
