@@ -29,7 +29,6 @@ SETTINGS = {
     "training.steps": 1500,
     "training.eval_every": 50,
     "training.patience": 10.0,
-    "objective.consistency": 5.0,
 }
 
 

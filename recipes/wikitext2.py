@@ -1,4 +1,4 @@
-"""WikiText-2, word by word: a decoder of 48 M parameters that is kept from learning 2 million words by heart.
+"""WikiText-2, word by word: a decoder of 42 M parameters that is kept from learning 2 million words by heart.
 
     python recipes/wikitext2.py --data wikitext2/
 
@@ -71,7 +71,7 @@ def perplexity(predictor: Predictor, path: Path, context: int = CONTEXT, step: i
     ids = torch.tensor(predictor.tokenizer.encode(path.read_text(encoding="utf-8")))
     model, nats, judged = predictor.model.eval(), 0.0, 1
     # All windows but the first judge their last `step` words.
-    starts = list(range(0, max(1, len(ids) - context), step))
+    starts = list(range(0, max(1, len(ids) - 1 - context + step), step))
     for batch in np.array_split(starts, -(-len(starts) // 16)):
         rows = torch.stack([torch.nn.functional.pad(ids[s : s + context + 1], (0, max(0, s + context + 1 - len(ids))))
                             for s in batch.tolist()]).to(predictor.device)  # fmt: skip

@@ -30,7 +30,9 @@ class Forecast(Head):
     """
 
     about: ClassVar[About | None] = About(
-        "y = [h_1; ...; h_N] W + b, times deviation plus mean of the window, or its linear map", "2211.14730", "V T D horizon"
+        "y = [h_1; ...; h_N] W + b, times deviation plus mean of the window, or its linear map",
+        "2211.14730",
+        "V T D horizon",
     )
     horizon: int
     """Steps to forecast."""
