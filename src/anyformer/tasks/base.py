@@ -210,6 +210,10 @@ class Task:
         """The task of a student of this teacher: this one, or the teacher's where it was left to that."""
         return self
 
+    def fit_weights(self, spec: Network, data: Prepared, say: Say) -> dict[str, torch.Tensor]:
+        """Weights that the training rows give without a step, by name, such as those of least squares; often none."""
+        return {}
+
     def habit(self, sizes: Sizes, *, start: bool) -> Habit:
         """How such data is usually trained; `start` is whether there is a model to start from."""
         return habit_for(sizes.parts, start=start, rows=sizes.rows)

@@ -154,7 +154,7 @@ class Session:
         """Settle what needs a clock, build the engine, and go back to where the run was left."""
         facts, newest = self.peers.first(self.look_around)
         self.seconds = float(facts.get("seconds") or 0.0)
-        if self.config.start and (newest is None or self.config.training.lora is not None):
+        if (self.config.start or facts.get("fitted")) and (newest is None or self.config.training.lora is not None):
             start_weights(self.model, self.folder)  # checkpoints hold adapters merged into them
         if not facts.get("settled"):
             self.settle()
@@ -169,7 +169,7 @@ class Session:
         if newest is not None:
             self.go_back(self.folder.checkpoints / newest, facts.get("allowed") or ())
         elif facts.get("settled"):
-            self.folder.cut_back(0)
+            self.folder.cut_back(-1)  # what was logged before the first checkpoint comes again, step 0 included
             self.folder.event("resume", step=0)
         here = environment(self.device, torch.get_num_threads(), self.peers.world.size)
         if before := self.folder.side_facts(ENVIRONMENT_FILE):
@@ -273,6 +273,9 @@ class Session:
         end = ENDLESS if self.budget is not None and self.done < self.total else self.total
         fetching = stream(self.steps, self.done, end, workers=settings.workers or 0, device=self.device)
         with fetching as batches, display(self.progress, self.mode) if self.mode != "silent" else nullcontext():
+            if self.done == 0 and self.folder.facts.get("fitted") and self.standing.best is None:
+                self.evaluate(last=False)  # what the rows gave without a step may stay the best
+                self.save()
             while self.done < self.total:
                 if self.out_of_patience():  # also where a run is resumed that had stopped early
                     self.progress.note(self.explain_stop(), keep=True)
