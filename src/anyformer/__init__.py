@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from anyformer.core.streams import Streams
     from anyformer.core.towers import Towers
     from anyformer.data.order import Order
-    from anyformer.embeds import Frames, Joint, Maps, Patches, Queries, Regions, Series, Table, Tokens
+    from anyformer.embeds import ConvStem, Frames, Joint, Maps, Patches, Queries, Regions, Series, Table, Tokens
     from anyformer.errors import UserError
     from anyformer.estimators import (
         ImageClassifier,
@@ -116,7 +116,9 @@ WHERE = {
     "anyformer.core.streams": ("Streams",),
     "anyformer.core.towers": ("Towers",),
     "anyformer.data.order": ("Order",),
-    "anyformer.embeds": ("Frames", "Joint", "Maps", "Patches", "Queries", "Regions", "Series", "Table", "Tokens"),
+    "anyformer.embeds": (
+        "ConvStem", "Frames", "Joint", "Maps", "Patches", "Queries", "Regions", "Series", "Table", "Tokens",
+    ),
     "anyformer.errors": ("UserError",),
     "anyformer.estimators": (
         "ImageClassifier", "LanguageModel", "MixedClassifier", "MixedRegressor", "TabularClassifier",
@@ -173,7 +175,8 @@ HOME = {name: module for module, names in WHERE.items() for name in names}
 
 __all__ = [
     "LM", "MLP", "SAGAN", "WSD", "AdamW", "Alibi", "AttendingRecurrent", "Attention", "Axial", "Backbone", "Batch",
-    "Block", "BlockSparse", "Body", "Boxes", "Buckets", "CoAttention", "Constant", "Convolution", "Cosine", "Cross",
+    "Block", "BlockSparse", "Body", "Boxes", "Buckets", "CoAttention", "Constant", "ConvStem", "Convolution", "Cosine",
+    "Cross",
     "Distilled", "DynamicScaling", "Electra", "Embed", "Experts", "Feed", "Forecast", "Frames", "Generation", "Grid",
     "Head", "Hyena", "ImageClassifier", "ImageTextHead",
     "InverseSqrt", "Joint", "LMWithPair", "LRNet", "LanguageModel", "LayerNorm",

@@ -1,5 +1,6 @@
 """Embeds: how words, images, tables and several of them together become tokens."""
 
+from anyformer.embeds.conv_stem import ConvStem
 from anyformer.embeds.frames import Frames
 from anyformer.embeds.joint import Joint
 from anyformer.embeds.maps import Maps
@@ -10,4 +11,4 @@ from anyformer.embeds.series import Series
 from anyformer.embeds.table import Table
 from anyformer.embeds.tokens import Tokens
 
-__all__ = ["Frames", "Joint", "Maps", "Patches", "Queries", "Regions", "Series", "Table", "Tokens"]
+__all__ = ["ConvStem", "Frames", "Joint", "Maps", "Patches", "Queries", "Regions", "Series", "Table", "Tokens"]
