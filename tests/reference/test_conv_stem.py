@@ -24,7 +24,8 @@ def theirs(stem: nn.Module, pixels: Tensor) -> Tensor:
     x = normalised(first, pixels).relu()
     x = (x + normalised(block.second, normalised(block.first, x).relu())).relu()
     x = normalised(second, x).relu()
-    return stem.project(x.permute(0, 2, 3, 1).flatten(1, 2))
+    colours = nn.AdaptiveAvgPool2d(x.shape[2:])(pixels)
+    return stem.project(torch.cat([x, colours], 1).permute(0, 2, 3, 1).flatten(1, 2))
 
 
 def test_it_is_convolutions_and_group_norms() -> None:
@@ -63,6 +64,20 @@ def test_images_of_any_size_become_a_small_grid(
     assert stem(pixels, context=stem.layout(pixels)).shape == (2, grid[0] * grid[1], 16)
 
 
+def test_it_tells_a_bright_image_from_a_dark_one() -> None:
+    stem = ConvStem(size=12, channels=1, position=None, widths=(16, 32), depths=(0, 0)).build(8)
+    generator = torch.Generator().manual_seed(0)
+    for parameter in stem.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator) * 0.3
+    dark = torch.rand(1, 1, 12, 12, generator=generator)
+    bright = torch.cat([dark, 3 * dark])
+    tokens = stem(bright, context=stem.layout(bright))[:, 14]  # a cell of the middle, away from the border
+    assert (tokens[0] - tokens[1]).abs().max() > 0.1
+    stem.project.weight.data[:, -1] = 0.0  # control: without the mean colour the norms make them alike
+    tokens = stem(bright, context=stem.layout(bright))[:, 14]
+    assert (tokens[0] - tokens[1]).abs().max() < 1e-3
+
+
 def test_what_is_no_stem_is_refused() -> None:
     for wrong in ({"widths": ()}, {"depths": (1, 1)}, {"stride": 0}, {"dropout": 1.0}, {"size": 0}):
         with pytest.raises(UserError):
@@ -92,11 +107,12 @@ def accuracy_after(embed: Embed, steps: int) -> float:
     net = Model(embed=embed, stack=stack, head=Pooled(classes=4, pool="mean"), init="bert").build(seed=0).train()
     pixels, ways = strokes(32 * steps, 1)
     optimizer = torch.optim.AdamW(net.parameters(), lr=3e-3)
-    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, steps)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: min(1, (n + 1) / 10) * (1 - n / steps))
     for step in range(steps):
         rows = slice(32 * step, 32 * step + 32)
         optimizer.zero_grad()
         F.cross_entropy(net(pixels[rows]).logits, ways[rows]).backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
         optimizer.step()
         schedule.step()
     fresh, truth = strokes(400, 2)

@@ -27,14 +27,15 @@ class ConvStem(Embed):
     """Stages of 3x3 convolutions over images (H, W) = `size`; each cell of the last maps becomes a token.
 
     A stage is one convolution to `widths` channels, which halves the maps (that of the first stage divides by
-    `stride`), then `depths` residual blocks of two. Norms are group norms: no image sees another of its batch.
+    `stride`), then `depths` residual blocks of two. Norms are group norms: no image sees another of its batch. They
+    forget how bright an image is, so each cell's mean colour goes beside its channels.
 
     >>> ConvStem(size=28).grid, ConvStem(size=32).for_images(224, 3).widths
     ((7, 7), (32, 32, 64, 128))
     """
 
     about: ClassVar[About | None] = About(
-        "x_n = W stages(pixels)[:, row n, column n] + P[n], a stage of relu(norm(conv3x3))", "2106.14881",
+        "x_n = W [stages(pixels), mean of pixels][:, cell n] + P[n], a stage of relu(norm(conv3x3))", "2106.14881",
         "sum over stages of HW 9 C^2",
     )  # fmt: skip
 
@@ -117,7 +118,7 @@ class ConvStemModule(nn.Module):
             layers += [ConvBlock(channels) for _ in range(depth)]
             inputs = channels
         self.layers = nn.ModuleList(layers)
-        self.project = nn.Linear(inputs, width)
+        self.project = nn.Linear(inputs + spec.channels, width)
         position = spec.position
         self.position = None if position is None else position.over(*spec.grid, 0).build(width)
 
@@ -142,10 +143,12 @@ class ConvStemModule(nn.Module):
     def forward(self, pixels: Tensor, *, context: Context) -> Tensor:
         """Images (B, channels, H, W) to (B, N, D), cells row by row."""
         # Channels last is how convolutions are fastest on CPU and GPU, and makes the cells' channels neighbours.
-        x = pixels.to(self.project.weight.dtype).contiguous(memory_format=torch.channels_last)
+        given = pixels.to(self.project.weight.dtype).contiguous(memory_format=torch.channels_last)
+        x = given
         for layer in self.layers:
             x = layer(x)
-        x = self.project(x.flatten(2).mT)  # (B,N,D)
+        colours = F.adaptive_avg_pool2d(given, x.shape[2:])
+        x = self.project(torch.cat([x, colours.to(x.dtype)], 1).flatten(2).mT)  # (B,N,D)
         if self.position is not None:
             x = x + self.position(context, x.dtype).to(x.dtype)
         return F.dropout(x, self.spec.dropout, self.training)
@@ -154,7 +157,7 @@ class ConvStemModule(nn.Module):
 class ConvNorm(Starting):
     """A 3x3 convolution without bias (wider where its stride would skip pixels), its group norm, and ReLU if `act`."""
 
-    def __init__(self, inputs: int, outputs: int, *, stride: int = 1, act: bool = True, gain: float = 1.0) -> None:
+    def __init__(self, inputs: int, outputs: int, *, stride: int = 1, act: bool = True) -> None:
         super().__init__()
         kernel = 3 if stride <= 2 else 2 * stride - 1
         self.conv = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
@@ -162,7 +165,7 @@ class ConvNorm(Starting):
         self.weight = nn.Parameter(torch.ones(outputs))
         self.bias = nn.Parameter(torch.zeros(outputs))
         self.act = act
-        self.starts = {"weight": constant(gain), "bias": constant(0)}
+        self.starts = {"weight": constant(1), "bias": constant(0)}
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.group_norm(self.conv(x), self.groups, self.weight, self.bias)
@@ -170,12 +173,15 @@ class ConvNorm(Starting):
 
 
 class ConvBlock(nn.Module):
-    """relu(x + two convolutions of x): a basic block of a ResNet (1512.03385), which starts as nothing but x."""
+    """relu(x + two convolutions of x): a basic block of a ResNet (1512.03385).
+
+    Its last norm starts at 1: at 0, as deep ResNets start, a shallow stem learns later.
+    """
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.first = ConvNorm(channels, channels)
-        self.second = ConvNorm(channels, channels, act=False, gain=0.0)
+        self.second = ConvNorm(channels, channels, act=False)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.relu(x + self.second(self.first(x)))
