@@ -168,7 +168,9 @@ class ConvNorm(Starting):
         self.starts = {"weight": constant(1), "bias": constant(0)}
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.group_norm(self.conv(x), self.groups, self.weight, self.bias)
+        x = self.conv(x)
+        # Under autocast a norm comes out in fp32, and every layer after it would be twice as wide.
+        x = F.group_norm(x, self.groups, self.weight, self.bias).to(x.dtype)
         return F.relu(x) if self.act else x
 
 

@@ -88,9 +88,9 @@ def stem_seer(width: int, depth: int, heads: int, *, depths: tuple[int, ...], dr
     """A Transformer behind a stem of convolutions, for images of any size and few of them (2106.14881)."""
     inner = Block(mixer=Attention(heads=heads, dropout=dropout), feed=MLP(width=2 * width), dropout=dropout)
     stem = ConvStem(size=32, widths=(width // 4, width // 2, width), depths=depths)
-    # Cells of a stem are much alike: larger weights than these would start far from chance and learn slowly.
+    # Cells of a stem are much alike, and a head drawn as for tokens that differ would start far from chance.
     return Model(embed=stem, stack=Stack(width=width, depth=depth, block=inner),
-                 head=Pooled(classes=10, pool="mean"), init="bert")  # fmt: skip
+                 head=Pooled(classes=10, pool="mean"), init="table")  # fmt: skip
 
 
 PRESETS: dict[str, Callable[[], Network]] = {

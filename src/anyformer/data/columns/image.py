@@ -46,7 +46,6 @@ ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
 PIXELS = "pixels"  # the array of all images, (N, C, H, W)
 BLOCK = 2**22  # bytes hashed at once
 MOST_WORKERS = 8
-PHOTO_OPERATIONS = 2  # of RandAugment, for images in colour
 
 
 class ImageModality(Modality):
@@ -74,16 +73,13 @@ class ImageModality(Modality):
         return preprocess
 
     def settle_augmentation(self, arrays: Arrays, train: np.ndarray, settings: Data, say: Say, *, alone: bool) -> Data:
+        if settings.images.flip is not None:
+            return settings
         (column,) = self.columns
-        asked, gray = settings.images, column.channels == 1
-        randaugment, flip = asked.randaugment, asked.flip
-        if randaugment is None:
-            randaugment = 0 if gray else PHOTO_OPERATIONS
-        if flip is None:
-            flip, why = decide_flips(arrays, train, gray=gray, alone=alone)
-            say(f"image    {'flipped' if flip else 'not flipped'} left-right while training: {why}; "
-                f"data.images.flip={'false' if flip else 'true'} changes it")  # fmt: skip
-        return settings.replace(images=asked.replace(randaugment=randaugment, flip=flip))
+        flip, why = decide_flips(arrays, train, gray=column.channels == 1, alone=alone)
+        say(f"image    {'flipped' if flip else 'not flipped'} left-right while training: {why}; "
+            f"data.images.flip={'false' if flip else 'true'} changes it")  # fmt: skip
+        return settings.replace(images=settings.images.replace(flip=flip))
 
     def inputs(self, examples: RowExamples, at: np.ndarray, chosen: np.ndarray, draw: Draw | None) -> ModalityInputs:
         """Normalised pixels (B, C, H, W), augmented with a draw, and which rows have an image."""
