@@ -35,7 +35,7 @@ from anyformer.data.unused import refuse_both, refuse_columns
 from anyformer.embeds import Series as SeriesEmbed
 from anyformer.errors import UserError, did_you_mean
 from anyformer.evaluation.answers import Answers
-from anyformer.evaluation.baseline_rows import RawRows, RawSeries
+from anyformer.evaluation.baseline_rows import RawRows
 from anyformer.evaluation.bootstrap import RowSums
 from anyformer.evaluation.forecasts import linear_or_seasonal, repeat_last
 from anyformer.heads import Forecast as ForecastHead

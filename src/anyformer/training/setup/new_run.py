@@ -245,7 +245,8 @@ def decide(
     check_bf16(training, device)
     training = resolve_adapters(training, spec, start)
     config = Config(
-        task=prepared.task, data=settings, model=spec, objective=objective, training=training, preset=name,
+        task=prepared.task, data=prepared.settings or settings, model=spec, objective=objective, training=training,
+        preset=name,
         start=str(request.start.resolve()) if request.start is not None else "",
     )  # fmt: skip
     network = spec.build(device="meta")
