@@ -35,6 +35,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=5.0, help="of each run")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--workers", type=int, default=1, help="runs at a time, which share the device")
+    parser.add_argument("--seconds", type=float, help="of the whole; a run that would not end in it is not begun")
     parser.add_argument("--csv", type=Path, help="the file of figures; one in benchmarks/results if not given")
     parser.add_argument("--out", type=Path, default=Path(".cache/scoreboard-runs"), help="for logs")
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="PATH=VALUE",
@@ -65,10 +66,11 @@ def main() -> None:
         raise SystemExit(f"error: {arguments.data} holds none of these sets; give --raw to prepare them")
     arguments.out.mkdir(parents=True, exist_ok=True)
     threads = max(1, (os.cpu_count() or 1) // arguments.workers)
-    asked = Asked(arguments.data, arguments.out, arguments.minutes, arguments.device, arguments.workers, threads,
-                  tuple(arguments.settings), arguments.keep)  # fmt: skip
-    path = arguments.csv or results.FOLDER / file_name(results.KIND)
     began = time.monotonic()
+    deadline = None if arguments.seconds is None else began + arguments.seconds
+    asked = Asked(arguments.data, arguments.out, arguments.minutes, arguments.device, arguments.workers, threads,
+                  deadline, tuple(arguments.settings), arguments.keep)  # fmt: skip
+    path = arguments.csv or results.FOLDER / file_name(results.KIND)
     print(f"{datetime.datetime.now():%H:%M} {len(chosen)} sets, {arguments.minutes:g} minutes each, "
           f"{arguments.workers} at a time, into {path}", flush=True)  # fmt: skip
     with ThreadPoolExecutor(arguments.workers) as pool:

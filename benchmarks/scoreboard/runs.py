@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -33,6 +32,7 @@ class Asked:
     device: str
     workers: int
     threads: int
+    deadline: float | None = None  # on the monotonic clock, of all runs together
     settings: tuple[str, ...] = ()  # of every run, as --set takes them
     keep: bool = False  # the folders of the runs, checkpoints included
 
@@ -45,6 +45,8 @@ def run_set(chosen: DataSet, seed: int, asked: Asked) -> Row:
     scratch = asked.out / f"{chosen.name}-{seed}"
     run = scratch / "run"
     began = time.monotonic()
+    if asked.deadline is not None and began + 60 * asked.minutes > asked.deadline:
+        return row | {"note": "not run: the time of the scoreboard was up"}
     try:
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)
@@ -69,26 +71,18 @@ def train(chosen: DataSet, seed: int, asked: Asked, folder: Path, run: Path) -> 
     with log.open("w", encoding="utf-8") as file:
         file.write(f"$ anyformer {' '.join(words[3:])}\n")
         file.flush()
-        process = subprocess.Popen(words, cwd=folder, env=environment, stdout=file, stderr=subprocess.STDOUT,
-                                   start_new_session=True)  # fmt: skip
+        process = subprocess.Popen(words, cwd=folder, env=environment, stdout=file, stderr=subprocess.STDOUT)
         try:
             code = process.wait(60 * asked.minutes + GRACE)
         except subprocess.TimeoutExpired:
-            stop(process)
             return f"stopped {GRACE:.0f} s after its time was up"
-        except BaseException:
-            stop(process)
-            raise
+        finally:
+            process.kill()
+            process.wait()
     if code == 0:
         return ""
     said = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     return f"exit {code}: {next((line for line in said if line.startswith('error')), said[-1])}"[:300]
-
-
-def stop(process: subprocess.Popen[bytes]) -> None:
-    """End a run and the workers that load its data."""
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 def read_figures(chosen: DataSet, folder: Path, run: Path, note: str) -> Row:
