@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 import xml.etree.ElementTree as ElementTree
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -147,3 +148,20 @@ def test_a_recipe_meets_its_bar_by_the_mean_of_its_seeds(tmp_path: Path) -> None
     with path.open("a", newline="") as file:
         csv.writer(file).writerow(["california", "california", 2, "", 0.45])
     assert "| met |" in recipes.table(recipes.read(path))[2]
+
+
+def test_a_recipe_runs_and_gives_a_row_for_each_of_its_sets(tmp_path: Path) -> None:
+    for name in ("sst2", "trec"):
+        (tmp_path / name).mkdir()
+        for side in ("train", "test"):
+            lines = [f"{('bad', 'good')[n % 2]} film number {n},{n % 2}" for n in range(40)]
+            (tmp_path / name / f"{side}.csv").write_text("\n".join(["text,label", *lines]))
+        if name == "sst2":
+            with tarfile.open(tmp_path / f"{name}.tar.xz", "w:xz") as packed:
+                packed.add(tmp_path / name, name)
+    settings = ["training.epochs=null", "training.steps=2"]
+    asked = Namespace(raw=tmp_path, data=tmp_path, device="cpu", workers=1, settings=settings)
+    first, second = recipes.run_recipe("textcls", 3, asked)
+    assert (first["set"], first["seed"], first["metric"], first["steps"]) == ("sst2", "3", "test_accuracy", "2")
+    assert 0 <= float(first["value"]) <= 1 and not first["note"]
+    assert second["set"] == "trec" and not second["value"] and "trec.tar.xz" in second["note"]  # it has no archive
