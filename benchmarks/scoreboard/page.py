@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE, PICTURE = ROOT / "docs" / "results.md", ROOT / "docs" / "images" / "scoreboard.svg"
 BEGIN, END = "<!-- figures: python -m benchmarks.scoreboard.page -->", "<!-- end of the scoreboard -->"
 SHARES = ("accuracy", "macro_f1", "f1", "span_f1", "ap50", "auc", "r2", "rouge1")  # from 0 to 1: three places
+NOISE = "#9aa0a6"
 
 
 def verdict(row: Row) -> str:
@@ -50,8 +51,8 @@ def render_board(path: Path) -> tuple[str, str | None]:
     known = [(one, [row for row in rows if row["set"] == one.name]) for one in SETS]
     known = [(one, found) for one, found in known if found]
     link = f"[{path.name}](../benchmarks/results/{path.name})"
-    head = (f"{first['device']}, torch {first['torch']}, `--minutes {first['budget']}`, {first['workers']} runs at a "
-            f"time, {seeds} seed{'s' if seeds > 1 else ''}: {link}.")  # fmt: skip
+    head = (f"{first['device']}, torch {first['torch']}, `--minutes {first['budget']}`, {first['workers']} at a time, "
+            f"{seeds} seed{'s' if seeds > 1 else ''}: {link}.")  # fmt: skip
     measured = [(one, found) for one, found in known if mean(found, "ours") is not None]
     judged = [(one, found) for one, found in measured if mean(found, "strong") is not None]
     ahead = sum(is_ahead(found) for _, found in judged)
@@ -165,13 +166,14 @@ def draw(known: Sequence[tuple[DataSet, list[Row]]]) -> str:
         begin, end = sorted((across(0), across(shown)))
         inside.append(label(left - 10, y + 13, one.title, anchor="end"))
         inside.append(tag("rect", x=begin, y=y, width=max(1.0, end - begin), height=height - 8,
-                          fill=COLOURS[0] if value >= 0 else COLOURS[1]))  # fmt: skip
+                          fill=NOISE if is_within_noise(found) else COLOURS[value < 0]))  # fmt: skip
         words = f"{-100 * value:+.0f} %" if not math.isclose(value, 0, abs_tol=5e-3) else "equal"
         beyond = "" if abs(value) <= most else " (beyond the picture)"
         inside.append(label(right + 12, y + 13, words + beyond))
     bottom = 40 + height * len(known)
     inside.append(tag("line", x1=across(0), x2=across(0), y1=32, y2=bottom, stroke="#222"))
     inside.append(label(left, bottom + 18, "more"))
+    inside.append(label(across(0), bottom + 18, "grey: within noise", anchor="middle"))
     inside.append(label(right, bottom + 18, "less", anchor="end"))
     return picture(940, bottom + 30, inside, "ours beside the strong baseline")
 
