@@ -57,10 +57,11 @@ def render_board(path: Path) -> tuple[str, str | None]:
     judged = [(one, found) for one, found in measured if mean(found, "strong") is not None]
     ahead = sum(is_ahead(found) for _, found in judged)
     even = sum(not is_ahead(found) and is_within_noise(found) for _, found in judged)
+    behind = [one.title for one, found in judged if not is_ahead(found) and not is_within_noise(found)]
     parts = [
         "### By the defaults", "", head, "",
         f"Of {len(judged)} sets with a strong baseline, ours is at least as good on **{ahead}**, behind it within "
-        f"noise on **{even}**, and behind it on **{len(judged) - ahead - even}**.", "",
+        f"noise on **{even}**, and behind it on **{len(behind)}**{f' ({list_words(behind)})' if behind else ''}.", "",
         "![ours beside the strong baseline](images/scoreboard.svg)", "",
         *table(known), "", "### Beside published figures", "", *others_table(measured),
     ]  # fmt: skip
@@ -100,6 +101,14 @@ def others_table(known: Sequence[tuple[DataSet, list[Row]]]) -> list[str]:
                      f"{sign}{show(one.published.value)}", one.published.who, note]  # fmt: skip
             lines.append(f"| {' | '.join(cells)} |")
     return lines if len(lines) > 2 else []
+
+
+def list_words(words: Sequence[str]) -> str:
+    """
+    >>> list_words(["a", "b", "c"]), list_words(["a"])
+    ('a, b and c', 'a')
+    """
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def mean(rows: Sequence[Row], column: str) -> float | None:
