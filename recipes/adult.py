@@ -9,7 +9,7 @@ reference: .8574 with the paper's defaults, .8587 tuned (rtdl, 15 seeds); CatBoo
 
 from __future__ import annotations
 
-from common import arguments, held_out, report, settings_of, unpack
+from common import arguments, find_held_out, report, settings_of, unpack
 
 from anyformer.training.train import train
 
@@ -30,7 +30,7 @@ def main() -> None:
     asked = arguments(__doc__, runs=3)
     folder = unpack(asked.data, "adult", asked.out)
     for seed in asked.seeds:
-        settings = SETTINGS | held_out(folder, ".csv") | settings_of(asked) | {"training.seed": seed}
+        settings = SETTINGS | find_held_out(folder, ".csv") | settings_of(asked) | {"training.seed": seed}
         run = train(folder / "train.csv", "classify", asked.preset or "ft-transformer", device=asked.device,
                     settings=settings, out=asked.out / f"adult-{seed}", progress="lines")  # fmt: skip
         report("adult", seed, run, asked)

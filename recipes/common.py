@@ -42,7 +42,7 @@ def unpack(archives: Path, name: str, out: Path) -> Path:
     return out / name
 
 
-def held_out(folder: Path, ending: str) -> dict[str, tuple[str, ...]]:
+def find_held_out(folder: Path, ending: str) -> dict[str, tuple[str, ...]]:
     """Settings for the files of a folder that validate and test, where they are there."""
     sides = {side: folder / f"{side}{ending}" for side in ("valid", "test")}
     return {f"data.split.{side}_file": (str(path),) for side, path in sides.items() if path.is_file()}

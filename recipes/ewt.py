@@ -10,7 +10,7 @@ reference: about .954 for Stanza with pretrained vectors, on an older release.
 
 from __future__ import annotations
 
-from common import arguments, held_out, report, settings_of, unpack
+from common import arguments, find_held_out, report, settings_of, unpack
 
 from anyformer.training.train import train
 
@@ -21,7 +21,7 @@ def main() -> None:
     asked = arguments(__doc__, runs=3)
     folder = unpack(asked.data, "ewt", asked.out)
     for seed in asked.seeds:
-        settings = SETTINGS | held_out(folder, ".conllu") | settings_of(asked) | {"training.seed": seed}
+        settings = SETTINGS | find_held_out(folder, ".conllu") | settings_of(asked) | {"training.seed": seed}
         run = train(folder / "train.conllu", "tag", asked.preset, device=asked.device, settings=settings,
                     out=asked.out / f"ewt-{seed}", progress="lines")  # fmt: skip
         report("ewt", seed, run, asked)

@@ -11,7 +11,7 @@ reference: .835 and .882 for a CNN from random vectors (sent-conv-torch).
 
 from __future__ import annotations
 
-from common import arguments, held_out, report, settings_of, unpack
+from common import arguments, find_held_out, report, settings_of, unpack
 
 from anyformer.training.train import train
 
@@ -24,7 +24,7 @@ def main() -> None:
     for name in SETS:
         folder = unpack(asked.data, name, asked.out)
         for seed in asked.seeds:
-            settings = SETTINGS | held_out(folder, ".csv") | settings_of(asked) | {"training.seed": seed}
+            settings = SETTINGS | find_held_out(folder, ".csv") | settings_of(asked) | {"training.seed": seed}
             run = train(folder / "train.csv", "classify", asked.preset, "label", device=asked.device,
                         settings=settings, out=asked.out / f"{name}-{seed}", progress="lines")  # fmt: skip
             report(name, seed, run, asked)

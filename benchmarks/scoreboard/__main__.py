@@ -20,7 +20,7 @@ import torch
 from benchmarks.gpu.results import file_name
 from benchmarks.scoreboard import results
 from benchmarks.scoreboard.archives import archive_of, prepare
-from benchmarks.scoreboard.page import verdict
+from benchmarks.scoreboard.page import describe_row
 from benchmarks.scoreboard.runs import Asked, run_set
 from benchmarks.scoreboard.sets import SETS, DataSet
 
@@ -78,7 +78,7 @@ def main() -> None:
         for done in as_completed(waiting):
             row = done.result()
             results.append(path, row)
-            print(f"{time.monotonic() - began:6.0f} s  {verdict(row)}", flush=True)
+            print(f"{time.monotonic() - began:6.0f} s  {describe_row(row)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ SHARES = ("accuracy", "macro_f1", "f1", "span_f1", "ap50", "auc", "r2", "rouge1"
 NOISE = "#9aa0a6"
 
 
-def verdict(row: Row) -> str:
+def describe_row(row: Row) -> str:
     """One run as a line for the terminal."""
     if not row.get("ours"):
         return f"{row['set']:<16} {row.get('note', '')}"
@@ -63,12 +63,12 @@ def render_board(path: Path) -> tuple[str, str | None]:
         f"Of {len(judged)} sets with a strong baseline, ours is at least as good on **{ahead}**, behind it within "
         f"noise on **{even}**, and behind it on **{len(behind)}**{f' ({list_words(behind)})' if behind else ''}.", "",
         "![ours beside the strong baseline](images/scoreboard.svg)", "",
-        *table(known), "", "### Beside published figures", "", *others_table(measured),
+        *sets_table(known), "", "### Beside published figures", "", *others_table(measured),
     ]  # fmt: skip
     return "\n".join(parts).rstrip(), draw(judged) if judged else None
 
 
-def table(known: Sequence[tuple[DataSet, list[Row]]]) -> list[str]:
+def sets_table(known: Sequence[tuple[DataSet, list[Row]]]) -> list[str]:
     """A line a set."""
     lines = ["| set | kind | rows to train | metric | ours | trivial | strong | the strong one | minutes |",
              "|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
@@ -78,14 +78,15 @@ def table(known: Sequence[tuple[DataSet, list[Row]]]) -> list[str]:
             lines.append(f"| {one.title} | {one.kind} | | failed: {found[0]['note']} | | | | | |")
             continue
         metric = good[0]["metric"]
-        ours = figure(metric, mean(good, "ours"))
+        ours = show_figure(metric, mean(good, "ours"))
         if is_ahead(good) and mean(good, "strong") is not None:
             ours = f"**{ours}**"
         minutes = statistics.mean(float(row["minutes"]) for row in good)
         rows = f"{int(good[0]['train_rows']):,}" if good[0]["train_rows"].isdigit() else good[0]["train_rows"]
-        strong = figure(metric, mean(good, "strong")) + (" ≈" if is_within_noise(good) else "")
-        cells = [one.title, one.kind, rows, metric, ours + spread(good), figure(metric, mean(good, "trivial")), strong,
-                 good[0]["strong_name"], f"{minutes:.1f}"]  # fmt: skip
+        strong = show_figure(metric, mean(good, "strong")) + (" ≈" if is_within_noise(good) else "")
+        trivial = show_figure(metric, mean(good, "trivial"))
+        cells = [one.title, one.kind, rows, metric, ours + show_spread(good), trivial, strong, good[0]["strong_name"],
+                 f"{minutes:.1f}"]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
@@ -117,7 +118,7 @@ def mean(rows: Sequence[Row], column: str) -> float | None:
     return statistics.mean(found) if found else None
 
 
-def spread(rows: Sequence[Row]) -> str:
+def show_spread(rows: Sequence[Row]) -> str:
     """The confidence interval of a single run, or the lowest and the highest of several seeds."""
     if len(rows) > 1:
         found = sorted(float(row["ours"]) for row in rows)
@@ -138,7 +139,7 @@ def is_within_noise(rows: Sequence[Row]) -> bool:
     return bool(known) and 2 * sum(low <= 0 <= high for low, high in known) > len(known)
 
 
-def figure(metric: str, value: float | None) -> str:
+def show_figure(metric: str, value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}" if metric in SHARES else show(value)
 
 
@@ -150,7 +151,7 @@ def show(value: float | None) -> str:
 # ---------------------------------------------------------------- picture
 
 
-def gain(rows: Sequence[Row]) -> float:
+def measure_gain(rows: Sequence[Row]) -> float:
     """The share of the strong baseline's error that ours is without; below 0 where it has more.
 
     The error of a share is what it lacks to 1, and of BLEU what it lacks to 100; of other figures it is the figure.
@@ -170,7 +171,7 @@ def draw(known: Sequence[tuple[DataSet, list[Row]]]) -> str:
     across = Scale(-most, most, left, right)
     inside = [label(across(0), 22, "error, beside the strong baseline of the same run", "name", "middle")]
     for n, (one, found) in enumerate(known):
-        y, value = 40 + height * n, gain(found)
+        y, value = 40 + height * n, measure_gain(found)
         shown = max(-most, min(most, value))
         begin, end = sorted((across(0), across(shown)))
         inside.append(label(left - 10, y + 13, one.title, anchor="end"))

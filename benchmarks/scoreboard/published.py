@@ -25,7 +25,7 @@ class Published:
     checked: bool = True
 
 
-def test_metric(name: str) -> Measure:
+def read_metric(name: str) -> Measure:
     """A metric of the rows that were judged last."""
     return lambda evaluation, _: judged_metrics(evaluation).get(name)
 

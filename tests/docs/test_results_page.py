@@ -16,7 +16,7 @@ import pytest
 
 from benchmarks.scoreboard import recipes, results
 from benchmarks.scoreboard.__main__ import choose_sets
-from benchmarks.scoreboard.page import BEGIN, END, PAGE, PICTURE, gain, is_ahead, render
+from benchmarks.scoreboard.page import BEGIN, END, PAGE, PICTURE, is_ahead, measure_gain, render
 from benchmarks.scoreboard.published import matthews, pearson, word_perplexity
 from benchmarks.scoreboard.sets import SETS
 from benchmarks.scoreboard.write_texts import name_spans
@@ -114,9 +114,9 @@ def test_the_page_counts_the_sets_on_which_ours_is_at_least_as_good(tmp_path: Pa
 
 
 def test_a_gain_is_a_share_of_the_error_whichever_way_the_metric_goes() -> None:
-    assert gain([row_of("a", 0, "accuracy", 0.9, 0.8)]) == pytest.approx(0.5)
-    assert gain([row_of("a", 0, "rmse", 1.0, 2.0)]) == pytest.approx(0.5)
-    assert gain([row_of("a", 0, "rmse", 3.0, 2.0)]) == pytest.approx(-0.5)
+    assert measure_gain([row_of("a", 0, "accuracy", 0.9, 0.8)]) == pytest.approx(0.5)
+    assert measure_gain([row_of("a", 0, "rmse", 1.0, 2.0)]) == pytest.approx(0.5)
+    assert measure_gain([row_of("a", 0, "rmse", 3.0, 2.0)]) == pytest.approx(-0.5)
     assert not is_ahead([row_of("a", 0, "rmse", 3.0, 2.0)]) and is_ahead([row_of("a", 0, "accuracy", 0.9, 0.8)])
 
 
