@@ -33,6 +33,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", metavar="SET", help="some of the sets, in this order")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--minutes", type=float, default=5.0, help="of each run")
+    parser.add_argument("--baselines", action="store_true",
+                        help="train for a step only, then learn the baselines from all rows, however long")  # fmt: skip
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--workers", type=int, default=1, help="runs at a time, which share the device")
     parser.add_argument("--seconds", type=float, help="of the whole; a run that would not end in it is not begun")
@@ -68,10 +70,12 @@ def main() -> None:
     threads = max(1, (os.cpu_count() or 1) // arguments.workers)
     began = time.monotonic()
     deadline = None if arguments.seconds is None else began + arguments.seconds
-    asked = Asked(arguments.data, arguments.out, arguments.minutes, arguments.device, arguments.workers, threads,
+    minutes = None if arguments.baselines else arguments.minutes
+    asked = Asked(arguments.data, arguments.out, minutes, arguments.device, arguments.workers, threads,
                   deadline, tuple(arguments.settings), arguments.keep)  # fmt: skip
-    path = arguments.csv or results.FOLDER / file_name(results.KIND)
-    print(f"{datetime.datetime.now():%H:%M} {len(chosen)} sets, {arguments.minutes:g} minutes each, "
+    path = arguments.csv or results.FOLDER / file_name(results.BASELINES if arguments.baselines else results.KIND)
+    length = "a step each" if minutes is None else f"{minutes:g} minutes each"
+    print(f"{datetime.datetime.now():%H:%M} {len(chosen)} sets, {length}, "
           f"{arguments.workers} at a time, into {path}", flush=True)  # fmt: skip
     with ThreadPoolExecutor(arguments.workers) as pool:
         waiting = [pool.submit(run_set, one, seed, asked) for seed in arguments.seeds for one in chosen]

@@ -33,9 +33,9 @@ def describe_row(row: Row) -> str:
     return f"{words} strong {row['strong'] or '–':<10} {row['minutes']} min, {row['steps']} steps{note}"
 
 
-def render(board: Path | None, seeds: Path | None) -> tuple[str, str | None]:
+def render(board: Path | None, seeds: Path | None, baselines: Path | None = None) -> tuple[str, str | None]:
     """The part of the page between its marks, and its picture: the scoreboard, and the recipes by several seeds."""
-    figures, drawn = ("No scoreboard is kept yet.", None) if board is None else render_board(board)
+    figures, drawn = ("No scoreboard is kept yet.", None) if board is None else render_board(board, baselines)
     if seeds is not None:
         rows = recipes.read(seeds)
         head = (f"### By recipe\n\n{rows[0]['device']}, torch {rows[0]['torch']}: "
@@ -44,8 +44,13 @@ def render(board: Path | None, seeds: Path | None) -> tuple[str, str | None]:
     return figures, drawn
 
 
-def render_board(path: Path) -> tuple[str, str | None]:
-    rows = results.read(path)
+def newest_files() -> tuple[Path | None, Path | None, Path | None]:
+    """The files that the page is made from."""
+    return results.newest(), results.newest(kind=recipes.KIND), results.newest(kind=results.BASELINES)
+
+
+def render_board(path: Path, baselines: Path | None) -> tuple[str, str | None]:
+    rows = results.with_whole_baselines(results.read(path), results.read(baselines) if baselines else [])
     first = rows[0]
     seeds = len({row["seed"] for row in rows})
     known = [(one, [row for row in rows if row["set"] == one.name]) for one in SETS]
@@ -53,6 +58,8 @@ def render_board(path: Path) -> tuple[str, str | None]:
     link = f"[{path.name}](../benchmarks/results/{path.name})"
     head = (f"{first['device']}, torch {first['torch']}, `--minutes {first['budget']}`, {first['workers']} at a time, "
             f"{seeds} seed{'s' if seeds > 1 else ''}: {link}.")  # fmt: skip
+    if baselines is not None:
+        head += f" Baselines that had no time for all rows: [{baselines.name}](../benchmarks/results/{baselines.name})."
     measured = [(one, found) for one, found in known if mean(found, "ours") is not None]
     judged = [(one, found) for one, found in measured if mean(found, "strong") is not None]
     ahead = sum(is_ahead(found) for _, found in judged)
@@ -189,7 +196,7 @@ def draw(known: Sequence[tuple[DataSet, list[Row]]]) -> str:
 
 
 def main() -> None:
-    figures, drawn = render(results.newest(), results.newest(kind=recipes.KIND))
+    figures, drawn = render(*newest_files())
     head, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     PAGE.write_text(f"{head}{BEGIN}\n\n{figures}\n\n{END}{rest.partition(END)[2]}", encoding="utf-8")
     if drawn is not None:

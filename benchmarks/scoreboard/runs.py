@@ -1,4 +1,8 @@
-"""One run of the scoreboard: `anyformer train FILE --minutes M` as a process of its own, and its figures."""
+"""One run of the scoreboard: `anyformer train FILE --minutes M` as a process of its own, and its figures.
+
+A run within minutes leaves its baselines what time there is, which is often too little to learn from all rows. A run of
+one step without a limit has the baselines whole: the rows of each side depend on the files and the seed alone.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +24,7 @@ from benchmarks.scoreboard.results import Row
 from benchmarks.scoreboard.sets import DataSet
 
 GRACE = 60.0  # seconds beyond its minutes after which a run is stopped
+LONGEST = 1800.0  # seconds of a run that has no minutes
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,7 @@ class Asked:
 
     data: Path  # the archives
     out: Path  # logs, and runs while they last
-    minutes: float
+    minutes: float | None  # of each run; None: one step, then baselines without a limit
     device: str
     workers: int
     threads: int
@@ -39,13 +44,13 @@ class Asked:
 
 def run_set(chosen: DataSet, seed: int, asked: Asked) -> Row:
     """Train by the defaults and read the figures; whatever goes wrong is the row's note."""
-    row = {"set": chosen.name, "seed": str(seed), "budget": f"{asked.minutes:g}", "device": device_name(asked.device),
-           "torch": torch.__version__, "workers": str(asked.workers),
+    row = {"set": chosen.name, "seed": str(seed), "budget": show_minutes(asked.minutes),
+           "device": device_name(asked.device), "torch": torch.__version__, "workers": str(asked.workers),
            "settings": " ".join(asked.settings)}  # fmt: skip
     scratch = asked.out / f"{chosen.name}-{seed}"
     run = scratch / "run"
     began = time.monotonic()
-    if asked.deadline is not None and began + 60 * asked.minutes > asked.deadline:
+    if asked.deadline is not None and began + 60 * (asked.minutes or 0) > asked.deadline:
         return row | {"note": "not run: the time of the scoreboard was up"}
     try:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -63,9 +68,10 @@ def run_set(chosen: DataSet, seed: int, asked: Asked) -> Row:
 
 def train(chosen: DataSet, seed: int, asked: Asked, folder: Path, run: Path) -> str:
     """The process itself, its output in a log; what went wrong, or nothing."""
-    words = [sys.executable, "-m", "anyformer.cli", "train", *chosen.words, "--minutes", f"{asked.minutes:g}",
-             "--device", asked.device, "--seed", str(seed), "--out", str(run.resolve()),
-             "--progress", "lines", *(word for one in asked.settings for word in ("--set", one))]  # fmt: skip
+    length = ("--steps", "1") if asked.minutes is None else ("--minutes", show_minutes(asked.minutes))
+    words = [sys.executable, "-m", "anyformer.cli", "train", *chosen.words, *length, "--device", asked.device,
+             "--seed", str(seed), "--out", str(run.resolve()), "--progress", "lines",
+             *(word for one in asked.settings for word in ("--set", one))]  # fmt: skip
     environment = os.environ | {"OMP_NUM_THREADS": str(asked.threads)}
     log = asked.out / f"{chosen.name}-{seed}.log"
     with log.open("w", encoding="utf-8") as file:
@@ -73,7 +79,7 @@ def train(chosen: DataSet, seed: int, asked: Asked, folder: Path, run: Path) -> 
         file.flush()
         process = subprocess.Popen(words, cwd=folder, env=environment, stdout=file, stderr=subprocess.STDOUT)
         try:
-            code = process.wait(60 * asked.minutes + GRACE)
+            code = process.wait(LONGEST if asked.minutes is None else 60 * asked.minutes + GRACE)
         except subprocess.TimeoutExpired:
             return f"stopped {GRACE:.0f} s after its time was up"
         finally:
@@ -111,6 +117,10 @@ def read_figures(chosen: DataSet, folder: Path, run: Path, note: str) -> Row:
 def train_rows(run: Path) -> int | str:
     """Rows, windows or images that were trained on, as the run counted them."""
     return (json.loads((run / "data.json").read_text()).get("split") or {}).get("train", "")
+
+
+def show_minutes(minutes: float | None) -> str:
+    return "" if minutes is None else f"{minutes:g}"
 
 
 def number(value: float | None) -> str:

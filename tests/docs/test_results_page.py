@@ -16,7 +16,7 @@ import pytest
 
 from benchmarks.scoreboard import recipes, results
 from benchmarks.scoreboard.__main__ import choose_sets
-from benchmarks.scoreboard.page import BEGIN, END, PAGE, PICTURE, is_ahead, measure_gain, render
+from benchmarks.scoreboard.page import BEGIN, END, PAGE, PICTURE, is_ahead, measure_gain, newest_files, render
 from benchmarks.scoreboard.published import matthews, pearson, word_perplexity
 from benchmarks.scoreboard.sets import SETS
 from benchmarks.scoreboard.write_texts import name_spans
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_page_and_its_picture_are_those_of_the_newest_files() -> None:
     """After a run: python -m benchmarks.scoreboard.page"""
-    figures, drawn = render(results.newest(), results.newest(kind=recipes.KIND))
+    figures, drawn = render(*newest_files())
     assert PAGE.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0].strip() == figures.strip()
     assert (PICTURE.read_text(encoding="utf-8") if PICTURE.is_file() else None) == drawn
 
@@ -111,6 +111,17 @@ def test_the_page_counts_the_sets_on_which_ours_is_at_least_as_good(tmp_path: Pa
     assert "at least as good on **1**, behind it within noise on **1**, and behind it on **1**" in render(path, None)[0]
     results.append(path, close | {"difference_low": "0.002"})
     assert "behind it within noise on **0**" in render(path, None)[0]
+
+
+def test_a_baseline_that_had_no_time_is_replaced_by_one_that_had(tmp_path: Path) -> None:
+    part = row_of("adult", 0, "accuracy", 0.86, 0.80) | {"strong_name": "boosting on 250 of 26,048 rows"}
+    whole = row_of("adult", 0, "accuracy", 0.76, 0.87) | {"strong_name": "boosting"}
+    none = row_of("sst2", 0, "accuracy", 0.6, None)
+    found = results.with_whole_baselines([part, none], [whole])
+    assert (found[0]["ours"], found[0]["strong"], found[0]["strong_name"]) == ("0.86", "0.87", "boosting")
+    assert found[1] == none
+    assert results.with_whole_baselines([whole], [whole | {"strong": "0.1"}]) == [whole]  # it had the time
+    assert results.with_whole_baselines([part], [whole | {"metric": "rmse"}]) == [part]
 
 
 def test_a_gain_is_a_share_of_the_error_whichever_way_the_metric_goes() -> None:
