@@ -21,7 +21,7 @@ from benchmarks.gpu.results import file_name
 from benchmarks.scoreboard import results
 from benchmarks.scoreboard.archives import archive_of, prepare
 from benchmarks.scoreboard.page import describe_row
-from benchmarks.scoreboard.runs import Asked, run_set
+from benchmarks.scoreboard.runs import RunOptions, run_set
 from benchmarks.scoreboard.sets import SETS, DataSet
 
 
@@ -71,14 +71,14 @@ def main() -> None:
     began = time.monotonic()
     deadline = None if arguments.seconds is None else began + arguments.seconds
     minutes = None if arguments.baselines else arguments.minutes
-    asked = Asked(arguments.data, arguments.out, minutes, arguments.device, arguments.workers, threads,
+    options = RunOptions(arguments.data, arguments.out, minutes, arguments.device, arguments.workers, threads,
                   deadline, tuple(arguments.settings), arguments.keep)  # fmt: skip
     path = arguments.csv or results.FOLDER / file_name(results.BASELINES if arguments.baselines else results.KIND)
     length = "a step each" if minutes is None else f"{minutes:g} minutes each"
     print(f"{datetime.datetime.now():%H:%M} {len(chosen)} sets, {length}, "
           f"{arguments.workers} at a time, into {path}", flush=True)  # fmt: skip
     with ThreadPoolExecutor(arguments.workers) as pool:
-        waiting = [pool.submit(run_set, one, seed, asked) for seed in arguments.seeds for one in chosen]
+        waiting = [pool.submit(run_set, one, seed, options) for seed in arguments.seeds for one in chosen]
         for done in as_completed(waiting):
             row = done.result()
             results.append(path, row)

@@ -13,7 +13,9 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from lzma import LZMAError
 from pathlib import Path
+from tarfile import TarError
 from typing import Any
 
 import torch
@@ -28,7 +30,7 @@ LONGEST = 1800.0  # seconds of a run that has no minutes
 
 
 @dataclass(frozen=True)
-class Asked:
+class RunOptions:
     """What all runs of a scoreboard have in common."""
 
     data: Path  # the archives
@@ -42,44 +44,44 @@ class Asked:
     keep: bool = False  # the folders of the runs, checkpoints included
 
 
-def run_set(chosen: DataSet, seed: int, asked: Asked) -> Row:
+def run_set(chosen: DataSet, seed: int, options: RunOptions) -> Row:
     """Train by the defaults and read the figures; whatever goes wrong is the row's note."""
-    row = {"set": chosen.name, "seed": str(seed), "budget": show_minutes(asked.minutes),
-           "device": device_name(asked.device), "torch": torch.__version__, "workers": str(asked.workers),
-           "settings": " ".join(asked.settings)}  # fmt: skip
-    scratch = asked.out / f"{chosen.name}-{seed}"
+    row = {"set": chosen.name, "seed": str(seed), "budget": show_minutes(options.minutes),
+           "device": device_name(options.device), "torch": torch.__version__, "workers": str(options.workers),
+           "settings": " ".join(options.settings)}  # fmt: skip
+    scratch = options.out / f"{chosen.name}-{seed}"
     run = scratch / "run"
     began = time.monotonic()
-    if asked.deadline is not None and began + 60 * (asked.minutes or 0) > asked.deadline:
+    if options.deadline is not None and began + 60 * (options.minutes or 0) > options.deadline:
         return row | {"note": "not run: the time of the scoreboard was up"}
     try:
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)
-        folder = unpack(asked.data, chosen, scratch)
-        note = train(chosen, seed, asked, folder, run)
+        folder = unpack(options.data, chosen, scratch)
+        note = train(chosen, seed, options, folder, run)
         row["minutes"] = f"{(time.monotonic() - began) / 60:.2f}"
         return row | read_figures(chosen, folder, run, note)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, EOFError, LZMAError, TarError, ValueError, KeyError, TypeError, AttributeError) as error:
         return row | {"note": f"{type(error).__name__}: {error}"}
     finally:
-        if not asked.keep:
+        if not options.keep:
             shutil.rmtree(scratch, ignore_errors=True)
 
 
-def train(chosen: DataSet, seed: int, asked: Asked, folder: Path, run: Path) -> str:
+def train(chosen: DataSet, seed: int, options: RunOptions, folder: Path, run: Path) -> str:
     """The process itself, its output in a log; what went wrong, or nothing."""
-    length = ("--steps", "1") if asked.minutes is None else ("--minutes", show_minutes(asked.minutes))
-    words = [sys.executable, "-m", "anyformer.cli", "train", *chosen.words, *length, "--device", asked.device,
+    length = ("--steps", "1") if options.minutes is None else ("--minutes", show_minutes(options.minutes))
+    words = [sys.executable, "-m", "anyformer.cli", "train", *chosen.words, *length, "--device", options.device,
              "--seed", str(seed), "--out", str(run.resolve()), "--progress", "lines",
-             *(word for one in asked.settings for word in ("--set", one))]  # fmt: skip
-    environment = os.environ | {"OMP_NUM_THREADS": str(asked.threads)}
-    log = asked.out / f"{chosen.name}-{seed}.log"
+             *(word for one in options.settings for word in ("--set", one))]  # fmt: skip
+    environment = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "RAYON_NUM_THREADS"), str(options.threads))
+    log = options.out / f"{chosen.name}-{seed}.log"
     with log.open("w", encoding="utf-8") as file:
         file.write(f"$ anyformer {' '.join(words[3:])}\n")
         file.flush()
         process = subprocess.Popen(words, cwd=folder, env=environment, stdout=file, stderr=subprocess.STDOUT)
         try:
-            code = process.wait(LONGEST if asked.minutes is None else 60 * asked.minutes + GRACE)
+            code = process.wait(LONGEST if options.minutes is None else 60 * options.minutes + GRACE)
         except subprocess.TimeoutExpired:
             return f"stopped {GRACE:.0f} s after its time was up"
         finally:
