@@ -58,6 +58,9 @@ def prepare_rows(
     if targets is not None and preprocess.target is not None:
         preprocess.target.put(arrays, targets)
     arrays.put("side", sides.side)
+    for modality in preprocess.modalities:
+        alone = len(preprocess.modalities) == 1
+        settings = modality.settle_augmentation(arrays, train, settings, tell, alone=alone)
 
     tell_target(preprocess, decision, len(train), tell)
     tell_split(sides, preprocess, settings.split, tell)
@@ -82,7 +85,7 @@ def prepare_rows(
     tell(f"disk     {arrays.bytes / 1e6:,.1f} MB")
     made = read_prepared(arrays)
     assert made is not None
-    made.notes = notes
+    made.notes, made.settings = notes, settings
     return made
 
 

@@ -11,7 +11,7 @@ from anyformer.core.streams import Streams
 from anyformer.data.columns.kinds import modality_named, modality_reading, only_modality
 from anyformer.data.columns.text import embed_tokens
 from anyformer.data.sizes import Sizes
-from anyformer.embeds import Frames, Joint, Maps, Patches, Table, Tokens
+from anyformer.embeds import ConvStem, Frames, Joint, Maps, Patches, Table, Tokens
 from anyformer.errors import UserError
 from anyformer.heads import LM, LMWithPair, Pair, Pooled, Regress, WideAndDeep
 from anyformer.nets.electra import Electra
@@ -54,7 +54,8 @@ def fit_row_network(task: RowTask, spec: Network, name: str, sizes: Sizes) -> Ne
     head = task.head(deep, pooling(made.replace(head=deep), embed), sizes)
     if isinstance(own, WideAndDeep):
         head = widen(head, own, embed, sizes)
-    return made.replace(embed=embed, head=head)
+    ensemble = None if made.ensemble is None else made.ensemble.replace(multi_label=sizes.multi)
+    return made.replace(embed=embed, head=head, ensemble=ensemble)
 
 
 def fit_encoder_decoder(spec: Network, name: str, sizes: Sizes, instead: str) -> Seq2Seq:
@@ -64,7 +65,7 @@ def fit_encoder_decoder(spec: Network, name: str, sizes: Sizes, instead: str) ->
     source, target = spec.encoder.embed, spec.decoder.embed
     if not isinstance(target, Tokens) or (sizes.image is None and not isinstance(source, Tokens)):
         raise unfit(name, "does not read words", instead)
-    if len(sizes.parts) == 1 and sizes.image is not None and not isinstance(source, Patches | Maps):
+    if len(sizes.parts) == 1 and sizes.image is not None and not isinstance(source, ConvStem | Patches | Maps):
         raise unfit(name, "does not read images", instead)
     # What is written stands behind a start token, which takes a position; BART has as many on both sides.
     sizes = sizes if sizes.length is None else replace(sizes, length=sizes.length + 1)

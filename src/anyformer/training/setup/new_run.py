@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 
 from anyformer.checkpoints import store, tensors
 from anyformer.checkpoints.surgery import spread_layers
-from anyformer.core.model import Seq2Seq
+from anyformer.core.model import Model, Seq2Seq
 from anyformer.core.streams import Streams
 from anyformer.data.examples import Examples
 from anyformer.data.order import Order
@@ -57,7 +58,8 @@ from anyformer.training.setup.request import Request, replace_paths
 from anyformer.training.setup.teacher import Teacher
 
 Say = Callable[[str], None]
-START_FILE = "start.safetensors"  # the weights of a run that began with `--from`
+Fit = Callable[[list[str]], dict[str, Tensor]]  # values of some of these weights, by what the rows say
+START_FILE = "start.safetensors"  # the weights of a run that began with `--from`, or that its rows gave
 OWN = "own"  # how a network goes by that somebody gave instead of a name
 NEW = ".new-"  # what a folder is called until it is complete
 TRIES = 100  # names for it; there are places, such as /proc, where no folder can be made under any
@@ -99,7 +101,10 @@ def create(
             check_processes(config, world)
             write_down(folder, request, config, prepared, path)
             if start is not None and request.start is not None and weights and not in_stages:
-                folder.update(start=keep_start(folder, start, config.model, request.start, say))
+                fit = partial(fit_weights, config, prepared, say)
+                folder.update(start=keep_start(folder, start, config.model, request.start, say, fit))
+            elif start is None and weights:
+                keep_fitted(folder, config, prepared, say)
         try:
             if path.is_dir():
                 path.rmdir()  # it was seen to be empty
@@ -219,8 +224,10 @@ def decide(
     spec, name = chosen_network(request, task, sizes, start, gpu=gpu)
     check_length(spec, sizes)
     rows = len(prepared.train)
-    training = default_training(task, sizes, rows, gpu=gpu, start=start is not None, seed=seed)
-    training = replace_paths(training, request.section("training"), "training")
+    asked = request.section("training")
+    has_length = asked.get("steps") is not None or asked.get("epochs") is not None
+    training = default_training(task, sizes, rows, gpu=gpu, start=start is not None, seed=seed, has_length=has_length)
+    training = replace_paths(training, asked, "training")
     target = prepared.preprocess.target
     counts = None if target is None else target.label_counts()
     objective = task.default_objective(sizes, counts, balanced=training.class_weights == "balanced")
@@ -238,7 +245,8 @@ def decide(
     check_bf16(training, device)
     training = resolve_adapters(training, spec, start)
     config = Config(
-        task=prepared.task, data=settings, model=spec, objective=objective, training=training, preset=name,
+        task=prepared.task, data=prepared.settings or settings, model=spec, objective=objective, training=training,
+        preset=name,
         start=str(request.start.resolve()) if request.start is not None else "",
     )  # fmt: skip
     network = spec.build(device="meta")
@@ -394,7 +402,8 @@ def describe_network(spec: Any) -> str:
         return f"{len(a.layers)} layers, {a.width} wide, beside {len(b.layers)}, {b.width} wide"
     if isinstance(spec, SAGAN):
         return f"images of {spec.size} x {spec.size}, {spec.width} wide"
-    return f"{len(spec.stack.layers)} layers, {spec.stack.width} wide"
+    members = f", {spec.ensemble.members} members" if isinstance(spec, Model) and spec.ensemble is not None else ""
+    return f"{len(spec.stack.layers)} layers, {spec.stack.width} wide{members}"
 
 
 def optimizer_words(training: Training) -> str:
@@ -432,13 +441,18 @@ def source_names(source: Any) -> list[str]:
     )
 
 
-def keep_start(folder: RunFolder, start: Predictor, spec: Network, source: Path, say: Say) -> dict[str, str]:
+def keep_start(
+    folder: RunFolder, start: Predictor, spec: Network, source: Path, say: Say, fit: Fit | None = None
+) -> dict[str, str]:
     """Keep the weights to start from in the run itself, so that it never needs the folder they came from again.
 
-    By name and shape; what has no counterpart there starts anew. A shallower network takes layers from the first to the
-    last, evenly spread. Where the weights came from, their hash, and the family.
+    By name and shape; what has no counterpart there starts anew, by what `fit` finds for it if anything. A shallower
+    network takes layers from the first to the last, evenly spread. Where the weights came from, their hash, and the
+    family.
     """
     kept, fresh = shared_weights(start.model, spec)
+    kept |= {} if fit is None else fit(fresh)
+    fresh = [name for name in fresh if name not in kept]
     path = folder.path / START_FILE
     with store.writing(path, sum(t.numel() * t.element_size() for t in kept.values())):
         tensors.write(path, kept)
@@ -449,6 +463,27 @@ def keep_start(folder: RunFolder, start: Predictor, spec: Network, source: Path,
     return {
         "path": str(source.resolve()), "sha256": digest(path), "model_type": "" if family is None else family.model_type
     }  # fmt: skip
+
+
+def keep_fitted(folder: RunFolder, config: Config, prepared: Prepared, say: Say) -> None:
+    """Keep the weights that the training rows give, if any: every process of a run starts from the same numbers."""
+    names = [name for name, _ in config.model.build(device="meta").named_parameters()]
+    fitted = fit_weights(config, prepared, say, names)
+    if fitted:
+        path = folder.path / START_FILE
+        tensors.write(path, fitted)
+        store.flush(path)
+        folder.update(start={"sha256": digest(path)}, fitted=True)
+
+
+def fit_weights(config: Config, prepared: Prepared, say: Say, fresh: list[str]) -> dict[str, Tensor]:
+    """What the training rows give of the weights that start anew; how is said where it is used."""
+    notes: list[str] = []
+    found = find(config.task).fit_weights(config.model, prepared, notes.append)
+    used = {name: value for name, value in found.items() if name in fresh}
+    for line in notes if used else ():
+        say(line)
+    return used
 
 
 def shared_weights(model: nn.Module, spec: Network) -> tuple[dict[str, Tensor], list[str]]:
