@@ -147,7 +147,7 @@ class ConvStemModule(nn.Module):
         x = given
         for layer in self.layers:
             x = layer(x)
-        colours = F.adaptive_avg_pool2d(given, x.shape[2:])
+        colours = F.adaptive_avg_pool2d(given, (x.shape[2], x.shape[3]))
         x = self.project(torch.cat([x, colours.to(x.dtype)], 1).flatten(2).mT)  # (B,N,D)
         if self.position is not None:
             x = x + self.position(context, x.dtype).to(x.dtype)
