@@ -17,6 +17,7 @@ from anyformer.embeds.tokens import Tokens
 from anyformer.feeds.mlp import MLP
 from anyformer.heads.lm import LM
 from anyformer.heads.pooled import Pooled
+from anyformer.heads.wide import WideAndDeep
 from anyformer.mixers.attention import Attention
 from anyformer.mixers.cross import Cross
 from anyformer.norms.rms import RMSNorm
@@ -41,9 +42,9 @@ def decoder(width: int, depth: int, heads: int, *, dropout: float = 0.0) -> Mode
 
 
 def encoder(width: int, depth: int, heads: int, *, dropout: float = 0.1) -> Model:
-    """A reader of text, for classes, tags and numbers; the mean of all tokens is what it says of the whole."""
+    """A reader of text, for classes, tags and numbers; of the whole the mean of all tokens tells, and the n-grams."""
     stack = Stack(width=width, depth=depth, block=block(heads, dropout))
-    head = Pooled(classes=2, pool="mean", dropout=dropout)
+    head = WideAndDeep(deep=Pooled(classes=2, pool="mean", dropout=dropout), pair=True, alone=0.5)
     return Model(embed=Tokens(vocab=VOCAB, dropout=dropout), stack=stack, head=head, init="xavier")
 
 

@@ -46,6 +46,7 @@ class ImageTextTask(RowTask):
     title = "image and text model"
     verb = "tells whether an image and a text belong together"
     objective = ImageText
+    draws_anew = True
     needs = ("PIL",)
     has_target = False
     max_eval_rows = 2048

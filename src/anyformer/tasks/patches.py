@@ -58,6 +58,7 @@ class PatchesTask(RowTask):
     title = "masked image model"
     verb = "rebuilds hidden patches"
     objective = MaskedPatches
+    draws_anew = True
     needs = ("PIL",)
     has_target = False
     max_eval_rows = 2048

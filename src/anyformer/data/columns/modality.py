@@ -97,6 +97,11 @@ class Modality:
         """The embedding for data of these sizes, in the style of the preset's `own` where that is one of `embeds`."""
         raise NotImplementedError
 
+    @classmethod
+    def habit_for(cls, rows: int | None) -> Habit | None:
+        """How this many training rows of it alone are usually trained; None for any number."""
+        return cls.habit
+
     def features(self, examples: RowExamples, frame: Frame) -> dict[str, Any]:
         """The rows of a frame as a simple learner is given them: numbers (N, F), categories, texts, words, images."""
         stored = np.asarray(examples.arrays[self.name][examples.rows], np.float64)
