@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from anyformer.core.streams import Streams
     from anyformer.core.towers import Towers
     from anyformer.data.order import Order
-    from anyformer.embeds import Frames, Joint, Maps, Patches, Queries, Regions, Series, Table, Tokens
+    from anyformer.embeds import Frames, Joint, Maps, Patches, Queries, Regions, Series, Table, Tokens, Words
     from anyformer.errors import UserError
     from anyformer.estimators import (
         ImageClassifier,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from anyformer.generation import Generation, generate
     from anyformer.generation.runners.compiled import compiled
     from anyformer.heads import (
+        CRF,
         LM,
         Boxes,
         Distilled,
@@ -116,7 +117,7 @@ WHERE = {
     "anyformer.core.streams": ("Streams",),
     "anyformer.core.towers": ("Towers",),
     "anyformer.data.order": ("Order",),
-    "anyformer.embeds": ("Frames", "Joint", "Maps", "Patches", "Queries", "Regions", "Series", "Table", "Tokens"),
+    "anyformer.embeds": ("Frames", "Joint", "Maps", "Patches", "Queries", "Regions", "Series", "Table", "Tokens", "Words"),
     "anyformer.errors": ("UserError",),
     "anyformer.estimators": (
         "ImageClassifier", "LanguageModel", "MixedClassifier", "MixedRegressor", "TabularClassifier",
@@ -126,7 +127,7 @@ WHERE = {
     "anyformer.generation": ("Generation", "generate"),
     "anyformer.generation.runners.compiled": ("compiled",),
     "anyformer.heads": (
-        "Boxes", "Distilled", "Forecast", "ImageTextHead", "LM", "LMWithPair", "Pair", "PixelHead", "Pooled",
+        "Boxes", "CRF", "Distilled", "Forecast", "ImageTextHead", "LM", "LMWithPair", "Pair", "PixelHead", "Pooled",
         "Regress", "Replaced", "Span", "TokenHead",
     ),
     "anyformer.inspection.convolution": ("attention_from_convolution",),
@@ -172,7 +173,7 @@ PARTS = (
 HOME = {name: module for module, names in WHERE.items() for name in names}
 
 __all__ = [
-    "LM", "MLP", "SAGAN", "WSD", "AdamW", "Alibi", "AttendingRecurrent", "Attention", "Axial", "Backbone", "Batch",
+    "CRF", "LM", "MLP", "SAGAN", "WSD", "AdamW", "Alibi", "AttendingRecurrent", "Attention", "Axial", "Backbone", "Batch",
     "Block", "BlockSparse", "Body", "Boxes", "Buckets", "CoAttention", "Constant", "Convolution", "Cosine", "Cross",
     "Distilled", "DynamicScaling", "Electra", "Embed", "Experts", "Feed", "Forecast", "Frames", "Generation", "Grid",
     "Head", "Hyena", "ImageClassifier", "ImageTextHead",
@@ -183,7 +184,7 @@ __all__ = [
     "Predictor", "Pyramid", "Queries", "RMSNorm", "Recurrent", "Regions", "Regress", "Relative", "Replaced", "ResNet",
     "Rope", "RowTask", "Run", "Seq2Seq", "Series", "Shaw", "Sinusoid", "SinusoidGrid", "Span", "Spec", "Stack", "Stage",
     "Streams", "Table", "TabularClassifier", "TabularRegressor", "Task", "TextClassifier", "TextRegressor", "TokenHead",
-    "TokenTagger", "Tokens", "Towers", "Training", "Translator", "UserError", "VisualTransformer", "Window2D",
+    "TokenTagger", "Tokens", "Towers", "Training", "Translator", "UserError", "VisualTransformer", "Window2D", "Words",
     "YarnScaling", "__version__", "attend", "attention_from_convolution", "attention_maps", "checks", "compiled",
     "explain_attention", "generate", "linear_cross_entropy", "load", "prepare", "preset", "preset_names", "quantise",
     "replace_in", "resume", "tokens_per_expert", "train",

@@ -9,5 +9,6 @@ from anyformer.embeds.regions import Regions
 from anyformer.embeds.series import Series
 from anyformer.embeds.table import Table
 from anyformer.embeds.tokens import Tokens
+from anyformer.embeds.words import Words
 
-__all__ = ["Frames", "Joint", "Maps", "Patches", "Queries", "Regions", "Series", "Table", "Tokens"]
+__all__ = ["Frames", "Joint", "Maps", "Patches", "Queries", "Regions", "Series", "Table", "Tokens", "Words"]

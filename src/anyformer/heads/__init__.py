@@ -1,6 +1,7 @@
 """Heads: how tokens become an answer."""
 
 from anyformer.heads.boxes import Boxes
+from anyformer.heads.crf import CRF
 from anyformer.heads.distilled import Distilled
 from anyformer.heads.forecast import Forecast
 from anyformer.heads.image_text import ImageTextHead
@@ -15,6 +16,6 @@ from anyformer.heads.span import Span
 from anyformer.heads.tokens import TokenHead
 
 __all__ = [
-    "LM", "Boxes", "Distilled", "Forecast", "ImageTextHead", "LMWithPair", "Pair", "PixelHead", "Pooled", "Regress",
+    "CRF", "LM", "Boxes", "Distilled", "Forecast", "ImageTextHead", "LMWithPair", "Pair", "PixelHead", "Pooled", "Regress",
     "Replaced", "Span", "TokenHead",
 ]  # fmt: skip

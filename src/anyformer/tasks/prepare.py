@@ -85,6 +85,8 @@ def prepare_table(
         settings = settings.replace(split=settings.split.replace(column=gathered.column), target=named)
         tell_files(gathered.frame, tell)
         decision = decide(gathered.frame, settings, task=task, origin=gathered.origin)
+        inputs = decision.task.settle_inputs(decision.inputs, settings, given)
+        decision = replace(decision, inputs=inputs)
         settings = with_default_group(settings, gathered, decision)
         return prepare_rows(gathered, decision, settings, seed=seed, cache=cache, given=given, notes=notes, tell=tell)
     except BaseException:

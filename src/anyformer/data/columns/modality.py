@@ -91,6 +91,10 @@ class Modality:
         """The embedding for data of these sizes, in the style of the preset's `own` where that is one of `embeds`."""
         raise NotImplementedError
 
+    def describe(self, preprocess: Preprocess) -> str:
+        """What was fitted on the training rows, in words for people; "" where its columns say it all."""
+        return ""
+
     def features(self, examples: RowExamples, frame: Frame) -> dict[str, Any]:
         """The rows of a frame as a simple learner is given them: numbers (N, F), categories, texts, words, images."""
         stored = np.asarray(examples.arrays[self.name][examples.rows], np.float64)

@@ -24,6 +24,7 @@ from anyformer.checkpoints import store, tensors
 from anyformer.checkpoints.surgery import spread_layers
 from anyformer.core.model import Seq2Seq
 from anyformer.core.streams import Streams
+from anyformer.data.columns.words import WordList
 from anyformer.data.examples import Examples
 from anyformer.data.order import Order
 from anyformer.data.prepared import Given, Prepared
@@ -201,13 +202,16 @@ def decide(
         request = teacher.choose_task(request)
     seed = int(request.section("training").get("seed", 0) or 0)
     settings = request.data(default_data(request, start))
+    given = given_by(start)
+    if start is None and request.preset is not None:
+        given = dataclasses.replace(given, network=request.network())
     prepared = prepare(
         request.source,
         task=request.task,
         settings=settings,
         seed=seed,
         cache=folder.cache,
-        given=given_by(start) if teacher is None else teacher.complete(given_by(start)),
+        given=given if teacher is None else teacher.complete(given),
         say=say,
     )
     task = find(prepared.task)
@@ -314,7 +318,10 @@ def given_by(start: Predictor | None) -> Given:
     """What a model to start from says about the data."""
     if start is None:
         return Given()
-    return Given(tokenizer=start.tokenizer, images=start.images, length=longest(start.spec))
+    columns = () if start.preprocess is None else start.preprocess.columns or ()
+    words = next((column.known for column in columns if isinstance(column, WordList)), None)
+    return Given(tokenizer=start.tokenizer, images=start.images, length=longest(start.spec), words=words,
+                 network=start.spec)  # fmt: skip
 
 
 def chosen_network(
