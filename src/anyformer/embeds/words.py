@@ -114,12 +114,13 @@ class LetterConvolution(nn.Module):
     def __init__(self, spec: Words, width: int) -> None:
         super().__init__()
         self.table = EmbeddingTable(CODES, spec.letters)
-        self.conv = nn.Conv1d(spec.letters, spec.letters, spec.kernel, padding="same")
+        self.around = (spec.kernel - 1) // 2, spec.kernel // 2  # zeros before and behind a word
+        self.conv = nn.Conv1d(spec.letters, spec.letters, spec.kernel)
         self.out = nn.Linear(spec.letters, width)
 
     def forward(self, letters: Tensor) -> Tensor:
         there = (letters != 0).flatten(0, 1)[:, None]  # (BT,1,L)
         x = self.table(letters.flatten(0, 1)).mT * there  # (BT,letters,L)
-        x = self.conv(x).masked_fill(~there, -torch.inf).amax(-1)  # (BT,letters)
+        x = self.conv(F.pad(x, self.around)).masked_fill(~there, -torch.inf).amax(-1)  # (BT,letters)
         x = x.masked_fill(~there.any(-1), 0.0)  # padding has no letters
         return self.out(F.relu(x)).unflatten(0, letters.shape[:2])  # (B,T,D)
