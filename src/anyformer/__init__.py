@@ -117,7 +117,9 @@ WHERE = {
     "anyformer.core.streams": ("Streams",),
     "anyformer.core.towers": ("Towers",),
     "anyformer.data.order": ("Order",),
-    "anyformer.embeds": ("Frames", "Joint", "Maps", "Patches", "Queries", "Regions", "Series", "Table", "Tokens", "Words"),
+    "anyformer.embeds": (
+        "Frames", "Joint", "Maps", "Patches", "Queries", "Regions", "Series", "Table", "Tokens", "Words",
+    ),
     "anyformer.errors": ("UserError",),
     "anyformer.estimators": (
         "ImageClassifier", "LanguageModel", "MixedClassifier", "MixedRegressor", "TabularClassifier",
@@ -173,9 +175,9 @@ PARTS = (
 HOME = {name: module for module, names in WHERE.items() for name in names}
 
 __all__ = [
-    "CRF", "LM", "MLP", "SAGAN", "WSD", "AdamW", "Alibi", "AttendingRecurrent", "Attention", "Axial", "Backbone", "Batch",
-    "Block", "BlockSparse", "Body", "Boxes", "Buckets", "CoAttention", "Constant", "Convolution", "Cosine", "Cross",
-    "Distilled", "DynamicScaling", "Electra", "Embed", "Experts", "Feed", "Forecast", "Frames", "Generation", "Grid",
+    "CRF", "LM", "MLP", "SAGAN", "WSD", "AdamW", "Alibi", "AttendingRecurrent", "Attention", "Axial", "Backbone",
+    "Batch", "Block", "BlockSparse", "Body", "Boxes", "Buckets", "CoAttention", "Constant", "Convolution", "Cosine",
+    "Cross", "Distilled", "DynamicScaling", "Electra", "Embed", "Experts", "Feed", "Forecast", "Frames", "Generation", "Grid",
     "Head", "Hyena", "ImageClassifier", "ImageTextHead",
     "InverseSqrt", "Joint", "LMWithPair", "LRNet", "LanguageModel", "LayerNorm",
     "Learned", "Linear", "LinearAttention", "LinearScaling", "Llama3Scaling", "Local", "LocalRelation", "LowRank",

@@ -90,8 +90,8 @@ class WordsModule(nn.Module):
                                 fix=f"give as many as there are words, {tuple(words.shape)}")  # fmt: skip
         if segments is not None:
             raise UserError("segments are given but the embedding has none", where="Words", fix="leave them out")
-        return lay_out(*words.shape, words.device, mask=mask, positions=positions, documents=documents, tokens=words,
-                       state=state)  # fmt: skip
+        return lay_out(words.shape[0], words.shape[1], words.device, mask=mask, positions=positions,
+                       documents=documents, tokens=words, state=state)  # fmt: skip
 
     def forward(self, words: Tensor, hashes: Tensor, letters: Tensor, *, context: Context) -> Tensor:
         """Words (B,T), hashes (B,T,K) and letters (B,T,L) to (B,T,D)."""

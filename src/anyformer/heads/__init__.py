@@ -16,6 +16,6 @@ from anyformer.heads.span import Span
 from anyformer.heads.tokens import TokenHead
 
 __all__ = [
-    "CRF", "LM", "Boxes", "Distilled", "Forecast", "ImageTextHead", "LMWithPair", "Pair", "PixelHead", "Pooled", "Regress",
-    "Replaced", "Span", "TokenHead",
+    "CRF", "LM", "Boxes", "Distilled", "Forecast", "ImageTextHead", "LMWithPair", "Pair", "PixelHead", "Pooled",
+    "Regress", "Replaced", "Span", "TokenHead",
 ]  # fmt: skip

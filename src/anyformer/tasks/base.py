@@ -457,9 +457,9 @@ class RowTask(Task):
         """The inputs that are read, and those that are not."""
         return list(seen.inputs), []
 
-    def settle_inputs(self, inputs: Sequence[Input], settings: Data, given: Given) -> tuple[Input, ...]:
+    def settle_inputs(self, inputs: list[Input], settings: Data, given: Given) -> list[Input]:
         """The inputs with kinds that suit the network to be trained, where it was named or is started from."""
-        return tuple(inputs)
+        return inputs
 
     def target_problems(self, frame: Frame, decision: Decision) -> list[tuple[str, np.ndarray]]:
         """Reasons a row has no target that can be used, each with a mask over the rows."""

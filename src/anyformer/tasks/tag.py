@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from anyformer.core.model import Model
 from anyformer.data.columns.words import WordList, WordsModality
 from anyformer.data.datasets.rows import RowExamples
 from anyformer.data.decision import Decision, Input, name_of
@@ -35,9 +36,10 @@ from anyformer.evaluation.facts import short, tag_facts
 from anyformer.evaluation.metrics import pad_tags, tag_metrics
 from anyformer.heads import CRF, TokenHead
 from anyformer.heads.crf import viterbi
-from anyformer.objectives import Batch
+from anyformer.objectives import Batch, Objective
 from anyformer.objectives import Tag as TagLoss
 from anyformer.objectives.tag import chain_scores
+from anyformer.slots import Network
 from anyformer.tasks.base import RowTask
 from anyformer.tasks.habits import Habit, habit_for
 from anyformer.tasks.network import preset_for_parts
@@ -83,15 +85,15 @@ class TagTask(RowTask):
         words = [replace(column, kind="sentence") for column in seen.inputs if column.name == seen.sentences]
         return words, [column for column in seen.inputs if column.name != seen.sentences]
 
-    def settle_inputs(self, inputs: Sequence[Input], settings: Data, given: Given) -> tuple[Input, ...]:
+    def settle_inputs(self, inputs: list[Input], settings: Data, given: Given) -> list[Input]:
         """Words whole, with their letters, unless a tokenizer or a network is given that reads them in pieces."""
         if given.preprocess is not None:
             kinds = {column.name: column.kind for column in given.preprocess.columns or ()}
-            return tuple(replace(column, kind=kinds.get(column.name, column.kind)) for column in inputs)
+            return [replace(column, kind=kinds.get(column.name, column.kind)) for column in inputs]
         pieces = given.tokenizer is not None or settings.tokenizer != TokenizerSettings()
         if given.network is not None:
             pieces = not any(isinstance(part, Words) for _, part in given.network.walk())
-        return inputs if pieces else tuple(replace(column, kind=WordList.kind) for column in inputs)
+        return inputs if pieces else [replace(column, kind=WordList.kind) for column in inputs]
 
     def target_problems(self, frame: Frame, decision: Decision) -> list[tuple[str, np.ndarray]]:
         import pyarrow.compute as pc
@@ -124,6 +126,13 @@ class TagTask(RowTask):
         if start or WordsModality.name in sizes.parts:
             return habit_for(sizes.parts, start=start)
         return Habit(epochs=20, batch_size=16, lr=1e-3, weight_decay=0.1, gpu_batch_size=64, gpu_lr=1e-3)
+
+    def fit_objective(self, objective: Objective, spec: Network) -> Objective:
+        smooth = isinstance(objective, TagLoss) and objective.label_smoothing > 0
+        if smooth and isinstance(spec, Model) and isinstance(spec.head, CRF):
+            raise UserError("a CRF learns whole sequences of tags, which have no smoothed form",
+                            where="objective.label_smoothing", fix="use 0")  # fmt: skip
+        return objective
 
     def next_command(self, run: Path) -> str:
         return f"anyformer predict {run} new.conll"

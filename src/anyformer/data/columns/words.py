@@ -97,8 +97,9 @@ class WordsModality(Modality):
         return (own if isinstance(own, Words) else Words(vocab=1)).replace(vocab=sizes.vocab)
 
     def describe(self, preprocess: Preprocess) -> str:
-        return (f"{len(self.sentence.known):,} known, met more than once in training; each with its letters, affixes "
-                f"and shape; rows of at most {preprocess.length} words (in pieces: data.tokenizer.kind=bpe)")  # fmt: skip
+        known = f"{len(self.sentence.known):,} known, met more than once in training"
+        read = "each with its letters, affixes and shape (in pieces: data.tokenizer.kind=bpe)"
+        return f"{known}; {read}; rows of at most {preprocess.length} words"
 
     def features(self, examples: RowExamples, frame: Frame) -> dict[str, Any]:
         return {"words": frame.column(self.sentence.name).to_pylist()}
@@ -122,7 +123,7 @@ class WordList(Sentence):
     def fit(cls, name: str, values: ColumnValues, settings: Columns, *, seed: int = 0, form: str = "") -> WordList:
         """The words that training rows have more than once; what is met once says nothing of words never met."""
         counts: Counter[str] = Counter()
-        for words in values.to_pylist():  # type: ignore[union-attr]
+        for words in values.to_pylist():
             counts.update(str(word).lower() for word in words or () if word is not None)
         often = sorted((-count, word) for word, count in counts.items() if count > 1)
         return cls(name=name, known=tuple(word for _, word in often[:MOST_KNOWN]))
