@@ -40,6 +40,7 @@ import anyformer
 from anyformer import UserError
 from anyformer.data.order import Order
 from anyformer.data.reopen import reopen
+from anyformer.evaluation.metrics import direction
 from anyformer.parent_death import end_with_parent
 from anyformer.presets.decoders import gpt2
 from anyformer.presets.encoders import albert, bert, electra, roberta
@@ -50,6 +51,8 @@ from anyformer.training.run.folder import RunFolder
 from anyformer.training.train import Run
 
 LENGTH, BATCH, DEPTH, HEADS = 128, 64, 4, 4
+PRETRAINING_RATE = 5e-4
+RATES = (1e-4, 5e-4)  # of fine-tuning; what is best on the validation rows is kept
 PROBED = 4  # rows of the step whose FLOPs are counted
 PROBE_TEXT = 200_000  # characters that are enough for it
 COLUMNS = ("model", "stage", "seed", "parameters", "steps", "flops", "seconds", "metric", "score", "note")
@@ -189,22 +192,27 @@ class Place:
     def valid_text(self) -> Path:
         return self.out / "valid.txt"
 
+    @property
+    def words(self) -> Path:
+        """The run of one step whose vocabulary all others have."""
+        return self.out / "words"
 
-def common(seed: int) -> dict[str, Any]:
+
+def common(seed: int, lr: float) -> dict[str, Any]:
     return {"training.seed": seed, "training.workers": 0, "training.compile": False,
-            "training.optimizer.lr": 5e-4, "training.optimizer.layer_lr_decay": 1.0}  # fmt: skip
+            "training.optimizer.lr": lr, "training.optimizer.layer_lr_decay": 1.0}  # fmt: skip
 
 
 def pretrain(name: str, place: Place, steps: int, text: Path, out: Path, batch: int) -> Run:
     """Pretrain one model for some steps on a text."""
     model = MODELS[name]
-    settings = common(0) | model.settings | {
+    settings = common(0, PRETRAINING_RATE) | model.settings | {
         "training.steps": steps, "training.batch_size": batch, "data.tokenizer.max_length": LENGTH,
         "data.split.valid_file": (str(place.valid_text),), "training.eval_every": steps,
     }  # fmt: skip
-    known = place.out / "bert"  # one vocabulary for all but T5, whose sentinels are tokens of their own
-    if model.task != "spans" and known.is_dir() and model.teacher is None:
-        settings["data.tokenizer.folder"] = str(best(known))
+    # One vocabulary for all but T5, whose sentinels are tokens of their own.
+    if model.task != "spans" and place.words.is_dir() and model.teacher is None:
+        settings["data.tokenizer.folder"] = str(best(place.words))
     else:
         settings["data.tokenizer.vocab_size"] = place.vocab
     if model.teacher is None:
@@ -233,19 +241,21 @@ def flops_of_step(run: Path, rows: int) -> float:
     return counter.get_total_flops() * rows / len(batch)
 
 
-def run_pretraining(name: str, place: Place, budget: float | None) -> list[dict[str, Any]]:
-    """Pretrain one model within the budget: the row of the table. BERT comes first and says what the budget is."""
+def measure_budget(place: Place) -> float:
+    """FLOPs of BERT's steps; the run of one step that tells leaves the vocabulary for the others."""
+    logging.disable(logging.INFO)
+    run = pretrain(TEACHER, place, 1, place.text, place.words, PROBED)
+    return place.steps * flops_of_step(run.path, BATCH)
+
+
+def run_pretraining(name: str, place: Place, budget: float) -> list[dict[str, Any]]:
+    """Pretrain one model within the budget: the row of the table."""
     began = time.perf_counter()
     logging.disable(logging.INFO)
     probe = place.out / f"probe-{name}"
     try:
-        if budget is None:
-            run = pretrain(name, place, place.steps, place.text, place.out / name, BATCH)
-            each = flops_of_step(run.path, BATCH)
-        else:
-            short = place.out / "probe.txt"
-            each = flops_of_step(pretrain(name, place, 1, short, probe, PROBED).path, BATCH)
-            run = pretrain(name, place, max(1, round(budget / each)), place.text, place.out / name, BATCH)
+        each = flops_of_step(pretrain(name, place, 1, place.out / "probe.txt", probe, PROBED).path, BATCH)
+        run = pretrain(name, place, max(1, round(budget / each)), place.text, place.out / name, BATCH)
     except UserError as error:
         return [dict.fromkeys(COLUMNS, "") | {"model": name, "stage": "pretrain", "note": str(error)}]
     finally:
@@ -264,33 +274,54 @@ def run_fine_tuning(name: str, task: str, place: Place, seed: int, pretrained: b
     """One model on one task, from its pretrained weights or from fresh ones with the same vocabulary."""
     began = time.perf_counter()
     logging.disable(logging.INFO)
+    glue = GLUE[task]
+    stage = task if pretrained else f"{task} from scratch"
+    row = dict.fromkeys(COLUMNS, "") | {"model": name, "stage": stage, "seed": seed, "metric": glue.metric}
+    if time.time() > place.deadline:
+        return [row | {"note": "not begun: the time was up"}]
+    judged = glue.read(place.data, glue.judged, place.rows)
+    out = place.out / f"{name}-{task}-{seed}-{pretrained}"
+    try:
+        runs = [fine_tune(name, task, place, seed, rate, pretrained, out / str(rate)) for rate in RATES]
+        best_run = max(runs, key=lambda run: validation_score(run))
+        said = answer(best_run, judged, glue, task, writes_answers(name), place.device)
+    except UserError as error:
+        return [row | {"note": str(error)}]
+    row |= {"parameters": parameters(best_run), "steps": best_run.facts["step"],
+            "seconds": round(time.perf_counter() - began, 1),
+            "note": f"learning rate {RATES[runs.index(best_run)]:g}"}  # fmt: skip
+    shutil.rmtree(out, ignore_errors=True)
+    return [row | {"score": round(glue.score(judged.answers, said), 4)}]
+
+
+def fine_tune(name: str, task: str, place: Place, seed: int, rate: float, pretrained: bool, out: Path) -> Run:
+    """One training on the rows of a GLUE task."""
     glue, folder = GLUE[task], place.out / name
-    train, judged = (glue.read(place.data, file, place.rows) for file in (glue.train, glue.judged))
-    writes = MODELS[name].task == "spans"
-    settings = common(seed) | {"training.epochs": place.epochs, "training.batch_size": 32, "data.split.valid": 0.1,
-                               "data.split.test": 0.0, "data.tokenizer.max_length": LENGTH}  # fmt: skip
+    train = glue.read(place.data, glue.train, place.rows)
+    writes = writes_answers(name)
+    settings = common(seed, rate) | {"training.epochs": place.epochs, "training.batch_size": 32,
+                                     "data.split.valid": 0.1, "data.split.test": 0.0,
+                                     "data.tokenizer.max_length": LENGTH}  # fmt: skip
     if writes:
         settings["objective.num_beams"] = 1
     if not pretrained:
         settings["data.tokenizer.folder"] = str(best(folder))
     kind = "translate" if writes else "regress" if glue.is_number else "classify"
     model = None if pretrained else MODELS[name].network(place.width)
-    stage = task if pretrained else f"{task} from scratch"
-    row = dict.fromkeys(COLUMNS, "") | {"model": name, "stage": stage, "seed": seed, "metric": glue.metric}
-    if time.time() > place.deadline:
-        return [row | {"note": "not begun: the time was up"}]
-    out = place.out / f"{name}-{task}-{seed}-{pretrained}"
-    try:
-        run = anyformer.train(table(train, glue, task, writes), kind, model, target="answer", settings=settings,
-                              start=folder if pretrained else None, out=out, device=place.device,
-                              quiet=True)  # fmt: skip
-        said = answer(run, judged, glue, task, writes, place.device)
-    except UserError as error:
-        return [row | {"note": str(error)}]
-    row |= {"parameters": parameters(run), "steps": run.facts["step"],
-            "seconds": round(time.perf_counter() - began, 1)}  # fmt: skip
-    shutil.rmtree(out, ignore_errors=True)
-    return [row | {"score": round(glue.score(judged.answers, said), 4)}]
+    return anyformer.train(table(train, glue, task, writes), kind, model, target="answer", settings=settings,
+                           start=folder if pretrained else None, out=out, device=place.device,
+                           quiet=True)  # fmt: skip
+
+
+def writes_answers(name: str) -> bool:
+    """Whether a model answers in words, as T5 does."""
+    return MODELS[name].task == "spans"
+
+
+def validation_score(run: Run) -> float:
+    """How good a run was on its validation rows: the larger the better."""
+    found = run.facts["best"]
+    return float(found["value"]) * (-1.0 if direction(found["metric"]) == "min" else 1.0)
 
 
 def table(rows: Rows, glue: GlueTask, task: str, writes: bool) -> dict[str, list[str]]:
@@ -329,23 +360,26 @@ def answer(run: Run, rows: Rows, glue: GlueTask, task: str, writes: bool, device
 
 
 def run_all(place: Place, names: Sequence[str], seeds: int, workers: int) -> Iterator[dict[str, Any]]:
-    """Every row as soon as it is known: BERT's pretraining alone, then everything else side by side."""
+    """Every row as soon as it is known: models side by side, students after their teacher, tasks after their model."""
     (place.out / "probe.txt").write_text(place.text.read_text(encoding="utf-8")[:PROBE_TEXT], encoding="utf-8")
     context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
+    students = [name for name in names if MODELS[name].teacher is not None]
     with ProcessPoolExecutor(workers, context, end_with_parent, (os.getpid(),)) as pool:
-        first = pool.submit(run_pretraining, TEACHER, place, None).result()
-        yield from first
-        budget = float(first[0]["flops"])
+        budget = pool.submit(measure_budget, place).result()
         waiting: dict[Future[list[dict[str, Any]]], str] = {}
-        for name in (name for name in names if name != TEACHER):
-            waiting[pool.submit(run_pretraining, name, place, budget)] = name
+
+        def start(models: Sequence[str]) -> None:
+            for name in models:
+                waiting[pool.submit(run_pretraining, name, place, budget)] = name
 
         def fine_tune(name: str, seed: int) -> None:
             for task in GLUE:
                 for pretrained in (True, False):
                     waiting[pool.submit(run_fine_tuning, name, task, place, seed, pretrained)] = ""
 
-        ready = [TEACHER] if TEACHER in names else []
+        start([TEACHER] if students and TEACHER not in names else [])
+        start([name for name in names if name not in students])
+        ready: list[str] = []
         for seed in range(seeds):  # all models have their first seed before any has its second
             for name in ready:
                 fine_tune(name, seed)
@@ -354,7 +388,10 @@ def run_all(place: Place, names: Sequence[str], seeds: int, workers: int) -> Ite
                 name = waiting.pop(done)
                 rows = done.result()
                 yield from rows
-                if name and not rows[0]["note"]:
+                if not name or not rows[0]["steps"]:
+                    continue
+                start(students if name == TEACHER else [])
+                if name in names:
                     ready.append(name)
                     fine_tune(name, seed)
 

@@ -19,13 +19,17 @@ import csv
 import json
 import logging
 import lzma
+import multiprocessing
+import os
 import random
 import sys
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
+from anyformer.parent_death import end_with_parent
 from anyformer.training.train import Run, train
 
 MODELS = ("lstm-lm", "decoder-mini")
@@ -55,7 +59,7 @@ SHORT = Size(corpus_steps=20, texts_steps=10, epochs=2.0, settings={
     "model.stack.depth": 2, "model.stack.width": 64, "data.tokenizer.vocab_size": 1000,
     "data.tokenizer.max_length": 64,
 })  # fmt: skip
-FULL = Size(corpus_steps=8000, texts_steps=2000, epochs=10.0, settings={
+FULL = Size(corpus_steps=5000, texts_steps=1500, epochs=10.0, settings={
     "model.stack.depth": 4, "model.stack.width": 384, "data.tokenizer.vocab_size": 8000,
     "data.tokenizer.max_length": 128,
 })  # fmt: skip
@@ -86,18 +90,19 @@ def write_data(source: Path, out: Path, labels: tuple[int, ...], seed: int) -> N
         write_rows(out / f"labels-{count}.csv", trained[:count])
 
 
-def language_models(model: str, asked: argparse.Namespace, size: Size, out: Path) -> Run:
+def language_models(model: str, asked: argparse.Namespace, size: Size, out: Path) -> Path:
     """The first two stages: a model of general text, then of the texts of the task."""
     common = {"training.seed": asked.seeds[0]}
     general = train(asked.corpus, "lm", model, out=out / "1-general", device=asked.device, steps=size.corpus_steps,
                     settings=size.settings | common)  # fmt: skip
-    return train(out.parent / "data" / "texts.txt", "lm", start=general.path, out=out / "2-texts", device=asked.device,
-                 steps=size.texts_steps, lr=5e-4, settings=common)  # fmt: skip
+    own = train(out.parent / "data" / "texts.txt", "lm", start=general.path, out=out / "2-texts", device=asked.device,
+                steps=size.texts_steps, lr=5e-4, settings=common)  # fmt: skip
+    return own.path
 
 
-def classify(method: str, count: int, seed: int, start: Run, asked: argparse.Namespace, size: Size) -> Run:
+def classify(method: str, count: int, seed: int, start: Path, asked: argparse.Namespace, size: Size) -> Run:
     """The last stage, with `count` labels."""
-    out = start.path.parent
+    out = start.parent
     home = out.parent / "data"
     chosen: dict[str, Any] = {
         "data.split.valid_file": str(home / "valid.csv"), "data.split.test_file": str(home / "test.csv"),
@@ -107,8 +112,22 @@ def classify(method: str, count: int, seed: int, start: Run, asked: argparse.Nam
     epochs = size.epochs if count > 500 else 4 * size.epochs  # few labels make few steps an epoch
     fresh, rates = method == "scratch", RATES | (RECURRENT_RATES if out.name.startswith("lstm") else {})
     return train(home / f"labels-{count}.csv", "classify", out.name if fresh else None, "label",
-                 start=None if fresh else start.path, epochs=epochs, lr=rates[method], device=asked.device,
+                 start=None if fresh else start, epochs=epochs, lr=rates[method], device=asked.device,
                  settings=chosen | (size.settings if fresh else {}), out=out / f"{method}-{count}-{seed}")  # fmt: skip
+
+
+def measure(method: str, count: int, seed: int, start: Path, asked: argparse.Namespace, size: Size) -> dict[str, Any]:
+    """One run of the last stage in figures."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    run = classify(method, count, seed, start, asked, size)
+    memory = torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else None
+    return {
+        "model": start.parent.name, "method": method, "labels": count, "seed": seed, "full": asked.full,
+        "test_accuracy": round(run.metrics["accuracy"], 4), "steps": run.facts["step"],
+        "trained_parameters": trained_parameters(run), "seconds": run.facts["seconds"],
+        "gpu_mib": None if memory is None else round(memory, 1),
+    }  # fmt: skip
 
 
 def trained_parameters(run: Run) -> int:
@@ -142,25 +161,26 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, default=Path("runs/ulmfit"))
     parser.add_argument("--csv", type=Path, help="add a line of figures for each run to this file")
+    parser.add_argument("--workers", type=int, default=1, help="runs side by side, which changes their seconds alone")
     asked = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     size = FULL if asked.full else SHORT
     write_data(asked.data, asked.out / "data", tuple(asked.labels), seed=0)
-    for model in asked.models:
-        start = language_models(model, asked, size, asked.out / model)
-        # The cells of a recurrence are no linear layers, which LoRA adapts.
-        methods = [method for method in asked.methods if method != "lora" or not model.startswith("lstm")]
-        for method, count, seed in ((m, n, s) for m in methods for n in asked.labels for s in asked.seeds):
-            if torch.cuda.is_available():
-                torch.cuda.reset_peak_memory_stats()
-            run = classify(method, count, seed, start, asked, size)
-            memory = torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else None
-            write_line({
-                "model": model, "method": method, "labels": count, "seed": seed, "full": asked.full,
-                "test_accuracy": round(run.metrics["accuracy"], 4), "steps": run.facts["step"],
-                "trained_parameters": trained_parameters(run), "seconds": run.facts["seconds"],
-                "gpu_mib": None if memory is None else round(memory, 1),
-            }, asked.csv)  # fmt: skip
+    context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
+    with ProcessPoolExecutor(asked.workers, context, end_with_parent, (os.getpid(),)) as pool:
+        stages = {pool.submit(language_models, model, asked, size, asked.out / model): model for model in asked.models}
+        figures: list[Future[dict[str, Any]]] = []
+        for stage in as_completed(stages):
+            model, start = stages[stage], stage.result()
+            # The cells of a recurrence are no linear layers, which LoRA adapts.
+            methods = [method for method in asked.methods if method != "lora" or not model.startswith("lstm")]
+            figures += [pool.submit(measure, method, count, seed, start, asked, size)
+                        for seed in asked.seeds for count in asked.labels for method in methods]  # fmt: skip
+        for done in as_completed(figures):
+            if (error := done.exception()) is None:
+                write_line(done.result(), asked.csv)
+            else:  # the others go on
+                print(error, file=sys.stderr)
 
 
 if __name__ == "__main__":
