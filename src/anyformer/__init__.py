@@ -177,8 +177,8 @@ HOME = {name: module for module, names in WHERE.items() for name in names}
 __all__ = [
     "CRF", "LM", "MLP", "SAGAN", "WSD", "AdamW", "Alibi", "AttendingRecurrent", "Attention", "Axial", "Backbone",
     "Batch", "Block", "BlockSparse", "Body", "Boxes", "Buckets", "CoAttention", "Constant", "Convolution", "Cosine",
-    "Cross", "Distilled", "DynamicScaling", "Electra", "Embed", "Experts", "Feed", "Forecast", "Frames", "Generation", "Grid",
-    "Head", "Hyena", "ImageClassifier", "ImageTextHead",
+    "Cross", "Distilled", "DynamicScaling", "Electra", "Embed", "Experts", "Feed", "Forecast", "Frames", "Generation",
+    "Grid", "Head", "Hyena", "ImageClassifier", "ImageTextHead",
     "InverseSqrt", "Joint", "LMWithPair", "LRNet", "LanguageModel", "LayerNorm",
     "Learned", "Linear", "LinearAttention", "LinearScaling", "Llama3Scaling", "Local", "LocalRelation", "LowRank",
     "Maps", "MixedClassifier", "MixedRegressor", "Mixer", "Model", "Muon", "NTKScaling", "Network", "NoNorm",
