@@ -138,3 +138,23 @@ def test_schemes_say_what_may_follow_what() -> None:
                             ("|", "I-y")}  # fmt: skip
     after_open = {(a, b) for a in ("B-x", "I-x") for b in ("B-x", "S-x", "O", "|")}
     assert refused(bioes) == after_open | {(a, b) for a in ("E-x", "S-x", "O", "|") for b in ("I-x", "E-x")}
+
+
+def test_a_compiled_loss_is_the_eager_one_at_any_length() -> None:
+    """The steps stay out of the graph, which would otherwise be another one for each length."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    compiled = torch.compile(log_likelihood, backend="eager", dynamic=True)
+    generator = torch.Generator().manual_seed(4)
+    for length in range(2, 14):
+        logits = torch.randn(2, length, TAGS, generator=generator)
+        transitions, mask = (
+            torch.randn(TAGS + 1, TAGS + 1, generator=generator),
+            torch.ones(2, length, dtype=torch.bool),
+        )
+        tags = torch.randint(0, TAGS, (2, length), generator=generator)
+        assert (
+            compiled(logits, transitions, mask, tags) - log_likelihood(logits, transitions, mask, tags)
+        ).abs().max() < 1e-5
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 6
+    torch._dynamo.reset()

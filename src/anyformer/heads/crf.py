@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -13,6 +14,8 @@ from anyformer.core.context import Context
 from anyformer.core.own_init import Starting, constant
 from anyformer.errors import UserError, check_range
 from anyformer.slots import Head, HeadOutput
+
+Scores = Callable[[Tensor, Tensor, Tensor], Tensor]  # of logits, transitions and a mask
 
 
 class CRF(Head):
@@ -64,33 +67,37 @@ def pack_transitions(transitions: Tensor, first: Tensor, last: Tensor) -> Tensor
 # ---------------------------------------------------------------- sums and maxima over all sequences of tags
 #
 # Logits are (B,T,C), transitions (C+1,C+1), a mask (B,T) is True for tokens that have a tag, the first ones of a row.
-# The sums go from token to token. A compiler would write out a step for every token, and anew for every length.
 
 
-@torch.compiler.disable
+def uncompiled(function: Scores) -> Scores:
+    """A function that goes from token to token: a compiler would write out every step, and anew for every length."""
+    return torch.compiler.disable(function) if torch.compiler.is_compiling() else function
+
+
 def log_partition(logits: Tensor, transitions: Tensor, mask: Tensor) -> Tensor:
     """log Z (B,) by the forward algorithm; -inf among the logits keeps a token from a tag."""
-    return torch.logsumexp(forward_scores(logits, transitions, mask)[-1] + transitions[:-1, -1], -1)
+    scores = uncompiled(forward_scores)(logits, transitions, mask)
+    return torch.logsumexp(scores[:, -1] + transitions[:-1, -1], -1)
 
 
-def forward_scores(logits: Tensor, transitions: Tensor, mask: Tensor) -> list[Tensor]:
-    """For every token (B,C): the log of the sum over all tags before it, by its own tag."""
+def forward_scores(logits: Tensor, transitions: Tensor, mask: Tensor) -> Tensor:
+    """For every token and its tag (B,T,C): the log of the sum over all tags before it; padding repeats the last."""
     step = transitions[:-1, :-1]
     found = [logits[:, 0] + transitions[-1, :-1]]
     for t in range(1, logits.shape[1]):
         after = torch.logsumexp(found[-1][:, :, None] + step, 1) + logits[:, t]  # (B,C)
         found.append(torch.where(mask[:, t, None], after, found[-1]))
-    return found
+    return torch.stack(found, 1)
 
 
-def backward_scores(logits: Tensor, transitions: Tensor, mask: Tensor) -> list[Tensor]:
-    """For every token (B,C): the log of the sum over all tags behind it, by its own tag."""
+def backward_scores(logits: Tensor, transitions: Tensor, mask: Tensor) -> Tensor:
+    """For every token and its tag (B,T,C): the log of the sum over all tags behind it."""
     step, last = transitions[:-1, :-1], transitions[:-1, -1].expand(len(logits), -1)
     found = [last]
     for t in range(logits.shape[1] - 1, 0, -1):
         before = torch.logsumexp(step + (found[-1] + logits[:, t])[:, None], -1)
         found.append(torch.where(mask[:, t, None], before, last))
-    return found[::-1]
+    return torch.stack(found[::-1], 1)
 
 
 def log_likelihood(logits: Tensor, transitions: Tensor, mask: Tensor, tags: Tensor) -> Tensor:
@@ -102,14 +109,13 @@ def log_likelihood(logits: Tensor, transitions: Tensor, mask: Tensor, tags: Tens
     return allowed - total
 
 
-@torch.compiler.disable
 def log_marginals(logits: Tensor, transitions: Tensor, mask: Tensor) -> Tensor:
     """log p(tag of token t), (B,T,C): what a word's tag is likely to be, whatever the others are."""
-    scores = [torch.stack(part(logits, transitions, mask), 1) for part in (forward_scores, backward_scores)]
-    return (scores[0] + scores[1]).log_softmax(-1)
+    before = uncompiled(forward_scores)(logits, transitions, mask)
+    behind = uncompiled(backward_scores)(logits, transitions, mask)
+    return (before + behind).log_softmax(-1)
 
 
-@torch.compiler.disable
 def viterbi(logits: Tensor, transitions: Tensor, mask: Tensor) -> Tensor:
     """The most likely sequence of tags (B,T); what it says of padding means nothing."""
     step = transitions[:-1, :-1]

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.core.model import Model
-from anyformer.data.columns.words import WordList, WordsModality
+from anyformer.data.columns.kinds import only_modality
+from anyformer.data.columns.words import WordList
 from anyformer.data.datasets.rows import RowExamples
 from anyformer.data.decision import Decision, Input, name_of
 from anyformer.data.examples import Examples
@@ -118,12 +119,12 @@ class TagTask(RowTask):
 
     def head(self, own: Any, pool: str, sizes: Sizes) -> Any:
         """Tags that mark spans depend on each other; a CRF needs a token for each word and no other."""
-        if sizes.spans and WordsModality.name in sizes.parts:
+        if sizes.spans and reads_whole_words(sizes):
             return CRF(classes=sizes.classes, dropout=getattr(own, "dropout", 0.0))
         return TokenHead(classes=sizes.classes, dropout=getattr(own, "dropout", 0.0))
 
     def habit(self, sizes: Sizes, *, start: bool) -> Habit:
-        if start or WordsModality.name in sizes.parts:
+        if start or reads_whole_words(sizes):
             return habit_for(sizes.parts, start=start)
         return Habit(epochs=20, batch_size=16, lr=1e-3, weight_decay=0.1, gpu_batch_size=64, gpu_lr=1e-3)
 
@@ -250,6 +251,12 @@ def best_tags(out: Any, batch: Batch, never: np.ndarray | None) -> Tensor:
     if never is not None:
         transitions = transitions.masked_fill(torch.from_numpy(never).to(transitions.device), NEVER)
     return viterbi(logits, transitions, mask)
+
+
+def reads_whole_words(sizes: Sizes) -> bool:
+    """Whether there is one token for each word."""
+    alone = only_modality(sizes.parts)
+    return alone is not None and alone.whole_words
 
 
 def sentence_of(preprocess: Preprocess) -> str:

@@ -64,6 +64,7 @@ class Modality:
     fixed_shape: ClassVar[bool] = True  # whether batches of as many rows all have one shape
     keeps_embedding: ClassVar[bool] = False  # whether a model to start from reads it with its embedding as it is
     in_double: ClassVar[bool] = False  # whether estimators answer in double precision, so that no row sees another
+    whole_words: ClassVar[bool] = False  # whether its tokens are words, one each
     smoothed: ClassVar[bool] = False  # whether classes are learned with label smoothing where nothing is said
 
     columns: tuple[Column, ...] = field(repr=False)

@@ -49,6 +49,7 @@ class WordsModality(Modality):
     )
     fixed_shape: ClassVar[bool] = False
     keeps_embedding: ClassVar[bool] = True
+    whole_words: ClassVar[bool] = True
 
     @property
     def sentence(self) -> WordList:
@@ -129,7 +130,10 @@ class WordList(Sentence):
         return cls(name=name, known=tuple(word for _, word in often[:MOST_KNOWN]))
 
     def started_from(self, given: Given) -> WordList:
-        return self if given.words is None else self.replace(known=given.words)
+        """With the words of its table, whose rows are learned already."""
+        return next(
+            (self.replace(known=column.known) for column in given.columns if isinstance(column, WordList)), self
+        )
 
     def put_words(self, work: Encoding, words: Sequence[str]) -> None:
         """Write the different words of some rows, behind a row of padding."""

@@ -24,7 +24,6 @@ from anyformer.checkpoints import store, tensors
 from anyformer.checkpoints.surgery import spread_layers
 from anyformer.core.model import Seq2Seq
 from anyformer.core.streams import Streams
-from anyformer.data.columns.words import WordList
 from anyformer.data.examples import Examples
 from anyformer.data.order import Order
 from anyformer.data.prepared import Given, Prepared
@@ -319,8 +318,7 @@ def given_by(start: Predictor | None) -> Given:
     if start is None:
         return Given()
     columns = () if start.preprocess is None else start.preprocess.columns or ()
-    words = next((column.known for column in columns if isinstance(column, WordList)), None)
-    return Given(tokenizer=start.tokenizer, images=start.images, length=longest(start.spec), words=words,
+    return Given(tokenizer=start.tokenizer, images=start.images, length=longest(start.spec), columns=tuple(columns),
                  network=start.spec)  # fmt: skip
 
 
