@@ -14,6 +14,7 @@ from anyformer.data.columns.words import WordList, hash_spelling, letter_codes
 from anyformer.data.tag_schemes import impossible_transitions
 from anyformer.embeds.words import CODES
 from anyformer.errors import UserError
+from anyformer.serving.predict_rows import answer_columns, parse_row
 
 SETTINGS = {"training.steps": 120, "training.batch_size": 16, "training.eval_every": 60, "training.threads": 1,
             "training.workers": 0, "training.optimizer.lr": 5e-3, "data.split.valid": 0.1, "data.split.test": 0.1,
@@ -121,3 +122,12 @@ def test_spellings_are_numbers_in_bounds_and_tell_words_apart() -> None:
     assert sum(map(bool, letter_codes("\0北"))) == 2  # no letter reads as the end of its word
     assert letter_codes("A") != letter_codes("a") and hash_spelling("A")[:8] == hash_spelling("a")[:8]
     assert hash_spelling("A")[8:] != hash_spelling("a")[8:]
+
+
+def test_a_server_says_how_likely_each_tag_is(spelled: tuple[Path, Path]) -> None:
+    model = load(spelled[1])
+    row = parse_row({"words": ["kovation", "de", "ko"]}, model.preprocess)
+    (answer,) = answer_columns([row], model)
+    shares = [word["probability"] for word in answer["tags"]]
+    assert [word["tag"] for word in answer["tags"]] == ["B-THING", "I-THING", "I-THING"]
+    assert all(0.5 < share <= 1 for share in shares)

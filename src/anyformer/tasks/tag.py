@@ -36,7 +36,7 @@ from anyformer.evaluation.baseline_rows import RawRows
 from anyformer.evaluation.facts import short, tag_facts
 from anyformer.evaluation.metrics import pad_tags, tag_metrics
 from anyformer.heads import CRF, TokenHead
-from anyformer.heads.crf import viterbi
+from anyformer.heads.crf import log_marginals, viterbi
 from anyformer.objectives import Batch, Objective
 from anyformer.objectives import Tag as TagLoss
 from anyformer.objectives.tag import chain_scores
@@ -151,21 +151,25 @@ class TagTask(RowTask):
         strict = isinstance(preprocess.target, Tags) and preprocess.target.strict
         never = impossible_transitions(labels) if strict else None
         found: dict[int, list[str]] = {}
+        sure: dict[int, list[float]] = {}
         losses: dict[int, float] = {}
         for batch, out in evaluator.passes(model, examples, rows):
-            best = best_tags(out, batch, never).cpu().numpy()
+            tags = best_tags(out, batch, never)
+            best, chances = tags.cpu().numpy(), tag_chances(out, batch, tags).cpu().numpy()
             each = evaluator.objective.row_losses(out, batch).float().cpu().tolist()
-            for row, ids, loss in zip(batch.rows.tolist(), best, each, strict=True):
-                found[row] = [labels[i] for i in ids[examples.begins(row)]]
+            for row, ids, share, loss in zip(batch.rows.tolist(), best, chances, each, strict=True):
+                begins = examples.begins(row)
+                found[row], sure[row] = [labels[i] for i in ids[begins]], share[begins].tolist()
                 losses[row] = loss
         target = preprocess.target.names[0] if preprocess.target else "tags"
-        truth, predicted = [], []
+        truth, predicted, certainty = [], [], []
         for row in rows.tolist():
             cells = examples.cells(row)
             words = len(cells[sentence_of(preprocess)])
             predicted.append(found[row] + [missing] * (words - len(found[row])))
+            certainty.append(sure[row] + [0.0] * (words - len(found[row])))
             truth.append(list(cells[target]) if target in cells else [missing] * words)
-        return Answers(self.name, truth, predicted, labels=labels, examples=examples,
+        return Answers(self.name, truth, predicted, certainty=certainty, labels=labels, examples=examples,
                        losses=np.array([losses[row] for row in rows.tolist()]))  # fmt: skip
 
     def compute_metrics(self, answers: Answers) -> dict[str, float]:
@@ -239,8 +243,12 @@ class TagTask(RowTask):
     def to_json(self, answers: Answers) -> list[dict[str, Any]]:
         name = sentence_of(answers.examples.preprocess)
         words = [answers.examples.cells(row)[name] for row in range(len(answers.predicted))]
-        return [{"tags": [{"word": word, "tag": tag} for word, tag in zip(sentence, tags, strict=True)]}
-                for sentence, tags in zip(words, answers.predicted, strict=True)]  # fmt: skip
+        shares = answers.certainty or []
+        return [
+            {"tags": [{"word": word, "tag": tag, "probability": round(share, 4)}
+                      for word, tag, share in zip(sentence, tags, each, strict=True)]}
+            for sentence, tags, each in zip(words, answers.predicted, shares, strict=True)
+        ]  # fmt: skip
 
 
 def best_tags(out: Any, batch: Batch, never: np.ndarray | None) -> Tensor:
@@ -251,6 +259,12 @@ def best_tags(out: Any, batch: Batch, never: np.ndarray | None) -> Tensor:
     if never is not None:
         transitions = transitions.masked_fill(torch.from_numpy(never).to(transitions.device), NEVER)
     return viterbi(logits, transitions, mask)
+
+
+def tag_chances(out: Any, batch: Batch, tags: Tensor) -> Tensor:
+    """How likely each of the tags (B,T) is for its token; by a CRF whatever the others are."""
+    logits = out.logits.float() if out.transitions is None else log_marginals(*chain_scores(out, batch))
+    return logits.softmax(-1).gather(-1, tags[..., None])[..., 0]
 
 
 def reads_whole_words(sizes: Sizes) -> bool:
