@@ -44,9 +44,12 @@ class WordsModality(Modality):
     embeds: ClassVar[tuple[type[Embed], ...]] = (Words,)
     presets: ClassVar[tuple[str, ...]] = ("tagger-mini", "tagger-small")
     plural: ClassVar[str] = "whole words"
+    # Few sentences are learned by heart after five passes, many go on to gain; half precision saves such small
+    # models nothing.
     habit: ClassVar[Habit | None] = Habit(
-        epochs=30, batch_size=16, lr=2e-3, weight_decay=0.1, gpu_batch_size=32, gpu_lr=2e-3
-    )
+        epochs=15, batch_size=16, lr=2e-3, weight_decay=0.1, gpu_batch_size=32, gpu_lr=2e-3, patience=8,
+        settings={"precision": "fp32"},
+    )  # fmt: skip
     fixed_shape: ClassVar[bool] = False
     keeps_embedding: ClassVar[bool] = True
     whole_words: ClassVar[bool] = True
