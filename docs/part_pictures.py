@@ -22,11 +22,13 @@ from anyformer import (
     Electra,
     Embed,
     Feed,
+    FeedStack,
     Head,
     Mixer,
     Model,
     Network,
     Norm,
+    NumberCurve,
     Position,
     Pyramid,
     Relative,
@@ -161,6 +163,12 @@ def embed(spec: Embed) -> Image.Image:
     return panel(net.embed(*given, context=net.embed.layout(*given))[0])
 
 
+def curve(spec: NumberCurve) -> Image.Image:
+    """One column of numbers from -3 to 3, one below the other: a column a channel."""
+    module = filled(spec.build(1, LENGTH).double())
+    return panel(module(torch.linspace(-3, 3, LENGTH, dtype=torch.float64)[:, None])[:, 0])
+
+
 def head(spec: Head) -> Image.Image:
     """Which tokens (columns) move which answers (rows)."""
     net = build(model(head=spec, causal=False, depth=1))
@@ -188,7 +196,7 @@ def backbone(spec: Backbone) -> Image.Image:
     return panel(slope[0].norm(dim=0))
 
 
-def stack(spec: Stack) -> Image.Image:
+def stack(spec: Stack | FeedStack) -> Image.Image:
     """What each token sees after every layer: the view widens."""
     net = Model(embed=Tokens(vocab=VOCAB), stack=spec, init="xavier").build(seed=0, dtype=torch.float64).eval()
     context = lay_out(1, LENGTH, torch.device("cpu"))
@@ -242,5 +250,5 @@ def whole(spec: Network) -> Image.Image:
 
 DRAW: dict[type, Callable[[Any], Image.Image]] = {
     Mixer: mixer, Feed: feed, Relative: relative, Position: position, Norm: norm, Embed: embed, Head: head,
-    Backbone: backbone, Stack: stack, Pyramid: pyramid, Network: whole,
+    NumberCurve: curve, Backbone: backbone, Stack: stack, FeedStack: stack, Pyramid: pyramid, Network: whole,
 }  # fmt: skip

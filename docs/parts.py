@@ -14,12 +14,14 @@ from anyformer import (
     Electra,
     Embed,
     Feed,
+    FeedStack,
     Head,
     LRNet,
     Mixer,
     Model,
     Network,
     Norm,
+    NumberCurve,
     Position,
     Pyramid,
     Relative,
@@ -42,7 +44,7 @@ HERE = Path(__file__).parent
 PAGE, IMAGES = HERE / "parts.md", HERE / "images" / "parts"
 SLOTS = {
     "mixer": Mixer, "feed": Feed, "norm": Norm, "position": Position, "relative": Relative, "embed": Embed,
-    "head": Head, "backbone": Backbone, "stack": Body, "": Network,
+    "curve": NumberCurve, "head": Head, "backbone": Backbone, "stack": Body, "": Network,
 }  # fmt: skip
 TOP = """# Every part
 
@@ -57,6 +59,7 @@ formula, source and cost stand in the file of the part, and the picture is made 
 | a feed, a head | which tokens (columns) move which answers (rows) |
 | relative positions | the weights of attention among equal tokens, in the first and the last head |
 | absolute positions, an embedding | the rows themselves: a row a token, a column a channel |
+| a curve of numbers | numbers from -3 to 3, a row each, a column a channel |
 | a norm | eight tokens of very different size, before and after |
 | a backbone | which pixels move the middle of its maps |
 | a stack | the same as a mixer after one, two and three layers: the view widens |
@@ -74,6 +77,7 @@ BLOCK = Block(mixer=Attention(heads=4, window=3))
 CELLS = Block(mixer=Window2D(heads=4, window=4))
 SAMPLES: dict[type[Spec], Spec] = {
     Stack: Stack(width=16, depth=3, causal=True, block=BLOCK),
+    FeedStack: FeedStack(width=16, depth=2),
     Pyramid: Pyramid(width=16, stages=(Stage(depth=1, block=CELLS), Stage(depth=1, block=CELLS))),
     ResNet: ResNet(depths=(1, 1, 1), width=8), LRNet: LRNet(depths=(1, 1), width=8),
     VisualTransformer: VisualTransformer(backbone=ResNet(depths=(1, 1), width=8), width=16, tokens=4),

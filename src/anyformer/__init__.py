@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from anyformer import checks
     from anyformer.core.attend import attend
     from anyformer.core.block import Block
+    from anyformer.core.ensemble import Ensemble
+    from anyformer.core.feed_stack import FeedStack
     from anyformer.core.loss import linear_cross_entropy
     from anyformer.core.model import Model, Output, Seq2Seq
     from anyformer.core.pyramid import Pyramid, Stage
@@ -22,7 +24,21 @@ if TYPE_CHECKING:
     from anyformer.core.streams import Streams
     from anyformer.core.towers import Towers
     from anyformer.data.order import Order
-    from anyformer.embeds import Frames, Joint, Maps, Patches, Queries, Regions, Series, Table, Tokens, Words
+    from anyformer.embeds import (
+        ConvStem,
+        Frames,
+        Joint,
+        Maps,
+        Patches,
+        PeriodicCurve,
+        PiecewiseCurve,
+        Queries,
+        Regions,
+        Series,
+        Table,
+        Tokens,
+        Words,
+    )
     from anyformer.errors import UserError
     from anyformer.estimators import (
         ImageClassifier,
@@ -54,6 +70,7 @@ if TYPE_CHECKING:
         Replaced,
         Span,
         TokenHead,
+        WideAndDeep,
     )
     from anyformer.inference.predictor import Predictor, load
     from anyformer.inspection.convolution import attention_from_convolution
@@ -97,7 +114,7 @@ if TYPE_CHECKING:
         YarnScaling,
     )
     from anyformer.presets import preset, preset_names
-    from anyformer.slots import Backbone, Body, Embed, Feed, Head, Mixer, Network, Norm, Position, Relative
+    from anyformer.slots import Backbone, Body, Embed, Feed, Head, Mixer, Network, Norm, NumberCurve, Position, Relative
     from anyformer.spec import Spec, replace_in
     from anyformer.tasks import RowTask, Task
     from anyformer.tasks.prepare import prepare
@@ -109,6 +126,8 @@ if TYPE_CHECKING:
 WHERE = {
     "anyformer.core.attend": ("attend",),
     "anyformer.core.block": ("Block",),
+    "anyformer.core.ensemble": ("Ensemble",),
+    "anyformer.core.feed_stack": ("FeedStack",),
     "anyformer.core.loss": ("linear_cross_entropy",),
     "anyformer.core.model": ("Model", "Output", "Seq2Seq"),
     "anyformer.core.pyramid": ("Pyramid", "Stage"),
@@ -118,7 +137,8 @@ WHERE = {
     "anyformer.core.towers": ("Towers",),
     "anyformer.data.order": ("Order",),
     "anyformer.embeds": (
-        "Frames", "Joint", "Maps", "Patches", "Queries", "Regions", "Series", "Table", "Tokens", "Words",
+        "ConvStem", "Frames", "Joint", "Maps", "Patches", "PeriodicCurve", "PiecewiseCurve", "Queries", "Regions",
+        "Series", "Table", "Tokens", "Words",
     ),
     "anyformer.errors": ("UserError",),
     "anyformer.estimators": (
@@ -130,7 +150,7 @@ WHERE = {
     "anyformer.generation.runners.compiled": ("compiled",),
     "anyformer.heads": (
         "Boxes", "CRF", "Distilled", "Forecast", "ImageTextHead", "LM", "LMWithPair", "Pair", "PixelHead", "Pooled",
-        "Regress", "Replaced", "Span", "TokenHead",
+        "Regress", "Replaced", "Span", "TokenHead", "WideAndDeep",
     ),
     "anyformer.inspection.convolution": ("attention_from_convolution",),
     "anyformer.inspection.maps": ("attention_maps", "explain_attention"),
@@ -149,7 +169,7 @@ WHERE = {
     "anyformer.inference.predictor": ("Predictor", "load"),
     "anyformer.presets": ("preset", "preset_names"),
     "anyformer.slots": (
-        "Backbone", "Body", "Embed", "Feed", "Head", "Mixer", "Network", "Norm", "Position", "Relative",
+        "Backbone", "Body", "Embed", "Feed", "Head", "Mixer", "Network", "Norm", "NumberCurve", "Position", "Relative",
     ),
     "anyformer.spec": ("Spec", "replace_in"),
     "anyformer.tasks": ("RowTask", "Task"),
@@ -168,6 +188,7 @@ PARTS = (
     "embeds",
     "heads",
     "nets",
+    "core.feed_stack",
     "core.pyramid",
     "core.streams",
     "core.towers",
@@ -176,20 +197,20 @@ HOME = {name: module for module, names in WHERE.items() for name in names}
 
 __all__ = [
     "CRF", "LM", "MLP", "SAGAN", "WSD", "AdamW", "Alibi", "AttendingRecurrent", "Attention", "Axial", "Backbone",
-    "Batch", "Block", "BlockSparse", "Body", "Boxes", "Buckets", "CoAttention", "Constant", "Convolution", "Cosine",
-    "Cross", "Distilled", "DynamicScaling", "Electra", "Embed", "Experts", "Feed", "Forecast", "Frames", "Generation",
-    "Grid", "Head", "Hyena", "ImageClassifier", "ImageTextHead",
-    "InverseSqrt", "Joint", "LMWithPair", "LRNet", "LanguageModel", "LayerNorm",
-    "Learned", "Linear", "LinearAttention", "LinearScaling", "Llama3Scaling", "Local", "LocalRelation", "LowRank",
-    "Maps", "MixedClassifier", "MixedRegressor", "Mixer", "Model", "Muon", "NTKScaling", "Network", "NoNorm",
-    "NoRelative", "Norm", "Objective", "Order", "Output", "Pair", "Patches", "PixelHead", "Plain", "Pooled", "Position",
-    "Predictor", "Pyramid", "Queries", "RMSNorm", "Recurrent", "Regions", "Regress", "Relative", "Replaced", "ResNet",
-    "Rope", "RowTask", "Run", "Seq2Seq", "Series", "Shaw", "Sinusoid", "SinusoidGrid", "Span", "Spec", "Stack", "Stage",
+    "Batch", "Block", "BlockSparse", "Body", "Boxes", "Buckets", "CoAttention", "Constant", "ConvStem", "Convolution",
+    "Cosine", "Cross", "Distilled", "DynamicScaling", "Electra", "Embed", "Ensemble", "Experts", "Feed", "FeedStack",
+    "Forecast", "Frames", "Generation", "Grid", "Head", "Hyena", "ImageClassifier", "ImageTextHead", "InverseSqrt",
+    "Joint", "LMWithPair", "LRNet", "LanguageModel", "LayerNorm", "Learned", "Linear", "LinearAttention",
+    "LinearScaling", "Llama3Scaling", "Local", "LocalRelation", "LowRank", "Maps", "MixedClassifier", "MixedRegressor", "Mixer",
+    "Model", "Muon", "NTKScaling", "Network", "NoNorm", "NoRelative", "Norm", "NumberCurve", "Objective", "Order", "Output",
+    "Pair", "Patches", "PeriodicCurve", "PiecewiseCurve", "PixelHead", "Plain", "Pooled", "Position", "Predictor",
+    "Pyramid", "Queries", "RMSNorm", "Recurrent", "Regions", "Regress", "Relative", "Replaced", "ResNet", "Rope",
+    "RowTask", "Run", "Seq2Seq", "Series", "Shaw", "Sinusoid", "SinusoidGrid", "Span", "Spec", "Stack", "Stage",
     "Streams", "Table", "TabularClassifier", "TabularRegressor", "Task", "TextClassifier", "TextRegressor", "TokenHead",
-    "TokenTagger", "Tokens", "Towers", "Training", "Translator", "UserError", "VisualTransformer", "Window2D", "Words",
-    "YarnScaling", "__version__", "attend", "attention_from_convolution", "attention_maps", "checks", "compiled",
-    "explain_attention", "generate", "linear_cross_entropy", "load", "prepare", "preset", "preset_names", "quantise",
-    "replace_in", "resume", "tokens_per_expert", "train",
+    "TokenTagger", "Tokens", "Towers", "Training", "Translator", "UserError", "VisualTransformer", "WideAndDeep",
+    "Window2D", "Words", "YarnScaling", "__version__", "attend", "attention_from_convolution", "attention_maps",
+    "checks", "compiled", "explain_attention", "generate", "linear_cross_entropy", "load", "prepare", "preset", "preset_names",
+    "quantise", "replace_in", "resume", "tokens_per_expert", "train",
 ]  # fmt: skip
 
 installed_parts = False

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from anyformer.data.columns.kinds import Category, Date, Number
-from anyformer.data.columns.number import normal, quantiles
+from anyformer.data.columns.number import normal, quantiles, thin_ties
 from anyformer.data.frame import Frame, Source
 from anyformer.data.preprocess import Preprocess, fit_preprocess, fitting, sizes
 from anyformer.data.settings import Columns, Data
@@ -62,6 +62,17 @@ def test_the_noise_for_ties_is_small_and_the_same_every_time():
     assert Number.fit("x", values * 1e-9, Columns(), seed=3).encode(np.arange(5.0) * 1e-9) == pytest.approx(
         made, abs=1e-4
     )
+
+
+def test_values_beside_one_that_fills_the_column_have_a_scale_of_their_own():
+    draw = np.random.default_rng(5)
+    rare = np.round(draw.lognormal(8, 1, 400))
+    values = np.concatenate([np.zeros(5000), rare])
+    thinned = Number.fit("gain", values, Columns()).encode(rare)
+    plain = normal(rare, np.asarray(quantiles(values + 0.01 * draw.standard_normal(len(values)))))
+    assert np.ptp(np.quantile(thinned, [0.05, 0.95])) > 2.0 > 1.2 > np.ptp(np.quantile(plain, [0.05, 0.95]))
+    smooth = draw.normal(size=3000)  # without ties nothing is thinned
+    assert thin_ties(smooth).tolist() == np.sort(smooth).tolist()
 
 
 def test_standard_and_no_scale():

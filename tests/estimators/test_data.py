@@ -113,7 +113,7 @@ def cases() -> dict[str, tuple[Any, str]]:
         "nan in y": (lambda: TabularRegressor(**BLINK).fit(cells, [np.nan] * 30), "NaN"),
         "setting": (lambda: TabularClassifier(settings={"model.stack.detph": 2}).fit(X, y), "depth"),
         "section": (lambda: TabularClassifier(settings={"steps": 2}).fit(X, y), "no such setting"),
-        "part": (lambda: TabularClassifier(norm="RMSNrom").fit(X, y), "RMSNorm"),
+        "part": (lambda: TabularClassifier("ft-transformer-tiny", norm="RMSNrom").fit(X, y), "RMSNorm"),
         "no file": (lambda: kind.fit("nowhere.csv", target="y"), "nowhere.csv"),
     }
 

@@ -38,6 +38,8 @@ from anyformer import (
     Norm,
     NTKScaling,
     Patches,
+    PeriodicCurve,
+    PiecewiseCurve,
     Pooled,
     Position,
     Regress,
@@ -55,6 +57,7 @@ from anyformer import (
     YarnScaling,
 )  # fmt: skip
 from anyformer.positions import Scaling
+from anyformer.slots import NumberCurve
 from anyformer.spec import subclasses
 from tests.laws.examples import gathered
 
@@ -64,7 +67,7 @@ for _folder in FOLDERS:  # a part left out of its folder's __init__ is a part al
     for _module in pkgutil.iter_modules(_package.__path__):
         importlib.import_module(f"{_package.__name__}.{_module.name}")
 
-SLOTS: tuple[type[Spec], ...] = (Norm, Position, Relative, Scaling, Mixer, Feed, Embed, Head)
+SLOTS: tuple[type[Spec], ...] = (Norm, Position, Relative, Scaling, Mixer, Feed, Embed, Head, NumberCurve)
 VOCAB, WIDTH, HEADS, LIMIT = 17, 16, 4, 24  # of every small model; a head has 4 channels
 MEMORY_WIDTH = 12  # of what cross-attention looks at
 
@@ -134,6 +137,9 @@ EXAMPLES: dict[type[Spec], dict[str, Spec]] = {
         "table": Table(numbers=3, categories=(4, 2)),
         "table-numbers": Table(numbers=4, missing=True),
         "table-categories": Table(categories=(5, 3), cls=False, missing=True),
+        "table-piecewise": Table(numbers=3, categories=(4, 2), missing=True, curve=PiecewiseCurve(bins=5)),
+        "table-periodic": Table(numbers=3, curve=PeriodicCurve(frequencies=3)),
+        "table-joined": Table(numbers=3, categories=(4, 2), cls=False, joined=4, missing=True),
     },
     Joint: {
         "joint": Joint(parts=(Patches(size=8, patch=4, channels=2), Tokens(vocab=VOCAB, position=Learned(LIMIT)))),

@@ -69,6 +69,45 @@ def test_whole_numbers_are_classes_while_they_are_few():
     assert decide(many, Data()).task.name == "classify"
 
 
+LINES = 2000
+COUNTED = np.random.default_rng(3)
+RINGS = np.clip(np.round(COUNTED.normal(10, 3.2, LINES)), 1, 29).astype(int)
+TARGETS = {  # whole numbers as people have them: how the column is called, the values, what they ask for
+    "rings of an animal": ("target", RINGS, "regress"),
+    "ages": ("age", COUNTED.integers(18, 80, LINES), "regress"),
+    "rooms let a day": ("demand", COUNTED.poisson(12, LINES), "regress"),
+    "points of an exam": ("result", COUNTED.binomial(40, 0.6, LINES), "regress"),
+    "years of school": ("years_of_school", COUNTED.integers(1, 17, LINES), "regress"),
+    "prices": ("y", COUNTED.integers(100, 90_000, LINES), "regress"),
+    "digits": ("target", COUNTED.integers(0, 10, LINES), "classify"),
+    "activities 1 to 6": ("target", COUNTED.integers(1, 7, LINES), "classify"),
+    "0 and 1": ("target", (COUNTED.random(LINES) < 0.2).astype(int), "classify"),
+    "grades of wine": ("quality", np.clip(np.round(COUNTED.normal(5.6, 0.8, LINES)), 3, 8).astype(int), "classify"),
+    "letters by number": ("y", COUNTED.integers(0, 16, LINES), "classify"),
+    "named classes": ("class", RINGS, "classify"),
+    "sorts of a shop": ("y", COUNTED.choice(18, LINES, p=COUNTED.dirichlet(np.ones(18))), "classify"),
+}
+
+
+@pytest.mark.parametrize("case", TARGETS)
+def test_whole_numbers_that_measure_something_are_a_regression(case):
+    name, values, expected = TARGETS[case]
+    size = COUNTED.normal(size=LINES).round(4).astype(str).tolist()
+    frame = frame_of(x=size, **{name: values.astype(str).tolist()})
+    found = decide(frame, Data(target=(name,)))
+    assert found.task.name == expected, found.why
+    if len(set(values.tolist())) <= 20:
+        assert ("--task classify" in found.why) == (expected == "regress")
+        assert decide(frame, Data(target=(name,)), task=find("classify")).task.name == "classify"
+
+
+def test_numbers_of_classes_beside_texts_are_told_by_their_name_alone():
+    words = [f"the {i} fox saw a dog near the {i % 7} river" for i in range(LINES)]
+    assert decide(frame_of(text=words, y=RINGS.astype(str).tolist()), Data()).task.name == "classify"
+    named = frame_of(text=words, score=RINGS.astype(str).tolist())
+    assert decide(named, Data(target=("score",))).task.name == "regress"
+
+
 def test_a_target_is_guessed_only_where_one_column_is_named_like_it():
     with pytest.raises(
         UserError, match=r"which column is to be predicted is not said \(columns: x, city\); add --target"

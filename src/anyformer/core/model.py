@@ -9,9 +9,11 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+import anyformer.core.feed_stack  # noqa: F401  a part is known once it is imported, and a saved model may name it
 from anyformer.about import About
 from anyformer.core.building import materialise, trial
 from anyformer.core.context import Context, Mask
+from anyformer.core.ensemble import Ensemble, EnsembleModule, MemberLinear, OwnLinear, split_linears
 from anyformer.core.init import Init
 from anyformer.core.pytrees import register
 from anyformer.core.stack import Stack
@@ -23,7 +25,11 @@ from anyformer.slots import Body, Embed, Head, Losses, Network
 
 @dataclass
 class Output:
-    """What a forward pass gives: hidden states (B,T,D) and, where a head makes them, logits or a pooled vector."""
+    """What a forward pass gives: hidden states (B,T,D) and, where a head makes them, logits or a pooled vector.
+
+    Of a head that reads some tokens only (a classifier on the first), `hidden` and `context` are of those (B,R,D): the
+    last block computes no others. `before_head(...)` and `layers=True` give all.
+    """
 
     hidden: Tensor
     logits: Tensor | None = None
@@ -60,8 +66,14 @@ class Model(Network):
     """What turns hidden states into answers; they are the answer if not given."""
     init: Init = "gpt2"
     """How weights are initialised."""
+    ensemble: Ensemble | None = None
+    """Members that share its weights and whose answers are averaged; one network if not given."""
 
     def check(self) -> None:
+        if self.ensemble is not None and (self.head is None or self.head.answers is None):
+            name = "no head" if self.head is None else type(self.head).__name__
+            raise UserError(f"the answers of {name} cannot be averaged", where="Model.ensemble",
+                            fix="leave it out, or use head=Pooled(...) or Regress(...)")  # fmt: skip
         for mixer in self.stack.mixers:
             if mixer.needs_grid and not self.embed.gridded:
                 names = type(mixer).__name__, type(self.embed).__name__
@@ -102,7 +114,13 @@ class ModelModule(nn.Module):
         self.memory_width = width if memory_width is None else memory_width
         self.embed: Any = spec.embed.build(width) if own_table else spec.embed.build(width, own_table=False)  # type: ignore[call-arg]
         self.stack: Any = spec.stack.build(memory_width=memory_width)
-        self.head: Any = None if spec.head is None else spec.head.build(spec.stack.out_width, spec.embed.vocabulary)
+        head = None if spec.head is None else spec.head.build(spec.stack.out_width, spec.embed.vocabulary)
+        self.head: Any = head
+        self.members: EnsembleModule | None = None
+        if spec.ensemble is not None and spec.head is not None and head is not None:
+            self.members = spec.ensemble.build(width, numbers=spec.head.answers == "numbers")
+            split_linears(self.stack, MemberLinear, spec.ensemble.members)
+            split_linears(head, OwnLinear, spec.ensemble.members)
 
     def forward(
         self,
@@ -118,22 +136,27 @@ class ModelModule(nn.Module):
         state: State | None = None,
         table: Tensor | None = None,
         layers: bool = False,
+        each_member: bool = False,
     ) -> Output:
         """Run the network. Text: `model(tokens)`; images: `model(pixels)`; tables: `model(numbers, categories)`.
 
         `mask` is padding (B,T), a rule (B or 1, H or 1, T, S) as bool (True = may be seen) or added to the scores, a
         function of (query index, key index), or a tuple of these. With a `state`, the inputs continue what it holds.
         `prefix` (B,) says how many of a row's tokens see each other both ways, in a stack with causal="prefix_lm".
-        `layers` asks for what each layer gave besides (`Output.layers`).
+        `layers` asks for what each layer gave besides (`Output.layers`). Of an ensemble, hidden states are those of
+        all members, one behind the other, and logits are the mean of their answers; `each_member` leaves them apart.
         """
         out = self.before_head(
             *inputs, mask=mask, positions=positions, segments=segments, documents=documents, prefix=prefix,
             memory=memory, memory_mask=memory_mask, memory_added=memory_added, state=state, table=table, layers=layers,
+            for_head=True,
         )  # fmt: skip
         if self.head is not None:
             answer = self.head(out.hidden, out.context, self.table())
             out.logits, out.pooled = answer.logits, answer.pooled
             out.boxes, out.patches, out.transitions = answer.boxes, answer.patches, answer.transitions
+            if self.members is not None and out.logits is not None and not each_member:
+                out.logits = self.members.average(out.logits)
         return out
 
     def before_head(
@@ -150,8 +173,12 @@ class ModelModule(nn.Module):
         state: State | None = None,
         table: Tensor | None = None,
         layers: bool = False,
+        for_head: bool = False,
     ) -> Output:
-        """The pass without its head, for a loss that never holds all logits."""
+        """The pass without its head, for a loss that never holds all logits.
+
+        `for_head` leaves out what the head does not read.
+        """
         context = self.embed.layout(
             *inputs, mask=mask, positions=positions, documents=documents, segments=segments, state=state
         )
@@ -159,11 +186,23 @@ class ModelModule(nn.Module):
         context = with_memory(with_prefix(self.spec, context, prefix), memory, memory_mask, memory_added)
         x = self.embed(*inputs, context=context) if table is None else self.embed(*inputs, context=context, table=table)
         check_memory(self, x.shape[0], context.memory)
+        if self.members is not None:
+            x, context = self.members.spread(x, context)
         if layers:
             every = self.stack.every(x, context)
             return Output(every[-1], context=self.stack.after(context), layers=every)
+        if for_head and self.skips_tokens and state is None:
+            some = self.head.tokens_read(context)
+            hidden, losses = self.stack(x, context, None, some)
+            return Output(hidden, losses=losses, context=context.of_some(some))
         hidden, losses = self.stack(x, context, None if state is None else state.layers)
         return Output(hidden, losses=losses, context=self.stack.after(context))
+
+    @property
+    def skips_tokens(self) -> bool:
+        """Whether the last block need only answer for the tokens that the head reads."""
+        head = self.spec.head
+        return head is not None and head.reads_some and self.spec.stack.answers_some
 
     def table(self) -> Tensor | None:
         """The embedding's rows, for a head that borrows them."""

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from anyformer.data.columns.base import Column
     from anyformer.data.images.preprocessing import ImageSteps
     from anyformer.data.preprocess import Preprocess
+    from anyformer.data.settings import Data
     from anyformer.data.tokenizers.tokenizer import Tokenizer
     from anyformer.slots import Network
 
@@ -51,3 +52,4 @@ class Prepared:
     images: ImageSteps | None = None
     facts: dict[str, Any] = field(default_factory=dict)  # goes to data.json: sources, split, columns, counts
     notes: list[str] = field(default_factory=list)  # what was printed
+    settings: Data | None = None  # with everything decided that was left open, where something was

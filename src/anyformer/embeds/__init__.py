@@ -1,8 +1,10 @@
 """Embeds: how words, images, tables and several of them together become tokens."""
 
+from anyformer.embeds.conv_stem import ConvStem
 from anyformer.embeds.frames import Frames
 from anyformer.embeds.joint import Joint
 from anyformer.embeds.maps import Maps
+from anyformer.embeds.numbers import PeriodicCurve, PiecewiseCurve
 from anyformer.embeds.patches import Patches
 from anyformer.embeds.queries import Queries
 from anyformer.embeds.regions import Regions
@@ -11,4 +13,7 @@ from anyformer.embeds.table import Table
 from anyformer.embeds.tokens import Tokens
 from anyformer.embeds.words import Words
 
-__all__ = ["Frames", "Joint", "Maps", "Patches", "Queries", "Regions", "Series", "Table", "Tokens", "Words"]
+__all__ = [
+    "ConvStem", "Frames", "Joint", "Maps", "Patches", "PeriodicCurve", "PiecewiseCurve", "Queries", "Regions", "Series",
+    "Table", "Tokens", "Words",
+]  # fmt: skip

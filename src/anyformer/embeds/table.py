@@ -11,17 +11,19 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context, Mask, lay_out
+from anyformer.core.device_tables import Known, cached_table
 from anyformer.core.linear import EmbeddingTable
 from anyformer.core.state import State
 from anyformer.errors import UserError
-from anyformer.slots import Embed
+from anyformer.slots import Embed, NumberCurve
 
 
 class Table(Embed):
     """x_j * W_j + b_j for number j, a row of a table + b_j for category j, and a class token first.
 
     `categories` holds the number of values of each category column. With `missing`, a number that is nan and a
-    category that is -1 take a learned vector of their column.
+    category that is -1 take a learned vector of their column. `curve` adds what bends to the lines of the numbers.
+    With `joined`, columns have that many channels each and become one token together, for a stack of feeds alone.
     """
 
     about: ClassVar[About | None] = About("x_f = value_f W_f + b_f; category: E_f[value_f]", "2106.11959", "F D")
@@ -34,6 +36,10 @@ class Table(Embed):
     """Whether a learned class token comes first."""
     missing: bool = False
     """Whether a missing cell takes a learned vector of its column."""
+    curve: NumberCurve | None = None
+    """What is added to the straight line of each number; nothing if not given."""
+    joined: int | None = None
+    """Channels of a column where all columns become one token; a token each if not given."""
     dropout: float = 0.0
     """Dropout probability."""
 
@@ -44,10 +50,19 @@ class Table(Embed):
             raise UserError(f"dropout {self.dropout} is not a share below 1", where="Table", fix="use 0.1")
         if any(count < 1 for count in self.categories or ()):
             raise UserError("a category column has no values", where="Table.categories", fix="leave the column out")
+        if self.joined is not None and self.joined < 1:
+            raise UserError(f"joined {self.joined} is below 1", where="Table", fix="use 16")
+        if self.joined is not None and self.cls:
+            raise UserError("columns that are one token need no class token", where="Table.cls", fix="use cls=False")
 
     @property
     def features(self) -> int:
         return self.numbers + len(self.categories or ())
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a row."""
+        return 1 if self.joined is not None else self.features + int(self.cls)
 
     def build(self, width: int) -> nn.Module:
         return TableModule(self, width)
@@ -59,11 +74,15 @@ class TableModule(nn.Module):
         self.spec = spec
         counts = spec.categories or ()
         extra = 1 if spec.missing else 0
+        self.project = None if spec.joined is None else nn.Linear(spec.features * spec.joined, width)
+        width = width if spec.joined is None else spec.joined
         self.weight = nn.Parameter(torch.zeros(spec.numbers, width)) if spec.numbers else None
         self.bias = nn.Parameter(torch.zeros(spec.features, width))
         self.lead = nn.Parameter(torch.zeros(1, width)) if spec.cls else None
         self.absent = nn.Parameter(torch.zeros(spec.numbers, width)) if spec.missing and spec.numbers else None
+        self.curve = spec.curve.build(spec.numbers, width) if spec.curve is not None and spec.numbers else None
         self.category = EmbeddingTable(sum(counts) + extra * len(counts), width) if counts else None
+        self.known: Known = {}
         self.starts = (
             [start + extra * j for j, start in enumerate(accumulate(counts[:-1], initial=0))] if counts else []
         )
@@ -86,25 +105,32 @@ class TableModule(nn.Module):
             raise UserError(f"numbers have type {numbers.dtype}", fix="expected floating point")
         if categories is not None and categories.is_floating_point():
             raise UserError(f"categories have type {categories.dtype}", fix="expected whole numbers")
-        return lay_out(given.shape[0], spec.features + int(spec.cls), given.device, mask=mask, positions=positions,
+        return lay_out(given.shape[0], spec.tokens, given.device, mask=mask, positions=positions,
                        documents=documents, segments=segments, state=state)  # fmt: skip
 
     def forward(self, numbers: Tensor | None, categories: Tensor | None = None, *, context: Context) -> Tensor:
-        """Numbers (B, F) and categories (B, F') to (B, [class +] F + F', D)."""
+        """Numbers (B, F) and categories (B, F') to (B, [class +] F + F', D), or (B, 1, D) where they are joined."""
         parts: list[Tensor] = []
         if numbers is not None and self.weight is not None:
             missing = numbers.isnan()
             # Left in the product, a nan would come back through the gradient even where its result is replaced.
             known = numbers if self.absent is None else numbers.masked_fill(missing, 0.0)
             scaled = known.to(self.weight.dtype)[..., None] * self.weight  # (B,F,D)
+            scaled = scaled if self.curve is None else scaled + self.curve(known)
             if self.absent is not None:
                 scaled = torch.where(missing[..., None], self.absent, scaled)
             parts.append(scaled)
         if categories is not None and self.category is not None:
-            counts = torch.tensor(self.spec.categories, device=categories.device)
+            counts, starts = self.category_places(categories.device)
             rows = torch.where(categories < 0, counts, categories) if self.spec.missing else categories
-            parts.append(self.category(rows + torch.tensor(self.starts, device=categories.device)))
+            parts.append(self.category(rows + starts))
         x = torch.cat(parts, 1) + self.bias
         if self.lead is not None:
             x = torch.cat([self.lead.expand(x.shape[0], -1, -1), x], 1)
+        x = x if self.project is None else self.project(x.flatten(1))[:, None]  # (B,1,D)
         return F.dropout(x, self.spec.dropout, self.training)
+
+    def category_places(self, device: torch.device) -> Tensor:
+        """Of each category column, how many values it has and where its rows of the table begin, (2, F')."""
+        places = self.spec.categories or (), self.starts
+        return cached_table(self.known, torch.long, device, lambda: torch.tensor(places, dtype=torch.long))

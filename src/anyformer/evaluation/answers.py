@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,4 +42,14 @@ class Answers:
     examples: Any = None  # the Examples the rows come from: place(row), shown(row)
     groups: list[str] | None = None  # what each row belongs to, by which metrics are given too: tasks of one model
     extra: dict[str, float] = field(default_factory=dict)
+    logits: np.ndarray | None = None  # what the probabilities are made of, before any calibration
     certainty: list[list[float]] | None = None  # how likely the predicted tag of each word is
+
+
+class RowMetrics(dict[str, float]):
+    """Metrics by name, with the answers that they were computed from: two models on the same rows can be compared row
+    by row."""
+
+    def __init__(self, found: Mapping[str, float], answers: Answers) -> None:
+        super().__init__(found)
+        self.answers = answers

@@ -14,8 +14,9 @@ from anyformer.heads.regress import Regress
 from anyformer.heads.replaced import Replaced
 from anyformer.heads.span import Span
 from anyformer.heads.tokens import TokenHead
+from anyformer.heads.wide import WideAndDeep
 
 __all__ = [
     "CRF", "LM", "Boxes", "Distilled", "Forecast", "ImageTextHead", "LMWithPair", "Pair", "PixelHead", "Pooled",
-    "Regress", "Replaced", "Span", "TokenHead",
+    "Regress", "Replaced", "Span", "TokenHead", "WideAndDeep",
 ]  # fmt: skip

@@ -26,6 +26,7 @@ class Batch:
     pair: Tensor | None = None  # (B,) of two texts in a row: 0 the second is where it belongs, 1 it is not
     weight: int | None = None  # how many targets count, where that is known already (see `Objective.weight`)
     most_targets: int | None = None  # of a row that count, where they are few: the head scores no others
+    members: int = 1  # of an ensemble, where its targets are there once for each
     filler: bool = False  # counts for nothing: a process without rows keeps step with the others by it
 
     def __len__(self) -> int:
@@ -38,6 +39,25 @@ class Batch:
     def map(self, function: Callable[[Tensor], Tensor]) -> Batch:
         """The same batch with every tensor but the rows replaced by what a function makes of it."""
         return self.with_tensors(mapped(self.tensors, function))
+
+    def for_members(self, members: int) -> Batch:
+        """The batch as each member of an ensemble answers it: inputs once, targets and rows behind one another."""
+        blend = self.blend
+        if blend is not None:  # a member's row is blended with another row of the same member
+            partner, share = blend
+            starts = len(self) * torch.arange(members, device=partner.device)
+            blend = ((partner + starts[:, None]).flatten(), share)
+        return replace(
+            self, targets=self.targets.repeat(members, *[1] * (self.targets.dim() - 1)), blend=blend,
+            rows=self.rows.repeat(members), named=self.named | {"each_member": True}, members=members,
+        )  # fmt: skip
+
+    def for_one(self) -> Batch:
+        """The same without members, as another model answers it."""
+        count, named = len(self) // self.members, dict(self.named)
+        named.pop("each_member", None)
+        blend = self.blend if self.blend is None else (self.blend[0][:count], self.blend[1])
+        return replace(self, targets=self.targets[:count], rows=self.rows[:count], named=named, blend=blend, members=1)
 
     @property
     def tensors(self) -> tuple[Any, ...]:

@@ -82,10 +82,11 @@ class Distill(Objective):
         assert isinstance(own, Teachable)  # as `check` asked
         mine = own.target_outputs(model, batch)
         with torch.no_grad():
-            theirs = own.target_outputs(teacher, batch)
+            theirs = own.target_outputs(teacher, batch.for_one())
+        answers = theirs.logits.repeat(batch.members, *[1] * (theirs.logits.dim() - 1))  # each member learns from them
         total = self.alpha * own.hard_losses(mine, batch)
         if self.beta:
-            total = total + self.beta * own.soft_losses(mine.logits, theirs.logits, self.temperature)
+            total = total + self.beta * own.soft_losses(mine.logits, answers, self.temperature)
         if self.gamma and mine.hidden.shape == theirs.hidden.shape:
             apart = 1 - F.cosine_similarity(full(mine.hidden), full(theirs.hidden), dim=-1)  # (B,) or (B,K)
             total = total + self.gamma * (apart if apart.dim() == total.dim() else apart[:, None])

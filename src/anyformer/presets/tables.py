@@ -6,8 +6,11 @@ from collections.abc import Callable
 from functools import partial
 
 from anyformer.core.block import Block
+from anyformer.core.ensemble import Ensemble
+from anyformer.core.feed_stack import FeedStack
 from anyformer.core.model import Model
 from anyformer.core.stack import Stack
+from anyformer.embeds.numbers import PiecewiseCurve
 from anyformer.embeds.table import Table
 from anyformer.feeds.mlp import MLP
 from anyformer.heads.regress import Regress
@@ -39,7 +42,20 @@ def ft_transformer(
                  head=Regress(outputs=outputs, norm=LayerNorm(), act="relu"), init="table")  # fmt: skip
 
 
+def table_mlp(width: int, depth: int, members: int, *, joined: int, bins: int, dropout: float) -> Model:
+    """One token a row and no mixing: an ensemble of residual MLPs on broken lines of the numbers (2410.24210)."""
+    return Model(
+        embed=Table(numbers=8, cls=False, joined=joined, curve=PiecewiseCurve(bins=bins)),
+        stack=FeedStack(width=width, depth=depth, feed=MLP(width=width, act="relu", dropout=dropout)),
+        head=Regress(act="relu", dropout=dropout), init="table", ensemble=Ensemble(members),
+    )  # fmt: skip
+
+
 PRESETS: dict[str, Callable[[], Model]] = {
     "ft-transformer": ft_transformer,
     "ft-transformer-tiny": partial(ft_transformer, 64, 2, 4),
+    "table-mini": partial(table_mlp, 192, 2, 8, joined=12, bins=32, dropout=0.2),
+    "table-mini-tiny": partial(table_mlp, 64, 1, 2, joined=8, bins=16, dropout=0.1),
+    "table-small": partial(table_mlp, 384, 2, 24, joined=16, bins=48, dropout=0.2),
+    "table-small-tiny": partial(table_mlp, 64, 1, 2, joined=8, bins=16, dropout=0.1),
 }

@@ -13,9 +13,10 @@ FINE_TUNE = Habit(
 )
 
 
-def habit_for(parts: Sequence[str], *, start: bool) -> Habit:
-    """The habit for rows of these parts; `start` is whether there is a model to start from."""
+def habit_for(parts: Sequence[str], *, start: bool, rows: int | None = None) -> Habit:
+    """The habit for `rows` training rows of these parts; `start` is whether there is a model to start from."""
     if start:
         return FINE_TUNE
     alone = only_modality(parts)
-    return MIXED if alone is None or alone.habit is None else alone.habit
+    own = None if alone is None else alone.habit_for(rows)
+    return MIXED if own is None else own

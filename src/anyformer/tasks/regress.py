@@ -22,8 +22,10 @@ from anyformer.errors import UserError
 from anyformer.evaluation import learners
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.baseline_rows import RawRows
+from anyformer.evaluation.bootstrap import RowSums
 from anyformer.evaluation.facts import number_facts
 from anyformer.evaluation.metrics import number_metrics
+from anyformer.evaluation.row_sums import number_sums
 from anyformer.heads import Regress as NumbersHead
 from anyformer.objectives import Regression
 from anyformer.tasks.base import RowTask, Task
@@ -40,6 +42,9 @@ class NumberAnswers(Task):
 
     def main_metric(self, *, multi: bool = False, labels: Sequence[str] = ()) -> str:
         return "rmse"
+
+    def row_sums(self, answers: Answers, metric: str) -> RowSums | None:
+        return number_sums(answers, metric)
 
     def has_truth(self, answers: Answers) -> np.ndarray:
         truth = np.asarray(answers.truth)
@@ -87,7 +92,10 @@ class RegressTask(NumberAnswers, RowTask):
             return Match()
         if not seen.is_numeric or seen.few_whole_numbers:
             return None
-        return Match("one", f"{seen.name} is a number with {seen.facts[seen.name].counted} different values")
+        why = f"{seen.name} is a number with {seen.facts[seen.name].counted} different values"
+        if seen.may_be_codes:
+            why += f", and {seen.quantity}; if they are classes: --task classify"
+        return Match("one", why)
 
     def match_columns(self, seen: TargetLook, asked: bool) -> Match | None:
         """Several columns are numbers, unless all of them are on or off."""

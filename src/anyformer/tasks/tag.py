@@ -33,8 +33,10 @@ from anyformer.errors import UserError
 from anyformer.evaluation import learners
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.baseline_rows import RawRows
+from anyformer.evaluation.bootstrap import RowSums
 from anyformer.evaluation.facts import short, tag_facts
 from anyformer.evaluation.metrics import pad_tags, tag_metrics
+from anyformer.evaluation.row_sums import tag_sums
 from anyformer.heads import CRF, TokenHead
 from anyformer.heads.crf import log_marginals, viterbi
 from anyformer.objectives import Batch, Objective
@@ -125,7 +127,7 @@ class TagTask(RowTask):
 
     def habit(self, sizes: Sizes, *, start: bool) -> Habit:
         if start or reads_whole_words(sizes):
-            return habit_for(sizes.parts, start=start)
+            return habit_for(sizes.parts, start=start, rows=sizes.rows)
         return Habit(epochs=20, batch_size=16, lr=1e-3, weight_decay=0.1, gpu_batch_size=64, gpu_lr=1e-3)
 
     def fit_objective(self, objective: Objective, spec: Network) -> Objective:
@@ -174,6 +176,9 @@ class TagTask(RowTask):
 
     def compute_metrics(self, answers: Answers) -> dict[str, float]:
         return tag_metrics(answers)
+
+    def row_sums(self, answers: Answers, metric: str) -> RowSums | None:
+        return tag_sums(answers, metric)
 
     def main_metric(self, *, multi: bool = False, labels: Sequence[str] = ()) -> str:
         return "span_f1" if are_spans(labels) else "accuracy"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +18,16 @@ from anyformer.data.frame import Frame
 from anyformer.data.targets import OFF, ON, flat
 from anyformer.errors import UserError
 
-FEW, SOME, SOME_SHARE = 20, 100, 0.02  # different whole numbers that still are classes
+FEW, SOME, SOME_SHARE = 20, 100, 0.02  # different whole numbers that still may be classes
+SURELY_CLASSES = 10  # different whole numbers that are never taken for a quantity: digits, grades, stars
+ALIKE = 0.6  # correlation of the frequencies of neighbouring values from which on the values have an order
+UNEVEN = 5.0  # how many times as uneven as chance frequencies are that tell anything about an order
+# Words in a column's name that say what its whole numbers are.
+QUANTITIES = frozenset(
+    "age amount count day days height hour hours income length minute minutes month months number points price "
+    "quantity rating rings score size temperature total weight width year years".split()
+)
+CODES = frozenset("category class code cluster digit group id kind label labels species type".split())
 
 
 @dataclass(frozen=True)
@@ -93,11 +103,35 @@ class TargetLook:
 
     @cached_property
     def few_whole_numbers(self) -> bool:
-        """Whether the numbers are few and whole, as the numbers of classes are."""
+        """Whether the numbers are few and whole, as the numbers of classes are, and measure nothing."""
+        return self.may_be_codes and not self.quantity
+
+    @cached_property
+    def may_be_codes(self) -> bool:
+        """Whether the numbers are whole, and few enough to be the numbers of classes."""
         known = self.known_numbers
         different = np.unique(known)
         few = len(different) <= FEW or (len(different) <= SOME and len(different) < SOME_SHARE * len(known))
         return bool(few and (different == np.round(different)).all())
+
+    @cached_property
+    def quantity(self) -> str:
+        """Why whole numbers that are few enough to be classes measure or count something; "" where they do not.
+
+        Classes of texts, images and sounds are often numbered; where no input is a number only the name decides.
+        """
+        values, counts = np.unique(self.known_numbers, return_counts=True)
+        if len(values) <= SURELY_CLASSES:
+            return ""
+        words = set(re.findall(r"[a-z]+", self.name.lower()))
+        if words & CODES:
+            return ""
+        named = sorted(words & QUANTITIES)
+        if named:
+            return f"the name says {named[0]!r}"
+        if any(column.column.is_number for column in self.inputs) and are_ordered(counts):
+            return "neighbouring values are about as frequent, as those of a quantity are"
+        return ""
 
     @cached_property
     def labels_in_lists(self) -> int | None:
@@ -138,3 +172,13 @@ class TargetLook:
             if odd:
                 return name, odd[0]
         return None
+
+
+def are_ordered(counts: np.ndarray) -> bool:
+    """Whether frequencies of values in their order rise and fall slowly, for which numbers of classes have no reason.
+
+    >>> are_ordered(np.array([1, 4, 15, 40, 60, 55, 30, 20, 9, 4, 2, 1])), are_ordered(np.array([30, 31, 29] * 4))
+    (True, False)
+    """
+    uneven = ((counts - counts.mean()) ** 2).sum() / counts.mean() / (len(counts) - 1)  # about 1 by chance
+    return bool(uneven > UNEVEN and np.corrcoef(counts[:-1], counts[1:])[0, 1] >= ALIKE)

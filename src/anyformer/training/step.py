@@ -17,6 +17,7 @@ from anyformer.heads.lm import LMModule
 from anyformer.kernels.compile import compile_function
 from anyformer.kernels.compile_cache import use_private_cache
 from anyformer.objectives import Batch, Objective, Phase
+from anyformer.objectives.members import with_member_losses
 from anyformer.training.distributed.parallel import Parallel
 from anyformer.training.distributed.parts import copy_into, locals_of
 from anyformer.training.distributed.peers import Peers
@@ -76,6 +77,7 @@ class RunningPhase:
             group["full"] *= phase.lr_scale
             group["lr"] = group["full"]
         parameters = [p for p in module.parameters() if p.requires_grad]
+        phase = with_member_losses(phase, model)
         return cls(phase, parameters, optimizers, phase.loss, parameters if phase.module else None)
 
 

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from anyformer.data.examples import Draw
     from anyformer.data.frame import Frame
     from anyformer.data.images.preprocessing import ImageSteps
+    from anyformer.data.prepared import Say
     from anyformer.data.preprocess import Preprocess
+    from anyformer.data.settings import Data
     from anyformer.data.sizes import Sizes
     from anyformer.data.tokenizers.tokenizer import Tokenizer
 
@@ -79,6 +81,10 @@ class Modality:
         work.arrays.put(self.name, np.stack(made, 1))
         return preprocess
 
+    def settle_augmentation(self, arrays: Arrays, train: np.ndarray, settings: Data, say: Say, *, alone: bool) -> Data:
+        """The settings with everything decided about how the training rows vary; `alone`: rows have no other input."""
+        return settings
+
     def inputs(self, examples: RowExamples, at: np.ndarray, chosen: np.ndarray, draw: Draw | None) -> ModalityInputs:
         """Rows as a batch: `at` are their numbers in the arrays, `chosen` those among the examples, for the `draw`."""
         return ModalityInputs((torch.from_numpy(np.array(examples.arrays[self.name][at])),))
@@ -95,6 +101,11 @@ class Modality:
     def describe(self, preprocess: Preprocess) -> str:
         """What was fitted on the training rows, in words for people; "" where its columns say it all."""
         return ""
+
+    @classmethod
+    def habit_for(cls, rows: int | None) -> Habit | None:
+        """How this many training rows of it alone are usually trained; None for any number."""
+        return cls.habit
 
     def features(self, examples: RowExamples, frame: Frame) -> dict[str, Any]:
         """The rows of a frame as a simple learner is given them: numbers (N, F), categories, texts, words, images."""

@@ -105,8 +105,9 @@ class Number(TableColumn):
         # The noise follows from the order of the numbers: neither the column's name nor its unit changes anything.
         ranks = np.unique(values, return_inverse=True)[1].astype(np.int64)
         draw = np.random.default_rng((seed, zlib.crc32(ranks.tobytes())))
-        noisy = values + NOISE * deviation * draw.standard_normal(len(values))
-        return cls(name=name, mean=mean, deviation=deviation, quantiles=quantiles(noisy))
+        thinned = thin_ties(values)
+        noisy = thinned + NOISE * deviation * draw.standard_normal(len(thinned))
+        return cls(name=name, mean=mean, deviation=deviation, quantiles=quantiles(noisy, len(values)))
 
     def encode(self, values: ColumnValues) -> np.ndarray:
         """Scaled numbers (N,), nan where there is none."""
@@ -152,9 +153,19 @@ class Number(TableColumn):
         return round(self.mean, 3)
 
 
-def quantiles(values: np.ndarray) -> tuple[float, ...]:
-    """Evenly spaced quantiles of the values, one for 30 rows, 10 to 1000 of them."""
-    count = max(min(len(values) // 30, 1000), 10)
+def thin_ties(values: np.ndarray) -> np.ndarray:
+    """The values, one that comes n times only about the root of n times.
+
+    Where nine of ten rows hold 0, the quantiles of the others are what can tell rows apart: so they have most of the
+    scale to themselves. A column without ties stays as it is.
+    """
+    different, counts = np.unique(values, return_counts=True)
+    return np.repeat(different, np.round(np.sqrt(counts)).astype(np.int64))
+
+
+def quantiles(values: np.ndarray, rows: int | None = None) -> tuple[float, ...]:
+    """Evenly spaced quantiles of the values, 10 to 1000 of them: one for 30 `rows`, which are as many if not given."""
+    count = max(min((rows or len(values)) // 30, 1000), 10)
     found = np.percentile(values, np.linspace(0, 100, count))
     return tuple(float(value) for value in np.maximum.accumulate(found))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from anyformer.data.preprocess import Preprocess
     from anyformer.data.sizes import Sizes
 
+FEW_ROWS = 10_000  # up to here a table has MOST_EPOCHS, beyond them fewer
+MOST_EPOCHS, LEAST_EPOCHS = 120, 30
+
 
 class TableModality(Modality):
     """Numbers (N, F) and categories (N, K), each column a token of its own."""
@@ -27,10 +31,10 @@ class TableModality(Modality):
     name: ClassVar[str] = "table"
     rank: ClassVar[int] = 20
     embeds: ClassVar[tuple[type[Embed], ...]] = (Table,)
-    presets: ClassVar[tuple[str, ...]] = ("ft-transformer", "ft-transformer")
+    presets: ClassVar[tuple[str, ...]] = ("table-mini", "table-small")
     plural: ClassVar[str] = "tables"
     habit: ClassVar[Habit | None] = Habit(
-        epochs=100, batch_size=256, lr=5e-4, weight_decay=1e-5, gpu_batch_size=256, gpu_lr=3e-4, patience=40
+        epochs=MOST_EPOCHS, batch_size=256, lr=1e-3, weight_decay=0.01, gpu_batch_size=256, gpu_lr=1e-3
     )
     settings: ClassVar[str] = "data.columns"
     in_double: ClassVar[bool] = True
@@ -88,6 +92,13 @@ class TableModality(Modality):
         table = own if isinstance(own, Table) else Table(numbers=1)
         categories = tuple(sizes.categories or ()) or None
         return table.replace(numbers=sizes.numbers, categories=categories, missing=True)
+
+    @classmethod
+    def habit_for(cls, rows: int | None) -> Habit | None:
+        """Fewer passes over more rows: a pass is more steps then, and members of an ensemble learn slowly at first."""
+        if cls.habit is None or rows is None or rows <= FEW_ROWS:
+            return cls.habit
+        return replace(cls.habit, epochs=max(LEAST_EPOCHS, round(MOST_EPOCHS * (FEW_ROWS / rows) ** 0.5)))
 
     def features(self, examples: RowExamples, frame: Frame) -> dict[str, Any]:
         found: dict[str, Any] = {}

@@ -11,6 +11,7 @@ from torch import nn
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from anyformer.core.block import BlockModule
+from anyformer.core.ensemble import MemberLinear
 from anyformer.errors import UserError
 from anyformer.feeds.mlp import MLPModule
 from anyformer.mixers.attention import AttentionModule
@@ -60,6 +61,8 @@ def check_split(model: nn.Module, size: int) -> None:
     found = branches(model)
     if not found:
         raise UserError("the model has no Attention and no MLP to cut", where=WHERE, fix=OTHER)
+    if any(isinstance(module, MemberLinear) for module in model.modules()):
+        raise UserError("the members of an ensemble share layers that are not cut", where=WHERE, fix=OTHER)
     for module in found:
         if isinstance(module, MLPModule):
             check_divides("inner width", module.down.in_features, size)
