@@ -201,16 +201,16 @@ __all__ = [
     "Cosine", "Cross", "Distilled", "DynamicScaling", "Electra", "Embed", "Ensemble", "Experts", "Feed", "FeedStack",
     "Forecast", "Frames", "Generation", "Grid", "Head", "Hyena", "ImageClassifier", "ImageTextHead", "InverseSqrt",
     "Joint", "LMWithPair", "LRNet", "LanguageModel", "LayerNorm", "Learned", "Linear", "LinearAttention",
-    "LinearScaling", "Llama3Scaling", "Local", "LocalRelation", "LowRank", "Maps", "MixedClassifier", "MixedRegressor", "Mixer",
-    "Model", "Muon", "NTKScaling", "Network", "NoNorm", "NoRelative", "Norm", "NumberCurve", "Objective", "Order", "Output",
-    "Pair", "Patches", "PeriodicCurve", "PiecewiseCurve", "PixelHead", "Plain", "Pooled", "Position", "Predictor",
-    "Pyramid", "Queries", "RMSNorm", "Recurrent", "Regions", "Regress", "Relative", "Replaced", "ResNet", "Rope",
-    "RowTask", "Run", "Seq2Seq", "Series", "Shaw", "Sinusoid", "SinusoidGrid", "Span", "Spec", "Stack", "Stage",
+    "LinearScaling", "Llama3Scaling", "Local", "LocalRelation", "LowRank", "Maps", "MixedClassifier", "MixedRegressor",
+    "Mixer", "Model", "Muon", "NTKScaling", "Network", "NoNorm", "NoRelative", "Norm", "NumberCurve", "Objective",
+    "Order", "Output", "Pair", "Patches", "PeriodicCurve", "PiecewiseCurve", "PixelHead", "Plain", "Pooled", "Position",
+    "Predictor", "Pyramid", "Queries", "RMSNorm", "Recurrent", "Regions", "Regress", "Relative", "Replaced", "ResNet",
+    "Rope", "RowTask", "Run", "Seq2Seq", "Series", "Shaw", "Sinusoid", "SinusoidGrid", "Span", "Spec", "Stack", "Stage",
     "Streams", "Table", "TabularClassifier", "TabularRegressor", "Task", "TextClassifier", "TextRegressor", "TokenHead",
     "TokenTagger", "Tokens", "Towers", "Training", "Translator", "UserError", "VisualTransformer", "WideAndDeep",
     "Window2D", "Words", "YarnScaling", "__version__", "attend", "attention_from_convolution", "attention_maps",
-    "checks", "compiled", "explain_attention", "generate", "linear_cross_entropy", "load", "prepare", "preset", "preset_names",
-    "quantise", "replace_in", "resume", "tokens_per_expert", "train",
+    "checks", "compiled", "explain_attention", "generate", "linear_cross_entropy", "load", "prepare", "preset",
+    "preset_names", "quantise", "replace_in", "resume", "tokens_per_expert", "train",
 ]  # fmt: skip
 
 installed_parts = False
