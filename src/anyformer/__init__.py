@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         Series,
         Table,
         Tokens,
+        Words,
     )
     from anyformer.errors import UserError
     from anyformer.estimators import (
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from anyformer.generation import Generation, generate
     from anyformer.generation.runners.compiled import compiled
     from anyformer.heads import (
+        CRF,
         LM,
         Boxes,
         Distilled,
@@ -136,7 +138,7 @@ WHERE = {
     "anyformer.data.order": ("Order",),
     "anyformer.embeds": (
         "ConvStem", "Frames", "Joint", "Maps", "Patches", "PeriodicCurve", "PiecewiseCurve", "Queries", "Regions",
-        "Series", "Table", "Tokens",
+        "Series", "Table", "Tokens", "Words",
     ),
     "anyformer.errors": ("UserError",),
     "anyformer.estimators": (
@@ -147,8 +149,8 @@ WHERE = {
     "anyformer.generation": ("Generation", "generate"),
     "anyformer.generation.runners.compiled": ("compiled",),
     "anyformer.heads": (
-        "Boxes", "Distilled", "Forecast", "ImageTextHead", "LM", "LMWithPair", "Pair", "PixelHead", "Pooled", "Regress",
-        "Replaced", "Span", "TokenHead", "WideAndDeep",
+        "Boxes", "CRF", "Distilled", "Forecast", "ImageTextHead", "LM", "LMWithPair", "Pair", "PixelHead", "Pooled",
+        "Regress", "Replaced", "Span", "TokenHead", "WideAndDeep",
     ),
     "anyformer.inspection.convolution": ("attention_from_convolution",),
     "anyformer.inspection.maps": ("attention_maps", "explain_attention"),
@@ -194,21 +196,21 @@ PARTS = (
 HOME = {name: module for module, names in WHERE.items() for name in names}
 
 __all__ = [
-    "LM", "MLP", "SAGAN", "WSD", "AdamW", "Alibi", "AttendingRecurrent", "Attention", "Axial", "Backbone", "Batch",
-    "Block", "BlockSparse", "Body", "Boxes", "Buckets", "CoAttention", "Constant", "ConvStem", "Convolution", "Cosine",
-    "Cross", "Distilled", "DynamicScaling", "Electra", "Embed", "Ensemble", "Experts", "Feed", "FeedStack", "Forecast",
-    "Frames", "Generation", "Grid", "Head", "Hyena", "ImageClassifier", "ImageTextHead", "InverseSqrt", "Joint",
-    "LMWithPair", "LRNet", "LanguageModel", "LayerNorm", "Learned", "Linear", "LinearAttention", "LinearScaling",
-    "Llama3Scaling", "Local", "LocalRelation", "LowRank", "Maps", "MixedClassifier", "MixedRegressor", "Mixer", "Model",
-    "Muon", "NTKScaling", "Network", "NoNorm", "NoRelative", "Norm", "NumberCurve", "Objective", "Order", "Output",
-    "Pair", "Patches", "PeriodicCurve", "PiecewiseCurve", "PixelHead", "Plain", "Pooled", "Position", "Predictor",
-    "Pyramid", "Queries", "RMSNorm", "Recurrent", "Regions", "Regress", "Relative", "Replaced", "ResNet", "Rope",
-    "RowTask", "Run", "Seq2Seq", "Series", "Shaw", "Sinusoid", "SinusoidGrid", "Span", "Spec", "Stack", "Stage",
+    "CRF", "LM", "MLP", "SAGAN", "WSD", "AdamW", "Alibi", "AttendingRecurrent", "Attention", "Axial", "Backbone",
+    "Batch", "Block", "BlockSparse", "Body", "Boxes", "Buckets", "CoAttention", "Constant", "ConvStem", "Convolution",
+    "Cosine", "Cross", "Distilled", "DynamicScaling", "Electra", "Embed", "Ensemble", "Experts", "Feed", "FeedStack",
+    "Forecast", "Frames", "Generation", "Grid", "Head", "Hyena", "ImageClassifier", "ImageTextHead", "InverseSqrt",
+    "Joint", "LMWithPair", "LRNet", "LanguageModel", "LayerNorm", "Learned", "Linear", "LinearAttention",
+    "LinearScaling", "Llama3Scaling", "Local", "LocalRelation", "LowRank", "Maps", "MixedClassifier", "MixedRegressor",
+    "Mixer", "Model", "Muon", "NTKScaling", "Network", "NoNorm", "NoRelative", "Norm", "NumberCurve", "Objective",
+    "Order", "Output", "Pair", "Patches", "PeriodicCurve", "PiecewiseCurve", "PixelHead", "Plain", "Pooled", "Position",
+    "Predictor", "Pyramid", "Queries", "RMSNorm", "Recurrent", "Regions", "Regress", "Relative", "Replaced", "ResNet",
+    "Rope", "RowTask", "Run", "Seq2Seq", "Series", "Shaw", "Sinusoid", "SinusoidGrid", "Span", "Spec", "Stack", "Stage",
     "Streams", "Table", "TabularClassifier", "TabularRegressor", "Task", "TextClassifier", "TextRegressor", "TokenHead",
     "TokenTagger", "Tokens", "Towers", "Training", "Translator", "UserError", "VisualTransformer", "WideAndDeep",
-    "Window2D", "YarnScaling", "__version__", "attend", "attention_from_convolution", "attention_maps", "checks",
-    "compiled", "explain_attention", "generate", "linear_cross_entropy", "load", "prepare", "preset", "preset_names",
-    "quantise", "replace_in", "resume", "tokens_per_expert", "train",
+    "Window2D", "Words", "YarnScaling", "__version__", "attend", "attention_from_convolution", "attention_maps",
+    "checks", "compiled", "explain_attention", "generate", "linear_cross_entropy", "load", "prepare", "preset",
+    "preset_names", "quantise", "replace_in", "resume", "tokens_per_expert", "train",
 ]  # fmt: skip
 
 installed_parts = False

@@ -274,6 +274,7 @@ class HeadOutput(NamedTuple):
     pooled: Tensor | None = None  # what is made of the whole sequence, (B,D) or logits of its own
     boxes: Tensor | None = None  # (B,T,4) centre, width and height as shares of the image
     patches: Tensor | None = None  # (B,T,values) pixels, of a head that has other logits beside them
+    transitions: Tensor | None = None  # (C+1,C+1) scores of a tag behind another, of a CRF
 
 
 class Head(Spec, slot=True):

@@ -22,8 +22,9 @@ def no_position_setting(parts: Parts) -> bool:
 
 def text_has_no_grid(parts: Parts) -> bool:
     """The layout of text knows no rows and columns, so a grid would have nothing to read."""
-    embed = parts["embed"].replace(position=None).build(parts["width"])
-    return isinstance(parts["position"], Grid) and embed.layout(torch.zeros(1, 3, dtype=torch.long)).grid is None
+    embed = parts["embed"].replace(position=None)
+    grid = embed.build(parts["width"]).layout(*inputs(embed, 1, 3)).grid
+    return isinstance(parts["position"], Grid) and grid is None
 
 
 def odd_channels(parts: Parts) -> bool:

@@ -65,7 +65,8 @@ def compare(
                 out = net(*args, **options)
             answer = out.hidden if out.logits is None else out.logits
             if backward:
-                sum(x.square().mean() for x in (answer, out.boxes, out.patches, out.pooled) if x is not None).backward()
+                answers = (answer, out.boxes, out.patches, out.pooled, out.transitions)
+                sum(x.square().mean() for x in answers if x is not None).backward()
             outs.append((answer, [p.grad for p in net.parameters()]))
         assert gap(outs[0][0], outs[1][0]) < bound
         for a, b in zip(outs[0][1], outs[1][1], strict=True):

@@ -20,7 +20,9 @@ def untouched(net: nn.Module, *given: Any, **options: Any) -> list[str]:
     """Names of the parameters whose gradient is missing or zero after one backward pass; asserts finite ones."""
     net.train()
     out = net(*given, **options)
-    answers = [x for x in (out.logits, out.pooled, out.boxes, out.patches, out.hidden) if x is not None]
+    answers = [
+        x for x in (out.logits, out.pooled, out.boxes, out.patches, out.transitions, out.hidden) if x is not None
+    ]
     weights = [torch.randn(x.shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64) for x in answers]
     sum((x * w).sum() for x, w in zip(answers, weights, strict=True)).backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in net.parameters())

@@ -133,7 +133,8 @@ def test_tiny_twins_start_at_chance_and_learn(name: str) -> None:
     net = spec.build(seed=0).train()
     torch.manual_seed(0)
     start = loss_of(net).item()
-    loose = {"ft": 2, "sagan": 4}.get(name.partition("-")[0])  # SAGAN's scores are sums over 64 places
+    # SAGAN's scores are sums over 64 places; a tagger's logits are of each word alone, which no mean makes small.
+    loose = {"ft": 2, "sagan": 4, "tagger": 2}.get(name.partition("-")[0])
     assert abs(start - chance) < 0.1 * chance if loose is None else start < loose * chance
     optimizer = torch.optim.AdamW(net.parameters(), lr=2e-3, weight_decay=0.0)
     for _ in range(25):

@@ -36,6 +36,7 @@ class Output:
     pooled: Tensor | None = None
     boxes: Tensor | None = None  # (B,T,4) centre, width and height as shares of the image, where the head finds objects
     patches: Tensor | None = None  # (B,T,values) pixels, where the head rebuilds them beside its logits
+    transitions: Tensor | None = None  # (C+1,C+1) scores of a tag behind another, where the head is a CRF
     losses: Losses | None = None
     memory: Tensor | None = None  # the encoder's output, of an encoder-decoder
     context: Context | None = None  # what the pass knew of its tokens
@@ -153,7 +154,7 @@ class ModelModule(nn.Module):
         if self.head is not None:
             answer = self.head(out.hidden, out.context, self.table())
             out.logits, out.pooled = answer.logits, answer.pooled
-            out.boxes, out.patches = answer.boxes, answer.patches
+            out.boxes, out.patches, out.transitions = answer.boxes, answer.patches, answer.transitions
             if self.members is not None and out.logits is not None and not each_member:
                 out.logits = self.members.average(out.logits)
         return out

@@ -46,6 +46,8 @@ def prepare_rows(
     preprocess = given_preprocess(given, decision) or fit_preprocess(
         work.frame, decision, sides.rows(TRAIN), settings, seed=seed, labels=given.labels, parsed=work.parsed
     )
+    for column in preprocess.columns or ():
+        preprocess = preprocess.with_column(column.started_from(given))
     sides, targets, unseen = work.known_labels(sides, preprocess)
     frame, arrays, train = work.frame, work.arrays, sides.rows(TRAIN)
     if decoded is not None:
@@ -70,6 +72,9 @@ def prepare_rows(
         tell("tasks    " + ", ".join(f"{name} {rate:.0%} ({tasks.count(name):,} rows)" for name, rate in rates.items()))
     if about:
         tell(f"tokens   {about}; rows of at most {preprocess.length} tokens")
+    for modality in preprocess.modalities:
+        if said := modality.describe(preprocess):
+            tell(f"{modality.name:<8} {said}")
     tell_counts(counts, preprocess, unseen, tell)
     tell_rows(work.total, len(frame), work.skipped, work.places, tell)
     facts = {

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 from anyformer.data.examples import Examples
 
 if TYPE_CHECKING:
+    from anyformer.data.columns.base import Column
     from anyformer.data.images.preprocessing import ImageSteps
     from anyformer.data.preprocess import Preprocess
     from anyformer.data.settings import Data
     from anyformer.data.tokenizers.tokenizer import Tokenizer
+    from anyformer.slots import Network
 
 Say = Callable[[str], None]  # one line about a decision, for people
 
@@ -27,6 +29,8 @@ class Given:
     length: int | None = None  # tokens it can place at most
     segments: bool | None = None  # whether it tells two texts apart by token types; None: as its tokenizer says
     start: int | None = None  # the token its decoder begins with
+    columns: tuple[Column, ...] = ()  # that it was trained on, as they were fitted
+    network: Network | None = None  # the one to be trained, where it was named
     preprocess: Preprocess | None = None  # of a teacher, who must be able to read the same rows: nothing is fitted anew
 
     def start_for(self, tokenizer: Tokenizer) -> int:

@@ -27,6 +27,7 @@ class Sizes:
     classes: int = 0
     outputs: int = 0
     multi: bool = False
+    spans: bool = False  # whether tags mark spans, as B-PER and I-PER do
     start: int | None = None
     objects: int = 0
     more: dict[str, Any] = field(default_factory=dict)  # what modalities from outside the library say

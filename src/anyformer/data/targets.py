@@ -12,6 +12,7 @@ from anyformer.data.columns.cells import LARGEST, as_words, clip_numbers, factor
 from anyformer.data.columns.convert import numbers
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.frame import Frame
+from anyformer.data.tag_schemes import are_spans, is_strict
 from anyformer.errors import UserError
 from anyformer.objectives.objective import IGNORED
 from anyformer.spec import Spec
@@ -259,13 +260,20 @@ class Values(Target):
 class Tags(Labelled):
     """One tag for each word of a sentence."""
 
+    strict: bool = False  # tags mark spans, and I-x stands behind B-x or I-x only
+
     @classmethod
     def fit(cls, frame: Frame, names: tuple[str, ...], given: Sequence[str] | None) -> Tags:
         """The tags of the training sentences."""
-        codes, words = factorize(flatten_lists(frame.column(names[0]))[0])
+        cells, owners, _ = flatten_lists(frame.column(names[0]))
+        codes, words = factorize(cells)
         counts = dict(zip(words, np.bincount(codes[codes >= 0], minlength=len(words)).tolist(), strict=True))
         labels = tuple(given) if given is not None and set(counts) <= set(given) else sort_names(counts)
-        return cls(names=names, labels=labels, counts=tuple(counts.get(label, 0) for label in labels))
+        strict = is_strict(words, codes[codes >= 0], owners[codes >= 0])
+        return cls(names=names, labels=labels, counts=tuple(counts.get(label, 0) for label in labels), strict=strict)
+
+    def sizes(self) -> dict[str, Any]:
+        return super().sizes() | {"spans": are_spans(self.labels)}
 
     def encode(self, frame: Frame) -> Encoded:
         """Tag numbers of all words one after the other, int64; `unusable` is by sentence."""
@@ -290,7 +298,8 @@ class Tags(Labelled):
         arrays.put("tags", encoded.values[place < np.repeat(kept, counts)].astype(np.int32))
 
     def describe(self, rows: int) -> str:
-        return self.describe_labels("tags", sum(self.counts))
+        rule = "; they mark spans, I-x behind B-x or I-x only" if self.strict else ""
+        return self.describe_labels("tags", sum(self.counts)) + rule
 
 
 def flatten_lists(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, np.ndarray, np.ndarray]:

@@ -11,8 +11,9 @@ from anyformer.embeds.regions import Regions
 from anyformer.embeds.series import Series
 from anyformer.embeds.table import Table
 from anyformer.embeds.tokens import Tokens
+from anyformer.embeds.words import Words
 
 __all__ = [
     "ConvStem", "Frames", "Joint", "Maps", "Patches", "PeriodicCurve", "PiecewiseCurve", "Queries", "Regions", "Series",
-    "Table", "Tokens",
+    "Table", "Tokens", "Words",
 ]  # fmt: skip

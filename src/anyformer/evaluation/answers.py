@@ -16,7 +16,8 @@ class Answers:
     classify  truth (N,) and predicted (N,) are class numbers, probability (N,C); multi-label: truth and predicted are
               (N,C) of 0 and 1, probability (N,C) of each label on its own
     regress   truth and predicted (N,) or (N,K), in the units of the file
-    tag       truth and predicted are lists of lists of tag names, one inner list a sentence
+    tag       truth and predicted are lists of lists of tag names, one inner list a sentence; certainty is how likely
+              each predicted tag is
     translate truth and predicted are lists of texts (truth: lists of texts where there are several references)
     qa        truth are lists of texts that are all right, predicted FoundAnswers (tasks/qa.py); arrays of objects
     lm        nats is the summed loss, tokens and bytes what it was summed over
@@ -42,6 +43,7 @@ class Answers:
     groups: list[str] | None = None  # what each row belongs to, by which metrics are given too: tasks of one model
     extra: dict[str, float] = field(default_factory=dict)
     logits: np.ndarray | None = None  # what the probabilities are made of, before any calibration
+    certainty: list[list[float]] | None = None  # how likely the predicted tag of each word is
 
 
 class RowMetrics(dict[str, float]):

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+
+from anyformer.data.tag_schemes import are_spans
+
+__all__ = ["Span", "are_spans", "precision_recall_f1", "span_counts", "spans"]
 
 Span = tuple[int, int, str]  # first word, one past the last, type
 
-MARKED = re.compile(r"[BIESLU](-.*)?", re.DOTALL)
 ALONE, LAST = "SU", "ESLU"  # a word that is a span by itself; a word after which a span has ended
-
-
-def are_spans(tags: Iterable[str]) -> bool:
-    """Whether these names of tags mark spans: all are O or B-x, I-x, ..., and some begins with B or I.
-
-    >>> are_spans(["O", "B-PER", "I-PER"]), are_spans(["NOUN", "VERB", "O"])
-    (True, False)
-    """
-    names = set(tags) - {""}
-    return all(name == "O" or MARKED.fullmatch(name) for name in names) and any(name[0] in "BI" for name in names)
 
 
 def spans(tags: Sequence[str]) -> list[Span]:

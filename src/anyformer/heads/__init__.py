@@ -1,6 +1,7 @@
 """Heads: how tokens become an answer."""
 
 from anyformer.heads.boxes import Boxes
+from anyformer.heads.crf import CRF
 from anyformer.heads.distilled import Distilled
 from anyformer.heads.forecast import Forecast
 from anyformer.heads.image_text import ImageTextHead
@@ -16,6 +17,6 @@ from anyformer.heads.tokens import TokenHead
 from anyformer.heads.wide import WideAndDeep
 
 __all__ = [
-    "LM", "Boxes", "Distilled", "Forecast", "ImageTextHead", "LMWithPair", "Pair", "PixelHead", "Pooled", "Regress",
-    "Replaced", "Span", "TokenHead", "WideAndDeep",
+    "CRF", "LM", "Boxes", "Distilled", "Forecast", "ImageTextHead", "LMWithPair", "Pair", "PixelHead", "Pooled",
+    "Regress", "Replaced", "Span", "TokenHead", "WideAndDeep",
 ]  # fmt: skip

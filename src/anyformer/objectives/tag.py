@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.errors import UserError
+from anyformer.heads.crf import log_likelihood, log_marginals
 from anyformer.objectives.batch import Batch
 from anyformer.objectives.objective import IGNORED, Objective, full, with_extra
 from anyformer.objectives.teachable import TargetOutputs, Teachable, divergence
@@ -26,6 +27,8 @@ class Tag(Teachable, Objective):
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         out = model(*batch.inputs, **batch.named)
+        if out.transitions is not None:
+            return with_extra(-likelihoods(out, batch).sum(), out.losses, (batch.targets != IGNORED).sum())
         summed = F.cross_entropy(
             full(out.logits.flatten(0, 1)), batch.targets.flatten(), ignore_index=IGNORED, reduction="sum",
             label_smoothing=self.label_smoothing,
@@ -33,16 +36,29 @@ class Tag(Teachable, Objective):
         return with_extra(summed, out.losses, (batch.targets != IGNORED).sum())
 
     def row_losses(self, output: Any, batch: Batch) -> Tensor:
+        if output.transitions is not None:
+            return -likelihoods(output, batch) / (batch.targets != IGNORED).sum(1).clamp(min=1)
         return row_means(output.logits, batch.targets)
 
     # ------------------------------------------------------------ with a teacher
 
     def target_outputs(self, model: nn.Module, batch: Batch) -> TargetOutputs:
         out = model(*batch.inputs, **batch.named)
-        return TargetOutputs(out.logits, batch.targets, out.hidden, out.losses)
+        logits = out.logits if out.transitions is None else log_marginals(*chain_scores(out, batch))
+        return TargetOutputs(logits, batch.targets, out.hidden, out.losses)
 
     def hard_losses(self, found: TargetOutputs, batch: Batch) -> Tensor:
         return word_losses(found, self.label_smoothing)
 
     def soft_losses(self, logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
         return divergence(logits, teacher, temperature)
+
+
+def likelihoods(out: Any, batch: Batch) -> Tensor:
+    """log p (B,) of each sentence's tags by a CRF."""
+    return log_likelihood(*chain_scores(out, batch), batch.targets)
+
+
+def chain_scores(out: Any, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """What a CRF sums over, in single precision: logits (B,T,C), transitions (C+1,C+1), and which tokens are words."""
+    return full(out.logits), full(out.transitions), batch.named["mask"]

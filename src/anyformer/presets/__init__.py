@@ -19,6 +19,7 @@ from anyformer.presets import (
     signals,
     small,
     tables,
+    taggers,
     vision,
 )
 from anyformer.slots import Network
@@ -32,6 +33,7 @@ PRESETS: dict[str, Callable[[], Network]] = {
     **maps.PRESETS,
     **recurrent.PRESETS,
     **hyena.PRESETS,
+    **taggers.PRESETS,
     **pairs_of_kinds.PRESETS,
 }  # fmt: skip
 

@@ -537,6 +537,10 @@ class RowTask(Task):
         """The inputs that are read, and those that are not."""
         return list(seen.inputs), []
 
+    def settle_inputs(self, inputs: list[Input], settings: Data, given: Given) -> list[Input]:
+        """The inputs with kinds that suit the network to be trained, where it was named or is started from."""
+        return inputs
+
     def target_problems(self, frame: Frame, decision: Decision) -> list[tuple[str, np.ndarray]]:
         """Reasons a row has no target that can be used, each with a mask over the rows."""
         return [(ABSENT, factorize(frame.column(decision.target[0]))[0] < 0)]

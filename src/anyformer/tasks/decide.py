@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from anyformer.data.columns.look import Facts, look
 from anyformer.data.decision import TARGET_NAMES, Decision, Origin, inputs_of, name_of
 from anyformer.data.frame import Frame
+from anyformer.data.prepared import Given
 from anyformer.data.settings import Data
 from anyformer.errors import UserError, did_you_mean
 from anyformer.tasks.base import RowTask, all_tasks
@@ -23,8 +24,13 @@ def row_tasks() -> list[RowTask]:
     return [task for task in reversed(all_tasks()) if isinstance(task, RowTask)]
 
 
-def decide(frame: Frame, settings: Data, *, task: RowTask | None = None, origin: Origin = "table") -> Decision:
-    """The task, target and inputs of a frame: what was asked for, and else what the columns look like."""
+def decide(
+    frame: Frame, settings: Data, *, task: RowTask | None = None, origin: Origin = "table", given: Given | None = None
+) -> Decision:
+    """The task, target and inputs of a frame: what was asked for, and else what the columns look like.
+
+    `given` is what the network to be trained says about its inputs, where there is one to train.
+    """
     if len(frame) == 0:
         raise UserError("no row can be used", where=name_of(frame), fix="give a file with rows")
     check_names(frame, settings)
@@ -41,6 +47,7 @@ def decide(frame: Frame, settings: Data, *, task: RowTask | None = None, origin:
     seen = TargetLook(frame, facts, target, rest)
     task, match = choose(seen, task)
     rest, unread = task.choose_inputs(seen)
+    rest = rest if given is None else task.settle_inputs(rest, settings, given)
     dropped += [(column.name, task.unread) for column in unread]
     refuse_named(settings, [column.name for column in unread], task.reads)
     if not rest:

@@ -84,7 +84,7 @@ def prepare_table(
         named = None if gathered.origin == "sentences" else settings.target
         settings = settings.replace(split=settings.split.replace(column=gathered.column), target=named)
         tell_files(gathered.frame, tell)
-        decision = decide(gathered.frame, settings, task=task, origin=gathered.origin)
+        decision = decide(gathered.frame, settings, task=task, origin=gathered.origin, given=given)
         settings = with_default_group(settings, gathered, decision)
         return prepare_rows(gathered, decision, settings, seed=seed, cache=cache, given=given, notes=notes, tell=tell)
     except BaseException:

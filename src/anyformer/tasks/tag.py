@@ -10,18 +10,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from anyformer.core.model import Model
+from anyformer.data.columns.kinds import only_modality
+from anyformer.data.columns.words import WordList
 from anyformer.data.datasets.rows import RowExamples
 from anyformer.data.decision import Decision, Input, name_of
 from anyformer.data.examples import Examples
 from anyformer.data.files.conll import read_words
 from anyformer.data.files.path_kinds import kind_of_path
 from anyformer.data.frame import Frame
+from anyformer.data.prepared import Given
 from anyformer.data.preprocess import Preprocess
-from anyformer.data.settings import Data
+from anyformer.data.settings import Data, TokenizerSettings
 from anyformer.data.sizes import Sizes
+from anyformer.data.tag_schemes import are_spans, impossible_transitions
 from anyformer.data.targets import ABSENT, Tags
+from anyformer.embeds import Words
 from anyformer.errors import UserError
 from anyformer.evaluation import learners
 from anyformer.evaluation.answers import Answers
@@ -30,17 +37,21 @@ from anyformer.evaluation.bootstrap import RowSums
 from anyformer.evaluation.facts import short, tag_facts
 from anyformer.evaluation.metrics import pad_tags, tag_metrics
 from anyformer.evaluation.row_sums import tag_sums
-from anyformer.evaluation.spans import are_spans
-from anyformer.heads import TokenHead
+from anyformer.heads import CRF, TokenHead
+from anyformer.heads.crf import log_marginals, viterbi
+from anyformer.objectives import Batch, Objective
 from anyformer.objectives import Tag as TagLoss
+from anyformer.objectives.tag import chain_scores
+from anyformer.slots import Network
 from anyformer.tasks.base import RowTask
-from anyformer.tasks.habits import FINE_TUNE, Habit
-from anyformer.tasks.network import size_for
+from anyformer.tasks.habits import Habit, habit_for
+from anyformer.tasks.network import preset_for_parts
 from anyformer.tasks.target_look import Match, TargetLook
 
 if TYPE_CHECKING:
     from anyformer.tasks.evaluator import Evaluator
 
+NEVER = -1e6  # the score of a transition that cannot be; below what logits sum up to
 UNEVEN = "words and tags differ in number"
 
 
@@ -77,6 +88,16 @@ class TagTask(RowTask):
         words = [replace(column, kind="sentence") for column in seen.inputs if column.name == seen.sentences]
         return words, [column for column in seen.inputs if column.name != seen.sentences]
 
+    def settle_inputs(self, inputs: list[Input], settings: Data, given: Given) -> list[Input]:
+        """Words whole, with their letters, unless a tokenizer or a network is given that reads them in pieces."""
+        if given.preprocess is not None:
+            kinds = {column.name: column.kind for column in given.preprocess.columns or ()}
+            return [replace(column, kind=kinds.get(column.name, column.kind)) for column in inputs]
+        pieces = given.tokenizer is not None or settings.tokenizer != TokenizerSettings()
+        if given.network is not None:
+            pieces = not any(isinstance(part, Words) for _, part in given.network.walk())
+        return inputs if pieces else [replace(column, kind=WordList.kind) for column in inputs]
+
     def target_problems(self, frame: Frame, decision: Decision) -> list[tuple[str, np.ndarray]]:
         import pyarrow.compute as pc
 
@@ -96,17 +117,25 @@ class TagTask(RowTask):
     # ------------------------------------------------------------ the model
 
     def default_preset(self, sizes: Sizes, *, gpu: bool) -> str:
-        return f"encoder-{size_for(gpu)}"
+        return preset_for_parts(sizes.parts, gpu=gpu)
 
     def head(self, own: Any, pool: str, sizes: Sizes) -> Any:
+        """Tags that mark spans depend on each other; a CRF needs a token for each word and no other."""
+        if sizes.spans and reads_whole_words(sizes):
+            return CRF(classes=sizes.classes, dropout=getattr(own, "dropout", 0.0))
         return TokenHead(classes=sizes.classes, dropout=getattr(own, "dropout", 0.0))
 
     def habit(self, sizes: Sizes, *, start: bool) -> Habit:
-        return (
-            FINE_TUNE
-            if start
-            else Habit(epochs=20, batch_size=16, lr=1e-3, weight_decay=0.1, gpu_batch_size=64, gpu_lr=1e-3)
-        )
+        if start or reads_whole_words(sizes):
+            return habit_for(sizes.parts, start=start, rows=sizes.rows)
+        return Habit(epochs=20, batch_size=16, lr=1e-3, weight_decay=0.1, gpu_batch_size=64, gpu_lr=1e-3)
+
+    def fit_objective(self, objective: Objective, spec: Network) -> Objective:
+        smooth = isinstance(objective, TagLoss) and objective.label_smoothing > 0
+        if smooth and isinstance(spec, Model) and isinstance(spec.head, CRF):
+            raise UserError("a CRF learns whole sequences of tags, which have no smoothed form",
+                            where="objective.label_smoothing", fix="use 0")  # fmt: skip
+        return objective
 
     def next_command(self, run: Path) -> str:
         return f"anyformer predict {run} new.conll"
@@ -121,22 +150,28 @@ class TagTask(RowTask):
         preprocess = evaluator.preprocess
         labels = list(preprocess.labels or ())
         missing = "O" if "O" in labels else labels[0]
+        strict = isinstance(preprocess.target, Tags) and preprocess.target.strict
+        never = impossible_transitions(labels) if strict else None
         found: dict[int, list[str]] = {}
+        sure: dict[int, list[float]] = {}
         losses: dict[int, float] = {}
         for batch, out in evaluator.passes(model, examples, rows):
-            best = out.logits.argmax(-1).cpu().numpy()
+            tags = best_tags(out, batch, never)
+            best, chances = tags.cpu().numpy(), tag_chances(out, batch, tags).cpu().numpy()
             each = evaluator.objective.row_losses(out, batch).float().cpu().tolist()
-            for row, ids, loss in zip(batch.rows.tolist(), best, each, strict=True):
-                found[row] = [labels[i] for i in ids[examples.begins(row)]]
+            for row, ids, share, loss in zip(batch.rows.tolist(), best, chances, each, strict=True):
+                begins = examples.begins(row)
+                found[row], sure[row] = [labels[i] for i in ids[begins]], share[begins].tolist()
                 losses[row] = loss
         target = preprocess.target.names[0] if preprocess.target else "tags"
-        truth, predicted = [], []
+        truth, predicted, certainty = [], [], []
         for row in rows.tolist():
             cells = examples.cells(row)
             words = len(cells[sentence_of(preprocess)])
             predicted.append(found[row] + [missing] * (words - len(found[row])))
+            certainty.append(sure[row] + [0.0] * (words - len(found[row])))
             truth.append(list(cells[target]) if target in cells else [missing] * words)
-        return Answers(self.name, truth, predicted, labels=labels, examples=examples,
+        return Answers(self.name, truth, predicted, certainty=certainty, labels=labels, examples=examples,
                        losses=np.array([losses[row] for row in rows.tolist()]))  # fmt: skip
 
     def compute_metrics(self, answers: Answers) -> dict[str, float]:
@@ -213,13 +248,39 @@ class TagTask(RowTask):
     def to_json(self, answers: Answers) -> list[dict[str, Any]]:
         name = sentence_of(answers.examples.preprocess)
         words = [answers.examples.cells(row)[name] for row in range(len(answers.predicted))]
-        return [{"tags": [{"word": word, "tag": tag} for word, tag in zip(sentence, tags, strict=True)]}
-                for sentence, tags in zip(words, answers.predicted, strict=True)]  # fmt: skip
+        shares = answers.certainty or []
+        return [
+            {"tags": [{"word": word, "tag": tag, "probability": round(share, 4)}
+                      for word, tag, share in zip(sentence, tags, each, strict=True)]}
+            for sentence, tags, each in zip(words, answers.predicted, shares, strict=True)
+        ]  # fmt: skip
+
+
+def best_tags(out: Any, batch: Batch, never: np.ndarray | None) -> Tensor:
+    """The best tag of every token (B,T); by a CRF the best sequence, without the transitions that can `never` be."""
+    if out.transitions is None:
+        return out.logits.argmax(-1)
+    logits, transitions, mask = chain_scores(out, batch)
+    if never is not None:
+        transitions = transitions.masked_fill(torch.from_numpy(never).to(transitions.device), NEVER)
+    return viterbi(logits, transitions, mask)
+
+
+def tag_chances(out: Any, batch: Batch, tags: Tensor) -> Tensor:
+    """How likely each of the tags (B,T) is for its token; by a CRF whatever the others are."""
+    logits = out.logits.float() if out.transitions is None else log_marginals(*chain_scores(out, batch))
+    return logits.softmax(-1).gather(-1, tags[..., None])[..., 0]
+
+
+def reads_whole_words(sizes: Sizes) -> bool:
+    """Whether there is one token for each word."""
+    alone = only_modality(sizes.parts)
+    return alone is not None and alone.whole_words
 
 
 def sentence_of(preprocess: Preprocess) -> str:
     """The name of the column of words."""
-    (sentence,) = preprocess.texts
+    (sentence,) = preprocess.columns or ()
     return str(sentence.name)
 
 

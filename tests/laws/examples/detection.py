@@ -25,8 +25,10 @@ def rows(embed: Queries, batch: int, length: int, seed: int, dtype: torch.dtype)
 
 def not_of_an_image(parts: dict[str, Any]) -> bool:
     """The layout of the embedding knows no rows and columns."""
-    embed = parts["embed"].replace(position=None).build(parts["width"])
-    grid = embed.layout(torch.zeros(1, 3, dtype=torch.long)).grid
+    from tests.laws.nets import inputs  # it reads the tables of these files
+
+    embed = parts["embed"].replace(position=None)
+    grid = embed.build(parts["width"]).layout(*inputs(embed, 1, 3)).grid
     return isinstance(parts["position"], SinusoidGrid) and grid is None
 
 

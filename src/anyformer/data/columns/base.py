@@ -87,6 +87,10 @@ class Column(Spec, slot=True):
         """The column as the training rows have it."""
         return cls(name=name)
 
+    def started_from(self, given: Given) -> Self:
+        """The column as a model to start from reads it."""
+        return self
+
     def read_from(self, parsed: Parsed) -> ColumnValues:
         """The cells of all rows as `encode` takes them."""
         return parsed.values(type(self), self.name)

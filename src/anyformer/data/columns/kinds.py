@@ -12,11 +12,12 @@ from anyformer.data.columns.image import Image
 from anyformer.data.columns.modality import Modality
 from anyformer.data.columns.number import Number
 from anyformer.data.columns.text import Sentence, Text
+from anyformer.data.columns.words import WordList
 from anyformer.errors import UserError
 from anyformer.slots import Embed
 from anyformer.spec import subclasses
 
-__all__ = ["Audio", "Category", "Column", "Date", "FileColumn", "Image", "Number", "Sentence", "Text"]
+__all__ = ["Audio", "Category", "Column", "Date", "FileColumn", "Image", "Number", "Sentence", "Text", "WordList"]
 
 SKIP = "skip"  # said of a column instead of a kind: it is left out
 

@@ -66,6 +66,7 @@ class Modality:
     fixed_shape: ClassVar[bool] = True  # whether batches of as many rows all have one shape
     keeps_embedding: ClassVar[bool] = False  # whether a model to start from reads it with its embedding as it is
     in_double: ClassVar[bool] = False  # whether estimators answer in double precision, so that no row sees another
+    whole_words: ClassVar[bool] = False  # whether its tokens are words, one each
     smoothed: ClassVar[bool] = False  # whether classes are learned with label smoothing where nothing is said
 
     columns: tuple[Column, ...] = field(repr=False)
@@ -96,6 +97,10 @@ class Modality:
     def embed(cls, own: Embed | None, sizes: Sizes) -> Embed:
         """The embedding for data of these sizes, in the style of the preset's `own` where that is one of `embeds`."""
         raise NotImplementedError
+
+    def describe(self, preprocess: Preprocess) -> str:
+        """What was fitted on the training rows, in words for people; "" where its columns say it all."""
+        return ""
 
     @classmethod
     def habit_for(cls, rows: int | None) -> Habit | None:

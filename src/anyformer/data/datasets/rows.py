@@ -82,7 +82,8 @@ class RowExamples(Examples):
         if self.preprocess.writes_text:
             inputs, named, targets = self.pair(at, chosen, draw)
         elif "begins" in self.arrays:
-            inputs, named, targets = self.sentence(at)
+            inputs, named = self.inputs(at, chosen, draw)
+            targets = self.tags(at, named["mask"])
         else:
             inputs, named = self.inputs(at, chosen, draw)
             targets = self.targets(at)
@@ -131,10 +132,9 @@ class RowExamples(Examples):
         targets = written.masked_fill(~there, IGNORED)
         return (source, before), {"source_mask": mask, "target_mask": there}, targets
 
-    def sentence(self, at: np.ndarray) -> tuple[tuple[Any, ...], dict[str, Any], Tensor]:
-        """The parts of words, and a tag where a word begins."""
-        tokens, mask = self.padded("tokens", at, self.pad)
-        targets = torch.full(tokens.shape, IGNORED)
+    def tags(self, at: np.ndarray, mask: Tensor) -> Tensor:
+        """A tag where a word begins (B, T), among the tokens that a mask shows."""
+        targets = torch.full(mask.shape, IGNORED)
         if "tags" in self.arrays:
             begins, there = self.padded("begins", at, 0)
             starts = self.arrays["begins_starts"]
@@ -143,7 +143,7 @@ class RowExamples(Examples):
             found = [tags[starts[row] : starts[row + 1]] for row in at.tolist()]
             values = np.concatenate(found) if found else np.zeros(0, np.int64)
             targets[torch.from_numpy(rows), begins[there]] = torch.from_numpy(values.astype(np.int64))
-        return (tokens,), {"mask": mask}, targets
+        return targets
 
     @property
     def tasks(self) -> list[str] | None:

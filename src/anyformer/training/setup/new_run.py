@@ -321,9 +321,11 @@ def check_phases(training: Training, objective: Objective) -> None:
 def given_by(request: Request, start: Predictor | None) -> Given:
     """What the network, or a model to start from, says about the data."""
     if start is None:
-        return Given(segments=request.preset is None or compares_texts(request.network()) or None)
-    return Given(tokenizer=start.tokenizer, images=start.images, length=longest(start.spec),
-                 segments=compares_texts(start.spec) or None)  # fmt: skip
+        named = None if request.preset is None else request.network()
+        return Given(segments=named is None or compares_texts(named) or None, network=named)
+    columns = () if start.preprocess is None else start.preprocess.columns or ()
+    return Given(tokenizer=start.tokenizer, images=start.images, length=longest(start.spec), columns=tuple(columns),
+                 segments=compares_texts(start.spec) or None, network=start.spec)  # fmt: skip
 
 
 def chosen_network(

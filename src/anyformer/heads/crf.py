@@ -1,0 +1,132 @@
+"""A linear-chain conditional random field: the tag of a word also depends on the tag before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anyformer.about import About
+from anyformer.core.context import Context
+from anyformer.core.own_init import Starting, constant
+from anyformer.errors import UserError, check_range
+from anyformer.slots import Head, HeadOutput
+
+Scores = Callable[[Tensor, Tensor, Tensor], Tensor]  # of logits, transitions and a mask
+
+
+class CRF(Head):
+    """`classes` logits a token, and scores of a tag behind another, at the start and at the end of a sequence.
+
+    p(tags) = exp(sum of logits and transitions along them) / Z, where Z sums over all sequences of tags. Tokens are one
+    a tag: padding may stand behind them, nothing between them.
+    """
+
+    about: ClassVar[About | None] = About(
+        "p(y) = exp(sum_t logits_t[y_t] + A[y_{t-1}, y_t]) / Z", "Lafferty et al. 2001; 1603.01360", "T classes^2"
+    )
+
+    classes: int
+    """Number of tags."""
+    dropout: float = 0.0
+    """Dropout probability."""
+
+    def check(self) -> None:
+        check_range("CRF", "classes", self.classes, 1, fix="give the number of tags")
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"dropout {self.dropout} is not a share below 1", where="CRF", fix="use 0.1")
+
+    def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:
+        return CRFModule(self, width)
+
+
+class CRFModule(Starting):
+    def __init__(self, spec: CRF, width: int) -> None:
+        super().__init__()
+        self.spec = spec
+        self.out = nn.Linear(width, spec.classes)
+        self.transitions = nn.Parameter(torch.empty(spec.classes, spec.classes))  # from the row's tag to the column's
+        self.first = nn.Parameter(torch.empty(spec.classes))
+        self.last = nn.Parameter(torch.empty(spec.classes))
+        self.starts = dict.fromkeys(("transitions", "first", "last"), constant(0.0))
+
+    def forward(self, hidden: Tensor, context: Context, table: Tensor | None) -> HeadOutput:
+        logits = self.out(F.dropout(hidden, self.spec.dropout, self.training))  # (B,T,classes)
+        return HeadOutput(logits=logits, transitions=pack_transitions(self.transitions, self.first, self.last))
+
+
+def pack_transitions(transitions: Tensor, first: Tensor, last: Tensor) -> Tensor:
+    """One table (C+1,C+1): its last row is what the first tag follows, its last column what follows the last tag."""
+    side = torch.cat([transitions, last[:, None]], 1)  # (C,C+1)
+    return torch.cat([side, F.pad(first, (0, 1))[None]])
+
+
+# ---------------------------------------------------------------- sums and maxima over all sequences of tags
+#
+# Logits are (B,T,C), transitions (C+1,C+1), a mask (B,T) is True for tokens that have a tag, the first ones of a row.
+
+
+def uncompiled(function: Scores) -> Scores:
+    """A function that goes from token to token: a compiler would write out every step, and anew for every length."""
+    return torch.compiler.disable(function) if torch.compiler.is_compiling() else function
+
+
+def log_partition(logits: Tensor, transitions: Tensor, mask: Tensor) -> Tensor:
+    """log Z (B,) by the forward algorithm; -inf among the logits keeps a token from a tag."""
+    scores = uncompiled(forward_scores)(logits, transitions, mask)
+    return torch.logsumexp(scores[:, -1] + transitions[:-1, -1], -1)
+
+
+def forward_scores(logits: Tensor, transitions: Tensor, mask: Tensor) -> Tensor:
+    """For every token and its tag (B,T,C): the log of the sum over all tags before it; padding repeats the last."""
+    step = transitions[:-1, :-1]
+    found = [logits[:, 0] + transitions[-1, :-1]]
+    for t in range(1, logits.shape[1]):
+        after = torch.logsumexp(found[-1][:, :, None] + step, 1) + logits[:, t]  # (B,C)
+        found.append(torch.where(mask[:, t, None], after, found[-1]))
+    return torch.stack(found, 1)
+
+
+def backward_scores(logits: Tensor, transitions: Tensor, mask: Tensor) -> Tensor:
+    """For every token and its tag (B,T,C): the log of the sum over all tags behind it."""
+    step, last = transitions[:-1, :-1], transitions[:-1, -1].expand(len(logits), -1)
+    found = [last]
+    for t in range(logits.shape[1] - 1, 0, -1):
+        before = torch.logsumexp(step + (found[-1] + logits[:, t])[:, None], -1)
+        found.append(torch.where(mask[:, t, None], before, last))
+    return torch.stack(found[::-1], 1)
+
+
+def log_likelihood(logits: Tensor, transitions: Tensor, mask: Tensor, tags: Tensor) -> Tensor:
+    """log p (B,) of tags (B,T); a negative one is not known, and summed over."""
+    known = (tags >= 0)[..., None] & mask[..., None]
+    other = known & (F.one_hot(tags.clamp(min=0), logits.shape[-1]) == 0)
+    both = torch.cat([logits.masked_fill(other, -torch.inf), logits])  # in one pass: its steps wait for each other
+    allowed, total = log_partition(both, transitions, mask.repeat(2, 1)).chunk(2)
+    return allowed - total
+
+
+def log_marginals(logits: Tensor, transitions: Tensor, mask: Tensor) -> Tensor:
+    """log p(tag of token t), (B,T,C): what a word's tag is likely to be, whatever the others are."""
+    before = uncompiled(forward_scores)(logits, transitions, mask)
+    behind = uncompiled(backward_scores)(logits, transitions, mask)
+    return (before + behind).log_softmax(-1)
+
+
+def viterbi(logits: Tensor, transitions: Tensor, mask: Tensor) -> Tensor:
+    """The most likely sequence of tags (B,T); what it says of padding means nothing."""
+    step = transitions[:-1, :-1]
+    best = logits[:, 0] + transitions[-1, :-1]  # (B,C)
+    stay = torch.arange(logits.shape[-1], device=logits.device).expand_as(best)
+    came: list[Tensor] = []
+    for t in range(1, logits.shape[1]):
+        top, source = (best[:, :, None] + step).max(1)
+        best = torch.where(mask[:, t, None], top + logits[:, t], best)
+        came.append(torch.where(mask[:, t, None], source, stay))
+    tags = [(best + transitions[:-1, -1]).argmax(-1)]
+    for source in reversed(came):
+        tags.append(source.gather(1, tags[-1][:, None])[:, 0])
+    return torch.stack(tags[::-1], 1)
