@@ -59,7 +59,7 @@ def prepare_rows(
         preprocess.target.put(arrays, targets)
     arrays.put("side", sides.side)
     for modality in preprocess.modalities:
-        alone = len(preprocess.modalities) == 1
+        alone = len(preprocess.modalities) == 1 and not preprocess.writes_text
         settings = modality.settle_augmentation(arrays, train, settings, tell, alone=alone)
 
     tell_target(preprocess, decision, len(train), tell)

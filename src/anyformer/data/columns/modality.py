@@ -81,7 +81,7 @@ class Modality:
         return preprocess
 
     def settle_augmentation(self, arrays: Arrays, train: np.ndarray, settings: Data, say: Say, *, alone: bool) -> Data:
-        """The settings with everything decided about how the training rows vary; `alone`: rows have no other input."""
+        """The settings with all decided about how training rows vary; `alone`: there is no other input, nor a text."""
         return settings
 
     def inputs(self, examples: RowExamples, at: np.ndarray, chosen: np.ndarray, draw: Draw | None) -> ModalityInputs:
