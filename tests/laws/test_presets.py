@@ -13,6 +13,7 @@ from torch import Tensor
 from anyformer import LM, Boxes, Forecast, Model, Pooled, Regress, Seq2Seq, TokenHead, preset, preset_names, replace_in
 from anyformer.core.streams import Streams
 from anyformer.core.towers import Towers
+from anyformer.heads.wide import WideAndDeep
 from anyformer.nets.sagan import SAGAN
 from anyformer.objectives import Batch, Detect
 from anyformer.objectives.adversarial import discriminator_loss
@@ -116,9 +117,10 @@ def learnable(name: str) -> tuple[Any, Any, float]:
         guess = window.mean(1, keepdim=True) if spec.head.window is None else window[:, -1:]
         middle = guess.expand(-1, spec.head.horizon, -1).flatten(1)
         return spec, lambda net: F.mse_loss(net(window).logits, wanted), F.mse_loss(middle, wanted).item()
-    if isinstance(spec.head, Pooled) and spec.head.classes is not None:
-        kinds = torch.arange(8) % spec.head.classes
-        return spec, lambda net: F.cross_entropy(net(*given).logits, kinds), math.log(spec.head.classes)
+    whole = spec.head.deep if isinstance(spec.head, WideAndDeep) else spec.head
+    if isinstance(whole, Pooled) and whole.classes is not None:
+        kinds = torch.arange(8) % whole.classes
+        return spec, lambda net: F.cross_entropy(net(*given).logits, kinds), math.log(whole.classes)
     spec = spec.replace(head=TokenHead(classes=7))  # a bare encoder: tag each token by its own id
     return spec, lambda net: words(net(*given).logits, given[0] % 7), math.log(7)
 
