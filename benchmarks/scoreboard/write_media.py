@@ -53,8 +53,7 @@ def write_digit_images(raw: Path, out: Path) -> None:
 
 def save_image(pixels: np.ndarray, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    options = {"lossless": True, "method": 4} if path.suffix == ".webp" else {}
-    Image.fromarray(pixels).save(path, **options)
+    Image.fromarray(pixels).save(path, lossless=True)  # which PNG always is, and takes no notice of
 
 
 def write_bccd(raw: Path, out: Path) -> None:

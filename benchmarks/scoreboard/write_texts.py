@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import json
 import lzma
 import random
@@ -11,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import IO, cast
 
 Writer = Callable[[Path, Path], None]  # from the raw folder into a folder of its own
 
@@ -20,10 +22,15 @@ NAMED_SENTENCES = {"train": 2000, "dev": 500, "test": 1000}
 
 def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
     """The lines of a file, unpacked; only newlines end them, which `str.splitlines` does not promise."""
-    opened = {".xz": lzma.open, ".gz": gzip.open}.get(path.suffix, open)
-    with opened(path, "rt", encoding=encoding, newline="\n") as file:
-        for line in file:
+    with open_packed(path) as file:
+        for line in io.TextIOWrapper(file, encoding, newline="\n"):
             yield line.rstrip("\r\n")
+
+
+def open_packed(path: Path) -> IO[bytes]:
+    if path.suffix == ".xz":
+        return lzma.open(path)
+    return cast(IO[bytes], gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

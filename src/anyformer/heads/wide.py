@@ -47,7 +47,8 @@ class WideAndDeep(Head):
     pair: bool = False
     """Whether rows are two texts, whose common n-grams count apart."""
     alone: float = 0.0
-    """Share of the training rows that one of the two paths must answer alone, so that neither leans on the other."""
+    """Share of the training rows from which the n-grams learn alone, `deep` from the others what they leave; 0: both
+    learn from their sum."""
 
     def check(self) -> None:
         check_range("WideAndDeep", "order", self.order, 1, 8, fix="use 2")
@@ -92,18 +93,18 @@ class WideAndDeepModule(nn.Module):
         there = torch.cat([there for _, there in found], 1)
         logits = own + self.spec.scale * self.wide(codes, there)
         assert deep.logits is not None
-        both = torch.stack([deep.logits, logits.to(deep.logits.dtype)])  # (2,B,outputs)
+        wide = logits.to(deep.logits.dtype)
+        both = wide + deep.logits
         if self.training and self.spec.alone:
-            both = both * path_factors(both, self.spec.alone)
-        return HeadOutput(pooled=deep.pooled, logits=both.sum(0))
+            both = learn_apart(wide, deep.logits, self.spec.alone)
+        return HeadOutput(pooled=deep.pooled, logits=both)  # (B,outputs)
 
 
-def path_factors(both: Tensor, alone: float) -> Tensor:
-    """Factors (2,B,1) on two paths: 1 and 1, or for a share of the rows 2 and 0 or 0 and 2, as dropout of one."""
-    drawn = torch.rand(both.shape[1:2], device=both.device)[None, :, None]  # (1,B,1)
-    first = (drawn < alone / 2).to(both.dtype)
-    second = (drawn > 1 - alone / 2).to(both.dtype)
-    return 1 + torch.cat([first - second, second - first])
+def learn_apart(wide: Tensor, deep: Tensor, alone: float) -> Tensor:
+    """Logits (B,outputs) of a share `alone` of the rows by `wide` only, of the others by both, with a gradient for
+    `deep` only: it learns what the n-grams leave, and being the first to overfit takes nothing from them."""
+    drawn = torch.rand(wide.shape[0], 1, device=wide.device)
+    return torch.where(drawn < alone, wide, wide.detach() + deep)
 
 
 class NGramWeights(Starting):

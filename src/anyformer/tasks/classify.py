@@ -31,7 +31,7 @@ from anyformer.heads import Distilled, Pooled
 from anyformer.objectives import Classify as ClassLoss
 from anyformer.objectives import Objective
 from anyformer.tasks.base import RowTask
-from anyformer.tasks.network import pooled_style
+from anyformer.tasks.network import pooled_style, preset_for_rows
 from anyformer.tasks.shapes import six_digits
 from anyformer.tasks.target_look import FEW, Match, TargetLook
 
@@ -113,13 +113,16 @@ class ClassifyTask(RowTask):
 
     # ------------------------------------------------------------ the model
 
+    def default_preset(self, sizes: Sizes, *, gpu: bool) -> str:
+        return preset_for_rows(sizes, gpu=gpu)
+
     def head(self, own: Any, pool: str, sizes: Sizes) -> Any:
         if isinstance(own, Distilled):
             return Distilled(classes=sizes.classes)
         return Pooled(classes=sizes.classes, **pooled_style(own, pool))
 
     def default_objective(self, sizes: Sizes, counts: Sequence[int] | None, *, balanced: bool) -> Objective:
-        """Images and sounds of one class each have their labels smoothed; classes are weighted where asked."""
+        """Texts, images and sounds of one class each have their labels smoothed; classes are weighted where asked."""
         alone = only_modality(sizes.parts)
         smooth = alone is not None and alone.smoothed and not sizes.multi
         weights = balanced_weights(counts, sizes.multi) if balanced and counts else None

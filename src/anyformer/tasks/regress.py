@@ -29,7 +29,7 @@ from anyformer.evaluation.row_sums import number_sums
 from anyformer.heads import Regress as NumbersHead
 from anyformer.objectives import Regression
 from anyformer.tasks.base import RowTask, Task
-from anyformer.tasks.network import pooled_style
+from anyformer.tasks.network import pooled_style, preset_for_rows
 from anyformer.tasks.shapes import finite
 from anyformer.tasks.target_look import Match, TargetLook
 
@@ -120,6 +120,9 @@ class RegressTask(NumberAnswers, RowTask):
         return Values.fit(frame, decision.target, scale=settings.columns.target_scale)
 
     # ------------------------------------------------------------ the model
+
+    def default_preset(self, sizes: Sizes, *, gpu: bool) -> str:
+        return preset_for_rows(sizes, gpu=gpu)
 
     def head(self, own: Any, pool: str, sizes: Sizes) -> Any:
         return NumbersHead(outputs=sizes.outputs, **pooled_style(own, pool))

@@ -9,6 +9,7 @@ search that was killed goes on with `anyformer resume RUN`.
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import time
 from collections.abc import Callable
@@ -22,9 +23,10 @@ import torch
 from anyformer.checkpoints.store import writing
 from anyformer.data.reopen import reopen
 from anyformer.errors import Stopped, UserError
-from anyformer.evaluation.metrics import better
+from anyformer.evaluation.metrics import direction
 from anyformer.safe_files import read_json, replace_file
 from anyformer.tasks.base import TunedSetting
+from anyformer.training.best import Judged
 from anyformer.training.run.folder import CACHE, CHECKPOINTS, RUN_FILE, RunFolder
 from anyformer.training.settings import Config
 from anyformer.training.setup.budget import sizes_for
@@ -51,7 +53,9 @@ class TunedTrial:
     name: str
     settings: dict[str, Any]  # beside the defaults
     round: int = 0  # rounds that are over for it
-    value: float | None = None  # of the metric on the validation rows, at its best so far
+    value: float | None = None  # of the metric on the validation rows, at the checkpoint that it would keep
+    loss: float | None = None
+    error: float = 0.0  # standard error of the value
     step: int = 0
     problem: str = ""  # why it cannot be trained
 
@@ -89,19 +93,18 @@ class TuneState:
         return found
 
     def ranked(self, trials: list[TunedTrial]) -> list[TunedTrial]:
-        """Best first; among equals the earlier, so that the defaults win a tie."""
-        found = list(trials)
-        for at in range(1, len(found)):
-            while at and is_better(self.metric, found[at], found[at - 1]):
-                found[at - 1], found[at] = found[at], found[at - 1]
-                at -= 1
-        return found
-
-
-def is_better(metric: str, first: TunedTrial, second: TunedTrial) -> bool:
-    if first.value is None or second.value is None:
-        return second.value is None and first.value is not None
-    return better(metric, first.value, second.value)
+        """Best first: those within one standard error of the best by their loss, as checkpoints are chosen, then the
+        others by the metric; one without a value comes last."""
+        known = [trial for trial in trials if trial.value is not None]
+        if not known:
+            return trials
+        sign = 1 if direction(self.metric) == "min" else -1
+        known.sort(key=lambda trial: sign * float(trial.value or 0.0))
+        best = known[0]
+        ties = [trial for trial in known if abs((trial.value or 0.0) - (best.value or 0.0)) <= best.error]
+        ties.sort(key=lambda trial: math.inf if trial.loss is None else trial.loss)
+        others = [trial for trial in known if trial not in ties]
+        return [*ties, *others, *(trial for trial in trials if trial.value is None)]
 
 
 def has_search(folder: Path) -> bool:
@@ -207,8 +210,11 @@ class Search:
                               code=error.exit_code) from None  # fmt: skip
         except UserError as error:  # it diverged, or its memory ran out: the others may do better
             trial.problem = error.line
-        best = folder.facts.get("best") or {}
-        trial.value, trial.step, trial.round = best.get("value"), int(folder.facts.get("step") or 0), number
+        trial.step, trial.round = int(folder.facts.get("step") or 0), number
+        kept = folder.facts.get("best_step")
+        choices = [line["choice"] for line in folder.metrics() if line["step"] == kept and "choice" in line]
+        if choices:
+            trial.value, trial.loss, trial.error = (choices[-1][name] for name in Judged._fields)
         self.say(
             f"tune     {trial.name}: {trial.problem or f'{self.state.metric} {trial.value} at step {trial.step:,}'}"
         )

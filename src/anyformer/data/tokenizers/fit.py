@@ -21,6 +21,7 @@ from anyformer.errors import UserError
 MOST = 16_000  # tokens of a vocabulary to read with, where nothing is said: most words are one token
 MOST_TO_WRITE = 8000  # a model that writes pays for each of them at every step
 LEAST = 512
+PIECES = 256  # bytes, which every vocabulary of bytes begins with; a word of several pieces takes a token for each
 SAMPLE = 50_000_000  # characters a tokenizer is trained on at most
 NAMES = {
     "bpe": "byte-level BPE", "char-bpe": "BPE of characters", "wordpiece": "WordPiece", "unigram": "unigram",
@@ -54,13 +55,13 @@ def tokenizer_for(
 
 
 def vocabulary(sample: Sequence[str], most: int) -> int:
-    """How many tokens suit the texts: about one for each different word, within bounds."""
+    """How many tokens suit the texts: one for each different word and for the pieces it is made of, within bounds."""
     different: set[str] = set()
     for text in sample:
         different.update(text.split())
-        if len(different) > most:
+        if PIECES + 2 * len(different) > most:
             return most
-    return max(LEAST, min(most, len(different)))
+    return max(LEAST, PIECES + 2 * len(different))
 
 
 def sample_texts(frame: Frame, preprocess: Preprocess, rows: np.ndarray, seed: int) -> tuple[list[str], float]:
