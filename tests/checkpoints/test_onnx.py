@@ -56,8 +56,9 @@ def test_text_models_equal_onnx_runtime(name: str, tmp_path: Path) -> None:
 
 
 @torch.no_grad()
-def test_image_models_equal_onnx_runtime(tmp_path: Path) -> None:
-    made = predictor(preset("vit-b16-tiny"))
+@pytest.mark.parametrize("name", ["vit-b16-tiny", "vitc-mini"])
+def test_image_models_equal_onnx_runtime(tmp_path: Path, name: str) -> None:
+    made = predictor(preset(name))
     folder = made.export(tmp_path / "onnx", to="onnx")
     pixels = torch.randn(3, 3, 32, 32)
     assert (torch.from_numpy(run(folder, pixel_values=pixels)) - made.model(pixels).logits).abs().max() < 1e-4

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from anyformer.checkpoints.folder import fresh
 from anyformer.core.model import Model
+from anyformer.embeds.conv_stem import ConvStem
 from anyformer.embeds.patches import Patches
 from anyformer.embeds.tokens import Tokens
 from anyformer.errors import UserError
@@ -79,7 +80,7 @@ def export_onnx(folder: str | Path, predictor: Any) -> Path:
 
 def inputs_of(spec: Model, model: nn.Module) -> tuple[nn.Module, tuple[Tensor, ...], tuple[Any, ...]]:
     """The graph to trace, example inputs, and which of their axes may vary."""
-    if isinstance(spec.embed, Patches):
+    if isinstance(spec.embed, ConvStem | Patches):
         rows, columns = spec.embed.pixels
         pixels = torch.zeros(2, spec.embed.channels, rows, columns)
         return ImageGraph(model), (pixels,), ({0: torch.export.Dim("batch")},)
