@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from anyformer.tasks.base import RowTask, Task
 
 
-def preset_for_parts(parts: Sequence[str], *, gpu: bool) -> str:
-    """The preset for rows of these parts when none is named."""
+def preset_for_parts(parts: Sequence[str], *, gpu: bool, rows: int | None = None) -> str:
+    """The preset for `rows` training rows of these parts when none is named."""
     alone = only_modality(parts)
-    return alone.presets[gpu] if alone is not None and alone.presets else f"encoder-{size_for(gpu)}"
+    own = "" if alone is None else alone.preset_for(rows, gpu=gpu)
+    return own or f"encoder-{size_for(gpu)}"
 
 
 def size_for(gpu: bool) -> str:
