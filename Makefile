@@ -14,7 +14,7 @@ SHELL  := /bin/bash
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo-setup demo test quick lint format bench bench-gpu prove-resume prove-serve prove-attack prove-distributed test-gpu weights clean
+.PHONY: help setup demo-setup demo test quick lint format bench bench-gpu scoreboard recipes prove-resume prove-serve prove-attack prove-distributed test-gpu weights clean
 
 help:            ## list the targets
 	@echo "anyformer: one Transformer, every kind of sequence"
@@ -23,7 +23,7 @@ help:            ## list the targets
 	@echo
 	@echo "  PYTHON=python3.12     which Python makes .venv (3.11 to 3.13)"
 	@echo "  PIP_FLAGS='...'       further words for pip install, e.g. another index"
-	@echo "  ARGS='...'            further words for demo, test, quick and bench-gpu"
+	@echo "  ARGS='...'            further words for demo, test, quick, bench-gpu, scoreboard and recipes"
 
 # A venv made by half is removed, so that the next try starts clean.
 $(VENV)/pyvenv.cfg:
@@ -86,6 +86,17 @@ bench: $(DEV)    ## run the benchmarks one after another
 # On a machine with a GPU, as test-gpu below. ARGS="--nanogpt DIR --rtdl DIR --minutes 9 --ahead 12" for all of it in one go.
 bench-gpu:       ## training beside nanoGPT, transformers, timm and rtdl on one GPU, into benchmarks/results
 	PYTHONPATH=$(CURDIR)/src:$(CURDIR):$$PYTHONPATH $(TEST_PYTHON) -m benchmarks.gpu $(ARGS)
+
+# On a GPU, or on a CPU with fewer minutes; TEST_PYTHON as for test-gpu. Files are prepared once from the published sets in RAW.
+RAW ?= ../shared/data
+SCOREBOARD = PYTHONPATH=$(CURDIR)/src:$(CURDIR):$$PYTHONPATH $(TEST_PYTHON) -m benchmarks.scoreboard
+scoreboard:      ## every data set by the defaults beside its baselines, into benchmarks/results and docs/results.md
+	$(SCOREBOARD) --raw $(RAW) --data .cache/scoreboard $(ARGS)
+	$(SCOREBOARD).page
+
+recipes:         ## every recipe that has a bar, by three seeds, into benchmarks/results and docs/results.md
+	$(SCOREBOARD).recipes --raw $(RAW) --data .cache/scoreboard $(ARGS)
+	$(SCOREBOARD).page
 
 prove-resume: $(DEV) ## kill trainings 50 times, resume them and count the bits that differ (some minutes)
 	$(BIN)/python tests/training/prove_resume.py $(ARGS)

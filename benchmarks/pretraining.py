@@ -11,7 +11,7 @@ FLOPs are those that torch counts in the products of a step. Models are trained 
 changes their seconds and nothing else. Fine-tuning takes the last tenth of the training rows to choose the best
 weights; scores are of the public development rows: Matthews correlation for CoLA, accuracy for MRPC (its test rows) and
 RTE, Spearman for STS-B. T5 writes its answers as text. Each row of the CSV is written when it is known.
-`python -m benchmarks.pretraining_page` writes docs/results.md from the newest CSV.
+`python -m benchmarks.pretraining_page` writes docs/pretraining-results.md from the newest CSV.
 """
 
 from __future__ import annotations

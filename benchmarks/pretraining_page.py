@@ -1,4 +1,4 @@
-"""docs/results.md from the newest CSV of `benchmarks.pretraining`.
+"""docs/pretraining-results.md from the newest CSV of `benchmarks.pretraining`.
 
 python -m benchmarks.pretraining_page
 """
@@ -11,7 +11,7 @@ from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGE, RESULTS = ROOT / "docs" / "results.md", ROOT / "benchmarks" / "results"
+PAGE, RESULTS = ROOT / "docs" / "pretraining-results.md", ROOT / "benchmarks" / "results"
 BEGIN, END = "<!-- figures: python -m benchmarks.pretraining_page -->", "<!-- end of figures -->"
 SCRATCH = " from scratch"
 NAMES = {"gpt": "GPT", "bert": "BERT", "roberta": "RoBERTa", "electra": "ELECTRA", "albert": "ALBERT",

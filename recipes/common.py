@@ -7,6 +7,7 @@ import csv
 import json
 import logging
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,20 @@ def arguments(about: str | None, *, runs: int) -> argparse.Namespace:
 def settings_of(asked: argparse.Namespace) -> dict[str, Any]:
     """What --set says, as `anyformer.train` takes it."""
     return parse_settings(asked.settings)
+
+
+def unpack(archives: Path, name: str, out: Path) -> Path:
+    """The folder of a set from the archives that `python -m benchmarks.scoreboard --prepare` writes."""
+    if not (out / name).is_dir():
+        with tarfile.open(archives / f"{name}.tar.xz") as packed:
+            packed.extractall(out, filter="data")
+    return out / name
+
+
+def find_held_out(folder: Path, ending: str) -> dict[str, tuple[str, ...]]:
+    """Settings for the files of a folder that validate and test, where they are there."""
+    sides = {side: folder / f"{side}{ending}" for side in ("valid", "test")}
+    return {f"data.split.{side}_file": (str(path),) for side, path in sides.items() if path.is_file()}
 
 
 def report(name: str, seed: int, run: Run, asked: argparse.Namespace, **more: Any) -> None:

@@ -30,7 +30,7 @@ SETTINGS = {
 
 
 def main() -> None:
-    asked = arguments(__doc__, runs=1)
+    asked = arguments(__doc__, runs=3)
     for seed in asked.seeds:
         run = train(asked.data, "classify", asked.preset or "vit-small", device=asked.device,
                     settings=SETTINGS | settings_of(asked) | {"training.seed": seed},

@@ -37,7 +37,7 @@ def table(archive: Path, folder: Path) -> dict[str, list[str]]:
 
 
 def main() -> None:
-    asked = arguments(__doc__, runs=1)
+    asked = arguments(__doc__, runs=3)
     for seed in asked.seeds:
         run = train(table(asked.data, asked.out / "fsdd-clips"), "classify", asked.preset or "sound-mini",
                     device=asked.device, settings=SETTINGS | settings_of(asked) | {"training.seed": seed},

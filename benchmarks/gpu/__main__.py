@@ -149,6 +149,8 @@ def main() -> None:
     # A cache of its own: the first step of the first job is then a cold one whatever ran here before.
     with tempfile.TemporaryDirectory(prefix="bench-gpu-", ignore_cleanup_errors=True) as folder:
         os.environ |= {"TORCHINDUCTOR_CACHE_DIR": folder, "TRITON_CACHE_DIR": f"{folder}/triton"}
+        # Where torch was installed without bytecode, a fresh process would compile its sources before the first step.
+        os.environ["PYTHONPYCACHEPREFIX"] = f"{folder}/bytecode"
         print(results.device_name(), "torch", torch.__version__, "cuda", torch.version.cuda, flush=True)
         Run(asked).all()
 

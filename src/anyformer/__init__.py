@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from anyformer.core.towers import Towers
     from anyformer.data.order import Order
     from anyformer.embeds import (
+        ConvStem,
         Frames,
         Joint,
         Maps,
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
         Replaced,
         Span,
         TokenHead,
+        WideAndDeep,
     )
     from anyformer.inference.predictor import Predictor, load
     from anyformer.inspection.convolution import attention_from_convolution
@@ -133,8 +135,8 @@ WHERE = {
     "anyformer.core.towers": ("Towers",),
     "anyformer.data.order": ("Order",),
     "anyformer.embeds": (
-        "Frames", "Joint", "Maps", "Patches", "PeriodicCurve", "PiecewiseCurve", "Queries", "Regions", "Series",
-        "Table", "Tokens",
+        "ConvStem", "Frames", "Joint", "Maps", "Patches", "PeriodicCurve", "PiecewiseCurve", "Queries", "Regions",
+        "Series", "Table", "Tokens",
     ),
     "anyformer.errors": ("UserError",),
     "anyformer.estimators": (
@@ -145,8 +147,8 @@ WHERE = {
     "anyformer.generation": ("Generation", "generate"),
     "anyformer.generation.runners.compiled": ("compiled",),
     "anyformer.heads": (
-        "Boxes", "Distilled", "Forecast", "ImageTextHead", "LM", "LMWithPair", "Pair", "PixelHead", "Pooled",
-        "Regress", "Replaced", "Span", "TokenHead",
+        "Boxes", "Distilled", "Forecast", "ImageTextHead", "LM", "LMWithPair", "Pair", "PixelHead", "Pooled", "Regress",
+        "Replaced", "Span", "TokenHead", "WideAndDeep",
     ),
     "anyformer.inspection.convolution": ("attention_from_convolution",),
     "anyformer.inspection.maps": ("attention_maps", "explain_attention"),
@@ -193,21 +195,20 @@ HOME = {name: module for module, names in WHERE.items() for name in names}
 
 __all__ = [
     "LM", "MLP", "SAGAN", "WSD", "AdamW", "Alibi", "AttendingRecurrent", "Attention", "Axial", "Backbone", "Batch",
-    "Block", "BlockSparse", "Body", "Boxes", "Buckets", "CoAttention", "Constant", "Convolution", "Cosine", "Cross",
-    "Distilled", "DynamicScaling", "Electra", "Embed", "Ensemble", "Experts", "Feed", "FeedStack", "Forecast", "Frames",
-    "Generation", "Grid", "Head", "Hyena", "ImageClassifier", "ImageTextHead",
-    "InverseSqrt", "Joint", "LMWithPair", "LRNet", "LanguageModel", "LayerNorm",
-    "Learned", "Linear", "LinearAttention", "LinearScaling", "Llama3Scaling", "Local", "LocalRelation", "LowRank",
-    "Maps", "MixedClassifier", "MixedRegressor", "Mixer", "Model", "Muon", "NTKScaling", "Network", "NoNorm",
-    "NoRelative", "Norm", "NumberCurve", "Objective", "Order", "Output", "Pair", "Patches", "PeriodicCurve",
-    "PiecewiseCurve", "PixelHead", "Plain", "Pooled", "Position",
-    "Predictor", "Pyramid", "Queries", "RMSNorm", "Recurrent", "Regions", "Regress", "Relative", "Replaced", "ResNet",
-    "Rope", "RowTask", "Run", "Seq2Seq", "Series", "Shaw", "Sinusoid", "SinusoidGrid", "Span", "Spec", "Stack", "Stage",
+    "Block", "BlockSparse", "Body", "Boxes", "Buckets", "CoAttention", "Constant", "ConvStem", "Convolution", "Cosine",
+    "Cross", "Distilled", "DynamicScaling", "Electra", "Embed", "Ensemble", "Experts", "Feed", "FeedStack", "Forecast",
+    "Frames", "Generation", "Grid", "Head", "Hyena", "ImageClassifier", "ImageTextHead", "InverseSqrt", "Joint",
+    "LMWithPair", "LRNet", "LanguageModel", "LayerNorm", "Learned", "Linear", "LinearAttention", "LinearScaling",
+    "Llama3Scaling", "Local", "LocalRelation", "LowRank", "Maps", "MixedClassifier", "MixedRegressor", "Mixer", "Model",
+    "Muon", "NTKScaling", "Network", "NoNorm", "NoRelative", "Norm", "NumberCurve", "Objective", "Order", "Output",
+    "Pair", "Patches", "PeriodicCurve", "PiecewiseCurve", "PixelHead", "Plain", "Pooled", "Position", "Predictor",
+    "Pyramid", "Queries", "RMSNorm", "Recurrent", "Regions", "Regress", "Relative", "Replaced", "ResNet", "Rope",
+    "RowTask", "Run", "Seq2Seq", "Series", "Shaw", "Sinusoid", "SinusoidGrid", "Span", "Spec", "Stack", "Stage",
     "Streams", "Table", "TabularClassifier", "TabularRegressor", "Task", "TextClassifier", "TextRegressor", "TokenHead",
-    "TokenTagger", "Tokens", "Towers", "Training", "Translator", "UserError", "VisualTransformer", "Window2D",
-    "YarnScaling", "__version__", "attend", "attention_from_convolution", "attention_maps", "checks", "compiled",
-    "explain_attention", "generate", "linear_cross_entropy", "load", "prepare", "preset", "preset_names", "quantise",
-    "replace_in", "resume", "tokens_per_expert", "train",
+    "TokenTagger", "Tokens", "Towers", "Training", "Translator", "UserError", "VisualTransformer", "WideAndDeep",
+    "Window2D", "YarnScaling", "__version__", "attend", "attention_from_convolution", "attention_maps", "checks",
+    "compiled", "explain_attention", "generate", "linear_cross_entropy", "load", "prepare", "preset", "preset_names",
+    "quantise", "replace_in", "resume", "tokens_per_expert", "train",
 ]  # fmt: skip
 
 installed_parts = False

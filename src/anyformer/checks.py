@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anyformer.core.model import Model, Seq2Seq
+from anyformer.core.model import Model, ModelModule, Seq2Seq
 from anyformer.embeds.joint import JointModule
 from anyformer.embeds.patches import PatchesModule
 from anyformer.errors import UserError, did_you_mean
@@ -90,7 +90,8 @@ def permutation(model: nn.Module, *inputs: Any, bound: float = 1e-6, seed: int =
         if isinstance(tokens, Tensor) and not tokens.is_floating_point() and len(inputs) == 1:
             check_length(tokens, "permutation")
             order = random_order(tokens.shape[1], seed).to(tokens.device)
-            moved, kept = answer_of(model(tokens[:, order])), answer_of(model(tokens))[:, order]
+            run = runner(model, tokens.shape[0])
+            moved, kept = answer_of(run(tokens[:, order])), answer_of(run(tokens))[:, order]
         else:
             moved, kept = permuted_below_the_stack(model, inputs, seed)
     return Report("permutation equivariance", (moved - kept).abs().max().item(), bound)
@@ -192,7 +193,12 @@ def padding(model: nn.Module, tokens: Tensor | None = None, *, side: str = "left
 
 
 def runner(model: nn.Module, batch: int) -> Callable[..., Any]:
-    """How a law calls a model with ids: an encoder-decoder is asked about its decoder, after random sources."""
+    """How a law calls a model with ids: an encoder-decoder is asked about its decoder, after random sources.
+
+    A classifier is asked for all tokens, also those that its head does not read.
+    """
+    if isinstance(model, ModelModule) and model.skips_tokens:
+        return model.before_head
     spec = getattr(model, "spec", None)
     if not isinstance(spec, Seq2Seq):
         return model

@@ -123,6 +123,7 @@ class Mixer(Spec, slot=True):
     causal_form: ClassVar[bool] = True  # whether it can be kept from seeing the future
     compiles: ClassVar[bool] = True  # whether torch can compile it whole; its own recurrent cells it cannot
     has_static_cache: ClassVar[bool] = False  # whether its module offers `static_cache(...)` (core/static_cache.py)
+    answers_some: ClassVar[bool] = False  # whether its module's `forward` takes `some`, the tokens that need an answer
     exact: ClassVar[bool] = True  # whether later tokens change nothing at all; a Fourier transform leaves rounding
 
     @property
@@ -150,6 +151,7 @@ class Feed(Spec, slot=True):
     """
 
     exact: ClassVar[bool] = True  # whether other tokens change nothing at all; products of varying shape leave rounding
+    counts_tokens: ClassVar[bool] = False  # whether its losses are over all tokens, so that it must be given them all
 
     def build(self, width: int) -> nn.Module:
         raise NotImplementedError
@@ -256,6 +258,11 @@ class Body(Spec, slot=True):
         """Whether a token is kept from those after it; "prefix_lm": but for those of a prompt."""
         return False
 
+    @property
+    def answers_some(self) -> bool:
+        """Whether its module's `forward` takes `some`, the tokens that the head reads, and gives those alone."""
+        return False
+
     def build(self, *, memory_width: int | None = None) -> nn.Module:
         raise NotImplementedError
 
@@ -275,7 +282,16 @@ class Head(Spec, slot=True):
     `vocabulary` and `table` are the embedding's, where it has one, for heads that score words with the same rows.
     """
 
-    answers: ClassVar[Literal["classes", "numbers"] | None] = None  # what its logits are, where they can be averaged
+    @property
+    def answers(self) -> Literal["classes", "numbers"] | None:
+        """What its logits are, where those of several networks can be averaged."""
+        return None
+
+    @property
+    def reads_some(self) -> bool:
+        """Whether it reads a few tokens only: those of its module's `tokens_read(context)`. Given them alone, with
+        their context, it answers the same, so the last block need not compute the others."""
+        return False
 
     def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:
         raise NotImplementedError

@@ -32,6 +32,8 @@ TEXT = {
     "bert, bare": preset("bert-base-tiny"),
     "distilbert, classify": replace_in(preset("distilbert-tiny"), {"head": Pooled(classes=3, dense=True, act="relu")}),
     "roberta, tag": replace_in(preset("roberta-base-tiny"), {"head": TokenHead(classes=5)}),
+    "n-grams of one text": preset("encoder-mini"),
+    "n-grams of two texts": replace_in(preset("encoder-mini"), {"embed": preset("bert-base-tiny").embed}),
     "albert, masked": replace_in(preset("albert-base-tiny"), {"head": LM(transform="gelu", bias=True)}),
 }
 

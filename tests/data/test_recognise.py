@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anyformer.data.settings import Data
+from anyformer.data.settings import Data, SeriesSettings
 from anyformer.errors import UserError, did_you_mean
 from anyformer.tasks.prepare import prepare
 from tests.training.test_detection import annotated
@@ -104,6 +104,8 @@ def test_tables_that_are_no_series_are_left_alone(tmp_path: Path, case: str) -> 
     columns: dict[str, Any] = {"rain": WAVE[: len(moments)]}
     if case == "words":
         columns["sky"] = ["clear" if at % 3 else "grey" for at in range(len(moments))]
+    if case == "asked":
+        columns["wind"] = WAVE + 1  # rain may be told from it
     if case == "label":
         columns["label"] = ["ab"[at % 2] for at in range(len(moments))]
     path = table(tmp_path / "a.csv", moments, **columns)
@@ -114,6 +116,15 @@ def test_tables_that_are_no_series_are_left_alone(tmp_path: Path, case: str) -> 
     else:
         with pytest.raises(UserError, match="which column is to be predicted"):
             looked_at(path, tmp_path / "cache")
+
+
+@pytest.mark.parametrize("case", ["alone", "called y", "horizon"])
+def test_a_target_beside_nothing_but_the_time_is_forecast(tmp_path: Path, case: str) -> None:
+    columns = {"y": WAVE} if case == "called y" else {"rain": WAVE} | ({"wind": WAVE} if case == "horizon" else {})
+    settings = {"alone": Data(target=("rain",)), "horizon": Data(target=("rain",), series=SeriesSettings(horizon=8))}
+    path = table(tmp_path / "a.csv", HOURS, **columns)
+    made, said = looked_at(path, tmp_path / "cache", settings=settings.get(case))
+    assert made.task == "forecast" and list(made.preprocess.target.names) == [next(iter(columns))], said
 
 
 def test_names_that_look_the_same_are_told_apart() -> None:

@@ -13,7 +13,7 @@ import anyformer
 from anyformer import LM, MLP, Attention, Block, Experts, Model, Stack, Tokens
 from anyformer.kernels import row_gradient
 from anyformer.kernels.int8 import look_up
-from anyformer.objectives import Batch, Causal
+from anyformer.objectives import Batch, Causal, Classify
 from anyformer.training import step_graph
 from anyformer.training.duration import Plan
 from anyformer.training.optim import AdamW, Muon
@@ -133,6 +133,27 @@ def test_a_recorded_step_gives_the_bits_of_a_plain_one(optimizer: Any, determini
     assert runs[0][0] == runs[1][0]
     assert all(torch.equal(runs[0][1][name], runs[1][1][name]) for name in runs[0][1])
     assert len(set(runs[0][0])) == STEPS
+
+
+def test_a_recorded_step_of_blended_images_gives_the_bits_of_a_plain_one(deterministic: Any) -> None:
+    """CutMix and mixup: which row each is blended with and the share of it change from step to step."""
+    runs = []
+    for graph in (False, True):
+        spec = anyformer.preset("vit-b16-tiny")
+        settings = Training(steps=STEPS, batch_size=16, micro_batch_size=16, precision="bf16", compile=False,
+                            cuda_graph=graph)  # fmt: skip
+        objective = Classify(mixup=0.8, cutmix=1.0)
+        engine = TrainingEngine(spec.build(seed=1, device=CUDA), objective, settings, Plan(STEPS))
+        losses = []
+        for step in range(STEPS):
+            draw = torch.Generator().manual_seed(step)
+            images, targets = torch.randn(16, 3, 32, 32, generator=draw), torch.randint(0, 10, (16,), generator=draw)
+            blended = objective.prepare(Batch((images,), targets, torch.arange(16)), draw)
+            losses.append(float(engine.step(step, [blended]).loss))
+        assert (engine.graph is not None and engine.graph.graph is not None) is graph
+        runs.append((losses, {name: value.clone() for name, value in engine.weights().items()}))
+    assert runs[0][0] == runs[1][0]
+    assert all(torch.equal(runs[0][1][name], runs[1][1][name]) for name in runs[0][1])
 
 
 def test_a_seed_makes_other_dropout_in_a_recorded_step() -> None:

@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import json
 import lzma
+import math
 import random
 import re
 import sys
@@ -16,6 +17,9 @@ from typing import Any
 
 import pytest
 import torch
+
+from anyformer.data.tokenizers.tokenizer import open_tokenizer
+from anyformer.presets import preset
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted(path for path in (ROOT / "recipes").glob("*.py") if path.stem != "common")
@@ -152,3 +156,29 @@ def test_distill_prints_a_line_for_every_seed_and_who_won(run: Callable[..., str
     assert [line["seed"] for line in lines] == [0, 1] and last["of"] == 2
     assert last["won"] == sum(line["distilled"] < line["alone"] for line in lines)
     assert len((tmp_path / "found.csv").read_text().splitlines()) == 3
+
+
+def test_wikitext2_judges_every_word_once_after_enough_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    recipe = opened("wikitext2", monkeypatch)
+    with lzma.open(tmp_path / "a.xz", "wt") as file:
+        file.write(" = A <unk> = \n \n the cat sat \n" * 5)
+    text = recipe.write_words(tmp_path / "a.xz", tmp_path / "a.txt")
+    words = text.read_text().split(" ")
+    assert words[:9] == ["=", "A", "<unk>", "=", "<eos>", "<eos>", "the", "cat", "sat"] and len(words) == 50
+    tokenizer = open_tokenizer(recipe.write_tokenizer(text, tmp_path / "tokenizer"))
+    assert tokenizer is not None and tokenizer.size == 7 and len(tokenizer.encode(text.read_text())) == 50
+    model = preset("decoder-mini").build(seed=0).eval()
+    predictor = SimpleNamespace(tokenizer=tokenizer, model=model, device=torch.device("cpu"))
+    ids = torch.tensor([tokenizer.encode(text.read_text())])
+
+    def nats(start: int, word: int) -> float:
+        """What a word costs after those from `start` on."""
+        with torch.no_grad():
+            return -float(model(ids[:, start:word]).logits[0, -1].log_softmax(-1)[ids[0, word]])
+
+    for context, step in ((64, 16), (16, 4)):
+        windows = [max(0, -(-(word - context) // step) * step) for word in range(1, 50)]
+        wanted = math.exp(sum(nats(start, word) for word, start in enumerate(windows, 1)) / 49)
+        assert recipe.perplexity(predictor, text, context, step) == pytest.approx(wanted, rel=1e-4)
+    short = math.exp(sum(nats(word - 1, word) for word in range(1, 50)) / 49)  # control: what is before a word counts
+    assert short != pytest.approx(wanted, rel=1e-3)

@@ -19,7 +19,7 @@ SETTINGS: dict[str, Any] = {
     "data.images.crop": 0.0,
     "data.images.flip": False,
 }
-JOINT = {"model.embed.parts[2].patch": 4}  # four patches of an image of 8 x 8
+JOINT = {"model.embed.parts[2].stride": 4}  # four cells of an image of 8 x 8
 WORDS = ["river", "stone", "cloud", "field", "house", "light", "paper"]
 CHANCE = 0.25
 
@@ -66,7 +66,7 @@ def test_the_combination_is_learned_and_every_column_it_needs_counts(data: Any, 
 @pytest.mark.parametrize("column", ["note", "level", "shop", "photo"])
 def test_a_single_column_stays_at_chance(data: Any, column: str) -> None:
     X, y, new, wanted = data
-    patch = {"model.embed.patch": 4} if column == "photo" else {}
+    patch = {"model.embed.stride": 4} if column == "photo" else {}
     alone = MixedClassifier(steps=60, lr=0.003, batch_size=64, settings=SETTINGS | patch).fit({column: X[column]}, y)
     assert alone.score({column: new[column]}, wanted) <= CHANCE + 0.12
 

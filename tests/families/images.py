@@ -51,7 +51,7 @@ def watched(model: Any, given: tuple[Any, ...], options: dict[str, Any]) -> list
     model.stack.register_forward_pre_hook(lambda module, given: seen.append(given[0]))
     for block in model.stack.blocks:
         block.register_forward_hook(lambda module, given, out: seen.append(out[0]))
-    model(*given, **options)
+    model.before_head(*given, **options)  # all tokens, also those that the head does not read
     return seen
 
 

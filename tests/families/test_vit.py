@@ -78,12 +78,13 @@ def test_224_to_448_gives_785_tokens() -> None:
         head=anyformer.Pooled(classes=3),
     )
     model = spec.build(seed=0).eval()
-    assert model(torch.randn(1, 3, 224, 224)).hidden.shape[1] == 197
+    assert model.before_head(torch.randn(1, 3, 224, 224)).hidden.shape[1] == 197
     larger_spec, larger = resize_images(spec, model, 448)
     assert larger_spec.embed.size == 448
-    out = larger(torch.randn(1, 3, 448, 448))
-    assert out.hidden.shape[1] == 785
-    assert out.hidden.isfinite().all() and out.logits is not None and out.logits.isfinite().all()
+    pixels = torch.randn(1, 3, 448, 448)
+    hidden, out = larger.before_head(pixels).hidden, larger(pixels)
+    assert hidden.shape[1] == 785
+    assert hidden.isfinite().all() and out.logits is not None and out.logits.isfinite().all()
     assert larger.embed.position.table.weight.shape[0] == 785
 
 

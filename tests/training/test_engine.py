@@ -208,6 +208,21 @@ def test_a_step_whose_targets_all_do_not_count_moves_nothing_far() -> None:
 # ---------------------------------------------------------------- all positions at once
 
 
+def test_two_passes_that_agree_cost_no_more_than_one() -> None:
+    batch = Rows("translate").batch(range(ROWS))
+    once, twice = Translate(), Translate(consistency=5.0)
+
+    def losses(dropout: float, *, training: bool) -> list[float]:
+        network = NETS["translate"](dropout).build(seed=1).train(training)
+        torch.manual_seed(0)
+        return [objective.loss(network, batch).item() for objective in (once, twice)]
+
+    assert losses(0.0, training=True) == pytest.approx(losses(0.0, training=True)[:1] * 2, rel=1e-5)
+    assert losses(0.4, training=False) == pytest.approx(losses(0.4, training=False)[:1] * 2, rel=1e-6)
+    one, two = losses(0.4, training=True)  # control: two draws of dropout disagree, and that is charged
+    assert two > 1.05 * one
+
+
 @pytest.mark.parametrize("causal", [True, False])
 def test_one_masked_pass_is_every_next_token_by_itself(causal: bool) -> None:
     """Loss and gradients of T positions at once are the sum of T passes, each over the tokens before only."""

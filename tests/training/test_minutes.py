@@ -144,8 +144,8 @@ def test_a_correction_leaves_no_jump_and_nothing_before_it_changes(schedule: Any
 
 MINUTES = 0.25
 ALLOWED = 2.0  # seconds for starting and for closing the folder, which a plan cannot foresee
-WORDS = ["train", "book.txt", "--minutes", str(MINUTES), "--progress", "none", "--device", "cpu", "--set",
-         "training.threads=1", "--set", "training.keep=1000", "--set", "model.stack.depth=1", "--set",
+WORDS = ["train", "book.txt", "--minutes", str(MINUTES), "--epochs", "100000", "--progress", "none", "--device", "cpu",
+         "--set", "training.threads=1", "--set", "training.keep=1000", "--set", "model.stack.depth=1", "--set",
          "model.stack.width=32", "--set", "data.tokenizer.kind=char", "--max-length", "24"]  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from anyformer import faults
 from anyformer.checkpoints import store
 from anyformer.training.run.folder import RunFolder
 from tests.training.nursery import Child, Nursery
-from tests.training.tiny import CASES, STEPS, differing, logged_lines, resume, steps_of, write_data
+from tests.training.tiny import CASES, STEPS, Case, differing, logged_lines, resume, steps_of, write_data
 
 KILLED = -signal.SIGKILL
 
@@ -229,6 +229,23 @@ def test_killed_around_the_steps_it_is_finished_up(
     assert (run / "report.html").is_file() and differing(table, run) == []
     ours, theirs = (json.loads((folder / "run.json").read_text()) for folder in (run, table))
     assert all(ours[name] == theirs[name] for name in ("status", "step", "best_step", "best", "metrics"))
+
+
+@pytest.mark.parametrize(("point", "newest"), [("evaluated", None), ("saved", 0)])
+def test_a_forecast_killed_at_step_0_begins_at_the_same_linear_map(
+    point: str, newest: int | None, place: Path, nursery: Nursery
+) -> None:
+    """What the rows gave without a step is judged and saved before the first one."""
+    values = "".join(f"{at},{(at * at) % 37 + at % 5}\n" for at in range(160))
+    (place / "series.csv").write_text("t,x\n" + values)
+    case = Case(("series.csv",), {"training.batch_size": 24, "data.series.look_back": 24, "data.series.horizon": 4})
+    expect(nursery, case.train("whole"), place, 0)
+    expect(nursery, case.train("run"), place, KILLED, f"kill@{point}:1")
+    assert (steps_of(place / "run") or [None])[-1] == newest
+    expect(nursery, resume("run"), place, 0)
+    assert differing(place / "whole", place / "run") == []
+    lines = [json.loads(line) for line in (place / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines].count(0) == 1
 
 
 def test_stopped_early_and_killed_it_does_not_train_on(place: Path, nursery: Nursery) -> None:

@@ -104,6 +104,30 @@ def test_a_series_trains_evaluates_and_foresees(tmp_path: Path) -> None:
         assert refused.code == 2 and "'b'" in refused.errors[0]
 
 
+def echoes(folder: Path) -> str:
+    """A series that a linear map knows best by construction: two lags and noise."""
+    draw, values = np.random.default_rng(0), np.zeros(900)
+    for at in range(2, len(values)):
+        values[at] = 1.8 * values[at - 1] - 0.95 * values[at - 2] + draw.normal()
+    (folder / "echoes.csv").write_text("t,x\n" + "".join(f"{at},{value:.5f}\n" for at, value in enumerate(values)))
+    return "echoes.csv"
+
+
+def test_a_forecast_begins_at_the_linear_map_and_keeps_it_where_nothing_is_better(tmp_path: Path) -> None:
+    with standing_in(tmp_path):
+        found = trained([echoes(tmp_path), "--set", "data.series.horizon=12"])
+        strong = found["baselines"]["strong"]
+        assert strong["name"] == "a linear map of the window"
+        assert found["metrics"]["test"]["rmse"] < 1.03 * strong["metrics"]["rmse"]
+        judged = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
+        assert next(line for line in judged if "eval" in line)["step"] == 0
+        length = load("run").preprocess.length
+        alone = ["--preset", "patchtst-small", "--set", f"data.series.look_back={length}", "--out", "alone", *SMALL]
+        done("train", "echoes.csv", "--set", "data.series.horizon=12", *alone)  # control: the Transformer without it
+        without = json.loads(Path("alone/evaluation.json").read_text())["metrics"]["test"]["rmse"]
+        assert without > 1.1 * strong["metrics"]["rmse"]
+
+
 @pytest.mark.parametrize("labels", [False, True], ids=["alone", "labelled"])
 def test_proteins_train_evaluate_and_predict(tmp_path: Path, labels: bool) -> None:
     with standing_in(tmp_path):
@@ -132,9 +156,11 @@ def test_networks_fit_the_data() -> None:
         assert (spec.embed.sample_rate, spec.embed.mels, spec.embed.mean, spec.head.classes) == (8000, 64, -3.0, 4)
         assert spec.build(seed=0)(torch.zeros(2, 7999), torch.tensor([7999, 5])).logits.shape == (2, 4)
     series = Sizes(parts=["series"], length=12, numbers=5, outputs=3)
-    assert default_preset("forecast", series, gpu=True) == "patchtst-small"
-    spec = network("patchtst-small", "forecast", series)
-    assert spec.build(seed=0)(torch.zeros(2, 12, 5)).logits.shape == (2, 15)
+    assert default_preset("forecast", series, gpu=True) == "forecaster-small"
+    for name in ("forecaster-small", "patchtst-small"):
+        spec = network(name, "forecast", series)
+        assert spec.build(seed=0)(torch.zeros(2, 12, 5)).logits.shape == (2, 15)
+        assert spec.head.window == (12 if name == "forecaster-small" else None)
     for name, task, sizes in (("vit-mini", "classify", heard), ("gpt2", "forecast", series)):
         with pytest.raises(Exception, match="does not read"):
             network(name, task, sizes)

@@ -26,7 +26,7 @@ def resize_images(spec: Any, model: nn.Module, size: int | tuple[int, int]) -> t
 
     >>> from anyformer import preset
     >>> spec, model = resize_images(preset("vit-b16-tiny"), preset("vit-b16-tiny").build(seed=0), 64)
-    >>> model(torch.zeros(1, 3, 64, 64)).hidden.shape  # 16 x 16 patches of 4 pixels and a class token
+    >>> model.before_head(torch.zeros(1, 3, 64, 64)).hidden.shape  # 16 x 16 patches of 4 pixels and a class token
     torch.Size([1, 257, 96])
     """
     check_whole(model, "image size", "change")

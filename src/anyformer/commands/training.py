@@ -35,6 +35,9 @@ StdinFormat = Annotated[
     str | None, typer.Option("--format", help="What - holds: csv, tsv, jsonl, json, parquet, txt or conll.")
 ]
 BatchSize = Annotated[int, typer.Option(min=1, help="Rows at a time.")]
+Threshold = Annotated[
+    float | None, typer.Option(help="Probability from which on a label, or the second of two classes, is the answer.")
+]
 MODES = ("auto", "bar", "lines", "none")
 
 
@@ -65,6 +68,9 @@ def train(
     inputs: asking.Inputs = None,
     config: asking.Settings = None,
     settings: asking.Set = None,
+    tune: Annotated[
+        float | None, typer.Option(help="Minutes to try other settings for, before the run itself.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, write nothing.")] = False,
     progress: Progress = "auto",
     as_json: Json = False,
@@ -81,6 +87,7 @@ def train(
       anyformer train photos/
       anyformer train reviews.csv --target label --from FOLDER
       anyformer train reviews.csv --target label --pretrain masked
+      anyformer train houses.parquet --target price --tune 20
     """
     launch = launched(context)
     configure_messages(quiet)
@@ -98,7 +105,10 @@ def train(
             run_rehearsal(request, as_json=as_json, quiet=quiet)
         return
     with settings_named(request):
-        run = asked_again(request, progress, quiet, launch) or start_training(request, progress, quiet, launch)
+        run = asked_again(request, progress, quiet, launch)
+        if run is None and tune is not None:
+            run = start_search(request, tune, progress, quiet, launch)
+        run = run or start_training(request, progress, quiet, launch)
     if launch.world.is_first:
         conclude(run, as_json=as_json, quiet=quiet)
 
@@ -117,6 +127,16 @@ def start_training(request: Request, progress: str, quiet: bool, launch: Launch)
     if world.restarts and request.out is not None and (request.out / "run.json").is_file():
         return resume(request.out, say=say, progress=shown, quiet=quiet, world=world, started=started)
     return run_request(request, say=say, progress=shown, quiet=quiet, world=world, started=started)
+
+
+def start_search(request: Request, minutes: float, progress: str, quiet: bool, launch: Launch) -> Trained:
+    """Settings tried one after the other, then the run with the best of them."""
+    from anyformer.training.train import run_search
+
+    if not launch.world.is_alone:
+        raise UserError("a search is made by one process", where="--tune", fix="tune with one, then train with several")
+    return run_search(request, minutes, say=messages(quiet), progress=progress_mode(progress, quiet), quiet=quiet,
+                      started=launch.started)  # fmt: skip
 
 
 def check_restarts(request: Request, world: World) -> None:
@@ -219,6 +239,7 @@ def evaluate(
     by: Annotated[str | None, typer.Option(help="choice: the likeliest one; generate: what is written.")] = None,
     normalise: Annotated[str | None, typer.Option(help="Log-likelihoods of choices by sum, token or byte.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Examples are drawn by it.")] = None,
+    threshold: Threshold = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="A new .csv or .json with the table.")] = None,
     format: StdinFormat = None,
     device: asking.Device = "auto",
@@ -246,10 +267,13 @@ def evaluate(
         if value is not None:
             raise UserError(f"--{name} is for prompting", where=f"--{name}", fix="add --shots 0,1,5, or leave it out")
     with with_standard_input(data or (), format) as files:
-        found = evaluate_run(run, files, device=device, batch=batch_size, say=messages(quiet))
+        found = evaluate_run(run, files, device=device, batch=batch_size, say=messages(quiet), threshold=threshold)
     if as_json:
         write(json.dumps(found))
         return
+    if interval := found.pop("interval", None):
+        bounds = f"{interval['low']:.4f} to {interval['high']:.4f}"
+        found["95 %"] = f"{interval['metric']} {bounds}, by bootstrap over the rows"
     width = max(map(len, found), default=0)
     write("\n".join(f"{name:<{width}}  {value:.4f}" if isinstance(value, float) else f"{name:<{width}}  {value}"
                     for name, value in found.items()))  # fmt: skip
@@ -284,6 +308,7 @@ def predict(
     skip_bad_rows: Annotated[
         bool, typer.Option("--skip-bad-rows", help="No answer for rows that cannot be read, rather than an error.")
     ] = False,
+    threshold: Threshold = None,
     format: StdinFormat = None,
     device: asking.Device = "auto",
     batch_size: BatchSize = 64,
@@ -303,7 +328,7 @@ def predict(
     configure_messages(quiet)
     with with_standard_input(data, format) as files:
         text = predict_files(run, files, out, device=device, batch=batch_size, as_json=as_json, say=messages(quiet),
-                             on_bad_rows="skip" if skip_bad_rows else "error")  # fmt: skip
+                             on_bad_rows="skip" if skip_bad_rows else "error", threshold=threshold)  # fmt: skip
     if text is not None:
         write(text)
     elif not quiet:

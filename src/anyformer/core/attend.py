@@ -14,15 +14,19 @@ rules, relative positions, soft cap, grouped heads. Every engine and the inspect
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
+from anyformer.core.context import Some, take_fields
 from anyformer.errors import UserError
+from anyformer.kernels.dropout import dropout as drop
 
 if TYPE_CHECKING:
     from anyformer.core.context import Context
@@ -55,6 +59,7 @@ class Scores:
     added: Tensor | None = None  # (B or 1, H or 1, T, S)
     ordered: bool = field(default=False)  # Python fact: keys are the queries in order, nothing hidden
     gaps: bool = False  # Python fact: keys are in a static cache, and those behind a query's own hold nothing
+    some: bool = False  # Python fact: the queries are a few tokens from among the keys, wherever they stand
 
     @classmethod
     def among(
@@ -81,6 +86,12 @@ class Scores:
             gaps=context.gaps,
         )  # fmt: skip
 
+    def of_some(self, some: Some) -> Scores:
+        """The description for some of the queries, over the same keys."""
+        of_queries = take_fields(self, ("query_positions", "query_index", "query_documents"), some, 1)
+        of_pairs = take_fields(self, ("allowed", "added"), some, 2)
+        return replace(self, **of_queries, **of_pairs, ordered=False, some=True)
+
     @property
     def biased(self) -> bool:
         return self.added is not None or (self.relative is not None and self.relative.biased)
@@ -97,7 +108,7 @@ class Scores:
         if self.window is not None and keys > self.window:
             return True
         # One newest query sees every key that is held; more need the staircase unless the kernel draws it itself.
-        return self.causal and not self.ordered and (queries > 1 or self.gaps)
+        return self.causal and not self.ordered and (queries > 1 or self.gaps or self.some)
 
     @property
     def hides_alike(self) -> bool:
@@ -188,6 +199,8 @@ def choose(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0
             return Choice("rows", "a few new tokens over a static cache: each row reads its own columns and no further")
     if q.device.type == "cpu" and (choice := choose_for_window(q, k, scores, dropout)) is not None:
         return choice
+    if q.is_cuda and scores.some:  # cuDNN's backward pass is made for tiles of 64 queries
+        return Choice("reference", "a few queries, for which plain products take as long as a fused kernel")
     if scores.needs_weights:
         what = "the logit soft cap" if scores.soft_cap is not None else f"{type(scores.relative).__name__} positions"
         return Choice("reference", f"fused kernels do not offer {what}")
@@ -208,7 +221,7 @@ def choose_for_window(q: Tensor, k: Tensor, scores: Scores, dropout: float) -> C
         return None
     queries, keys = q.shape[2], k.shape[2]
     ruled = scores.allowed is not None or scores.added is not None  # a caller's own rule is T x S already
-    few = queries * keys < fewest_pairs(q.dtype, scores, keys)
+    few = queries * keys < fewest_pairs(q.dtype, scores, keys) or scores.some
     if ruled or few or scores.hides_alike or not scores.hides(queries, keys):
         return None
     if dropout == 0.0 and not scores.biased and not scores.needs_weights:
@@ -263,7 +276,7 @@ def weights_of(q: Tensor, k: Tensor, scores: Scores, rows: slice | None = None) 
 def reference(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0) -> Tensor:
     """Plain maths, whole rows at a time."""
     weights = weights_of(q, k, scores)
-    kept = F.dropout(weights, dropout) if dropout else weights
+    kept = drop(weights, dropout) if dropout else weights
     out = kept @ spread(v, q.shape[1]).to(weights.dtype)  # (B,H,T,C')
     if scores.relative is not None and scores.relative.needs_weights:
         assert scores.query_positions is not None and scores.key_positions is not None
@@ -343,8 +356,17 @@ def masked(q: Tensor, k: Tensor, v: Tensor, scores: Scores, rows: slice, dropout
         mask, live = fold(mask, q.shape[1]), None if live is None else fold(live, q.shape[1])
     if mask.shape[0] == 1 and mask.shape[1] == 1 and q.is_cuda:
         mask = mask.expand(q.shape[0], -1, -1, -1)
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scores.scale)
+    with safe_kernels(q):
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scores.scale)
     return out if live is None else out * live
+
+
+def safe_kernels(q: Tensor) -> AbstractContextManager[None]:
+    """Where a mask is trained with on a GPU, torch's kernels but cuDNN's, whose backward pass with a mask may give nan
+    though everything that goes into it is finite (seen in bf16 with torch 2.11)."""
+    if q.is_cuda and torch.is_grad_enabled():
+        return sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
+    return nullcontext()
 
 
 def fold(x: Tensor, groups: int) -> Tensor:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from anyformer.core.context import Context
+from anyformer.core.context import Context, Some, take
 from anyformer.core.history import RecomputedInputs
 from anyformer.core.residual import Place, Residual
 from anyformer.core.state import LayerState, PartState
@@ -73,6 +73,11 @@ class Block(Spec):
         """Whether it reads an encoder's output."""
         return self.cross is not None or self.mixer.looks_at_memory
 
+    @property
+    def answers_some(self) -> bool:
+        """Whether it can be computed for some tokens alone, all the others being read."""
+        return self.mixer.answers_some and not (self.feed is not None and self.feed.counts_tokens)
+
     def build(
         self, width: int, *, causal: bool, memory_width: int | None = None, drop_path: float = 0.0
     ) -> BlockModule:
@@ -109,10 +114,19 @@ class BlockModule(nn.Module):
             self.around_feed = around(joins=not parallel)
 
     def forward(
-        self, x: Tensor, context: Context, state: LayerState | None, tables: tuple[Tensor, ...]
-    ) -> tuple[Tensor, Losses]:
-        """(B,T,D) to (B,T,D), with any auxiliary losses; `tables` are the relative positions all layers share."""
-        mixed = self.between(self.around_mixer.enter(x), context, None if state is None else state.mixer, tables)
+        self, x: Tensor, context: Context, state: LayerState | None, tables: tuple[Tensor, ...],
+        some: Some | None = None,
+    ) -> tuple[Tensor, Losses]:  # fmt: skip
+        """(B,T,D) to (B,T,D), with any auxiliary losses; `tables` are the relative positions all layers share.
+
+        Where `some` tokens are named, (B,R,D) of those alone.
+        """
+        entered = self.around_mixer.enter(x)
+        if some is None:
+            mixed = self.between(entered, context, None if state is None else state.mixer, tables)
+        else:
+            mixed = self.mixer(entered, context, None, self.tables(context, x, tables), some)
+            x, context = take(x, some), context.of_some(some)
         mixed = self.around_mixer.leave(mixed)
         losses: Losses = {}
         if self.spec.order == "parallel":
@@ -133,10 +147,12 @@ class BlockModule(nn.Module):
         if isinstance(remembered, RecomputedInputs):
             inputs, context = remembered.update_all(x, context)
             remembered = None
-        if self.relative is not None:
-            tables = self.relative(context, x.dtype)
-        mixed = self.mixer(inputs, context, remembered, tables)
+        mixed = self.mixer(inputs, context, remembered, self.tables(context, x, tables))
         return mixed if inputs is x else mixed[:, -x.shape[1] :]
+
+    def tables(self, context: Context, x: Tensor, shared: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Relative positions: the block's own, or those that all layers share."""
+        return shared if self.relative is None else self.relative(context, x.dtype)
 
     def within(self, x: Tensor, context: Context) -> tuple[Tensor, Losses]:
         """The feed's branch and its losses, where it has any."""

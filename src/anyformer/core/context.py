@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from anyformer.errors import UserError
 if TYPE_CHECKING:
     from anyformer.core.state import State
 
+Some = slice | Tensor  # some tokens of every row: the same places in all, or the places (B,R) of each
 MaskFunction = Callable[[Tensor, Tensor], Tensor]  # (query index (T,1), key index (1,S)) -> bool, True = may be seen
 Mask = Tensor | MaskFunction | tuple["Tensor | MaskFunction", ...]
 
@@ -59,6 +60,13 @@ class Context:
         documents = None if self.key_documents is None else self.key_documents[:, -keys:]
         return self.key_positions[:, -keys:], self.key_index[:, -keys:], mask, documents
 
+    def of_some(self, some: Some) -> Context:
+        """The context of some of its tokens, which look at the same keys."""
+        names = ("positions", "index", "mask", "documents", "segments", "tokens", "added", "places")
+        of_tokens, of_pairs = take_fields(self, names, some, 1), take_fields(self, ("allowed", "bias"), some, 2)
+        no_cells = None if self.grid is None else (0, 0)  # of a grid only what stands before it can be told apart
+        return replace(self, **of_tokens, **of_pairs, grid=no_cells, ordered=False)
+
     def over_all_keys(self, tokens: Tensor | None = None) -> Context:
         """The context of one pass over all keys (B,S): earlier tokens are queries again. `tokens` are all their ids."""
         if not self.past:
@@ -73,6 +81,24 @@ class Context:
             self, positions=self.key_positions, index=self.key_index, mask=self.key_mask, documents=self.key_documents,
             tokens=tokens, grid=None, ordered=self.key_mask is None and self.key_documents is None, past=0,
         )  # fmt: skip
+
+
+FIRST, LAST = slice(0, 1), slice(-1, None)
+
+
+def take(x: Tensor, some: Some, dim: int = 1) -> Tensor:
+    """Some tokens of x (B or 1, ..., T, ...), whose tokens are counted along `dim`."""
+    if isinstance(some, slice):
+        return x[(slice(None),) * dim + (some,)]
+    batch = some.shape[0]  # not its `len`, which would fix it in an exported model
+    x = x.expand(batch, *x.shape[1:]).movedim(dim, 1)
+    rows = torch.arange(batch, device=some.device)[:, None]
+    return x[rows, some].movedim(1, dim)
+
+
+def take_fields(one: object, names: tuple[str, ...], some: Some, dim: int) -> dict[str, Any]:
+    """Some tokens of each field that is known."""
+    return {name: take(x, some, dim) for name in names if (x := getattr(one, name)) is not None}
 
 
 def see_prefix(context: Context, *, is_prompt: bool) -> Context:

@@ -25,7 +25,11 @@ from anyformer.slots import Body, Embed, Head, Losses, Network
 
 @dataclass
 class Output:
-    """What a forward pass gives: hidden states (B,T,D) and, where a head makes them, logits or a pooled vector."""
+    """What a forward pass gives: hidden states (B,T,D) and, where a head makes them, logits or a pooled vector.
+
+    Of a head that reads some tokens only (a classifier on the first), `hidden` and `context` are of those (B,R,D): the
+    last block computes no others. `before_head(...)` and `layers=True` give all.
+    """
 
     hidden: Tensor
     logits: Tensor | None = None
@@ -144,6 +148,7 @@ class ModelModule(nn.Module):
         out = self.before_head(
             *inputs, mask=mask, positions=positions, segments=segments, documents=documents, prefix=prefix,
             memory=memory, memory_mask=memory_mask, memory_added=memory_added, state=state, table=table, layers=layers,
+            for_head=True,
         )  # fmt: skip
         if self.head is not None:
             answer = self.head(out.hidden, out.context, self.table())
@@ -167,8 +172,12 @@ class ModelModule(nn.Module):
         state: State | None = None,
         table: Tensor | None = None,
         layers: bool = False,
+        for_head: bool = False,
     ) -> Output:
-        """The pass without its head, for a loss that never holds all logits."""
+        """The pass without its head, for a loss that never holds all logits.
+
+        `for_head` leaves out what the head does not read.
+        """
         context = self.embed.layout(
             *inputs, mask=mask, positions=positions, documents=documents, segments=segments, state=state
         )
@@ -181,8 +190,18 @@ class ModelModule(nn.Module):
         if layers:
             every = self.stack.every(x, context)
             return Output(every[-1], context=self.stack.after(context), layers=every)
+        if for_head and self.skips_tokens and state is None:
+            some = self.head.tokens_read(context)
+            hidden, losses = self.stack(x, context, None, some)
+            return Output(hidden, losses=losses, context=context.of_some(some))
         hidden, losses = self.stack(x, context, None if state is None else state.layers)
         return Output(hidden, losses=losses, context=self.stack.after(context))
+
+    @property
+    def skips_tokens(self) -> bool:
+        """Whether the last block need only answer for the tokens that the head reads."""
+        head = self.spec.head
+        return head is not None and head.reads_some and self.spec.stack.answers_some
 
     def table(self) -> Tensor | None:
         """The embedding's rows, for a head that borrows them."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from anyformer.kernels.dropout import dropout
 from anyformer.slots import Norm
 
 Place = Literal["pre", "post", "branch", "sandwich"]
@@ -39,7 +39,7 @@ class Residual(nn.Module):
 
     def leave(self, y: Tensor) -> Tensor:
         y = self.inside(y)
-        y = F.dropout(y, self.dropout) if self.dropout and self.training else y
+        y = dropout(y, self.dropout) if self.dropout and self.training else y
         y = y if self.scale is None else y * self.scale
         return y if self.drop_path == 0.0 or not self.training else self.drop_rows(y)
 

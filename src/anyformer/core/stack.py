@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from anyformer.about import About
 from anyformer.core.block import Block, BlockModule, build_relative
 from anyformer.core.building import trial
-from anyformer.core.context import Context, see_prefix
+from anyformer.core.context import Context, Some, see_prefix
 from anyformer.core.history import RecomputedInputs
 from anyformer.core.state import LayerState
 from anyformer.errors import UserError, check_range
@@ -98,6 +98,10 @@ class Stack(Body):
         last = self.layers[-1]
         return self.final if self.final is not None else (None if last.place == "post" else last.norm)
 
+    @property
+    def answers_some(self) -> bool:
+        return self.depth > 0 and self.layers[-1].answers_some
+
     def build(self, *, memory_width: int | None = None) -> StackModule:
         return StackModule(self, memory_width)
 
@@ -151,21 +155,22 @@ class StackModule(nn.Module):
                     object.__setattr__(block, name, getattr(first, name))
 
     def forward(
-        self, x: Tensor, context: Context | None = None, state: list[LayerState] | None = None
-    ) -> tuple[Tensor, Losses]:
-        """(B,T,D) to (B,T,D); auxiliary losses are summed over layers by name."""
+        self, x: Tensor, context: Context | None = None, state: list[LayerState] | None = None,
+        some: Some | None = None,
+    ) -> tuple[Tensor, Losses]:  # fmt: skip
+        """(B,T,D) to (B,T,D), or to (B,R,D) of `some` tokens; auxiliary losses are summed over layers by name."""
         context = known(context)
         total: Losses = {}
-        for y, losses in self.walk(x, context, state):
+        for y, losses in self.walk(x, context, state, some):
             x = y
             for name, loss in losses.items():
                 total[name] = total[name] + loss if name in total else loss
         return (x if self.final is None else self.final(x)), total
 
     def walk(
-        self, x: Tensor, context: Context, state: list[LayerState] | None = None
+        self, x: Tensor, context: Context, state: list[LayerState] | None = None, some: Some | None = None
     ) -> Iterator[tuple[Tensor, Losses]]:
-        """The stream after each layer, with that layer's losses."""
+        """The stream after each layer, with that layer's losses; the last layer gives `some` tokens, where named."""
         if self.spec.causal == "prefix_lm":
             context = see_prefix(context, is_prompt=state is not None)
         tables = [relative(context, x.dtype) for relative in self.relatives]
@@ -175,10 +180,11 @@ class StackModule(nn.Module):
             at = self.table_of[i]
             block, shared = self.blocks[which], () if at is None else (over_all if replays[i] else tables)[at]
             layer = None if state is None else state[i]
+            wanted = some if i == len(self.order) - 1 else None
             if self.spec.recompute and self.training and layer is None:
-                x, losses = checkpoint(block, x, context, None, shared, use_reentrant=False)
+                x, losses = checkpoint(block, x, context, None, shared, wanted, use_reentrant=False)
             else:
-                x, losses = block(x, context, layer, shared)
+                x, losses = block(x, context, layer, shared, wanted)
             yield x, losses
 
     def tables_over_all(self, context: Context, dtype: torch.dtype) -> list[tuple[Tensor, ...]]:

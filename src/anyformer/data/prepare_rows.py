@@ -25,7 +25,7 @@ from anyformer.data.report import tell_counts, tell_rows, tell_split, tell_targe
 from anyformer.data.settings import Data
 from anyformer.data.splits import SIDES, TRAIN, Sides, split
 from anyformer.data.store import facts_for, fingerprint, pad_of, read_prepared, seal
-from anyformer.data.targets import UNSEEN, Encoded, TaskAnswer
+from anyformer.data.targets import UNSEEN, Classes, Encoded, TaskAnswer, Values
 from anyformer.data.tokenizers.fit import tokenizer_for
 from anyformer.data.tokenizers.parallel_encode import has_segments
 from anyformer.data.tokenizers.tokenizer import Tokenizer
@@ -58,6 +58,9 @@ def prepare_rows(
     if targets is not None and preprocess.target is not None:
         preprocess.target.put(arrays, targets)
     arrays.put("side", sides.side)
+    for modality in preprocess.modalities:
+        alone = len(preprocess.modalities) == 1 and not preprocess.writes_text
+        settings = modality.settle_augmentation(arrays, train, settings, tell, alone=alone)
 
     tell_target(preprocess, decision, len(train), tell)
     tell_split(sides, preprocess, settings.split, tell)
@@ -82,7 +85,7 @@ def prepare_rows(
     tell(f"disk     {arrays.bytes / 1e6:,.1f} MB")
     made = read_prepared(arrays)
     assert made is not None
-    made.notes = notes
+    made.notes, made.settings = notes, settings
     return made
 
 
@@ -180,7 +183,9 @@ def settle_text(preprocess: Preprocess, tokenizer: Tokenizer, settings: Data, gi
     if not limits and given.tokenizer is not None and tokenizer.max_length is not None:
         limits = [min(tokenizer.max_length, 512)]
     start = given.start_for(tokenizer) if preprocess.writes_text else None
-    segments = preprocess.pair and (has_segments(tokenizer) if given.segments is None else given.segments)
+    one_answer = isinstance(preprocess.target, Classes | Values)  # about both texts, which a network may compare
+    asked = given.segments if one_answer else None
+    segments = preprocess.pair and (has_segments(tokenizer) if asked is None else asked)
     return preprocess.replace(length=min(limits) if limits else None, segments=segments, start=start)
 
 

@@ -11,6 +11,7 @@ from anyformer.data.examples import Examples
 if TYPE_CHECKING:
     from anyformer.data.images.preprocessing import ImageSteps
     from anyformer.data.preprocess import Preprocess
+    from anyformer.data.settings import Data
     from anyformer.data.tokenizers.tokenizer import Tokenizer
 
 Say = Callable[[str], None]  # one line about a decision, for people
@@ -47,3 +48,4 @@ class Prepared:
     images: ImageSteps | None = None
     facts: dict[str, Any] = field(default_factory=dict)  # goes to data.json: sources, split, columns, counts
     notes: list[str] = field(default_factory=list)  # what was printed
+    settings: Data | None = None  # with everything decided that was left open, where something was

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from anyformer.data.calibration import Calibration
 from anyformer.data.columns.kinds import Column, kind_named, modalities
 from anyformer.data.columns.modality import Modality
 from anyformer.data.columns.parsed import Parsed
@@ -35,6 +36,7 @@ class Preprocess(Spec):
     segments: bool = False  # two texts are told apart by token types
     start: int | None = None  # the token a written text begins with
     unknown: Literal["bucket", "error"] = "bucket"
+    calibration: Calibration | None = None  # fitted on validation rows, once the model is trained
 
     def check(self) -> None:
         names = [column.name for column in self.columns or ()]

@@ -13,7 +13,7 @@ from anyformer.data.datasets.prepare_series import NAMED_TIME
 from anyformer.data.decision import TARGET_NAMES
 from anyformer.data.files.coco import annotation_files, is_coco
 from anyformer.data.frame import Frame
-from anyformer.data.settings import Data
+from anyformer.data.settings import Data, SeriesSettings
 
 FEWEST = 32  # rows of a series
 EQUAL, MOSTLY = 0.15, 0.75  # months differ by so much, and weekends interrupt so many steps of working days
@@ -31,11 +31,10 @@ def shows_objects(paths: Sequence[Path] | None, settings: Data) -> str:
 
 
 def shows_series(frame: Frame, settings: Data) -> str:
-    """Why a table is a series to forecast, where it is: equal steps of time, numbers beside it, nothing to predict."""
+    """Why a table is a series to forecast, where it is: equal steps of time, numbers beside it, and nothing that the
+    target could be predicted from but the time, or settings of a series."""
     split = settings.split
-    if settings.target or settings.inputs or split.group or split.column or len(frame) < FEWEST:
-        return ""
-    if any(name.lower() in TARGET_NAMES for name in frame.names):
+    if settings.inputs or split.group or split.column or len(frame) < FEWEST:
         return ""
     facts = look(frame, settings.kinds())
     times = [name for name in frame.names if facts[name].column.is_time]
@@ -43,10 +42,21 @@ def shows_series(frame: Frame, settings: Data) -> str:
     channels = [name for name in frame.names if name not in times]
     if len(times) != 1 or not channels or not all(facts[name].column.is_number for name in channels):
         return ""
+    wanted = settings.target or [name for name in channels if name.lower() in TARGET_NAMES]
+    reason = reason_to_forecast(set(wanted), channels, settings)
     name, known = times[0], facts[times[0]]
     column = frame.column(name)
     moments = days(column, known.form or None).astype(np.float64) if known.column.is_time else numbers(column)
-    return f"{name} goes on in equal steps beside columns of numbers, and no target is named" if even(moments) else ""
+    return f"{name} goes on in equal steps beside columns of numbers, and {reason}" if reason and even(moments) else ""
+
+
+def reason_to_forecast(wanted: set[str], channels: list[str], settings: Data) -> str:
+    """Why the next steps are asked for rather than what the channels say of a target; "" where they are not."""
+    if not wanted:
+        return "no target is named"
+    if settings.series != SeriesSettings():
+        return "a look-back or a horizon is set"
+    return "there is nothing else to predict from" if wanted == set(channels) else ""
 
 
 def even(moments: np.ndarray) -> bool:

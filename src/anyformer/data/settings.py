@@ -91,12 +91,12 @@ class ImageSettings(Spec):
     """Pixels of a side; the images' own if not given."""
     channels: Literal[1, 3] | None = None
     """1 for gray, 3 for colour; the images' own if not given."""
-    crop: float = 0.125
+    crop: float = 0.1
     """Share of the size by which a training image is shifted at most."""
-    flip: bool = True
-    """Whether training images are flipped left-right at random."""
-    randaugment: int = 2
-    """RandAugment operations drawn for each training image; 0 turns it off."""
+    flip: bool | None = None
+    """Whether training images are flipped left-right at random; where mirrored ones mean the same if not given."""
+    randaugment: int = 0
+    """RandAugment operations drawn for each training image; 2 is worth it where photos are seen a hundred times."""
     magnitude: int = 9
     """Strength of those operations, of 30."""
     erase: float = 0.0

@@ -1,5 +1,6 @@
 """Embeds: how words, images, tables and several of them together become tokens."""
 
+from anyformer.embeds.conv_stem import ConvStem
 from anyformer.embeds.frames import Frames
 from anyformer.embeds.joint import Joint
 from anyformer.embeds.maps import Maps
@@ -12,6 +13,6 @@ from anyformer.embeds.table import Table
 from anyformer.embeds.tokens import Tokens
 
 __all__ = [
-    "Frames", "Joint", "Maps", "Patches", "PeriodicCurve", "PiecewiseCurve", "Queries", "Regions", "Series", "Table",
-    "Tokens",
+    "ConvStem", "Frames", "Joint", "Maps", "Patches", "PeriodicCurve", "PiecewiseCurve", "Queries", "Regions", "Series",
+    "Table", "Tokens",
 ]  # fmt: skip

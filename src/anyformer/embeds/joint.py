@@ -91,7 +91,7 @@ class JointModule(nn.Module):
         if state is not None:
             sources = [torch.full((1, length), i, device=device) for i, length in enumerate(lengths)]
             state.sources = torch.cat(sources if state.sources is None else [state.sources, *sources], 1)
-        return replace(context, places=places)
+        return replace(context, places=places, tokens=join_tokens(pieces, batch))
 
     def places(self, lengths: list[int], seen: Tensor | None, state: State | None, device: torch.device) -> Tensor:
         """Where each token stands in its own part, padding left out; a part goes on where the state left it."""
@@ -150,6 +150,16 @@ class JointModule(nn.Module):
         joined = torch.cat(tokens, 1)
         joined = joined if self.norm is None else self.norm(joined)
         return F.dropout(joined, self.spec.dropout, self.training)
+
+
+def join_tokens(pieces: list[Context | None], batch: int) -> Tensor | None:
+    """The ids of all tokens (B,T), -1 for those that have none; None where no part has any."""
+    known = [piece for piece in pieces if piece is not None]
+    if all(piece.tokens is None for piece in known):
+        return None
+    ids = [piece.index.new_full((batch, piece.index.shape[1]), -1) if piece.tokens is None else piece.tokens.long()
+           for piece in known]  # fmt: skip
+    return torch.cat(ids, 1)
 
 
 def as_tuple(given: Input) -> tuple[Tensor | None, ...]:

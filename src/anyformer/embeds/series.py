@@ -90,6 +90,7 @@ class SeriesContext(Context):
     patches: int = 1  # of each channel
     centre: Tensor | None = None  # (B,1,V)
     spread: Tensor | None = None  # (B,1,V)
+    window: Tensor | None = None  # (B,length,V) as given
 
 
 class SeriesModule(nn.Module):
@@ -122,7 +123,7 @@ class SeriesModule(nn.Module):
                         documents=documents, segments=segments, state=state)  # fmt: skip
         centre, spread = statistics(window) if spec.scaled else (None, None)
         return SeriesContext(
-            **vars(found), channels=window.shape[2], patches=spec.patches, centre=centre, spread=spread
+            **vars(found), channels=window.shape[2], patches=spec.patches, centre=centre, spread=spread, window=window
         )
 
     def forward(self, window: Tensor, *, context: Context) -> Tensor:
@@ -157,3 +158,13 @@ def statistics(window: Tensor) -> tuple[Tensor, Tensor]:
     centre = window.nan_to_num().sum(1, keepdim=True) / count
     off = torch.where(known, window - centre, 0.0)
     return centre, (off.square().sum(1, keepdim=True) / count + EPS).sqrt()
+
+
+def fill_missing(window: Tensor) -> Tensor:
+    """Missing steps of (B, T, V) as the last known one before them, else as the first known one after; 0 where there
+    is none."""
+    known, length = ~window.isnan(), window.shape[1]
+    steps = torch.arange(length, device=window.device)[None, :, None].expand_as(window)
+    before = torch.where(known, steps, -1).cummax(1).values
+    after = torch.where(known, steps, length - 1).flip(1).cummin(1).values.flip(1)
+    return window.gather(1, torch.where(before >= 0, before, after)).nan_to_num()

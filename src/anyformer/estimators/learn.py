@@ -22,9 +22,11 @@ from anyformer.checkpoints import store
 from anyformer.errors import Stopped
 from anyformer.inference.predictor import Predictor, load, pick_device
 from anyformer.safe_files import scratch_folder
+from anyformer.training.calibrate import fit_calibration, write_calibration
 from anyformer.training.checkpoint import save_model
 from anyformer.training.setup.new_run import create, run_name
 from anyformer.training.setup.request import Request
+from anyformer.training.step import put
 from anyformer.training.train import Run, work
 from anyformer.training.trainer import Session
 
@@ -125,6 +127,20 @@ class Brief(Session):
         step = self.done if self.data.valid is None else self.standing.best_step or self.done
         save_model(self.folder.checkpoints / store.checkpoint_name(step), self.config, self.data, self.best, step)
         self.folder.update(step=self.done, best_step=step, status="done")
+        self.fit_probabilities(store.checkpoint_name(step))
+
+    def fit_probabilities(self, weights: str) -> None:
+        """Temperatures by the validation rows; a threshold only where it is set: `predict` is then the likeliest."""
+        if self.data.valid is None or not self.task.gives_probabilities:
+            return
+        assert self.best is not None
+        put(self.model, self.best)
+        answers = self.evaluator(self.model, self.data.valid, most=self.config.training.eval_rows, decode=False)
+        asked = self.config.training
+        asked = asked.replace(threshold=None if asked.threshold == "auto" else asked.threshold)
+        fitted = fit_calibration(self.task, answers, self.data.preprocess, asked, self.standing.metric)
+        if fitted is not None:
+            write_calibration(self.folder, weights, fitted.calibration)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

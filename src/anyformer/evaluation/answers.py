@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,3 +41,13 @@ class Answers:
     examples: Any = None  # the Examples the rows come from: place(row), shown(row)
     groups: list[str] | None = None  # what each row belongs to, by which metrics are given too: tasks of one model
     extra: dict[str, float] = field(default_factory=dict)
+    logits: np.ndarray | None = None  # what the probabilities are made of, before any calibration
+
+
+class RowMetrics(dict[str, float]):
+    """Metrics by name, with the answers that they were computed from: two models on the same rows can be compared row
+    by row."""
+
+    def __init__(self, found: Mapping[str, float], answers: Answers) -> None:
+        super().__init__(found)
+        self.answers = answers

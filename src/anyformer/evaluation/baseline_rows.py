@@ -9,28 +9,7 @@ from typing import Any
 import numpy as np
 
 from anyformer.data.datasets.rows import RowExamples
-
-
-@dataclass(frozen=True)
-class RawSeries:
-    """Windows of a time series: `values` (T, V), nan where missing, and the first step to foresee of each window."""
-
-    values: np.ndarray
-    starts: np.ndarray
-    length: int
-    horizon: int
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def windows(self, rows: np.ndarray) -> np.ndarray:
-        """What each looks back on, (B, length, V); steps before the first row are nan."""
-        back = self.starts[rows, None] + np.arange(-self.length, 0)
-        return np.where(back[..., None] < 0, np.nan, self.values[np.maximum(back, 0)])
-
-    def futures(self, rows: np.ndarray) -> np.ndarray:
-        """What is to be foreseen, (B, horizon, V)."""
-        return self.values[self.starts[rows, None] + np.arange(self.horizon)]
+from anyformer.data.datasets.series import RawSeries
 
 
 @dataclass(frozen=True)
@@ -82,11 +61,6 @@ def sample_rows(count: int, most: int, seed: int) -> np.ndarray:
     if count <= most:
         return np.arange(count)
     return np.sort(np.random.default_rng(seed).permutation(count)[:most])
-
-
-def evenly(count: int, most: int) -> np.ndarray:
-    """At most `most` of `count` rows, spread evenly."""
-    return np.arange(count) if count <= most else np.linspace(0, count - 1, most).astype(np.int64)
 
 
 def raw_rows(examples: RowExamples) -> RawRows:

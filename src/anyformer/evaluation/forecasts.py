@@ -1,16 +1,16 @@
-"""Baselines of a forecast: the past repeated, and one linear map of the window (LTSF-Linear, 2205.13504)."""
+"""Baselines of a forecast: the last value, the last season repeated, and a linear map of the window."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from anyformer.evaluation.baseline_rows import RawSeries, evenly
+from anyformer.data.datasets.linear_forecast import HELD_OUT, evenly, fill_missing, fit_linear
+from anyformer.data.datasets.series import RawSeries
 
-MOST_WINDOWS = 4_000  # training windows a baseline learns from
 TRIED = 200  # training windows on which periods are compared
 CHUNK = 1_024  # windows foreseen at once
+LAST = "repeating the last value"
 PERIODS = (1, 2, 3, 4, 5, 6, 7, 10, 12, 14, 24, 28, 30, 48, 52, 60, 72, 96, 120, 144, 168, 288, 336, 365)
-SHRINK = 1e-3  # ridge, as a share of the mean variance of an input
 
 
 def repeat_period(windows: np.ndarray, horizon: int, period: int) -> np.ndarray:
@@ -18,76 +18,40 @@ def repeat_period(windows: np.ndarray, horizon: int, period: int) -> np.ndarray:
     return windows[:, windows.shape[1] - period + np.arange(horizon) % period]
 
 
-def usual_period(train: RawSeries) -> int:
-    """The period whose repetition foresees the training windows best; 1 repeats the last value."""
-    chosen = evenly(len(train), TRIED)
+def usual_period(train: RawSeries) -> tuple[int, float]:
+    """The period whose repetition foresees the latest training windows best, and its squared error in variances of a
+    channel; 1 repeats the last value."""
+    latest = int((1 - HELD_OUT) * len(train))
+    chosen = latest + evenly(len(train) - latest, TRIED)
     windows, futures = fill_missing(train.windows(chosen)), train.futures(chosen)
-    spread = np.nanstd(futures, axis=(0, 1)) + 1e-12
+    scale = np.nanstd(train.values[: train.stop], axis=0) + 1e-12
 
     def error(period: int) -> float:
-        return float(np.nanmean(np.abs(repeat_period(windows, train.horizon, period) - futures) / spread))
+        off = (repeat_period(windows, train.horizon, period) - futures) / scale
+        return float(np.nansum(off**2) / max(1, np.isfinite(off).sum()))
 
-    return min((period for period in PERIODS if period <= train.length), key=error)
+    best = min((period for period in PERIODS if period <= train.length), key=error)
+    return best, error(best)
 
 
-def repeat_past(train: RawSeries, test: RawSeries) -> tuple[str, np.ndarray]:
+def repeat_last(train: RawSeries, test: RawSeries) -> tuple[str, np.ndarray]:
     """The trivial forecast in words, and its answers (N * horizon, V)."""
-    period = usual_period(train)
-    name = "repeating the last value" if period == 1 else f"repeating the last {period} steps"
+    return LAST, repeated(test, 1)
+
+
+def linear_or_seasonal(train: RawSeries, test: RawSeries) -> tuple[str, np.ndarray]:
+    """The better of a linear map and of the last season repeated, by the latest training windows."""
+    linear, (period, error) = fit_linear(train), usual_period(train)
+    if linear.error > error:
+        return LAST if period == 1 else f"repeating the last {period} steps", repeated(test, period)
+    parts = [linear.forecast(test.windows(rows)) for rows in chunks(len(test))]
+    return "a linear map of the window", np.concatenate(parts).reshape(-1, test.values.shape[1])
+
+
+def repeated(test: RawSeries, period: int) -> np.ndarray:
+    """The last `period` steps of every window over and over, (N * horizon, V)."""
     parts = [repeat_period(fill_missing(test.windows(rows)), test.horizon, period) for rows in chunks(len(test))]
-    return name, np.concatenate(parts).reshape(-1, test.values.shape[1])
-
-
-def linear_map(train: RawSeries, test: RawSeries) -> tuple[str, np.ndarray]:
-    """Every future step as a weighted sum of the window's steps less its last one; all channels share the weights."""
-    chosen = evenly(len(train), MOST_WINDOWS)
-    futures = train.futures(chosen)
-    scale = np.nanstd(futures, axis=(0, 1)) + 1e-12  # (V,) so that channels in large units do not decide alone
-    inputs, last = relative(train.windows(chosen))
-    wanted = (futures - last) / scale
-    rows, targets = by_channel(inputs / scale), by_channel(wanted)  # (N * V, length + 1), (N * V, horizon)
-    known = np.isfinite(targets).all(1)
-    weights = ridge(with_one(rows[known]), targets[known])
-    parts = []
-    for at in chunks(len(test)):
-        inputs, last = relative(test.windows(at))
-        said = with_one(by_channel(inputs / scale)) @ weights  # (B * V, horizon)
-        parts.append(said.reshape(len(at), -1, test.horizon).transpose(0, 2, 1) * scale + last)
-    sampled = f" on {len(chosen):,} of {len(train):,} windows" if len(chosen) < len(train) else ""
-    return f"a linear map of the window{sampled}", np.concatenate(parts).reshape(-1, test.values.shape[1])
-
-
-def ridge(rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Least squares with a little shrinking, in closed form."""
-    square = rows.T @ rows
-    square[np.diag_indices_from(square)] += SHRINK * np.trace(square) / len(square) + 1e-12
-    return np.linalg.solve(square, rows.T @ targets)
-
-
-def relative(windows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Windows (B, length, V) less their last step, and that step (B, 1, V): a level that drifts is then no matter."""
-    whole = fill_missing(windows)
-    return whole - whole[:, -1:], whole[:, -1:]
-
-
-def fill_missing(windows: np.ndarray) -> np.ndarray:
-    """Missing steps as the last known one before them, else as the first known one after; 0 where there is none."""
-    known = np.isfinite(windows)
-    steps = np.arange(windows.shape[1])[None, :, None]
-    before = np.maximum.accumulate(np.where(known, steps, -1), axis=1)
-    after = np.minimum.accumulate(np.where(known, steps, windows.shape[1])[:, ::-1], axis=1)[:, ::-1]
-    at = np.where(before >= 0, before, np.minimum(after, windows.shape[1] - 1))
-    return np.nan_to_num(np.take_along_axis(windows, at, 1))
-
-
-def by_channel(windows: np.ndarray) -> np.ndarray:
-    """(B, T, V) as a row for each channel of each window: (B * V, T)."""
-    return windows.transpose(0, 2, 1).reshape(-1, windows.shape[1])
-
-
-def with_one(rows: np.ndarray) -> np.ndarray:
-    """A column of ones behind the others, for the bias."""
-    return np.hstack([rows, np.ones((len(rows), 1))])
+    return np.concatenate(parts).reshape(-1, test.values.shape[1])
 
 
 def chunks(count: int) -> list[np.ndarray]:

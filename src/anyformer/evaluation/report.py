@@ -12,15 +12,16 @@ from anyformer.evaluation import sections
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.data_section import data
 from anyformer.evaluation.facts import plain
-from anyformer.evaluation.page import document, preformat, section
-from anyformer.evaluation.run_files import EVALUATION, RunFiles, is_number, read_evaluation, read_run
-from anyformer.evaluation.sentences import duration
+from anyformer.evaluation.page import document, figures, preformat, section, table, words
+from anyformer.evaluation.run_files import EVALUATION, RunFiles, is_number, object_of, read_evaluation, read_run
+from anyformer.evaluation.sentences import duration, metric_name
 from anyformer.evaluation.svg import number
 from anyformer.safe_files import AGAIN, replace_file, writing
 from anyformer.tasks.base import find, title_of
 
 NAME = "report.html"
 PRETRAIN = "pretrain"  # the folder of the first stage
+TUNE = "tune"  # the folder of a search before the run
 STYLE = Path(__file__).parent / "web" / "report.css"
 
 
@@ -62,10 +63,11 @@ def report(folder: Path, evaluation: Mapping[str, Any]) -> str:
         ("metrics", "Metrics", sections.scores(evaluation, split)),
         ("curves", "Training", sections.curves(files, main)),
         ("pretraining", "Pretraining, before the labels", pretraining(folder / PRETRAIN)),
+        ("tuning", "Settings that were tried", tuning(folder / TUNE)),
         ("confusion", "What was taken for what", sections.confusion(facts)),
         ("predictions", "Predicted and true", sections.numbers(facts)),
         ("labels", "Each span" if facts.get("spans") else "Each label", sections.labels(facts)),
-        ("calibration", "Do probabilities mean what they say?", sections.calibration(facts)),
+        ("calibration", "Do probabilities mean what they say?", sections.calibration(facts, evaluation)),
         ("worst", "Worst answers", sections.worst(facts)),
         ("samples", "Samples while learning", sections.samples(files)),
         ("data", "Data", data(files.data)),
@@ -91,6 +93,23 @@ def pretraining(folder: Path) -> str:
     title = title_of(str(files.run.get("task") or ""))
     said = f"<p>{escape(title)}, {files.run.get('step', 0):,} steps; its own report is {PRETRAIN}/{NAME}.</p>"
     return said + sections.scores(evaluation, split) + sections.curves(files, "loss")
+
+
+def tuning(folder: Path) -> str:
+    """What a search tried before the run, the best last, and what became of it."""
+    found = object_of(folder / f"{TUNE}.json")
+    trials = [one for one in found.get("trials") or () if isinstance(one, Mapping)]
+    if not trials:
+        return ""
+    metric = metric_name(str(found.get("metric") or ""))
+    rows = [
+        [escape(str(one.get("name"))) + (" <strong>kept</strong>" if one.get("name") == found.get("winner") else ""),
+         words(one.get("settings") or "the defaults"), figures(one.get("round")), figures(one.get("step")),
+         figures(one.get("value")) if not one.get("problem") else words(one["problem"])]
+        for one in trials
+    ]  # fmt: skip
+    said = "<p>By successive halving on the validation rows: in each round the best third goes on from where it is.</p>"
+    return said + table(["trial", "settings beside the defaults", "rounds", "steps", escape(metric)], rows)
 
 
 def model_of(files: RunFiles) -> str:

@@ -7,9 +7,10 @@ from html import escape
 from typing import Any
 
 from anyformer.evaluation import figures as draw
+from anyformer.evaluation.bootstrap import Interval
 from anyformer.evaluation.page import Cell, figures, fold, image, pairs, picture, preformat, table, words
 from anyformer.evaluation.run_files import RunFiles, is_number
-from anyformer.evaluation.sentences import metric_name, verdict, way
+from anyformer.evaluation.sentences import metric_name, show_difference, undecided, verdict, way
 from anyformer.evaluation.svg import number
 
 
@@ -28,7 +29,7 @@ def headline(evaluation: Mapping[str, Any], main: str, split: str) -> str:
     sentence = (
         f'<p class="big"><strong>{number(ours)}</strong> <span>{name} <small>({where})</small></span></p>'
         f'<p class="verdict">{standing[:1].upper() + standing[1:]}{"." if standing else ""}</p>'
-    )
+    ) + sureness(evaluation, main)
     entries = [("this model", ours, "ours")]
     for role, one in baselines.items():
         value = one.get("metrics", {}).get(main)
@@ -40,6 +41,17 @@ def headline(evaluation: Mapping[str, Any], main: str, split: str) -> str:
     ]
     bars = table(["", name, way(main)], body, class_="bars")
     return sentence + (bars if len(entries) > 1 else "")
+
+
+def sureness(evaluation: Mapping[str, Any], main: str) -> str:
+    """How sure the figures are, and why this checkpoint is the one that was judged."""
+    interval, kept = evaluation.get("interval"), str(evaluation.get("kept") or "")
+    said = []
+    if isinstance(interval, Mapping):
+        low, high = number(interval["low"]), number(interval["high"])
+        said.append(f"{metric_name(main)} {low} to {high} in 95 of 100 draws of as many rows, by bootstrap")
+    said += [one for one in (undecided(evaluation.get("baselines") or {}), f"kept: {kept}" if kept else "") if one]
+    return "".join(f"<p class='note'>{escape(one[:1].upper() + one[1:])}.</p>" for one in said)
 
 
 def main_share(main: str) -> bool:
@@ -187,7 +199,7 @@ def numbers(facts: Mapping[str, Any]) -> str:
     return "".join(out)
 
 
-def calibration(facts: Mapping[str, Any]) -> str:
+def calibration(facts: Mapping[str, Any], evaluation: Mapping[str, Any]) -> str:
     """Whether probabilities mean what they say."""
     bins = facts.get("calibration")
     if not bins or not sum(bins["count"]):
@@ -215,7 +227,28 @@ def calibration(facts: Mapping[str, Any]) -> str:
         for i, (c, s, t) in enumerate(zip(bins["count"], bins["said"], bins["true"], strict=True)) if c
     ]  # fmt: skip
     as_table = table(["said", "answers", "mean said", "came true"], rows)
-    return f'<div class="two">{picture(draw.reliability(bins), caption)}<div>{as_table}</div></div>'
+    drawn = f'<div class="two">{picture(draw.reliability(bins), caption)}<div>{as_table}</div></div>'
+    return drawn + calibrated(evaluation.get("calibration") or {})
+
+
+def calibrated(found: Mapping[str, Any]) -> str:
+    """What was fitted on validation rows, and what it changed."""
+    if not found:
+        return "<p class='note'>Probabilities are as the model gives them: no temperature was fitted.</p>"
+    shown = ", ".join(number(one) for one in found["temperature"][:8])
+    said = [f"Temperature {shown}, fitted on {found['rows']:,} validation rows"]
+    gain, threshold = found.get("gain"), found.get("threshold")
+    if gain is not None:
+        by = f"{metric_name(found['metric'])} {show_difference(Interval(**gain))} on validation rows"
+        said.append(
+            f"answered is yes from {number(threshold)} on in place of 0.5: {by}" if threshold is not None
+            else f"a threshold of {number(found['tried'])} in place of 0.5 would be {by}, which is not beyond chance"
+        )  # fmt: skip
+    rows = [
+        [escape(split), escape(metric_name(name)), *(figures(value) for value in pair)]
+        for split, effect in (found.get("effect") or {}).items() for name, pair in effect.items()
+    ]  # fmt: skip
+    return f"<p class='note'>{escape('; '.join(said))}.</p>" + table(["rows", "metric", "before", "after"], rows)
 
 
 def worst(facts: Mapping[str, Any]) -> str:

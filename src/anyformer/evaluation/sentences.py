@@ -6,7 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from anyformer.evaluation.bootstrap import Interval, relate
 from anyformer.evaluation.metrics import better, direction
+from anyformer.evaluation.run_files import is_number
 from anyformer.evaluation.svg import number
 
 NAMES = {
@@ -46,8 +48,35 @@ def verdict(main: str, ours: float, baselines: Mapping[str, Any], rows: int | No
         if theirs is None:
             missing.append(str(one.get("name", "")))
             continue
-        said.append(f"{relation(main, ours, theirs, rows)} {one.get('name', role)} ({number(theirs)})")
+        known = difference_of(one)
+        how = relation(main, ours, theirs, rows) if known is None else relate(main, known)
+        more = "" if known is None else f": {show_difference(known)}"
+        said.append(f"{how} {one.get('name', role)} ({number(theirs)}){more}")
     return ", ".join(said) + ("" if not missing else ("; " if said else "") + "; ".join(missing))
+
+
+def difference_of(baseline: Mapping[str, Any]) -> Interval | None:
+    """By how much the model is ahead of a baseline, as evaluation.json holds it."""
+    found = baseline.get("difference")
+    return Interval(**found) if isinstance(found, Mapping) and all(is_number(one) for one in found.values()) else None
+
+
+def show_difference(difference: Interval) -> str:
+    """A difference with its interval, signs and all.
+
+    >>> show_difference(Interval(0.0123, 0.004, 0.021))
+    '+0.0123 (+0.004 to +0.021)'
+    """
+    value, low, high = (f"{one:+.3g}" for one in difference)
+    return f"{value} ({low} to {high})"
+
+
+def undecided(baselines: Mapping[str, Any]) -> str:
+    """What to know where the strong baseline is not told apart from the model; nothing where it is."""
+    found = difference_of(baselines.get("strong") or {})
+    if found is None or not found.has_zero:
+        return ""
+    return "these rows and one seed do not decide which is better; more test rows or several --seed would"
 
 
 def relation(main: str, ours: float, theirs: float, rows: int | None) -> str:

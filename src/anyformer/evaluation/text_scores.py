@@ -15,6 +15,7 @@ from anyformer.extras import install_command, is_installed
 References = Sequence[str | Sequence[str]]
 
 WORD = re.compile(r"\w+")
+NGRAMS = 4  # orders that BLEU counts
 NO_BLEU = f"BLEU and chrF left out: sacrebleu is not installed ({install_command('sacrebleu')})"
 
 
@@ -39,6 +40,19 @@ def bleu_chrf(predicted: Sequence[str], references: References) -> tuple[float, 
     bleu, chrf = BLEU(), CHRF()
     scores = bleu.corpus_score(list(predicted), streams).score, chrf.corpus_score(list(predicted), streams).score
     return float(scores[0]), float(scores[1]), str(bleu.get_signature())
+
+
+def bleu_counts(predicted: Sequence[str], references: References) -> list[list[int]]:
+    """Of each text what corpus BLEU sums: n-grams that match and all n-grams, for n of 1 to 4, its length and that of
+    its reference."""
+    from sacrebleu.metrics import BLEU
+
+    bleu = BLEU(effective_order=True)  # says nothing about single sentences; the counts are the same
+    found = []
+    for said, texts in zip(predicted, several(references), strict=True):
+        score = bleu.sentence_score(said, texts)
+        found.append([*score.counts, *score.totals, score.sys_len, score.ref_len])
+    return found
 
 
 def words_of(text: str) -> list[str]:

@@ -52,6 +52,7 @@ class Experts(Feed):
         "2101.03961, 2401.04088",
         "T (count D + top 8 D^2)",
     )
+    counts_tokens: ClassVar[bool] = True
     exact: ClassVar[bool] = False  # how many tokens chose an expert is the shape of its product, which decides rounding
 
     def check(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.about import About
@@ -13,6 +12,7 @@ from anyformer.core import activation
 from anyformer.core.activation import ACTS, Act, split_pairs
 from anyformer.core.context import Context
 from anyformer.errors import UserError
+from anyformer.kernels.dropout import dropout
 from anyformer.slots import Feed
 
 
@@ -56,7 +56,7 @@ class MLPModule(nn.Module):
 
     def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
         h = self.activate(x)  # (B,T,inner)
-        return self.down(F.dropout(h, self.spec.dropout) if self.spec.dropout and self.training else h)
+        return self.down(dropout(h, self.spec.dropout) if self.spec.dropout and self.training else h)
 
     def activate(self, x: Tensor) -> Tensor:
         """The inner channels, (B,T,D) to (B,T,inner)."""

@@ -13,8 +13,9 @@ from anyformer.heads.regress import Regress
 from anyformer.heads.replaced import Replaced
 from anyformer.heads.span import Span
 from anyformer.heads.tokens import TokenHead
+from anyformer.heads.wide import WideAndDeep
 
 __all__ = [
     "LM", "Boxes", "Distilled", "Forecast", "ImageTextHead", "LMWithPair", "Pair", "PixelHead", "Pooled", "Regress",
-    "Replaced", "Span", "TokenHead",
+    "Replaced", "Span", "TokenHead", "WideAndDeep",
 ]  # fmt: skip

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from anyformer.about import About
-from anyformer.core.context import Context
+from anyformer.core.context import Context, Some, take
 from anyformer.errors import UserError
-from anyformer.heads.pooling import take
 from anyformer.slots import Head, HeadOutput
 
 
@@ -29,6 +29,10 @@ class Distilled(Head):
         if self.classes < 1:
             raise UserError(f"classes {self.classes} is below 1", where="Distilled", fix="give the number of labels")
 
+    @property
+    def reads_some(self) -> bool:
+        return True
+
     def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:
         return DistilledModule(self, width)
 
@@ -45,9 +49,12 @@ class DistilledModule(nn.Module):
 
     def both(self, hidden: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         """Logits (B,classes) of the class token and of the distillation token."""
-        last = hidden.shape[1] - 1  # of a single token both read that one
-        first, second = hidden[:, 0], hidden[:, min(1, last)]
-        if context.mask is not None:
-            at = context.mask.long().argmax(1)
-            first, second = take(hidden, at), take(hidden, (at + 1).clamp(max=last))
-        return self.out(first), self.distill(second)
+        read = take(hidden, self.tokens_read(context))  # (B,2,D), or of a single token that one
+        return self.out(read[:, 0]), self.distill(read[:, -1])
+
+    def tokens_read(self, context: Context) -> Some:
+        """The first two tokens that are not padding."""
+        if context.mask is None:
+            return slice(0, 2)
+        first = context.mask.long().argmax(1)
+        return torch.stack([first, (first + 1).clamp(max=context.mask.shape[1] - 1)], 1)  # (B,2)

@@ -1,16 +1,19 @@
-"""The next steps of every channel of a series, from all of its tokens side by side (2211.14730, 3.1)."""
+"""The next steps of every channel of a series, from all of its tokens side by side (2211.14730, 3.1), beside a linear
+map of the window itself (2205.13504)."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context
 from anyformer.core.document_rows import DocumentLines
-from anyformer.embeds.series import SeriesContext
+from anyformer.core.own_init import Starting, constant
+from anyformer.embeds.series import SeriesContext, fill_missing
 from anyformer.errors import UserError
 from anyformer.slots import Head, HeadOutput
 
@@ -20,10 +23,16 @@ class Forecast(Head):
 
     The logits are (B, horizon * channels), step by step, in the units of the window: what `Series` took off is put
     back. Over other tokens, each document is a channel of at most `patches` tokens.
+
+    With `window`, the answer of the tokens is added to a linear map of the window: the last value and a weighted sum of
+    the steps less the last value. Its weights do not learn by gradients: a training fits them by least squares before
+    its first step (`ForecastTask.fit_weights`), so that the tokens begin at the linear forecast and learn what is left.
     """
 
     about: ClassVar[About | None] = About(
-        "y = [h_1; ...; h_N] W + b, times deviation plus mean of the window", "2211.14730", "V T D horizon"
+        "y = [h_1; ...; h_N] W + b, times deviation plus mean of the window, or its linear map",
+        "2211.14730",
+        "V T D horizon",
     )
     horizon: int
     """Steps to forecast."""
@@ -31,11 +40,14 @@ class Forecast(Head):
     """Tokens of a channel."""
     dropout: float = 0.0
     """Dropout probability."""
+    window: int | None = None
+    """Steps of a window that is mapped to the forecast linearly, beside the tokens; no such map if not given."""
 
     def check(self) -> None:
-        for name in ("horizon", "patches"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} {getattr(self, name)} is below 1", where="Forecast", fix="use 1 or more")
+        for name in ("horizon", "patches", "window"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"{name} {value} is below 1", where="Forecast", fix="use 1 or more")
         if not 0 <= self.dropout < 1:
             raise UserError(f"dropout {self.dropout} is not a share below 1", where="Forecast", fix="use 0.1")
 
@@ -43,18 +55,58 @@ class Forecast(Head):
         return ForecastModule(self, width)
 
 
+class LinearMap(Starting):
+    """Windows to their next steps: the last value plus a weighted sum of the steps less the last value."""
+
+    def __init__(self, window: int, horizon: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(horizon, window), requires_grad=False)
+        self.starts["weight"] = constant(0.0)  # the last value, repeated
+
+    def forward(self, window: Tensor) -> Tensor:
+        """(B, window, V) to (B, horizon, V); nan is a missing value."""
+        past = fill_missing(window).to(self.weight.dtype)
+        last = past[:, -1:]
+        return last + self.weight @ (past - last)
+
+
+class ZeroLinear(nn.Linear, Starting):
+    """A linear layer that says nothing at first: what it is added to stands alone until it has learned."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs)
+        self.starts |= {"weight": constant(0.0), "bias": constant(0.0)}
+
+
 class ForecastModule(nn.Module):
     def __init__(self, spec: Forecast, width: int) -> None:
         super().__init__()
         self.spec = spec
-        self.out = nn.Linear(spec.patches * width, spec.horizon)
+        self.linear = None if spec.window is None else LinearMap(spec.window, spec.horizon)
+        self.out = (nn.Linear if self.linear is None else ZeroLinear)(spec.patches * width, spec.horizon)
 
     def forward(self, hidden: Tensor, context: Context, table: Tensor | None) -> HeadOutput:
         x = F.dropout(self.beside(hidden, context), self.spec.dropout, self.training)
         y = self.out(x).mT  # (B,horizon,V)
-        if isinstance(context, SeriesContext) and context.centre is not None and context.spread is not None:
-            y = y * context.spread.to(y.dtype) + context.centre.to(y.dtype)
+        centre = spread = None
+        if isinstance(context, SeriesContext):
+            centre, spread = context.centre, context.spread
+        if self.linear is not None:
+            centre = self.linear(self.window_of(context))
+        if spread is not None:
+            y = y * spread.to(y.dtype)
+        if centre is not None:
+            y = y + centre.to(y.dtype)
         return HeadOutput(logits=y.flatten(1))
+
+    def window_of(self, context: Context) -> Tensor:
+        """The window itself, (B, window, V), of the length that the linear map was made for."""
+        if not isinstance(context, SeriesContext) or context.window is None:
+            raise UserError("there is no window of a series", where="Forecast.window", fix="leave it out")
+        if context.window.shape[1] != self.spec.window:
+            raise UserError(f"windows have {context.window.shape[1]} steps, not {self.spec.window}",
+                            where="Forecast.window", fix=f"use {context.window.shape[1]}")  # fmt: skip
+        return context.window
 
     def beside(self, hidden: Tensor, context: Context) -> Tensor:
         """(rows,T,D) to (B, channels, patches * D); padding counts as 0."""

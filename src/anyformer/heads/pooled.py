@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.activation import ACTS, Act
-from anyformer.core.context import Context
+from anyformer.core.context import Context, Some
 from anyformer.errors import UserError
-from anyformer.heads.pooling import Pool, pool, pooled_width
+from anyformer.heads.pooling import READS_SOME, Pool, pool, pooled_width, tokens_read
 from anyformer.slots import Head, HeadOutput, Norm
 
 
@@ -27,7 +27,6 @@ class Pooled(Head):
     about: ClassVar[About | None] = About(
         "logits = W pool(x) + b, pool = first, mean, max, last, concat", "1810.04805", "T D"
     )
-    answers: ClassVar[Literal["classes", "numbers"] | None] = "classes"
 
     classes: int | None = None
     """Logits; the pooled vector itself if not given."""
@@ -61,6 +60,14 @@ class Pooled(Head):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"{name} {getattr(self, name)} is not a share below 1", where="Pooled", fix="use 0.1")
 
+    @property
+    def reads_some(self) -> bool:
+        return self.pool in READS_SOME and self.classes is not None  # else its vector stands beside the hidden states
+
+    @property
+    def answers(self) -> Literal["classes", "numbers"] | None:
+        return "classes"
+
     def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:
         return PooledModule(self, width)
 
@@ -74,6 +81,10 @@ class PooledModule(nn.Module):
         inner = width if spec.dense is True else spec.dense or wide
         self.dense = nn.Linear(wide, inner, bias=spec.bias or spec.classes is not None) if spec.dense else None
         self.out = None if spec.classes is None else nn.Linear(inner, spec.classes, bias=spec.bias)
+
+    def tokens_read(self, context: Context) -> Some:
+        """The tokens that are pooled."""
+        return tokens_read(context, self.spec.pool, self.spec.token)
 
     def forward(self, hidden: Tensor, context: Context, table: Tensor | None) -> HeadOutput:
         vector = pool(hidden, context, self.spec.pool, self.spec.token)

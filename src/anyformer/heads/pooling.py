@@ -7,19 +7,19 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from anyformer.core.context import Context
+from anyformer.core.context import FIRST, LAST, Context, Some, take
 from anyformer.errors import UserError
 
 Pool = Literal["first", "mean", "max", "last", "concat", "token", "lead"]
+READS_SOME: tuple[Pool, ...] = ("first", "last", "token", "lead")
 
 
 def pool(hidden: Tensor, context: Context, how: Pool, token: int | None = None) -> Tensor:
     """(B,T,D) to (B,D), or (B,3D) for concat = last, max and mean (ULMFiT); padding counts for nothing."""
     mask = context.mask
-    if how == "first":
-        return hidden[:, 0] if mask is None else take(hidden, mask.long().argmax(1))
-    if how == "last":
-        return hidden[:, -1] if mask is None else take(hidden, last_real(mask))
+    if how in READS_SOME:
+        read = take(hidden, tokens_read(context, how, token))  # (B,R,D)
+        return read[:, 0] if read.shape[1] == 1 else read.mean(1)
     if how == "mean":
         if mask is None:
             return hidden.mean(1)
@@ -30,16 +30,21 @@ def pool(hidden: Tensor, context: Context, how: Pool, token: int | None = None) 
             return hidden.amax(1)
         highest = hidden.masked_fill(~mask[..., None], -torch.inf).amax(1)
         return highest.masked_fill(~mask.any(1, keepdim=True), 0.0)  # a row of padding only has no highest
-    if how == "lead":
-        return hidden[:, : leading(hidden, context)].mean(1)
-    if how == "token":
-        return take(hidden, place_of(token, context))
     return torch.cat([pool(hidden, context, part) for part in ("last", "max", "mean")], -1)
 
 
-def leading(hidden: Tensor, context: Context) -> int:
+def tokens_read(context: Context, how: Pool, token: int | None = None) -> Some:
+    """The tokens whose mean is the vector, of a pool that READS_SOME; of these alone, with their context, all."""
+    if how == "first":
+        return FIRST if context.mask is None else context.mask.long().argmax(1, keepdim=True)
+    if how == "last":
+        return LAST if context.mask is None else last_real(context.mask)[:, None]
+    return slice(0, leading(context)) if how == "lead" else place_of(token, context)[:, None]
+
+
+def leading(context: Context) -> int:
     """How many learned tokens stand before the cells of a grid (AST reads the mean of its two)."""
-    found = 0 if context.grid is None else hidden.shape[1] - context.grid[0] * context.grid[1]
+    found = 0 if context.grid is None else context.index.shape[1] - context.grid[0] * context.grid[1]
     if found < 1:
         raise UserError('pool="lead" reads class tokens before a grid, and here are none', fix='use pool="mean"')
     return found
@@ -57,10 +62,6 @@ def place_of(token: int | None, context: Context) -> Tensor:
 def last_real(mask: Tensor) -> Tensor:
     """Index of each row's last real token."""
     return mask.shape[1] - 1 - mask.flip(1).long().argmax(1)
-
-
-def take(hidden: Tensor, index: Tensor) -> Tensor:
-    return hidden[torch.arange(hidden.shape[0], device=hidden.device), index]
 
 
 def pooled_width(width: int, how: Pool) -> int:

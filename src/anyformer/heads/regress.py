@@ -10,7 +10,7 @@ from anyformer.about import About
 from anyformer.core.activation import Act
 from anyformer.errors import UserError
 from anyformer.heads.pooled import Pooled, PooledModule
-from anyformer.heads.pooling import Pool
+from anyformer.heads.pooling import READS_SOME, Pool
 from anyformer.slots import Head, Norm
 
 
@@ -18,7 +18,6 @@ class Regress(Head):
     """Pool, then `outputs` numbers; the settings of Pooled otherwise."""
 
     about: ClassVar[About | None] = About("y = W pool(x) + b", "2106.11959", "T D")
-    answers: ClassVar[Literal["classes", "numbers"] | None] = "numbers"
 
     outputs: int = 1
     """Numbers to predict."""
@@ -38,6 +37,14 @@ class Regress(Head):
             raise UserError(f"outputs {self.outputs} is below 1", where="Regress", fix="use 1")
         if not 0 <= self.dropout < 1:
             raise UserError(f"dropout {self.dropout} is not a share below 1", where="Regress", fix="use 0.1")
+
+    @property
+    def reads_some(self) -> bool:
+        return self.pool in READS_SOME
+
+    @property
+    def answers(self) -> Literal["classes", "numbers"] | None:
+        return "numbers"
 
     def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:
         same = Pooled(

@@ -16,15 +16,17 @@ from anyformer.errors import UserError, did_you_mean
 from anyformer.evaluation.answers import Answers
 from anyformer.inference.predict import evaluator_for, predict_rows
 from anyformer.inference.predictor import Predictor, load
-from anyformer.tasks import find
+from anyformer.tasks import Task, find
 from anyformer.training.run.folder import CONFIG_FILE, RunFolder
 
 
 def evaluate_run(
-    folder: Path, files: list[Path], *, device: str, batch: int, say: Callable[[str], None]
-) -> dict[str, Any]:
+    folder: Path, files: list[Path], *, device: str, batch: int, say: Callable[[str], None],
+    threshold: float | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Metrics of a model on files with known answers, or on the run's own test (else validation) rows."""
     predictor = load(folder, device=device)
+    predictor = predictor if threshold is None else predictor.with_threshold(threshold)
     preprocess = predictor.preprocess
     if preprocess is None:
         raise UserError("the folder does not say how its data was prepared", where=str(folder), fix="give a run")
@@ -32,20 +34,23 @@ def evaluate_run(
     if not files:
         name, side = own_rows(folder)
         answers = evaluator(predictor.model, side, most=task.max_eval_rows)
-        return {"split": name, "rows": min(len(side), task.max_eval_rows or len(side))} | task.all_metrics(answers)
-    return evaluate_files(predictor, files, settings=settings_of(folder), batch=batch, say=say)
+        counted = {"split": name, "rows": min(len(side), task.max_eval_rows or len(side))}
+        return counted | judged_metrics(task, answers, metric_of(folder))
+    settings, metric = settings_of(folder), metric_of(folder)
+    return evaluate_files(predictor, files, settings=settings, batch=batch, say=say, metric=metric)
 
 
 def evaluate_files(
-    predictor: Predictor, files: list[Path], *, settings: Data, batch: int, say: Callable[[str], None]
-) -> dict[str, Any]:
+    predictor: Predictor, files: list[Path], *, settings: Data, batch: int, say: Callable[[str], None],
+    metric: str | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Metrics of a model on files with known answers."""
     assert predictor.preprocess is not None
     task, evaluator = find(predictor.preprocess.task), evaluator_for(predictor, batch=batch)
     answers = task.evaluate_files(evaluator, predictor, files, say)
     if answers is not None:
         counted = {} if answers.truth is None else {"rows": len(answers.truth)}
-        return counted | task.all_metrics(answers)
+        return counted | judged_metrics(task, answers, metric)
     found = predict_rows(predictor, files, batch=batch, say=say, settings=settings, judged=True,
                   on_bad_rows="skip").answers  # fmt: skip
     if found is None:
@@ -56,7 +61,20 @@ def evaluate_files(
     if not known.all():
         lost = int((~known).sum())
         say(f"left out {lost:,} row{'s' * (lost > 1)} without an answer that training knows")
-    return {"rows": int(known.sum())} | task.all_metrics(only(found, known))
+    return {"rows": int(known.sum())} | judged_metrics(task, only(found, known), metric)
+
+
+def judged_metrics(task: Task, answers: Answers, metric: str | None) -> dict[str, Any]:
+    """All metrics, and the interval of `metric`, or of the main one, where it is known."""
+    found, interval = task.all_metrics(answers), task.find_interval(answers, metric)
+    if interval is None:
+        return dict(found)
+    return found | {"interval": {"metric": metric or next(iter(found)), "low": interval.low, "high": interval.high}}
+
+
+def metric_of(folder: Path) -> str | None:
+    """The metric that a run was asked to be chosen by, where it was."""
+    return RunFolder(folder).config().training.metric if (folder / CONFIG_FILE).is_file() else None
 
 
 def no_answer(found: Answers, predictor: Predictor, where: str) -> UserError:
@@ -73,7 +91,8 @@ def only(found: Answers, rows: np.ndarray) -> Answers:
     """The answers of some rows."""
     if rows.all():
         return found
-    parts = {name: np.asarray(value)[rows] for name in ("truth", "predicted", "probability", "losses", "groups")
+    names = ("truth", "predicted", "probability", "logits", "losses", "groups")
+    parts = {name: np.asarray(value)[rows] for name in names
              if (value := getattr(found, name)) is not None}  # fmt: skip
     return replace(found, **parts)
 

@@ -20,13 +20,14 @@ from anyformer.inference.predict import PredictedRows, predict_rows
 from anyformer.inference.predictor import load
 from anyformer.safe_files import check_output_name, replace_file, writing
 from anyformer.tasks import Task, find
+from anyformer.tasks.base import preprocess_of
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".txt", ".conll")
 
 
 def predict_files(
     run: Path, files: list[Path], out: Path | None, *, device: str, batch: int, as_json: bool,
-    say: Callable[[str], None], on_bad_rows: OnBadRows = "error",
+    say: Callable[[str], None], on_bad_rows: OnBadRows = "error", threshold: float | None = None,
 ) -> str | None:  # fmt: skip
     """Write predictions to `out`, or give them as text where there is none."""
     check_place(out)
@@ -38,7 +39,8 @@ def predict_files(
     if predictor.preprocess is None or not predictor.answers_rows():
         fix = f'anyformer generate {run} "..."' if predictor.preprocess is not None else "give a run"
         raise UserError("this model does not answer rows", where=str(run), fix=fix)
-    preprocess, settings = predictor.preprocess, settings_of(run)
+    predictor = predictor if threshold is None else predictor.with_threshold(threshold)
+    preprocess, settings = preprocess_of(predictor), settings_of(run)
     task = find(preprocess.task)
     if out is not None and out.suffix in task.own_suffixes:
         return write_or_return(task.prediction_file(predictor, files, out.suffix), out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -15,7 +16,8 @@ from torch import Tensor
 from anyformer.checkpoints.adapters import base_of, is_adapter, open_adapted
 from anyformer.checkpoints.folder import Opened, open_folder, save_foreign, save_own
 from anyformer.checkpoints.target import new_folder
-from anyformer.core.model import Model, Seq2Seq
+from anyformer.core.model import Model, ModelModule, Seq2Seq
+from anyformer.data.calibration import Calibration, read_calibration
 from anyformer.data.images.preprocessing import ImageSteps
 from anyformer.data.tokenizers.tokenizer import Tokenizer, open_tokenizer
 from anyformer.errors import UserError
@@ -32,6 +34,7 @@ from anyformer.safe_files import inside, read_json
 if TYPE_CHECKING:
     from anyformer.data.preprocess import Preprocess
 
+logger = logging.getLogger("anyformer")
 Prompt = str | Sequence[str] | Tensor  # a text, several texts, or ids (B,T)
 GENERATION_FILE, IMAGES_FILE, LABELS_FILE = "generation_config.json", "preprocessor_config.json", "preprocess.json"
 
@@ -60,9 +63,10 @@ def load(
     from anyformer.training.run.folder import RunFolder, explaining_unknown
 
     with explaining_unknown(path):
-        found = open_predictor(best_of(path), head, place, dtype)
+        best = best_of(path)
+        found = open_predictor(best, head, place, dtype)
         found.objective = RunFolder(path).config().objective
-        return found
+        return found.calibrated(read_calibration(path, best.name))
 
 
 def open_predictor(path: Path, head: str | None, place: torch.device, dtype: torch.dtype | None) -> Predictor:
@@ -379,15 +383,22 @@ class Predictor:
         vectors = []
         for part in self.parts(rows, batch_size):
             if self.images is not None:
-                hidden = self.model.read(self.pixels(part)).hidden if self.reads_images() else self.run(part).hidden
+                pixels = self.pixels(part)
+                hidden = self.model.read(pixels).hidden if self.reads_images() else self.every_token(pixels)
                 mask = torch.ones(hidden.shape[:2], dtype=torch.bool, device=hidden.device)
             else:
                 ids, mask = self.tokens(part)
-                hidden = (self.model.encoder if isinstance(self.spec, Seq2Seq) else self.model)(ids, mask=mask).hidden
+                hidden = self.every_token(ids, mask)
             share = mask[..., None].to(hidden.dtype)
             vector = hidden[:, 0] if pool == "first" else (hidden * share).sum(1) / share.sum(1).clamp(min=1)
             vectors.append(torch.nn.functional.normalize(vector, dim=-1) if normalise else vector)
         return torch.cat(vectors).cpu()
+
+    def every_token(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The last layer's vectors (B,T,D) of all tokens, also those that the head does not read."""
+        model = self.model.encoder if isinstance(self.spec, Seq2Seq) else self.model
+        hidden: Tensor = (model.before_head if isinstance(model, ModelModule) else model)(inputs, mask=mask).hidden
+        return hidden
 
     def run(self, rows: Sequence[Any]) -> Any:
         """One forward pass over texts or images."""
@@ -442,6 +453,22 @@ class Predictor:
             raise UserError("the folder has no tokenizer", fix="give ids as a tensor, or add tokenizer.json")
         return self.tokenizer
 
+    def calibrated(self, calibration: Calibration | None) -> Predictor:
+        """The same model with other temperatures or another threshold between its logits and its answers."""
+        if self.preprocess is None or calibration is None:
+            return self
+        return replace(self, preprocess=self.preprocess.replace(calibration=calibration))
+
+    def with_threshold(self, threshold: float) -> Predictor:
+        """The same model answering yes from this probability on: of two classes the second, of a set each label."""
+        from anyformer.tasks import find
+
+        if self.preprocess is None or not find(self.preprocess.task).has_threshold(self.preprocess):
+            raise UserError("this model has no threshold", where="threshold",
+                            fix="leave it out: two classes have one, or labels that may come together")  # fmt: skip
+        known = self.preprocess.calibration or Calibration()
+        return self.calibrated(known.replace(threshold=threshold))
+
     # ------------------------------------------------------------ saving
 
     def save(self, folder: str | Path) -> Path:
@@ -461,6 +488,8 @@ class Predictor:
         if to not in ("hf", "onnx"):
             raise UserError(f"there is no format {to!r}", where="export", fix='use "hf" or "onnx"')
         check_whole(self.model, folder)
+        if self.preprocess is not None and self.preprocess.calibration is not None:
+            logger.warning(f"export   gives plain logits, without {self.preprocess.calibration}")
         with new_folder(folder, needed=bytes_of(self.model)) as path:
             if to == "onnx":
                 from anyformer.checkpoints.onnx import export_onnx

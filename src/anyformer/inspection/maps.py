@@ -30,7 +30,7 @@ def noted(model: nn.Module) -> Iterator[dict[str, list[tuple[nn.Module, Inputs]]
 
     def note(path: str) -> Any:
         def hook(module: nn.Module, given: Inputs) -> None:
-            x, context, state, tables = given
+            x, context, state, tables = given[:4]  # all tokens, also where some alone are answered
             # The pass itself adds its keys to the state: the maps need it as it was before.
             seen.setdefault(path, []).append((module, (x, context, copy.deepcopy(state), tables)))
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.attend import Scores, attend
-from anyformer.core.context import Context
+from anyformer.core.context import Context, Some, take
 from anyformer.core.state import KVCache
 from anyformer.core.static_cache import StaticCache
 from anyformer.errors import UserError
@@ -54,6 +54,7 @@ class Attention(Mixer):
     dropout: float = 0.0
     """Dropout probability of the attention weights."""
 
+    answers_some: ClassVar[bool] = True
     has_static_cache: ClassVar[bool] = True
     takes_added: ClassVar[bool] = True
     takes_relative: ClassVar[bool] = True
@@ -108,8 +109,12 @@ class AttentionModule(nn.Module):
         self.k_norm = None if spec.qk_norm is None else spec.qk_norm.build(sizes.channels)
         self.out = nn.Linear(sizes.heads * sizes.value_channels, width, bias=out_bias)
 
-    def forward(self, x: Tensor, context: Context, state: KVCache | None, tables: tuple[Tensor, ...]) -> Tensor:
+    def forward(
+        self, x: Tensor, context: Context, state: KVCache | None, tables: tuple[Tensor, ...], some: Some | None = None
+    ) -> Tensor:
         q, k, v, scores = self.prepare(x, context, state, tables)
+        if some is not None:  # every token has a key and a value, these alone have queries
+            q, scores = take(q, some, 2), scores.of_some(some)
         y = attend(q, k, v, scores, dropout=self.spec.dropout if self.training else 0.0)  # (B,H,T,C')
         return self.out(y.transpose(1, 2).flatten(2))  # (B,T,D)
 

@@ -77,7 +77,9 @@ class BlockSparseModule(AttentionModule):
         super().__init__(pattern.whole, width, causal, relative)
         self.pattern = pattern
 
-    def forward(self, x: Tensor, context: Context, state: KVCache | None, tables: tuple[Tensor, ...]) -> Tensor:
+    def forward(  # type: ignore[override]  # for all tokens, not for some
+        self, x: Tensor, context: Context, state: KVCache | None, tables: tuple[Tensor, ...]
+    ) -> Tensor:
         pattern, dropout = self.pattern, self.spec.dropout if self.training else 0.0
         few = (1 + pattern.local + pattern.leading) * pattern.block  # a text so short is mostly seen whole
         # A caller's own rule is T x S already, and a step of decoding is short.

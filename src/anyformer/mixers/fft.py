@@ -41,11 +41,11 @@ def convolve(u: Tensor, ahead: Tensor, behind: Tensor | None = None) -> Tensor:
     u (B,D,T) and taps (D,L) with L <= T; `behind`, if given, is as long and its first tap is not used. The transforms
     are in float32, or float64 where the taps are; y has u's dtype.
     """
+    # Out here, where gradients are on: inside, the compiler would compute the turns again for every entry.
+    turns = turned(fast_size(u.shape[-1]), ahead)
     if torch.is_grad_enabled() and (u.requires_grad or ahead.requires_grad):
-        y: Tensor = Convolve.apply(u, ahead, behind)
+        y: Tensor = Convolve.apply(u, ahead, behind, turns)
         return y
-    size = fast_size(u.shape[-1])
-    turns = turned(size, ahead)
     y = torch.ops.anyformer.circle(spread(u, turns), spread_taps(ahead, behind, turns))
     return real_part(y, turns, u.shape[-1], 1).to(u.dtype)
 
@@ -54,15 +54,14 @@ class Convolve(torch.autograd.Function):
     """`convolve` with the gradients of u and of the taps: one transform more than forward, no conjugates in memory."""
 
     @staticmethod
-    def forward(ctx: Any, u: Tensor, ahead: Tensor, behind: Tensor | None) -> Tensor:
-        turns = turned(fast_size(u.shape[-1]), ahead)
+    def forward(ctx: Any, u: Tensor, ahead: Tensor, behind: Tensor | None, turns: Tensor) -> Tensor:
         y, wave, taps = torch.ops.anyformer.circle_forward(spread(u, turns), spread_taps(ahead, behind, turns))
         ctx.save_for_backward(wave, taps, turns)
         ctx.length, ctx.lags, ctx.both = u.shape[-1], ahead.shape[-1], behind is not None
         return real_part(y, turns, u.shape[-1], 1).to(u.dtype)
 
     @staticmethod
-    def backward(ctx: Any, given: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    def backward(ctx: Any, given: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:
         wave, taps, turns = ctx.saved_tensors
         # Turned and transformed the other way round this is the conjugate of the transform of `given`, and plain
         # products with it are correlations.
@@ -73,9 +72,10 @@ class Convolve(torch.autograd.Function):
         if ctx.both:
             # Lag -k stands at place size - k, as the imaginary part of the conjugate with its sign changed.
             last = h.shape[-2] - ctx.lags + 1
-            imaginary = -(h[..., last:, 1] * turns[last:, 0] + h[..., last:, 0] * turns[last:, 1])
+            c, s = (turns[last:] / turns.shape[0]).unbind(-1)
+            imaginary = -(h[..., last:, 1] * c + h[..., last:, 0] * s)
             grad_behind = F.pad(imaginary.flip(-1), (1, 0))
-        return real_part(u, turns, ctx.length, -1).to(given.dtype), grad_ahead, grad_behind
+        return real_part(u, turns, ctx.length, -1).to(given.dtype), grad_ahead, grad_behind, None
 
 
 def turned(size: int, like: Tensor) -> Tensor:
@@ -101,8 +101,11 @@ def spread_taps(ahead: Tensor, behind: Tensor | None, turns: Tensor) -> Tensor:
 
 
 def real_part(pairs: Tensor, turns: Tensor, length: int, sign: int) -> Tensor:
-    """The first `length` places turned back: Re(pairs * conj(turns)), or with sign -1 Re(pairs * turns)."""
-    c, s = turns[:length].unbind(-1)
+    """The first `length` places turned back: Re(pairs * conj(turns)) / size, or with sign -1 Re(pairs * turns) / size.
+
+    Here the inverse transform is divided by its size: torch would do it in a pass of its own over all that it gave.
+    """
+    c, s = (turns[:length] / turns.shape[0]).unbind(-1)
     return torch.addcmul(pairs[..., :length, 0] * c, pairs[..., :length, 1], s, value=sign)
 
 
@@ -119,10 +122,10 @@ def pairs_of(numbers: Tensor) -> Tensor:
 
 @torch.library.custom_op("anyformer::circle", mutates_args=())
 def circle(x: Tensor, h: Tensor) -> Tensor:
-    """The circular convolution of complex x (B,D,M) and h (D,M), all as pairs (...,2)."""
+    """M times the circular convolution of complex x (B,D,M) and h (D,M), all as pairs (...,2)."""
     wave = torch.fft.fft(complex_of(x))
     wave *= torch.fft.fft(complex_of(h))
-    return pairs_of(torch.fft.ifft(wave))
+    return pairs_of(torch.fft.ifft(wave, norm="forward"))
 
 
 @circle.register_fake
@@ -134,7 +137,7 @@ def _(x: Tensor, h: Tensor) -> Tensor:
 def circle_forward(x: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """As `circle`, with the transforms of x and h for the way back."""
     wave, taps = torch.fft.fft(complex_of(x)), torch.fft.fft(complex_of(h))
-    y = torch.fft.ifft(wave * taps)
+    y = torch.fft.ifft(wave * taps, norm="forward")
     return pairs_of(y), pairs_of(wave), pairs_of(taps)
 
 
@@ -145,8 +148,8 @@ def _(x: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 @torch.library.custom_op("anyformer::circle_backward", mutates_args=())
 def circle_backward(given: Tensor, wave: Tensor, taps: Tensor) -> tuple[Tensor, Tensor]:
-    """Conjugates of the gradients of x (B,D,M) and h (D,M), from the conjugate of y's."""
-    back = torch.fft.ifft(complex_of(given))
+    """M times the conjugates of the gradients of x (B,D,M) and h (D,M), from the conjugate of y's."""
+    back = torch.fft.ifft(complex_of(given), norm="forward")
     x = torch.fft.fft(back * complex_of(taps))
     back *= complex_of(wave)
     h = torch.fft.fft(back.sum(0) if len(back) > 1 else back[0])

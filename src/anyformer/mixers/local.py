@@ -65,7 +65,9 @@ class Local(Mixer):
 
 
 class LocalModule(AttentionModule):
-    def forward(self, x: Tensor, context: Context, state: KVCache | None, tables: tuple[Tensor, ...]) -> Tensor:
+    def forward(  # type: ignore[override]  # for all tokens, not for some
+        self, x: Tensor, context: Context, state: KVCache | None, tables: tuple[Tensor, ...]
+    ) -> Tensor:
         q, k, v, scores = self.prepare(x, context, state, tables)
         dropout = self.spec.dropout if self.training else 0.0
         assert self.spec.window is not None

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from anyformer.errors import UserError, check_range
 from anyformer.objectives.batch import Batch
+from anyformer.objectives.drop_words import drop_words
 from anyformer.objectives.objective import IGNORED, Objective, full, with_extra
 from anyformer.objectives.teachable import TargetOutputs, Teachable, divergence, row_outputs
 
@@ -33,6 +34,8 @@ class Classify(Teachable, Objective):
     """Alpha of mixup on training images; 0: off."""
     cutmix: float = 0.0
     """Alpha of CutMix on training images; 0: off."""
+    word_dropout: float = 0.0
+    """Share of the tokens of a training text that are hidden; 0: none."""
 
     def check(self) -> None:
         if not 0 <= self.label_smoothing < 1:
@@ -41,11 +44,13 @@ class Classify(Teachable, Objective):
             )
         check_range("Classify", "mixup", self.mixup, 0, fix="use 0.8, or 0 for none")
         check_range("Classify", "cutmix", self.cutmix, 0, fix="use 1.0, or 0 for none")
+        check_range("Classify", "word_dropout", self.word_dropout, 0, 0.99, fix="use 0.1, or 0 for none")
         if self.weights is not None and any(weight <= 0 for weight in self.weights):
             raise UserError("a class weight is not positive", where="Classify.weights", fix="leave it out")
 
     def prepare(self, batch: Batch, generator: torch.Generator) -> Batch:
-        """Blend each image with another of its batch; the target becomes shares (B,C) of both."""
+        """Hide words; blend each image with another of its batch, the target becomes shares (B,C) of both."""
+        batch = drop_words(batch, self.word_dropout, generator)
         if not (self.mixup or self.cutmix) or not isinstance(batch.inputs[0], Tensor) or batch.inputs[0].dim() != 4:
             return batch
         pasted = self.cutmix > 0 and (self.mixup == 0 or bool(torch.rand((), generator=generator) < 0.5))

@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from anyformer.errors import check_range
 from anyformer.objectives.batch import Batch
+from anyformer.objectives.drop_words import drop_words
 from anyformer.objectives.objective import Objective, full, with_extra
 from anyformer.objectives.teachable import TargetOutputs, Teachable, row_outputs
 
@@ -21,6 +23,14 @@ class Regression(Teachable, Objective):
 
     measure: Literal["squared", "absolute", "huber"] = "squared"
     """How a number that is off is counted."""
+    word_dropout: float = 0.0
+    """Share of the tokens of a training text that are hidden; 0: none."""
+
+    def check(self) -> None:
+        check_range("Regression", "word_dropout", self.word_dropout, 0, 0.99, fix="use 0.1, or 0 for none")
+
+    def prepare(self, batch: Batch, generator: torch.Generator) -> Batch:
+        return drop_words(batch, self.word_dropout, generator)
 
     def weight(self, batch: Batch) -> int:
         return int((~torch.isnan(batch.targets)).sum())

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from anyformer.core.model import ModelModule, Output
 from anyformer.heads.pooling import pool
 from anyformer.objectives.batch import Batch
 from anyformer.objectives.objective import IGNORED, full
@@ -44,8 +45,17 @@ class Teachable:
 
 def row_outputs(model: nn.Module, batch: Batch) -> TargetOutputs:
     """Logits (B,C) of whole rows."""
-    out = model(*batch.inputs, **batch.named)
-    hidden = pool(out.hidden, out.context, "mean") if out.hidden.dim() == 3 else out.hidden.flatten(1)
+    out: Output
+    if isinstance(model, ModelModule) and model.skips_tokens:  # the mean is over all tokens, read by the head or not
+        out = model.before_head(*batch.inputs, **batch.named)
+        out.logits = model.head(out.hidden, out.context, model.table()).logits
+    else:
+        out = model(*batch.inputs, **batch.named)
+    assert out.logits is not None
+    hidden = out.hidden.flatten(1)
+    if out.hidden.dim() == 3:
+        assert out.context is not None
+        hidden = pool(out.hidden, out.context, "mean")
     return TargetOutputs(out.logits, batch.targets, hidden, out.losses)
 
 

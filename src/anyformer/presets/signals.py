@@ -43,6 +43,14 @@ def patchtst(
                  head=Forecast(horizon=horizon, patches=embed.patches), init="bert")  # fmt: skip
 
 
+def forecaster(width: int, heads: int, feed: int, *, length: int, horizon: int = 96, depth: int = 3,
+               dropout: float = 0.2) -> Model:  # fmt: skip
+    """A PatchTST that learns what a linear map of the window leaves (2205.13504)."""
+    made = patchtst(width, heads, feed, length=length, horizon=horizon, depth=depth, dropout=dropout)
+    assert isinstance(made.head, Forecast)
+    return made.replace(head=made.head.replace(window=length, dropout=dropout))
+
+
 SMALL_SOUND = Frames(sample_rate=8000, frames=64, mels=32, patch=8, stride=8, distill=True)
 # One token for 40 ms: the whole height of the spectrum, as keyword models take it (2104.00769).
 COLUMNS = Frames(sample_rate=16000, frames=100, mels=128, patch=(128, 4), stride=(128, 4))
@@ -53,10 +61,13 @@ PRESETS: dict[str, Callable[[], Model]] = {
     "ast-base": partial(ast, 768, 12, 12, sound=Frames(sample_rate=16000, distill=True)),
     "sound-mini": partial(ast, 128, 4, 4, sound=COLUMNS, classes=10),
     "sound-small": partial(ast, 256, 6, 4, sound=COLUMNS, classes=10),
+    "forecaster-small": partial(forecaster, 16, 4, 128, length=336, dropout=0.3),
+    "forecaster-tiny": partial(forecaster, 16, 4, 32, length=64, horizon=8, depth=2, dropout=0.0),
     "patchtst": partial(patchtst, 128, 16, 256, length=512),
     "patchtst-small": partial(patchtst, 16, 4, 128, length=336, dropout=0.3),
     "patchtst-tiny": partial(patchtst, 16, 4, 32, length=64, horizon=8, depth=2, dropout=0.0),
 }
 for size in ("ast-small", "ast-base", "sound-mini", "sound-small"):
     PRESETS[f"{size}-tiny"] = PRESETS["ast-tiny"]
+PRESETS["forecaster-small-tiny"] = PRESETS["forecaster-tiny"]
 PRESETS["patchtst-small-tiny"] = PRESETS["patchtst-tiny"]

@@ -11,11 +11,13 @@ from functools import partial
 from anyformer.core.block import Block
 from anyformer.core.model import Model, Seq2Seq
 from anyformer.core.stack import Stack
+from anyformer.embeds.conv_stem import ConvStem
 from anyformer.embeds.patches import Patches
 from anyformer.embeds.tokens import Tokens
 from anyformer.feeds.mlp import MLP
 from anyformer.heads.lm import LM
 from anyformer.heads.pooled import Pooled
+from anyformer.heads.wide import WideAndDeep
 from anyformer.mixers.attention import Attention
 from anyformer.mixers.cross import Cross
 from anyformer.norms.rms import RMSNorm
@@ -40,9 +42,9 @@ def decoder(width: int, depth: int, heads: int, *, dropout: float = 0.0) -> Mode
 
 
 def encoder(width: int, depth: int, heads: int, *, dropout: float = 0.1) -> Model:
-    """A reader of text, for classes, tags and numbers; the mean of all tokens is what it says of the whole."""
+    """A reader of text, for classes, tags and numbers; of the whole the mean of all tokens tells, and the n-grams."""
     stack = Stack(width=width, depth=depth, block=block(heads, dropout))
-    head = Pooled(classes=2, pool="mean", dropout=dropout)
+    head = WideAndDeep(deep=Pooled(classes=2, pool="mean", dropout=dropout), pair=True, alone=0.5)
     return Model(embed=Tokens(vocab=VOCAB, dropout=dropout), stack=stack, head=head, init="xavier")
 
 
@@ -83,6 +85,15 @@ def seer(width: int, depth: int, heads: int, *, size: int = 32, patch: int = 4, 
                  head=Pooled(classes=10, pool="mean"), init="xavier")  # fmt: skip
 
 
+def stem_seer(width: int, depth: int, heads: int, *, depths: tuple[int, ...], dropout: float = 0.0) -> Model:
+    """A Transformer behind a stem of convolutions, for images of any size and few of them (2106.14881)."""
+    inner = Block(mixer=Attention(heads=heads, dropout=dropout), feed=MLP(width=2 * width), dropout=dropout)
+    stem = ConvStem(size=32, widths=(width // 4, width // 2, width), depths=depths)
+    # Cells of a stem are much alike, and a head drawn as for tokens that differ would start far from chance.
+    return Model(embed=stem, stack=Stack(width=width, depth=depth, block=inner),
+                 head=Pooled(classes=10, pool="mean"), init="table")  # fmt: skip
+
+
 PRESETS: dict[str, Callable[[], Network]] = {
     "decoder-mini": partial(decoder, 128, 4, 4),
     "decoder-small": partial(decoder, 384, 6, 6, dropout=0.2),
@@ -94,6 +105,8 @@ PRESETS: dict[str, Callable[[], Network]] = {
     "translator-small": partial(translator, 256, 4, 4, feed=512),
     "vit-mini": partial(seer, 128, 4, 4),
     "vit-small": partial(seer, 256, 7, 4, dropout=0.1),
+    "vitc-mini": partial(stem_seer, 128, 2, 4, depths=(0, 1, 1)),
+    "vitc-small": partial(stem_seer, 256, 6, 4, depths=(1, 2, 2), dropout=0.1),
 }
 for name in list(PRESETS):  # they are their own small twins, or have one
     kind = name.rpartition("-")[0]

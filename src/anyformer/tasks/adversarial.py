@@ -57,6 +57,7 @@ class AdversarialTask(RowTask):
     title = "image generation"
     verb = "draws images"
     objective = AdversarialLoss
+    draws_anew = True
     needs = ("PIL",)
     max_eval_rows = 2048
     own_suffixes = (".png",)

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from anyformer.data.calibration import Calibration
 from anyformer.data.columns.cells import factorize
 from anyformer.data.columns.kinds import only_modality
 from anyformer.data.columns.look import Facts
@@ -38,9 +39,10 @@ from anyformer.data.sizes import Sizes
 from anyformer.data.targets import ABSENT, Target
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.errors import UserError
-from anyformer.evaluation.answers import Answers
+from anyformer.evaluation.answers import Answers, RowMetrics
 from anyformer.evaluation.baseline_rows import RawRows, raw_rows
 from anyformer.evaluation.baseline_time import learn_in_time
+from anyformer.evaluation.bootstrap import Interval, RowSums, compare_rows, estimate_interval
 from anyformer.evaluation.facts import digits, plain, short
 from anyformer.evaluation.metrics import MOST_NATS, SMALLER
 from anyformer.objectives import Objective
@@ -88,16 +90,40 @@ def preprocess_of(predictor: TrainedModel) -> Preprocess:
 LEAST_SECONDS = 0.5  # below it no learner is even begun
 
 
+class TunedSetting(NamedTuple):
+    """A setting that a search draws: some factors of what the defaults have there, or some values."""
+
+    path: str
+    factors: tuple[float, ...] = ()
+    values: tuple[float, ...] = ()
+
+    def options(self, usual: Any) -> list[Any]:
+        """What may stand there; whole numbers stay whole and above zero.
+
+        >>> TunedSetting("model.stack.depth", factors=(0.5, 1.0, 2.0)).options(3)
+        [2, 3, 6]
+        """
+        if self.values:
+            return list(self.values)
+        found = [usual * factor for factor in self.factors]
+        return [max(1, round(one)) for one in found] if isinstance(usual, int) else found
+
+
 class Baseline(NamedTuple):
-    """A baseline's name, its metrics and the seconds it took; without metrics the name says why there are none."""
+    """A baseline's name, its metrics and the seconds it took; without metrics the name says why there are none.
+
+    `difference` is the model's main metric less the baseline's, on the same rows; None where it is not known by rows.
+    """
 
     name: str
     metrics: dict[str, float]
     seconds: float
+    difference: Interval | None = None
 
     def facts(self) -> dict[str, Any]:
         """As evaluation.json holds it."""
-        return {"name": self.name, "metrics": self.metrics, "seconds": round(self.seconds, 2)}
+        found = {"name": self.name, "metrics": self.metrics, "seconds": round(self.seconds, 2)}
+        return found if self.difference is None else found | {"difference": self.difference.facts()}
 
 
 class Task:
@@ -116,6 +142,7 @@ class Task:
     answers_texts: ClassVar[bool] = False  # whether `predict` answers texts though it was not trained on columns
     decodes: ClassVar[bool] = False  # whether a final evaluation writes texts, which takes long
     max_eval_rows: ClassVar[int | None] = None  # rows of a final evaluation, where not all of them are judged
+    draws_anew: ClassVar[bool] = False  # whether each pass asks something else of its rows, so that many passes help
     counts_tokens: ClassVar[bool] = False  # whether speed is in tokens rather than rows
     scales_numbers: ClassVar[bool] = False  # whether settings of number columns matter without such a column
     gives_probabilities: ClassVar[bool] = False  # whether `predict_proba` has something to say
@@ -183,9 +210,22 @@ class Task:
         """The task of a student of this teacher: this one, or the teacher's where it was left to that."""
         return self
 
+    def fit_weights(self, spec: Network, data: Prepared, say: Say) -> dict[str, torch.Tensor]:
+        """Weights that the training rows give without a step, by name, such as those of least squares; often none."""
+        return {}
+
     def habit(self, sizes: Sizes, *, start: bool) -> Habit:
         """How such data is usually trained; `start` is whether there is a model to start from."""
         return habit_for(sizes.parts, start=start, rows=sizes.rows)
+
+    def tuned(self, sizes: Sizes) -> list[TunedSetting]:
+        """What a search tries beside the defaults; settings that a network does not have are passed over."""
+        return [
+            TunedSetting("training.optimizer.lr", factors=(0.2, 0.5, 1.0, 2.0, 5.0)),
+            TunedSetting("training.optimizer.weight_decay", factors=(0.1, 1.0, 10.0)),
+            TunedSetting("model.stack.depth", factors=(0.5, 1.0, 1.5)),
+            TunedSetting("model.stack.block.dropout", values=(0.0, 0.1, 0.3)),
+        ]
 
     def default_objective(self, sizes: Sizes, counts: Sequence[int] | None, *, balanced: bool) -> Objective:
         """The objective where nothing is said; `counts` are training rows of each class."""
@@ -232,7 +272,7 @@ class Task:
 
     def metrics(self, answers: Answers) -> dict[str, float]:
         """The metrics, with those that came with the answers."""
-        return self.compute_metrics(answers) | answers.extra
+        return RowMetrics(self.compute_metrics(answers) | answers.extra, answers)
 
     def all_metrics(self, answers: Answers) -> dict[str, float]:
         """The metrics and the loss; texts that were not written have a loss alone."""
@@ -252,6 +292,26 @@ class Task:
     def selection_metric(self, *, multi: bool = False, labels: Sequence[str] = ()) -> str:
         """The metric that chooses the best checkpoint, computed at every evaluation."""
         return self.main_metric(multi=multi, labels=labels)
+
+    def selection_loss(self, answers: Answers) -> float | None:
+        """The loss that decides between checkpoints whose metrics are too close to call."""
+        return self.all_metrics(answers).get("loss")
+
+    def row_sums(self, answers: Answers, metric: str) -> RowSums | None:
+        """A metric taken apart by rows, for its standard error and interval; None where it is no function of sums."""
+        return None
+
+    def fit_temperatures(self, answers: Answers) -> tuple[float, ...] | None:
+        """What logits should be divided by, as validation rows say; None where there are no probabilities to fit."""
+        return None
+
+    def has_threshold(self, preprocess: Preprocess) -> bool:
+        """Whether an answer is yes from some probability on, so that a threshold can be chosen."""
+        return False
+
+    def calibrate(self, answers: Answers, calibration: Calibration) -> Answers:
+        """The same answers by other temperatures and another threshold; only of tasks that fit them."""
+        return answers
 
     def notes(self, answers: Answers) -> list[str]:
         """What a reader of the metrics should know: what was left out, and why."""
@@ -299,20 +359,40 @@ class Task:
         raise NotImplementedError
 
     def baselines(
-        self, answers: Answers, train: Examples, *, strong: bool = True, seconds: float | None = None
-    ) -> dict[str, Any]:
-        """Both baselines on the rows of `answers`, as evaluation.json holds them; the strong one within `seconds`."""
+        self, answers: Answers, train: Examples, *, strong: bool = True, seconds: float | None = None,
+        metric: str | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Both baselines on the rows of `answers`, as evaluation.json holds them; the strong one within `seconds`. By
+        how much the model is ahead is told of `metric`, or of the main one."""
         truth, before, after = self.truth(train), self.raw_rows(train), self.raw_rows(answers.examples)
         started = time.perf_counter()
         name, scores = self.trivial_baseline(truth, answers, before, after)
-        found = {"trivial": Baseline(name, scores, time.perf_counter() - started).facts()}
+        took = time.perf_counter() - started
+        found = {"trivial": Baseline(name, scores, took, self.compare(answers, scores, metric)).facts()}
         if strong:
             started = time.perf_counter()
             name, scores = "not learned: the time of the run was up", {}
             if seconds is None or seconds > LEAST_SECONDS:
                 name, scores = self.strong_in_time(truth, answers, before, after, seconds)
-            found["strong"] = Baseline(name, scores, time.perf_counter() - started).facts()
+            took = time.perf_counter() - started
+            found["strong"] = Baseline(name, scores, took, self.compare(answers, scores, metric)).facts()
         return found
+
+    def find_interval(self, answers: Answers, metric: str | None = None) -> Interval | None:
+        """A metric, or the main one, with its interval by bootstrap; None where it is no function of sums over rows."""
+        main = metric or next(iter(self.all_metrics(answers)), "")
+        sums = None if answers.predicted is None else self.row_sums(answers, main)
+        return None if sums is None else estimate_interval(sums)
+
+    def compare(self, answers: Answers, others: Mapping[str, float], metric: str | None = None) -> Interval | None:
+        """A metric of the model, or the main one, less that of others on the same rows, by paired bootstrap."""
+        if not isinstance(others, RowMetrics) or answers.predicted is None or others.answers.predicted is None:
+            return None
+        main = metric or next(iter(others), "")
+        ours, theirs = (self.row_sums(side, main) for side in (answers, others.answers))
+        if ours is None or theirs is None or len(ours.values) != len(theirs.values):
+            return None
+        return compare_rows(ours, theirs)
 
     def strong_in_time(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows, seconds: float | None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
+from anyformer.data.calibration import Calibration
 from anyformer.data.columns.cells import as_words, factorize
 from anyformer.data.columns.kinds import only_modality
 from anyformer.data.decision import Decision, name_of
@@ -20,13 +22,16 @@ from anyformer.errors import UserError
 from anyformer.evaluation import learners
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.baseline_rows import RawRows
+from anyformer.evaluation.bootstrap import RowSums
+from anyformer.evaluation.calibration import class_nats, fit_label_temperatures, fit_temperature
 from anyformer.evaluation.facts import class_facts, digits, label_set_facts, short
 from anyformer.evaluation.metrics import class_metrics, known_classes, label_set_metrics
+from anyformer.evaluation.row_sums import class_sums, label_set_sums
 from anyformer.heads import Distilled, Pooled
 from anyformer.objectives import Classify as ClassLoss
 from anyformer.objectives import Objective
 from anyformer.tasks.base import RowTask
-from anyformer.tasks.network import pooled_style
+from anyformer.tasks.network import pooled_style, preset_for_rows
 from anyformer.tasks.shapes import six_digits
 from anyformer.tasks.target_look import FEW, Match, TargetLook
 
@@ -108,13 +113,16 @@ class ClassifyTask(RowTask):
 
     # ------------------------------------------------------------ the model
 
+    def default_preset(self, sizes: Sizes, *, gpu: bool) -> str:
+        return preset_for_rows(sizes, gpu=gpu)
+
     def head(self, own: Any, pool: str, sizes: Sizes) -> Any:
         if isinstance(own, Distilled):
             return Distilled(classes=sizes.classes)
         return Pooled(classes=sizes.classes, **pooled_style(own, pool))
 
     def default_objective(self, sizes: Sizes, counts: Sequence[int] | None, *, balanced: bool) -> Objective:
-        """Images and sounds of one class each have their labels smoothed; classes are weighted where asked."""
+        """Texts, images and sounds of one class each have their labels smoothed; classes are weighted where asked."""
         alone = only_modality(sizes.parts)
         smooth = alone is not None and alone.smoothed and not sizes.multi
         weights = balanced_weights(counts, sizes.multi) if balanced and counts else None
@@ -126,12 +134,44 @@ class ClassifyTask(RowTask):
     # ------------------------------------------------------------ evaluation
 
     def read_logits(self, logits: torch.Tensor, truth: np.ndarray, preprocess: Preprocess) -> Answers:
-        labels = list(preprocess.labels or ())
-        if preprocess.multi:
-            share = logits.sigmoid().numpy()
-            return Answers(self.name, truth.astype(np.int64), (share > 0.5).astype(np.int64), share, labels, multi=True)
-        share = logits.softmax(-1).numpy()
-        return Answers(self.name, truth, share.argmax(1), share, labels)
+        kept = truth.astype(np.int64) if preprocess.multi else truth
+        found = Answers(self.name, kept, labels=list(preprocess.labels or ()), multi=preprocess.multi,
+                        logits=logits.numpy())  # fmt: skip
+        return self.calibrate(found, preprocess.calibration or Calibration())
+
+    def calibrate(self, answers: Answers, calibration: Calibration) -> Answers:
+        """The likeliest class is that of the logits themselves: dividing them could make two of them equal."""
+        assert answers.logits is not None
+        logits, least = torch.from_numpy(answers.logits), calibration.threshold
+        scaled = logits / torch.tensor(calibration.temperature, dtype=logits.dtype)
+        share = (scaled.sigmoid() if answers.multi else scaled.softmax(-1)).numpy()
+        if answers.multi:
+            said = (logits > 0).numpy() if least is None else share >= least
+        else:
+            said = logits.argmax(1).numpy() if least is None or share.shape[1] != 2 else share[:, 1] >= least
+        return replace(answers, predicted=said.astype(np.int64), probability=share)
+
+    def fit_temperatures(self, answers: Answers) -> tuple[float, ...]:
+        logits, truth = known_logits(answers)
+        if answers.multi:
+            return tuple(fit_label_temperatures(logits, truth).tolist())
+        return (fit_temperature(logits, truth),)
+
+    def has_threshold(self, preprocess: Preprocess) -> bool:
+        return preprocess.multi or len(preprocess.labels or ()) == 2
+
+    def selection_loss(self, answers: Answers) -> float | None:
+        """The log-loss at the best temperature, which the run will end with: a model that is only too sure of itself
+        is no worse for it."""
+        if answers.multi or answers.logits is None:
+            return super().selection_loss(answers)
+        logits, truth = known_logits(answers)
+        if not len(truth):
+            return None
+        return class_nats(logits / fit_temperature(logits, truth), truth) / len(truth)
+
+    def row_sums(self, answers: Answers, metric: str) -> RowSums | None:
+        return label_set_sums(answers, metric) if answers.multi else class_sums(answers, metric)
 
     def compute_metrics(self, answers: Answers) -> dict[str, float]:
         return label_set_metrics(answers) if answers.multi else class_metrics(answers)
@@ -224,7 +264,8 @@ class ClassifyTask(RowTask):
     def prediction_columns(self, answers: Answers) -> dict[str, list[Any]]:
         found, shares = self.predictions(answers), np.asarray(answers.probability)
         if not answers.multi:
-            return {"prediction": found, "probability": six_digits(shares.max(1))}
+            said = shares[np.arange(len(shares)), np.asarray(answers.predicted)]
+            return {"prediction": found, "probability": six_digits(said)}
         each = {f"probability_{name}": six_digits(shares[:, i]) for i, name in enumerate(answers.labels or [])}
         return {"prediction": [";".join(row) for row in found]} | each
 
@@ -240,6 +281,14 @@ def label_json(label: Any, shares: np.ndarray, labels: Sequence[str], *, multi: 
     if multi:
         return {"labels": label, "scores": scores}
     return {"label": label, "probability": scores[label], "scores": scores}
+
+
+def known_logits(answers: Answers) -> tuple[np.ndarray, np.ndarray]:
+    """Logits and truth of the rows whose answer is known."""
+    assert answers.logits is not None
+    truth = np.asarray(answers.truth)
+    known = np.ones(len(truth), bool) if answers.multi else truth >= 0
+    return answers.logits[known], truth[known]
 
 
 def balanced_weights(counts: Sequence[int], multi: bool = False) -> tuple[float, ...]:

@@ -52,6 +52,7 @@ class ContrastTask(RowTask):
     title = "sentence embeddings"
     verb = "gives texts vectors"
     objective = SentenceContrast
+    draws_anew = True
     reads = "one text becomes a vector"
     unread = "only one text is read"
     takes_lines = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,9 @@ from anyformer.core.model import Model
 from anyformer.data.columns.convert import days, numbers
 from anyformer.data.columns.values import shown
 from anyformer.data.datasets.arrays import MemoryArrays
+from anyformer.data.datasets.linear_forecast import fit_linear, latest
 from anyformer.data.datasets.prepare_series import order_by_time, prepare_gathered, prepare_series, scale_channels
-from anyformer.data.datasets.series import SeriesExamples, StepRows, after, window
+from anyformer.data.datasets.series import RawSeries, SeriesExamples, StepRows, after, window
 from anyformer.data.examples import Examples
 from anyformer.data.files.tables import frame_of
 from anyformer.data.frame import Frame
@@ -33,8 +35,9 @@ from anyformer.data.unused import refuse_both, refuse_columns
 from anyformer.embeds import Series as SeriesEmbed
 from anyformer.errors import UserError, did_you_mean
 from anyformer.evaluation.answers import Answers
-from anyformer.evaluation.baseline_rows import RawRows, RawSeries
-from anyformer.evaluation.forecasts import linear_map, repeat_past
+from anyformer.evaluation.baseline_rows import RawRows
+from anyformer.evaluation.bootstrap import RowSums
+from anyformer.evaluation.forecasts import linear_or_seasonal, repeat_last
 from anyformer.heads import Forecast as ForecastHead
 from anyformer.objectives import Forecasting
 from anyformer.positions import Learned
@@ -51,6 +54,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("anyformer")
 MOST_STEPS = 65_536  # of a series to look back on
+LINEAR_WEIGHT = "head.linear.weight"  # of a network with `Forecast.window`
 
 
 class ForecastTask(NumberAnswers):
@@ -80,18 +84,32 @@ class ForecastTask(NumberAnswers):
     # ------------------------------------------------------------ the model
 
     def default_preset(self, sizes: Sizes, *, gpu: bool) -> str:
-        return "patchtst-small"
+        return "forecaster-small"
 
     def fit_network(self, spec: Network, name: str, sizes: Sizes) -> Network:
         made = require_model(spec, name, self, sizes)
         if not isinstance(made.embed, SeriesEmbed):
-            raise unfit(name, "does not read time series", "patchtst-small")
+            raise unfit(name, "does not read time series", "forecaster-small")
         return fit_series(made, made.embed, sizes)
 
     def habit(self, sizes: Sizes, *, start: bool) -> Habit:
         if start:
             return FINE_TUNE
-        return Habit(epochs=20, batch_size=64, lr=1e-3, weight_decay=0.0, gpu_batch_size=128, gpu_lr=1e-3, patience=6)
+        # Tiny networks are no faster in bf16, and values near a large level differ in digits that it has not.
+        return Habit(epochs=20, batch_size=64, lr=3e-4, weight_decay=0.0, gpu_batch_size=128, gpu_lr=3e-4, patience=6,
+                     settings={"precision": "fp32", "ema": 0.99})  # fmt: skip
+
+    def fit_weights(self, spec: Network, data: Prepared, say: Say) -> dict[str, torch.Tensor]:
+        """The linear map of the window, where the head has one, by least squares."""
+        assert isinstance(data.train, SeriesExamples) and isinstance(spec, Model)
+        if not isinstance(spec.head, ForecastHead) or spec.head.window is None:
+            return {}
+        train = scaled_series(data.train)
+        after = scaled_series(data.valid) if isinstance(data.valid, SeriesExamples) else None
+        found = fit_linear(train, latest(train, after))
+        say(f"linear   window to forecast by least squares, penalty {found.shrink:g} by the end of the training rows "
+            "and the validation rows; the Transformer learns what is left")  # fmt: skip
+        return {LINEAR_WEIGHT: torch.from_numpy(found.weights.T.astype(np.float32).copy())}
 
     # ------------------------------------------------------------ evaluation
 
@@ -118,6 +136,13 @@ class ForecastTask(NumberAnswers):
         """The loss of scaled values: in the units of the file, the channel with the largest numbers would decide."""
         return "loss"
 
+    def row_sums(self, answers: Answers, metric: str) -> RowSums | None:
+        """Drawn are as many neighbouring windows as foresee a step in common: what overlaps is no new row."""
+        found = super().row_sums(answers, metric)
+        if found is None or not isinstance(answers.examples, StepRows):
+            return found
+        return replace(found, block=answers.examples.windows.target.horizon**2)
+
     # ------------------------------------------------------------ baselines
 
     def truth(self, examples: Examples) -> Any:
@@ -134,14 +159,14 @@ class ForecastTask(NumberAnswers):
     def trivial_baseline(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows
     ) -> tuple[str, dict[str, float]]:
-        """The past repeated."""
-        return self.judge_baseline(repeat_past, answers, train, test)
+        """The last value repeated."""
+        return self.judge_baseline(repeat_last, answers, train, test)
 
     def strong_baseline(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows, *, seed: int = 0
     ) -> tuple[str, dict[str, float]]:
-        """One linear map of the window."""
-        return self.judge_baseline(linear_map, answers, train, test)
+        """A linear map of the window, or the last season repeated."""
+        return self.judge_baseline(linear_or_seasonal, answers, train, test)
 
     def judge_baseline(
         self, learn: Any, answers: Answers, train: RawRows, test: RawRows
@@ -204,7 +229,14 @@ def fit_series(spec: Model, embed: SeriesEmbed, sizes: Sizes) -> Model:
     if learned:
         embed = embed.replace(position=Learned(embed.patches))
     own = spec.head if isinstance(spec.head, ForecastHead) else ForecastHead(horizon=1, patches=1)
-    return spec.replace(embed=embed, head=own.replace(horizon=sizes.outputs, patches=embed.patches))
+    head = own.replace(horizon=sizes.outputs, patches=embed.patches, window=own.window and length)
+    return spec.replace(embed=embed, head=head)
+
+
+def scaled_series(examples: SeriesExamples) -> RawSeries:
+    """The windows as the network sees them."""
+    starts = examples.first + np.arange(len(examples))
+    return RawSeries(np.asarray(examples.values), starts, examples.length, examples.target.horizon)
 
 
 def raw_series(examples: SeriesExamples, rows: np.ndarray) -> RawSeries:

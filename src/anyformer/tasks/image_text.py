@@ -20,7 +20,7 @@ from anyformer.data.frame import Frame
 from anyformer.data.settings import Data, ImageSettings, TokenizerSettings
 from anyformer.data.sizes import Sizes
 from anyformer.data.targets import SelfSupervised
-from anyformer.embeds import Joint, Patches
+from anyformer.embeds import Joint, Patches, Tokens
 from anyformer.errors import UserError
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.baseline_rows import RawRows
@@ -46,6 +46,7 @@ class ImageTextTask(RowTask):
     title = "image and text model"
     verb = "tells whether an image and a text belong together"
     objective = ImageText
+    draws_anew = True
     needs = ("PIL",)
     has_target = False
     max_eval_rows = 2048
@@ -98,6 +99,8 @@ class ImageTextTask(RowTask):
 
     def fit_network(self, spec: Network, name: str, sizes: Sizes) -> Network:
         made = require_model(spec, name, self, sizes)
+        if isinstance(made.embed, Tokens):  # images are read in patches, which can be hidden
+            made = made.replace(embed=Joint(parts=(made.embed, Patches(size=32, patch=4, cls=False))))
         embed = embedding(made, name, sizes)
         patches = patches_of(embed)
         if patches is None or made.stack.causal:

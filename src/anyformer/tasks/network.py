@@ -11,9 +11,9 @@ from anyformer.core.streams import Streams
 from anyformer.data.columns.kinds import modality_named, modality_reading, only_modality
 from anyformer.data.columns.text import embed_tokens
 from anyformer.data.sizes import Sizes
-from anyformer.embeds import Frames, Joint, Maps, Patches, Table, Tokens
+from anyformer.embeds import ConvStem, Frames, Joint, Maps, Patches, Table, Tokens
 from anyformer.errors import UserError
-from anyformer.heads import LM, LMWithPair, Pair, Pooled, Regress
+from anyformer.heads import LM, LMWithPair, Pair, Pooled, Regress, WideAndDeep
 from anyformer.nets.electra import Electra
 from anyformer.slots import Embed, Head, Network
 from anyformer.spec import comes_from_outside
@@ -22,11 +22,21 @@ if TYPE_CHECKING:
     from anyformer.tasks.base import RowTask, Task
 
 
+FEW_TEXTS = 20_000  # training rows below which a text has the preset of a CPU on a GPU too
+
+
 def preset_for_parts(parts: Sequence[str], *, gpu: bool, rows: int | None = None) -> str:
     """The preset for `rows` training rows of these parts when none is named."""
     alone = only_modality(parts)
     own = "" if alone is None else alone.preset_for(rows, gpu=gpu)
     return own or f"encoder-{size_for(gpu)}"
+
+
+def preset_for_rows(sizes: Sizes, *, gpu: bool) -> str:
+    """The preset for rows with one answer each: of few texts the smaller one learns as much and overfits less."""
+    is_text = any(issubclass(Tokens, modality_named(part).embeds) for part in sizes.parts)
+    few = sizes.rows is not None and sizes.rows < FEW_TEXTS
+    return preset_for_parts(sizes.parts, gpu=gpu and not (is_text and few), rows=sizes.rows)
 
 
 def size_for(gpu: bool) -> str:
@@ -41,8 +51,11 @@ def fit_row_network(task: RowTask, spec: Network, name: str, sizes: Sizes) -> Ne
     made = require_model(spec, name, task, sizes)
     embed = embedding(made, name, sizes)
     own = made.head.pair if isinstance(made.head, LMWithPair) else made.head  # what reads a whole row
+    deep = own.deep if isinstance(own, WideAndDeep) else own
+    head = task.head(deep, pooling(made.replace(head=deep), embed), sizes)
+    if isinstance(own, WideAndDeep):
+        head = widen(head, own, embed, sizes)
     ensemble = None if made.ensemble is None else made.ensemble.replace(multi_label=sizes.multi)
-    head = task.head(own, pooling(made.replace(head=own), embed), sizes)
     return made.replace(embed=embed, head=head, ensemble=ensemble)
 
 
@@ -53,7 +66,7 @@ def fit_encoder_decoder(spec: Network, name: str, sizes: Sizes, instead: str) ->
     source, target = spec.encoder.embed, spec.decoder.embed
     if not isinstance(target, Tokens) or (sizes.image is None and not isinstance(source, Tokens)):
         raise unfit(name, "does not read words", instead)
-    if len(sizes.parts) == 1 and sizes.image is not None and not isinstance(source, Patches | Maps):
+    if len(sizes.parts) == 1 and sizes.image is not None and not isinstance(source, ConvStem | Patches | Maps):
         raise unfit(name, "does not read images", instead)
     # What is written stands behind a start token, which takes a position; BART has as many on both sides.
     sizes = sizes if sizes.length is None else replace(sizes, length=sizes.length + 1)
@@ -132,11 +145,24 @@ def pooling(spec: Model, embed: Embed) -> str:
     return "mean" if isinstance(embed, Joint) and how in ("first", "lead") else how
 
 
+def widen(deep: Head, own: WideAndDeep, embed: Embed, sizes: Sizes) -> Head:
+    """A head with n-grams beside it in the style of a preset's own, where rows have one answer and a text."""
+    has_logits = isinstance(deep, Regress) or (isinstance(deep, Pooled) and deep.classes is not None)
+    if embed.vocabulary is None or not has_logits:
+        return deep
+    return own.replace(deep=deep, pair=sizes.segments > 0)
+
+
 def pooled_style(own: Head | None, pool: str) -> dict[str, Any]:
     """Settings of a pooled head in the style of the preset's own, where it has one."""
     if not isinstance(own, Pooled | Regress):
         return {"pool": pool}
     return {"pool": pool, "norm": own.norm, "dense": bool(own.dense), "act": own.act, "dropout": own.dropout}
+
+
+def compares_texts(spec: Network) -> bool:
+    """Whether a network compares the two texts of a row, whatever its tokenizer says of token types."""
+    return isinstance(spec, Model) and isinstance(spec.head, WideAndDeep) and spec.head.pair
 
 
 def longest(spec: Network) -> int | None:

@@ -41,7 +41,7 @@ from anyformer.tasks.adversarial import png_file, tiled
 from anyformer.tasks.base import RowTask, TrainedModel, preprocess_of
 from anyformer.tasks.evaluator import sort_back
 from anyformer.tasks.habits import FINE_TUNE, Habit
-from anyformer.tasks.network import embedding, require_model, unfit
+from anyformer.tasks.network import embedding, require_model, size_for, unfit
 from anyformer.tasks.target_look import Match, TargetLook
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class PatchesTask(RowTask):
     title = "masked image model"
     verb = "rebuilds hidden patches"
     objective = MaskedPatches
+    draws_anew = True
     needs = ("PIL",)
     has_target = False
     max_eval_rows = 2048
@@ -104,11 +105,15 @@ class PatchesTask(RowTask):
 
     # ------------------------------------------------------------ the model
 
+    def default_preset(self, sizes: Sizes, *, gpu: bool) -> str:
+        return f"vit-{size_for(gpu)}"
+
     def fit_network(self, spec: Network, name: str, sizes: Sizes) -> Network:
         made = require_model(spec, name, self, sizes)
-        embed = embedding(made, name, sizes)
-        if not isinstance(embed, Patches):
+        if not isinstance(made.embed, Patches):
             raise unfit(name, "does not read patches of images", "vit-mini")
+        embed = embedding(made, name, sizes)
+        assert isinstance(embed, Patches)
         values = embed.channels * embed.cell[0] * embed.cell[1]
         return made.replace(embed=embed.replace(masked=True), head=PixelHead(values=values))
 

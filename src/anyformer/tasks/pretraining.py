@@ -78,6 +78,7 @@ class PretrainingTask(RunningTextTask):
     """A model that learns from text by naming what is hidden from it."""
 
     rows: ClassVar[type[Windows]] = Blocks
+    draws_anew = True
 
     def habit(self, sizes: Sizes, *, start: bool) -> Habit:
         if start:

@@ -37,8 +37,9 @@ from anyformer.data.settings import Data
 from anyformer.data.sizes import Sizes
 from anyformer.evaluation.answer_baselines import answer_by_words, learn_words, usual_answer
 from anyformer.evaluation.answer_scores import answer_metrics, best_scores
-from anyformer.evaluation.answers import Answers
+from anyformer.evaluation.answers import Answers, RowMetrics
 from anyformer.evaluation.baseline_rows import RawRows
+from anyformer.evaluation.bootstrap import RowSums, mean_of_rows
 from anyformer.evaluation.facts import short
 from anyformer.heads import Span
 from anyformer.objectives import QuestionAnswering
@@ -62,6 +63,11 @@ class FoundAnswer:
     start: int | None  # character of the context; None where it says that there is no answer
     score: float  # its probability among all passages that may be answers, and none where that may be
     no_answer: float | None = None  # the probability that the context does not say, where the model knows that
+
+
+def said_texts(answers: Sequence[FoundAnswer | str]) -> list[str]:
+    """The texts of answers, a model's or a baseline's."""
+    return [one.text if isinstance(one, FoundAnswer) else one for one in answers]
 
 
 class QATask(RowTask):
@@ -165,6 +171,12 @@ class QATask(RowTask):
     def compute_metrics(self, answers: Answers) -> dict[str, float]:
         return {} if answers.truth is None else answer_metrics(self.predictions(answers), answers.truth)
 
+    def row_sums(self, answers: Answers, metric: str) -> RowSums | None:
+        if answers.truth is None or metric not in ("exact_match", "f1"):
+            return None
+        pairs = zip(said_texts(answers.predicted), answers.truth, strict=True)
+        return mean_of_rows(np.array([best_scores(said, right)[metric == "f1"] for said, right in pairs]))
+
     def main_metric(self, *, multi: bool = False, labels: Sequence[str] = ()) -> str:
         return "f1"
 
@@ -193,7 +205,11 @@ class QATask(RowTask):
             return "always answering the same", {}
         usual = usual_answer(truth)
         name = f"always answering {short(usual, 40)!r}" if usual else "always answering that the context does not say"
-        return name, answer_metrics([usual] * len(answers.truth), answers.truth)
+        return name, self.judge_texts([usual] * len(answers.truth), answers)
+
+    def judge_texts(self, said: list[str], answers: Answers) -> RowMetrics:
+        """Metrics of other answers to the same questions."""
+        return RowMetrics(answer_metrics(said, answers.truth), Answers(self.name, answers.truth, said))
 
     def strong_baseline(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows, *, seed: int = 0
@@ -203,7 +219,7 @@ class QATask(RowTask):
             return "no context to learn words from", {}
         known = learn_words(train.texts, truth)
         said = [answer_by_words(known, question, text) for question, text in zip(test.sources, test.texts, strict=True)]
-        return "the likeliest words of the sentence most like the question", answer_metrics(said, answers.truth)
+        return "the likeliest words of the sentence most like the question", self.judge_texts(said, answers)
 
     # ------------------------------------------------------------ the report
 

@@ -22,12 +22,14 @@ from anyformer.errors import UserError
 from anyformer.evaluation import learners
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.baseline_rows import RawRows
+from anyformer.evaluation.bootstrap import RowSums
 from anyformer.evaluation.facts import number_facts
 from anyformer.evaluation.metrics import number_metrics
+from anyformer.evaluation.row_sums import number_sums
 from anyformer.heads import Regress as NumbersHead
 from anyformer.objectives import Regression
 from anyformer.tasks.base import RowTask, Task
-from anyformer.tasks.network import pooled_style
+from anyformer.tasks.network import pooled_style, preset_for_rows
 from anyformer.tasks.shapes import finite
 from anyformer.tasks.target_look import Match, TargetLook
 
@@ -40,6 +42,9 @@ class NumberAnswers(Task):
 
     def main_metric(self, *, multi: bool = False, labels: Sequence[str] = ()) -> str:
         return "rmse"
+
+    def row_sums(self, answers: Answers, metric: str) -> RowSums | None:
+        return number_sums(answers, metric)
 
     def has_truth(self, answers: Answers) -> np.ndarray:
         truth = np.asarray(answers.truth)
@@ -115,6 +120,9 @@ class RegressTask(NumberAnswers, RowTask):
         return Values.fit(frame, decision.target, scale=settings.columns.target_scale)
 
     # ------------------------------------------------------------ the model
+
+    def default_preset(self, sizes: Sizes, *, gpu: bool) -> str:
+        return preset_for_rows(sizes, gpu=gpu)
 
     def head(self, own: Any, pool: str, sizes: Sizes) -> Any:
         return NumbersHead(outputs=sizes.outputs, **pooled_style(own, pool))

@@ -26,8 +26,10 @@ from anyformer.errors import UserError
 from anyformer.evaluation import learners
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.baseline_rows import RawRows
+from anyformer.evaluation.bootstrap import RowSums
 from anyformer.evaluation.facts import short, tag_facts
 from anyformer.evaluation.metrics import pad_tags, tag_metrics
+from anyformer.evaluation.row_sums import tag_sums
 from anyformer.evaluation.spans import are_spans
 from anyformer.heads import TokenHead
 from anyformer.objectives import Tag as TagLoss
@@ -139,6 +141,9 @@ class TagTask(RowTask):
 
     def compute_metrics(self, answers: Answers) -> dict[str, float]:
         return tag_metrics(answers)
+
+    def row_sums(self, answers: Answers, metric: str) -> RowSums | None:
+        return tag_sums(answers, metric)
 
     def main_metric(self, *, multi: bool = False, labels: Sequence[str] = ()) -> str:
         return "span_f1" if are_spans(labels) else "accuracy"

@@ -27,8 +27,10 @@ from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.errors import UserError
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.baseline_rows import RawRows, raw_rows
+from anyformer.evaluation.bootstrap import RowSums
 from anyformer.evaluation.facts import short
 from anyformer.evaluation.metrics import text_metrics
+from anyformer.evaluation.row_sums import text_sums
 from anyformer.evaluation.text_baselines import COPY, copy_or_lead, translate_words
 from anyformer.evaluation.text_scores import NO_BLEU, bleu_available, bleu_chrf, row_scores, several
 from anyformer.generation import Generation, generate
@@ -200,6 +202,9 @@ class TranslateTask(RowTask):
             own = Answers(self.name, truth, predicted)
             found |= {f"{metric}.{name}": value for metric, value in text_metrics(own).items()}
         return found
+
+    def row_sums(self, answers: Answers, metric: str) -> RowSums | None:
+        return text_sums(answers, metric)
 
     def main_metric(self, *, multi: bool = False, labels: Sequence[str] = ()) -> str:
         return "bleu" if bleu_available() else "rouge_l"

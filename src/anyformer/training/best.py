@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -12,26 +12,73 @@ from anyformer.evaluation.metrics import better
 from anyformer.training.step import Moment
 
 
+class Judged(NamedTuple):
+    """What one evaluation says of a checkpoint."""
+
+    value: float  # of the metric that chooses
+    loss: float | None  # what decides where metrics are too close to call
+    error: float  # standard error of the metric on so many validation rows; 0 where it is not known
+
+
 @dataclass
 class Standing:
-    """What has been judged so far; saved with every checkpoint."""
+    """What has been judged so far; saved with every checkpoint.
+
+    Checkpoints whose metric lies within one standard error of the highest are a tie, and the loss decides between them:
+    on 300 rows an accuracy is known to 2 %, and the best of twenty is the luckiest of them.
+    """
 
     metric: str
     best: float | None = None
     best_step: int | None = None
-    since: int = 0  # evaluations since the best one
+    since: int = 0  # evaluations since the metric or the loss was better than ever before
     best_loss: float | None = None
+    top: float | None = None  # the best metric of all, whichever checkpoint is kept
+    top_step: int | None = None
+    error: float = 0.0  # standard error of `top`
+    least_loss: float | None = None
+    moved_step: int | None = None  # when the metric or the loss was last better than ever before
 
-    def take(self, value: float, loss: float | None, step: int) -> bool:
-        """Whether this is the best so far: by the metric, and by the loss where the metric is the same."""
-        if self.best is None or better(self.metric, value, self.best) or self.tie_won(value, loss):
-            self.best, self.best_loss, self.best_step, self.since = value, loss, step, 0
-            return True
-        self.since += 1
-        return False
+    def take(self, judged: Judged, step: int) -> bool:
+        """Whether this is the checkpoint to keep so far."""
+        self.note_progress(judged, step)
+        if not self.is_tie(judged.value):
+            return False
+        if self.best is not None and self.is_tie(self.best) and not self.wins_tie(judged):
+            return False
+        self.best, self.best_loss, self.best_step = judged.value, judged.loss, step
+        return True
 
-    def tie_won(self, value: float, loss: float | None) -> bool:
-        return value == self.best and loss is not None and self.best_loss is not None and loss < self.best_loss
+    def note_progress(self, judged: Judged, step: int) -> None:
+        """Remember the best metric and the lowest loss, whichever checkpoints they belong to."""
+        higher = self.top is None or better(self.metric, judged.value, self.top)
+        lower = judged.loss is not None and (self.least_loss is None or judged.loss < self.least_loss)
+        if higher:
+            self.top, self.top_step, self.error = judged.value, step, judged.error
+        if lower:
+            self.least_loss = judged.loss
+        self.since = 0 if higher or lower else self.since + 1
+        self.moved_step = step if higher or lower else self.moved_step
+
+    def is_tie(self, value: float) -> bool:
+        """Whether a metric is as good as the best one, for all that so few rows can tell."""
+        assert self.top is not None
+        return value == self.top or not better(self.metric, self.top, value) or abs(self.top - value) <= self.error
+
+    def wins_tie(self, judged: Judged) -> bool:
+        assert self.best is not None
+        if judged.loss is None or self.best_loss is None:
+            return better(self.metric, judged.value, self.best)
+        return judged.loss < self.best_loss
+
+    def explain(self) -> str:
+        """Why this checkpoint was kept, where another had the better metric; else nothing."""
+        if self.best is None or self.top is None or self.best_step == self.top_step:
+            return ""
+        return (
+            f"step {self.best_step:,}, {self.metric} {self.best:.4g}: within one standard error ({self.error:.2g}) of "
+            f"the best, {self.top:.4g} at step {self.top_step:,}, and with the lower loss"
+        )
 
 
 def line_of(moment: Moment) -> dict[str, Any]:

@@ -19,6 +19,13 @@ from anyformer.evaluation.metrics import better
 from anyformer.evaluation.report import write_report
 from anyformer.tasks import Evaluator
 from anyformer.tasks.base import Baseline
+from anyformer.training.calibrate import (
+    FittedCalibration,
+    effect_line,
+    fit_calibration,
+    measure_effect,
+    write_calibration,
+)
 from anyformer.training.checkpoint import mean_of, read_checkpoint, read_weights, save_model, size_of
 from anyformer.training.duration import CLOSING_SECONDS, PLAN_FILE
 from anyformer.training.freezing import is_inside
@@ -36,16 +43,21 @@ def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
     """Judge the best weights on all validation and test rows, beside the baselines; write it all down."""
     folder, data, config = session.folder, session.data, session.config
     task = session.task
-    metric = task.selection_metric(multi=data.preprocess.multi, labels=data.preprocess.labels or ())
+    metric = session.standing.metric
     evaluator = Evaluator(config.objective, data.preprocess, data.tokenizer, batch=max(32, session.steps.micro),
                   autocast=session.engine.autocast())  # fmt: skip
-    use = choose_weights(session, evaluator, metric)
-    save_adapter(session)
-    splits: dict[str, dict[str, float]] = {}
-    judged: Answers | None = None
     sides = {
         name: side for name, side in (("valid", data.valid), ("test", data.test)) if side is not None and len(side)
     }
+    use = choose_weights(session, evaluator, metric)
+    save_adapter(session)
+    why_kept = session.standing.explain() if use != AVERAGED else ""
+    if why_kept:
+        session.say(f"kept     {why_kept}")
+    fitted: FittedCalibration | None = None
+    effects: dict[str, dict[str, list[float]]] = {}
+    splits: dict[str, dict[str, float]] = {}
+    judged: Answers | None = None
     unjudged: list[str] = []
     for name, side in sides.items():
         rows = rows_in_time(session, sides, name)
@@ -60,17 +72,31 @@ def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
         began = time.perf_counter()
         judged = evaluator(session.model, side, most=rows, decode=last)
         session.pace.judged(rows, time.perf_counter() - began)
+        if name == "valid" and (fitted := fit_calibration(task, judged, data.preprocess, config.training, metric)):
+            write_calibration(folder, use, fitted.calibration)
+            for line in fitted.lines():
+                session.say(line)
+        if fitted is not None:
+            before, judged = judged, task.calibrate(judged, fitted.calibration)
+            effects[name] = measure_effect(before, judged)
+            session.say(effect_line(name, effects[name]))
         splits[name] = task.all_metrics(judged)
+    if task.gives_probabilities and fitted is None:
+        session.say("probs    as the model gives them: too few validation rows to fit a temperature on")
     evaluation: dict[str, Any] = {
         "task": config.task,
         "weights": use,
-        "main": next(iter(splits.get("test") or splits.get("valid") or {}), None),
+        "main": config.training.metric or next(iter(splits.get("test") or splits.get("valid") or {}), None),
         "metrics": splits,
+        "kept": why_kept,
+        "calibration": None if fitted is None else fitted.facts() | {"effect": effects},
     }
     if judged is not None:
         evaluation["split"] = "test" if "test" in splits else "valid"
         evaluation["notes"] = task.notes(judged) + unjudged
         evaluation["baselines"] = beside(session, judged, strong=strong) | judge_compared(session, evaluator, judged)
+        interval = task.find_interval(judged, config.training.metric)
+        evaluation["interval"] = None if interval is None else interval.facts()
         evaluation["facts"] = task.report_facts(judged)
     folder.write_json(EVALUATION_FILE, evaluation)
     plan = folder.side_facts(PLAN_FILE)
@@ -167,7 +193,8 @@ def beside(session: Session, judged: Answers, *, strong: bool) -> dict[str, Any]
     seconds = seconds_for_baseline(session)
     try:
         with torch.no_grad():
-            found = session.task.baselines(judged, session.data.train, strong=strong, seconds=seconds)
+            found = session.task.baselines(judged, session.data.train, strong=strong, seconds=seconds,
+                                           metric=session.config.training.metric)  # fmt: skip
     except Exception as error:
         session.folder.event("baseline failed", error=in_short(error))
         return {}

@@ -25,8 +25,9 @@ class Training(Spec):
     `steps` or `epochs` is its length, `minutes` its time at most. `batch_size` rows make a step, taken
     `micro_batch_size` at a time. `grad_clip` is the norm that gradients are cut to, None for none. `ema` is the decay
     of a running mean of the weights, which is then what is judged and saved; `average` n takes the mean of the last n
-    checkpoints at the end. `patience` stops after that many passes over the data without a better evaluation, three
-    evaluations at least.
+    checkpoints at the end. `patience` stops after that many passes over the data, three evaluations at least, in which
+    neither the metric nor the loss of the validation rows got better. `metric` chooses the checkpoint: those within one
+    standard error of the best are a tie, and the loss decides between them.
     """
 
     steps: int | None = None
@@ -68,7 +69,11 @@ class Training(Spec):
     average: int = 0
     """Number of last checkpoints averaged at the end; 0: none."""
     patience: float | None = None
-    """Passes without a better evaluation after which the run stops; never if not given."""
+    """Passes after which the run stops if neither metric nor loss got better; never if not given."""
+    metric: str | None = None
+    """The metric that chooses the checkpoint and the threshold; the task's own if not given."""
+    threshold: Literal["auto"] | float | None = "auto"
+    """From which probability on the second of two classes, or a label, is answered; auto: by validation; null: 0.5."""
     class_weights: Literal["none", "balanced"] = "none"
     """Whether rare classes weigh as much as frequent ones."""
     save_every: int | None = None
@@ -103,6 +108,8 @@ class Training(Spec):
             raise UserError("both steps and epochs are given", where="training", fix="give one of them")
         if self.patience is not None and not self.patience > 0:
             raise UserError(f"patience {self.patience} is no number of passes", where="training.patience", fix="use 5")
+        if isinstance(self.threshold, float) and not 0 < self.threshold < 1:
+            raise UserError(f"threshold {self.threshold} is no probability", where="training.threshold", fix="use 0.5")
         if self.grad_clip is not None and self.grad_clip <= 0:
             raise UserError(f"grad_clip {self.grad_clip} is not positive", where="training.grad_clip", fix="use 1.0")
         if self.ema is not None and not 0 < self.ema < 1:

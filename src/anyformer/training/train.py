@@ -12,19 +12,22 @@ from typing import Any
 import torch
 
 from anyformer.errors import Stopped, UserError
+from anyformer.evaluation.bootstrap import relate
 from anyformer.evaluation.run_files import read_evaluation
-from anyformer.inference.predictor import Predictor, load
+from anyformer.evaluation.sentences import difference_of, show_difference, undecided
+from anyformer.inference.predictor import Predictor, load, pick_device
 from anyformer.slots import Network
 from anyformer.training.display.format import figure
 from anyformer.training.distributed.peers import Peers, join
 from anyformer.training.distributed.world import ALONE, World, told_once
 from anyformer.training.finish import finish, rewrite_report
 from anyformer.training.run.folder import FollowedRunFolder, RunFolder
-from anyformer.training.setup.new_run import create, keep_start
+from anyformer.training.setup.new_run import create, keep_start, run_name
 from anyformer.training.setup.pretraining import PRETRAIN_FOLDER
 from anyformer.training.setup.request import Request
 from anyformer.training.signals import Requests
 from anyformer.training.trainer import Session
+from anyformer.training.tune import DEFAULTS, TUNE_FOLDER, Search, has_search
 
 Say = Callable[[str], None]
 logger = logging.getLogger("anyformer")
@@ -80,7 +83,7 @@ class Run:
             shown = [f"{name} {figure(v)}" for name, v in facts["metrics"].items() if name in self.metrics]
             name = facts.get("name")
             lines.append(f"{kind:<10} {', '.join(shown[:3])} ({name})" if shown else f"{kind:<10} {name}")
-        return lines
+        return lines + verdict_lines(found)
 
     def next_commands(self) -> list[str]:
         """What can be done with the run now."""
@@ -89,6 +92,16 @@ class Run:
     def predictor(self, device: str = "cpu") -> Predictor:
         """The best model, ready to use."""
         return load(self.path, device=device)
+
+
+def verdict_lines(evaluation: Mapping[str, Any]) -> list[str]:
+    """By how much the model is better or worse than the strong baseline, where it is known row by row."""
+    strong = (evaluation.get("baselines") or {}).get("strong") or {}
+    difference, main = difference_of(strong), str(evaluation.get("main") or "")
+    if difference is None:
+        return []
+    said = f"{relate(main, difference)} {strong.get('name')}: {main} {show_difference(difference)}, 95 % by bootstrap"
+    return [f"{'verdict':<10} {one}" for one in (said, undecided(evaluation.get("baselines") or {})) if one]
 
 
 def train(
@@ -106,6 +119,7 @@ def train(
     start: str | Path | None = None,
     pretrain: str | None = None,
     teacher: str | Path | None = None,
+    tune: float | None = None,
     out: str | Path | None = None,
     device: str = "auto",
     settings: Mapping[str, Any] | None = None,
@@ -120,7 +134,7 @@ def train(
     command line, for everything else: `{"training.save_every": 50, "data.split.valid": 0.2, "model.stack.depth": 4}`.
     `start` is a model folder to fine-tune. `pretrain` is a task such as "masked" that learns from the texts of the
     training rows, labelled or not, before the labels are looked at. `teacher` is a model folder whose answers are
-    learned too (distillation).
+    learned too (distillation). `tune` are minutes in which other settings are tried before the run itself.
     """
     named = {"training.steps": steps, "training.epochs": epochs, "training.minutes": minutes, "training.seed": seed,
              "training.optimizer.lr": lr, "training.batch_size": batch_size}  # fmt: skip
@@ -135,7 +149,10 @@ def train(
         source, task=task, preset=model, start=None if start is None else Path(start), pretrain=pretrain,
         out=None if out is None else Path(out), device=device, settings=asked, command=shlex.join(words),
     )  # fmt: skip
-    return run_request(request, say=silence if quiet else logger.info, progress=progress, quiet=quiet)
+    say = silence if quiet else logger.info
+    if tune is not None:
+        return run_search(request, tune, say=say, progress=progress, quiet=quiet)
+    return run_request(request, say=say, progress=progress, quiet=quiet)
 
 
 def silence(line: str) -> None:
@@ -161,6 +178,20 @@ def run_request(
     return Run(path)
 
 
+def run_search(
+    request: Request, minutes: float, *, say: Say, progress: str = "auto", quiet: bool = False,
+    started: float | None = None,
+) -> Run:  # fmt: skip
+    """Try settings for so many minutes; the best of them becomes the run, which is then trained to its end."""
+    if not 0 < minutes < 10**6:
+        raise UserError(f"{minutes} minutes are no time", where="--tune", fix="use 10")
+    path = request.out if request.out is not None else Path("runs") / run_name(request)
+    search = Search.begin(request, path, minutes, pick_device(request.device), silence if quiet else say)
+    say(f"run      {path}")
+    search.run("silent" if quiet else progress)
+    return resume(path, say=say, progress=progress, quiet=quiet, started=started)
+
+
 def resume(
     path: str | Path, *, say: Say | None = None, progress: str = "auto", quiet: bool = False, device: str | None = None,
     world: World = ALONE, change: Callable[[], None] | None = None, started: float | None = None,
@@ -177,6 +208,9 @@ def resume(
             change()
         return RunFolder.open(Path(path)).facts
 
+    if has_search(Path(path)):
+        place = pick_device(device or str(RunFolder.open(Path(path) / TUNE_FOLDER / DEFAULTS).facts.get("device")))
+        Search.open(Path(path), place, tell).run("silent" if quiet else progress)
     with told_once(world):
         asked = device or str(RunFolder.open(Path(path)).facts.get("device") or "auto")
     with join(world, asked) as peers:

@@ -20,11 +20,13 @@ from anyformer.checkpoints import store
 from anyformer.core.building import check_buffers
 from anyformer.data.order import Order, Stages
 from anyformer.data.reopen import reopen
-from anyformer.errors import INTERRUPTED, AlreadyReported, Diverged, NoRoom, Stopped, UserError
+from anyformer.errors import INTERRUPTED, AlreadyReported, Diverged, NoRoom, Stopped, UserError, did_you_mean
+from anyformer.evaluation.answers import Answers
+from anyformer.evaluation.bootstrap import standard_error
 from anyformer.evaluation.metrics import direction
 from anyformer.inspection.routing import routed
 from anyformer.tasks import Evaluator
-from anyformer.training.best import Standing, line_of
+from anyformer.training.best import Judged, Standing, line_of
 from anyformer.training.checkpoint import check_same, give_parts, read_checkpoint, save_checkpoint
 from anyformer.training.culprit import find_culprit
 from anyformer.training.display.display import display
@@ -94,7 +96,8 @@ class Session:
         micro = min(settings.micro_batch_size or self.batch, max(1, self.batch // parts))
         self.steps = Steps(self.data.train, self.order, self.config.objective, micro, self.parallel.part, parts)
         target = self.data.preprocess
-        self.standing = Standing(self.task.selection_metric(multi=target.multi, labels=target.labels or ()))
+        chosen_by = self.task.selection_metric(multi=target.multi, labels=target.labels or ())
+        self.standing = Standing(settings.metric or chosen_by)
         self.done = 0
         self.seconds = 0.0  # of earlier processes
 
@@ -151,7 +154,7 @@ class Session:
         """Settle what needs a clock, build the engine, and go back to where the run was left."""
         facts, newest = self.peers.first(self.look_around)
         self.seconds = float(facts.get("seconds") or 0.0)
-        if self.config.start and (newest is None or self.config.training.lora is not None):
+        if (self.config.start or facts.get("fitted")) and (newest is None or self.config.training.lora is not None):
             start_weights(self.model, self.folder)  # checkpoints hold adapters merged into them
         if not facts.get("settled"):
             self.settle()
@@ -166,7 +169,7 @@ class Session:
         if newest is not None:
             self.go_back(self.folder.checkpoints / newest, facts.get("allowed") or ())
         elif facts.get("settled"):
-            self.folder.cut_back(0)
+            self.folder.cut_back(-1)  # what was logged before the first checkpoint comes again, step 0 included
             self.folder.event("resume", step=0)
         here = environment(self.device, torch.get_num_threads(), self.peers.world.size)
         if before := self.folder.side_facts(ENVIRONMENT_FILE):
@@ -237,6 +240,7 @@ class Session:
             found = measure(self.model, self.config, self.data, self.steps, self.device, kept, self.parallel,
                             self.say, self.elapsed())  # fmt: skip
         put(self.model, kept)
+        asked = self.config.training
         training, budget = decide_length(self.config, found, self.data, self.device, self.elapsed())
         training = Training.from_dict(self.peers.first(training.to_dict))
         self.config = self.config.replace(training=training)
@@ -250,6 +254,9 @@ class Session:
         })  # fmt: skip
         for line in length_words(training, found, self.order_rows(batch_stages(training, training.steps or 1))):
             self.say(line)
+        if asked.minutes is not None and asked.steps is None and budget is not None and budget.most == training.steps:
+            self.say("enough   more passes than such data usually wants would only overfit, so that the rest of the "
+                     "time stays unused; --epochs N for more")  # fmt: skip
         faults.point("settled")
 
     # ------------------------------------------------------------ the loop
@@ -266,9 +273,12 @@ class Session:
         end = ENDLESS if self.budget is not None and self.done < self.total else self.total
         fetching = stream(self.steps, self.done, end, workers=settings.workers or 0, device=self.device)
         with fetching as batches, display(self.progress, self.mode) if self.mode != "silent" else nullcontext():
+            if self.done == 0 and self.folder.facts.get("fitted") and self.standing.best is None:
+                self.evaluate(last=False)  # what the rows gave without a step may stay the best
+                self.save()
             while self.done < self.total:
                 if self.out_of_patience():  # also where a run is resumed that had stopped early
-                    self.progress.note(f"stopped early: no better since step {self.standing.best_step:,}", keep=True)
+                    self.progress.note(self.explain_stop(), keep=True)
                     self.folder.event("early stop", step=self.done, best_step=self.standing.best_step)
                     break
                 waiting = time.perf_counter()
@@ -282,6 +292,8 @@ class Session:
                     with self.saved_on_failure():
                         self.evaluate(last=last)
                 code = self.peers.stop_code()
+                if self.is_pause(judged=last or bool(settings.eval_every and self.done % settings.eval_every == 0)):
+                    self.has_paused, code = True, INTERRUPTED
                 if code is not None or self.out_of_patience() or self.fresh_best or self.regular(self.done):
                     self.save()
                 if code is not None and not last:
@@ -379,16 +391,27 @@ class Session:
                 rows = min(len(self.data.valid), self.config.training.eval_rows or len(self.data.valid))
                 self.pace.judged(rows, time.perf_counter() - began)
                 self.sample(model, last=last)
-            scores = self.peers.first(lambda: self.task.all_metrics(answers))
-            if self.standing.take(scores[self.standing.metric], scores.get("loss"), self.done):
+            scores, judged = self.peers.first(lambda: self.judge(answers))
+            if self.standing.take(Judged(*judged), self.done):
                 self.fresh_best = True
-            line: dict[str, Any] = {"step": self.done, "eval": {"split": "valid", **scores}}
+            line: dict[str, Any] = {"step": self.done, "eval": {"split": "valid", **scores},
+                                    "choice": Judged(*judged)._asdict()}  # fmt: skip
             self.folder.append(METRICS_FILE, [line | experts.facts()])
             self.progress.judged(self.done, scores)
             faults.point("evaluated")
         self.pace.evaluated(time.perf_counter() - began)
         self.time_decoding()
         self.paused += time.perf_counter() - began
+
+    def judge(self, answers: Answers) -> tuple[dict[str, float], Judged]:
+        """All metrics of the validation rows, and what chooses between checkpoints."""
+        scores, metric = self.task.all_metrics(answers), self.standing.metric
+        if metric not in scores:
+            raise UserError(f"there is no metric {metric!r} of {self.task.title}", where="training.metric",
+                            fix=did_you_mean(metric, scores))  # fmt: skip
+        sums = None if answers.predicted is None else self.task.row_sums(answers, metric)
+        error = 0.0 if sums is None else standard_error(sums)
+        return scores, Judged(scores[metric], self.task.selection_loss(answers), error)
 
     def time_decoding(self) -> None:
         """See now and then how long the texts of the final evaluation will take: a trained model ends them sooner."""
@@ -431,13 +454,29 @@ class Session:
             raise
 
     fresh_best: bool = False
+    pause_after: float | None = None  # seconds of the run after which it stops at the next evaluation, to be resumed
+    has_paused: bool = False
+
+    def is_pause(self, *, judged: bool) -> bool:
+        """Whether a search has given this run as much time as it had for it."""
+        return self.pause_after is not None and judged and self.elapsed() >= self.pause_after
 
     def out_of_patience(self) -> bool:
-        """Whether enough passes over the data, and enough evaluations, have shown nothing better."""
-        patience, best = self.config.training.patience, self.standing.best_step
-        if patience is None or best is None or self.standing.since < LEAST_EVALUATIONS:
+        """Whether enough passes over the data, and enough evaluations, have bettered neither metric nor loss."""
+        patience, moved = self.config.training.patience, self.standing.moved_step
+        if patience is None or moved is None or self.standing.since < LEAST_EVALUATIONS:
             return False
-        return self.order.passes(best, self.done) >= patience
+        return self.order.passes(moved, self.done) >= patience
+
+    def explain_stop(self) -> str:
+        """Why a run ends before its last step."""
+        standing = self.standing
+        passes = self.order.passes(standing.moved_step or 0, self.done)
+        what = "loss" if standing.metric == "loss" else f"{standing.metric} or loss"
+        return (
+            f"stopped early at step {self.done:,} of {self.total:,}: no better {what} of the validation rows in "
+            f"{passes:,.0f} passes over the data; more would only overfit (training.patience)"
+        )
 
     def save(self) -> None:
         """Commit a checkpoint, then delete the oldest; the best one and the newest stay."""

@@ -7,11 +7,11 @@ import pytest
 from PIL import Image, ImageEnhance, ImageOps
 
 from anyformer.data.examples import Draw
-from anyformer.data.images.augmentation import augment, augmented_batch, erase_rectangle, shift
+from anyformer.data.images.augmentation import augmented_batch, erase_rectangles, shift_and_flip
 from anyformer.data.images.randaugment import OPERATIONS, move_by
 from anyformer.data.settings import ImageSettings
 
-ALL = ImageSettings(erase=0.5, magnitude=15)
+ALL = ImageSettings(flip=True, randaugment=2, erase=0.5, magnitude=15)
 STILL = ImageSettings(crop=0.0, flip=False, randaugment=0, erase=0.0)
 BY_NAME = {operation.__name__: operation for operation in OPERATIONS}
 
@@ -32,7 +32,7 @@ def test_a_batch_equals_one_at_a_time_in_any_order(channels: int) -> None:
     assert np.array_equal(pixels, kept)
     assert batch.dtype == np.uint8 and batch.shape == pixels.shape
     for i, row in enumerate(rows):
-        assert np.array_equal(batch[i], augment(pixels[i], ALL, Draw(3, 5).generator(int(row))))
+        assert np.array_equal(batch[i], augmented_batch(pixels[i : i + 1], ALL, Draw(3, 5), [row])[0])
     order = np.random.default_rng(0).permutation(24)
     assert np.array_equal(augmented_batch(pixels[order], ALL, Draw(3, 5), rows[order]), batch[order])
     assert np.array_equal(augmented_batch(pixels[7:9], ALL, Draw(3, 5), rows[7:9]), batch[7:9])
@@ -76,26 +76,46 @@ def test_flips_are_mirror_images_half_of_the_time() -> None:
 
 
 def test_a_shift_is_a_crop_of_the_padded_image() -> None:
-    image = images(1)[0]
-    seen = set()
-    for seed in range(300):
-        made = shift(image, 0.1, np.random.default_rng(seed))  # up to two of twenty
-        padded = np.pad(image, ((0, 0), (2, 2), (2, 2)))
-        places = [(r, c) for r in range(5) for c in range(5) if np.array_equal(made, padded[:, r : r + 20, c : c + 20])]
-        assert places
-        seen |= set(places)
-    assert len(seen) == 25
+    many = np.repeat(images(1), 300, 0)
+    made = shift_and_flip(many, 0.1, Draw(0, 0).uniform(range(300), 2), np.zeros(300, bool))  # up to two of twenty
+    padded = np.pad(many[0], ((0, 0), (2, 2), (2, 2)))
+    crops = {(r, c): padded[:, r : r + 20, c : c + 20] for r in range(5) for c in range(5)}
+    found = [[place for place, crop in crops.items() if np.array_equal(image, crop)] for image in made]
+    assert all(found)
+    assert len({place for places in found for place in places}) == 25
 
 
 def test_an_erased_rectangle() -> None:
-    image = np.full((3, 30, 40), 9, np.uint8)
-    for seed in range(50):
-        blank = erase_rectangle(image, np.random.default_rng(seed)) != 9
+    image = np.full((50, 3, 30, 40), 9, np.uint8)
+    chances = Draw(0, 0).uniform(range(50), 5)
+    erase_rectangles(image, chances, 1.0)
+    blanks = image != 9
+    for blank in blanks:
         assert blank.any() and np.array_equal(blank[0], blank[1])
         rows, columns = blank[0].any(1).sum(), blank[0].any(0).sum()
         assert rows * columns == blank[0].sum()  # a full rectangle
         assert 0.01 < blank[0].mean() < 0.4
-    assert (image == 9).all()
+    half = np.full((50, 3, 30, 40), 9, np.uint8)
+    erase_rectangles(half, chances, 0.5)
+    untouched = (half == 9).all((1, 2, 3))
+    assert 12 < untouched.sum() < 38 and np.array_equal(half[~untouched], image[~untouched])
+
+
+def test_numbers_drawn_for_rows_are_uniform_and_unrelated() -> None:
+    drawn = Draw(7, 3).uniform(range(5000), 4)
+    assert drawn.shape == (5000, 4) and drawn.min() >= 0 and drawn.max() < 1
+    counts = np.stack([np.histogram(drawn[:, k], 10, (0, 1))[0] for k in range(4)])
+    assert abs(counts - 500).max() < 110  # five standard deviations
+    later, others = Draw(7, 4).uniform(range(5000), 4), Draw(8, 3).uniform(range(5000), 4)
+    assert correlation(drawn[1:], drawn[:-1]) < 0.08
+    assert correlation(drawn, later) < 0.08 and correlation(drawn, others) < 0.08
+    assert correlation(drawn, drawn[:, ::-1]) > 0.99  # control: the same numbers in other columns
+
+
+def correlation(one: np.ndarray, other: np.ndarray) -> float:
+    """The largest between a column of each."""
+    count = one.shape[1]
+    return float(abs(np.corrcoef(one.T, other.T)[:count, count:]).max())
 
 
 @pytest.mark.parametrize("name", BY_NAME)

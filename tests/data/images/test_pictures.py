@@ -287,11 +287,8 @@ def test_a_folder_of_classes(tmp_path: Path) -> None:
     assert dict(frame.skipped) == {"no image by name (.db)": 1, "outside the class folders": 1}
     assert frame.sources[0].notes == ("class folder leer is empty",)
     assert frame.names == ["image", "label"]
-    _, _, ok, stored, said = arrays_of(frame.column("image"), tmp_path)
+    _, _, ok, stored, _ = arrays_of(frame.column("image"), tmp_path)
     assert ok.all() and np.array_equal(stored[2], first(colours(1)))
-    assert any("flip=false for letters and digits" in line for line in said)
-    assert not any("flip" in line for line in arrays_of([colours()], tmp_path, settings=ImageSettings(flip=False))[4])
-    assert not any("flip" in line for line in arrays_of([colours()], tmp_path, steps=picture_steps(8, 3))[4])
 
 
 @pytest.mark.parametrize("valid", ["valid", "val", "Validation"])

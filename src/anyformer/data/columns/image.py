@@ -21,7 +21,9 @@ from anyformer.data.habit import Habit
 from anyformer.data.images.augmentation import augmented_batch
 from anyformer.data.images.decode_all import new_pictures, normalise, picture_arrays, picture_steps
 from anyformer.data.images.decoding import pillow
+from anyformer.data.images.mirroring import compare_mirrored
 from anyformer.data.images.preprocessing import ImageSteps
+from anyformer.embeds.conv_stem import ConvStem
 from anyformer.embeds.maps import Maps
 from anyformer.embeds.patches import Patches
 from anyformer.errors import UserError
@@ -51,8 +53,8 @@ class ImageModality(Modality):
 
     name: ClassVar[str] = "image"
     rank: ClassVar[int] = 30
-    embeds: ClassVar[tuple[type[Embed], ...]] = (Patches, Maps)
-    presets: ClassVar[tuple[str, ...]] = ("vit-mini", "vit-small")
+    embeds: ClassVar[tuple[type[Embed], ...]] = (ConvStem, Patches, Maps)
+    presets: ClassVar[tuple[str, ...]] = ("vitc-mini", "vitc-small")
     plural: ClassVar[str] = "images"
     habit: ClassVar[Habit | None] = Habit(
         epochs=40, batch_size=64, lr=1e-3, weight_decay=0.05, gpu_batch_size=128, gpu_lr=1e-3
@@ -69,6 +71,15 @@ class ImageModality(Modality):
                 work.arrays.put("seen", there)
                 work.counts.unread |= unread
         return preprocess
+
+    def settle_augmentation(self, arrays: Arrays, train: np.ndarray, settings: Data, say: Say, *, alone: bool) -> Data:
+        if settings.images.flip is not None:
+            return settings
+        (column,) = self.columns
+        flip, why = decide_flips(arrays, train, gray=column.channels == 1, alone=alone)
+        say(f"image    {'flipped' if flip else 'not flipped'} left-right while training: {why}; "
+            f"data.images.flip={'false' if flip else 'true'} changes it")  # fmt: skip
+        return settings.replace(images=settings.images.replace(flip=flip))
 
     def inputs(self, examples: RowExamples, at: np.ndarray, chosen: np.ndarray, draw: Draw | None) -> ModalityInputs:
         """Normalised pixels (B, C, H, W), augmented with a draw, and which rows have an image."""
@@ -88,12 +99,37 @@ class ImageModality(Modality):
     def embed(cls, own: Embed | None, sizes: Sizes) -> Embed:
         if isinstance(own, Maps):
             return embed_maps(own, sizes)
-        return embed_patches(own if isinstance(own, Patches) else Patches(size=32, patch=4, cls=False), sizes)
+        if isinstance(own, Patches):
+            return embed_patches(own, sizes)
+        stem = own if isinstance(own, ConvStem) else ConvStem(size=32)
+        return stem.for_images(sizes.image or stem.size, sizes.channels)
 
     def features(self, examples: RowExamples, frame: Frame) -> dict[str, Any]:
         if PIXELS not in examples.arrays:
             return {}
         return {"images": np.moveaxis(np.asarray(examples.arrays[PIXELS][examples.rows]), 1, -1)}
+
+
+def decide_flips(arrays: Arrays, train: np.ndarray, *, gray: bool, alone: bool) -> tuple[bool, str]:
+    """Whether training images may be flipped left-right, and why."""
+    if not alone:
+        return False, "what stands beside an image may speak of left and right"
+    classes = classes_of(arrays, train)
+    if classes is None:
+        return not gray, "gray images may be letters or digits" if gray else "photos have no left and right"
+    pictured = arrays["pictured"][train] if "pictured" in arrays else train
+    found = compare_mirrored(arrays[PIXELS], pictured, classes)
+    how = "as well" if found.is_symmetric else "worse"
+    figures = f"{found.mirrored:.0%} right against {found.straight:.0%}"
+    return found.is_symmetric, f"a simple classifier reads mirrored images {how} ({figures})"
+
+
+def classes_of(arrays: Arrays, train: np.ndarray) -> np.ndarray | None:
+    """A class for each training row: its own, or the half of the numbers that its target is in; None without either."""
+    targets = np.asarray(arrays["targets"][train]) if "targets" in arrays else np.zeros(0)
+    if targets.ndim != 1 or len(targets) < 2:
+        return None
+    return targets > np.nanmedian(targets) if targets.dtype.kind == "f" else targets
 
 
 def embed_patches(embed: Patches, sizes: Sizes) -> Patches:

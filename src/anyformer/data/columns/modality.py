@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from anyformer.data.examples import Draw
     from anyformer.data.frame import Frame
     from anyformer.data.images.preprocessing import ImageSteps
+    from anyformer.data.prepared import Say
     from anyformer.data.preprocess import Preprocess
+    from anyformer.data.settings import Data
     from anyformer.data.sizes import Sizes
     from anyformer.data.tokenizers.tokenizer import Tokenizer
 
@@ -77,6 +79,10 @@ class Modality:
             made.append(found)
         work.arrays.put(self.name, np.stack(made, 1))
         return preprocess
+
+    def settle_augmentation(self, arrays: Arrays, train: np.ndarray, settings: Data, say: Say, *, alone: bool) -> Data:
+        """The settings with all decided about how training rows vary; `alone`: there is no other input, nor a text."""
+        return settings
 
     def inputs(self, examples: RowExamples, at: np.ndarray, chosen: np.ndarray, draw: Draw | None) -> ModalityInputs:
         """Rows as a batch: `at` are their numbers in the arrays, `chosen` those among the examples, for the `draw`."""

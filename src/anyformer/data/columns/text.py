@@ -44,8 +44,9 @@ class TextModality(Modality):
     presets: ClassVar[tuple[str, ...]] = ("encoder-mini", "encoder-small")
     plural: ClassVar[str] = "text"
     habit: ClassVar[Habit | None] = Habit(
-        epochs=20, batch_size=32, lr=1e-3, weight_decay=0.1, gpu_batch_size=64, gpu_lr=5e-4
+        epochs=20, batch_size=32, lr=1e-3, weight_decay=0.1, gpu_batch_size=64, gpu_lr=1e-3
     )
+    smoothed: ClassVar[bool] = True  # what a Transformer overfits it is less sure of, and n-grams keep their say
     settings: ClassVar[str] = "data.tokenizer"
     fixed_shape: ClassVar[bool] = False
     keeps_embedding: ClassVar[bool] = True

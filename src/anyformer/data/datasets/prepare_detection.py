@@ -128,7 +128,8 @@ def assemble_detection(
     preprocess = Preprocess(task=task, columns=(column,), target=target)
     tell(f"task     {task}: {len(target.labels)} classes ({', '.join(target.labels[:6])}"
          f"{', ...' * (len(target.labels) > 6)}), at most {target.most} objects an image")  # fmt: skip
-    flipped = "; flipped left-right while training (--set data.images.flip=false)" if settings.images.flip else ""
+    flip = settings.images.flip is not False  # boxes are mirrored too, and say nothing of left and right
+    flipped = "; flipped left-right while training (--set data.images.flip=false)" if flip else ""
     tell(f"image    fitted into {square.size} x {square.size} pixels, padding masked{flipped}")
     tell("split    " + ", ".join(f"{name} {n:,}" for name, n in zip(SIDES, counts, strict=True) if n) + " images")
     facts = {
@@ -142,7 +143,7 @@ def assemble_detection(
     preprocess.save(arrays.folder / FILE)
     steps.save(arrays.folder)
     pictures = [[str(p.id), p.name, str(p.path), p.wide, p.high] for p in found.pictures]
-    arrays.close({"kind": KIND, "file": str(found.file), "pictures": pictures, "flip": settings.images.flip,
+    arrays.close({"kind": KIND, "file": str(found.file), "pictures": pictures, "flip": flip,
                   "facts": facts, "notes": notes})  # fmt: skip
     tell(f"disk     {arrays.bytes / 1e6:,.1f} MB")
     return opened_detection(arrays)

@@ -12,6 +12,7 @@ from anyformer.data.columns.convert import days, numbers
 from anyformer.data.columns.look import Facts, look
 from anyformer.data.columns.number import Number
 from anyformer.data.datasets.arrays import Arrays
+from anyformer.data.datasets.linear_forecast import best_look_back
 from anyformer.data.datasets.series import SeriesExamples
 from anyformer.data.decision import name_of
 from anyformer.data.frame import Frame
@@ -27,7 +28,8 @@ from anyformer.errors import UserError, did_you_mean
 
 KIND = "series"
 NAMED_TIME = ("time", "timestamp", "datetime", "date", "t", "step", "index")
-LOOK_BACK, HORIZON = 336, 96  # where nothing is said and the rows are enough
+HORIZON = 96  # where nothing is said and the rows are enough
+LOOK_BACKS = (12, 24, 48, 96, 192, 336, 512)  # tried where nothing is said, as far as the rows allow
 
 
 def prepare_series(source: Any, settings: Data, *, task: str, cache: Path, say: Say) -> Prepared:
@@ -73,8 +75,8 @@ def assemble_series(
     raw = np.stack([numbers(frame.column(name)) for name in channels], 1)[order]  # (T,V)
     raw[~np.isfinite(raw)] = np.nan
     counts = side_counts(gathered.fixed, settings, len(order))
-    length, horizon = lengths(settings, counts, name_of(frame))
     train = raw[: counts[TRAIN]]
+    length, horizon = lengths(settings, counts, train, name_of(frame), tell)
     tell_channels(channels, raw, train, tell)
     columns = tuple(Number.fit(name, train[:, at], settings.columns.replace(scale="standard"))
                     for at, name in enumerate(channels))  # fmt: skip
@@ -218,11 +220,11 @@ def side_counts(fixed: np.ndarray | None, settings: Data, rows: int) -> list[int
     return [rows - valid - test, valid, test]
 
 
-def lengths(settings: Data, counts: list[int], where: str) -> tuple[int, int]:
+def lengths(settings: Data, counts: list[int], train: np.ndarray, where: str, tell: Say) -> tuple[int, int]:
     """Steps to look back on and to foresee; what was not asked for is made to fit."""
     held = min((count for count in counts[1:] if count), default=counts[TRAIN])
     horizon = settings.series.horizon or max(1, min(HORIZON, held // 2, counts[TRAIN] // 8))
-    length = settings.series.look_back or max(2, min(LOOK_BACK, counts[TRAIN] // 4))
+    length = settings.series.look_back or choose_look_back(train, horizon, tell)
     needed = length + horizon
     if counts[TRAIN] < needed:
         what = f"{counts[TRAIN]:,} rows to train on are fewer than {length} back and {horizon} ahead"
@@ -233,6 +235,18 @@ def lengths(settings: Data, counts: list[int], where: str) -> tuple[int, int]:
             raise UserError(f"{count:,} rows to {name} are fewer than the {horizon} ahead", where=where,
                             fix="lower data.series.horizon, or hold out more")  # fmt: skip
     return length, horizon
+
+
+def choose_look_back(train: np.ndarray, horizon: int, tell: Say) -> int:
+    """How far to look back where nothing is said: as a linear map of the window would have it."""
+    most = max(2, len(train) // 4)
+    tried = [length for length in LOOK_BACKS if length <= most]
+    if len(tried) < 2:
+        return min(most, LOOK_BACKS[1])
+    found = best_look_back(train, horizon, tried)
+    tell(f"look back {found} steps: of {', '.join(map(str, tried))} the longest that foresees the end of the training "
+         "rows best by a linear map; data.series.look_back sets it")  # fmt: skip
+    return found
 
 
 def tell_channels(channels: tuple[str, ...], raw: np.ndarray, train: np.ndarray, tell: Say) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,32 @@ class StepRows(Examples):
         cells = self.windows.frame.cells(int(self.windows.arrays["order"][self.at(row)]))
         time = self.windows.target.time
         return str(cells.get(time, "")) if time else self.place(row)
+
+
+@dataclass(frozen=True)
+class RawSeries:
+    """Windows of a time series: `values` (T, V), nan where missing, and the first step to foresee of each window."""
+
+    values: np.ndarray
+    starts: np.ndarray  # in their order
+    length: int
+    horizon: int
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def stop(self) -> int:
+        """The row after the last one that a window foresees."""
+        return int(self.starts[-1]) + self.horizon
+
+    def windows(self, rows: np.ndarray) -> np.ndarray:
+        """What each looks back on, (B, length, V); steps before the first row are nan."""
+        return window(self.values, self.starts[rows], self.length)
+
+    def futures(self, rows: np.ndarray) -> np.ndarray:
+        """What is to be foreseen, (B, horizon, V)."""
+        return self.values[self.starts[rows, None] + np.arange(self.horizon)]
 
 
 def window(values: np.ndarray, at: np.ndarray, length: int) -> np.ndarray:

@@ -25,7 +25,6 @@ __all__ = ["normalise", "picture_arrays", "picture_steps", "read_pictures"]
 
 OWN = 64  # pictures of one size are taken as they are up to this side
 STEPS = ((160, 224), (80, 96), (48, 64), (0, 32))  # from this usual side on, the size of the network's input
-FLIPPED = "images are flipped left-right while training; --set data.images.flip=false for letters and digits"
 
 
 def picture_steps(size: int, channels: int) -> ImageSteps:
@@ -107,8 +106,6 @@ def picture_arrays(
         room.flush()
     if heads:
         tell(say, list(heads.values()), shape, troubles, given, len(given) - len(there), room.nbytes)
-    if settings.flip and steps is None:  # pictures to train on; those to predict come with the steps of their model
-        say(FLIPPED)
     return shape.sides[0], shape.channels, ok
 
 

@@ -18,8 +18,10 @@ from anyformer.data.tokenizers.tokenizer import Tokenizer, open_tokenizer, train
 from anyformer.data.tokenizers.training import Kind
 from anyformer.errors import UserError
 
-MOST = 8000  # tokens of a vocabulary, where nothing is said
+MOST = 16_000  # tokens of a vocabulary to read with, where nothing is said: most words are one token
+MOST_TO_WRITE = 8000  # a model that writes pays for each of them at every step
 LEAST = 512
+PIECES = 256  # bytes, which every vocabulary of bytes begins with; a word of several pieces takes a token for each
 SAMPLE = 50_000_000  # characters a tokenizer is trained on at most
 NAMES = {
     "bpe": "byte-level BPE", "char-bpe": "BPE of characters", "wordpiece": "WordPiece", "unigram": "unigram",
@@ -42,7 +44,9 @@ def tokenizer_for(
     sample, part = sample_texts(frame, preprocess, rows, seed)
     if not any(sample):
         raise UserError("the training rows hold no text", where="tokenizer", fix="give rows with text")
-    size = words.vocab_size or {"char": 2**16, "byte": 512}.get(kind, vocabulary(sample))
+    size = words.vocab_size or {"char": 2**16, "byte": 512}.get(
+        kind, vocabulary(sample, MOST_TO_WRITE if preprocess.writes_text else MOST)
+    )
     both = not preprocess.writes_text  # a text to read ends in </s>; one to write begins with <s> by itself
     tokenizer = train_tokenizer(sample, kind, size, add_bos=both and kind != "wordpiece", add_eos=kind != "wordpiece",
                                 lower=words.lowercase)  # fmt: skip
@@ -50,14 +54,14 @@ def tokenizer_for(
     return tokenizer, f"{NAMES[kind]}, {tokenizer.size:,} tokens, trained on {of}"
 
 
-def vocabulary(sample: Sequence[str]) -> int:
-    """How many tokens suit the texts: about one for each different word, within bounds."""
+def vocabulary(sample: Sequence[str], most: int) -> int:
+    """How many tokens suit the texts: one for each different word and for the pieces it is made of, within bounds."""
     different: set[str] = set()
     for text in sample:
         different.update(text.split())
-        if len(different) > MOST:
-            return MOST
-    return max(LEAST, min(MOST, len(different)))
+        if PIECES + 2 * len(different) > most:
+            return most
+    return max(LEAST, PIECES + 2 * len(different))
 
 
 def sample_texts(frame: Frame, preprocess: Preprocess, rows: np.ndarray, seed: int) -> tuple[list[str], float]:

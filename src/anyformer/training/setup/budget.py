@@ -21,13 +21,15 @@ from anyformer.training.duration import FINAL, LEAST_ROWS, Budget
 from anyformer.training.loader import Steps
 from anyformer.training.settings import Config, Training, batch_stages
 from anyformer.training.setup.compile_choice import expect_cost, explain_choice, has_compiler, record_path
-from anyformer.training.setup.defaults import EVALUATIONS, MINUTES, default_steps
+from anyformer.training.setup.defaults import EVALUATIONS, MINUTES, MOST_EVALUATIONS, default_steps
 from anyformer.training.setup.determinism import explain_price, is_deterministic, use_deterministic
 from anyformer.training.setup.memory import usage
 from anyformer.training.setup.trial import Say, Trial, choose_workers, judging, writing
 from anyformer.training.step import put
 
 SHARE = 0.1  # of the time that evaluations may take
+LEAST = 5  # evaluations of a run, each of at most the share of its time below: one alone would choose nothing
+SHORT = 20.0  # seconds of training below which evaluations may take a larger share: nobody waits for them
 ONE = 0.04  # of the time that one evaluation may take; it judges fewer rows where that is not enough
 
 
@@ -153,7 +155,9 @@ def decide_length(
     if steps is None or settings.minutes is not None:
         wanted = steps or wanted_steps(config, data)
         limit = default_minutes(device) if settings.minutes is None else settings.minutes
-        most = wanted if settings.minutes is None else steps
+        # More passes than such data wants would only overfit: the time is a limit, and no aim.
+        uses_time = settings.minutes is not None and find(config.task).draws_anew
+        most = steps if uses_time else wanted
         in_time = max(LEAST_ROWS, int(ONE * limit * 60 / max(1e-9, found.row)))
         if in_time < judged:
             judged = eval_rows = in_time
@@ -166,9 +170,12 @@ def decide_length(
         mean_size = mean_step_size(settings)
         fit = max(2, int((budget.seconds * (1 - SHARE) - final - budget.closing - elapsed) / (found.step * mean_size)))
         steps = fit if most is None else min(most, fit)
-    # Evaluations take at most a share of the time, however slow they are.
+    # Evaluations take at most a share of the time, unless they are so slow that there would be hardly any.
     evaluation = found.row * judged + 0.05
-    most = max(1, min(EVALUATIONS, int(SHARE * steps * found.step / evaluation)))
+    # One a pass where there are many: few rows are learned in a few passes, and the best of them must not be missed.
+    passes = steps * (settings.batch_size or 1) / max(1, len(data.train))
+    wanted_evaluations = int(min(MOST_EVALUATIONS, max(EVALUATIONS, passes)))
+    most = max(LEAST, min(wanted_evaluations, int(SHARE * max(SHORT, steps * found.step) / evaluation)))
     every = settings.eval_every or max(1, -(-steps // most))
     found.pauses = steps / every * evaluation + whole + found.decoding
     schedule = settings.batch_size_schedule

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from anyformer.data.habit import Habit
 from anyformer.data.sizes import Sizes
 from anyformer.tasks import Task
 from anyformer.training.optim import AdamW
@@ -11,26 +12,40 @@ from anyformer.training.setup.request import replace_paths
 
 MINUTES = {"cpu": 5.0, "gpu": 10.0}  # a run that nobody limited takes at most this long
 EVALUATIONS = 20  # in a run, unless they would take too much of its time
+MOST_EVALUATIONS = 60  # in a run of many passes over few rows
+PATIENCE = 1 / 3  # of the usual number of passes
 LEAST_STEPS = 200
+MIN_PATIENCE = 3  # passes
 
 
-def default_training(task: Task, sizes: Sizes, rows: int, *, gpu: bool, start: bool, seed: int) -> Training:
-    """The settings of a training on `rows` training rows (windows, for a language model)."""
+def default_training(
+    task: Task, sizes: Sizes, rows: int, *, gpu: bool, start: bool, seed: int, has_length: bool = False
+) -> Training:
+    """The settings of a training on `rows` training rows (windows, for a language model); `has_length` is whether
+    somebody said how many steps or passes it has."""
     habit = task.habit(sizes, start=start)
     wanted = habit.gpu_batch_size if gpu else habit.batch_size
     # A small data set still wants some tens of steps an epoch.
     batch = max(4, min(wanted, rows // 8)) if rows > 4 else rows
     steps = max(LEAST_STEPS, habit.epochs * -(-rows // batch))
-    # A pass over few rows is a handful of steps, and says little.
-    patience = None if habit.patience is None else max(habit.patience, -(-LEAST_STEPS * batch // max(1, rows)))
     made = Training(
-        steps=None, batch_size=batch, seed=seed, patience=patience,
+        steps=None, batch_size=batch, seed=seed, patience=default_patience(habit, rows, batch, has_length=has_length),
         optimizer=AdamW(
             lr=habit.gpu_lr if gpu else habit.lr, weight_decay=habit.weight_decay, layer_lr_decay=habit.layer_lr_decay
         ),
         schedule=Linear(warmup=0.06) if start else Cosine(warmup=min(0.05, 200 / steps)),
     )  # fmt: skip
     return replace_paths(made, dict(habit.settings), "training")
+
+
+def default_patience(habit: Habit, rows: int, batch: int, *, has_length: bool) -> int | None:
+    """Passes without anything better after which a run stops: the habit's own, else a share of its passes unless
+    somebody asked for a length."""
+    if habit.patience is None and has_length:
+        return None
+    passes = habit.patience or max(MIN_PATIENCE, round(PATIENCE * habit.epochs))
+    # A pass over few rows is a handful of steps, and says little.
+    return max(passes, -(-LEAST_STEPS * batch // max(1, rows)))
 
 
 def default_steps(task: Task, sizes: Sizes, rows: int, batch: int, *, start: bool) -> int:

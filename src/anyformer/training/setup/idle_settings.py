@@ -30,6 +30,7 @@ def refuse_idle(request: Request, prepared: Prepared) -> None:
         "data.columns": "data.columns" in read or task.scales_numbers,
         "data.mixture": isinstance(prepared.preprocess.target, TaskAnswer),
         "training.class_weights": task.weighs_classes, "training.patience": prepared.valid is not None,
+        "training.metric": prepared.valid is not None, "training.threshold": task.has_threshold(prepared.preprocess),
     }  # fmt: skip
     wanting = {
         "data.images": "the data has no images", "data.audio": "the data has no sounds",
@@ -38,6 +39,8 @@ def refuse_idle(request: Request, prepared: Prepared) -> None:
         "data.columns": "the data has no columns of numbers or categories",
         "data.mixture": "no column named task says what is to be done with each row",
         "training.class_weights": "only classes have weights", "training.patience": "no rows validate",
+        "training.metric": "no rows validate",
+        "training.threshold": "only two classes, or labels that may come together, have a threshold",
     }  # fmt: skip
     for path, value in request.settings.items():
         for section, used in there.items():

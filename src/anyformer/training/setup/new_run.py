@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ from anyformer.own_parts import modules_outside
 from anyformer.safe_files import FULL, digest, hold_lock, is_at, writing
 from anyformer.slots import Network
 from anyformer.tasks import Task, find
-from anyformer.tasks.network import longest
+from anyformer.tasks.network import compares_texts, longest
 from anyformer.tasks.prepare import prepare
 from anyformer.training.distributed.parallel import check_processes, choose_trained
 from anyformer.training.distributed.parts import copy_into
@@ -57,7 +58,8 @@ from anyformer.training.setup.request import Request, replace_paths
 from anyformer.training.setup.teacher import Teacher
 
 Say = Callable[[str], None]
-START_FILE = "start.safetensors"  # the weights of a run that began with `--from`
+Fit = Callable[[list[str]], dict[str, Tensor]]  # values of some of these weights, by what the rows say
+START_FILE = "start.safetensors"  # the weights of a run that began with `--from`, or that its rows gave
 OWN = "own"  # how a network goes by that somebody gave instead of a name
 NEW = ".new-"  # what a folder is called until it is complete
 TRIES = 100  # names for it; there are places, such as /proc, where no folder can be made under any
@@ -99,7 +101,10 @@ def create(
             check_processes(config, world)
             write_down(folder, request, config, prepared, path)
             if start is not None and request.start is not None and weights and not in_stages:
-                folder.update(start=keep_start(folder, start, config.model, request.start, say))
+                fit = partial(fit_weights, config, prepared, say)
+                folder.update(start=keep_start(folder, start, config.model, request.start, say, fit))
+            elif start is None and weights:
+                keep_fitted(folder, config, prepared, say)
         try:
             if path.is_dir():
                 path.rmdir()  # it was seen to be empty
@@ -126,7 +131,7 @@ def create_first_stage(
         raise UserError(f"{world.size} processes cannot train two stages in one run", where="--pretrain",
                         fix=f"train --task {request.pretrain} first, then --from its run")  # fmt: skip
     settings = request.data(default_data(request, start))
-    first = first_stage(request, given_by(start), settings, part / PRETRAIN_FOLDER)
+    first = first_stage(request, given_by(request, start), settings, part / PRETRAIN_FOLDER)
     say(f"stage 1  {find(str(request.pretrain)).title} of {len(first.source):,} texts")
     stage = create(first, say, device)
     say("stage 2  the labels")
@@ -207,7 +212,7 @@ def decide(
         settings=settings,
         seed=seed,
         cache=folder.cache,
-        given=given_by(start) if teacher is None else teacher.complete(given_by(start)),
+        given=given_by(request, start) if teacher is None else teacher.complete(given_by(request, start)),
         say=say,
     )
     task = find(prepared.task)
@@ -219,8 +224,10 @@ def decide(
     spec, name = chosen_network(request, task, sizes, start, gpu=gpu)
     check_length(spec, sizes)
     rows = len(prepared.train)
-    training = default_training(task, sizes, rows, gpu=gpu, start=start is not None, seed=seed)
-    training = replace_paths(training, request.section("training"), "training")
+    asked = request.section("training")
+    has_length = asked.get("steps") is not None or asked.get("epochs") is not None
+    training = default_training(task, sizes, rows, gpu=gpu, start=start is not None, seed=seed, has_length=has_length)
+    training = replace_paths(training, asked, "training")
     target = prepared.preprocess.target
     counts = None if target is None else target.label_counts()
     objective = task.default_objective(sizes, counts, balanced=training.class_weights == "balanced")
@@ -238,7 +245,8 @@ def decide(
     check_bf16(training, device)
     training = resolve_adapters(training, spec, start)
     config = Config(
-        task=prepared.task, data=settings, model=spec, objective=objective, training=training, preset=name,
+        task=prepared.task, data=prepared.settings or settings, model=spec, objective=objective, training=training,
+        preset=name,
         start=str(request.start.resolve()) if request.start is not None else "",
     )  # fmt: skip
     network = spec.build(device="meta")
@@ -310,11 +318,12 @@ def check_phases(training: Training, objective: Objective) -> None:
                         where="training.unfreeze", fix="leave it out")  # fmt: skip
 
 
-def given_by(start: Predictor | None) -> Given:
-    """What a model to start from says about the data."""
+def given_by(request: Request, start: Predictor | None) -> Given:
+    """What the network, or a model to start from, says about the data."""
     if start is None:
-        return Given()
-    return Given(tokenizer=start.tokenizer, images=start.images, length=longest(start.spec))
+        return Given(segments=request.preset is None or compares_texts(request.network()) or None)
+    return Given(tokenizer=start.tokenizer, images=start.images, length=longest(start.spec),
+                 segments=compares_texts(start.spec) or None)  # fmt: skip
 
 
 def chosen_network(
@@ -432,13 +441,18 @@ def source_names(source: Any) -> list[str]:
     )
 
 
-def keep_start(folder: RunFolder, start: Predictor, spec: Network, source: Path, say: Say) -> dict[str, str]:
+def keep_start(
+    folder: RunFolder, start: Predictor, spec: Network, source: Path, say: Say, fit: Fit | None = None
+) -> dict[str, str]:
     """Keep the weights to start from in the run itself, so that it never needs the folder they came from again.
 
-    By name and shape; what has no counterpart there starts anew. A shallower network takes layers from the first to the
-    last, evenly spread. Where the weights came from, their hash, and the family.
+    By name and shape; what has no counterpart there starts anew, by what `fit` finds for it if anything. A shallower
+    network takes layers from the first to the last, evenly spread. Where the weights came from, their hash, and the
+    family.
     """
     kept, fresh = shared_weights(start.model, spec)
+    kept |= {} if fit is None else fit(fresh)
+    fresh = [name for name in fresh if name not in kept]
     path = folder.path / START_FILE
     with store.writing(path, sum(t.numel() * t.element_size() for t in kept.values())):
         tensors.write(path, kept)
@@ -449,6 +463,27 @@ def keep_start(folder: RunFolder, start: Predictor, spec: Network, source: Path,
     return {
         "path": str(source.resolve()), "sha256": digest(path), "model_type": "" if family is None else family.model_type
     }  # fmt: skip
+
+
+def keep_fitted(folder: RunFolder, config: Config, prepared: Prepared, say: Say) -> None:
+    """Keep the weights that the training rows give, if any: every process of a run starts from the same numbers."""
+    names = [name for name, _ in config.model.build(device="meta").named_parameters()]
+    fitted = fit_weights(config, prepared, say, names)
+    if fitted:
+        path = folder.path / START_FILE
+        tensors.write(path, fitted)
+        store.flush(path)
+        folder.update(start={"sha256": digest(path)}, fitted=True)
+
+
+def fit_weights(config: Config, prepared: Prepared, say: Say, fresh: list[str]) -> dict[str, Tensor]:
+    """What the training rows give of the weights that start anew; how is said where it is used."""
+    notes: list[str] = []
+    found = find(config.task).fit_weights(config.model, prepared, notes.append)
+    used = {name: value for name, value in found.items() if name in fresh}
+    for line in notes if used else ():
+        say(line)
+    return used
 
 
 def shared_weights(model: nn.Module, spec: Network) -> tuple[dict[str, Tensor], list[str]]:

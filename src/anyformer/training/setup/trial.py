@@ -23,6 +23,7 @@ from anyformer.training.step import TrainingEngine
 TRIAL = 0.25  # seconds of steps that are timed
 TRIAL_SHARE = 0.05  # of a run's time after which no other number of threads is tried
 TOGETHER = 5  # steps of a GPU that are timed at once, as in training nobody waits for each of them
+GROWTH = 4  # times the rows of the next attempt
 JUDGED = 8  # rows judged to see how long an evaluation takes
 SLIGHT = 0.1  # share of a step below which making its batches is not worth a process
 HANDOVER = 0.002  # seconds that a process needs to hand over a batch: making it must take longer
@@ -142,19 +143,20 @@ def choose_workers(found: StepTime, device: torch.device, threads: int, cores: i
 
 
 def judging(model: nn.Module, config: Config, data: Prepared) -> float:
-    """Seconds that judging one validation row takes: of a few rows, or of a whole batch where that is quick."""
+    """Seconds that judging one validation row takes, by judging more and more of them up to a batch: of a few rows most
+    is the way to the device, and a first call also pays for what is made once."""
     assert data.valid is not None
     size = max(32, config.training.micro_batch_size or 32)
     evaluator = Evaluator(config.objective, data.preprocess, data.tokenizer, batch=size)
-    row = 0.0
-    for most in (JUDGED, size):
-        count = min(len(data.valid), most)
-        if row * count > TRIAL:
-            break
+    most = max(1, min(len(data.valid), size))
+    count, is_first = min(JUDGED, most), True
+    while True:
         began = time.perf_counter()
         evaluator(model, data.valid, most=count, decode=False)
-        row = (time.perf_counter() - began) / max(1, count)
-    return row
+        took = time.perf_counter() - began
+        if took > TRIAL or (not is_first and (count == most or GROWTH * took > TRIAL)):
+            return took / count
+        count, is_first = count if is_first else min(most, GROWTH * count), False
 
 
 def writing(model: nn.Module, config: Config, data: Prepared, row: float, most: int = JUDGED) -> float:

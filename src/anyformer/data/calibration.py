@@ -1,0 +1,37 @@
+"""Calibration: how logits become probabilities and answers, as fitted on validation rows after training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from anyformer.errors import UserError
+from anyformer.safe_files import AGAIN, inside, read_json
+from anyformer.spec import Spec
+
+CALIBRATION_FILE = "calibration.json"
+
+
+class Calibration(Spec):
+    """What is put between logits and answers. Temperatures never change which class is the likeliest."""
+
+    temperature: tuple[float, ...] = (1.0,)
+    """Logits are divided by it: one for all classes, or one for each label of a set."""
+    threshold: float | None = None
+    """The probability from which on the second of two classes, or a label of a set, is the answer; 0.5 if not given."""
+
+    def check(self) -> None:
+        if not self.temperature or not all(0 < one < 1e6 for one in self.temperature):
+            raise UserError(f"temperature {self.temperature} is not positive", where="Calibration", fix="use 1.0")
+        if self.threshold is not None and not 0 < self.threshold < 1:
+            raise UserError(f"threshold {self.threshold} is no probability", where="threshold", fix="use 0.5")
+
+
+def read_calibration(run: Path, weights: str) -> Calibration | None:
+    """What a run has fitted for these weights; None where it has not, or for others since."""
+    path = inside(run, CALIBRATION_FILE)
+    if not path.is_file():
+        return None
+    found = read_json(path)
+    if not isinstance(found.get("calibration"), dict):
+        raise UserError("does not hold a calibration", where=str(path), fix=AGAIN)
+    return Calibration.from_dict(found["calibration"]) if found.get("weights") == weights else None

@@ -1,0 +1,139 @@
+"""Metrics taken apart into what each row adds, for standard errors and intervals. A metric that is no function of sums
+over rows, such as AUC, has none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from anyformer.evaluation.answers import Answers
+from anyformer.evaluation.bootstrap import RowSums, mean_of_rows, ratio
+from anyformer.evaluation.metrics import known_classes, pad_tags
+from anyformer.evaluation.spans import spans
+from anyformer.evaluation.text_scores import NGRAMS, bleu_counts, row_scores
+
+MOST_CLASSES = 200  # of a metric that is a mean over classes: each row adds three numbers for every class
+
+
+def class_sums(answers: Answers, metric: str) -> RowSums | None:
+    """Of the metrics of classes: accuracy, balanced accuracy, macro-F1 and log loss."""
+    truth, predicted, probability = known_classes(answers)
+    if not len(truth):
+        return None
+    if metric == "accuracy":
+        return mean_of_rows((truth == predicted).astype(np.float64))
+    if metric == "log_loss" and probability is not None:
+        small = float(np.finfo(np.float32).eps)
+        return mean_of_rows(-np.log(np.clip(probability[np.arange(len(truth)), truth].astype(np.float64), small, 1.0)))
+    classes = int(max(truth.max(), predicted.max())) + 1
+    if metric not in ("balanced_accuracy", "macro_f1") or classes > MOST_CLASSES:
+        return None
+    true, said = np.eye(classes)[truth], np.eye(classes)[predicted]
+    combine = balanced_accuracy_of if metric == "balanced_accuracy" else macro_f1_of
+    return RowSums(np.concatenate([true * said, true, said], 1), combine)
+
+
+def label_set_sums(answers: Answers, metric: str) -> RowSums | None:
+    """Of the metrics of label sets: micro-F1, macro-F1 and exact matches."""
+    truth, predicted = np.asarray(answers.truth).astype(bool), np.asarray(answers.predicted).astype(bool)
+    if not len(truth):
+        return None
+    if metric == "exact_match":
+        return mean_of_rows((truth == predicted).all(1).astype(np.float64))
+    both, true, said = truth & predicted, truth, predicted
+    if metric == "micro_f1":
+        parts = [part.sum(1, keepdims=True).astype(np.float64) for part in (both, true, said)]
+        return RowSums(np.concatenate(parts, 1), macro_f1_of)
+    if metric != "macro_f1" or truth.shape[1] > MOST_CLASSES:
+        return None
+    return RowSums(np.concatenate([both, true, said], 1).astype(np.float64), mean_label_f1_of)
+
+
+def number_sums(answers: Answers, metric: str) -> RowSums | None:
+    """Of RMSE and MAE; of several outputs the mean of each one's."""
+    if metric not in ("rmse", "mae") or not len(answers.truth):
+        return None
+    truth = np.asarray(answers.truth, np.float64).reshape(len(answers.truth), -1)
+    wrong = np.asarray(answers.predicted, np.float64).reshape(len(truth), -1) - truth
+    known = np.isfinite(wrong)
+    errors = np.where(known, wrong**2 if metric == "rmse" else np.abs(wrong), 0.0)
+    return RowSums(np.concatenate([errors, known], 1), root_mean_of if metric == "rmse" else mean_of_outputs)
+
+
+def tag_sums(answers: Answers, metric: str) -> RowSums | None:
+    """Of span F1 and of the accuracy over words; a row is a sentence."""
+    truth, predicted = answers.truth, pad_tags(answers.truth, answers.predicted)
+    if not len(truth):
+        return None
+    if metric == "accuracy":
+        counts = [(sum(a == b for a, b in zip(*pair, strict=True)), len(pair[0])) for pair in
+                  zip(truth, predicted, strict=True)]  # fmt: skip
+        return RowSums(np.array(counts, np.float64), lambda sums: ratio(sums[..., 0], sums[..., 1]))
+    if metric != "span_f1":
+        return None
+    found = [count_spans(want, got) for want, got in zip(truth, predicted, strict=True)]
+    return RowSums(np.array(found, np.float64), macro_f1_of)
+
+
+def count_spans(truth: Sequence[str], predicted: Sequence[str]) -> tuple[int, int, int]:
+    """Spans of one sentence that are found, that are true, and that are predicted."""
+    true, said = spans(truth), spans(predicted)
+    return len(set(true) & set(said)), len(true), len(said)
+
+
+def text_sums(answers: Answers, metric: str) -> RowSums | None:
+    """Of BLEU, by the n-grams of each text, and of ROUGE-L; a row is a text."""
+    if answers.truth is None or not len(answers.predicted):
+        return None
+    if metric == "rouge_l":
+        return mean_of_rows(np.array(row_scores(answers.predicted, answers.truth)))
+    if metric != "bleu":
+        return None
+    return RowSums(np.array(bleu_counts(answers.predicted, answers.truth), np.float64), bleu_of)
+
+
+# ---------------------------------------------------------------- from sums to metrics
+
+
+def balanced_accuracy_of(sums: np.ndarray) -> np.ndarray:
+    """The mean recall of the classes that are there, of hits, true and said of each class."""
+    hits, true, _ = np.split(sums, 3, -1)
+    return ratio(ratio(hits, true).sum(-1), (true > 0).sum(-1).astype(np.float64))
+
+
+def macro_f1_of(sums: np.ndarray) -> np.ndarray:
+    """The mean F1 of the classes that are true or said somewhere, of hits, true and said of each class."""
+    hits, true, said = np.split(sums, 3, -1)
+    return ratio(ratio(2 * hits, true + said).sum(-1), (true + said > 0).sum(-1).astype(np.float64))
+
+
+def mean_label_f1_of(sums: np.ndarray) -> np.ndarray:
+    """The mean F1 of all labels; one that is nowhere counts 0."""
+    hits, true, said = np.split(sums, 3, -1)
+    return ratio(2 * hits, true + said).mean(-1)
+
+
+def root_mean_of(sums: np.ndarray) -> np.ndarray:
+    """The mean over outputs of the root of each one's mean, of sums and counts of each output."""
+    errors, counts = np.split(sums, 2, -1)
+    return ratio(np.sqrt(ratio(errors, counts)).sum(-1), (counts > 0).sum(-1).astype(np.float64))
+
+
+def mean_of_outputs(sums: np.ndarray) -> np.ndarray:
+    """The mean over outputs of each one's mean."""
+    errors, counts = np.split(sums, 2, -1)
+    return ratio(ratio(errors, counts).sum(-1), (counts > 0).sum(-1).astype(np.float64))
+
+
+def bleu_of(sums: np.ndarray) -> np.ndarray:
+    """Corpus BLEU of the sums of `bleu_counts`, with sacreBLEU's smoothing: a precision without a match is halved
+    once more for each such order."""
+    matches, totals = sums[..., :NGRAMS], sums[..., NGRAMS : 2 * NGRAMS]
+    said, true = sums[..., -2], sums[..., -1]
+    none = (matches == 0) & (totals > 0)
+    smoothed = np.where(none, 0.5 ** np.cumsum(none, -1), matches)
+    precisions = ratio(smoothed, totals)
+    logs = np.log(precisions, out=np.full(precisions.shape, -np.inf), where=precisions > 0).mean(-1)
+    brevity = np.where(said < true, 1 - ratio(true, said), 0.0)
+    return 100 * np.exp(logs + brevity)

@@ -1,0 +1,282 @@
+"""A search over settings by successive halving, on the same machinery as every run.
+
+`RUN/tune/trial-00` and so on are whole runs, the first of them with the defaults. All train for a short time, the best
+third goes on from where it stands, and so on until one is left, which becomes the run itself and trains to its end. The
+choice is by validation rows alone. `tune.json` holds what was decided, written anew after every step of the search: a
+search that was killed goes on with `anyformer resume RUN`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from anyformer.checkpoints.store import writing
+from anyformer.data.reopen import reopen
+from anyformer.errors import Stopped, UserError
+from anyformer.evaluation.metrics import direction
+from anyformer.safe_files import read_json, replace_file
+from anyformer.tasks.base import TunedSetting
+from anyformer.training.best import Judged
+from anyformer.training.run.folder import CACHE, CHECKPOINTS, RUN_FILE, RunFolder
+from anyformer.training.settings import Config
+from anyformer.training.setup.budget import sizes_for
+from anyformer.training.setup.changes import value_at
+from anyformer.training.setup.new_run import check_new, create
+from anyformer.training.setup.request import Request
+from anyformer.training.trainer import Session
+
+TUNE_FOLDER, TUNE_FILE = "tune", "tune.json"
+DEFAULTS = "trial-00"
+TRIES = 50  # draws for each trial, until it is one that is not there yet
+KEPT = 3  # one in so many goes on
+MOST_TRIALS = 9
+LEAST_TRIALS = 3
+LEAST_SECONDS = 10.0  # of a trial in its first round
+PREPARING = 0.25  # share of the time that preparing the data of all trials may take
+Say = Callable[[str], None]
+
+
+@dataclass
+class TunedTrial:
+    """One set of settings, and how far it came."""
+
+    name: str
+    settings: dict[str, Any]  # beside the defaults
+    round: int = 0  # rounds that are over for it
+    value: float | None = None  # of the metric on the validation rows, at the checkpoint that it would keep
+    loss: float | None = None
+    error: float = 0.0  # standard error of the value
+    step: int = 0
+    problem: str = ""  # why it cannot be trained
+
+    def words(self) -> str:
+        found = ", ".join(f"{path.rpartition('.')[2]} {value:g}" for path, value in self.settings.items())
+        return found or "the defaults"
+
+
+@dataclass
+class TuneState:
+    """All that a search has decided so far: what tune.json holds."""
+
+    seconds: float  # of the whole search
+    metric: str = ""
+    trials: list[TunedTrial] = field(default_factory=list)
+    rounds: list[list[str]] = field(default_factory=list)  # which trials take part in each that was begun
+    winner: str = ""
+    spent: float = 0.0
+
+    @classmethod
+    def read(cls, path: Path) -> TuneState:
+        found = read_json(path)
+        try:
+            return cls(**found | {"trials": [TunedTrial(**one) for one in found["trials"]]})
+        except (KeyError, TypeError):
+            raise UserError("does not hold a search", where=str(path), fix="train again") from None
+
+    def alive(self) -> list[TunedTrial]:
+        """The trials of the last round that were trained, or all where there was none yet, the best first."""
+        names = self.rounds[-1] if self.rounds else [trial.name for trial in self.trials]
+        found = self.ranked([trial for trial in self.trials if trial.name in names and not trial.problem])
+        if not found:
+            problems = [f"{trial.name}: {trial.problem}" for trial in self.trials if trial.problem]
+            raise UserError("no trial can be trained", where="--tune", fix="train without it", details=problems)
+        return found
+
+    def ranked(self, trials: list[TunedTrial]) -> list[TunedTrial]:
+        """Best first: those within one standard error of the best by their loss, as checkpoints are chosen, then the
+        others by the metric; one without a value comes last."""
+        known = [trial for trial in trials if trial.value is not None]
+        if not known:
+            return trials
+        sign = 1 if direction(self.metric) == "min" else -1
+        known.sort(key=lambda trial: sign * float(trial.value or 0.0))
+        best = known[0]
+        ties = [trial for trial in known if abs((trial.value or 0.0) - (best.value or 0.0)) <= best.error]
+        ties.sort(key=lambda trial: math.inf if trial.loss is None else trial.loss)
+        others = [trial for trial in known if trial not in ties]
+        return [*ties, *others, *(trial for trial in trials if trial.value is None)]
+
+
+def has_search(folder: Path) -> bool:
+    """Whether a search was begun here that has not yet become a run."""
+    return (folder / TUNE_FOLDER / TUNE_FILE).is_file() and not (folder / RUN_FILE).is_file()
+
+
+class Search:
+    """A search in a folder: made by `begin`, or opened again; `run` goes on to its end."""
+
+    def __init__(self, folder: Path, state: TuneState, device: torch.device, say: Say) -> None:
+        self.folder, self.state, self.device, self.say = folder, state, device, say
+        self.began = time.perf_counter() - state.spent
+
+    @classmethod
+    def open(cls, folder: Path, device: torch.device, say: Say) -> Search:
+        return cls(folder, TuneState.read(folder / TUNE_FOLDER / TUNE_FILE), device, say)
+
+    @classmethod
+    def begin(cls, request: Request, folder: Path, minutes: float, device: torch.device, say: Say) -> Search:
+        """Make the runs of all trials, so that the files are needed no more."""
+        if request.pretrain is not None:
+            raise UserError("a run in two stages is not searched", where="--tune", fix="leave out --pretrain")
+        check_new(folder)
+        search = cls(folder, TuneState(60 * minutes), device, say)
+        began = time.perf_counter()
+        first = create(replace(request, out=search.path(DEFAULTS)), say, device)
+        took = time.perf_counter() - began
+        config, data, task = first.config(), reopen(first.cache), first.task()
+        assert data is not None
+        if data.valid is None:
+            shutil.rmtree(folder)
+            raise UserError("no rows validate, so that nothing can be chosen by them", where="--tune",
+                            fix="leave data.split.valid as it is")  # fmt: skip
+        own = task.selection_metric(multi=data.preprocess.multi, labels=data.preprocess.labels or ())
+        search.state.metric = config.training.metric or own
+        search.state.trials = [TunedTrial(DEFAULTS, {})]
+        space = usable_space(config, task.tuned(sizes_for(data)))
+        count = count_trials(60 * minutes, took)
+        for number, settings in enumerate(draw_trials(config, space, count - 1), 1):
+            search.add(request, TunedTrial(f"trial-{number:02}", settings))
+        say(f"tune     {len(search.state.trials)} trials in {minutes:g} minutes, over {', '.join(space)}")
+        search.write()
+        return search
+
+    def path(self, name: str) -> Path:
+        return self.folder / TUNE_FOLDER / name
+
+    def add(self, request: Request, trial: TunedTrial) -> None:
+        """A run with these settings; one that cannot be made is kept with the reason."""
+        asked = replace(request, out=self.path(trial.name), settings=request.settings | trial.settings)
+        try:
+            create(asked, lambda line: None, self.device)
+        except UserError as error:
+            trial.problem = error.line
+        self.state.trials.append(trial)
+
+    def write(self) -> None:
+        """Put down all that was decided, at once or not at all."""
+        self.state.spent = round(time.perf_counter() - self.began, 2)
+        path = self.path(TUNE_FILE)
+        text = json.dumps(asdict(self.state), indent=1) + "\n"
+        with writing(path, len(text)):
+            replace_file(path, text)
+
+    def run(self, progress: str) -> None:
+        """Round after round until one trial is left; then it takes the place of the run."""
+        lock = RunFolder(self.folder / TUNE_FOLDER)
+        lock.hold()
+        try:
+            self.go_on(progress)
+            self.promote()
+        finally:
+            lock.let_go()
+
+    def go_on(self, progress: str) -> None:
+        """The rounds that are left."""
+        rounds = plan_rounds(len(self.state.trials))
+        for number, count in enumerate(rounds, 1):
+            if len(self.state.rounds) < number:
+                self.state.rounds.append([trial.name for trial in self.state.alive()[:count]])
+                self.write()
+            chosen = [trial for trial in self.state.trials if trial.name in self.state.rounds[number - 1]]
+            for trial in (trial for trial in chosen if trial.round < number):
+                self.train(trial, self.state.seconds / len(rounds) / count, number, progress)
+        if not self.state.winner:
+            self.state.winner = self.state.alive()[0].name
+            self.write()
+
+    def train(self, trial: TunedTrial, seconds: float, number: int, progress: str) -> None:
+        """Let one trial go on for so many seconds."""
+        self.say(f"tune     round {number}, {trial.name}: {trial.words()}")
+        folder = RunFolder.open(self.path(trial.name))
+        before = float(folder.facts.get("seconds") or 0.0)
+        session = Session(folder, self.device, lambda line: None, progress=progress)
+        session.pause_after = before + seconds
+        try:
+            session.run()
+        except Stopped as error:
+            if not session.has_paused:
+                self.write()
+                raise Stopped(f"stopped while tuning; saved. Go on with: anyformer resume {self.folder}",
+                              code=error.exit_code) from None  # fmt: skip
+        except UserError as error:  # it diverged, or its memory ran out: the others may do better
+            trial.problem = error.line
+        trial.step, trial.round = int(folder.facts.get("step") or 0), number
+        kept = folder.facts.get("best_step")
+        choices = [line["choice"] for line in folder.metrics() if line["step"] == kept and "choice" in line]
+        if choices:
+            trial.value, trial.loss, trial.error = (choices[-1][name] for name in Judged._fields)
+        self.say(
+            f"tune     {trial.name}: {trial.problem or f'{self.state.metric} {trial.value} at step {trial.step:,}'}"
+        )
+        self.write()
+
+    def promote(self) -> None:
+        """Move the winner's files to the run's folder, run.json last: until then this is a search and no run."""
+        home = self.path(self.state.winner)
+        for trial in self.state.trials:
+            if trial.name != self.state.winner:
+                for name in (CHECKPOINTS, CACHE):
+                    shutil.rmtree(self.path(trial.name) / name, ignore_errors=True)
+        RunFolder.open(home).update(id=self.folder.name)
+        entries = sorted(home.iterdir(), key=lambda path: path.name == RUN_FILE)
+        for entry in entries:
+            entry.rename(self.folder / entry.name)
+        home.rmdir()
+        winner = next(trial for trial in self.state.trials if trial.name == self.state.winner)
+        self.say(f"tune     {winner.name} goes on as the run: {winner.words()}")
+
+
+def count_trials(seconds: float, preparing: float) -> int:
+    """How many trials there is time for."""
+    by_time = int(seconds / 2 / LEAST_SECONDS)
+    by_data = int(PREPARING * seconds / max(1e-3, preparing))
+    return max(LEAST_TRIALS, min(MOST_TRIALS, by_time, by_data))
+
+
+def plan_rounds(trials: int) -> list[int]:
+    """How many trials take part in each round: a third of those before, until one would be left.
+
+    >>> plan_rounds(9), plan_rounds(3), plan_rounds(1)
+    ([9, 3], [3], [1])
+    """
+    rounds = [trials]
+    while rounds[-1] // KEPT > 1:
+        rounds.append(rounds[-1] // KEPT)
+    return rounds
+
+
+def draw_trials(config: Config, space: dict[str, list[Any]], count: int) -> list[dict[str, Any]]:
+    """Settings drawn at random, each trial another, none the defaults."""
+    generator = np.random.default_rng(config.training.seed)
+    found: list[dict[str, Any]] = []
+    for _ in range(TRIES * count):
+        drawn = {path: options[int(generator.integers(len(options)))] for path, options in space.items()}
+        changed = {path: value for path, value in drawn.items() if value != value_at(config, path)}
+        if changed and changed not in found:
+            found.append(changed)
+        if len(found) == count:
+            break
+    return found
+
+
+def usable_space(config: Config, space: list[TunedSetting]) -> dict[str, list[Any]]:
+    """The settings that are drawn, each with what may stand there; those that this network does not have are not."""
+    found = {}
+    for setting in space:
+        try:
+            usual = value_at(config, setting.path)
+        except AttributeError:
+            continue
+        if usual is not None:
+            found[setting.path] = setting.options(usual)
+    return found
