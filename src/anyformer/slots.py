@@ -283,7 +283,10 @@ class Head(Spec, slot=True):
     `vocabulary` and `table` are the embedding's, where it has one, for heads that score words with the same rows.
     """
 
-    answers: ClassVar[Literal["classes", "numbers"] | None] = None  # what its logits are, where they can be averaged
+    @property
+    def answers(self) -> Literal["classes", "numbers"] | None:
+        """What its logits are, where those of several networks can be averaged."""
+        return None
 
     @property
     def reads_some(self) -> bool:

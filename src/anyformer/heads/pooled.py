@@ -27,7 +27,6 @@ class Pooled(Head):
     about: ClassVar[About | None] = About(
         "logits = W pool(x) + b, pool = first, mean, max, last, concat", "1810.04805", "T D"
     )
-    answers: ClassVar[Literal["classes", "numbers"] | None] = "classes"
 
     classes: int | None = None
     """Logits; the pooled vector itself if not given."""
@@ -64,6 +63,10 @@ class Pooled(Head):
     @property
     def reads_some(self) -> bool:
         return self.pool in READS_SOME and self.classes is not None  # else its vector stands beside the hidden states
+
+    @property
+    def answers(self) -> Literal["classes", "numbers"] | None:
+        return "classes"
 
     def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:
         return PooledModule(self, width)

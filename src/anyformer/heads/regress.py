@@ -18,7 +18,6 @@ class Regress(Head):
     """Pool, then `outputs` numbers; the settings of Pooled otherwise."""
 
     about: ClassVar[About | None] = About("y = W pool(x) + b", "2106.11959", "T D")
-    answers: ClassVar[Literal["classes", "numbers"] | None] = "numbers"
 
     outputs: int = 1
     """Numbers to predict."""
@@ -42,6 +41,10 @@ class Regress(Head):
     @property
     def reads_some(self) -> bool:
         return self.pool in READS_SOME
+
+    @property
+    def answers(self) -> Literal["classes", "numbers"] | None:
+        return "numbers"
 
     def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:
         same = Pooled(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -63,6 +63,10 @@ class WideAndDeep(Head):
     def outputs(self) -> int | None:
         """Logits, or numbers to predict."""
         return self.deep.outputs if isinstance(self.deep, Regress) else self.deep.classes
+
+    @property
+    def answers(self) -> Literal["classes", "numbers"] | None:
+        return self.deep.answers
 
     def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:
         if vocabulary is None:

@@ -10,13 +10,14 @@ from anyformer.core.ensemble import Ensemble
 from anyformer.core.feed_stack import FeedStack
 from anyformer.core.model import Model
 from anyformer.core.stack import Stack
-from anyformer.embeds.numbers import PiecewiseCurve
+from anyformer.embeds.numbers import PeriodicCurve, PiecewiseCurve
 from anyformer.embeds.table import Table
 from anyformer.feeds.mlp import MLP
 from anyformer.heads.regress import Regress
 from anyformer.mixers.attention import Attention
 from anyformer.norms.layer import LayerNorm
 from anyformer.norms.none import NoNorm
+from anyformer.slots import NumberCurve
 
 
 def ft_transformer(
@@ -42,20 +43,27 @@ def ft_transformer(
                  head=Regress(outputs=outputs, norm=LayerNorm(), act="relu"), init="table")  # fmt: skip
 
 
-def table_mlp(width: int, depth: int, members: int, *, joined: int, bins: int, dropout: float) -> Model:
-    """One token a row and no mixing: an ensemble of residual MLPs on broken lines of the numbers (2410.24210)."""
+def table_mlp(width: int, depth: int, members: int, *, joined: int, curve: NumberCurve) -> Model:
+    """One token a row and no mixing: an ensemble of residual MLPs on curves of the numbers (2410.24210)."""
     return Model(
-        embed=Table(numbers=8, cls=False, joined=joined, curve=PiecewiseCurve(bins=bins)),
-        stack=FeedStack(width=width, depth=depth, feed=MLP(width=width, act="relu", dropout=dropout)),
-        head=Regress(act="relu", dropout=dropout), init="table", ensemble=Ensemble(members),
+        embed=Table(numbers=8, cls=False, joined=joined, curve=curve),
+        stack=FeedStack(width=width, depth=depth, feed=MLP(width=width, act="relu", dropout=0.15)),
+        head=Regress(act="relu", dropout=0.15), init="table", ensemble=Ensemble(members),
     )  # fmt: skip
 
 
+# Broken lines for few rows; sines tell finer differences apart, which takes thousands of rows to learn (2203.05556).
+BROKEN, WAVES = PiecewiseCurve(bins=64), PeriodicCurve(frequencies=24, sigma=1.0)
+TINY = partial(table_mlp, 64, 1, 2, joined=8, curve=PiecewiseCurve(bins=16))
 PRESETS: dict[str, Callable[[], Model]] = {
     "ft-transformer": ft_transformer,
     "ft-transformer-tiny": partial(ft_transformer, 64, 2, 4),
-    "table-mini": partial(table_mlp, 192, 2, 8, joined=12, bins=32, dropout=0.2),
-    "table-mini-tiny": partial(table_mlp, 64, 1, 2, joined=8, bins=16, dropout=0.1),
-    "table-small": partial(table_mlp, 384, 2, 24, joined=16, bins=48, dropout=0.2),
-    "table-small-tiny": partial(table_mlp, 64, 1, 2, joined=8, bins=16, dropout=0.1),
+    "table-mini": partial(table_mlp, 128, 2, 8, joined=12, curve=BROKEN),
+    "table-small": partial(table_mlp, 256, 2, 16, joined=16, curve=BROKEN),
+    "table-periodic-mini": partial(table_mlp, 128, 2, 8, joined=12, curve=WAVES),
+    "table-periodic-small": partial(table_mlp, 256, 2, 16, joined=16, curve=WAVES),
+    "table-mini-tiny": TINY,
+    "table-small-tiny": TINY,
+    "table-periodic-mini-tiny": TINY,
+    "table-periodic-small-tiny": TINY,
 }

@@ -564,7 +564,7 @@ class RowTask(Task):
     # ------------------------------------------------------------ the model
 
     def default_preset(self, sizes: Sizes, *, gpu: bool) -> str:
-        return preset_for_parts(sizes.parts, gpu=gpu)
+        return preset_for_parts(sizes.parts, gpu=gpu, rows=sizes.rows)
 
     def fit_network(self, spec: Network, name: str, sizes: Sizes) -> Network:
         return fit_row_network(self, spec, name, sizes)

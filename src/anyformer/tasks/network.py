@@ -25,17 +25,18 @@ if TYPE_CHECKING:
 FEW_TEXTS = 20_000  # training rows below which a text has the preset of a CPU on a GPU too
 
 
-def preset_for_parts(parts: Sequence[str], *, gpu: bool) -> str:
-    """The preset for rows of these parts when none is named."""
+def preset_for_parts(parts: Sequence[str], *, gpu: bool, rows: int | None = None) -> str:
+    """The preset for `rows` training rows of these parts when none is named."""
     alone = only_modality(parts)
-    return alone.presets[gpu] if alone is not None and alone.presets else f"encoder-{size_for(gpu)}"
+    own = "" if alone is None else alone.preset_for(rows, gpu=gpu)
+    return own or f"encoder-{size_for(gpu)}"
 
 
 def preset_for_rows(sizes: Sizes, *, gpu: bool) -> str:
     """The preset for rows with one answer each: of few texts the smaller one learns as much and overfits less."""
     is_text = any(issubclass(Tokens, modality_named(part).embeds) for part in sizes.parts)
     few = sizes.rows is not None and sizes.rows < FEW_TEXTS
-    return preset_for_parts(sizes.parts, gpu=gpu and not (is_text and few))
+    return preset_for_parts(sizes.parts, gpu=gpu and not (is_text and few), rows=sizes.rows)
 
 
 def size_for(gpu: bool) -> str:

@@ -103,6 +103,11 @@ class Modality:
         return ""
 
     @classmethod
+    def preset_for(cls, rows: int | None, *, gpu: bool) -> str:
+        """The preset that reads this many training rows of it alone; "" for any."""
+        return cls.presets[gpu] if cls.presets else ""
+
+    @classmethod
     def habit_for(cls, rows: int | None) -> Habit | None:
         """How this many training rows of it alone are usually trained; None for any number."""
         return cls.habit
