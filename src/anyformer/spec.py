@@ -286,7 +286,9 @@ def parse_spec(data: Mapping[str, Any], kind: Any, *, complete: bool) -> Spec:
             given[key] = parse(value, annotated[key], complete=complete)
         except UserError as error:
             raise error.inside(key) from None
-    required = {f.name for f in dataclasses.fields(typing.cast(Any, part)) if complete or no_default(f)}
+    # Parts grow: what is nothing unless it is given may be missing in a file that is older than the field.
+    required = {f.name for f in dataclasses.fields(typing.cast(Any, part))
+                if no_default(f) or (complete and f.default is not None)}  # fmt: skip
     missing = [key for key in annotated if key in required and key not in given]
     if missing:
         raise UserError(f"{name} misses {', '.join(missing)}", fix="write every field" if complete else "set it")

@@ -48,6 +48,7 @@ class ClassifyTask(RowTask):
     objective = ClassLoss
     weighs_classes = True
     gives_probabilities = True
+    averages_members = True
 
     # ------------------------------------------------------------ which data
 

@@ -55,7 +55,8 @@ def fit_row_network(task: RowTask, spec: Network, name: str, sizes: Sizes) -> Ne
     head = task.head(deep, pooling(made.replace(head=deep), embed), sizes)
     if isinstance(own, WideAndDeep):
         head = widen(head, own, embed, sizes)
-    ensemble = None if made.ensemble is None else made.ensemble.replace(multi_label=sizes.multi)
+    ensemble = made.ensemble if task.averages_members else None
+    ensemble = None if ensemble is None else ensemble.replace(multi_label=sizes.multi)
     return made.replace(embed=embed, head=head, ensemble=ensemble)
 
 

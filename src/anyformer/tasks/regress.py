@@ -76,6 +76,7 @@ class RegressTask(NumberAnswers, RowTask):
     name = "regress"
     title = "regression"
     verb = "gives numbers"
+    averages_members = True
     objective = Regression
     scales_numbers = True
 
