@@ -107,7 +107,7 @@ def draw_pairs(rows: int, low: int, high: int, seed: int) -> tuple[Tensor, Tenso
 def test_each_path_learns_from_its_own_rows() -> None:
     torch.manual_seed(0)
     wide, deep = (torch.randn(4000, 3, requires_grad=True) for _ in range(2))
-    learn_apart(wide, deep, 0.3).sum().backward()
+    learn_apart(wide, deep, 0.3, fitted=False).sum().backward()
     assert torch.equal(wide.grad + deep.grad, torch.ones(4000, 3))  # a row is for one of them, never for both
     assert abs(float(wide.grad.mean()) - 0.3) < 0.03
     (wide + deep).sum().backward()  # control: of a sum both learn

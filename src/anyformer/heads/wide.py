@@ -48,7 +48,9 @@ class WideAndDeep(Head):
     """Whether rows are two texts, whose common n-grams count apart."""
     alone: float = 0.0
     """Share of the training rows from which the n-grams learn alone, `deep` from the others what they leave; 0: both
-    learn from their sum."""
+    learn from their sum. Where the n-grams are `fitted`: of the rows from which `deep` learns without them."""
+    fitted: bool = False
+    """Whether the n-grams' weights are found by a regression on the training rows, before the first step, and stay."""
 
     def check(self) -> None:
         check_range("WideAndDeep", "order", self.order, 1, 8, fix="use 2")
@@ -56,6 +58,8 @@ class WideAndDeep(Head):
         check_range("WideAndDeep", "alone", self.alone, 0, 1, fix="use 0.5, or 0 for never")
         if not self.scale > 0:
             raise UserError(f"scale {self.scale} is not positive", where="WideAndDeep", fix="use 30")
+        if self.fitted and self.outputs is not None and self.outputs > WIDEST:
+            raise UserError(f"{self.outputs} outputs are too many", where="WideAndDeep.fitted", fix="use false")
         if self.outputs is None:
             raise UserError("a head without logits has nothing to add to", where="WideAndDeep.deep", fix="give classes")
 
@@ -67,6 +71,15 @@ class WideAndDeep(Head):
     @property
     def answers(self) -> Literal["classes", "numbers"] | None:
         return self.deep.answers
+
+    def different_n_grams(self, context: Context) -> tuple[Tensor, Tensor]:
+        """The codes (B,G) of a row's n-grams and what each counts: all together 1, those that come again nothing."""
+        found = [n_grams(context, order) for order in range(1, self.order + 1)]
+        if self.pair:
+            segments = segments_of(context, found)
+            found = [(code_by_text(codes, is_in_other(codes, there, segments), segments), there)
+                     for codes, there in found]  # fmt: skip
+        return count_once(*(torch.cat(part, 1) for part in zip(*found, strict=True)))
 
     def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:
         if vocabulary is None:
@@ -80,51 +93,45 @@ class WideAndDeepModule(nn.Module):
         assert spec.outputs is not None
         self.spec = spec
         self.deep = spec.deep.build(width, vocabulary)
-        self.wide = NGramWeights(spec.buckets, spec.outputs)
+        self.wide = NGramWeights(spec.buckets, spec.outputs, learns=not spec.fitted)
         self.common = CommonNGrams(spec.order, spec.outputs) if spec.pair else None
 
     def forward(self, hidden: Tensor, context: Context, table: Tensor | None) -> HeadOutput:
-        deep = self.deep(hidden, context, table)
-        found = [n_grams(context, order) for order in range(1, self.spec.order + 1)]
-        own: Tensor | float = 0.0
+        found = self.deep(hidden, context, table)
+        assert found.logits is not None
+        deep = found.logits
+        wide = (self.spec.scale * self.wide(*self.spec.different_n_grams(context))).to(deep.dtype)
         if self.common is not None:
-            segments = torch.zeros_like(found[0][0]) if context.segments is None else context.segments
-            shared = [is_in_other(codes, there, segments) for codes, there in found]
-            own = self.common(found, shared, segments)
-            found = [(code_by_text(codes, both, segments), there)
-                     for (codes, there), both in zip(found, shared, strict=True)]  # fmt: skip
-        codes = torch.cat([codes for codes, _ in found], 1)  # (B,G)
-        there = torch.cat([there for _, there in found], 1)
-        logits = own + self.spec.scale * self.wide(codes, there)
-        assert deep.logits is not None
-        wide = logits.to(deep.logits.dtype)
-        both = wide + deep.logits
+            shares = self.common(self.common.shares(context)).to(deep.dtype)
+            wide, deep = (wide, deep + shares) if self.spec.fitted else (wide + shares, deep)
+        both = wide + deep
         if self.training and self.spec.alone:
-            both = learn_apart(wide, deep.logits, self.spec.alone)
-        return HeadOutput(pooled=deep.pooled, logits=both)  # (B,outputs)
+            both = learn_apart(wide, deep, self.spec.alone, fitted=self.spec.fitted)
+        return HeadOutput(pooled=found.pooled, logits=both)  # (B,outputs)
 
 
-def learn_apart(wide: Tensor, deep: Tensor, alone: float) -> Tensor:
-    """Logits (B,outputs) of a share `alone` of the rows by `wide` only, of the others by both, with a gradient for
-    `deep` only: it learns what the n-grams leave, and being the first to overfit takes nothing from them."""
+def learn_apart(wide: Tensor, deep: Tensor, alone: float, *, fitted: bool) -> Tensor:
+    """Logits (B,outputs) of a share `alone` of the rows by one path only, of the others by both.
+
+    Where the n-grams learn too, theirs alone, and `deep` learns what they leave: being the first to overfit it takes
+    nothing from them. Where they were `fitted` to these very rows they leave too little: `deep` learns alone as well.
+    """
     drawn = torch.rand(wide.shape[0], 1, device=wide.device)
-    return torch.where(drawn < alone, wide, wide.detach() + deep)
+    return torch.where(drawn < alone, deep if fitted else wide, wide.detach() + deep)
 
 
 class NGramWeights(Starting):
     """A row of weights for each bucket; with many outputs the rows are short and a linear layer leads to them."""
 
-    def __init__(self, buckets: int, outputs: int) -> None:
+    def __init__(self, buckets: int, outputs: int, *, learns: bool) -> None:
         super().__init__()
         direct = outputs <= WIDEST
-        self.weight = nn.Parameter(torch.empty(buckets, outputs if direct else WIDEST))
+        self.weight = nn.Parameter(torch.empty(buckets, outputs if direct else WIDEST), requires_grad=learns)
         self.starts["weight"] = constant(0.0) if direct else normal(0.01)
         self.out = None if direct else nn.Linear(WIDEST, outputs, bias=False)
 
-    def forward(self, codes: Tensor, there: Tensor) -> Tensor:
-        """Codes (B,G) of n-grams, those that are `there`, to (B,outputs)."""
-        codes, there = keep_different(codes, there)
-        share = there / there.sum(1, keepdim=True).clamp(min=1).sqrt()  # (B,G), of length 1
+    def forward(self, codes: Tensor, share: Tensor) -> Tensor:
+        """Codes (B,G) of n-grams and what each counts to (B,outputs)."""
         rows = F.embedding(codes % len(self.weight), self.weight).float()  # (B,G,outputs)
         total = (rows * share[..., None]).sum(1)
         return total if self.out is None else self.out(total.to(self.out.weight.dtype))
@@ -137,17 +144,24 @@ class CommonNGrams(Starting):
 
     def __init__(self, order: int, outputs: int) -> None:
         super().__init__()
+        self.order = order
         self.up = nn.Linear(2 * order, self.HIDDEN)
         self.down = nn.Linear(self.HIDDEN, outputs)
 
-    def forward(self, found: list[tuple[Tensor, Tensor]], shared: list[Tensor], segments: Tensor) -> Tensor:
+    def shares(self, context: Context) -> Tensor:
+        """For each order and text, the share of its n-grams that the other text has, (B,2 order) between -1 and 1."""
+        found = [n_grams(context, order) for order in range(1, self.order + 1)]
+        segments = segments_of(context, found)
         shares = []
-        for (_, there), both in zip(found, shared, strict=True):
+        for codes, there in found:
+            both = is_in_other(codes, there, segments)
             for text in (0, 1):
                 own = there & (segments == text)
                 shares.append((own & both).sum(1) / own.sum(1).clamp(min=1))
-        features = 2 * torch.stack(shares, 1).to(self.up.weight.dtype) - 1  # (B,2 order), between -1 and 1
-        return self.down(F.gelu(self.up(features)))
+        return 2 * torch.stack(shares, 1) - 1
+
+    def forward(self, shares: Tensor) -> Tensor:
+        return self.down(F.gelu(self.up(shares.to(self.up.weight.dtype))))
 
 
 def n_grams(context: Context, order: int) -> tuple[Tensor, Tensor]:
@@ -168,6 +182,17 @@ def n_grams(context: Context, order: int) -> tuple[Tensor, Tensor]:
 def ahead(x: Tensor, steps: int) -> Tensor:
     """Each token's `steps`-th next one (B,T), zeros behind the last."""
     return F.pad(x, (0, steps))[:, steps:]
+
+
+def segments_of(context: Context, found: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """Which text each token is of (B,T); the first where nobody says."""
+    return torch.zeros_like(found[0][0]) if context.segments is None else context.segments
+
+
+def count_once(codes: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
+    """The codes in order, and what each counts: as much as the others of its row, together of length 1."""
+    codes, there = keep_different(codes, there)
+    return codes, there / there.sum(1, keepdim=True).clamp(min=1).sqrt()
 
 
 def keep_different(codes: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:

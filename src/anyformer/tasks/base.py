@@ -146,7 +146,7 @@ class Task:
     counts_tokens: ClassVar[bool] = False  # whether speed is in tokens rather than rows
     scales_numbers: ClassVar[bool] = False  # whether settings of number columns matter without such a column
     gives_probabilities: ClassVar[bool] = False  # whether `predict_proba` has something to say
-    averages_members: ClassVar[bool] = False  # whether its logits are classes or numbers, which have a mean
+    has_plain_logits: ClassVar[bool] = False  # whether they are classes or numbers: they have a mean and a regression
     weighs_classes: ClassVar[bool] = False  # whether training.class_weights has an effect
     smaller_is_better: ClassVar[tuple[str, ...]] = ()  # metrics of its own of which less is better
     own_suffixes: ClassVar[tuple[str, ...]] = ()  # prediction files that `prediction_file` writes: ".png"

@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from anyformer.data.calibration import Calibration
 from anyformer.data.columns.cells import as_words, factorize
 from anyformer.data.columns.kinds import only_modality
 from anyformer.data.decision import Decision, name_of
 from anyformer.data.frame import Frame
+from anyformer.data.prepared import Prepared, Say
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data
 from anyformer.data.sizes import Sizes
@@ -30,8 +32,10 @@ from anyformer.evaluation.row_sums import class_sums, label_set_sums
 from anyformer.heads import Distilled, Pooled
 from anyformer.objectives import Classify as ClassLoss
 from anyformer.objectives import Objective
+from anyformer.slots import Network
 from anyformer.tasks.base import RowTask
 from anyformer.tasks.network import pooled_style, preset_for_rows
+from anyformer.tasks.ngram_weights import fit_n_grams
 from anyformer.tasks.shapes import six_digits
 from anyformer.tasks.target_look import FEW, Match, TargetLook
 
@@ -48,7 +52,7 @@ class ClassifyTask(RowTask):
     objective = ClassLoss
     weighs_classes = True
     gives_probabilities = True
-    averages_members = True
+    has_plain_logits = True
 
     # ------------------------------------------------------------ which data
 
@@ -113,6 +117,13 @@ class ClassifyTask(RowTask):
         return Classes.fit(frame, decision.target, decision.form, labels)
 
     # ------------------------------------------------------------ the model
+
+    def fit_weights(self, spec: Network, data: Prepared, say: Say) -> dict[str, Tensor]:
+        """The n-grams of texts by logistic regression, where the head has some."""
+        multi = data.preprocess.multi
+        plain = ClassLoss(multi=multi)
+        losses = plain.labels_loss if multi else plain.class_loss
+        return fit_n_grams(spec, data, losses, plain.counted, say)
 
     def default_preset(self, sizes: Sizes, *, gpu: bool) -> str:
         return preset_for_rows(sizes, gpu=gpu)

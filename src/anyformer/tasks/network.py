@@ -14,6 +14,7 @@ from anyformer.data.sizes import Sizes
 from anyformer.embeds import ConvStem, Frames, Joint, Maps, Patches, Table, Tokens
 from anyformer.errors import UserError
 from anyformer.heads import LM, LMWithPair, Pair, Pooled, Regress, WideAndDeep
+from anyformer.heads.wide import WIDEST
 from anyformer.nets.electra import Electra
 from anyformer.slots import Embed, Head, Network
 from anyformer.spec import comes_from_outside
@@ -54,8 +55,8 @@ def fit_row_network(task: RowTask, spec: Network, name: str, sizes: Sizes) -> Ne
     deep = own.deep if isinstance(own, WideAndDeep) else own
     head = task.head(deep, pooling(made.replace(head=deep), embed), sizes)
     if isinstance(own, WideAndDeep):
-        head = widen(head, own, embed, sizes)
-    ensemble = made.ensemble if task.averages_members else None
+        head = widen(head, own, embed, sizes, fitted=task.has_plain_logits)
+    ensemble = made.ensemble if task.has_plain_logits else None
     ensemble = None if ensemble is None else ensemble.replace(multi_label=sizes.multi)
     return made.replace(embed=embed, head=head, ensemble=ensemble)
 
@@ -146,12 +147,14 @@ def pooling(spec: Model, embed: Embed) -> str:
     return "mean" if isinstance(embed, Joint) and how in ("first", "lead") else how
 
 
-def widen(deep: Head, own: WideAndDeep, embed: Embed, sizes: Sizes) -> Head:
+def widen(deep: Head, own: WideAndDeep, embed: Embed, sizes: Sizes, *, fitted: bool) -> Head:
     """A head with n-grams beside it in the style of a preset's own, where rows have one answer and a text."""
     has_logits = isinstance(deep, Regress) or (isinstance(deep, Pooled) and deep.classes is not None)
     if embed.vocabulary is None or not has_logits:
         return deep
-    return own.replace(deep=deep, pair=sizes.segments > 0)
+    made = own.replace(deep=deep, pair=sizes.segments > 0)
+    # Beside other columns n-grams do not explain all that a regression would give them: there they learn by steps.
+    return made.replace(fitted=fitted and isinstance(embed, Tokens) and (made.outputs or 0) <= WIDEST)
 
 
 def pooled_style(own: Head | None, pool: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from anyformer.data.columns.cells import as_words
 from anyformer.data.columns.convert import numbers
@@ -14,6 +15,7 @@ from anyformer.data.datasets.rows import RowExamples
 from anyformer.data.decision import Decision
 from anyformer.data.examples import Examples
 from anyformer.data.frame import Frame
+from anyformer.data.prepared import Prepared, Say
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data
 from anyformer.data.sizes import Sizes
@@ -28,8 +30,10 @@ from anyformer.evaluation.metrics import number_metrics
 from anyformer.evaluation.row_sums import number_sums
 from anyformer.heads import Regress as NumbersHead
 from anyformer.objectives import Regression
+from anyformer.slots import Network
 from anyformer.tasks.base import RowTask, Task
 from anyformer.tasks.network import pooled_style, preset_for_rows
+from anyformer.tasks.ngram_weights import fit_n_grams
 from anyformer.tasks.shapes import finite
 from anyformer.tasks.target_look import Match, TargetLook
 
@@ -76,7 +80,7 @@ class RegressTask(NumberAnswers, RowTask):
     name = "regress"
     title = "regression"
     verb = "gives numbers"
-    averages_members = True
+    has_plain_logits = True
     objective = Regression
     scales_numbers = True
 
@@ -124,6 +128,11 @@ class RegressTask(NumberAnswers, RowTask):
 
     def default_preset(self, sizes: Sizes, *, gpu: bool) -> str:
         return preset_for_rows(sizes, gpu=gpu)
+
+    def fit_weights(self, spec: Network, data: Prepared, say: Say) -> dict[str, Tensor]:
+        """The n-grams of texts by ridge regression, where the head has some."""
+        plain = Regression()
+        return fit_n_grams(spec, data, lambda said, t: plain.each(said, t).sum(1) / 2, plain.counted, say)
 
     def head(self, own: Any, pool: str, sizes: Sizes) -> Any:
         return NumbersHead(outputs=sizes.outputs, **pooled_style(own, pool))

@@ -1,0 +1,164 @@
+"""Weights of a head's n-grams by a regression on the training rows, before the first step.
+
+A linear model of rare features has one best answer, which steps of an optimizer made for networks miss: they fit rare
+n-grams that a penalty would hold down. So it is found as simple learners find it, and a training begins where they end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from anyformer.core.context import lay_out
+from anyformer.core.model import Model
+from anyformer.data.examples import Examples
+from anyformer.data.prepared import Prepared, Say
+from anyformer.heads import WideAndDeep
+from anyformer.slots import Network
+
+AT_ONCE = 512  # rows whose n-grams are made together
+MOST_ENTRIES = 8_000_000  # n-grams of all rows together; beyond them rows are left out, evenly
+STRENGTHS = (1.0, 3.0, 10.0, 30.0)  # 1 / penalty, as logistic regressions are usually given it
+USUAL = 5.0  # where no validation rows choose
+ROUNDS = 60
+Losses = Callable[[Tensor, Tensor], Tensor]  # logits (N,outputs) and targets to the loss of each row (N,)
+
+
+@dataclass(frozen=True)
+class NGramRows:
+    """The n-grams of some rows, one row behind the other: buckets, their shares, where each row begins; the targets."""
+
+    buckets: Tensor
+    shares: Tensor
+    begins: Tensor
+    targets: Tensor
+
+    def __len__(self) -> int:
+        return len(self.begins)
+
+    def logits(self, weight: Tensor, bias: Tensor) -> Tensor:
+        """A linear model of them, (N,outputs)."""
+        summed = F.embedding_bag(self.buckets, weight, self.begins, mode="sum", per_sample_weights=self.shares)
+        return summed + bias
+
+
+def fit_n_grams(
+    spec: Network, data: Prepared, losses: Losses, counted: Callable[[Tensor], Tensor], say: Say
+) -> dict[str, Tensor]:
+    """Weights of the n-grams, and of the layer beside them so that it says nothing at first; none where they learn by
+    steps. `losses` are convex in the logits; `counted` says which targets are known."""
+    if not isinstance(spec, Model) or not isinstance(spec.head, WideAndDeep) or not spec.head.fitted:
+        return {}
+    head = spec.head
+    train = gather_rows(head, data.train, counted)
+    if not len(train) or head.outputs is None:
+        return {}
+    valid = gather_rows(head, data.valid, counted) if data.valid is not None else None
+    kept = torch.unique(train.buckets)  # most buckets are empty: only the others are solved for
+    train, valid = narrow(train, kept), None if valid is None else narrow(valid, kept)
+    rarity = inverse_frequency(train, len(kept))
+    found = search(
+        weigh(train, rarity), None if valid is None else weigh(valid, rarity), len(kept), head.outputs, losses
+    )
+    weight = torch.zeros(head.buckets, head.outputs)
+    weight[kept] = (found.weight * rarity[:, None])[:-1] / head.scale
+    how = "the usual one" if valid is None else "the best on the validation rows"
+    say(f"n-grams  {len(kept):,} of up to {head.order} tokens, weighed by a regression with penalty "
+        f"1/{found.strength:g}, {how}; the Transformer learns beside them")  # fmt: skip
+    out = "head.deep.out"
+    beside = dict(spec.build(device="meta").named_parameters())[f"{out}.weight"]
+    return {"head.wide.weight": weight, f"{out}.weight": torch.zeros(beside.shape), f"{out}.bias": found.bias}
+
+
+def gather_rows(head: WideAndDeep, examples: Examples, counted: Callable[[Tensor], Tensor]) -> NGramRows:
+    """The n-grams of all rows with a known answer, as the head makes them."""
+    numbers = np.arange(len(examples))
+    buckets, shares, counts, targets, entries = [], [], [], [], 0
+    for start in range(0, len(numbers), AT_ONCE):
+        if entries > MOST_ENTRIES:
+            break
+        batch = examples.batch(numbers[start : start + AT_ONCE])
+        (tokens,) = batch.inputs
+        rows, length = tokens.shape
+        context = lay_out(rows, length, tokens.device, mask=batch.named.get("mask"),
+                          segments=batch.named.get("segments"))  # fmt: skip
+        codes, share = head.different_n_grams(replace(context, tokens=tokens))
+        known = counted(batch.targets).reshape(len(batch), -1).any(1)
+        there = (share > 0) & known[:, None]
+        buckets.append((codes % head.buckets)[there])
+        shares.append(share[there])
+        counts.append(there.sum(1)[known])
+        targets.append(batch.targets[known])
+        entries += int(there.sum())
+    if not buckets:
+        empty = torch.zeros(0, dtype=torch.long)
+        return NGramRows(empty, torch.zeros(0), empty, empty)
+    lengths = torch.cat(counts)
+    return NGramRows(torch.cat(buckets), torch.cat(shares), lengths.cumsum(0) - lengths, torch.cat(targets))
+
+
+def narrow(rows: NGramRows, kept: Tensor) -> NGramRows:
+    """The rows with buckets numbered by their place among `kept`; others, which no weight is known of, are the last."""
+    place = torch.searchsorted(kept, rows.buckets).clamp(max=len(kept) - 1)
+    return replace(rows, buckets=torch.where(kept[place] == rows.buckets, place, len(kept)))
+
+
+def inverse_frequency(rows: NGramRows, buckets: int) -> Tensor:
+    """How rare each bucket is, as in TF-IDF (buckets + 1,); 1 in the mean over all entries, so that penalties compare.
+
+    The network counts all n-grams of a row alike: a rare one is then one whose weight is penalised less.
+    """
+    among = torch.bincount(rows.buckets, minlength=buckets + 1)
+    rarity = torch.log((1 + len(rows)) / (1 + among)) + 1
+    return rarity / rarity[rows.buckets].square().mean().sqrt()
+
+
+def weigh(rows: NGramRows, factors: Tensor) -> NGramRows:
+    """The rows with each bucket counted by its factor."""
+    return replace(rows, shares=rows.shares * factors[rows.buckets])
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A linear model: weights of the buckets (the last one 0), biases, and 1 / penalty."""
+
+    weight: Tensor
+    bias: Tensor
+    strength: float
+
+
+def search(train: NGramRows, valid: NGramRows | None, buckets: int, outputs: int, losses: Losses) -> Fitted:
+    """The model with the penalty that the validation rows like best, each begun where the stricter one ended."""
+    found = Fitted(torch.zeros(buckets + 1, outputs), torch.zeros(outputs), USUAL)
+    if valid is None or not len(valid):
+        return solve(train, found, losses)
+    best, lowest = found, float("inf")
+    for strength in STRENGTHS:
+        found = solve(train, replace(found, strength=strength), losses)
+        judged = float(losses(valid.logits(found.weight, found.bias), valid.targets).mean())
+        if judged >= lowest:
+            break
+        best, lowest = found, judged
+    return best
+
+
+def solve(rows: NGramRows, start: Fitted, losses: Losses) -> Fitted:
+    """The weights with the lowest mean loss and penalty."""
+    weight, bias = start.weight.clone().requires_grad_(), start.bias.clone().requires_grad_()
+    optimizer = torch.optim.LBFGS([weight, bias], max_iter=ROUNDS, history_size=10, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = losses(rows.logits(weight, bias), rows.targets).mean()
+        loss = loss + weight.square().sum() / (2 * start.strength * len(rows))
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    weight.data[-1] = 0.0
+    return Fitted(weight.detach(), bias.detach(), start.strength)
