@@ -59,7 +59,7 @@ def gradients(net: Any, logits: Tensor) -> list[Tensor]:
 
 
 def check_equal(spec: Model, given: tuple[Any, ...], options: dict[str, Any]) -> None:
-    net = build(spec)
+    net = build(spec).train()
     assert net.skips_tokens
     length = net.before_head(*given, **options).hidden.shape[1]
     out, wanted = net(*given, **options), whole_answer(net, given, options)
@@ -128,7 +128,7 @@ def test_recomputed_activations_give_the_same_gradients() -> None:
 
 
 def test_control_another_token_or_another_place_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    net = build(model(head=Pooled(classes=3), causal=True))
+    net = build(model(head=Pooled(classes=3), causal=True)).train()
     wanted = whole_answer(net, (GIVEN,), {})
     monkeypatch.setattr(net.head, "tokens_read", lambda context: slice(1, 2))
     assert gap(net(GIVEN).logits, wanted) > 1e-2
@@ -140,7 +140,7 @@ def test_control_another_token_or_another_place_is_noticed(monkeypatch: pytest.M
 
 
 def test_the_last_block_computes_no_other_token() -> None:
-    net = build(preset("ft-transformer-tiny"))
+    net = build(preset("ft-transformer-tiny")).train()
     seen: list[int] = []
     for layer in net.stack.blocks:
         layer.feed.register_forward_pre_hook(lambda module, given: seen.append(given[0].shape[1]))
@@ -154,19 +154,19 @@ def test_the_last_block_computes_no_other_token() -> None:
 
 @pytest.mark.parametrize("head", [Pooled(classes=3, pool="mean"), Pooled(classes=3, pool="max"), Pooled(), None])
 def test_heads_that_read_all_get_all(head: Head | None) -> None:
-    net = build(model(head=head, causal=False))
+    net = build(model(head=head, causal=False)).train()
     assert not net.skips_tokens and net(GIVEN).hidden.shape[1] == 9
 
 
 def test_losses_over_all_tokens_need_all_tokens() -> None:
-    net = build(model(head=Pooled(classes=3), feed=Experts(count=3, width=6), causal=False)).train()
+    net = build(model(head=Pooled(classes=3), feed=Experts(count=3, width=6), causal=False)).train().train()
     out = net(GIVEN)
     assert out.hidden.shape[1] == 9
     assert gap(out.losses["balance"], net.before_head(GIVEN).losses["balance"]) == 0.0
 
 
 def test_attention_maps_show_every_token() -> None:
-    net = build(model(head=Pooled(classes=3), causal=False))
+    net = build(model(head=Pooled(classes=3), causal=False)).train()
     shapes = {tuple(one.shape) for calls in attention_maps(net, GIVEN, mask=RIGHT).values() for one in calls}
     assert shapes == {(3, HEADS, 9, 9)}
 

@@ -200,9 +200,12 @@ class ModelModule(nn.Module):
 
     @property
     def skips_tokens(self) -> bool:
-        """Whether the last block need only answer for the tokens that the head reads."""
+        """Whether the last block need only answer for the tokens that the head reads.
+
+        In training alone, where nobody looks at the others: whoever uses a model finds every hidden state.
+        """
         head = self.spec.head
-        return head is not None and head.reads_some and self.spec.stack.answers_some
+        return self.training and head is not None and head.reads_some and self.spec.stack.answers_some
 
     def table(self) -> Tensor | None:
         """The embedding's rows, for a head that borrows them."""
