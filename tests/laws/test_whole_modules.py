@@ -99,7 +99,7 @@ def test_an_exported_model_is_saved_with_its_kind_of_output(tmp_path: Any) -> No
     torch.export.save(torch.export.export(net, given), tmp_path / "vit.pt2")
     out = torch.export.load(tmp_path / "vit.pt2").module()(*given)
     assert torch.allclose(out.logits, net(*given).logits, atol=1e-5)
-    assert out.context.grid == (0, 0)  # of the class token, which is no cell
+    assert out.context.grid == (8, 8)
 
 
 def test_an_output_is_a_tree_and_comes_back_whole() -> None:
