@@ -64,7 +64,7 @@ BAD = [
           "Joint has no 'position'", "did you mean 'model.embed.parts[0].position'"),
     typed("a setting of another optimizer", "--set training.optimizer.momentum=0.9",
           "AdamW has no 'momentum'", "set training.optimizer=Muon first"),
-    typed("a setting of another head", "--target label --set model.head.tied=true", "Pooled has no 'tied'",
+    typed("a setting of another head", "--target label --set model.head.tied=true", "WideAndDeep has no 'tied'",
           "it belongs to LM"),
     typed("negative depth", "--target label --set model.stack.depth=-1", "model.stack.depth: depth -1 is below 0; use"),
     typed("no width", "--target label --set model.stack.width=0", "model.stack.width: width 0 is below 1; use"),
