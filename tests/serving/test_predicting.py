@@ -141,7 +141,8 @@ def test_answers_have_the_form_of_their_kind(models: Callable[[str], Predictor])
     held = [name for name, share in said["labels"]["scores"].items() if share > 0.5]
     assert said["labels"]["labels"] == held and set(said["labels"]["scores"]) == {"people", "sound", "story"}
     assert [pair["word"] for pair in said["tagger"]["tags"]] == ["Anna", "saw", "Paris"]
-    assert set(said["tagger"]["tags"][0]) == {"word", "tag"}
+    assert set(said["tagger"]["tags"][0]) == {"word", "tag", "probability"}
+    assert all(0 < pair["probability"] <= 1 for pair in said["tagger"]["tags"])
     assert isinstance(said["houses"]["value"], float) and isinstance(said["translator"]["text"], str)
     assert set(said["pictures"]["scores"]) == {"down", "across"}
 
