@@ -18,7 +18,7 @@ from tests.training.nursery import Nursery
 from tests.training.tiny import CASES, Case, differing, logged_lines, resume, steps_of, write_data
 
 SETTINGS = {"training.workers": 0, "training.average": 0, "training.ema": 0.9, "training.micro_batch_size": 3}
-TABLE = Case(("table.csv",), CASES["table"].settings | SETTINGS, words=("--target", "y"))
+TABLE = Case(("table.csv",), CASES["table"].settings | SETTINGS | {"training.keep": 4}, words=("--target", "y"))
 
 
 @pytest.fixture(scope="module")
