@@ -23,7 +23,8 @@ import multiprocessing
 import os
 import random
 import sys
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -138,6 +139,26 @@ def trained_parameters(run: Run) -> int:
     return sum(p.numel() for p in run.folder.config().model.build(device="meta").parameters())
 
 
+class Here(Executor):
+    """Runs what is submitted at once, in this process."""
+
+    def submit(self, function: Callable[..., Any], /, *words: Any) -> Future[Any]:  # type: ignore[override]
+        done: Future[Any] = Future()
+        try:
+            done.set_result(function(*words))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+
+def executor(workers: int) -> Executor:
+    """Processes that run side by side, or this one."""
+    if workers == 1:
+        return Here()
+    context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
+    return ProcessPoolExecutor(workers, context, end_with_parent, (os.getpid(),))
+
+
 def write_line(line: dict[str, Any], path: Path | None) -> None:
     print(json.dumps(line), flush=True)
     if path is not None:
@@ -166,8 +187,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     size = FULL if asked.full else SHORT
     write_data(asked.data, asked.out / "data", tuple(asked.labels), seed=0)
-    context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
-    with ProcessPoolExecutor(asked.workers, context, end_with_parent, (os.getpid(),)) as pool:
+    with executor(asked.workers) as pool:
         stages = {pool.submit(language_models, model, asked, size, asked.out / model): model for model in asked.models}
         figures: list[Future[dict[str, Any]]] = []
         for stage in as_completed(stages):
@@ -176,7 +196,7 @@ def main() -> None:
             methods = [method for method in asked.methods if method != "lora" or not model.startswith("lstm")]
             figures += [pool.submit(measure, method, count, seed, start, asked, size)
                         for seed in asked.seeds for count in asked.labels for method in methods]  # fmt: skip
-        for done in as_completed(figures):
+        for done in as_completed(figures) if asked.workers > 1 else figures:
             if (error := done.exception()) is None:
                 write_line(done.result(), asked.csv)
             else:  # the others go on
