@@ -43,7 +43,7 @@ def write_rows(path: Path, rows: int, *, share: float, noise: float, seed: int =
 def overfitted(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A run that has seen few noisy rows too often, and was told to keep its last step."""
     folder = tmp_path_factory.mktemp("overfitted")
-    data = write_rows(folder / "rows.csv", 2000, share=0.12, noise=0.7)
+    data = write_rows(folder / "rows.csv", 2000, share=0.08, noise=0.9)
     asked = {"training.steps": 200, "training.eval_every": 200, "training.metric": "balanced_accuracy",
              "data.split.valid": 0.4, "data.split.test": 0.4}  # fmt: skip
     run = anyformer.train(data, target="y", out=folder / "run", device="cpu", quiet=True, settings=SMALL | asked)
