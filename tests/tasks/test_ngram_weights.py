@@ -9,7 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from anyformer.core.model import Model
+from anyformer.data.reopen import reopen
+from anyformer.heads import WideAndDeep
 from anyformer.objectives import Classify, Regression
+from anyformer.tasks import ngram_weights
 from anyformer.tasks.ngram_weights import Fitted, Losses, NGramRows, inverse_frequency, narrow, search, solve
 from anyformer.training.train import Run, train
 
@@ -78,6 +82,20 @@ def test_rare_n_grams_count_more() -> None:
     rows = NGramRows(torch.tensor([0, 0, 0, 1]), torch.ones(4), torch.arange(4), torch.zeros(4))
     rarity = inverse_frequency(rows, 2)
     assert rarity[0] < rarity[1] < rarity[2] and float(rarity[rows.buckets].square().mean()) == pytest.approx(1.0)
+
+
+def test_of_too_many_rows_some_of_every_class_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is sorted by its labels: the first rows would all be of one class."""
+    given = texts(1600)
+    order = sorted(range(1600), key=lambda row: given["label"][row])
+    run = train({name: [cells[row] for row in order] for name, cells in given.items()}, target="label", device="cpu",
+                steps=1, out=tmp_path / "run", quiet=True, progress="none")  # fmt: skip
+    data, model = reopen(run.folder.cache), run.folder.config().model
+    assert data is not None and isinstance(model, Model) and isinstance(model.head, WideAndDeep)
+    monkeypatch.setattr(ngram_weights, "MOST_ENTRIES", 1)  # one batch of rows
+    rows = ngram_weights.gather_rows(model.head, data.train, Classify().counted)
+    assert len(rows) == ngram_weights.AT_ONCE < len(data.train)
+    assert 0.3 < float(rows.targets.float().mean()) < 0.7
 
 
 # ---------------------------------------------------------------- a run

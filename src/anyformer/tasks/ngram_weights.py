@@ -22,7 +22,7 @@ from anyformer.heads import WideAndDeep
 from anyformer.slots import Network
 
 AT_ONCE = 512  # rows whose n-grams are made together
-MOST_ENTRIES = 8_000_000  # n-grams of all rows together; beyond them rows are left out, evenly
+MOST_ENTRIES = 8_000_000  # n-grams of all rows together; beyond them rows are left out, drawn at random
 STRENGTHS = (1.0, 3.0, 10.0, 30.0)  # 1 / penalty, as logistic regressions are usually given it
 USUAL = 5.0  # where no validation rows choose
 ROUNDS = 60
@@ -76,8 +76,8 @@ def fit_n_grams(
 
 
 def gather_rows(head: WideAndDeep, examples: Examples, counted: Callable[[Tensor], Tensor]) -> NGramRows:
-    """The n-grams of all rows with a known answer, as the head makes them."""
-    numbers = np.arange(len(examples))
+    """The n-grams of rows with a known answer, as the head makes them; of all rows, unless they are very many."""
+    numbers = np.random.default_rng(0).permutation(len(examples))  # a file may be sorted by its classes
     buckets, shares, counts, targets, entries = [], [], [], [], 0
     for start in range(0, len(numbers), AT_ONCE):
         if entries > MOST_ENTRIES:
