@@ -180,8 +180,9 @@ class Region:
         self.block, self.region = block, region
 
     def __call__(
-        self, x: Tensor, context: Context, state: LayerState, tables: tuple[Tensor, ...]
+        self, x: Tensor, context: Context, state: LayerState, tables: tuple[Tensor, ...], some: None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
+        """`some` is None: only training asks the last block for a part of the tokens."""
         cache = state.mixer
         assert isinstance(cache, StaticCache) and isinstance(cache.at, Tensor)
         return self.region(self.block, x, context, *cache.buffers, cache.at, tables), {}
