@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ from anyformer.generation import Generated, Generation, Scored, Step, generate, 
 from anyformer.generation.grammar import json_guide, regex_guide
 from anyformer.generation.guide import Guide
 from anyformer.heads import LM, Pooled, Regress, TokenHead
+from anyformer.heads.pooled import PooledModule
 from anyformer.kernels.quantise import check_whole
 from anyformer.nets.electra import ElectraModule
 from anyformer.nets.sagan import SAGAN
@@ -488,15 +490,14 @@ class Predictor:
         if to not in ("hf", "onnx"):
             raise UserError(f"there is no format {to!r}", where="export", fix='use "hf" or "onnx"')
         check_whole(self.model, folder)
-        if self.preprocess is not None and self.preprocess.calibration is not None:
-            logger.warning(f"export   gives plain logits, without {self.preprocess.calibration}")
+        made = with_calibrated_logits(self)
         with new_folder(folder, needed=bytes_of(self.model)) as path:
             if to == "onnx":
                 from anyformer.checkpoints.onnx import export_onnx
 
-                export_onnx(path, self)
+                export_onnx(path, made)
             else:
-                self.export_hf(path)
+                made.export_hf(path)
         return Path(folder)
 
     def export_hf(self, folder: Path) -> None:
@@ -541,6 +542,41 @@ class Predictor:
         }
         if settings:
             (folder / GENERATION_FILE).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+
+
+def with_calibrated_logits(predictor: Predictor) -> Predictor:
+    """The same model whose own logits are those that it answers by, for formats that know no temperature.
+
+    A temperature is divided out of the last linear layer, in a copy of that layer alone. A threshold stays behind.
+    """
+    fitted = None if predictor.preprocess is None else predictor.preprocess.calibration
+    if fitted is None:
+        return predictor
+    if fitted.threshold is not None:
+        logger.warning(f"export   leaves out the threshold {fitted.threshold:g}: others answer by the likeliest class")
+    scale = torch.tensor(fitted.temperature)
+    head = getattr(predictor.model, "head", None)
+    if not isinstance(head, PooledModule) or head.out is None or predictor.spec.ensemble is not None:
+        if bool((scale != 1).any()):
+            logger.warning(f"export   gives plain logits, without the temperature {scale.tolist()}")
+        return predictor
+    model = copy.copy(predictor.model)
+    model._modules = dict(predictor.model._modules)
+    made = copy.copy(head)
+    made._modules, made.out = dict(head._modules), scaled_linear(head.out, 1 / scale)
+    model.head = made
+    return replace(predictor, opened=replace(predictor.opened, model=model))
+
+
+def scaled_linear(layer: torch.nn.Linear, factor: Tensor) -> torch.nn.Linear:
+    """A copy of a linear layer whose outputs are those of the first times a factor, one for all or one for each."""
+    made = copy.deepcopy(layer)
+    with torch.no_grad():
+        factor = factor.to(made.weight)
+        made.weight.mul_(factor[:, None])
+        if made.bias is not None:
+            made.bias.mul_(factor)
+    return made
 
 
 def bytes_of(model: torch.nn.Module) -> int:
