@@ -129,7 +129,8 @@ class ExpertsModule(nn.Module):
     def layer(self, name: str, x: Tensor, ends: Tensor) -> Tensor:
         """One layer of every expert over its own tokens."""
         kind = x.device.type
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+        casts = kind != "meta" and torch.is_autocast_enabled(kind)
+        dtype = torch.get_autocast_dtype(kind) if casts else x.dtype
         layers = [getattr(expert, name) for expert in self.experts]
         weights = [layer.weight.to(dtype) for layer in layers]
         biases = [layer.bias.to(dtype) for layer in layers] if self.spec.bias else []
@@ -155,7 +156,8 @@ FEWEST = 16
 
 def grouped(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], ends: Tensor) -> Tensor:
     """Rows x (M,D) in groups that end at `ends` (E,), each times its own weight (O,D): (M,O)."""
-    return (grouped_whole if torch.compiler.is_compiling() else group_by_group)(x, weights, biases, ends)
+    # On `meta` nobody knows how many rows a group has either.
+    return (grouped_whole if torch.compiler.is_compiling() or x.is_meta else group_by_group)(x, weights, biases, ends)
 
 
 def group_by_group(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], ends: Tensor) -> Tensor:

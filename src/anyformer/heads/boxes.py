@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -12,6 +11,7 @@ from anyformer.about import About
 from anyformer.core.context import Context
 from anyformer.core.own_init import Starting, normal
 from anyformer.errors import UserError
+from anyformer.kernels.full_precision import full_precision
 from anyformer.slots import Head, HeadOutput
 
 
@@ -43,7 +43,7 @@ class BoxesModule(nn.Module):
 
     def forward(self, hidden: Tensor, context: Context | None, table: Tensor | None) -> HeadOutput:
         """Tokens (...,T,D), of one layer or of several, to logits (...,T,classes+1) and boxes (...,T,4)."""
-        with torch.autocast(hidden.device.type, enabled=False):  # half precision has too few digits for a place
+        with full_precision(hidden.device):  # half precision has too few digits for a place
             x = hidden.to(self.out.weight.dtype)
             boxes = self.box[2](F.relu(self.box[1](F.relu(self.box[0](x))))).sigmoid()
         return HeadOutput(logits=self.out(hidden), boxes=boxes)

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.core.own_init import Starting, constant, normal, uniform
+from anyformer.kernels.full_precision import full_precision
 
 SLOW, FAST = 1.5, 0.3  # the first and last channel's window falls to LEFT after this share of the longest lag
 LEFT = 0.01
@@ -110,7 +111,7 @@ class LongFilter(Starting):
     def forward(self, lags: int) -> Tensor:
         """The taps of lags 0 .. lags - 1, (filters, sides, D, lags), in float32 or better."""
         dtype = torch.promote_types(self.taps.dtype, torch.float32)
-        with torch.autocast(self.taps.device.type, enabled=False):  # bf16 would confuse neighbouring lags
+        with full_precision(self.taps.device):  # bf16 would confuse neighbouring lags
             share = torch.arange(lags, device=self.taps.device, dtype=dtype) / self.longest  # (lags,)
             turns = 2 * math.pi * share[:, None] * torch.arange(1, self.bands + 1, device=share.device)
             seen = torch.cat([share[:, None], turns.cos(), turns.sin()], -1)  # (lags, 1 + 2 bands)

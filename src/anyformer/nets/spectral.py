@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.core.own_init import Starting, constant, uniform
+from anyformer.kernels.full_precision import full_precision
 
 FIRST = 15  # power iterations at the start, so that a fresh layer is normalised before its first training pass
 EPS = 1e-12
@@ -42,7 +43,7 @@ class Spectral(Starting):
 
     def normed(self) -> Tensor:
         """W / s, in the weight's type; the estimate is made in single precision at least."""
-        with torch.autocast(self.weight.device.type, enabled=False):
+        with full_precision(self.weight.device):
             matrix = self.weight.flatten(1)  # (out, rest)
             matrix = matrix.to(torch.promote_types(matrix.dtype, torch.float32))
             with torch.no_grad():

@@ -1,0 +1,101 @@
+"""How near `anyformer plan` comes to what was measured.
+
+    python -m benchmarks.plan_accuracy            training steps on this CPU, by its measured ceilings
+    python -m benchmarks.plan_accuracy --h200     the training steps of the newest H200 file, by the stated ceilings
+
+On a CPU both sides are timed by the processor's time on one thread: neighbours on a crowded machine do not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import statistics
+import time
+from pathlib import Path
+
+import torch
+
+from anyformer import Network, preset
+from anyformer.planning.inputs import blank_inputs
+from anyformer.planning.measure import measure_ceilings
+from anyformer.planning.model_plan import plan
+from anyformer.planning.trace import answers_of
+from anyformer.presets.decoders import gpt2, llama
+
+RESULTS = Path(__file__).parent / "results"
+H200_FILE = "torch2.11.0-cuda13.0-h200-2026-11-16-training.csv"
+
+
+def cpu_shapes() -> list[tuple[str, Network, int, int]]:
+    """Networks of different width, depth, length and kind."""
+    return [
+        ("GPT 128 x 4, 8 x 64", gpt2(128, 4, 4, vocab=512, length=256, dropout=0.0), 8, 64),
+        ("GPT 128 x 4, 2 x 256", gpt2(128, 4, 4, vocab=512, length=256, dropout=0.0), 2, 256),
+        ("GPT 384 x 6, 4 x 128", gpt2(384, 6, 6, vocab=65, length=256, dropout=0.0), 4, 128),
+        ("GPT 768 x 2, 2 x 128", gpt2(768, 2, 12, vocab=8192, length=256, dropout=0.0), 2, 128),
+        ("Llama 256 x 4, 2 x 128", llama(256, 4, 8, 2, 704, vocab=512), 2, 128),
+        ("BERT tiny, 8 x 64", preset("bert-base-tiny"), 8, 64),
+        ("ViT mini, 4 images", preset("vit-mini"), 4, 1),
+        ("FT-Transformer tiny, 64 rows", preset("ft-transformer-tiny"), 64, 1),
+    ]
+
+
+def timed_step(spec: Network, batch: int, length: int) -> float:
+    """Seconds of a training step with AdamW: the median of a few, of the processor's time."""
+    net = spec.build(seed=0).train()
+    given = blank_inputs(spec, batch, length, device="cpu")
+    optimizer = torch.optim.AdamW([p for p in net.parameters() if p.requires_grad], lr=1e-4, fused=True)
+    found, began = [], time.perf_counter()
+    while len(found) < 4 or (time.perf_counter() - began < 4.0 and len(found) < 30):
+        start = time.process_time()
+        answers = [x for x in answers_of(net(*given.args, **given.named)) if x.requires_grad]
+        torch.autograd.backward(answers, [torch.full_like(x, 1e-3) for x in answers])
+        optimizer.step()
+        optimizer.zero_grad()
+        found.append(time.process_time() - start)
+    return statistics.median(found[1:])
+
+
+def on_cpu() -> None:
+    torch.set_num_threads(1)
+    here = measure_ceilings("cpu", clock=time.process_time)
+    print(f"products {here.products / 1e9:.1f} GFLOP/s, bandwidth {here.bandwidth / 1e9:.1f} GB/s, "
+          f"launch {here.launch * 1e6:.1f} us, torch {torch.__version__}")  # fmt: skip
+    for name, spec, batch, length in cpu_shapes():
+        said = plan(spec, batch=batch, length=length, device=here).step.total
+        took = timed_step(spec, batch, length)
+        print(f"{name:<30} planned {said * 1e3:8.1f} ms  took {took * 1e3:8.1f} ms  {said / took:.2f}", flush=True)
+
+
+def h200_shapes() -> dict[str, tuple[Network, int, int]]:
+    """The networks behind rows of the H200 file, by their job."""
+    small = gpt2(768, 12, 12, dropout=0.0)
+    return {
+        "gpt2-124m": (small, 32, 1024), "batch-1": (small, 1, 1024), "batch-8": (small, 8, 1024),
+        "batch-64": (small, 64, 1024), "length-256": (small, 128, 256),
+        "length-4096": (gpt2(768, 12, 12, length=4096, dropout=0.0), 8, 4096),
+        "length-16384": (gpt2(768, 12, 12, length=16384, dropout=0.0), 2, 16384),
+        "gpt2-355m": (gpt2(1024, 24, 16, dropout=0.0), 16, 1024),
+        "llama-1.1b": (llama(2048, 22, 32, 4, 5632, vocab=32000), 8, 2048),
+        "vit-train": (preset("vit-b16"), 256, 1), "t5-small": (preset("t5-small"), 64, 128),
+    }  # fmt: skip
+
+
+def on_h200() -> None:
+    with (RESULTS / H200_FILE).open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["system"] == "anyformer" and row["mode"] == "compiled"]
+    for job, (spec, batch, length) in h200_shapes().items():
+        took = [float(row["ms_per_step"]) for row in rows if row["job"] == job and row["ms_per_step"]]
+        held = [float(row["peak_gib"]) for row in rows if row["job"] == job and row["peak_gib"]]
+        found = plan(spec, batch=batch, length=length)
+        said, memory = found.step.total * 1e3, found.memory.peak / 2**30
+        best = min(took)
+        print(f"{job:<14} planned {said:7.1f} ms, {memory:5.1f} GiB  measured {best:7.1f} ms, {held[0]:5.1f} GiB  "
+              f"{said / best:.2f} {memory / held[0]:.2f}", flush=True)  # fmt: skip
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--h200", action="store_true")
+    on_h200() if parser.parse_args().h200 else on_cpu()

@@ -1,0 +1,221 @@
+"""The cost of a whole model from a shorter one: layers are alike, so a few of them say what all of them cost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from anyformer.core.model import Model, Seq2Seq
+from anyformer.core.stack import Stack
+from anyformer.core.state import State
+from anyformer.embeds.queries import Queries
+from anyformer.errors import UserError
+from anyformer.planning.inputs import blank_inputs
+from anyformer.planning.trace import OpCost, PassCost, trace, trace_training
+from anyformer.slots import Network, compiles
+from anyformer.spec import replace_in
+
+STEPS = 3  # tokens of the shortest text that a recurrence is run over
+
+
+@dataclass(frozen=True)
+class LayerCost:
+    """Layers of one stack: how many, the bytes that one keeps for the backward pass, and those of its input."""
+
+    path: str
+    layers: int
+    saved: float
+    stream: int  # what is left of that where the layer is computed again in the backward pass
+
+
+@dataclass(frozen=True)
+class ModelCosts:
+    """Passes over one batch: in use, in training forward and backward; one decode step, where there is one."""
+
+    forward: PassCost
+    training: PassCost  # forward, in training; knows what is kept
+    backward: PassCost
+    decode: PassCost  # one new token for each row, behind `length - 1` others; empty where nothing is decoded
+    cache: int = 0  # bytes of the decoding state that grow with the text
+    cross: int = 0  # bytes that it holds of an encoder's output
+    stacks: tuple[LayerCost, ...] = ()
+    streams: dict[str, int] = field(default_factory=dict)  # bytes of the tokens that enter a stack, by its path
+
+    @property
+    def step(self) -> PassCost:
+        """Forward and backward."""
+        return self.training.plus(self.backward)
+
+    def plus(self, other: ModelCosts, times: int = 1) -> ModelCosts:
+        """This and `times` of another."""
+        return ModelCosts(
+            self.forward.plus(other.forward, times), self.training.plus(other.training, times),
+            self.backward.plus(other.backward, times), self.decode.plus(other.decode, times),
+            self.cache + times * other.cache, self.cross + times * other.cross, self.stacks, self.streams,
+        )  # fmt: skip
+
+
+def count_costs(spec: Network, batch: int, length: int, dtype: torch.dtype) -> ModelCosts:
+    """What a model costs at a batch and a length, from passes of shorter stacks on `meta`.
+
+    A recurrence runs token by token, so it is run over short texts only: what it costs grows with the length as a
+    polynomial of degree two at most, which three lengths determine.
+    """
+    if batch < 1:
+        raise UserError(f"batch {batch} is below 1", where="plan", fix="use --batch 1")
+    if not compiles(spec) and length > 3 * STEPS:
+        return over_length(spec, batch, length, dtype)
+    base, longer = shorter(spec)
+    first = found = count_once(base, batch, length, dtype)
+    stacks = []
+    for path, more, times, stack in longer:
+        difference = count_once(more, batch, length, dtype).plus(first, -1)
+        found = found.plus(difference, times)
+        tile = len(stack.tiles)
+        stacks.append(LayerCost(path, stack.depth, difference.training.saved / tile, first.streams[path]))
+    return replace(found, stacks=tuple(stacks))
+
+
+def shorter(spec: Network) -> tuple[Network, list[tuple[str, Network, int, Stack]]]:
+    """The spec with every stack as short as it says all; for each stack, the spec with one more run of its blocks, and
+    how many such runs the whole has beyond the short one."""
+    stacks = {path: part for path, part in spec.walk() if isinstance(part, Stack) and part.depth}
+    found = {path: divmod(stack.depth, len(stack.tiles)) for path, stack in stacks.items()}
+    least = {path: len(stacks[path].tiles) + rest for path, (runs, rest) in found.items() if runs > 1}
+
+    def with_depths(depths: dict[str, int]) -> Network:
+        changes: dict[str, Any] = {}
+        for path, depth in depths.items():
+            at = f"{path}." if path else ""
+            changes |= {f"{at}depth": depth, f"{at}groups": None}  # layers that share weights compute all the same
+        made = replace_in(spec, changes) if changes else spec
+        assert isinstance(made, Network)
+        return made
+
+    longer = [
+        (path, with_depths(least | {path: depth + len(stacks[path].tiles)}), found[path][0] - 1, stacks[path])
+        for path, depth in least.items()
+    ]
+    return with_depths(least), longer
+
+
+def count_once(spec: Network, batch: int, length: int, dtype: torch.dtype) -> ModelCosts:
+    """The cost of a model as it stands."""
+    net = spec.build(device="meta", dtype=dtype)
+    given = blank_inputs(spec, batch, length, dtype=dtype)
+    with streams_of(net, spec) as streams:
+        forward = trace(net.eval(), given.args, given.named)
+    training, backward = trace_training(net.train(), given.args, given.named)
+    if not decodes(spec):
+        return ModelCosts(forward, training, backward, PassCost(), streams=streams)
+    decode, state = trace_decoding(net.eval(), spec, given.args, batch, length)
+    cross = sum(layer.cross.bytes for layer in state.layers if layer.cross is not None)
+    return ModelCosts(forward, training, backward, decode, state.bytes - cross, cross, streams=streams)
+
+
+@contextmanager
+def streams_of(net: nn.Module, spec: Network) -> Iterator[dict[str, int]]:
+    """The bytes of what enters each stack in a pass."""
+    found: dict[str, int] = {}
+
+    def note(path: str) -> Any:
+        def hook(module: nn.Module, args: Any) -> None:
+            found[path] = args[0].numel() * args[0].element_size()
+
+        return hook
+
+    paths = [path for path, part in spec.walk() if isinstance(part, Stack)]
+    handles = [net.get_submodule(path).register_forward_pre_hook(note(path)) for path in paths]
+    yield found
+    for handle in handles:
+        handle.remove()
+
+
+def decodes(spec: Network) -> bool:
+    """Whether it writes token by token."""
+    decoder = spec.decoder if isinstance(spec, Seq2Seq) else spec
+    if not isinstance(decoder, Model) or isinstance(decoder.embed, Queries):
+        return False
+    return bool(decoder.stack.causal) and decoder.embed.vocabulary is not None
+
+
+def trace_decoding(
+    net: Any, spec: Network, args: tuple[Any, ...], batch: int, length: int
+) -> tuple[PassCost, State]:  # fmt: skip
+    """One token behind `length - 1` others, and the state that then holds all of them."""
+    state = net.state(batch, length)
+    with torch.no_grad():
+        if isinstance(spec, Seq2Seq):
+            source, target = args
+            memory = net.encode(source)
+            if length > 1:
+                net(None, target[:, :-1], memory=memory, state=state)
+            return trace(net, (None, target[:, -1:]), {"memory": memory, "state": state}), state
+        if length > 1:
+            net(args[0][:, :-1], state=state)
+    return trace(net, (args[0][:, -1:],), {"state": state}), state
+
+
+# ---------------------------------------------------------------- recurrences
+
+
+def over_length(spec: Network, batch: int, length: int, dtype: torch.dtype) -> ModelCosts:
+    """Cost at a length that is never run, from three that are."""
+    points = [STEPS, 2 * STEPS, 3 * STEPS]
+    found = [count_costs(spec, batch, point, dtype) for point in points]
+
+    def at_length(values: list[int]) -> int:
+        return extrapolate(points, values, length)
+
+    def at_length_of(name: str) -> PassCost:
+        return extrapolate_pass([getattr(costs, name) for costs in found], at_length)
+
+    stacks = tuple(
+        LayerCost(one.path, one.layers, at_length([round(costs.stacks[i].saved) for costs in found]),
+                  at_length([costs.stacks[i].stream for costs in found]))
+        for i, one in enumerate(found[0].stacks)
+    )  # fmt: skip
+    return ModelCosts(
+        at_length_of("forward"), at_length_of("training"), at_length_of("backward"), at_length_of("decode"),
+        at_length([costs.cache for costs in found]), at_length([costs.cross for costs in found]), stacks,
+    )  # fmt: skip
+
+
+def extrapolate_pass(found: list[PassCost], at_length: Any) -> PassCost:
+    """Totals of each part and kind as one operation; how many there were is kept beside them."""
+    totals: list[Counter[tuple[str, str, str]]] = []
+    for cost in found:
+        total: Counter[tuple[str, str, str]] = Counter()
+        for op, count in cost.ops.items():
+            for name in ("flops", "bytes", "visible"):
+                total[op.part, op.kind, name] += count * getattr(op, name)
+        totals.append(total)
+    kinds = {(part, kind) for total in totals for part, kind, _ in total}
+    ops: Counter[OpCost] = Counter()
+    for part, kind in kinds:
+        sizes = [at_length([total[part, kind, name] for total in totals]) for name in ("flops", "bytes", "visible")]
+        ops[OpCost(part, kind, *sizes)] += 1
+    launches = at_length([cost.launches for cost in found])
+    kept = {part: at_length([cost.kept[part] for cost in found]) for cost in found for part in cost.kept}
+    saved = at_length([cost.saved for cost in found])
+    return PassCost(ops, saved, Counter(kept), unlisted=launches - len(ops))
+
+
+def extrapolate(points: list[int], values: list[int], at: int) -> int:
+    """The polynomial through three points, elsewhere; in whole numbers, so nothing is rounded on the way.
+
+    >>> extrapolate([1, 2, 3], [1, 4, 9], 10)
+    100
+    """
+    a, step = points[0], points[1] - points[0]
+    first, second = values[1] - values[0], values[2] - 2 * values[1] + values[0]
+    runs = at - a
+    # Newton's form: v + first * k + second * k (k - 1) / 2 with k = runs / step.
+    top = 2 * values[0] * step * step + 2 * first * runs * step + second * runs * (runs - step)
+    return round(top / (2 * step * step)) if top % (2 * step * step) else top // (2 * step * step)

@@ -1,0 +1,309 @@
+"""One pass on `meta`, every operation counted: FLOPs and bytes by shapes, and what the backward pass keeps.
+
+FLOPs are those of matrix products, convolutions and attention, two for a multiply-add, all pairs of queries and keys:
+what torch's own counter counts. Fourier transforms stand beside them (`fourier`), where that counter has nothing;
+norms, activations and softmaxes cost bytes, not FLOPs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from anyformer.core.block import BlockModule
+
+PARTS = ("embedding", "attention", "mlp", "head", "other")
+
+
+class OpCost(NamedTuple):
+    """One operation on one device: what it computes and what it reads and writes."""
+
+    part: str
+    kind: str  # "product", "attention", "fourier" or "pointwise"
+    flops: int
+    bytes: int
+    visible: int  # FLOPs of the pairs that a query may see: a fused kernel leaves the others out
+
+
+@dataclass
+class PassCost:
+    """How often each operation runs in a pass, and the bytes that are kept for the backward pass."""
+
+    ops: Counter[OpCost] = field(default_factory=Counter)
+    saved: int = 0
+    kept: Counter[str] = field(default_factory=Counter)  # the same by the part that computed them
+    unlisted: int = 0  # operations that stand in the list as part of a total
+
+    @property
+    def flops(self) -> int:
+        """Of products, convolutions and attention."""
+        return sum(count * op.flops for op, count in self.ops.items() if op.kind != "fourier")
+
+    @property
+    def fourier(self) -> int:
+        """Of Fourier transforms, 5 n log2 n for n complex numbers."""
+        return sum(count * op.flops for op, count in self.ops.items() if op.kind == "fourier")
+
+    @property
+    def bytes(self) -> int:
+        """Read and written, if every operation runs by itself."""
+        return sum(count * op.bytes for op, count in self.ops.items())
+
+    @property
+    def launches(self) -> int:
+        """Operations that compute or move something."""
+        return sum(self.ops.values()) + self.unlisted
+
+    def by_part(self) -> dict[str, int]:
+        """FLOPs of each part."""
+        found = dict.fromkeys(PARTS, 0)
+        for op, count in self.ops.items():
+            found[op.part] += count * op.flops if op.kind != "fourier" else 0
+        return found
+
+    def plus(self, other: PassCost, times: int = 1) -> PassCost:
+        """This and `times` of another, which may be negative."""
+        ops = Counter(self.ops)
+        for op, count in other.ops.items():
+            ops[op] += times * count
+        kept = Counter(self.kept)
+        for part, size in other.kept.items():
+            kept[part] += times * size
+        return PassCost(Counter({op: n for op, n in ops.items() if n}), self.saved + times * other.saved, kept)
+
+    def times(self, factor: float) -> PassCost:
+        """So much of everything."""
+        ops = Counter({op: round(count * factor) for op, count in self.ops.items()})
+        kept = Counter({part: round(size * factor) for part, size in self.kept.items()})
+        return PassCost(ops, round(self.saved * factor), kept)
+
+
+# ---------------------------------------------------------------- formulas, by the shapes of what goes in and comes out
+
+
+def product(out: Tensor, inner: int) -> int:
+    return 2 * out.numel() * inner
+
+
+def of_convolution(x: Tensor, weight: Tensor, out: Tensor, transposed: bool) -> int:
+    """Every output sees a kernel over the channels of its group; transposed, every input does."""
+    return 2 * (x if transposed else out).numel() * math.prod(weight.shape[1:])
+
+
+def of_attention(q: Tensor, k: Tensor, v: Tensor) -> int:
+    """Queries with keys, weights with values. Kernels want one channel count: the smaller is filled up with zeros."""
+    return 4 * q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2] * max(q.shape[3], v.shape[3])
+
+
+def of_fourier(n: int, numel: int) -> int:
+    """`numel` complex numbers in transforms of length n."""
+    return int(5 * numel * math.log2(max(2, n)))
+
+
+def convolution_backward(args: Any, out: Any) -> int:
+    grad, x, weight, transposed, wanted = args[0], args[1], args[2], args[7], args[10]
+    once = of_convolution(x, weight, grad, transposed)
+    return once * (int(wanted[0]) + int(wanted[1]))
+
+
+ATEN = torch.ops.aten
+FORMULAS: dict[Any, Callable[[Any, Any], int]] = {
+    ATEN.mm: lambda args, out: product(out, args[0].shape[1]),
+    ATEN.addmm: lambda args, out: product(out, args[1].shape[1]),
+    ATEN.bmm: lambda args, out: product(out, args[0].shape[2]),
+    ATEN.baddbmm: lambda args, out: product(out, args[1].shape[2]),
+    ATEN.convolution: lambda args, out: of_convolution(args[0], args[1], out, args[6]),
+    ATEN.convolution_backward: convolution_backward,
+}
+FOURIER: dict[Any, Callable[[Any, Any], int]] = {  # a real transform takes half of a complex one
+    ATEN._fft_r2c: lambda args, out: of_fourier(args[0].shape[args[1][0]], args[0].numel() // 2),
+    ATEN._fft_c2r: lambda args, out: of_fourier(args[2], out.numel() // 2),
+    ATEN._fft_c2c: lambda args, out: of_fourier(args[0].shape[args[1][0]], args[0].numel()),
+}
+CIRCLES = ("circle", "circle_forward", "circle_backward")  # convolutions along a circle, of mixers/fft.py
+
+
+def of_circle(args: Any) -> int:
+    """Transforms of the input and the taps, and one back; numbers are pairs (..., size, 2)."""
+    x, taps = args[0], args[-1]
+    return of_fourier(x.shape[-2], 2 * (x.numel() // 2) + taps.numel() // 2)
+
+
+FREE = {  # allocations whose content nobody reads, and facts without a tensor
+    ATEN.empty, ATEN.empty_like, ATEN.new_empty, ATEN.empty_strided, ATEN.detach, ATEN.new_empty_strided,
+}  # fmt: skip
+
+
+class PassCounter(TorchDispatchMode):
+    """Adds up what runs in this thread, part by part."""
+
+    def __init__(self, weights: nn.Module) -> None:
+        super().__init__()
+        self.cost = PassCost()
+        self.part = "other"
+        self.fixed = {storage_of(p) for p in (*weights.parameters(), *weights.buffers())}
+        self.held: dict[int, Tensor] = {}  # storages that are kept, each with a tensor that keeps its number taken
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here, and torch would load its compiler to say so: seconds for every first plan."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        packet = func._overloadpacket
+        known = packet in FORMULAS or packet in FOURIER
+        if not known and func.namespace == "aten":  # an operation made of others is counted by those
+            with self:
+                made = func.decompose(*args, **(kwargs or {}))
+            if made is not NotImplemented:
+                return made
+        out = func(*args, **(kwargs or {}))
+        self.count(packet, args, out)
+        return out
+
+    def count(self, packet: Any, args: Any, out: Any) -> None:
+        """One operation, once its result is known."""
+        if packet in FREE:
+            return
+        given, made = tensors(args), tensors((out,))
+        if not made or (len(made) == 1 and any(storage_of(made[0]) == storage_of(x) for x in given[:1])
+                        and not packet.__name__.endswith("_")):  # fmt: skip
+            return  # a view moves nothing
+        size = sum(bytes_of(x) for x in (*given, *made))
+        name = packet.__name__
+        if packet in FOURIER:
+            flops, kind = FOURIER[packet](args, out), "fourier"
+        elif name in CIRCLES:
+            flops, kind = of_circle(args), "fourier"
+        elif packet in FORMULAS:
+            flops, kind = FORMULAS[packet](args, out), "product"
+        elif name == "attention_shape":
+            flops, kind = of_attention(*args[:3]), "attention"
+        elif name == "attention_shape_backward":  # gradients at queries, keys, values and weights
+            flops, kind = 2 * of_attention(*args[1:4]), "attention"
+        elif name == "grouped":  # the rows of all experts, whichever they chose
+            flops, kind = product(out, args[0].shape[1]), "product"
+        elif name == "grouped_backward":
+            flops, kind = 2 * product(args[0], args[1].shape[1]), "product"
+        else:
+            flops, kind = 0, "pointwise"
+        seen = flops
+        if kind == "attention":
+            q, k, pairs = (args[0], args[1], args[3]) if name == "attention_shape" else (args[1], args[2], args[4])
+            seen = flops * pairs // (q.shape[2] * k.shape[2])
+        self.cost.ops[OpCost(self.part, kind, flops, size, seen)] += 1
+
+    def keep(self, x: Tensor) -> Tensor:
+        """Note what the backward pass keeps, each storage once; weights are there anyway."""
+        storage = storage_of(x)
+        if storage not in self.held and storage not in self.fixed:
+            self.held[storage] = x.detach()
+            self.cost.saved += x.untyped_storage().nbytes()
+            self.cost.kept[self.part] += x.untyped_storage().nbytes()
+        return x
+
+
+def storage_of(x: Tensor) -> int:
+    """Tensors that share memory have the same number."""
+    return x.untyped_storage()._cdata
+
+
+def tensors(given: Any) -> list[Tensor]:
+    """All tensors inside of lists and tuples."""
+    found: list[Tensor] = []
+    for part in given:
+        if isinstance(part, Tensor):
+            found.append(part)
+        elif isinstance(part, list | tuple):
+            found.extend(tensors(part))
+    return found
+
+
+def bytes_of(x: Tensor) -> int:
+    """Of its numbers; one that is repeated along an axis is read once."""
+    return math.prod(n for n, step in zip(x.shape, x.stride(), strict=True) if step) * x.element_size()
+
+
+# ---------------------------------------------------------------- running
+
+
+def trace(net: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> PassCost:
+    """The cost of one forward pass."""
+    counter = PassCounter(net)
+    with torch.no_grad(), named_parts(net, counter), counter:
+        net(*args, **named)
+    return counter.cost
+
+
+def trace_training(net: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[PassCost, PassCost]:
+    """The cost of a forward pass that is trained with, which knows what is kept, and that of the backward pass."""
+    counter = PassCounter(net)
+    counter.fixed |= {storage_of(x) for x in tensors(args)}
+    with counter:
+        with named_parts(net, counter), torch.autograd.graph.saved_tensors_hooks(counter.keep, lambda x: x):
+            out = net(*args, **named)
+        forward, counter.cost = counter.cost, PassCost()
+        answers = [x for x in answers_of(out) if x.requires_grad]
+        torch.autograd.backward(answers, [torch.empty_like(x) for x in answers])
+    return forward, counter.cost
+
+
+def answers_of(out: Any) -> list[Tensor]:
+    """What a loss is taken of: the last that was computed."""
+    if isinstance(out, Tensor):
+        return [out]
+    for names in (("logits", "boxes", "patches"), ("pooled",), ("hidden",)):
+        found = [x for name in names if isinstance(x := getattr(out, name, None), Tensor)]
+        if found:
+            return found
+    raise TypeError(f"a {type(out).__name__} has no tensor to train on")
+
+
+@contextmanager
+def named_parts(net: nn.Module, counter: PassCounter) -> Iterator[None]:
+    """Count what each part does under its name. The network is a throw-away on `meta`: hooks are put on it."""
+    handles, at = [], list[str]()
+
+    def enter(part: str) -> Any:
+        def hook(module: nn.Module, args: Any) -> None:
+            at.append(counter.part)
+            counter.part = part
+
+        return hook
+
+    def leave(module: nn.Module, args: Any, out: Any) -> None:
+        counter.part = at.pop()
+
+    for part, module in parts_of(net):
+        handles.append(module.register_forward_pre_hook(enter(part)))
+        handles.append(module.register_forward_hook(leave))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def parts_of(net: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Modules that are a part by themselves, each once: embeddings, what mixes tokens, what mixes channels."""
+    seen: set[int] = set()
+    for path, module in net.named_modules():
+        named: list[tuple[str, Any]] = []
+        if isinstance(module, BlockModule):
+            named = [("attention", module.mixer), ("attention", module.cross), ("mlp", module.feed)]
+        elif path.rpartition(".")[2] == "embed":
+            named = [("embedding", module)]
+        elif path.rpartition(".")[2] == "head":
+            named = [("head", module)]
+        for part, inner in named:
+            if inner is not None and id(inner) not in seen:
+                seen.add(id(inner))
+                yield part, inner
