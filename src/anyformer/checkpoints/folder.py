@@ -7,7 +7,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -43,6 +43,7 @@ class Opened:
     config: dict[str, Any] = field(default_factory=dict)
     unread: list[str] = field(default_factory=list)  # options of config.json nobody knows
     dtype: torch.dtype = torch.float32  # on disk
+    folder: Path | None = None  # where it was found; None: it was built here
 
     @property
     def labels(self) -> list[str] | None:
@@ -70,9 +71,9 @@ def open_folder(
             "there is no such folder", where=str(folder), fix="give the path of a model folder; nothing is downloaded"
         )
     if (folder / SPEC_FILE).is_file():
-        return open_own(folder, device, dtype)
+        return replace(open_own(folder, device, dtype), folder=folder)
     if (folder / CONFIG_FILE).is_file():
-        return open_foreign(folder, head, device, dtype)
+        return replace(open_foreign(folder, head, device, dtype), folder=folder)
     raise UserError(
         f"neither {SPEC_FILE} nor {CONFIG_FILE} is in the folder",
         where=folder.name or str(folder),

@@ -9,6 +9,7 @@ rules, relative positions, soft cap, grouped heads. Every engine and the inspect
     bands       on a CPU, a narrow window with a bias or dropout: chunks of the text, each over its neighbours
     flex        FlexAttention on CUDA, for a bias or a sparse mask without any T x S tensor
     rows        our own kernel on CUDA, for a few new tokens over a static cache: a row costs what it holds
+    shapes      on meta, shapes alone: what a fused kernel would give
 """
 
 from __future__ import annotations
@@ -204,6 +205,8 @@ def choose(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0
     if scores.needs_weights:
         what = "the logit soft cap" if scores.soft_cap is not None else f"{type(scores.relative).__name__} positions"
         return Choice("reference", f"fused kernels do not offer {what}")
+    if q.is_meta:
+        return Choice("shapes", "there are shapes alone")
     long = scores.copies(q) * q.shape[2] * k.shape[2] > ROWS
     hidden = scores.biased or scores.hides(q.shape[2], k.shape[2])
     exact = q.dtype == torch.promote_types(q.dtype, torch.float32)  # else the reference would round less, and cost more
@@ -245,31 +248,83 @@ def fewest_pairs(dtype: torch.dtype, scores: Scores, keys: int) -> int:
 # ---------------------------------------------------------------- reference
 
 
+class ScoreSteps(NamedTuple):
+    """Everything between the queries and their weights, each (B,H,t,S) in float32 or better; `visible` is None for all.
+
+    A step that the layer does not have is the step before it, the same tensor.
+    """
+
+    raw: Tensor  # q.k
+    related: Tensor  # with what relative positions add to the products
+    scaled: Tensor  # times scale
+    capped: Tensor
+    biased: Tensor  # with ALiBi, buckets and the caller's own term
+    visible: Tensor | None  # bool, broadcasts to (B,H,t,S)
+    masked: Tensor  # -inf where not visible
+    weights: Tensor
+
+
+def score_steps(q: Tensor, k: Tensor, scores: Scores, rows: slice | None = None) -> ScoreSteps:
+    """The weights of the chosen queries with every step on the way, for inspection; `weights_of` is its last step."""
+    rows = slice(None) if rows is None else rows
+    q, k = exact_inputs(q, k, rows)
+    raw = q @ k.mT  # (B,H,t,S)
+    related = with_relative(raw, q, scores, rows)
+    scaled = related * scores.scale
+    capped = with_cap(scaled, scores)
+    biased = with_bias(capped, scores, rows)
+    seen = scores.visible(rows)
+    hidden = with_mask(biased, seen)
+    return ScoreSteps(raw, related, scaled, capped, biased, seen, hidden, normalise(hidden, seen, scores))
+
+
 def weights_of(q: Tensor, k: Tensor, scores: Scores, rows: slice | None = None) -> Tensor:
     """Attention weights (B,H,t,S) of the chosen queries, in float32 or better: the definition all engines must meet."""
+    # The steps of `score_steps`, each let go once the next is there: kept, they would be six maps of T x S at once.
     rows = slice(None) if rows is None else rows
-    exact = torch.promote_types(q.dtype, torch.float32)
-    q, k = q[:, :, rows].to(exact), spread(k, q.shape[1]).to(exact)
-    logits = q @ k.mT  # (B,H,t,S)
-    if scores.relative is not None and scores.relative.needs_weights:
-        assert scores.query_positions is not None and scores.key_positions is not None
-        extra = scores.relative.scores(q, scores.tables, scores.query_positions[:, rows], scores.key_positions)
-        logits = logits if extra is None else logits + extra
-    logits = logits * scores.scale
-    if scores.soft_cap is not None:
-        logits = scores.soft_cap * torch.tanh(logits / scores.soft_cap)
-    bias = scores.bias(rows)
-    if bias is not None:
-        logits = logits + bias.to(exact)
+    q, k = exact_inputs(q, k, rows)
+    logits = with_relative(q @ k.mT, q, scores, rows)  # (B,H,t,S)
+    logits = with_cap(logits * scores.scale, scores)
+    logits = with_bias(logits, scores, rows)
     seen = scores.visible(rows)
-    dead = (logits == -torch.inf).all(-1, keepdim=True) if scores.added is not None else None
-    if seen is None and dead is None:
+    logits = with_mask(logits, seen)
+    return normalise(logits, seen, scores)
+
+
+def exact_inputs(q: Tensor, k: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
+    """The chosen queries and the keys of their heads, in float32 or better."""
+    exact = torch.promote_types(q.dtype, torch.float32)
+    return q[:, :, rows].to(exact), spread(k, q.shape[1]).to(exact)
+
+
+def with_relative(logits: Tensor, q: Tensor, scores: Scores, rows: slice) -> Tensor:
+    """Products with what relative positions add to them, which depends on the queries (Shaw)."""
+    if scores.relative is None or not scores.relative.needs_weights:
+        return logits
+    assert scores.query_positions is not None and scores.key_positions is not None
+    extra = scores.relative.scores(q, scores.tables, scores.query_positions[:, rows], scores.key_positions)
+    return logits if extra is None else logits + extra
+
+
+def with_cap(logits: Tensor, scores: Scores) -> Tensor:
+    return logits if scores.soft_cap is None else scores.soft_cap * torch.tanh(logits / scores.soft_cap)
+
+
+def with_bias(logits: Tensor, scores: Scores, rows: slice) -> Tensor:
+    bias = scores.bias(rows)
+    return logits if bias is None else logits + bias.to(logits.dtype)
+
+
+def with_mask(logits: Tensor, seen: Tensor | None) -> Tensor:
+    return logits if seen is None else logits.masked_fill(~seen, -torch.inf)
+
+
+def normalise(logits: Tensor, seen: Tensor | None, scores: Scores) -> Tensor:
+    """The softmax of masked scores, zeros for a query that may see nothing."""
+    if seen is None and scores.added is None:
         return logits.softmax(-1)
     # A row that may look nowhere would be all -inf and its softmax nan, backward too: give it zeros, drop its weights.
-    if seen is not None:
-        logits = logits.masked_fill(~seen, -torch.inf)
-        dead = (logits == -torch.inf).all(-1, keepdim=True)
-    assert dead is not None
+    dead = (logits == -torch.inf).all(-1, keepdim=True)
     return logits.masked_fill(dead, 0.0).softmax(-1).masked_fill(dead, 0.0)
 
 
@@ -413,6 +468,14 @@ def rows(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0) 
     return attend_static_cache(q, k, v, scores)
 
 
+def shapes(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0) -> Tensor:
+    """One operation that computes nothing; imported where used, as it registers that operation."""
+    from anyformer.kernels.shape_only import attend_shapes
+
+    return attend_shapes(q, k, v, scores)
+
+
 ENGINES = {
     "reference": reference, "sdpa": sdpa, "blocks": blocks, "bands": bands, "flex": flex, "rows": rows,
+    "shapes": shapes,
 }  # fmt: skip

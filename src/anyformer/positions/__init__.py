@@ -17,8 +17,10 @@ from anyformer.positions.rope import (
 from anyformer.positions.shaw import Shaw
 from anyformer.positions.sinusoid import Sinusoid
 from anyformer.positions.sinusoid_grid import SinusoidGrid
+from anyformer.positions.some_heads import SomeHeads
 
 __all__ = [
     "Alibi", "Buckets", "DynamicScaling", "Grid", "Learned", "LinearScaling", "Llama3Scaling", "NTKScaling",
-    "NoRelative", "Rope", "Scaling", "Shaw", "Sinusoid", "SinusoidGrid", "YarnScaling",
+    "NoRelative", "Rope", "Scaling", "Shaw", "Sinusoid", "SinusoidGrid", "SomeHeads",
+    "YarnScaling",
 ]  # fmt: skip

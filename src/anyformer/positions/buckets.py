@@ -60,7 +60,7 @@ class Buckets(Relative):
 class BucketsModule(nn.Module):
     def __init__(self, spec: Buckets, heads: int, causal: bool) -> None:
         super().__init__()
-        self.causal = causal
+        self.spec, self.causal = spec, causal
         self.table = EmbeddingTable(spec.buckets, heads)
 
     def forward(self, context: Context, dtype: torch.dtype) -> tuple[Tensor, ...]:
