@@ -14,7 +14,7 @@ SHELL  := /bin/bash
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo-setup demo test quick lint format bench bench-gpu scoreboard recipes prove-resume prove-serve prove-attack prove-distributed test-gpu weights clean
+.PHONY: help setup chromium demo-setup demo test quick lint format bench bench-gpu scoreboard recipes prove-resume prove-serve prove-attack prove-distributed test-gpu weights clean
 
 help:            ## list the targets
 	@echo "anyformer: one Transformer, every kind of sequence"
@@ -45,7 +45,15 @@ $(DEV): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt $(PIP_FLAGS) -e '.[dev]'
 	@touch $(RUN) $@
 
-setup: $(DEV)    ## make .venv with everything, tests included (says what it downloads; second time: nothing)
+# The tests of the page drive the system's own browser; playwright brings none, and is never asked to fetch one.
+chromium:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || { \
+	  command -v apt-get >/dev/null || { echo "error: the tests of the page need a browser; install chromium (macOS: brew install --cask google-chrome, Fedora: dnf install chromium)" >&2; exit 2; }; \
+	  echo "set-up, once: chromium from the system's packages, about 90 MB"; \
+	  as_root=$$(test "$$(id -u)" = 0 || echo sudo); \
+	  $$as_root apt-get update -qq && $$as_root apt-get install -y -qq --no-install-recommends chromium >/dev/null; }
+
+setup: $(DEV) chromium ## make .venv with everything, tests included (says what it downloads; second time: nothing)
 	@echo "ready: $(BIN)/anyformer --help"
 
 demo-setup: $(RUN) ## make .venv with what the demo needs only
@@ -63,7 +71,7 @@ lint: $(DEV)     ## style, format and types, changing nothing
 # One thread a worker: most tests are tiny and two workers share two cores.
 # A failure in one phase does not keep the other from running; pytest's 5 means that ARGS chose nothing of it.
 outcome = case $(1) in 0) echo "$(2): passed";; 5) echo "$(2): none chosen";; *) echo "$(2): FAILED (pytest exit $(1))";; esac
-test: lint       ## everything: lint, types, the whole suite, seconds by folder at the end
+test: lint chromium ## everything: lint, types, the whole suite, seconds by folder at the end
 	@rm -f $(BUDGET)
 	@trap 'exit 130' INT; side_by_side=0; alone=0; \
 	OMP_NUM_THREADS=1 $(PYTEST) -n $(WORKERS) --dist worksteal -m "not alone" --durations=20 --budget-file=$(BUDGET) $(ARGS) || side_by_side=$$?; \

@@ -13,6 +13,7 @@ from anyformer.version import __version__
 
 if TYPE_CHECKING:
     from anyformer import checks
+    from anyformer.checkpoints.prune import prune
     from anyformer.core.attend import attend
     from anyformer.core.block import Block
     from anyformer.core.ensemble import Ensemble
@@ -73,8 +74,15 @@ if TYPE_CHECKING:
         WideAndDeep,
     )
     from anyformer.inference.predictor import Predictor, load
+    from anyformer.inspection.ablate import ablate
+    from anyformer.inspection.capture import Capture, look
     from anyformer.inspection.convolution import attention_from_convolution
+    from anyformer.inspection.flow import model_summary
+    from anyformer.inspection.head_importance import head_importance
+    from anyformer.inspection.head_similarity import head_similarity
+    from anyformer.inspection.importance import permutation_importance
     from anyformer.inspection.maps import attention_maps, explain_attention
+    from anyformer.inspection.position_pictures import position_pictures
     from anyformer.inspection.routing import tokens_per_expert
     from anyformer.kernels.quantise import quantise
     from anyformer.mixers import (
@@ -97,6 +105,7 @@ if TYPE_CHECKING:
     from anyformer.nets import SAGAN, Electra, LRNet, ResNet, VisualTransformer
     from anyformer.norms import LayerNorm, NoNorm, RMSNorm
     from anyformer.objectives import Batch, Objective
+    from anyformer.planning.model_plan import ModelPlan, plan
     from anyformer.positions import (
         Alibi,
         Buckets,
@@ -111,6 +120,7 @@ if TYPE_CHECKING:
         Shaw,
         Sinusoid,
         SinusoidGrid,
+        SomeHeads,
         YarnScaling,
     )
     from anyformer.presets import preset, preset_names
@@ -153,8 +163,17 @@ WHERE = {
         "Regress", "Replaced", "Span", "TokenHead", "WideAndDeep",
     ),
     "anyformer.inspection.convolution": ("attention_from_convolution",),
+    "anyformer.inspection.ablate": ("ablate",),
+    "anyformer.checkpoints.prune": ("prune",),
+    "anyformer.inspection.capture": ("Capture", "look"),
+    "anyformer.inspection.head_importance": ("head_importance",),
+    "anyformer.inspection.head_similarity": ("head_similarity",),
+    "anyformer.inspection.flow": ("model_summary",),
+    "anyformer.inspection.importance": ("permutation_importance",),
     "anyformer.inspection.maps": ("attention_maps", "explain_attention"),
+    "anyformer.inspection.position_pictures": ("position_pictures",),
     "anyformer.inspection.routing": ("tokens_per_expert",),
+    "anyformer.planning.model_plan": ("ModelPlan", "plan"),
     "anyformer.mixers": (
         "AttendingRecurrent", "Attention", "Axial", "BlockSparse", "CoAttention", "Convolution", "Cross", "Hyena",
         "LinearAttention", "Local", "LocalRelation", "LowRank", "Plain", "Recurrent", "Window2D",
@@ -164,7 +183,8 @@ WHERE = {
     "anyformer.objectives": ("Batch", "Objective"),
     "anyformer.positions": (
         "NTKScaling", "Alibi", "Buckets", "DynamicScaling", "Grid", "Learned", "LinearScaling", "Llama3Scaling",
-        "NoRelative", "Rope", "Shaw", "Sinusoid", "SinusoidGrid", "YarnScaling",
+        "NoRelative", "Rope", "Shaw", "Sinusoid", "SinusoidGrid", "SomeHeads",
+        "YarnScaling",
     ),
     "anyformer.inference.predictor": ("Predictor", "load"),
     "anyformer.presets": ("preset", "preset_names"),
@@ -197,20 +217,22 @@ HOME = {name: module for module, names in WHERE.items() for name in names}
 
 __all__ = [
     "CRF", "LM", "MLP", "SAGAN", "WSD", "AdamW", "Alibi", "AttendingRecurrent", "Attention", "Axial", "Backbone",
-    "Batch", "Block", "BlockSparse", "Body", "Boxes", "Buckets", "CoAttention", "Constant", "ConvStem", "Convolution",
-    "Cosine", "Cross", "Distilled", "DynamicScaling", "Electra", "Embed", "Ensemble", "Experts", "Feed", "FeedStack",
-    "Forecast", "Frames", "Generation", "Grid", "Head", "Hyena", "ImageClassifier", "ImageTextHead", "InverseSqrt",
-    "Joint", "LMWithPair", "LRNet", "LanguageModel", "LayerNorm", "Learned", "Linear", "LinearAttention",
+    "Batch", "Block", "BlockSparse", "Body", "Boxes", "Buckets", "Capture", "CoAttention", "Constant", "ConvStem",
+    "Convolution", "Cosine", "Cross", "Distilled", "DynamicScaling", "Electra", "Embed", "Ensemble", "Experts", "Feed",
+    "FeedStack", "Forecast", "Frames", "Generation", "Grid", "Head", "Hyena", "ImageClassifier", "ImageTextHead",
+    "InverseSqrt", "Joint", "LMWithPair", "LRNet", "LanguageModel", "LayerNorm", "Learned", "Linear", "LinearAttention",
     "LinearScaling", "Llama3Scaling", "Local", "LocalRelation", "LowRank", "Maps", "MixedClassifier", "MixedRegressor",
-    "Mixer", "Model", "Muon", "NTKScaling", "Network", "NoNorm", "NoRelative", "Norm", "NumberCurve", "Objective",
-    "Order", "Output", "Pair", "Patches", "PeriodicCurve", "PiecewiseCurve", "PixelHead", "Plain", "Pooled", "Position",
-    "Predictor", "Pyramid", "Queries", "RMSNorm", "Recurrent", "Regions", "Regress", "Relative", "Replaced", "ResNet",
-    "Rope", "RowTask", "Run", "Seq2Seq", "Series", "Shaw", "Sinusoid", "SinusoidGrid", "Span", "Spec", "Stack", "Stage",
-    "Streams", "Table", "TabularClassifier", "TabularRegressor", "Task", "TextClassifier", "TextRegressor", "TokenHead",
-    "TokenTagger", "Tokens", "Towers", "Training", "Translator", "UserError", "VisualTransformer", "WideAndDeep",
-    "Window2D", "Words", "YarnScaling", "__version__", "attend", "attention_from_convolution", "attention_maps",
-    "checks", "compiled", "explain_attention", "generate", "linear_cross_entropy", "load", "prepare", "preset",
-    "preset_names", "quantise", "replace_in", "resume", "tokens_per_expert", "train",
+    "Mixer", "Model", "ModelPlan", "Muon", "NTKScaling", "Network", "NoNorm", "NoRelative", "Norm", "NumberCurve",
+    "Objective", "Order", "Output", "Pair", "Patches", "PeriodicCurve", "PiecewiseCurve", "PixelHead", "Plain",
+    "Pooled", "Position", "Predictor", "Pyramid", "Queries", "RMSNorm", "Recurrent", "Regions", "Regress", "Relative",
+    "Replaced", "ResNet", "Rope", "RowTask", "Run", "Seq2Seq", "Series", "Shaw", "Sinusoid", "SinusoidGrid",
+    "SomeHeads", "Span", "Spec", "Stack", "Stage", "Streams", "Table", "TabularClassifier", "TabularRegressor", "Task",
+    "TextClassifier", "TextRegressor", "TokenHead", "TokenTagger", "Tokens", "Towers", "Training", "Translator",
+    "UserError", "VisualTransformer", "WideAndDeep", "Window2D", "Words", "YarnScaling", "__version__", "ablate",
+    "attend", "attention_from_convolution", "attention_maps", "checks", "compiled", "explain_attention", "generate",
+    "head_importance", "head_similarity", "linear_cross_entropy", "load", "look", "model_summary",
+    "permutation_importance", "plan", "position_pictures", "prepare", "preset", "preset_names", "prune", "quantise",
+    "replace_in", "resume", "tokens_per_expert", "train",
 ]  # fmt: skip
 
 installed_parts = False

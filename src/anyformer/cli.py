@@ -25,6 +25,8 @@ from anyformer.commands.chatting import chat
 from anyformer.commands.checking import check
 from anyformer.commands.folders import convert, generate
 from anyformer.commands.launch import Launch, process_age
+from anyformer.commands.looking import look
+from anyformer.commands.planning import plan
 from anyformer.commands.runs import runs
 from anyformer.commands.serving import serve
 from anyformer.commands.settings import settings
@@ -82,6 +84,7 @@ def top(
       anyformer demo          train a small model here, in minutes, and look inside it
       anyformer presets       list the named models with their sizes
       anyformer generate FOLDER "Once upon a time"
+      anyformer look FOLDER "An old dog and a young boy"
     """
     if version:
         write(__version__)
@@ -89,7 +92,7 @@ def top(
         write(context.get_help())
 
 
-for verb in (train, resume, evaluate, predict, generate, chat, serve, runs, convert, check, settings):
+for verb in (train, resume, evaluate, predict, generate, chat, serve, look, plan, runs, convert, check, settings):
     app.command()(verb)
 
 

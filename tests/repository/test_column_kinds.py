@@ -19,6 +19,7 @@ HOLDERS = ("kind", "kinds", "part", "parts")  # what names of kinds are held in
 ALLOWED = {
     "anyformer.data.files.path_kinds": "kinds of files, not of columns",
     "anyformer.data.gather": "kinds of files, not of columns",
+    "anyformer.inspection.figure": "names of pictures, not of columns",
 }
 
 

@@ -27,19 +27,23 @@ LAYERS = [
     ("core", ["core", "kernels.quantise"]),
     (
         "uses of a model",
-        ["nets", "presets", "families", "checkpoints", "objectives", "generation", "inspection", "planning"],
+        [
+            "nets", "presets", "families", "checkpoints", "objectives", "generation", "planning",
+            "inspection.maps", "inspection.convolution", "inspection.routing", "inspection.shadow",
+            "inspection.replay", "inspection.ablate", "inspection.head_names",
+        ],
     ),
     ("data", ["data"]),
-    ("evaluation", ["evaluation"]),
+    ("evaluation", ["evaluation", "planning.page"]),
     ("tasks", ["tasks", "evaluation.report"]),
     ("folders of runs", [
             "training.settings", "training.optim", "training.muon", "training.schedule",
             "training.batch_schedule", "training.layers", "training.freezing", "training.lora", "training.run.folder",
-            "training.distributed.parts",
+            "training.distributed.parts", "training.probe",
         ]),
     ("inference", ["inference"]),
     ("engine", ["engine"]),
-    ("work", ["training", "serving", "lab", "estimators", "checks"]),
+    ("work", ["training", "serving", "lab", "estimators", "checks", "inspection"]),
     ("package", [""]),
     ("front", ["cli", "commands", "demo", "recipes", "__main__"]),
 ]  # fmt: skip

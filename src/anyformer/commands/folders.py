@@ -169,12 +169,16 @@ def read_text(path: Path, where: str) -> str:
 def convert(
     source: Folder,
     target: Annotated[Path, typer.Argument(help="A new folder.")],
-    to: Annotated[str, typer.Option(help="anyformer, hf or onnx.")],
+    to: Annotated[str, typer.Option(help="anyformer, hf or onnx.")] = "anyformer",
     kv_heads: Annotated[int | None, typer.Option(min=1, help="Average keys and values into this many heads.")] = None,
     max_length: Annotated[int | None, typer.Option(min=1, help="Resize positions for this many tokens.")] = None,
     image_size: Annotated[int | None, typer.Option(min=1, help="Resize positions for images of this size.")] = None,
     position: Annotated[str | None, typer.Option(help="learned, sinusoid, rope, alibi, buckets, shaw or none.")] = None,
     keep_layers: Annotated[str | None, typer.Option(help="Layers to keep, such as 0,2,4.")] = None,
+    prune_heads: Annotated[
+        str | None, typer.Option(help="Heads to remove: layer.head from 0, such as 3.1,5.0; or 25% that count least.")
+    ] = None,
+    data: Annotated[Path | None, typer.Option(help="The file on which heads are measured for a share of them.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be written, write nothing.")] = False,
     as_json: Json = False,
@@ -186,6 +190,7 @@ def convert(
     Example:
       anyformer convert gpt2/ mine/ --to anyformer --kv-heads 4
       anyformer convert runs/demo out/ --to hf
+      anyformer convert runs/demo small/ --prune-heads 25% --data valid.csv
     """
     import anyformer
     from anyformer.checkpoints.target import check_target
@@ -194,8 +199,11 @@ def convert(
         raise UserError(f"there is no format {to!r}", where="--to", fix=did_you_mean(to, ["anyformer", "hf", "onnx"]))
     configure_messages(quiet)
     check_target(target)
+    share = share_of_heads(prune_heads, data)
     predictor = anyformer.load(source, dtype=torch_dtype(dtype))
     notes = [] if dtype is None else [change_dtype(predictor)]
+    if prune_heads is not None:  # first: its numbers are those of the model as it is
+        notes += remove_heads(predictor, prune_heads, share, data)
     notes += apply_changes(predictor, kv_heads, max_length, image_size, position, layers_of(keep_layers))
     if to == "hf":
         from anyformer.checkpoints.folder import as_family
@@ -242,6 +250,50 @@ def apply_changes(
         if predictor.images is not None:
             predictor.images = predictor.images.resized(image_size)
     return notes
+
+
+def share_of_heads(words: str | None, data: Path | None) -> float | None:
+    """25% as 0.25; None where heads are named one by one. A share needs data, names do not."""
+    share = None
+    if words is not None and words.strip().endswith("%"):
+        try:
+            share = float(words.strip().removesuffix("%")) / 100
+        except ValueError:
+            share = -1.0
+        if not 0 < share < 1:
+            raise UserError(f"{words!r} is no share of the heads", where="--prune-heads", fix="write 25%")
+    if share is not None and data is None:
+        raise UserError("which heads count least has to be measured", where="--prune-heads",
+                        fix="add --data FILE with rows like those it was trained on")  # fmt: skip
+    if data is not None and share is None:
+        raise UserError("nothing is measured on it", where="--data", fix="leave it out, or write --prune-heads 25%")
+    return share
+
+
+def remove_heads(predictor: Predictor, words: str, share: float | None, data: Path | None) -> list[str]:
+    """Remove heads by name, or a share of them by what they are worth on a file."""
+    from anyformer.checkpoints.prune import fewer_heads
+    from anyformer.core.head_names import parse_heads
+
+    notes: list[str] = []
+    if share is None:
+        heads = parse_heads(words, "--prune-heads")
+    else:
+        from anyformer.inspection.head_importance import head_importance
+        from anyformer.inspection.weakest_heads import weakest_heads
+
+        measured = head_importance(predictor, data)
+        chosen = weakest_heads(measured, predictor.model, share)
+        heads = [name.short for name in chosen]
+        most = max(measured.change[name] for name in chosen)
+        notes.append(f"{measured.what} {measured.whole:.4f}; each of the heads removed adds at most {most:.4f} alone")
+    try:
+        made = fewer_heads(predictor.spec, predictor.model, heads)
+    except UserError as error:
+        where = "--prune-heads" + ("" if error.where == "heads" else f", {error.where}")
+        raise UserError(error.what, where=where, fix=error.fix) from None
+    predictor.opened.spec, predictor.opened.model = made.spec, made.model
+    return notes + made.notes
 
 
 def change_dtype(predictor: Predictor) -> str:

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from anyformer.evaluation.run_files import Point, smooth_line, thin_line
-from anyformer.evaluation.svg import Scale, around, axes, figure, label, number, path, tag
+from anyformer.evaluation.svg import Scale, around, axes, figure, label, number, path, tag, text_of
+from anyformer.plain_text import printable
 
 WIDE, TALL = 640.0, 330.0
 LEFT, RIGHT, TOP, BOTTOM = 58.0, 70.0, 34.0, 50.0
+LETTER = 7.5  # width of a letter of a label, about
 
 
 def loss_curve(train: Sequence[Point], valid: Sequence[Point], best: int | None = None) -> str:
@@ -108,6 +110,38 @@ def reliability(bins: dict[str, Any]) -> str:
     inside = [axes(across, up, (str(bins["what"]), "share that came true")), same, line, *dots]
     words = f"Calibration: expected error {number(bins['error'])}"
     return figure(side, side, inside, words, "plot square")
+
+
+def heat_map(
+    values: Sequence[Sequence[float]], rows: Sequence[str] | None, columns: Sequence[str] | None, title: str
+) -> str:
+    """A matrix as shaded cells, by the square root so that small values are seen; its largest is the darkest."""
+    cell = 22.0 if columns is not None else 30.0
+    most = max((value for row in values for value in row), default=0.0) or 1.0
+    left = 8.0 if rows is None else 16 + LETTER * max((len(short(word)) for word in rows), default=1)
+    top = 8.0 if columns is None else 16 + LETTER * max((len(short(word)) for word in columns), default=1)
+    wide = max((len(row) for row in values), default=0)
+    cells = [
+        tag("rect", x=left + j * cell, y=top + i * cell, width=cell - 1, height=cell - 1, class_="heat",
+            fill_opacity=round(math.sqrt(max(0.0, value) / most), 3))
+        for i, row in enumerate(values) for j, value in enumerate(row)
+    ]  # fmt: skip
+    words = [label(left - 8, top + (i + 0.65) * cell, short(word), anchor="end") for i, word in enumerate(rows or ())]
+    words += [label(left + (j + 0.65) * cell, top - 8, short(word), turn=-90) for j, word in enumerate(columns or ())]
+    width, height = left + wide * cell + 8, top + len(values) * cell + 8
+    box = f"0 0 {text_of(width)} {text_of(height)}"
+    return tag("svg", "".join([*cells, *words]), viewBox=box, width=width, role="img", aria_label=title,
+               class_="heat-map")  # fmt: skip
+
+
+def short(word: str) -> str:
+    """A token as a label: spaces seen, long ones cut.
+
+    >>> short(" dog"), short("constantinople"), short("\\n")
+    ('·dog', 'constantino…', '↵')
+    """
+    shown = printable(word.replace(" ", "·").replace("\n", "↵")) or "∅"
+    return shown if len(shown) <= 12 else shown[:11] + "…"
 
 
 def bar(share: float, class_: str) -> str:

@@ -69,6 +69,7 @@ def report(folder: Path, evaluation: Mapping[str, Any]) -> str:
         ("labels", "Each span" if facts.get("spans") else "Each label", sections.labels(facts)),
         ("calibration", "Do probabilities mean what they say?", sections.calibration(facts, evaluation)),
         ("worst", "Worst answers", sections.worst(facts)),
+        ("inside", "Inside", sections.inside(evaluation.get("inside"))),
         ("samples", "Samples while learning", sections.samples(files)),
         ("data", "Data", data(files.data)),
         ("events", "Events", sections.events(files)),

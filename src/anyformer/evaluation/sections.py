@@ -54,6 +54,27 @@ def sureness(evaluation: Mapping[str, Any], main: str) -> str:
     return "".join(f"<p class='note'>{escape(one[:1].upper() + one[1:])}.</p>" for one in said)
 
 
+def inside(facts: Mapping[str, Any] | None) -> str:
+    """Where one validation row's tokens look in the last layer, and how to see the rest."""
+    if not facts:
+        return ""
+    heads = f"the mean of its {facts['heads']} heads" if facts["heads"] > 1 else "its only head"
+    layer = str(facts["layer"])
+    layer = layer[:1].lower() + layer[1:]
+    if "grid" in facts:
+        drawn = draw.heat_map(facts["grid"], None, None, f"Weight on each patch in {layer}")
+        what = f"What the token {facts['query']} reads of one validation image in {layer}, {heads}"
+    else:
+        drawn = draw.heat_map(facts["weights"], facts["queries"], facts["keys"], f"Attention in {layer}")
+        where = "written tokens (rows) look in what was read" if facts["kind"] == "cross" else "each token (row) looks"
+        what = f"Where {where} in {layer}, {heads}, for one validation row"
+        what += f"; its first {len(facts['keys'])} tokens" if facts["cut"] else ""
+    note = (
+        "Attention shows where information was read, not why. <code>anyformer look</code> shows every layer and head."
+    )
+    return picture(drawn, f"{escape(what)}; darker is more.") + f"<p class='note'>{note}</p>"
+
+
 def main_share(main: str) -> bool:
     """Whether a metric ends at 1, so that its bars do too."""
     return main.partition(".")[0] not in {

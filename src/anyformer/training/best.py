@@ -85,7 +85,8 @@ def line_of(moment: Moment) -> dict[str, Any]:
     """A step as metrics.jsonl has it: nothing that depends on the clock, so that two files can be compared."""
     return {"step": moment.step, "loss": float(moment.loss), "lr": moment.rate, "grad_norm": float(moment.norm),
             "rows": fingerprint(moment.rows),
-            **{f"{name}_loss": float(loss) for name, loss in moment.losses.items()}}  # fmt: skip
+            **{f"{name}_loss": float(loss) for name, loss in moment.losses.items()},
+            **{f"probe/{name}": value for name, value in moment.probe.items()}}  # fmt: skip
 
 
 def fingerprint(rows: list[torch.Tensor]) -> str:

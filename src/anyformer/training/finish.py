@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from anyformer import faults
@@ -17,6 +18,7 @@ from anyformer.data.preprocess import FILE as PREPROCESS_FILE
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.metrics import better
 from anyformer.evaluation.report import write_report
+from anyformer.objectives.draw import EVALUATION
 from anyformer.tasks import Evaluator
 from anyformer.tasks.base import Baseline
 from anyformer.training.calibrate import (
@@ -98,6 +100,7 @@ def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
         interval = task.find_interval(judged, config.training.metric)
         evaluation["interval"] = None if interval is None else interval.facts()
         evaluation["facts"] = task.report_facts(judged)
+        evaluation["inside"] = look_inside(session, sides["valid" if "valid" in sides else "test"])
     folder.write_json(EVALUATION_FILE, evaluation)
     plan = folder.side_facts(PLAN_FILE)
     memory = usage(str(session.device)).peak
@@ -112,6 +115,19 @@ def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
         session.say(f"report   not written ({in_short(error)}); try again: anyformer resume {folder.path}")
     faults.point("finished")
     return evaluation
+
+
+def look_inside(session: Session, side: Examples) -> dict[str, Any] | None:
+    """A map of attention for the report, from one row; what cannot be drawn is left out."""
+    from anyformer.inspection.inside_facts import inside_facts
+
+    try:
+        batch = session.config.objective.corrupt(side.batch(np.arange(1)), EVALUATION, side).to(session.device)
+        with session.engine.autocast():
+            return inside_facts(session.model, session.config.model, session.data, batch)
+    except Exception as error:
+        session.folder.event("look failed", error=in_short(error))
+        return None
 
 
 def rows_in_time(session: Session, sides: dict[str, Examples], name: str) -> int:

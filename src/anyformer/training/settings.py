@@ -13,6 +13,7 @@ from anyformer.training.batch_schedule import BatchSchedule
 from anyformer.training.freezing import Unfreeze
 from anyformer.training.lora import LoRA
 from anyformer.training.optim import AdamW, Optimizer
+from anyformer.training.probe import Probe
 from anyformer.training.schedule import Cosine, Schedule
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
@@ -84,6 +85,8 @@ class Training(Spec):
     """Rows judged while training; the final evaluation takes all."""
     keep: int = 2
     """Checkpoints kept, beside the best."""
+    probe: Probe | None = None
+    """What is measured inside the model every so many steps; nothing if not given."""
     workers: int | None = None
     """Processes that prepare batches; 0: the training process itself; where training would wait if not given."""
     seed: int = 0

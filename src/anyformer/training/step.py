@@ -56,6 +56,7 @@ class Moment:
     rate: float
     rows: list[Tensor]
     losses: dict[str, Tensor] = field(default_factory=dict)  # of each phase, where there are several
+    probe: dict[str, float] = field(default_factory=dict)  # what was measured inside the model after this step
 
 
 @dataclass

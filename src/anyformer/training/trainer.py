@@ -10,9 +10,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from anyformer import faults
@@ -25,6 +27,8 @@ from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.bootstrap import standard_error
 from anyformer.evaluation.metrics import direction
 from anyformer.inspection.routing import routed
+from anyformer.objectives import Batch
+from anyformer.objectives.draw import EVALUATION
 from anyformer.tasks import Evaluator
 from anyformer.training.best import Judged, Standing, line_of
 from anyformer.training.checkpoint import check_same, give_parts, read_checkpoint, save_checkpoint
@@ -166,6 +170,8 @@ class Session:
         if settings.compile is True:
             self.engine.compile()
         self.tell_layers()
+        if settings.probe is not None and self.parallel.shards:
+            self.say("probe    nothing is measured: each process holds a part of the model (training.parallel)")
         if newest is not None:
             self.go_back(self.folder.checkpoints / newest, facts.get("allowed") or ())
         elif facts.get("settled"):
@@ -318,6 +324,7 @@ class Session:
             check_buffers(self.config.model, self.model, "the model")
         self.done = step + 1
         self.peers.note_step(self.done)
+        self.look_inside(moment)
         if len(self.pending) >= (LATE if late else 1) or self.done == self.total:
             self.flush()
 
@@ -441,6 +448,27 @@ class Session:
                 self.progress.sample(self.done, made)
         except Exception as error:
             self.folder.event("sample failed", step=self.done, error=in_short(error))
+
+    def look_inside(self, moment: Moment) -> None:
+        """Measure the model on the rows of the probe, where this step is one that it asks for."""
+        probe = self.config.training.probe
+        if probe is None or self.done % probe.every or self.parallel.shards or not self.peers.is_first:
+            return
+        from anyformer.inspection.probe_figures import probe_figures
+
+        try:
+            with self.engine.judged() as model, self.engine.autocast():
+                moment.probe = probe_figures(model, self.probe_batch, layers=probe.layers)
+        except Exception as error:  # what cannot be measured is no reason to stop
+            self.folder.event("probe failed", step=self.done, error=in_short(error))
+
+    @cached_property
+    def probe_batch(self) -> Batch:
+        """The rows that are looked at again and again: the first validation rows, or of training without them."""
+        assert self.config.training.probe is not None
+        examples = self.data.train if self.data.valid is None else self.data.valid
+        rows = np.arange(min(len(examples), self.config.training.probe.rows))
+        return self.config.objective.corrupt(examples.batch(rows), EVALUATION, examples).to(self.device)
 
     @contextmanager
     def saved_on_failure(self) -> Iterator[None]:

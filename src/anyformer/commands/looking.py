@@ -1,0 +1,183 @@
+"""The verb `look`: a model's inside, on a page, in a file, or in the terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from anyformer.commands.folders import Device, Folder, Quiet
+from anyformer.commands.words import configure_messages, note, write
+from anyformer.errors import UserError
+
+if TYPE_CHECKING:
+    from anyformer.inference.predictor import Predictor
+    from anyformer.inspection.capture import Capture
+
+EXAMPLE = "An old dog and a young boy"  # for a model of text, where nothing is given
+
+
+def look(
+    folder: Folder,
+    given: Annotated[
+        str | None,
+        typer.Argument(metavar="INPUT", help='A text, an image file, or a row as JSON: {"age": 41}; - reads stdin.'),
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="What an encoder-decoder writes; its own text if not given.")
+    ] = None,
+    beside: Annotated[str | None, typer.Option("--with", help="A second input, to compare.")] = None,
+    with_model: Annotated[Path | None, typer.Option(help="A second model or run, to compare.")] = None,
+    view: Annotated[str | None, typer.Option(help="The view to open, or to draw with --png and --svg.")] = None,
+    layer: Annotated[int | None, typer.Option(min=0, help="A layer, counted from 0.")] = None,
+    head: Annotated[int | None, typer.Option(min=0, help="A head, counted from 0.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write the page as one file instead of serving it.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Write one picture.")] = None,
+    svg: Annotated[Path | None, typer.Option(help="Write one picture as vectors.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Write a .look file, which opens without the model.")] = None,
+    terminal: Annotated[bool, typer.Option("--terminal", help="Draw the map of one head here.")] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free one.")] = 0,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address, open nothing.")] = False,
+    budget: Annotated[str, typer.Option(help="Memory that the look may take.")] = "1GB",
+    device: Device = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="What the capture holds, as one JSON object.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Look inside a model: attention, step by step, what each layer knows, and what happens without a head.
+
+    \b
+    Example:
+      anyformer look runs/demo "def add(a, b):"
+      anyformer look FOLDER cat.png --html cat.html
+      anyformer look FOLDER "She prefers cats to dogs" --terminal --layer 3 --head 5
+    """
+    configure_messages(quiet)
+    if folder.suffix == ".look":
+        from anyformer.inspection.bundle import Saved
+
+        shown: Any = Saved.open(folder)
+    else:
+        shown = captured(folder, given, target, device, budget)
+        if beside is not None or with_model is not None:
+            other = captured(with_model or folder, given if beside is None else beside, target, device, budget)
+            shown.compare(other)
+    if not written(shown, view, layer, head, html, png, svg, save, terminal, as_json):
+        serve_page(shown, view, layer, head, port, open_browser=not no_browser and not quiet)
+
+
+def captured(folder: Path, given: str | None, target: str | None, device: str, budget: str) -> Capture:
+    """The model in a folder, run once over what was typed."""
+    import anyformer
+    from anyformer.inspection.capture import look as capture
+
+    predictor = anyformer.load(folder, device=device)
+    found = capture(predictor, inputs_from(given, predictor), target=target, budget=budget, name=folder.name)
+    found.run = folder if (folder / "run.json").is_file() else None
+    return found
+
+
+def inputs_from(given: str | None, predictor: Predictor) -> Any:
+    """What was typed, as the model takes it: a row as JSON, a file's path, or a text."""
+    if given == "-":
+        given = sys.stdin.read().rstrip("\n")
+    columns = () if predictor.preprocess is None else predictor.preprocess.columns or ()
+    if predictor.tokenizer is None and predictor.images is None and not columns:
+        return ids_from(given)
+    if given is None:
+        return default_input(predictor)
+    if columns and given.lstrip().startswith(("{", "[")):
+        try:
+            return json.loads(given)
+        except ValueError as wrong:
+            raise UserError(
+                f"the row is not JSON: {wrong}", where="INPUT", fix='write {"column": value, ...}'
+            ) from None
+    if len(columns) > 1 and not Path(given).is_file():
+        names = ", ".join(column.name for column in columns[:6])
+        raise UserError(f"this model reads the columns {names}", where="INPUT",
+                        fix='give a row as JSON, {"column": value, ...}, or a file')  # fmt: skip
+    if predictor.images is not None and not columns and not Path(given).is_file():
+        raise UserError("there is no such image", where=given, fix="give the path of an image file")
+    return Path(given) if len(columns) > 1 else given
+
+
+def ids_from(given: str | None) -> Any:
+    """Token ids as they were typed, for a model whose folder has no tokenizer."""
+    import torch
+
+    words = (given or "").replace(",", " ").split()
+    if not words or not all(word.isdecimal() and len(word) < 10 for word in words):
+        raise UserError("the folder has no tokenizer", where="INPUT",
+                        fix='give token ids, as "5 17 9", or add tokenizer.json')  # fmt: skip
+    return torch.tensor([[int(word) for word in words]])
+
+
+def default_input(predictor: Predictor) -> Any:
+    """Something to look at where nothing was typed: values that the columns know, or a short text."""
+    columns = () if predictor.preprocess is None else predictor.preprocess.columns or ()
+    if any(column.is_image for column in columns) or (predictor.images is not None and not columns):
+        raise UserError("this model reads an image", where="INPUT", fix="give the path of an image file")
+    if not columns:
+        return EXAMPLE
+    if len(columns) == 1 and columns[0].is_text:
+        return EXAMPLE
+    return {column.name: column.example() for column in columns}
+
+
+def written(
+    shown: Any, view: str | None, layer: int | None, head: int | None, html: Path | None, png: Path | None,
+    svg: Path | None, save: Path | None, terminal: bool, as_json: bool,
+) -> bool:  # fmt: skip
+    """Whether something was asked for other than the page, which is done."""
+    if html is not None:
+        shown.html(html)
+        note(f"wrote    {html}")
+    for path, draw in ((png, shown.png), (svg, shown.svg)):
+        if path is not None:
+            draw(path, view or "map", layer=layer, head=head)
+            note(f"wrote    {path}")
+    if save is not None:
+        shown.save(save)
+        note(f"wrote    {save}")
+    if terminal:
+        from anyformer.inspection.terminal_map import draw_map
+
+        write(draw_map(shown, site_for(shown, layer), head or 0))
+    if as_json:
+        from anyformer.inspection.answer import finite
+        from anyformer.inspection.bundle import Saved
+        from anyformer.inspection.manifest import manifest_of
+
+        held = shown.manifest if isinstance(shown, Saved) else manifest_of(shown)
+        write(json.dumps(finite(held), ensure_ascii=False))
+    return terminal or as_json or any(path is not None for path in (html, png, svg, save))
+
+
+def site_for(shown: Any, layer: int | None) -> int:
+    """The site that a layer's number means; a model without maps has none to choose from."""
+    return shown.find_site(layer).index if shown.sites and layer else 0
+
+
+def serve_page(
+    shown: Any, view: str | None, layer: int | None, head: int | None, port: int, *, open_browser: bool
+) -> None:
+    """Serve the page until Ctrl-C."""
+    standing = shown.show(port, open_browser=False)
+    chosen = {"view": view, "site": site_for(shown, layer) or None, "head": head or None}
+    query = "&".join(f"{name}={value}" for name, value in chosen.items() if value is not None)
+    address = f"{standing.url}#{query}" if query else standing.url  # the page keeps its selection there
+    note(f"look     {shown.title}")
+    note(f"page     {address}   (Ctrl-C ends it)")
+    if open_browser:
+        import webbrowser
+
+        webbrowser.open(address)
+    try:
+        standing.wait()
+    except KeyboardInterrupt:
+        note("ended")
+    finally:
+        standing.close()

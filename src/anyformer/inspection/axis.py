@@ -1,0 +1,200 @@
+"""What the rows and columns of a map stand for: words, patches of an image, columns of a table, moments of a sound."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from anyformer.embeds.conv_stem import ConvStem
+from anyformer.embeds.frames import Frames
+from anyformer.embeds.joint import Joint
+from anyformer.embeds.maps import Maps, cells
+from anyformer.embeds.patches import Patches
+from anyformer.embeds.queries import Queries
+from anyformer.embeds.table import Table
+from anyformer.errors import UserError
+
+if TYPE_CHECKING:
+    from anyformer.data.tokenizers.tokenizer import Tokenizer
+    from anyformer.inference.predictor import Predictor
+
+SPECIAL = "special"
+
+
+@dataclass(frozen=True)
+class Token:
+    """One token as people read it."""
+
+    text: str
+    kind: str = "word"  # word, special, patch, register, column, frame, query or token
+    id: int | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class TokenAxis:
+    """The tokens of one sequence, and where patches lie in an image."""
+
+    name: str
+    tokens: tuple[Token, ...]
+    grid: tuple[int, int] | None = None  # rows and columns of patches
+    first: int = 0  # index of the first patch
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def texts(self) -> list[str]:
+        return [token.text for token in self.tokens]
+
+    def to_json(self) -> dict[str, Any]:
+        tokens = [{key: value for key, value in asdict(token).items() if value not in (None, "")} | {"text": token.text}
+                  for token in self.tokens]  # fmt: skip
+        return {"name": self.name, "tokens": tokens, "grid": self.grid, "first": self.first}
+
+
+def axis_of(
+    name: str, embed: Any, given: Sequence[Any], length: int, predictor: Predictor | None, row: int
+) -> TokenAxis:
+    """The axis of what an embedding makes of its inputs; numbered tokens where the stack has changed their count."""
+    tokens, grid, first = tokens_of(embed, given, length, predictor, row, target=name == "decoder")
+    if len(tokens) != length:
+        return numbered(name, length)
+    return TokenAxis(name, tuple(tokens), grid, first)
+
+
+def numbered(name: str, length: int) -> TokenAxis:
+    return TokenAxis(name, tuple(Token(str(i + 1), "token") for i in range(length)))
+
+
+def merged(name: str, axis: TokenAxis | None, length: int) -> TokenAxis:
+    """The axis of a later layer with other tokens: a pyramid halves the grid; what is not known is numbered."""
+    grid = None if axis is None else axis.grid
+    while grid is not None and grid != (1, 1) and grid[0] * grid[1] > length:
+        grid = -(-grid[0] // 2), -(-grid[1] // 2)
+    if grid is None or grid[0] * grid[1] != length:
+        return numbered(name, length)
+    return TokenAxis(name, tuple(grid_tokens(*grid)), grid)
+
+
+Found = tuple[list[Token], tuple[int, int] | None, int]
+
+
+def tokens_of(
+    embed: Any, given: Sequence[Any], length: int, predictor: Predictor | None, row: int, *, target: bool = False
+) -> Found:
+    """Tokens, the grid of patches if there is one, and where its patches begin."""
+    spec = getattr(embed, "spec", None)
+    if isinstance(spec, Joint):
+        return joint_tokens(embed, given, predictor, row)
+    if isinstance(spec, Patches) and isinstance(given[0], Tensor):
+        return patch_tokens(spec, given[0])
+    if isinstance(spec, Maps | ConvStem) and isinstance(given[0], Tensor):
+        stride, cls = (spec.backbone.stride, spec.cls) if isinstance(spec, Maps) else (spec.cell, False)
+        grid = cells((given[0].shape[2], given[0].shape[3]), stride)
+        return [Token("[CLS]", SPECIAL)] * cls + grid_tokens(*grid), grid, int(cls)
+    if isinstance(spec, Table):
+        return table_tokens(spec, given, predictor, row), None, 0
+    if isinstance(spec, Queries):
+        return [Token(f"object {i + 1}", "query") for i in range(length)], None, 0
+    if isinstance(spec, Frames):
+        return sound_tokens(spec), spec.grid, spec.leading
+    ids = next((x for x in given if isinstance(x, Tensor) and not x.is_floating_point() and x.dim() == 2), None)
+    if ids is not None:
+        words = None if predictor is None else predictor.tokenizer
+        words = words.target if words is not None and target else words
+        return word_tokens(words, ids[min(row, len(ids) - 1)].tolist()), None, 0
+    return [Token(str(i + 1), "token") for i in range(length)], None, 0
+
+
+def joint_tokens(embed: Any, given: Sequence[Any], predictor: Predictor | None, row: int) -> Found:
+    """The parts' own tokens, one part after the other."""
+    found: list[Token] = []
+    grid, first = None, 0
+    for part, value in zip(embed.parts, given, strict=True):
+        if value is None:
+            continue
+        inputs = value if isinstance(value, tuple) else (value,)
+        length = part.layout(*inputs).index.shape[1]
+        tokens, own, start = tokens_of(part, inputs, length, predictor, row)
+        if own is not None and grid is None:
+            grid, first = own, len(found) + start
+        found += tokens if len(tokens) == length else [Token(str(i + 1), "token") for i in range(length)]
+    return found, grid, first
+
+
+def patch_tokens(spec: Patches, pixels: Tensor) -> Found:
+    """Class and register tokens, then the patches by row and column, counted from 1."""
+    rows, columns = pixels.shape[2] // spec.cell[0], pixels.shape[3] // spec.cell[1]
+    lead = [Token("[CLS]", SPECIAL)] * spec.cls + [Token("[DIST]", SPECIAL)] * spec.distill
+    lead += [Token(f"register {i + 1}", "register") for i in range(spec.registers)]
+    return lead + grid_tokens(rows, columns), (rows, columns), len(lead)
+
+
+def grid_tokens(rows: int, columns: int) -> list[Token]:
+    return [Token(f"r{i + 1} c{j + 1}", "patch", note=f"patch in row {i + 1}, column {j + 1}")
+            for i in range(rows) for j in range(columns)]  # fmt: skip
+
+
+def sound_tokens(spec: Frames) -> list[Token]:
+    """Class tokens, then the patches of the spectrogram, band by band."""
+    bands, times = spec.grid
+    lead = [Token("[CLS]", SPECIAL)] * spec.cls + [Token("[DIST]", SPECIAL)] * spec.distill
+    places = [(i + 1, j + 1) for i in range(bands) for j in range(times)]
+    names = [f"frame {time}" if bands == 1 else f"b{band} t{time}" for band, time in places]
+    notes = [f"band {band}, time {time}" for band, time in places]
+    return lead + [Token(name, "frame", note=note) for name, note in zip(names, notes, strict=True)]
+
+
+def table_tokens(spec: Table, given: Sequence[Any], predictor: Predictor | None, row: int) -> list[Token]:
+    """One token a column, with the value that stands in it."""
+    if spec.joined is not None:
+        return [Token("all columns", "column")]
+    numbers, others = column_names(predictor)
+    if len(numbers) != spec.numbers:
+        numbers = [f"number {i + 1}" for i in range(spec.numbers)]
+    if len(others) != len(spec.categories or ()):
+        others = [f"category {i + 1}" for i in range(len(spec.categories or ()))]
+    values = [x[row].tolist() if isinstance(x, Tensor) else [] for x in (*given, None, None)[:2]]
+    notes = [f"{value:.3g} as the model sees it" for value in values[0]] + [f"value {value}" for value in values[1]]
+    notes += [""] * (len(numbers) + len(others) - len(notes))
+    named = [Token(name, "column", note=note) for name, note in zip(numbers + others, notes, strict=True)]
+    return [Token("[CLS]", SPECIAL)] * spec.cls + named
+
+
+def column_names(predictor: Predictor | None) -> tuple[list[str], list[str]]:
+    """The columns behind the numbers and behind the ids of a table, in the order of its tokens."""
+    if predictor is None or predictor.preprocess is None:
+        return [], []
+    from anyformer.data.columns.table import TableColumn
+
+    columns = [column for column in predictor.preprocess.columns or () if isinstance(column, TableColumn)]
+    numbers = [
+        column.name if column.width == 1 else f"{column.name} {part + 1}"
+        for column in columns if column.ids is None for part in range(column.width)
+    ]  # fmt: skip
+    return numbers, [column.name for column in columns if column.ids is not None]
+
+
+def word_tokens(words: Tokenizer | None, ids: Sequence[int]) -> list[Token]:
+    """The tokens of ids: their text with its spaces, pieces of one character shown by their bytes."""
+    if words is None:
+        return [Token(str(number), "word", number) for number in ids]
+    return [word_token(words, number) for number in ids]
+
+
+def word_token(words: Tokenizer, number: int) -> Token:
+    spelled = words.spelling.tokens
+    written = spelled[number] if 0 <= number < len(spelled) else None
+    if written is None:
+        try:
+            return Token(words.token(number), SPECIAL, number)
+        except UserError:  # an id without a token: padding of the table of embeddings
+            return Token(f"#{number}", SPECIAL, number)
+    try:
+        return Token(written.decode(), "word", number)
+    except UnicodeDecodeError:
+        return Token("".join(f"<{byte:02x}>" for byte in written), "word", number, "a part of a character")

@@ -1,0 +1,180 @@
+"""What people type into the tensors that a network is called with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from anyformer.core.model import Seq2Seq
+from anyformer.errors import UserError
+
+if TYPE_CHECKING:
+    from anyformer.data.frame import Frame
+    from anyformer.data.preprocess import Preprocess
+    from anyformer.inference.predictor import Predictor
+
+MOST_ROWS = 256  # of a file of rows that one look takes
+MOST_WRITTEN = 64  # tokens that an encoder-decoder writes where no target is given
+
+
+@dataclass(frozen=True)
+class NetworkInputs:
+    """`model(*args, **options)`, and the image as people see it where there is one."""
+
+    args: tuple[Any, ...]
+    options: dict[str, Any] = field(default_factory=dict)
+    pixels: np.ndarray | None = None  # (H,W,3) uint8
+    text: str = ""  # what was given, in words
+
+
+def given_to(predictor: Predictor | None, model: nn.Module, inputs: Any, target: str | None) -> NetworkInputs:
+    """The tensors for a network, from what its predictor reads; a bare network takes tensors as they are."""
+    if predictor is None:
+        return bare(model, inputs)
+    if isinstance(inputs, tuple) and any(isinstance(part, Tensor) for part in inputs):
+        return bare(model, inputs)
+    if isinstance(inputs, Tensor) and inputs.is_floating_point():
+        return bare(model, inputs)
+    if isinstance(inputs, Tensor):
+        found = by_ids(predictor, inputs)
+    elif predictor.has_columns():
+        found = by_columns(predictor, inputs)
+    elif predictor.images is not None:
+        pixels = predictor.pixels([inputs])
+        found = NetworkInputs((pixels,), pixels=seen_pixels(pixels, predictor), text=shown(inputs))
+    else:
+        found = by_words(predictor, inputs)
+    return with_target(predictor, found, target) if isinstance(predictor.spec, Seq2Seq) else found
+
+
+def bare(model: nn.Module, inputs: Any) -> NetworkInputs:
+    """Tensors for a network without a predictor."""
+    args = inputs if isinstance(inputs, tuple) else (inputs,)
+    if not any(isinstance(part, Tensor) for part in args):
+        raise UserError(f"a network by itself reads tensors, not {type(args[0]).__name__}", where="look",
+                        fix="give token ids (1, T), or a predictor from anyformer.load")  # fmt: skip
+    device = next(model.parameters()).device
+    args = tuple(part.to(device) if isinstance(part, Tensor) else part for part in args)
+    images = [part for part in args if isinstance(part, Tensor) and part.dim() == 4]
+    shapes = ", ".join(str(tuple(part.shape)) for part in args if isinstance(part, Tensor))
+    return NetworkInputs(args, pixels=rescaled(images[0]) if images else None, text=f"tensors {shapes}")
+
+
+def by_ids(predictor: Predictor, ids: Tensor) -> NetworkInputs:
+    """Token ids (T,) or (B,T) that the model's table of words has."""
+    from anyformer.generation.prompts import check_ids, vocabulary_of
+
+    reader = predictor.spec.encoder if isinstance(predictor.spec, Seq2Seq) else predictor.spec
+    known = check_ids(ids[None] if ids.dim() == 1 else ids, vocabulary_of(reader.embed, "look"))
+    return NetworkInputs((known.to(predictor.device),), text=f"{known.shape[1]} tokens")
+
+
+def by_words(predictor: Predictor, inputs: Any) -> NetworkInputs:
+    """One text."""
+    if not isinstance(inputs, str):
+        raise UserError(f"this model reads text, not {type(inputs).__name__}", where="look", fix="give a text")
+    ids, _ = predictor.words().batch([inputs], side="right", device=predictor.device)
+    if ids.shape[1] == 0:
+        raise UserError("the text is empty", where="look", fix="give at least one word")
+    return NetworkInputs((ids,), text=inputs)
+
+
+def by_columns(predictor: Predictor, inputs: Any) -> NetworkInputs:
+    """One row or several, as `predict` takes them."""
+    from anyformer.data.given_rows import given_rows, is_files, report_bad
+    from anyformer.data.new_rows import parse_rows, parse_table, with_place
+    from anyformer.data.prepare_rows import examples_for
+
+    preprocess = predictor.preprocess
+    assert preprocess is not None
+    lone = isinstance(inputs, str | bytes | Path) and len(preprocess.columns or ()) == 1
+    rows = given_rows([inputs] if lone or isinstance(inputs, Mapping) else inputs, preprocess)
+    rows = file_rows(rows, preprocess) if is_files(rows) else rows
+    new = parse_rows(rows, preprocess) if isinstance(rows, list) else parse_table(rows, preprocess)
+    examples, counts = examples_for(new.frame, preprocess, predictor.tokenizer, None, images=predictor.images)
+    bad = dict(sorted((counts.unread | new.bad).items()))
+    report_bad({row: with_place(error, new.frame, row) for row, error in bad.items()}, "error", None)
+    batch = examples.batch(np.arange(len(new.frame))).to(predictor.device)
+    named = {name: value for name, value in batch.named.items() if value is not None}
+    images = [part for part in flat(batch.inputs) if part.dim() == 4]
+    pixels = seen_pixels(images[0], predictor) if images else None
+    return NetworkInputs(batch.inputs, named, pixels, shown(inputs))
+
+
+def file_rows(files: Any, preprocess: Preprocess) -> Frame:
+    """Rows of files, spread evenly over them where they have more than one look takes."""
+    from anyformer.data.settings import Data
+    from anyformer.safe_files import scratch_folder
+    from anyformer.tasks.prepare import read_new_rows
+
+    with scratch_folder() as cache:
+        frame, _ = read_new_rows(files, preprocess, Data(), cache)
+        return frame.take(np.linspace(0, len(frame) - 1, min(len(frame), MOST_ROWS)).astype(np.int64))
+
+
+def flat(inputs: Any) -> list[Tensor]:
+    """All tensors inside."""
+    if isinstance(inputs, Tensor):
+        return [inputs]
+    return [tensor for part in inputs for tensor in flat(part)] if isinstance(inputs, tuple | list) else []
+
+
+def with_target(predictor: Predictor, given: NetworkInputs, target: str | None) -> NetworkInputs:
+    """The decoder's input beside the encoder's: what the model writes by itself, or the text that is given."""
+    options = dict(given.options)
+    source, mask = given.args[0], options.pop("source_mask", None)
+    options.pop("target_mask", None)
+    if target is None:
+        from anyformer.generation import generate
+        from anyformer.inference.predictor import with_settings
+
+        most = min(predictor.defaults.max_new_tokens or MOST_WRITTEN, MOST_WRITTEN)
+        greedy = {"max_new_tokens": most, "num_beams": 1, "do_sample": False}
+        settings = with_settings(predictor.defaults, greedy)
+        made = generate(predictor.model, source, mask, settings=settings)
+        ids = made.ids[:, : made.prompt + int(made.lengths[0])]
+    else:
+        start = predictor.defaults.decoder_start_token_id
+        start = predictor.defaults.bos_token_id if start is None else start
+        if start is None:
+            raise UserError("nothing says which token a text begins with", where="target", fix="leave target out")
+        ids = torch.tensor([[start, *predictor.words().target.encode(target)]], device=predictor.device)
+    options |= {} if mask is None else {"source_mask": mask}
+    return NetworkInputs((source, ids), options, given.pixels, given.text)
+
+
+def seen_pixels(pixels: Tensor, predictor: Predictor) -> np.ndarray:
+    """A model's input image (B,C,H,W) as people see it, with its normalisation undone."""
+    steps = predictor.images
+    if steps is None or steps.mean is None or steps.std is None or len(steps.mean) != pixels.shape[1]:
+        return rescaled(pixels)
+    mean, std = (pixels.new_tensor(values)[:, None, None] for values in (steps.mean, steps.std))
+    return to_rgb(pixels[0] * std + mean)
+
+
+def rescaled(pixels: Tensor) -> np.ndarray:
+    """The first image with its smallest value black and its largest white."""
+    image = pixels[0].float()
+    low, high = image.amin(), image.amax()
+    return to_rgb((image - low) / (high - low).clamp(min=1e-12))
+
+
+def to_rgb(image: Tensor) -> np.ndarray:
+    """(C,H,W) in 0 to 1 as (H,W,3) uint8; one channel becomes grey."""
+    image = image[:3] if image.shape[0] >= 3 else image[:1].expand(3, -1, -1)
+    return np.asarray((image.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).cpu().numpy())
+
+
+def shown(inputs: Any) -> str:
+    """What was given, in a few words."""
+    if isinstance(inputs, str | Path):
+        return str(inputs)
+    if isinstance(inputs, Mapping):
+        return ", ".join(f"{name} {value}" for name, value in list(inputs.items())[:8])
+    return f"{len(inputs)} rows" if isinstance(inputs, Sequence) else type(inputs).__name__

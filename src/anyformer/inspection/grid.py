@@ -1,0 +1,214 @@
+"""Pieces that figures are made of: a matrix with token rulers, bars with names, a caption, the key of colours.
+
+Each piece is measured when it is made and drawn afterwards, so that a figure knows its size before its first mark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from anyformer.inspection.canvas import HAIR, INK, SOFT, Label, Mark, Pixels, Rectangle, Stroke, shown, text_width
+from anyformer.inspection.palette import coloured, hex_of, ink_on, value_at
+
+TYPE, SMALL = 11.0, 9.5  # sizes of type
+LINE = 13.0  # from one line of type to the next
+MOST_CELLS = 64 * 64  # drawn one by one, so that an SVG stays sharp in every viewer; more are one picture
+LONGEST_LABEL = 18  # letters
+
+
+def cut(text: str, most: int = LONGEST_LABEL) -> str:
+    """A label of bounded length; spaces around a word are left out, a token of nothing else is named.
+
+    >>> cut(" boy"), cut("  "), cut("x" * 30, 8)
+    ('boy', '(space)', 'xxxxxxx…')
+    """
+    bare = text.strip()
+    if not bare:
+        bare = "(line end)" if "\n" in text else "(tab)" if "\t" in text else "(space)" if text else "(empty)"
+    bare = shown(bare)
+    return bare if len(bare) <= most else bare[: most - 1] + "…"
+
+
+def number_text(value: float) -> str:
+    """Three significant digits.
+
+    >>> number_text(0.12345), number_text(0), number_text(1.0)
+    ('0.123', '0', '1')
+    """
+    return f"{value:.3g}"
+
+
+def wrapped(text: str, width: float, size: float, most: int = 3) -> list[str]:
+    """Words in lines no wider than `width`; what is more than `most` lines is cut."""
+    lines: list[str] = []
+    for word in shown(text).split():
+        while text_width(word, size) > width and len(word) > 4:  # a word longer than a line
+            fits = next(n for n in range(len(word), 0, -1) if text_width(word[:n], size) <= width or n == 1)
+            lines.append(word[:fits])
+            word = word[fits:]
+        if lines and text_width(f"{lines[-1]} {word}", size) <= width:
+            lines[-1] = f"{lines[-1]} {word}"
+        else:
+            lines.append(word)
+    return lines if len(lines) <= most else [*lines[: most - 1], lines[most - 1][:-1].rstrip() + "…"]
+
+
+@dataclass
+class Matrix:
+    """Numbers (T,S) as cells, with the names of their rows and columns."""
+
+    values: np.ndarray
+    rows: Sequence[str]
+    columns: Sequence[str]
+    top: float
+    scale: str
+    side: float = 440.0
+    row_axis: str = "query"
+    column_axis: str = "key"
+    words: Sequence[Sequence[str]] | None = None  # what is written into the cells
+    cell: tuple[float, float] | None = None
+    marked: Sequence[int] | None = None  # of each row, the column that is outlined
+    ticks: tuple[Sequence[int], Sequence[int]] | None = None  # rows and columns that are named, where not all are
+    up: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        queries, keys = self.values.shape
+        if self.cell is None:
+            one = min(max(self.side / max(queries, keys), 1.75), 30.0)
+            one = float(int(one)) if one >= 4 else one  # whole pixels, where cells are seen one by one
+            self.cell = (one, one)
+        self.rows, self.columns = [cut(t) for t in self.rows], [cut(t) for t in self.columns]
+        widest = max((text_width(text, TYPE) for text in self.columns), default=0.0)
+        self.up = widest > self.cell[0] - 4
+        self.left = max((text_width(self.rows[i], TYPE) for i in self.named(queries, 1)), default=0.0) + 10 + LINE
+        named = [text_width(self.columns[i], TYPE) for i in self.named(keys, 0)]
+        self.above = (max(named, default=0.0) if self.up else LINE) + 10 + LINE
+        self.wide, self.high = keys * self.cell[0], queries * self.cell[1]
+
+    @property
+    def width(self) -> float:
+        return self.left + self.wide
+
+    @property
+    def height(self) -> float:
+        return self.above + self.high
+
+    def named(self, count: int, axis: int) -> Sequence[int]:
+        """The columns (axis 0) or rows (axis 1) that have room for a name: every one, or every n-th."""
+        assert self.cell is not None
+        if self.ticks is not None:
+            return self.ticks[1 - axis]
+        return range(0, count, max(1, -int(-LINE // self.cell[axis])) if axis or self.up else 1)
+
+    def draw(self, x: float, y: float) -> list[Mark]:
+        assert self.cell is not None
+        left, top, (wide, high) = x + self.left, y + self.above, self.cell
+        colours = coloured(self.values, self.top, self.scale)  # (T,S,3)
+        queries, keys = self.values.shape
+        marks: list[Mark] = []
+        if queries * keys > MOST_CELLS:
+            marks.append(Pixels(left, top, self.wide, self.high, colours))
+        else:
+            marks += [
+                Rectangle(left + j * wide, top + i * high, wide, high, fill=hex_of(colours[i, j]))
+                for i in range(queries) for j in range(keys)
+            ]  # fmt: skip
+        marks.append(Rectangle(left, top, self.wide, self.high, stroke=HAIR))
+        for i in self.named(queries, 1):
+            middle = top + (i + 0.5) * high
+            marks.append(Label(left - 8, middle, self.rows[i], TYPE, "end"))
+            marks += [Stroke(left - 4, middle, left, middle)] if self.thinned(1, queries) else []
+        for j in self.named(keys, 0):
+            middle = left + (j + 0.5) * wide
+            at = top - 8 if self.up else top - 8 - LINE / 2
+            marks.append(Label(middle, at, self.columns[j], TYPE, "start" if self.up else "middle", up=self.up))
+            marks += [Stroke(middle, top - 4, middle, top)] if self.thinned(0, keys) else []
+        for i, line in enumerate(self.words or ()):
+            for j, word in enumerate(line):
+                across, down = left + (j + 0.5) * wide, top + (i + 0.5) * high
+                marks.append(Label(across, down, word, SMALL, "middle", ink_on(colours[i, j])))
+        for i, j in enumerate(self.marked or ()):
+            marks.append(
+                Rectangle(left + j * wide + 1, top + i * high + 1, wide - 2, high - 2, stroke="#a34700", line=1.5)
+            )
+        marks.append(Label(x + LINE / 2, top + self.high / 2, self.row_axis, SMALL, "middle", SOFT, up=True))
+        marks.append(Label(left + self.wide / 2, y + LINE / 2, self.column_axis, SMALL, "middle", SOFT))
+        return marks
+
+    def thinned(self, axis: int, count: int) -> bool:
+        return len(self.named(count, axis)) < count
+
+
+def colour_key(x: float, y: float, high: float, top: float, scale: str, name: str = "blue") -> list[Mark]:
+    """The ramp from 0 below to `top` above, with its numbers; about 52 wide."""
+    steps = 48
+    positions = [1 - (i + 0.5) / steps for i in range(steps)]
+    column = coloured(np.array([[value_at(p, top, scale)] for p in positions]), top, scale, name)
+    marks: list[Mark] = [Pixels(x, y, 10, high, column), Rectangle(x, y, 10, high, stroke=HAIR)]
+    for position in (0.0, 0.5, 1.0):
+        level = y + high * (1 - position)
+        low = position == 0 and scale == "log"
+        text = ("≤ " if low else "") + number_text(value_at(position, top, scale) if position or low else 0.0)
+        marks += [Stroke(x + 10, level, x + 13, level, SOFT), Label(x + 16, level, text, SMALL, fill=SOFT)]
+    return marks
+
+
+@dataclass
+class Bars:
+    """Named numbers as bars, in the order given."""
+
+    names: Sequence[str]
+    values: Sequence[float]
+    wide: float = 260.0
+
+    def __post_init__(self) -> None:
+        self.names = [cut(name, 28) for name in self.names]
+        self.left = max((text_width(name, TYPE) for name in self.names), default=0.0) + 8
+
+    @property
+    def width(self) -> float:
+        return self.left + self.wide + 48
+
+    @property
+    def height(self) -> float:
+        return len(self.names) * (LINE + 5)
+
+    def draw(self, x: float, y: float) -> list[Mark]:
+        top = max((abs(value) for value in self.values), default=0.0) or 1.0
+        marks: list[Mark] = []
+        for i, (name, value) in enumerate(zip(self.names, self.values, strict=True)):
+            middle = y + (i + 0.5) * (LINE + 5)
+            length = self.wide * abs(value) / top
+            marks.append(Label(x + self.left - 6, middle, name, TYPE, "end"))
+            marks.append(Rectangle(x + self.left, middle - 5, max(length, 0.5), 10, fill="#3f78b8"))
+            marks.append(Label(x + self.left + length + 5, middle, number_text(value), SMALL, fill=SOFT))
+        marks.append(Stroke(x + self.left, y, x + self.left, y + self.height, HAIR))
+        return marks
+
+
+@dataclass
+class Caption:
+    """What a reader must know of a figure, below it: the model, its input, and what is drawn."""
+
+    model: str
+    given: str
+    what: str
+    width: float
+
+    def __post_init__(self) -> None:
+        self.lines = [(line, INK) for line in wrapped(self.model, self.width, TYPE, 2)]
+        self.lines += [(line, SOFT) for line in wrapped(f"Input: {self.given}", self.width, SMALL, 2) if self.given]
+        self.lines += [(line, SOFT) for line in wrapped(self.what, self.width, SMALL, 4)]
+
+    @property
+    def height(self) -> float:
+        return len(self.lines) * (LINE + 1)
+
+    def draw(self, x: float, y: float) -> list[Mark]:
+        return [
+            Label(x, y + (i + 0.5) * (LINE + 1), line, TYPE if fill == INK else SMALL, fill=fill)
+            for i, (line, fill) in enumerate(self.lines)
+        ]

@@ -1,0 +1,178 @@
+"""What a head looks at, as numbers: its entropy, how much goes to the token before, to the first token, and so on.
+
+All are means over the queries of one map (H,T,S); a query that may see nothing (all its weights are 0) counts nowhere.
+
+    entropy     bits: 0 looks at one token, log2(S) at all alike
+    previous    weight on the token before the query
+    first       weight on the first token, of all queries but the first
+    distance    between query and key, weighted: tokens, or patches of an image
+    induction   weight on tokens that followed an earlier occurrence of the query's token
+    diagonal    weight on the query's own token
+    largest     the largest weight of a query
+
+Maps are read a block of rows at a time, so that a long text never needs a T x S tensor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from anyformer.inspection.axis import TokenAxis
+    from anyformer.inspection.capture import Capture
+    from anyformer.inspection.site import Site
+
+STATISTICS = ("entropy", "previous", "first", "distance", "induction", "diagonal", "largest")
+ENTRIES = 2**20  # of a map read at once
+
+
+class HeadSums:
+    """Sums over the rows of one map, block by block.
+
+    `ids` (S,) are the tokens, for induction; `distances` (T,S) the distance of each pair, tokens apart if not given,
+    nan for a pair that has none. `aligned`: queries and keys are the same tokens, the queries the last T of S keys.
+    """
+
+    def __init__(
+        self, heads: int, queries: int, keys: int, *, aligned: bool = True, ids: Tensor | None = None,
+        distances: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        self.queries, self.keys, self.aligned = queries, keys, aligned
+        self.before = keys - queries  # keys of earlier tokens, such as a cache or a prefix
+        self.ids, self.distances = ids, distances
+        self.sums = {name: torch.zeros(heads, dtype=torch.float64) for name in STATISTICS}
+        self.counts = {name: torch.zeros(heads, dtype=torch.float64) for name in STATISTICS}
+
+    def add(self, weights: Tensor, start: int = 0) -> None:
+        """Rows from `start` on: (H,t,S)."""
+        weights, device = weights.detach().float(), weights.device
+        live = weights.sum(-1) > 0.5  # (H,t); a row sums to 1 or, where it sees nothing, to 0
+        count = weights.shape[1]
+        self.note("entropy", torch.special.entr(weights).sum(-1) / math.log(2), live)
+        self.note("largest", weights.amax(-1), live)
+        if not self.aligned:
+            if self.distances is not None:
+                self.note_distance(weights, live, self.distances[start : start + count].to(device))
+            return
+        row = torch.arange(count, device=device)
+        place = row + start + self.before  # (t,): where each query is among the keys
+        self.note("diagonal", weights[:, row, place], live)
+        later = place > 0  # (t,)
+        self.note("previous", weights[:, row, (place - 1).clamp(min=0)], live & later)
+        self.note("first", weights[:, :, 0], live & later)
+        if self.distances is not None:
+            apart = self.distances[start : start + count].to(device)
+        else:
+            apart = (place[:, None] - torch.arange(self.keys, device=device)).abs().float()  # (t,S)
+        self.note_distance(weights, live, apart)
+        if self.ids is not None:
+            wanted = follows_same(self.ids.to(device), place)  # (t,S)
+            self.note("induction", (weights * wanted).sum(-1), live & wanted.any(-1))
+
+    def note(self, name: str, values: Tensor, counted: Tensor) -> None:
+        values, counted = values.cpu().double(), counted.cpu()  # a number a row; the maps stay where they are
+        self.sums[name] += values.masked_fill(~counted, 0.0).sum(-1)
+        self.counts[name] += counted.sum(-1)
+
+    def note_distance(self, weights: Tensor, live: Tensor, apart: Tensor) -> None:
+        known = apart.isfinite()  # (t,S)
+        mass = (weights * known).sum(-1)  # (H,t)
+        mean = (weights * apart.nan_to_num(0.0)).sum(-1) / mass.clamp(min=1e-12)
+        self.note("distance", mean, live & (mass > 0))
+
+    def means(self) -> dict[str, list[float | None]]:
+        """Every statistic, a number a head."""
+        means = {name: (self.sums[name] / self.counts[name]).tolist() for name in STATISTICS}  # nan: no row counted
+        return {name: [None if value != value else value for value in values] for name, values in means.items()}
+
+
+def follows_same(ids: Tensor, place: Tensor) -> Tensor:
+    """Which keys follow an earlier occurrence of a query's token: bool (t,S) for queries at `place` (t,).
+
+    In "a b c a" the last token looks back at b. The query itself never counts, nor does any later token.
+    """
+    keys = torch.arange(len(ids), device=ids.device)
+    same = torch.zeros(len(place), len(ids), dtype=torch.bool, device=ids.device)
+    same[:, 1:] = ids[place][:, None] == ids[None, :-1]  # key j follows an occurrence at j - 1
+    return same & (keys < place[:, None])
+
+
+def statistics_of(
+    weights: Tensor, *, aligned: bool = True, ids: Tensor | None = None, distances: Tensor | None = None
+) -> dict[str, list[float | None]]:
+    """Statistics of a whole map (H,T,S).
+
+    >>> found = statistics_of(torch.eye(4)[None])
+    >>> found["diagonal"], found["entropy"], found["previous"], found["induction"]
+    ([1.0], [0.0], [0.0], [None])
+    """
+    sums = HeadSums(*weights.shape, aligned=aligned, ids=ids, distances=distances)
+    sums.add(weights)
+    return sums.means()
+
+
+def head_statistics(capture: Capture, sites: Iterable[int] | None = None) -> list[dict[str, Any]]:
+    """A row a head of every attention, or of those `sites`: site, label, layer, head, and a number a statistic.
+
+    None stands for a number that has no meaning there, such as the previous token in cross-attention.
+    """
+    wanted = range(len(capture.sites)) if sites is None else sites
+    return [row for site in wanted for row in site_statistics(capture, site)]
+
+
+def site_statistics(capture: Capture, index: int) -> list[dict[str, Any]]:
+    """The statistics of the heads of one site; none for a mixer that is no attention."""
+    site = capture.sites[index]
+    if site.kind == "other":
+        return []
+    queries, keys = len(capture.axes[site.queries].tokens), len(capture.axes[site.keys].tokens)
+    sums = None
+    step = max(1, ENTRIES // max(1, site.heads * keys))
+    for start in range(0, queries, step):
+        rows = slice(None) if step >= queries else slice(start, min(start + step, queries))
+        block = capture.weights(index, rows=rows)  # (H,t,S)
+        if sums is None:
+            sums = HeadSums(block.shape[0], queries, block.shape[2], **pairs_of(capture, site, block.shape[2]))
+        sums.add(block, start)
+    if sums is None:
+        return []
+    means = sums.means()
+    return [
+        {"site": index, "label": site.label, "layer": site.layer, "head": head}
+        | {name: means[name][head] for name in STATISTICS}
+        for head in range(site.heads)
+    ]
+
+
+def pairs_of(capture: Capture, site: Site, keys: int) -> dict[str, Any]:
+    """How queries and keys of a site relate: the same tokens or not, which ids, how far apart on an image."""
+    query_axis, key_axis = capture.axes[site.queries], capture.axes[site.keys]
+    aligned = site.kind == "self" and keys >= len(query_axis.tokens)
+    ids = [token.id for token in key_axis.tokens]
+    known = aligned and len(ids) == keys and all(one is not None for one in ids)
+    on_grid = key_axis.grid is not None and query_axis.grid is not None and len(key_axis.tokens) == keys
+    return {
+        "aligned": aligned,
+        "ids": torch.tensor(ids) if known else None,
+        "distances": patch_distances(query_axis, key_axis) if on_grid else None,
+    }
+
+
+def patch_distances(queries: TokenAxis, keys: TokenAxis) -> Tensor:
+    """(T,S): patches from patch to patch, nan where either token is no patch."""
+    return torch.cdist(patch_places(queries), patch_places(keys))
+
+
+def patch_places(axis: TokenAxis) -> Tensor:
+    """(T,2): row and column of each token that is a patch, nan elsewhere."""
+    assert axis.grid is not None
+    rows, columns = axis.grid
+    places = torch.full((len(axis.tokens), 2), torch.nan)
+    cells = torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).view(-1, 2).float()
+    places[axis.first : axis.first + len(cells)] = cells
+    return places

@@ -1,0 +1,70 @@
+"""What a page knows before any view is opened: the model, its input and answer, the layers, the tokens, the views."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from anyformer.inspection.answer import Query, finite
+from anyformer.inspection.views import views
+from anyformer.inspection.web_files import web_files
+from anyformer.version import __version__
+
+if TYPE_CHECKING:
+    from anyformer.inspection.capture import Capture
+
+LONGEST_INPUT = 2_000  # characters of the input that the header shows
+
+
+def manifest_of(capture: Capture) -> dict[str, Any]:
+    """The capture for the page's frame, as JSON can hold it."""
+    start = start_of(capture)
+    drawn = {name: module for name, module in views().items() if f"views/{name}.js" in web_files()}
+    shown = [view_entry(name, module, capture) for name, module in drawn.items()]
+    open_first = next((entry["name"] for entry in shown if entry["applies"] and entry["name"] == "map"), None)
+    open_first = open_first or next((entry["name"] for entry in shown if entry["applies"]), "")
+    return {
+        "title": capture.title,
+        "kind": capture.modality,
+        "input": capture.given.text[:LONGEST_INPUT],
+        "target": written(capture),
+        "prediction": finite([asdict(choice) for choice in capture.prediction()]),
+        "sites": [site.to_json() for site in capture.sites],
+        "axes": {name: axis.to_json() for name, axis in capture.axes.items()},
+        "views": shown,
+        "start": {"view": open_first, "site": start.site, "head": start.head, "query": start.query, "key": start.key},
+        "version": __version__,
+    }
+
+
+def view_entry(name: str, module: Any, capture: Capture) -> dict[str, Any]:
+    """One line of the navigation."""
+    why = module.applies(capture)
+    return {"name": name, "title": module.TITLE, "read": module.READ, "applies": why is None, "why": why or ""}
+
+
+def trust_of_page(capture: Capture) -> dict[str, Any]:
+    """The checks of the capture, as JSON can hold them."""
+    trust = capture.trust
+    checks = [{"name": check.name, "value": check.value, "tolerance": check.tolerance, "ok": check.ok}
+              for check in trust.checks]  # fmt: skip
+    return dict(finite({"ok": trust.ok, "checks": checks}))
+
+
+def start_of(capture: Capture) -> Query:
+    """Where a page opens: the first attention, its first head, and the last token with the key it reads most."""
+    site = next((site for site in capture.sites if site.kind != "other"), None)
+    if site is None:
+        return Query()
+    axis = capture.axes[site.queries]
+    query = len(axis) - 1 if axis.grid is None and axis.tokens[0].kind != "special" else 0
+    row = capture.weights(site.index, rows=slice(query, query + 1))[0, 0]
+    return Query(site.index, 0, query, int(row.argmax()))
+
+
+def written(capture: Capture) -> str:
+    """What an encoder-decoder wrote, or was given to write."""
+    axis = capture.axes.get("decoder")
+    if axis is None or capture.modality != "pair":
+        return ""
+    return "".join(token.text for token in axis.tokens if token.kind == "word")[:LONGEST_INPUT].strip()

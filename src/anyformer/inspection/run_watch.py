@@ -1,0 +1,117 @@
+"""A run as a page follows it: what metrics.jsonl has gained since a byte offset, never the whole file again."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from anyformer.checkpoints import store
+from anyformer.errors import UserError
+from anyformer.safe_files import open_regular
+from anyformer.training.run.history import LARGEST, METRICS, SPEED, TAIL, figures_of, numeric, open_run
+
+MOST_RUNS = 8  # followed at once; a page that polls more would spend its time on reading
+CHUNK = 2**18  # bytes of metrics.jsonl in one answer; the rest comes with the next
+PROBE = "probe/"
+
+
+def run_news(folders: Sequence[Path], parameters: dict[str, str]) -> dict[str, Any]:
+    """What `/look/api/run?run=0&since=OFFSET&file=NUMBER` answers."""
+    number = bounded(parameters, "run", MOST_RUNS - 1)
+    if number >= len(folders):
+        raise UserError(f"there is no run {number}", where="run", fix=f"this page follows {len(folders)}")
+    since, file = bounded(parameters, "since", LARGEST), bounded(parameters, "file", 2**64)
+    return read_run(folders[number], since, file) | {"run": number, "runs": [folder.name for folder in folders]}
+
+
+def bounded(parameters: dict[str, str], name: str, most: int) -> int:
+    """A whole number from 0 on."""
+    given = parameters.get(name, "0")
+    if not (given.isascii() and given.isdigit()) or len(given) > 20 or int(given) > most:
+        raise UserError(f"{name} {given[:40]!r} is no whole number from 0 to {most}", where="run", fix=f"use {name}=0")
+    return int(given)
+
+
+def read_run(folder: Path, since: int = 0, file: int = 0) -> dict[str, Any]:
+    """How a run stands, and its lines from byte `since` of file number `file` on.
+
+    Where metrics.jsonl is another file by now, as after `anyformer resume`, reading begins anew and `again` says so.
+    """
+    record = open_run(folder)
+    found = new_lines(folder / METRICS, since, file)
+    lines = found.pop("lines")
+    steps = [line for line in lines if not isinstance(line.get("eval"), dict)]
+    judged = [line for line in lines if isinstance(line.get("eval"), dict)]
+    total, step = record.number("total"), record.step
+    speed = recent_speed(folder / SPEED)
+    running = record.status.startswith("running")
+    left = None
+    if running and total is not None and step is not None and "seconds" in speed:
+        left = max(0.0, total - step) * speed["seconds"]
+    return found | {
+        "name": record.id, "status": record.status, "running": running, "step": step, "total": total, "left": left,
+        "seconds": record.seconds, "speed": speed, "checkpoint": newest_checkpoint(folder),
+        "steps": [[line["step"], numeric(line.get("loss")), numeric(line.get("lr"))] for line in steps],
+        "judged": [{"step": line["step"], **figures_of(line["eval"])} for line in judged],
+        "probes": [{"step": line["step"], **probe_figures(line)} for line in steps if probe_figures(line)],
+    }  # fmt: skip
+
+
+def newest_checkpoint(folder: Path) -> int | None:
+    return max((step for step, _ in store.committed(folder / "checkpoints")), default=None)
+
+
+def probe_figures(line: dict[str, Any]) -> dict[str, float]:
+    return {name.removeprefix(PROBE): value for name, value in figures_of(line).items() if name.startswith(PROBE)}
+
+
+def new_lines(path: Path, since: int, file: int) -> dict[str, Any]:
+    """Complete lines from an offset on: at most `CHUNK` bytes, `more` where the file goes on."""
+    none = {"lines": [], "since": 0, "file": 0, "again": bool(since), "more": False}
+    try:
+        with open_regular(path) as opened:
+            now = os.fstat(opened.fileno())
+            again = bool(since) and (now.st_ino != file or now.st_size < since)
+            start = 0 if again else since
+            opened.seek(start)
+            data = opened.read(CHUNK)
+            whole = data[: data.rfind(b"\n") + 1]
+            if not whole and len(data) == CHUNK:  # one line longer than an answer: no line of ours
+                whole = data
+    except OSError:
+        return none
+    end = start + len(whole)
+    more = bool(whole) and end < now.st_size
+    return {"lines": parsed(whole), "since": end, "file": now.st_ino, "again": again, "more": more}
+
+
+def parsed(data: bytes) -> list[dict[str, Any]]:
+    """The lines that are objects with a step; a damaged one is passed over."""
+    out = []
+    for line in data.splitlines():
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        step = numeric(value.get("step")) if isinstance(value, dict) else None
+        if step is not None and abs(step) <= LARGEST:
+            out.append(value)
+    return out
+
+
+def recent_speed(path: Path) -> dict[str, float]:
+    """Seconds a step and units a second, from the end of speed.jsonl: the mean of its last lines."""
+    try:
+        with open_regular(path) as opened:
+            opened.seek(max(0, os.fstat(opened.fileno()).st_size - TAIL))
+            lines = parsed(opened.read())[-20:]
+    except OSError:
+        return {}
+    out: dict[str, float] = {}
+    for name in dict.fromkeys(name for line in lines for name in figures_of(line) if name != "step"):
+        values = [value for line in lines if (value := numeric(line.get(name))) is not None]
+        out[name] = sum(values) / len(values)
+    return out

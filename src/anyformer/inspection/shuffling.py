@@ -1,0 +1,125 @@
+"""Shuffled tokens: without positions and without a mask attention reads a set, and its answers move with the tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.core.context import Context
+from anyformer.core.model import ModelModule
+from anyformer.core.stack import StackModule
+from anyformer.embeds.patches import PatchesModule, cut, paste
+from anyformer.errors import UserError
+from anyformer.inspection.positions import MODULES
+from anyformer.inspection.shadow import shadow
+from anyformer.mixers.attention import AttentionModule
+from anyformer.positions.grid import GridModule
+from anyformer.positions.learned import LearnedModule
+from anyformer.positions.sinusoid import SinusoidModule
+from anyformer.positions.sinusoid_grid import SinusoidGridModule
+
+ADDED = LearnedModule | GridModule | SinusoidModule | SinusoidGridModule
+
+
+@dataclass(frozen=True)
+class Shuffled:
+    """How far the answers to shuffled tokens are from the shuffled answers: largest change over largest value."""
+
+    order: Tensor  # (T,): place t holds what was at order[t]
+    as_is: float
+    without_positions: float
+    without_mask: float | None  # and without causal order besides; None where there is none
+    by_token: Tensor  # (3 or 2, T): the change of each token, relative to the largest vector
+
+
+@torch.no_grad()
+def shuffle_tokens(model: nn.Module, inputs: tuple[Any, ...], *, seed: int = 0) -> Shuffled:
+    """Run a model on its tokens and on the same tokens shuffled: as it is, without positions, and without a mask."""
+    if not isinstance(model, ModelModule):
+        raise UserError(f"{type(model).__name__} has no single row of tokens", where="shuffle", fix="give its encoder")
+    why = why_fixed(model)
+    if why:
+        raise UserError(why, where="shuffle", fix="use a model whose layers keep their tokens")
+    first = 0
+    if isinstance(model.embed, PatchesModule):
+        rows, columns = (inputs[0].shape[2 + i] // model.embed.spec.cell[i] for i in range(2))
+        first, count = model.embed.spec.leading + model.embed.spec.registers, rows * columns
+    elif isinstance(inputs[0], Tensor) and inputs[0].dim() == 2 and not inputs[0].is_floating_point():
+        count = inputs[0].shape[1]
+    else:
+        raise UserError("only texts and images of patches can be shuffled", where="shuffle", fix="give token ids")
+    if count < 2:
+        raise UserError("one token has no order", where="shuffle", fix="give two tokens or more")
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    mixed = (shuffle_input(model, inputs[0], order), *inputs[1:])
+    whole = torch.cat([torch.arange(first), first + order])
+    copies = [shadow(model), without_positions(model)]
+    causal = any(isinstance(module, AttentionModule) and module.causal for module in model.modules())
+    if causal:
+        copies.append(see_all(without_positions(model)))
+    changes = torch.stack([change(copy, inputs, mixed, whole) for copy in copies])
+    largest = changes.amax(1).tolist()
+    return Shuffled(whole, largest[0], largest[1], largest[2] if causal else None, changes)
+
+
+def why_fixed(model: ModelModule) -> str | None:
+    """Why the tokens of a model cannot be followed through its layers, where they cannot."""
+    if not isinstance(model.stack, StackModule):
+        return f"a {type(model.spec.stack).__name__} gives other tokens than it is given"
+    return None
+
+
+def reads_order(model: ModelModule) -> list[str]:
+    """Mixers that go along the sequence, whatever positions say."""
+    return sorted({type(mixer).__name__ for mixer in model.spec.stack.mixers if not mixer.takes_rules})
+
+
+def change(model: nn.Module, inputs: tuple[Any, ...], mixed: tuple[Any, ...], order: Tensor) -> Tensor:
+    """(T,): how far each token's vector is from the one it had before the tokens were shuffled."""
+    model.eval()
+    before, after = (model.before_head(*given).hidden[0].float().cpu() for given in (inputs, mixed))  # type: ignore[operator]
+    return (after - before[order]).abs().amax(-1) / before.abs().max().clamp(min=1e-12)
+
+
+def shuffle_input(model: ModelModule, given: Tensor, order: Tensor) -> Tensor:
+    """Token ids (B,T), or the patches of images (B,channels,H,W), in another order."""
+    order = order.to(given.device)
+    if not isinstance(model.embed, PatchesModule):
+        return given[:, order]
+    high, wide = model.embed.spec.cell
+    return paste(cut(given, (high, wide))[:, order], (given.shape[2] // high, given.shape[3] // wide), (high, wide))
+
+
+def without_positions(model: nn.Module) -> nn.Module:
+    """A copy that shares all weights and in which every token stands at place 0 and adds nothing for it."""
+    copy = shadow(model)
+
+    def nothing(module: nn.Module, given: Any, out: Tensor) -> Tensor:
+        return torch.zeros_like(out)
+
+    def at_zero(module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(stand_still(part) if isinstance(part, Context) else part for part in given)
+
+    for module in copy.modules():
+        if isinstance(module, ADDED):
+            module.register_forward_hook(nothing)
+        elif type(module) in MODULES or isinstance(module, AttentionModule):
+            module.register_forward_pre_hook(at_zero)
+    return copy
+
+
+def stand_still(context: Context) -> Context:
+    """The same tokens, all at place 0; which of them may be seen does not change."""
+    zero = torch.zeros_like
+    return replace(context, positions=zero(context.positions), key_positions=zero(context.key_positions))
+
+
+def see_all(copy: nn.Module) -> nn.Module:
+    """The given copy with causal order lifted in place: every token sees every other."""
+    for module in copy.modules():
+        if isinstance(module, AttentionModule):
+            module.causal = False
+    return copy

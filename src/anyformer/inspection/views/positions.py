@@ -1,0 +1,97 @@
+"""Positions: what tells one place of a sequence from another, as maps and curves, and what happens without it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from anyformer.core.model import ModelModule
+from anyformer.embeds.patches import PatchesModule
+from anyformer.errors import UserError
+from anyformer.inspection.answer import Query, ViewAnswer
+from anyformer.inspection.positions import KINDS, PositionSizes, position_arrays, position_kinds
+from anyformer.inspection.shuffling import reads_order, shuffle_tokens, why_fixed
+
+if TYPE_CHECKING:
+    from anyformer.inspection.capture import Capture
+
+TITLE = "Positions"
+READ = (
+    "Attention by itself sees a set of tokens. Here is what tells it their order: the model's own kind first, "
+    "the others to compare with."
+)
+CHANNELS = 128  # of a map of vectors that travel: more would be finer than a screen
+
+
+def applies(capture: Capture) -> str | None:
+    return None
+
+
+def answer(capture: Capture, query: Query) -> ViewAnswer:
+    found = position_kinds(capture.model)
+    kind = query.choice("scheme", found[0].kind, [one.kind for one in found])
+    sizes = PositionSizes(length=query.integer("length", 64, 8, 256), width=64)
+    made = position_arrays(kind, capture.model, sizes)
+    facts: dict[str, Any] = made.facts | {
+        "own": made.own, "kinds": [{"kind": one.kind, "name": KINDS[one.kind], "own": one.own} for one in found],
+        "length": sizes.length, "shuffles": why_not_shuffled(capture) is None, "stack": shuffled_stack(capture),
+    }  # fmt: skip
+    arrays = {name: cut(name, array) for name, array in made.arrays.items() if name != "products" or kind == "sinusoid"}
+    if facts["shuffles"] and query.flag("shuffle"):
+        facts["shuffled"], arrays["change"] = shuffled(capture, query.integer("seed", 0, 0, 10_000))
+    return ViewAnswer(facts, arrays)
+
+
+def exported(capture: Capture) -> Iterable[Query]:
+    """Each kind once, and one shuffle."""
+    found = [Query(), *(Query(options={"scheme": one.kind}) for one in position_kinds(capture.model)[1:])]
+    return found if why_not_shuffled(capture) else [*found, Query(options={"shuffle": "1"})]
+
+
+def cut(name: str, array: np.ndarray) -> np.ndarray:
+    """Of tables of vectors the first channels; every other array as it is."""
+    return array[:, :CHANNELS] if name in ("table", "keys", "values") else array
+
+
+# ---------------------------------------------------------------- shuffled tokens
+
+
+def shuffled_stack(capture: Capture) -> str:
+    """The stack whose tokens are shuffled: of an encoder-decoder the encoder's."""
+    return "" if isinstance(capture.model, ModelModule) else "encoder"
+
+
+def why_not_shuffled(capture: Capture) -> str | None:
+    model, given = shuffle_target(capture)
+    if not isinstance(model, ModelModule) or not given:
+        return "its tokens are not one sequence"
+    if capture.given.options.get("mask") is not None or capture.given.options.get("source_mask") is not None:
+        return "the input is padded"
+    if why_fixed(model):
+        return why_fixed(model)
+    axis = capture.axes.get(shuffled_stack(capture))
+    words = axis is not None and all(token.id is not None for token in axis.tokens)
+    return None if isinstance(model.embed, PatchesModule) or words else "only texts and images of patches are shuffled"
+
+
+def shuffle_target(capture: Capture) -> tuple[Any, tuple[Any, ...]]:
+    """The network and its inputs, of an encoder-decoder those of the encoder."""
+    args = capture.given.args
+    if isinstance(capture.model, ModelModule):
+        return capture.model, args
+    encoder = getattr(capture.model, "encoder", None)
+    return encoder, args[:1]
+
+
+def shuffled(capture: Capture, seed: int) -> tuple[dict[str, Any], np.ndarray]:
+    """How far answers are from moving with the tokens, by token, and in words for the page."""
+    model, given = shuffle_target(capture)
+    try:
+        found = shuffle_tokens(model, given, seed=seed)
+    except UserError as error:
+        return {"why": error.line}, np.zeros((0, 0), np.float32)
+    facts = {"order": found.order.tolist(), "as_is": found.as_is, "without_positions": found.without_positions,
+             "without_mask": found.without_mask, "seed": seed, "reads_order": reads_order(model)}  # fmt: skip
+    return facts, found.by_token.numpy().astype(np.float32)

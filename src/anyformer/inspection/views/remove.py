@@ -1,0 +1,119 @@
+"""Remove: what the answer becomes without a head, an edge or a token, beside the attention that was paid to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from anyformer.core.head_names import has_stacks
+from anyformer.errors import UserError
+from anyformer.evaluation.metrics import rank_correlation
+from anyformer.inspection.answer import Query, ViewAnswer
+from anyformer.inspection.prediction import name_of
+from anyformer.inspection.removal import (
+    AnswerJudge,
+    answered_place,
+    answers_by_token,
+    every_head_in_turn,
+    key_part,
+    parse,
+    pruning,
+    removable_heads,
+    what_if,
+)
+
+if TYPE_CHECKING:
+    from anyformer.inspection.capture import Capture
+
+TITLE = "Remove"
+READ = (
+    "Each number is one more pass without a head, an edge or a token: a change below 0 says that it spoke for the "
+    "answer. Attention shows where information was read, not why."
+)
+SHOWN = 5  # answers beside each other
+EXPORTED = 48  # heads up to which an exported page holds what each is worth: one pass a head
+EXPORTED_CELLS = 16  # heads up to which it holds more about each: six passes a head
+
+
+def applies(capture: Capture) -> str | None:
+    if not any(site.layer >= 0 for site in capture.sites) or not has_stacks(capture.model):
+        return "This model has no stack whose layers could be removed."
+    return None if capture.prediction() else "This model gives no answer whose change could be measured."
+
+
+def answer(capture: Capture, query: Query) -> ViewAnswer:
+    if query.flag("every"):
+        return every(capture)
+    site = capture.site(query.site)
+    by_token = answers_by_token(capture, site)
+    of = query.choice("of", "answer", ("answer", "query"))
+    at = check_cell(capture, query.site, query.head, query.query, query.key)[2] if of == "query" and by_token else None
+    judge = AnswerJudge(capture, at)
+    removal = parse(capture, *(query.options.get(name, "") for name in ("heads", "tokens", "edges")))
+    check_cell(capture, query.site, query.head, query.query, query.key)
+    weight = capture.weights(site.index, rows=slice(query.query, query.query + 1))[query.head, 0, query.key]
+    facts: dict[str, Any] = {
+        "target": judge.facts(), "of": of if by_token else "answer", "by_token": by_token,
+        "place": answered_place(capture, at), "weight": float(weight),
+        "what_if": what_if(judge, site, query.head, query.query, query.key),
+        "heads": sum(removable_heads(capture, one) for one in capture.sites),
+        "has_heads": removable_heads(capture, site) > 0, "key_part": key_part(capture, site), "removed": None,
+    }  # fmt: skip
+    if removal:
+        facts["removed"] = removed(judge, removal)
+    return ViewAnswer(facts)
+
+
+def removed(judge: AnswerJudge, removal: Any) -> dict[str, Any]:
+    """The best answers before and after everything that is chosen is removed."""
+    before, after = judge.values(judge.logits), judge.without(removal)
+    best = list(dict.fromkeys([*before.topk(min(SHOWN, len(before))).indices.tolist(), int(after.argmax())]))
+    rows = []
+    for i in best:
+        name = f"output {i + 1}" if judge.kind == "value" else name_of(judge.capture, i)
+        pair = [float(values[i]) if judge.kind == "value" else float(values[i].exp()) for values in (before, after)]
+        rows.append({"name": name, "id": i, "before": pair[0], "after": pair[1]})
+    change = float(after[judge.id]) - judge.before
+    prune = pruning(judge.capture, removal.heads) if removal.heads else None
+    return {"answers": rows, "change": change, "pruning": prune}
+
+
+def every(capture: Capture) -> ViewAnswer:
+    """What each head is worth to the answer, one pass a head; made once."""
+    if ("every head",) not in capture.kept:
+        judge = AnswerJudge(capture)
+        sites, change, weight = every_head_in_turn(judge)
+        both = change.isfinite() & weight.isfinite()
+        rank = rank_correlation(change[both].abs().numpy(), weight[both].numpy()) if int(both.sum()) > 2 else None
+        facts = {"target": judge.facts(), "sites": sites, "rank": rank,
+                 "parameters": sum(parameter.numel() for parameter in capture.model.parameters())}  # fmt: skip
+        capture.keep(("every head",), (facts, change.numpy(), weight.numpy()))
+    facts, changed, weights = capture.kept["every head",]
+    return ViewAnswer(facts, {"change": np.asarray(changed, np.float32), "weight": np.asarray(weights, np.float32)})
+
+
+def check_cell(capture: Capture, site: int, head: int, query: int, key: int) -> tuple[int, int, int, int]:
+    """Refuse a cell that the map does not have."""
+    at = capture.site(site)
+    limits = (len(capture.sites), at.heads, len(capture.axes[at.queries]), len(capture.axes[at.keys]))
+    for name, value, limit in zip(("site", "head", "query", "key"), (site, head, query, key), limits, strict=True):
+        if value >= limit:
+            raise UserError(f"there is no {name} {value}", where="remove", fix=f"use 0 to {limit - 1}")
+    return site, head, query, key
+
+
+def exported(capture: Capture) -> Iterator[Query]:
+    """Where heads are few, every one in turn, and each for the cell that the page opens with."""
+    from anyformer.inspection.manifest import start_of
+
+    heads = [(site.index, head) for site in capture.sites for head in range(removable_heads(capture, site))]
+    if not 0 < len(heads) <= EXPORTED:
+        return
+    yield Query(options={"every": "1"})
+    start = start_of(capture)
+    for site, head in heads if len(heads) <= EXPORTED_CELLS else ():
+        at = capture.site(site)
+        if start.query < len(capture.axes[at.queries]) and start.key < len(capture.axes[at.keys]):
+            yield Query(site, head, start.query, start.key)

@@ -1,0 +1,26 @@
+// Horizontal bars with their numbers: bars({items: [{name, value, on, colour, onclick, label}], range, format, label}).
+//
+// `range` [low, high] is taken from the values where not given; a negative value goes to the left of zero. `label` names
+// the whole for a screen reader. A bar whose item has `onclick` has a button as its name.
+
+import { h } from "look/element";
+import { number } from "look/format";
+
+export const bars = ({ items, range = null, format = number, label = "" }) => {
+  const values = items.map((item) => item.value).filter(Number.isFinite);
+  const [low, high] = range ?? [Math.min(0, ...values), Math.max(0, ...values)];
+  const span = high - low || 1;
+  const at = (value) => Math.max(0, Math.min(100, ((value - low) / span) * 100));
+  const zero = at(0);
+  return h("div", { class: "bars", role: "list", "aria-label": label },
+    items.map((item, i) => {
+      const end = at(Number.isFinite(item.value) ? item.value : low);
+      const name = item.onclick
+        ? h("button", { type: "button", class: "name", title: item.name, data: { focus: `bar-${i}` }, onclick: item.onclick }, item.name)
+        : h("span", { class: "name", title: item.name }, item.name);
+      return h("div", { class: item.on ? "row on" : "row", role: "listitem" }, name,
+        h("span", { class: "track", "aria-hidden": "true" },
+          h("span", { class: "fill", style: { left: `${Math.min(zero, end)}%`, width: `${Math.abs(end - zero)}%`, ...(item.colour ? { background: item.colour } : {}) } })),
+        h("span", { class: "figure" }, item.label ?? format(item.value)));
+    }));
+};

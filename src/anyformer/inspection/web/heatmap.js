@@ -1,0 +1,177 @@
+// A matrix as a picture: heatmap({data, shape: [rows, columns], rows, columns, ...}) -> element.
+//
+//   data       numbers, row by row; NaN is a cell that does not exist (masked) and is drawn in its own grey
+//   rows, columns   {labels: [text], kind: "query" | "key" | null, start}: rulers; `start` is the number of the first one
+//   range, scale, sides   [low, high], "linear" | "sqrt" | "log", "one" | "two" (see look/palette)
+//   selected, onSelect    [row, column] in the numbering of the rulers; onSelect(row, column) for a click or an arrow key
+//   onHover(row, column, value) while the pointer is over a cell, onHover(null) when it leaves: a preview, never the only way
+//   describe(row, column, value)   the sentence announced for a cell; `announce` takes it (look.announce)
+//   numbers    write each value into its cell
+//   marginals  {rows: numbers, columns: numbers, rowsName, columnsName}: thin bars to the right and below
+//   width, most, label    room in pixels, the largest cell in pixels, a name for screen readers
+//
+// One tab stop; arrow keys, Home, End, Page Up and Page Down move the cell. legend({range, scale, sides, format}) says what
+// the colours mean. byTokens(queries, keys): the rulers of a map with the texts of these. paint(canvas, data, shape, {range,
+// scale, sides}) draws a picture alone; picture(data, shape, style, size) makes it, e.g. a thumbnail, `size` pixels at its longer side.
+
+import { arrow } from "look/controls";
+import { h, svg } from "look/element";
+import { cut, number, visible } from "look/format";
+import { clamp } from "look/lists";
+import { onColour, place, ramp, theme } from "look/palette";
+
+const HIDDEN = { "aria-hidden": "true" };
+const GREY = { light: [236, 237, 239], dark: [9, 10, 12] };
+const LETTER = 6.7; // width of one letter of the rulers' 11-px mono type
+
+/** Colours of a matrix, put on a canvas of one pixel a cell. */
+export const paint = (canvas, data, [rows, columns], { range, scale = "linear", sides = "one" }) => {
+  canvas.width = columns;
+  canvas.height = rows;
+  const image = new ImageData(columns, rows);
+  const words = new Uint32Array(image.data.buffer);
+  const table = ramp(sides);
+  const packed = new Uint32Array(256);
+  for (let i = 0; i < 256; i++) packed[i] = (255 << 24) | (table[i * 3 + 2] << 16) | (table[i * 3 + 1] << 8) | table[i * 3];
+  const [r, g, b] = GREY[theme()];
+  const grey = (255 << 24) | (b << 16) | (g << 8) | r;
+  if (data instanceof Uint8Array && !range) for (let i = 0; i < words.length; i++) words[i] = packed[data[i]];
+  else {
+    const [low, high] = range;
+    for (let i = 0; i < words.length; i++) {
+      const value = data[i];
+      words[i] = value !== value ? grey : packed[(place(value, low, high, scale) * 255 + 0.5) | 0];
+    }
+  }
+  canvas.getContext("2d").putImageData(image, 0, 0);
+  return canvas;
+};
+
+export const picture = (data, [rows, columns], style, size) => {
+  const by = size / Math.max(rows, columns);
+  return paint(h("canvas", { ...HIDDEN, style: { width: `${Math.max(8, columns * by)}px`, height: `${Math.max(8, rows * by)}px` } }), data, [rows, columns], style);
+};
+
+export const byTokens = (queries, keys) => ({ rows: { labels: queries, kind: "query" }, columns: { labels: keys, kind: "key" } });
+
+/** Smallest and largest finite value. */
+export const rangeOf = (data) => {
+  let low = Infinity, high = -Infinity;
+  for (const value of data) if (Number.isFinite(value)) { if (value < low) low = value; if (value > high) high = value; }
+  return low > high ? [0, 1] : [low, high];
+};
+
+export const legend = ({ range, scale = "linear", sides = "one", format = number, masked = false, name = "" }) => {
+  const strip = paint(h("canvas", HIDDEN), Uint8Array.from({ length: 256 }, (_, i) => i), [1, 256], { sides });
+  const half = scale === "sqrt" ? 0.25 : scale === "log" ? 0.01 : 0.5; // the value in the middle of the strip
+  const middle = range[0] + (range[1] - range[0]) * half;
+  return h("span", { class: "legend" }, name, format(range[0]), strip, `${format(range[1])} · ${scale} scale, middle ${format(middle)}`,
+    masked ? h("span", {}, "· grey: masked") : null);
+};
+
+const cellSize = (rows, columns, width, most) => {
+  const [wide, high] = [width / columns, 640 / rows].map((size) => clamp(size, 1, most)).map((size) => (size >= 2 ? Math.floor(size) : size));
+  const less = Math.min(wide, high);
+  return less >= 6 || rows === columns ? [less, less] : [wide, high];
+};
+
+const bar = (values, size, length, upright) => {
+  const most = Math.max(...[...values].filter(Number.isFinite), 1e-12);
+  const inset = size > 12 ? size / 4 : size > 3 ? 0.5 : 0;
+  let path = "";
+  values.forEach((value, i) => {
+    const long = Number.isFinite(value) ? (Math.max(0, value) / most) * (length - 4) : 0;
+    const thick = size - 2 * inset, at = i * size + inset;
+    path += upright ? `M${at} 4h${thick}v${long}h${-thick}z` : `M4 ${at}h${long}v${thick}h${-long}z`;
+  });
+  return path;
+};
+
+export const heatmap = ({ data, shape: [nr, nc], rows = {}, columns = {}, range = null, scale = "linear", sides = "one", selected = null,
+  onSelect = null, onHover = null, describe = null, announce = null, numbers = false, marginals = null, width = 640, most = 40, label = "Map", focus = "heatmap", format = number }) => {
+  const bounds = range ?? rangeOf(data);
+  const { labels: rowLabels, start: rowStart = 0 } = rows, { labels: columnLabels, start: columnStart = 0 } = columns;
+  const longest = width < 420 ? 9 : 16;
+  const text = (word) => cut(visible(word), longest);
+  const side = (labels) => (labels ? Math.min(longest, Math.max(1, ...labels.map((word) => [...text(word)].length))) * LETTER + 10 : 0);
+  const left = Math.ceil(side(rowLabels)), top = Math.ceil(side(columnLabels));
+  const strip = marginals ? 48 : 0;
+  let [w, t] = cellSize(nr, nc, Math.max(64, width - left - strip - 2), most);
+  if (numbers) [w, t] = [Math.max(w, 40), Math.max(t, 22)];
+  const wide = w * nc, high = t * nr, size = { width: `${wide}px`, height: `${high}px` };
+
+  const canvas = paint(h("canvas", { ...HIDDEN, style: size }), data, [nr, nc], { range: bounds, scale, sides });
+  const over = svg("svg", { class: "over", width: wide, height: high, ...HIDDEN });
+  const inside = h("div", { role: "gridcell", id: `${focus}-cell` });
+  const line = h("div", { role: "row", class: "unseen" }, inside);
+  const field = h("div", { class: "field", role: "grid", "aria-label": label, "aria-rowcount": nr, "aria-colcount": nc, "aria-readonly": "true",
+    tabindex: 0, "aria-activedescendant": `${focus}-cell`, data: { focus }, style: size }, canvas, over, line);
+
+  const ruler = (labels, chosen, size, kind, upright) => {
+    const box = svg("svg", { width: upright ? wide : left, height: upright ? top : high, ...HIDDEN });
+    const every = Math.max(1, Math.ceil(12 / size));
+    labels.forEach((word, i) => {
+      const on = i === chosen;
+      // Where labels are thinned, the selected one is shown and its neighbours give way.
+      if (!on && (i % every || (chosen !== null && Math.abs(i - chosen) < every))) return;
+      const at = (i + 0.5) * size;
+      const place = upright ? { transform: `translate(${at + 4} ${top - 6}) rotate(-90)` } : { x: left - 6, y: at + 4, "text-anchor": "end" };
+      box.append(svg("text", { ...place, class: `${kind ?? ""} ${on ? "on" : ""}` }, text(word)));
+    });
+    return box;
+  };
+
+  const [row, column] = selected ? [selected[0] - rowStart, selected[1] - columnStart] : [-1, -1];
+  const seen = row >= 0 && row < nr && column >= 0 && column < nc;
+  const cell = (r, c) => [r + rowStart, c + columnStart, data[r * nc + c]]; // as the rulers number it, with its value
+  if (seen) {
+    const path = (d, width, opacity = 1, stroke = "var(--ink)") => over.append(svg("path", { d, fill: "none", stroke, "stroke-width": width, "stroke-opacity": opacity }));
+    const y = row * t, x = column * w;
+    path(t < 6 ? `M0 ${y + t / 2}h${wide}` : `M0 ${y}h${wide}v${t}h${-wide}z`, 1, 0.35);
+    path(w < 6 ? `M${x + w / 2} 0v${high}` : `M${x} 0h${w}v${high}h${-w}z`, 1, 0.35);
+    const frame = `M${x - 1} ${y - 1}h${w + 2}v${t + 2}h${-w - 2}z`;
+    path(frame, 4, 1, "var(--panel)");
+    path(frame, 2);
+    inside.textContent = describe ? describe(...cell(row, column)) : format(data[row * nc + column]);
+    inside.setAttribute("aria-selected", "true");
+    line.setAttribute("aria-rowindex", row + 1);
+    inside.setAttribute("aria-colindex", column + 1);
+  } else inside.textContent = "No cell is selected";
+  if (numbers && nr * nc <= 4096) {
+    for (let i = 0; i < nr * nc; i++) {
+      if (Number.isNaN(data[i])) continue;
+      over.append(svg("text", { class: "figure", x: ((i % nc) + 0.5) * w, y: (Math.floor(i / nc) + 0.5) * t + 4,
+        style: { fill: onColour(place(data[i], bounds[0], bounds[1], scale), sides) } }, format(data[i], 2)));
+    }
+  }
+
+  const pick = (r, c) => {
+    const [i, j, value] = cell(clamp(r, 0, nr - 1), clamp(c, 0, nc - 1));
+    if (describe) announce?.(describe(i, j, value));
+    onSelect?.(i, j);
+  };
+  const under = (event) => {
+    const box = field.getBoundingClientRect();
+    return [clamp(Math.floor((event.clientY - box.top) / t), 0, nr - 1), clamp(Math.floor((event.clientX - box.left) / w), 0, nc - 1)];
+  };
+  field.addEventListener("click", (event) => pick(...under(event)));
+  if (onHover) {
+    field.addEventListener("pointermove", (event) => onHover(...cell(...under(event))));
+    field.addEventListener("pointerleave", () => onHover(null));
+  }
+  field.addEventListener("keydown", (event) => {
+    const move = arrow(event, { page: 10, line: nc });
+    if (!move) return;
+    event.preventDefault();
+    pick(...(seen ? [row + move[0], column + move[1]] : [0, 0]));
+  });
+
+  const blank = () => h("span", {});
+  const margin = (values, name, upright) => svg("svg", { width: upright ? wide : strip, height: upright ? strip : high, role: "img", "aria-label": name },
+    svg("path", { d: bar([...values], upright ? w : t, strip, upright), fill: upright ? "var(--key)" : "var(--query)", "fill-opacity": 0.75 }));
+  // With numbers it scrolls: reachable by keyboard.
+  return h("div", numbers ? { class: "heatmap wide", tabindex: 0, role: "group", "aria-label": `${label}, with numbers` } : { class: "heatmap" },
+    columnLabels ? [blank(), ruler(columnLabels, seen ? column : null, w, columns.kind, true), blank()] : null,
+    rowLabels ? ruler(rowLabels, seen ? row : null, t, rows.kind, false) : blank(), field,
+    marginals ? [margin(marginals.rows, marginals.rowsName, false), blank(), margin(marginals.columns, marginals.columnsName, true)] : null, blank());
+};

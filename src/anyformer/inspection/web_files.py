@@ -1,0 +1,54 @@
+"""The files of the page: modules and style sheet as they lie in `web/`, and the one HTML file that holds them together.
+
+A page served and a page exported are the same HTML with the same modules under the same bare names; only where the
+import map points differs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from importlib.resources import files
+from typing import NamedTuple
+
+SCRIPT, SHEET = "text/javascript; charset=utf-8", "text/css; charset=utf-8"
+
+
+class WebFile(NamedTuple):
+    """One file of the page."""
+
+    type: str
+    text: str
+
+
+@cache
+def web_files() -> dict[str, WebFile]:
+    """Every module and the style sheet, by path below `web/`. A name from outside is only ever looked up here."""
+    root = files("anyformer.inspection") / "web"
+    found = {"look.css": WebFile(SHEET, (root / "look.css").read_text(encoding="utf-8"))}
+    for folder, prefix in ((root, ""), (root / "views", "views/")):
+        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+            if entry.name.endswith(".js"):
+                found[prefix + entry.name] = WebFile(SCRIPT, entry.read_text(encoding="utf-8"))
+    return found
+
+
+def import_map(address: dict[str, str]) -> str:
+    """The bare names of the modules, `look/heatmap`, with an address each."""
+    names = {f"look/{path.removesuffix('.js')}": address[path] for path in web_files() if path.endswith(".js")}
+    return script_text({"imports": names})
+
+
+def script_text(value: object) -> str:
+    """JSON that may stand inside a script element: no text in it can end the element."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def page_html(*, policy: str = "", styles: str, imports: str, data: str = "", start: str) -> str:
+    """The page with its parts in their places."""
+    text = (files("anyformer.inspection") / "web" / "index.html").read_text(encoding="utf-8")
+    parts = {"policy": policy, "styles": styles, "imports": imports, "data": data, "start": start}
+    pieces = re.split(r"<!-- (policy|styles|imports|data|start) -->", text)  # once: a part may hold any text itself
+    return "".join(parts[piece] if i % 2 else piece for i, piece in enumerate(pieces))

@@ -1,0 +1,1 @@
+"""The page of look in a real browser."""

@@ -1,0 +1,86 @@
+"""The report of a run shows one map: that of the model it came out with, on a row of the validation data."""
+
+from __future__ import annotations
+
+import json
+import xml.dom.minidom
+
+import numpy as np
+import pytest
+
+import anyformer
+from anyformer.data.reopen import reopen
+from anyformer.evaluation.figures import heat_map
+from anyformer.evaluation.sections import inside
+from anyformer.inspection.capture import look
+from anyformer.inspection.inside_facts import inside_facts
+from anyformer.objectives import Batch
+from tests.inspection import models
+from tests.inspection.runs import text_run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return text_run(tmp_path_factory.mktemp("runs") / "words")
+
+
+def test_the_map_is_that_of_the_model_that_came_out(run):
+    facts = json.loads((run / "evaluation.json").read_text())["inside"]
+    predictor = anyformer.load(run)
+    ids = reopen(run / "data").valid.batch([0]).inputs[0]
+    capture = look(predictor, ids)
+    exact = capture.weights(1).mean(0).numpy()[:24, :24]
+    assert np.allclose(np.array(facts["weights"]), exact, atol=1e-4) and facts["layer"] == "Layer 2"
+    assert facts["keys"] == capture.axes[""].texts[:24]
+    assert not np.allclose(exact, capture.weights(0).mean(0).numpy()[:24, :24], atol=1e-3)  # control: the first layer
+
+
+def test_the_report_draws_it(run):
+    page = (run / "report.html").read_text()
+    part = page[page.index('<section id="inside"') :].partition("</section>")[0]
+    drawn = part[part.index("<svg") : part.index("</svg>") + 6]
+    cells = xml.dom.minidom.parseString(drawn).getElementsByTagName("rect")
+    facts = json.loads((run / "evaluation.json").read_text())["inside"]
+    assert len(cells) == len(facts["queries"]) * len(facts["keys"]) and "anyformer look" in part
+
+
+def test_tokens_cannot_become_markup():
+    drawn = heat_map([[0.5, 0.5]], ["<script>"], ['"&', "\x1b"], "A map")
+    assert "<script>" not in drawn
+    texts = [node.firstChild.data for node in xml.dom.minidom.parseString(drawn).getElementsByTagName("text")]
+    assert texts == ["<script>", '"&', "\\x1b"]
+
+
+def test_shades_follow_the_weights():
+    cells = xml.dom.minidom.parseString(heat_map([[1.0, 0.25, 0.0]], None, None, "A map")).getElementsByTagName("rect")
+    assert [float(cell.getAttribute("fill-opacity") or 0) for cell in cells] == [1.0, 0.5, 0.0]
+
+
+def test_an_image_gives_a_grid_and_an_encoder_decoder_its_alignment():
+    vit, t5 = models.vit(), models.t5()
+    capture, data = look(vit, models.image()), SimplePrepared()
+    facts = inside_facts(vit.model, vit.spec, data, Batch(capture.given.args, None, None))
+    exact = capture.weights(1)[:, 0, 1:].mean(0).reshape(3, 4).numpy()
+    assert np.allclose(facts["grid"], exact, atol=1e-4) and "image" in inside(facts)
+    both = look(t5, models.TEXT)
+    facts = inside_facts(t5.model, t5.spec, data, Batch(both.given.args, None, None, named=both.given.options))
+    site = [site for site in both.sites if site.kind == "cross"][-1]
+    assert facts["kind"] == "cross" and "what was read" in inside(facts)
+    assert np.allclose(facts["weights"], both.weights(site.index).mean(0).numpy(), atol=1e-4)
+
+
+class SimplePrepared:
+    """Data without a tokenizer and without columns."""
+
+    tokenizer = preprocess = None
+
+
+def test_a_report_comes_without_a_map_where_none_can_be_drawn(tmp_path, monkeypatch):
+    def broken(model, spec, data, batch):
+        raise RuntimeError("nothing to see")
+
+    monkeypatch.setattr("anyformer.inspection.inside_facts.inside_facts", broken)
+    made = text_run(tmp_path / "words", steps=10)
+    assert 'id="inside"' not in (made / "report.html").read_text()
+    events = [json.loads(line) for line in (made / "events.jsonl").read_text().splitlines()]
+    assert [event["error"] for event in events if event["event"] == "look failed"] == ["RuntimeError: nothing to see"]
