@@ -118,7 +118,7 @@ def test_the_answer_of_associative_recall_stands_in_the_sequence(monkeypatch: py
             seen.add(row[at])
 
 
-def test_shots_show_accuracy_rising_with_examples(run: Callable[..., str], tmp_path: Path) -> None:
+def test_shots_are_answered_better_than_by_guessing(run: Callable[..., str], tmp_path: Path) -> None:
     """Most of its training: by then the model looks a key up among the examples.
 
     Without examples it can only guess, one of ten. When it learns to look up differs by a hundred steps with the
