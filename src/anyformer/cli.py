@@ -24,6 +24,7 @@ except ModuleNotFoundError as absent:
 from anyformer.commands.chatting import chat
 from anyformer.commands.checking import check
 from anyformer.commands.folders import convert, generate
+from anyformer.commands.lab import lab
 from anyformer.commands.launch import Launch, process_age
 from anyformer.commands.looking import look
 from anyformer.commands.planning import plan
@@ -94,6 +95,7 @@ def top(
 
 for verb in (train, resume, evaluate, predict, generate, chat, serve, look, plan, runs, convert, check, settings):
     app.command()(verb)
+app.add_typer(lab, name="lab")
 
 
 @app.command()

@@ -1,0 +1,104 @@
+"""A cache of keys and values makes decoding faster, the more the longer the text (L3; R14)."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch import Tensor
+
+from anyformer.core.block import Block
+from anyformer.core.model import Model, ModelModule
+from anyformer.core.stack import Stack
+from anyformer.embeds import Tokens
+from anyformer.heads import LM
+from anyformer.lab.claim import Case, Claim, Finding, Measurements, Plot, Result, ResultTable, Verdict
+from anyformer.mixers import Attention
+from anyformer.positions import Rope
+
+VOCAB, WIDTH, DEPTH = 256, 128, 2
+EQUAL, FASTER, GROWS = 1e-4, 2.0, 2.0
+
+
+def cases(full: bool) -> list[Case]:
+    lengths, repeats = ((64, 128, 256, 512, 1024), 5) if full else ((32, 64, 128, 256, 512), 2)
+    return [{"tokens": length, "repeat": repeat} for length in lengths for repeat in range(repeats)]
+
+
+def network() -> Model:
+    block = Block(mixer=Attention(heads=4), relative=Rope())
+    return Model(embed=Tokens(vocab=VOCAB), stack=Stack(width=WIDTH, depth=DEPTH, causal=True, block=block), head=LM())
+
+
+def decode_with_cache(net: ModelModule, ids: Tensor) -> Tensor:
+    """Logits of the newest token after each step (T,V): one token a pass."""
+    state = net.state(1)
+    return torch.cat([net(ids[:, at : at + 1], state=state).logits[0] for at in range(ids.shape[1])])
+
+
+def decode_anew(net: ModelModule, ids: Tensor) -> Tensor:
+    """The same without a cache: every pass reads the whole text again."""
+    return torch.cat([net(ids[:, : at + 1]).logits[0, -1:] for at in range(ids.shape[1])])
+
+
+def measure(case: Case) -> Result:
+    net = network().build(seed=0).eval()
+    ids = torch.randint(VOCAB, (1, case["tokens"]), generator=torch.Generator().manual_seed(case["repeat"]))
+    with torch.no_grad():
+        decode_with_cache(net, ids[:, :8]), decode_anew(net, ids[:, :8])  # first calls allocate
+        began = time.perf_counter()
+        cached = decode_with_cache(net, ids)
+        between = time.perf_counter()
+        anew = decode_anew(net, ids)
+        ended = time.perf_counter()
+    seconds = {"with_cache": between - began, "without": ended - between}
+    return {**seconds, "speed_up": (ended - between) / (between - began),
+            "difference": (cached - anew).abs().max().item()}  # fmt: skip
+
+
+def judge(found: Measurements) -> Finding:
+    lengths = sorted({case["tokens"] for case, _ in found.entries})
+    by_length = {length: found.where(tokens=length) for length in lengths}
+    shortest, longest = (by_length[length].mean("speed_up") for length in (lengths[0], lengths[-1]))
+    difference = max(found.values("difference"))
+    faster, grows, equal = longest >= FASTER, longest >= GROWS * shortest, difference <= EQUAL
+    verdict = Verdict.HOLDS if faster and grows and equal else Verdict.IN_PART
+    if not equal or not (faster or grows):
+        verdict = Verdict.NOT_HERE
+    return Finding(
+        measured=f"{by_length[lengths[-1]].spread('speed_up', '.1f')} times as fast at {lengths[-1]} tokens, "
+        f"{by_length[lengths[0]].spread('speed_up', '.1f')} at {lengths[0]}; logits differ by {difference:.1e}",
+        verdict=verdict,
+        reason=f"{longest:.1f} times at the longest ({FASTER:g} asked), {longest / shortest:.1f} times the gain of the "
+        f"shortest ({GROWS:g} asked), and the logits {'agree' if equal else 'do not agree'} to {EQUAL:g}",
+        table=ResultTable(
+            ("tokens", "seconds with a cache", "seconds without", "speed-up"),
+            [length_row(length, each) for length, each in by_length.items()],
+        ),
+        plots=[cache_plot(by_length)],
+    )
+
+
+def length_row(length: int, each: Measurements) -> tuple[str, ...]:
+    return (str(length), each.spread("with_cache"), each.spread("without"), each.spread("speed_up", ".1f"))
+
+
+def cache_plot(by_length: dict[int, Measurements]) -> Plot:
+    names = {"with a cache": "with_cache", "without": "without"}
+    lines = {text: [(length, each.mean(name)) for length, each in by_length.items()] for text, name in names.items()}
+    return Plot("time to decode a text", "tokens", "seconds", lines, log_across=True, log_up=True)
+
+
+CLAIM = Claim(
+    name="kv-cache",
+    claim="A cache of keys and values makes decoding faster, the more the longer the text",
+    lecture="L3",
+    source="the lecture's slide on key/value caching",
+    quoted="one token a pass costs O(T) with a cache and O(T^2) without",
+    method=f"{DEPTH} causal rotary layers of width {WIDTH} on the CPU, batch 1: a text read token by token with a "
+    "growing cache, and anew from its start at every token",
+    cost="30 s",
+    cases=cases,
+    measure=measure,
+    judge=judge,
+)

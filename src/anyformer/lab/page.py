@@ -1,0 +1,39 @@
+"""The report: one self-contained page with every claim that was run, in the style of the training report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+
+from anyformer.evaluation.page import document, pairs, picture, section, table
+from anyformer.lab.claim import Verdict
+from anyformer.lab.plot import draw
+from anyformer.lab.runner import ClaimRun
+
+
+def report_page(runs: Sequence[ClaimRun], missing: Sequence[str] = ()) -> str:
+    """The page; `missing` names the claims that have not been run."""
+    style = (files("anyformer.evaluation") / "web" / "report.css").read_text(encoding="utf-8")
+    counts = {verdict: sum(run.finding.verdict is verdict for run in runs) for verdict in Verdict}
+    summary = ", ".join(f"{count} {verdict.value}" for verdict, count in counts.items() if count) or "none was run"
+    head = f"<h1>The lectures, re-run</h1><p>{len(runs)} claims: {escape(summary)}.</p>"
+    if missing:
+        head += f"<p>Not run yet: {escape(', '.join(missing))}.</p>"
+    rows = [
+        [(run.claim.name,), (run.claim.quoted,), (run.finding.measured,), (run.finding.verdict.value,)] for run in runs
+    ]
+    body = section("overview", "Overview", table(("claim", "quoted", "measured", "verdict"), rows))
+    body += "".join(section(run.claim.name, run.claim.claim, claim_body(run)) for run in runs)
+    links = [("overview", "Overview"), *((run.claim.name, run.claim.name) for run in runs)]
+    return document("The lectures, re-run", style, head, links, body, "Made by <code>anyformer lab report</code>.")
+
+
+def claim_body(run: ClaimRun) -> str:
+    """One claim: who said what, what was measured, its pictures and figures."""
+    claim, finding = run.claim, run.finding
+    facts = {"lecture": claim.lecture, "source": claim.source, "method": claim.method, "quoted": claim.quoted,
+             "measured": finding.measured, "verdict": finding.verdict.value, "because": finding.reason,
+             "form": "full" if run.full else "small", "took": f"{run.seconds:.0f} s, torch {run.torch}"}  # fmt: skip
+    drawn = "".join(picture(draw(plot), plot.title) for plot in finding.plots)
+    return pairs(facts) + drawn + table(finding.table.heads, [[(cell,) for cell in row] for row in finding.table.rows])
