@@ -68,7 +68,8 @@ BARS = (
     Bar("scitldr", "scitldr", "scitldr_a", "test_best_rouge_1"),
     Bar("bccd", "bccd", "", "test_ap50"),
 )
-ARCHIVED = ("adult", "bccd", "cifar", "ewt", "sst2", "trec")  # the sets that recipes read as archives
+# The sets that recipes read as archives.
+ARCHIVED = {"adult": ("adult",), "bccd": ("bccd",), "cifar10": ("cifar",), "ewt": ("ewt",), "textcls": ("sst2", "trec")}
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -90,10 +91,10 @@ def main() -> None:
     unknown = [name for name in arguments.only or () if name not in recipes]
     if unknown:
         raise SystemExit(f"error: {', '.join(unknown)} has no bar; there are {', '.join(recipes)}")
-    if arguments.raw.is_dir():
-        for one in SETS:
-            if one.name in ARCHIVED:
-                prepare(arguments.raw, arguments.data, one)
+    needed = {name for recipe in arguments.only or recipes for name in ARCHIVED.get(recipe, ())}
+    for one in SETS:
+        if one.name in needed:
+            prepare(arguments.raw, arguments.data, one)
     path = arguments.csv or ROOT / "benchmarks" / "results" / file_name(KIND)
     with ThreadPoolExecutor(arguments.workers) as pool:
         waiting = [pool.submit(run_recipe, name, seed, arguments)

@@ -34,7 +34,8 @@ def test_the_page_and_its_picture_are_those_of_the_newest_files() -> None:
 def test_every_set_has_a_name_of_its_own_and_every_bar_a_recipe() -> None:
     assert len({one.name for one in SETS}) == len(SETS)
     assert [bar.recipe for bar in recipes.BARS if not (ROOT / "recipes" / f"{bar.recipe}.py").is_file()] == []
-    assert set(recipes.ARCHIVED) <= {one.name for one in SETS}
+    assert {name for names in recipes.ARCHIVED.values() for name in names} <= {one.name for one in SETS}
+    assert set(recipes.ARCHIVED) <= {bar.recipe for bar in recipes.BARS}
 
 
 # ---------------------------------------------------------------- a real run
