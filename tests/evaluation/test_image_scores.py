@@ -67,7 +67,7 @@ def test_the_distance_equals_the_matrix_root_of_scipy() -> None:
 
 @pytest.mark.quick
 @pytest.mark.parametrize("rows, size", [(500, 64), (20, 64), (2, 3)])
-def test_a_set_is_at_distance_0_from_itself(rows: int, size: int) -> None:
+def test_w14_a_set_is_at_distance_0_from_itself(rows: int, size: int) -> None:
     """Also with fewer rows than numbers, where most directions have no spread at all."""
     x = numbers(rows, size) * 5 + 2
     assert frechet_distance(x, x) < 1e-6

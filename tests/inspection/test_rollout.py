@@ -338,6 +338,22 @@ class Ruled(nn.Module):
         return self.model(ids, mask=self.mask)
 
 
+def test_w25_the_lectures_two_layers() -> None:
+    """A = [[.8, .2], [.4, .6]] in both: the identity keeps tokens apart that the maps alone mix away."""
+    weights = torch.tensor([[0.8, 0.2], [0.4, 0.6]])
+    block = Block(mixer=Attention(heads=1))
+    model = Model(embed=Tokens(vocab=5), stack=Stack(width=WIDTH, depth=2, block=block), head=LM()).build(seed=0)
+    for layer in model.stack.blocks:
+        nn.init.zeros_(layer.mixer.qkv.weight)  # all scores are 0, so the added mask is all there is
+    capture = look(Ruled(model, weights.log()[None, None]), (torch.tensor([[1, 2]]),))
+    for one in maps_of(capture):
+        assert one[0] == pytest.approx(weights.numpy(), abs=1e-6)
+    together = np.array([[0.83, 0.17], [0.34, 0.66]])
+    assert capture.rollout().numpy() == pytest.approx(together, abs=1e-6)
+    assert capture.rollout(residual=0.0).numpy() == pytest.approx(np.array([[0.72, 0.28], [0.56, 0.44]]), abs=1e-6)
+    assert capture.rollout(depth=1).numpy() != pytest.approx(together, abs=1e-2)  # control: one layer is not two
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

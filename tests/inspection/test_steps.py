@@ -184,7 +184,7 @@ def test_an_adapter_is_part_of_the_projection() -> None:
     assert float((steps.projection - layer.weight[:, 4:8].T).abs().max()) > 1e-2  # control: not the bare weight
 
 
-def test_the_lectures_example() -> None:
+def test_w01_the_lectures_example_in_steps() -> None:
     """W01, EPFL: 102 and 99 with D_K = 3 give 58.9 and 57.2, then .85 and .15."""
     steps = lecture_example()
     assert steps.scores.tolist() == [102.0, 99.0] and len(steps.q) == 3 and steps.root

@@ -15,7 +15,7 @@ NAMES = ("E", "A", "B", "alpha", "beta")
 
 @pytest.mark.parametrize("flops, millions, tokens", [(1e16, 10, 166e6), (1e17, 28, 585e6), (1e18, 81, 2.07e9),
                                                      (1e19, 228, 7.3e9)])  # fmt: skip
-def test_optima_of_the_published_fit(flops: float, millions: float, tokens: float) -> None:
+def test_w15_optima_of_the_published_fit(flops: float, millions: float, tokens: float) -> None:
     """W15."""
     found = optimum(flops)
     assert round(found.parameters / 1e6) == millions

@@ -53,7 +53,7 @@ def rewrite(objective: Denoising, text: np.ndarray, seed: int = 0) -> tuple[list
 # ---------------------------------------------------------------- spans
 
 
-def test_spans_of_500_tokens_are_those_of_the_paper() -> None:
+def test_w09_spans_of_500_tokens_are_those_of_the_paper() -> None:
     """75 tokens lost in 25 spans of 3; 450 are read and 100 written, before end marks."""
     text = np.random.default_rng(0).integers(FIRST_WORD, 300, 500)
     for seed in range(20):

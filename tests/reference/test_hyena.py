@@ -51,12 +51,14 @@ def test_transforms_equal_the_toeplitz_product(length: int, lags: int, both: boo
 
 
 @pytest.mark.quick
-def test_the_worked_example() -> None:
+def test_w27_a_causal_convolution_by_transforms() -> None:
     """Filter (1, 2, 3) on (1, 1, 1) is 1, 3, 6; a wrapped product would be 6, 6, 6."""
     got = convolve(torch.ones(1, 1, 3, dtype=torch.float64), torch.tensor([[1.0, 2.0, 3.0]], dtype=torch.float64))
     assert gap(got, torch.tensor([[[1.0, 3.0, 6.0]]], dtype=torch.float64)) < EXACT
     spectrum = torch.fft.fft(torch.tensor([1.0, 2.0, 3.0])) * torch.fft.fft(torch.ones(3))
     assert gap(torch.fft.ifft(spectrum).real, torch.full((3,), 6.0)) < 1e-5
+    longer = torch.fft.rfft(torch.tensor([1.0, 2.0, 3.0]), 5) * torch.fft.rfft(torch.ones(3), 5)
+    assert gap(torch.fft.irfft(longer, 5)[:3], torch.tensor([1.0, 3.0, 6.0])) < 1e-5  # 3 + 3 - 1: room for all
 
 
 def test_a_circle_that_is_too_short_or_not_turned_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

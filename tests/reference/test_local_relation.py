@@ -125,7 +125,7 @@ def aggregation(spec: LRNet) -> float:
 
 
 @pytest.mark.quick
-def test_lr_net_50_has_the_size_and_the_cost_of_its_table() -> None:
+def test_w13_lr_net_50_has_the_size_and_the_cost_of_its_table() -> None:
     parameters, cost = counts(preset("lr-net-50"))
     assert abs(parameters / 23.3e6 - 1) < 0.02
     assert abs(cost / 4.3 - 1) < 0.05 and abs((cost + aggregation(LRNet())) / 4.3 - 1) < 0.05
@@ -136,7 +136,7 @@ def test_lr_net_50_has_the_size_and_the_cost_of_its_table() -> None:
 
 
 @pytest.mark.quick
-def test_lr_net_50_has_the_stages_of_its_table() -> None:
+def test_w13_lr_net_50_has_the_stages_of_its_table() -> None:
     net = LRNet().build().to("meta")
     sizes = []
     handles = [
@@ -149,6 +149,9 @@ def test_lr_net_50_has_the_stages_of_its_table() -> None:
     assert [stage[0].spatial.relation.v.out_features for stage in net.stages] == [100, 200, 400, 800]
     assert [len(stage) for stage in net.stages] == [3, 4, 6, 3]
     assert net.stem[1].relation.v.out_features == 64 and net.stem[1].relation.stride == 2
+    rival = ResNet().build().to("meta")
+    assert [stage[0].spatial.conv.out_channels for stage in rival.stages] == [64, 128, 256, 512]
+    assert [len(stage) for stage in rival.stages] == [3, 4, 6, 3]
 
 
 def test_sizes_are_rounded_up_as_a_resnet_rounds_them() -> None:

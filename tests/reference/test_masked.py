@@ -158,7 +158,7 @@ def test_pieces_of_a_word_belong_together_in_every_kind_of_tokenizer(kind: Any) 
 # ---------------------------------------------------------------- the loss
 
 
-def test_the_worked_example_asks_for_two_words_and_no_others() -> None:
+def test_w20_two_masked_words_are_asked_for_and_no_others() -> None:
     """[The_][cat_][MASK][on_][MASK][mat_]: sat_ at 3, the_ at 5, and the loss is that of those two alone."""
     words = ["The_", "cat_", "sat_", "on_", "the_", "mat_", "[MASK]"]
     model = anyformer.Model(

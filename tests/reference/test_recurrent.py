@@ -65,7 +65,7 @@ def gradients(module: Any, x: Tensor, y: Tensor) -> list[Tensor]:
 
 
 @pytest.mark.quick
-def test_the_lectures_two_steps() -> None:
+def test_w19_the_lectures_two_steps() -> None:
     """W19: h_t = tanh(U h_{t-1} + W x_t) with U = .5, W = 1, x = (1, 0) and h_0 = 0."""
     module = made(Recurrent("rnn"), width=1)
     with torch.no_grad():

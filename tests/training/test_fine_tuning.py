@@ -74,7 +74,7 @@ def moved(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:
 
 
 @pytest.mark.quick
-def test_the_table_of_rates_is_that_of_the_paper() -> None:
+def test_w16_the_table_of_rates_is_that_of_the_paper() -> None:
     """1000 steps, cut .1, ratio 32, full rate .01, each layer 2.6 times slower than the one above."""
     expected = {0: 0.0003125, 50: 0.0051563, 100: 0.01, 550: 0.0051563, 1000: 0.0003125}
     found = {step: 0.01 * Slanted(cut=0.1, ratio=32).factor(step, 1000) for step in expected}

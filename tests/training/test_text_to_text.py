@@ -80,7 +80,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("task", PROMPTS)
-def test_the_three_prompts_run_through_one_model(task: str, run: Path) -> None:
+def test_w17_the_three_prompts_run_through_one_model(task: str, run: Path) -> None:
     text, wanted = PROMPTS[task]
     model = anyformer.load(run)
 
