@@ -1,0 +1,336 @@
+"""The pages of docs/lectures, run: their pictures, and what their code prints.
+
+    python -m docs.lecture_pictures             redraw every picture
+    python -m docs.lecture_pictures --outputs   and write what the code prints into the pages
+
+A page is one program: its ```python blocks run from top to bottom in one namespace, and the ```text block behind one is
+what it prints. A picture is drawn from the names that its page has left behind, so it shows what the code computed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import re
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from anyformer.inspection.canvas import HAIR, SOFT, Drawing, Label, Mark, Pixels, Rectangle, Stroke
+from anyformer.inspection.figure import draw as draw_view
+from anyformer.inspection.grid import TYPE, Matrix, colour_key
+from anyformer.inspection.position_pictures import coloured
+from anyformer.inspection.positions import PositionSizes, position_arrays
+from anyformer.lab.claim import Plot
+from anyformer.lab.plot import HEIGHT, WIDTH
+from anyformer.lab.plot import draw as draw_plot
+
+HERE = Path(__file__).parent
+PAGES, IMAGES = HERE / "lectures", HERE / "images" / "lectures"
+BLOCK = re.compile(r"```python\n(?P<code>.*?)```\n(?:\n```text\n(?P<printed>.*?)```\n)?", re.DOTALL)
+EDGE = 12
+Names = Mapping[str, Any]  # what the code of a page has left behind
+
+
+@dataclass(frozen=True)
+class CodeBlock:
+    """One block of a page, the lines before it, and what the page says it prints."""
+
+    code: str
+    printed: str
+    line: int = 0
+
+
+def pages() -> list[Path]:
+    """The lectures, in their order; README.md is no lecture."""
+    return sorted(PAGES.glob("[0-9]-*.md"))
+
+
+def blocks(text: str) -> list[CodeBlock]:
+    """The Python of a page.
+
+    >>> blocks("```python\\nprint(1)\\n```\\n\\n```text\\n1\\n```\\n")
+    [CodeBlock(code='print(1)\\n', printed='1\\n', line=1)]
+    """
+    return [
+        CodeBlock(found["code"], found["printed"] or "", text.count("\n", 0, found.start("code")))
+        for found in BLOCK.finditer(text)
+    ]
+
+
+def run(text: str) -> tuple[dict[str, Any], list[str]]:
+    """The names that a page's code leaves behind, and what each block printed."""
+    names: dict[str, Any] = {"__name__": "lecture"}
+    printed = []
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        for block in blocks(text):
+            out = io.StringIO()
+            with contextlib.redirect_stdout(out):
+                exec(compile("\n" * block.line + block.code, "page", "exec"), names)  # errors name the page's line
+            printed.append(out.getvalue())
+    return names, printed
+
+
+def with_outputs(text: str, printed: Sequence[str]) -> str:
+    """The page with what its blocks print today behind them."""
+    told = iter(printed)
+
+    def filled(found: re.Match[str]) -> str:
+        said = next(told)
+        return f"```python\n{found['code']}```\n" + (f"\n```text\n{said}```\n" if said else "")
+
+    return BLOCK.sub(filled, text)
+
+
+# ---------------------------------------------------------------- ways to draw
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A matrix with its title; names of rows and columns are left out where none are given."""
+
+    title: str
+    values: Any
+    rows: Sequence[str] = ()
+    columns: Sequence[str] = ()
+    down: str = "query"
+    across: str = "key"
+    numbers: str = ""  # how a number is written into its cell, if at all
+    side: float = 200.0
+
+
+def matrices(*panels: Panel, scale: str = "linear", title: str = "", apart: bool = False) -> str:
+    """Matrices of numbers from 0 up, side by side, one scale of colours for all, or one for each if `apart`."""
+    arrays = [np.asarray(panel.values, dtype=float) for panel in panels]
+    top = max(float(array.max()) for array in arrays)
+    x, high, marks = float(EDGE), 0.0, list[Mark]()
+    for panel, array in zip(panels, arrays, strict=True):
+        words = [[format(number, panel.numbers) for number in row] for row in array] if panel.numbers else None
+        named = ([""] * array.shape[0], [""] * array.shape[1])
+        one = min(panel.side / max(array.shape), 40.0)
+        cell = float(int(one)) if one >= 4 else one
+        drawn = Matrix(
+            array, panel.rows or named[0], panel.columns or named[1], float(array.max()) if apart else top, scale,
+            row_axis="" if panel.rows else panel.down, column_axis="" if panel.columns else panel.across, words=words,
+            cell=(cell, cell), ticks=None if panel.rows or panel.columns else ((), ()),
+        )  # fmt: skip
+        marks.append(Label(x + drawn.left, EDGE + 6, panel.title, TYPE))
+        marks += drawn.draw(x, EDGE + 18)
+        x += drawn.width + 28
+        high = max(high, drawn.height + 18)
+        if apart or panel is panels[-1]:
+            marks += colour_key(x - 16, EDGE + 18 + drawn.above, min(drawn.high, 140.0), drawn.top, scale)
+            x += 48
+    return Drawing(x, high + 2 * EDGE, title or panels[0].title, marks).svg()
+
+
+def signed(title: str, values: Any, down: str, across: str, *, side: float = 420.0) -> str:
+    """Numbers of both signs: blue below 0, orange above."""
+    array = np.asarray(values, dtype=float)
+    cell = max(1.0, side // max(array.shape))
+    wide, tall = array.shape[1] * cell, array.shape[0] * cell
+    about = (f"{across} across, {down} down", f"blue {array.min():.2f}, white 0, orange {array.max():.2f}")
+    marks: list[Mark] = [
+        Label(EDGE, EDGE + 6, title, TYPE),
+        Pixels(EDGE, EDGE + 18, wide, tall, coloured(array)),
+        Rectangle(EDGE, EDGE + 18, wide, tall, stroke=HAIR),
+        *(Label(EDGE, EDGE + 30 + tall + 14 * row, words, 9.5, fill=SOFT) for row, words in enumerate(about)),
+    ]
+    return Drawing(max(wide, 380.0) + 2 * EDGE, tall + 58 + EDGE, title, marks).svg()
+
+
+def lines(
+    title: str, across: str, up: str, curves: Mapping[str, Any], *, log_across: bool = False, log_up: bool = False
+) -> str:
+    """Curves by their names; points (x, y), or numbers alone, which then stand at 0, 1, 2, ..."""
+    made = {
+        name: [tuple(map(float, p)) if isinstance(p, tuple) else (float(x), float(p)) for x, p in enumerate(curve)]
+        for name, curve in curves.items()
+    }
+    drawn = draw_plot(Plot(title, across, up, made, log_across=log_across, log_up=log_up))  # type: ignore[arg-type]
+    return drawn.replace("<svg ", f'<svg width="{WIDTH}" height="{HEIGHT}" ', 1)
+
+
+def view(capture: Any, name: str, **chosen: Any) -> str:
+    """A view of `anyformer.look`."""
+    return draw_view(capture, name, **chosen).svg()
+
+
+def scatter(title: str, groups: Mapping[str, Any], arrows: Mapping[str, Any]) -> str:
+    """Points (x, y) of the plane by group, and directions from the origin."""
+    every = np.array([point for points in groups.values() for point in points])
+    side, half = 300.0, float(np.abs(every).max()) * 1.08
+    colours = ("#d55e00", "#9aa3ad", "#0072b2", "#009e73")
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        return EDGE + side * (x / half + 1) / 2, EDGE + 18 + side * (1 - y / half) / 2
+
+    marks: list[Mark] = [Label(EDGE, EDGE + 6, title, TYPE), Rectangle(EDGE, EDGE + 18, side, side, stroke=HAIR)]
+    for number, (name, colour) in enumerate(zip([*groups, *arrows], colours, strict=True)):
+        marks.append(Label(EDGE + side + 14, EDGE + 30 + 18 * number, name, TYPE, fill=colour))
+        for x, y in groups.get(name, ()):
+            left, top = at(x, y)
+            marks.append(Rectangle(left - 3, top - 3, 6, 6, fill=colour))
+        if name in arrows:
+            length = float(np.hypot(*arrows[name]))
+            end = at(*(0.8 * half * number / length for number in arrows[name]))
+            marks.append(Stroke(*at(0, 0), *end, stroke=colour, line=3.0 if name == next(iter(arrows)) else 1.2))
+    return Drawing(side + 160, side + 18 + 2 * EDGE, title, marks).svg()
+
+
+# ---------------------------------------------------------------- the pictures, by page
+
+
+def gradient_reach(names: Names) -> str:
+    curves = {name: sizes.tolist() for name, sizes in names["reaches"].items()}
+    return lines("Gradient left, by distance", "tokens back", "share", curves, log_up=True)
+
+
+def three_attentions(names: Names) -> str:
+    capture, titles = names["capture"], ("encoder", "decoder", "decoder to encoder")
+    chosen = [next(s for s in capture.sites if (s.stack, s.kind) == wanted) for wanted in
+              (("encoder", "self"), ("decoder", "self"), ("decoder", "cross"))]  # fmt: skip
+    return matrices(*(Panel(title, capture.weights(site.index)[0].numpy(), side=140)
+                      for title, site in zip(titles, chosen, strict=True)))  # fmt: skip
+
+
+def max_margin(names: Names) -> str:
+    texts = names["texts"].tolist()
+    return scatter(
+        "Tokens, and the direction that chooses", {
+            "chosen token": [text[0] for text in texts], "other tokens": [token for text in texts for token in text[1:]],
+        }, {"attention": names["p"].tolist(), "hard-margin SVM": names["w"].tolist()},
+    )  # fmt: skip
+
+
+def pattern(names: Names) -> str:
+    site, words = names["pattern"].sites[0].index, names["words"]
+    inputs = names["pattern"].inputs_of(site)
+    scores = (inputs.q @ inputs.k.mT)[0, 0]
+    weights = names["pattern"].weights(site)[0]
+    shown = (scores - scores.min()).numpy()
+    return matrices(
+        Panel("q · k, from the least up", shown, words, words, side=216),
+        Panel("weights, rows sum to 1", weights.numpy(), words, words, side=216), apart=True,
+    )  # fmt: skip
+
+
+def soft_dictionary(names: Names) -> str:
+    points = list(zip(names["temperatures"], names["answers"], strict=True))
+    marks = {"attention": points, "dict[query]": [(t, 4.0) for t, _ in points], "mean": [(t, 2.8) for t, _ in points]}
+    return lines("Asked for key 2", "temperature", "answer", marks, log_across=True)
+
+
+def cost_by_length(names: Names) -> str:
+    one = names["cost"]["attention"][0]
+    curves = {
+        name: [(length, flops / one) for length, flops in zip(names["lengths"], each, strict=True)]
+        for name, each in names["cost"].items()
+    }
+    up = "FLOPs of one token, attention over 256 tokens = 1"
+    return lines("FLOPs of one token", "tokens of the text", up, curves, log_across=True, log_up=True)
+
+
+def toeplitz(names: Names) -> str:
+    return signed("h as a Toeplitz matrix: row i, column j holds the tap of lag i - j", names["matrix"].detach(),
+                  "token that reads", "token that is read", side=288)  # fmt: skip
+
+
+def jacobians(names: Names) -> str:
+    shown = [Panel(title, names["jacobians"][part].numpy(), down="answer", across="input", side=160)
+             for title, part in (("attention", "mixer"), ("feed", "feed"))]  # fmt: skip
+    return matrices(*shown, apart=True, title="Who moves whom")
+
+
+def masks(names: Names) -> str:
+    return matrices(*(Panel(name, weights.numpy(), side=150) for name, weights in names["maps"].items()))
+
+
+def reversing(names: Names) -> str:
+    rows, columns = ([f"{letter} {place}" for place, letter in enumerate(word, 1)] for word in names["names"])
+    return matrices(Panel("written (rows) looks at read (columns)", names["looks"].numpy(), rows, columns, side=240))
+
+
+def sinusoids(names: Names) -> str:
+    return signed("Sinusoids of width 64", names["table"], "position", "channel")
+
+
+def sinusoid_positions(names: Names) -> str:
+    curves = {f"pos = {pos}": names["table"][pos, 1::2].tolist() for pos in (2, 50)}
+    return lines("The cosines of two positions", "i", "PE(pos, 2i+1)", curves)
+
+
+def binary_counter_picture(names: Names) -> str:
+    arrays = position_arrays("sinusoid", None, PositionSizes(length=64, width=64)).arrays
+    bits = arrays["counter"] * 2.0 - 1.0
+    gap = np.zeros((len(bits), 1))
+    whole = np.concatenate([bits, gap, arrays["waves"], gap, arrays["small"]], 1)
+    return signed("bits | sinusoids with the bits' periods | a small table", whole, "number", "bit or channel", side=380)
+
+
+def vanishing(names: Names) -> str:
+    curves = {name: list(zip(names["back"], kept, strict=True)) for name, kept in names["gradients"].items()}
+    return lines("Gradient left, by distance", "tokens back", "share of the newest token's", curves, log_up=True)
+
+
+def sampling(names: Names) -> str:
+    both = np.stack([names["p"].detach().numpy(), names["share"].numpy()])
+    rows = ["probability", "of 4,000 draws"]
+    return matrices(Panel("The next token, by its id", both, rows, [str(i) for i in range(12)], numbers=".3f", side=480))
+
+
+def plain_attention(names: Names) -> str:
+    tokens = [f"x{i}" for i in range(1, 5)]
+    weights = names["simple"].weights(0)[0].numpy()
+    return matrices(Panel("α, each row one a", weights, [f"a{i}" for i in range(1, 5)], tokens, numbers=".2f", side=160))
+
+
+PICTURES: dict[str, dict[str, Callable[[Names], str]]] = {
+    "0": {
+        "gradient-reach.svg": gradient_reach, "three-attentions.svg": three_attentions, "max-margin.svg": max_margin,
+        "pattern.svg": pattern, "soft-dictionary.svg": soft_dictionary, "cost-by-length.svg": cost_by_length,
+        "toeplitz.svg": toeplitz,
+    },
+    "1": {
+        "jacobians.svg": jacobians, "masks.svg": masks, "reversing.svg": reversing, "sinusoids.svg": sinusoids,
+        "sinusoid-positions.svg": sinusoid_positions, "binary-counter.svg": binary_counter_picture,
+    },
+    "2": {"vanishing.svg": vanishing, "sampling.svg": sampling, "plain.svg": plain_attention},
+}  # fmt: skip
+
+
+# ---------------------------------------------------------------- from the command line
+
+
+def pictures_of(page: Path, names: Names) -> dict[str, str]:
+    """Every picture of a page, by the name of its file."""
+    return {name: make(names) for name, make in PICTURES[page.stem[0]].items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--outputs", action="store_true", help="write what the code prints into the pages")
+    parser.add_argument("pages", nargs="*", help="numbers of lectures; all if none is given")
+    arguments = parser.parse_args()
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)
+    for page in pages():
+        if arguments.pages and page.stem[0] not in arguments.pages:
+            continue
+        text = page.read_text(encoding="utf-8")
+        names, printed = run(text)
+        if arguments.outputs:
+            page.write_text(with_outputs(text, printed), encoding="utf-8")
+        for name, drawn in pictures_of(page, names).items():
+            (IMAGES / name).write_text(drawn, encoding="utf-8")
+        print(page.name)
+
+
+if __name__ == "__main__":
+    main()
