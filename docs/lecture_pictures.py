@@ -291,6 +291,49 @@ def plain_attention(names: Names) -> str:
     return matrices(Panel("α, each row one a", weights, [f"a{i}" for i in range(1, 5)], tokens, numbers=".2f", side=160))
 
 
+def rank_collapse(names: Names) -> str:
+    above = {name: [max(share, 1e-14) for share in each] for name, each in names["spread"].items()}  # below: rounding
+    return lines("How far tokens are from their mean", "layer", "share of their size", above, log_up=True)
+
+
+def kv_cache(names: Names) -> str:
+    curves = {name: list(zip(names["lengths"], work, strict=True)) for name, work in names["work"].items()}
+    scaled = {name: [(x, y / 1e9) for x, y in points] for name, points in curves.items()}
+    return lines("Writing a text", "tokens", "GFLOP", scaled)
+
+
+def families(names: Names) -> str:
+    return matrices(*(Panel(name, seen.numpy(), side=130) for name, seen in names["seen"].items()))
+
+
+def chinchilla(names: Names) -> str:
+    curves = {}
+    for budget in (1e17, 1e18, 1e19):
+        sizes = [1e6 * 1.3**i for i in range(30)]
+        points = [(size, names["law"].loss(size, budget / 6 / size)) for size in sizes]
+        least = min(loss for _, loss in points)
+        curves[f"C = {budget:.0e}".replace("+", "")] = [(n, loss) for n, loss in points if loss < least + 0.6]
+    return lines("Loss at fixed compute", "parameters", "nats a token", curves, log_across=True)
+
+
+def slanted_triangle(names: Names) -> str:
+    curves = {
+        title: [(float(step), names["rate"](step) / 2.6**depth) for step in range(0, 1001, 10)]
+        for depth, title in enumerate(("top layer", "one below", "two below"))
+    }
+    return lines("Slanted triangles", "step", "learning rate", curves)
+
+
+def pixel_reach(names: Names) -> str:
+    seen = ((name, (cells > 0).double()) for name, cells in names["reach"].items())
+    return matrices(*(Panel(name, cells.numpy(), down="row", across="column", side=150) for name, cells in seen))
+
+
+def relative(names: Names) -> str:
+    shown = (Panel(name, weights.numpy(), side=144) for name, weights in names["alone"].items())
+    return matrices(*shown, scale="sqrt", title="Weights among 24 equal tokens, by kind of relative position")
+
+
 PICTURES: dict[str, dict[str, Callable[[Names], str]]] = {
     "0": {
         "gradient-reach.svg": gradient_reach, "three-attentions.svg": three_attentions, "max-margin.svg": max_margin,
@@ -302,6 +345,11 @@ PICTURES: dict[str, dict[str, Callable[[Names], str]]] = {
         "sinusoid-positions.svg": sinusoid_positions, "binary-counter.svg": binary_counter_picture,
     },
     "2": {"vanishing.svg": vanishing, "sampling.svg": sampling, "plain.svg": plain_attention},
+    "3": {
+        "rank-collapse.svg": rank_collapse, "kv-cache.svg": kv_cache, "families.svg": families,
+        "chinchilla.svg": chinchilla, "slanted.svg": slanted_triangle, "pixel-reach.svg": pixel_reach,
+        "relative.svg": relative,
+    },
 }  # fmt: skip
 
 
