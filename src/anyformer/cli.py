@@ -124,10 +124,12 @@ def demo(
 
 @app.command()
 def presets(
-    as_json: Annotated[bool, typer.Option("--json", help="A JSON list of {name, parameters}.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="A JSON list of {name, parameters, active, kv_bytes_per_token}.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Names only.")] = False,
 ) -> None:
-    """List the named models with their parameter counts.
+    """List the named models: parameters, and what a decoder keeps of each token in bf16.
 
     \b
     Example:
@@ -140,16 +142,25 @@ def presets(
     if quiet and not as_json:
         write("\n".join(names))
         return
-    # The meta device has shapes but no memory, so the largest preset is counted in milliseconds.
-    networks = {name: anyformer.preset(name).build(device="meta") for name in names}
-    counts = {
-        name: sum(p.numel() for p in network.parameters() if p.requires_grad) for name, network in networks.items()
-    }
+    from anyformer.planning.memory import cache_bytes_per_token
+    from anyformer.planning.parameters import count_parameters
+    from anyformer.planning.text import size
+
+    found = []
+    for name in names:
+        spec = anyformer.preset(name)
+        count = count_parameters(spec.build(device="meta"))
+        # Without the running means of batch norms, which nobody learns.
+        found.append((name, count.learning, count.active - (count.total - count.learning), cache_bytes_per_token(spec)))
     if as_json:
-        write(json.dumps([{"name": name, "parameters": count} for name, count in counts.items()], indent=2))
+        keys = ("name", "parameters", "active", "kv_bytes_per_token")
+        write(json.dumps([dict(zip(keys, row, strict=True)) for row in found], indent=2))
         return
-    width = max(map(len, counts), default=0)
-    write("\n".join(f"{name:<{width}}  {short(count):>8}  {count:>15,}" for name, count in counts.items()))
+    width = max(map(len, names), default=0)
+    for name, learning, active, cache in found:
+        more = f"  {short(active)} active" if active != learning else ""
+        more += f"  KV cache {size(cache)} a token" if cache is not None else ""
+        write(f"{name:<{width}}  {short(learning):>8}  {learning:>15,}{more}")
 
 
 # ---------------------------------------------------------------------------------------------------- errors

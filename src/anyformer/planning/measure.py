@@ -36,7 +36,7 @@ def measure_ceilings(
         free, title = torch.cuda.get_device_properties(place).total_memory, torch.cuda.get_device_name(place)
         launch = base.launch  # steps are recorded there: how long Python takes does not count
     else:
-        free, title = base.memory, f"this machine's CPU, {torch.get_num_threads()} threads"
+        free, title = base.memory, f"this machine's CPU, threads: {torch.get_num_threads()}"
     source = f"measured now: product of side {side}, copy of {x.nbytes >> 20} MiB, a chain of additions and back"
     return replace(
         base, name="measured", title=title, products=products, bandwidth=bandwidth, launch=launch, memory=free,

@@ -9,7 +9,7 @@ import torch
 from anyformer.core.loss import CHUNK
 from anyformer.core.model import Model, Seq2Seq
 from anyformer.heads.lm import LM
-from anyformer.planning.costs import ModelCosts
+from anyformer.planning.costs import ModelCosts, decodes
 from anyformer.planning.devices import DeviceCeilings
 from anyformer.planning.parameters import ParameterCount
 from anyformer.slots import HeadSizes, Network
@@ -65,6 +65,29 @@ def loss_bytes(spec: Network, tokens: int, device: DeviceCeilings) -> int:
     return min(logits, FUSED_CHUNK) * 2 if device.kind == "gpu" else min(logits, CHUNK) * 4 * PLAIN_COPIES
 
 
+def cache_bytes_per_token(spec: Network, dtype: torch.dtype = torch.bfloat16) -> int | None:
+    """What a decoder keeps of each token, in all layers; None where nothing is decoded, or a layer keeps something else
+    than keys and values (Hyena, recurrences): `plan` runs those.
+
+    >>> from anyformer import preset
+    >>> cache_bytes_per_token(preset("gpt2")), cache_bytes_per_token(preset("bert-base"))
+    (36864, None)
+    """
+    decoder = spec.decoder if isinstance(spec, Seq2Seq) else spec
+    if not decodes(spec) or not isinstance(decoder, Model):
+        return None
+    mixers = [block.mixer for block in decoder.stack.layers]
+    if not all(mixer.has_static_cache for mixer in mixers):
+        return None
+    sizes = [mixer.sizes(decoder.stack.width) for mixer in mixers]
+    return sum(token_bytes(one, one.groups, dtype) for one in sizes)
+
+
+def token_bytes(sizes: HeadSizes, groups: int, dtype: torch.dtype) -> int:
+    """Keys and values of one token in one layer with so many groups of heads."""
+    return groups * (sizes.channels + sizes.value_channels) * dtype.itemsize
+
+
 @dataclass(frozen=True)
 class CachePlan:
     """Bytes of one kind of decoding state, for the whole batch at the whole length."""
@@ -90,7 +113,7 @@ def cache_plans(
         return found
 
     def cost(sizes: HeadSizes, groups: int, held: int) -> int:
-        return batch * held * groups * (sizes.channels + sizes.value_channels) * dtype.itemsize
+        return batch * held * token_bytes(sizes, groups, dtype)
 
     held = [min(length, window or length) for _, window in heads]
     each = [(sizes, tokens) for (sizes, _), tokens in zip(heads, held, strict=True)]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
 
-from anyformer.core.model import Model, Seq2Seq
+from anyformer.core.model import Model
 from anyformer.errors import UserError, check_range
 from anyformer.planning.costs import ModelCosts, count_costs
 from anyformer.planning.devices import DeviceCeilings, find_device
@@ -130,12 +130,13 @@ class ModelPlan:
 def plan(
     spec: Network | str, *, batch: int = 1, length: int | None = None, device: str | DeviceCeilings = "h200",
     processes: int = 1, dtype: torch.dtype | None = None, train_tokens: float | None = None,
-    price: float | None = None, name: str | None = None,
+    price: float | None = None, name: str | None = None, learning: int | None = None,
 ) -> ModelPlan:  # fmt: skip
     """What a model costs: parameters, FLOPs, memory, cache, time and how it splits; nothing is allocated.
 
     `spec` is a spec or the name of a preset; `length` the tokens of a text, as many as the model can place (1,024 at
-    most) if not given. Numbers are bf16 on a GPU and float32 on a CPU unless `dtype` says otherwise.
+    most) if not given. Numbers are bf16 on a GPU and float32 on a CPU unless `dtype` says otherwise. `learning` are the
+    weights that learn, where fewer do than the spec says: some are frozen, or adapters learn in their place.
 
     >>> found = plan("gpt2", batch=8, length=1024)
     >>> found.parameters.total, found.caches[0].bytes // 8 // 1024
@@ -149,6 +150,7 @@ def plan(
     texts = text_length_of(network, length)
     net = network.build(device="meta")
     count = count_parameters(net)
+    count = count if learning is None else replace(count, learning=learning)
     costs = count_costs(network, batch, texts, kind)
     tokens = tokens_of(network, batch, texts)
     memory = training_memory(network, count, costs, tokens, kind, place)
@@ -168,8 +170,8 @@ def plan(
 
 def text_length_of(spec: Network, length: int | None) -> int:
     """The tokens of a text: as asked for, else as many as every part of the model can place."""
-    models = [spec.encoder, spec.decoder] if isinstance(spec, Seq2Seq) else [spec]
-    limits = [model.embed.limit for model in models if isinstance(model, Model) and model.embed.limit is not None]
+    models = [part for _, part in spec.walk() if isinstance(part, Model)]
+    limits = [model.embed.limit for model in models if model.embed.limit is not None]
     if length is not None and limits and length > min(limits):
         raise UserError(f"length {length} is more than the {min(limits)} positions of the model", where="plan",
                         fix=f"use --length {min(limits)}")  # fmt: skip

@@ -9,9 +9,11 @@ from typing import Any
 import torch
 
 from anyformer.inference.predictor import pick_device
+from anyformer.planning.parameters import count_parameters
 from anyformer.safe_files import scratch_folder
 from anyformer.training.run.folder import check_new
 from anyformer.training.setup.new_run import create
+from anyformer.training.setup.planned_run import PlannedRun, plan_run
 from anyformer.training.setup.request import Request
 from anyformer.training.trainer import Session
 
@@ -25,14 +27,32 @@ def rehearse(request: Request, say: Callable[[str], None], *, timed: bool) -> di
     try:
         with scratch_folder() as folder:
             run = create(replace(request, out=folder / "run"), say, place, weights=timed)
-            plan: dict[str, Any] = {}
+            measured: dict[str, Any] = {}
+            planned: PlannedRun | None = None
             if timed:
-                Session(run, place, say, progress="silent").settle()
-                plan = run.read_json("plan.json")
+                session = Session(run, place, say, progress="silent")
+                session.settle()
+                measured = run.read_json("plan.json")
+                planned = plan_session(session, say)
             config = run.config()
-            count = sum(p.numel() for p in config.model.build(device="meta").parameters())
+            count = count_parameters(config.model.build(device="meta")).total
             data = {name: value for name, value in run.read_json("data.json").items() if name != "notes"}
             return {"task": config.task, "model": config.preset, "parameters": count, "data": data,
-                    "settings": config.to_dict(), "plan": plan}  # fmt: skip
+                    "settings": config.to_dict(), "plan": measured,
+                    "planned": None if planned is None else planned.to_dict()}  # fmt: skip
     finally:
         torch.set_num_threads(threads)
+
+
+def plan_session(session: Session, say: Callable[[str], None]) -> PlannedRun | None:
+    """What the planner says of the run; None, and the reason, where a part is not one of ours and cannot be counted."""
+    training = session.config.training
+    try:
+        found = plan_run(session.config.model, session.steps, training.steps or 1, session.model,
+                         precision=training.precision, device=session.device)  # fmt: skip
+    except Exception as error:  # whatever somebody's own part may raise on a device that has shapes only
+        say(f"plan     none: {' '.join(str(error).split())[:120] or type(error).__name__}")
+        return None
+    for line in found.lines():
+        say(line)
+    return found

@@ -1,0 +1,111 @@
+"""What `anyformer plan` says of a run, for the batches that it would take and the machine that it would train on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from anyformer.objectives import Batch
+from anyformer.planning.devices import DeviceCeilings
+from anyformer.planning.inputs import blank_inputs
+from anyformer.planning.measure import measure_ceilings
+from anyformer.planning.model_plan import ModelPlan, plan
+from anyformer.planning.text import amount, duration, size
+from anyformer.slots import Network
+from anyformer.training.loader import Steps
+from anyformer.training.setup.device_peaks import peak_flops
+
+LOOKED_AT = 4  # steps whose rows are measured: texts differ in length
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """The plan of one micro-batch, and how many of them make a step and steps a run."""
+
+    plan: ModelPlan
+    parts: int
+    steps: int
+
+    @property
+    def step_seconds(self) -> float:
+        """One step: forward and backward of every part, then one update."""
+        step = self.plan.step
+        return self.parts * (step.total - step.update) + step.update
+
+    @property
+    def seconds(self) -> float:
+        """All steps, without evaluations."""
+        return self.steps * self.step_seconds
+
+    @property
+    def flops(self) -> float:
+        """Of the whole run."""
+        return float(self.steps) * self.parts * self.plan.costs.step.flops
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        plan = self.plan
+        return {
+            "parameters": plan.parameters.total, "active_parameters": plan.parameters.active,
+            "rows": plan.batch, "length": plan.length, "parts": self.parts, "steps": self.steps,
+            "flops_per_token": plan.flops["training"], "flops": self.flops,
+            "memory_bytes": plan.memory.peak, "memory_bytes_recomputed": plan.memory.peak_recomputed,
+            "step_seconds": self.step_seconds, "seconds": self.seconds, "device": plan.device.title,
+        }  # fmt: skip
+
+    def lines(self) -> list[str]:
+        """For people; below them stands what a few steps really took."""
+        plan, memory = self.plan, self.plan.memory
+        count = f"{plan.parameters.total:,} parameters"
+        if plan.parameters.active != plan.parameters.total:
+            count += f" ({plan.parameters.active:,} active)"
+        if plan.parameters.learning != plan.parameters.total:
+            count += f" ({plan.parameters.learning:,} learn)"
+        parts = f"{self.parts} x " if self.parts > 1 else ""
+        return [
+            f"plan     {count}, {amount(plan.flops['training'], 'FLOP')} a token, {amount(self.flops, 'FLOP')} in all",
+            f"plan     {size(memory.peak)} to train: weights {size(memory.weights)}, gradients "
+            f"{size(memory.gradients)}, optimizer {size(memory.optimizer)}, activations {size(memory.activations)}",
+            f"plan     {duration(self.step_seconds)} a step of {parts}{plan.tokens:,} tokens, "
+            f"{duration(self.seconds)} for {self.steps:,} steps, by ceilings of {plan.device.title}",
+        ]
+
+
+def plan_run(
+    spec: Network, steps: Steps, count: int, model: nn.Module, *, precision: str, device: torch.device
+) -> PlannedRun:  # fmt: skip
+    """The plan of a run of so many steps: batches are looked at, the device is measured; `model` says what learns."""
+    seen = [steps[number] for number in range(min(LOOKED_AT, max(1, count)))]
+    lengths = [length for micros in seen for batch in micros for length in text_lengths(spec, batch)]
+    rows, parts = max(len(batch) for batch in seen[0]), len(seen[0])
+    found = plan(
+        spec, batch=rows, length=round(sum(lengths) / len(lengths)) if lengths else None,
+        device=ceilings_for(device, precision), dtype=torch.float32 if precision == "fp32" else torch.bfloat16,
+        learning=sum(p.numel() for p in model.parameters() if p.requires_grad),
+    )  # fmt: skip
+    return PlannedRun(found, parts, count)
+
+
+def text_lengths(spec: Network, batch: Batch) -> Sequence[int]:
+    """Tokens of each text of a batch, padding included; none where no input grows with a length."""
+    short, longer = (tree_leaves(blank_inputs(spec, 1, length).args) for length in (2, 3))
+    given = tree_leaves(batch.inputs)
+    if len(given) != len(short):
+        return []
+    return [have.shape[1] for have, a, b in zip(given, short, longer, strict=True)
+            if isinstance(a, Tensor) and a.shape != b.shape and isinstance(have, Tensor)]  # fmt: skip
+
+
+def ceilings_for(device: torch.device, precision: str) -> DeviceCeilings:
+    """What this machine reaches; a GPU is measured in half precision, so single precision is scaled by data sheets."""
+    found = measure_ceilings("cuda" if device.type == "cuda" else "cpu")
+    if device.type != "cuda" or precision != "fp32":
+        return found
+    half, single = (peak_flops(found.title, kind) for kind in ("bf16", "fp32"))
+    slower = single / half if half and single else 0.1
+    return replace(found, products=slower * found.products, peak=slower * found.peak)
