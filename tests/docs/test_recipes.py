@@ -67,36 +67,6 @@ def test_the_page_names_nothing_that_is_not_there() -> None:
         assert (ROOT / "docs" / link).exists(), link
 
 
-def test_rnn_limits_draws_and_measures(run: Callable[..., str], tmp_path: Path) -> None:
-    told = run("rnn_limits", "--out", tmp_path / "limits", "--length", "48", "--tokens", "128")
-    assert "gradient" in told and "seconds" in told
-    for name in ("gradient.svg", "time.svg"):
-        assert (tmp_path / "limits" / name).read_text().startswith("<svg xmlns=")
-    figures = json.loads((tmp_path / "limits" / "figures.json").read_text())
-    left = {name: values[40] for name, values in figures["gradient"].items()}
-    assert left["rnn"] < left["gru"] < left["lstm"] < left["attention"] and left["rnn"] < 1e-9 < 0.1 < left["attention"]
-    assert figures["lengths"] == [64, 128] and all(t > 0 for times in figures["seconds"].values() for t in times)
-
-
-def test_rnn_context_tells_every_context_by_length(run: Callable[..., str]) -> None:
-    told = run("rnn_context", "--steps", "3", "--seeds", "0", LENGTHS=(4, 8))
-    rows = [line.split() for line in told.splitlines()[1:]]
-    assert [row[0] for row in rows] == ["first", "every", "attention"]
-    assert all(0 <= float(share) <= 100 for row in rows for share in row[2:-1:2]) and len(rows[0]) == 2 + 2 * 2 + 1
-
-
-def test_dependency_distance_prints_its_table(run: Callable[..., str]) -> None:
-    told = run("dependency_distance", "--steps", "2", DISTANCES=(1, 16))
-    rows = [line.split() for line in told.splitlines()[1:]]
-    assert [row[0] for row in rows] == ["convolution", "recurrence", "attention"] and len(rows[0]) == 2 + 2 * 2 + 1
-
-
-def test_a_convolution_sees_six_tokens_back_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe = opened("dependency_distance", monkeypatch)
-    near, far = (recipe.accuracy(recipe.BLOCKS["convolution"], distance, 60, 0) for distance in (6, 7))
-    assert near > 0.5 > 0.25 > far
-
-
 def test_associative_recall_runs_to_its_line_of_figures(run: Callable[..., str], tmp_path: Path) -> None:
     small = ["--length", "32", "--steps", "4", "--every", "2", "--batch-size", "8", "--most", "8", "--width", "16"]
     for mixer in ("hyena", "attention"):
