@@ -107,20 +107,45 @@ def the_key(given: str | None, file: Path | None) -> str | None:
     return lines[0].strip()
 
 
+def cache_facts(standing: RunningServer) -> dict[str, int | None]:
+    """What the planner says of the cache: bytes of a token, of all texts at their longest, and the most tokens that
+    each text could have in the memory that is left; None where that is not known."""
+    from anyformer.generation.cache.static_store import StaticStore
+    from anyformer.planning.memory import cache_bytes_per_token
+    from anyformer.training.setup.memory import usage
+
+    store, nothing = standing.engine.store, dict.fromkeys(("kv_bytes_per_token", "kv_bytes", "context_in_memory"))
+    if not isinstance(store, StaticStore):
+        return nothing
+    each = cache_bytes_per_token(store.model.spec, store.dtype)
+    if each is None:
+        return nothing
+    memory = usage(str(store.device))
+    room = None if memory.limit is None or memory.used is None else memory.limit - memory.used + store.bytes
+    return {"kv_bytes_per_token": each, "kv_bytes": each * store.capacity * store.limit,
+            "context_in_memory": None if room is None else room // (each * store.capacity)}  # fmt: skip
+
+
 def facts(standing: RunningServer) -> dict[str, Any]:
     """What a program wants to know when the server is ready."""
+    from anyformer.planning.parameters import count_parameters
+
     served = standing.served
-    return {"url": standing.url, "model": served.name, "context": served.limit, "pid": os.getpid(),
-            "rows": None if standing.engine.store is None else standing.engine.store.capacity,
-            "bytes": standing.bytes, "chat_template": served.chat.name if served.generates else None}  # fmt: skip
+    found = {
+        "url": standing.url, "model": served.name, "context": served.limit, "pid": os.getpid(),
+        "rows": None if standing.engine.store is None else standing.engine.store.capacity,
+        "bytes": standing.bytes, "chat_template": served.chat.name if served.generates else None,
+    }  # fmt: skip
+    return found | {"parameters": count_parameters(served.predictor.model).total} | cache_facts(standing)
 
 
 def block(standing: RunningServer, secret: bool) -> str:
     """What a person wants to know, with a line to try."""
-    from anyformer.generation.cache.static_store import StaticStore
+    from anyformer.planning.parameters import count_parameters
+    from anyformer.planning.text import size
 
     served, url = standing.served, standing.url
-    count = sum(p.numel() for p in served.predictor.model.parameters())
+    count = count_parameters(served.predictor.model).total
     lines = [
         f"url      {url}/v1",
         f"model    {served.name}, {short(count)} parameters, {standing.bytes / 2**20:,.0f} MiB",
@@ -129,8 +154,11 @@ def block(standing: RunningServer, secret: bool) -> str:
     if served.generates:
         assert standing.engine.store is not None
         store = standing.engine.store
-        room = f", at most {store.max_bytes / 2**20:,.0f} MiB for them" if isinstance(store, StaticStore) else ""
-        lines.append(f"context  {served.limit:,} tokens, {store.capacity} texts at once{room}")
+        lines.append(f"context  {served.limit:,} tokens, {store.capacity} texts at once")
+        if (each := (cache := cache_facts(standing))["kv_bytes_per_token"]) is not None:
+            longest = cache["context_in_memory"]
+            fits = "" if longest is None else f"; memory is there for {store.capacity} texts of {longest:,} tokens"
+            lines.append(f"cache    {size(each)} a token, {size(cache['kv_bytes'] or 0)} when all are full{fits}")
         form = "the folder's own template" if served.chat.name == "folder" else "plain turns, for want of a template"
         lines.append(f"chat     {form}")
         path, body = "completions", {"model": served.name, "prompt": "Once upon a time", "max_tokens": 32}

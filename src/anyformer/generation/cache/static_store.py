@@ -114,12 +114,6 @@ class StaticStore(SequenceStore):
     def bytes(self) -> int:
         return sum(layer.bytes for layer in self.layers) + (0 if self.cross is None else self.cross.bytes)
 
-    @property
-    def max_bytes(self) -> int:
-        """The buffers when every sequence is as long as may be; sources of encoder-decoders not counted."""
-        held = sum(layer.bytes for layer in self.layers) // (self.rows * self.columns_held)
-        return held * self.capacity * self.limit
-
     def length(self, sequence: int) -> int:
         return self.sequences[sequence].length
 
