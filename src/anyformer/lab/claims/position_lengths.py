@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +16,7 @@ from anyformer.embeds import Tokens
 from anyformer.errors import UserError
 from anyformer.heads import LM
 from anyformer.lab.claim import Case, Claim, Finding, Measurements, Plot, Result, ResultTable, Verdict
-from anyformer.lab.fit import fit
+from anyformer.lab.fit import fit, lab_device
 from anyformer.mixers import Attention
 from anyformer.positions import Alibi, Buckets, Learned, NoRelative, Rope, Shaw, Sinusoid
 from anyformer.slots import Relative
@@ -24,13 +25,15 @@ KINDS = ("none", "sinusoid", "learned", "shaw", "buckets", "rope", "alibi")
 # A first form had 16 tokens, 3 of them a topic: 300 steps left every network near perplexity 11 of 16, too little
 # learnt to lose, and the sinusoid grew by 1.17, below STEEP: in part. Half the tokens make it learnable.
 VOCAB, FAVOURITES, LOCAL_SHARE, SURE = 8, 2, 0.5, 0.9
+Writer = Callable[[int, int, torch.Generator], Tensor]  # texts of so many rows and tokens
 LENGTH, TIMES, BATCH = 32, (1, 2, 4, 8, 16), 32
 EVALUATED = 128 * LENGTH  # tokens at every length
+LONG = 2000  # steps of the full form
 FLAT, STEEP = 1.05, 1.2  # perplexity at 16 times the length over that at once the length
 
 
 def cases(full: bool) -> list[Case]:
-    steps, seeds = (2000, 5) if full else (300, 2)
+    steps, seeds = (LONG, 5) if full else (300, 2)
     return [{"position": kind, "seed": seed, "steps": steps} for kind in KINDS for seed in range(seeds)]
 
 
@@ -63,19 +66,22 @@ def language_model(embed: Tokens, relative: Relative, kv_heads: int | None = Non
 
 
 def loss_of(net: nn.Module, ids: Tensor) -> Tensor:
+    ids = ids.to(next(net.parameters()).device)
     logits = net(ids[:, :-1]).logits
     return F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
 
 
-def train(net: nn.Module, *, steps: int, seed: int, length: int = LENGTH, lr: float = 3e-3) -> None:
+def train(
+    net: nn.Module, *, steps: int, seed: int, length: int = LENGTH, lr: float = 3e-3, write: Writer = texts
+) -> None:  # fmt: skip
     """On texts never seen twice, as many tokens a step at every length."""
     rows = BATCH * LENGTH // length
-    fit(net, lambda generator: loss_of(net, texts(rows, length + 1, generator)), steps=steps, seed=seed, lr=lr)
+    fit(net, lambda generator: loss_of(net, write(rows, length + 1, generator)), steps=steps, seed=seed, lr=lr)
 
 
-def perplexity(net: nn.Module, length: int) -> float:
+def perplexity(net: nn.Module, length: int, write: Writer = texts) -> float:
     """Over every token of texts of this length, not overlapping, as ALiBi's table; as many tokens at each length."""
-    ids = texts(EVALUATED // length, length + 1, torch.Generator().manual_seed(length))
+    ids = write(EVALUATED // length, length + 1, torch.Generator().manual_seed(length))
     with torch.no_grad():
         return math.exp(loss_of(net, ids).item())
 
@@ -89,7 +95,7 @@ def perplexity_if_taken(net: ModelModule, length: int) -> float | None:
 
 
 def measure(case: Case) -> Result:
-    net = network(case["position"]).build(seed=case["seed"])
+    net = network(case["position"]).build(seed=case["seed"], device=lab_device(case["steps"] == LONG))
     train(net, steps=case["steps"], seed=case["seed"])
     return {"perplexity": [perplexity_if_taken(net, times * LENGTH) for times in TIMES]}
 
