@@ -22,19 +22,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from anyformer.inspection.canvas import HAIR, SOFT, Drawing, Label, Mark, Pixels, Rectangle, Stroke
-from anyformer.inspection.figure import draw as draw_view
-from anyformer.inspection.grid import TYPE, Matrix, colour_key
-from anyformer.inspection.position_pictures import coloured
+from anyformer.inspection.canvas import Drawing, Label, Mark, Pixels
+from anyformer.inspection.filters import tile_filters
+from anyformer.inspection.grid import TYPE
 from anyformer.inspection.positions import PositionSizes, position_arrays
-from anyformer.lab.claim import Plot
-from anyformer.lab.plot import HEIGHT, WIDTH
-from anyformer.lab.plot import draw as draw_plot
+from docs.lecture_drawing import EDGE, Panel, lines, matrices, scatter, signed, view
 
 HERE = Path(__file__).parent
 PAGES, IMAGES = HERE / "lectures", HERE / "images" / "lectures"
 BLOCK = re.compile(r"```python\n(?P<code>.*?)```\n(?:\n```text\n(?P<printed>.*?)```\n)?", re.DOTALL)
-EDGE = 12
 Names = Mapping[str, Any]  # what the code of a page has left behind
 
 
@@ -88,102 +84,6 @@ def with_outputs(text: str, printed: Sequence[str]) -> str:
     return BLOCK.sub(filled, text)
 
 
-# ---------------------------------------------------------------- ways to draw
-
-
-@dataclass(frozen=True)
-class Panel:
-    """A matrix with its title; names of rows and columns are left out where none are given."""
-
-    title: str
-    values: Any
-    rows: Sequence[str] = ()
-    columns: Sequence[str] = ()
-    down: str = "query"
-    across: str = "key"
-    numbers: str = ""  # how a number is written into its cell, if at all
-    side: float = 200.0
-
-
-def matrices(*panels: Panel, scale: str = "linear", title: str = "", apart: bool = False) -> str:
-    """Matrices of numbers from 0 up, side by side, one scale of colours for all, or one for each if `apart`."""
-    arrays = [np.asarray(panel.values, dtype=float) for panel in panels]
-    top = max(float(array.max()) for array in arrays)
-    x, high, marks = float(EDGE), 0.0, list[Mark]()
-    for panel, array in zip(panels, arrays, strict=True):
-        words = [[format(number, panel.numbers) for number in row] for row in array] if panel.numbers else None
-        named = ([""] * array.shape[0], [""] * array.shape[1])
-        one = min(panel.side / max(array.shape), 40.0)
-        cell = float(int(one)) if one >= 4 else one
-        drawn = Matrix(
-            array, panel.rows or named[0], panel.columns or named[1], float(array.max()) if apart else top, scale,
-            row_axis="" if panel.rows else panel.down, column_axis="" if panel.columns else panel.across, words=words,
-            cell=(cell, cell), ticks=None if panel.rows or panel.columns else ((), ()),
-        )  # fmt: skip
-        marks.append(Label(x + drawn.left, EDGE + 6, panel.title, TYPE))
-        marks += drawn.draw(x, EDGE + 18)
-        x += drawn.width + 28
-        high = max(high, drawn.height + 18)
-        if apart or panel is panels[-1]:
-            marks += colour_key(x - 16, EDGE + 18 + drawn.above, min(drawn.high, 140.0), drawn.top, scale)
-            x += 48
-    return Drawing(x, high + 2 * EDGE, title or panels[0].title, marks).svg()
-
-
-def signed(title: str, values: Any, down: str, across: str, *, side: float = 420.0) -> str:
-    """Numbers of both signs: blue below 0, orange above."""
-    array = np.asarray(values, dtype=float)
-    cell = max(1.0, side // max(array.shape))
-    wide, tall = array.shape[1] * cell, array.shape[0] * cell
-    about = (f"{across} across, {down} down", f"blue {array.min():.2f}, white 0, orange {array.max():.2f}")
-    marks: list[Mark] = [
-        Label(EDGE, EDGE + 6, title, TYPE),
-        Pixels(EDGE, EDGE + 18, wide, tall, coloured(array)),
-        Rectangle(EDGE, EDGE + 18, wide, tall, stroke=HAIR),
-        *(Label(EDGE, EDGE + 30 + tall + 14 * row, words, 9.5, fill=SOFT) for row, words in enumerate(about)),
-    ]
-    return Drawing(max(wide, 380.0) + 2 * EDGE, tall + 58 + EDGE, title, marks).svg()
-
-
-def lines(
-    title: str, across: str, up: str, curves: Mapping[str, Any], *, log_across: bool = False, log_up: bool = False
-) -> str:
-    """Curves by their names; points (x, y), or numbers alone, which then stand at 0, 1, 2, ..."""
-    made = {
-        name: [tuple(map(float, p)) if isinstance(p, tuple) else (float(x), float(p)) for x, p in enumerate(curve)]
-        for name, curve in curves.items()
-    }
-    drawn = draw_plot(Plot(title, across, up, made, log_across=log_across, log_up=log_up))  # type: ignore[arg-type]
-    return drawn.replace("<svg ", f'<svg width="{WIDTH}" height="{HEIGHT}" ', 1)
-
-
-def view(capture: Any, name: str, **chosen: Any) -> str:
-    """A view of `anyformer.look`."""
-    return draw_view(capture, name, **chosen).svg()
-
-
-def scatter(title: str, groups: Mapping[str, Any], arrows: Mapping[str, Any]) -> str:
-    """Points (x, y) of the plane by group, and directions from the origin."""
-    every = np.array([point for points in groups.values() for point in points])
-    side, half = 300.0, float(np.abs(every).max()) * 1.08
-    colours = ("#d55e00", "#9aa3ad", "#0072b2", "#009e73")
-
-    def at(x: float, y: float) -> tuple[float, float]:
-        return EDGE + side * (x / half + 1) / 2, EDGE + 18 + side * (1 - y / half) / 2
-
-    marks: list[Mark] = [Label(EDGE, EDGE + 6, title, TYPE), Rectangle(EDGE, EDGE + 18, side, side, stroke=HAIR)]
-    for number, (name, colour) in enumerate(zip([*groups, *arrows], colours, strict=True)):
-        marks.append(Label(EDGE + side + 14, EDGE + 30 + 18 * number, name, TYPE, fill=colour))
-        for x, y in groups.get(name, ()):
-            left, top = at(x, y)
-            marks.append(Rectangle(left - 3, top - 3, 6, 6, fill=colour))
-        if name in arrows:
-            length = float(np.hypot(*arrows[name]))
-            end = at(*(0.8 * half * number / length for number in arrows[name]))
-            marks.append(Stroke(*at(0, 0), *end, stroke=colour, line=3.0 if name == next(iter(arrows)) else 1.2))
-    return Drawing(side + 160, side + 18 + 2 * EDGE, title, marks).svg()
-
-
 # ---------------------------------------------------------------- the pictures, by page
 
 
@@ -202,11 +102,10 @@ def three_attentions(names: Names) -> str:
 
 def max_margin(names: Names) -> str:
     texts = names["texts"].tolist()
-    return scatter(
-        "Tokens, and the direction that chooses", {
-            "chosen token": [text[0] for text in texts], "other tokens": [token for text in texts for token in text[1:]],
-        }, {"attention": names["p"].tolist(), "hard-margin SVM": names["w"].tolist()},
-    )  # fmt: skip
+    others = [token for text in texts for token in text[1:]]
+    points = {"chosen token": [text[0] for text in texts], "other tokens": others}
+    arrows = {"attention": names["p"].tolist(), "hard-margin SVM": names["w"].tolist()}
+    return scatter("Tokens, and the direction that chooses", points, arrows)
 
 
 def pattern(names: Names) -> str:
@@ -271,7 +170,9 @@ def binary_counter_picture(names: Names) -> str:
     bits = arrays["counter"] * 2.0 - 1.0
     gap = np.zeros((len(bits), 1))
     whole = np.concatenate([bits, gap, arrays["waves"], gap, arrays["small"]], 1)
-    return signed("bits | sinusoids with the bits' periods | a small table", whole, "number", "bit or channel", side=380)
+    return signed(
+        "bits | sinusoids with the bits' periods | a small table", whole, "number", "bit or channel", side=380
+    )
 
 
 def vanishing(names: Names) -> str:
@@ -282,13 +183,17 @@ def vanishing(names: Names) -> str:
 def sampling(names: Names) -> str:
     both = np.stack([names["p"].detach().numpy(), names["share"].numpy()])
     rows = ["probability", "of 4,000 draws"]
-    return matrices(Panel("The next token, by its id", both, rows, [str(i) for i in range(12)], numbers=".3f", side=480))
+    return matrices(
+        Panel("The next token, by its id", both, rows, [str(i) for i in range(12)], numbers=".3f", side=480)
+    )
 
 
 def plain_attention(names: Names) -> str:
     tokens = [f"x{i}" for i in range(1, 5)]
     weights = names["simple"].weights(0)[0].numpy()
-    return matrices(Panel("α, each row one a", weights, [f"a{i}" for i in range(1, 5)], tokens, numbers=".2f", side=160))
+    return matrices(
+        Panel("α, each row one a", weights, [f"a{i}" for i in range(1, 5)], tokens, numbers=".2f", side=160)
+    )
 
 
 def rank_collapse(names: Names) -> str:
@@ -334,6 +239,38 @@ def relative(names: Names) -> str:
     return matrices(*shown, scale="sqrt", title="Weights among 24 equal tokens, by kind of relative position")
 
 
+def weights_and_mask(names: Names) -> str:
+    pair = (("P", names["P"]), ("P with the causal mask", names["causal"]))
+    return matrices(*(Panel(title, weights.detach().numpy(), side=170) for title, weights in pair))
+
+
+def sharpness(names: Names) -> str:
+    curves = {name: [(size, peak) for size, peak, _ in rows] for name, rows in names["sharp"].items()}
+    return lines("Largest of 128 weights", "D_K", "mean max p", curves, log_across=True)
+
+
+def receptive_field(names: Names) -> str:
+    shown = (
+        Panel(name, cells.numpy(), down="row", across="column", side=150) for name, cells in names["fields"].items()
+    )
+    return matrices(*shown, apart=True, scale="sqrt", title="What the middle cell reads")
+
+
+def filters(names: Names) -> str:
+    """Untrained above, trained below; each filter at its own scale, mid-grey is 0."""
+    rows = [tile_filters(names[which].components, columns=12) for which in ("random", "learned")]
+    marks: list[Mark] = []
+    for row, (title, pixels) in enumerate(zip(("untrained", "trained"), rows, strict=True)):
+        high, wide = (float(8 * side) for side in pixels.shape[:2])
+        top = EDGE + row * (high + 30)
+        marks += [Label(EDGE, top + 6, title, TYPE), Pixels(EDGE, top + 18, wide, high, pixels)]
+    return Drawing(wide + 2 * EDGE, 2 * (high + 30) + 2 * EDGE, "Principal components of patch filters", marks).svg()
+
+
+def rollout(names: Names) -> str:
+    return view(names["capture"], "rollout")
+
+
 PICTURES: dict[str, dict[str, Callable[[Names], str]]] = {
     "0": {
         "gradient-reach.svg": gradient_reach, "three-attentions.svg": three_attentions, "max-margin.svg": max_margin,
@@ -349,6 +286,10 @@ PICTURES: dict[str, dict[str, Callable[[Names], str]]] = {
         "rank-collapse.svg": rank_collapse, "kv-cache.svg": kv_cache, "families.svg": families,
         "chinchilla.svg": chinchilla, "slanted.svg": slanted_triangle, "pixel-reach.svg": pixel_reach,
         "relative.svg": relative,
+    },
+    "4": {
+        "weights.svg": weights_and_mask, "sharpness.svg": sharpness, "receptive-field.svg": receptive_field,
+        "filters.svg": filters, "rollout.svg": rollout,
     },
 }  # fmt: skip
 
