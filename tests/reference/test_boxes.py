@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 from transformers.loss.loss_for_object_detection import generalized_box_iou
 
-from anyformer import Boxes
+from anyformer import Boxes, Model, Queries, SinusoidGrid, Stack, UserError
+from anyformer.core.context import lay_out
 from anyformer.objectives.boxes import centred, corners, generalised_overlap, overlap
 from tests.laws.nets import filled, numbers
 
@@ -83,3 +86,44 @@ def test_the_head_is_its_formula() -> None:
         half = single(rough, None, None)
     assert half.logits.dtype == torch.bfloat16 and (half.boxes - single(rough, None, None).boxes).abs().max() <= 1e-6
     assert answer.boxes.min() > 0 and answer.boxes.max() < 1
+
+
+def test_anchored_boxes_start_at_their_own_cells() -> None:
+    head = Model(embed=Queries(6, anchors=(2, 3)), stack=Stack(width=8, depth=0), head=Boxes(classes=3, anchors=(2, 3)))
+    net = head.build(seed=0, dtype=torch.float64)
+    start = net.head(torch.zeros(1, 6, 8, dtype=torch.float64), None, None).boxes[0]
+    wanted = [[(column + 0.5) / 3, (row + 0.5) / 2, 1 / 3, 1 / 2] for row in range(2) for column in range(3)]
+    assert (start - torch.tensor(wanted, dtype=torch.float64)).abs().max() <= 1e-6
+    with pytest.raises(UserError, match="5 tokens meet 6 anchors"):
+        net.head(torch.zeros(1, 5, 8, dtype=torch.float64), None, None)
+    with pytest.raises(UserError, match="do not fill a grid"):
+        Queries(5, anchors=(2, 3))
+    with pytest.raises(UserError, match="has no cell"):
+        Boxes(classes=3, anchors=(0, 3))
+
+
+@torch.no_grad()
+def test_anchored_queries_start_with_what_the_image_holds_there() -> None:
+    embed = (
+        Model(embed=Queries(16, anchors=(4, 4)), stack=Stack(width=32, depth=0))
+        .build(seed=0, dtype=torch.float64)
+        .embed
+    )
+    cells = 64  # a grid of 8 x 8, of which the last column is padding
+    real = torch.ones(1, cells, dtype=torch.bool).unflatten(1, (8, 8))
+    real[:, :, 7] = False
+    mask = real.flatten(1)
+    places = SinusoidGrid(leading=0).build(32)(
+        lay_out(1, cells, torch.device("cpu"), mask=mask, grid=(8, 8)), torch.float64
+    )
+    row, column = torch.meshgrid(torch.arange(8.0), torch.arange(8.0), indexing="ij")
+    memory = torch.stack([column, row], -1).flatten(0, 1).double()[None]
+    memory = torch.cat([memory, torch.full((1, cells, 32 - 2), 1e6, dtype=torch.float64)], -1)
+    memory = memory.masked_fill(~mask[..., None], -1e9)  # what padding holds is not seen
+    context = replace(embed.layout(memory), memory=memory, memory_mask=mask, memory_added=places)
+    seen = embed(memory, context=context)[0, :, :2]
+    at = torch.tensor([[(c + 0.5) / 4 * 7 - 0.5, (r + 0.5) / 4 * 8 - 0.5] for r in range(4) for c in range(4)]).double()
+    assert (seen - at).abs().max() < 1.0  # within a cell of the place it stands for
+    far = embed(memory, context=replace(context, memory_added=places.flip(1)))[0, :, :2]
+    assert (far - at).abs().max() > 2.0  # control: memory whose places are wrong is not found
+    assert not embed(memory, context=replace(context, memory_added=None)).any()

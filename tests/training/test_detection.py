@@ -14,6 +14,7 @@ from PIL import Image
 
 import anyformer
 from anyformer import UserError, preset, replace_in
+from anyformer.data.datasets.detection import move_edges
 from anyformer.data.datasets.prepare_detection import prepare_detection
 from anyformer.data.images.preprocessing import ImageSteps
 from anyformer.data.prepared import Given
@@ -34,6 +35,36 @@ from tests.tasks_by_name import evaluation_facts, fitted, main_metric, metrics
 
 SIDE = 32
 FEW = {"training.steps": 2, "training.batch_size": 4, "training.eval_every": 2, "model.encoder.stack.depth": 1}
+
+
+def bright_box(pixels: np.ndarray) -> tuple[float, float, float, float]:
+    """Left, top, right and low edge of what is bright."""
+    rows, columns = np.nonzero(pixels[0] > 200)
+    return columns.min(), rows.min(), columns.max() + 1, rows.max() + 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_moved_edges_take_the_objects_with_them(seed: int) -> None:
+    wide, high = 96, 64  # below it the square is padding
+    picture = np.full((3, 96, 96), 0, np.uint8)
+    picture[:, :high, :wide] = 100
+    picture[:, 20:50, 30:70] = 255
+    truth = np.array([[1, 50 / wide, 35 / high, 40 / wide, 30 / high]], np.float32)
+    moved = picture.copy()
+    sides, objects = move_edges(moved, np.array([wide, high]), truth, 0.2, np.random.default_rng(seed))
+    (_, x, y, w, h), (columns, rows) = objects[0], sides
+    said = ((x - w / 2) * columns, (y - h / 2) * rows, (x + w / 2) * columns, (y + h / 2) * rows)
+    assert np.abs(np.array(said) - bright_box(moved)).max() <= 1.5  # pixels are whole, edges are not
+    assert np.abs(np.array(bright_box(picture)) - bright_box(moved)).max() > 1.5  # control: the picture did move
+    assert moved[:, :rows, :columns].min() >= 100 and not moved[:, rows:].any() and not moved[:, :, columns:].any()
+
+
+def test_an_object_that_a_window_leaves_out_is_not_learned() -> None:
+    picture, objects = np.zeros((3, 100, 100), np.uint8), np.array([[0, 0.02, 0.5, 0.04, 0.2], [1, 0.5, 0.5, 0.2, 0.2]])
+    cut = [
+        move_edges(picture.copy(), np.array([100, 100]), objects, 0.3, np.random.default_rng(k))[1] for k in range(20)
+    ]
+    assert {len(each) for each in cut} == {1, 2} and all(1 in each[:, 0] for each in cut)
 
 
 def annotated(folder: Path, count: int = 12, names: tuple[str, ...] = ("bright", "dark"), start: int = 0) -> Path:

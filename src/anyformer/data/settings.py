@@ -92,7 +92,7 @@ class ImageSettings(Spec):
     channels: Literal[1, 3] | None = None
     """1 for gray, 3 for colour; the images' own if not given."""
     crop: float = 0.1
-    """Share of the size by which a training image is shifted at most."""
+    """Share of the size by which a training image is shifted at most; for boxes, by which its edges are moved."""
     flip: bool | None = None
     """Whether training images are flipped left-right at random; where mirrored ones mean the same if not given."""
     randaugment: int = 0

@@ -5,21 +5,28 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context, Mask, lay_out
 from anyformer.core.linear import EmbeddingTable
+from anyformer.core.own_init import Starting, constant, values
 from anyformer.core.state import State
 from anyformer.errors import UserError
+from anyformer.positions.sinusoid_grid import cell_middles, grid_sinusoid
 from anyformer.slots import Embed
 from anyformer.spec import field
+
+SHARPNESS = 5.0  # of the first look at the memory: most of its weight lies within a tenth of the image
 
 
 class Queries(Embed):
     """`count` tokens that start at zero; what tells them apart is learned and joins queries and keys in every layer.
 
     What it is given only says how many rows there are: any tensor with the batch first, an encoder's output say.
+    With `anchors`, rows and columns of a grid over the image, a query starts as the sinusoids of a cell's middle, so
+    that it can find its own cell among those of `SinusoidGrid` from the first step on (as 2109.07107 does).
 
     >>> Queries(100).count
     100
@@ -29,10 +36,15 @@ class Queries(Embed):
 
     count: int = field(kw_only=False)
     """Number of learned query tokens."""
+    anchors: tuple[int, int] | None = None
+    """Rows and columns of the grid over the image where the queries start; anywhere if not given."""
 
     def check(self) -> None:
         if self.count < 1:
             raise UserError(f"count {self.count} is below 1", where="Queries", fix="use 100")
+        if self.anchors is not None and self.anchors[0] * self.anchors[1] != self.count:
+            raise UserError(f"{self.count} queries do not fill a grid of {self.anchors[0]} x {self.anchors[1]}",
+                            where="Queries.anchors", fix="use count = rows * columns")  # fmt: skip
 
     @property
     def adds(self) -> bool:
@@ -42,11 +54,24 @@ class Queries(Embed):
         return QueriesModule(self, width)
 
 
-class QueriesModule(nn.Module):
+class AnchoredTable(EmbeddingTable, Starting):
+    """A table whose rows start as the sinusoids of the cells of a grid."""
+
+    def __init__(self, grid: tuple[int, int], width: int) -> None:
+        super().__init__(grid[0] * grid[1], width)
+        x, y = cell_middles(grid).T
+        self.starts["weight"] = values(grid_sinusoid(y, x, width))
+
+
+class QueriesModule(Starting):
     def __init__(self, spec: Queries, width: int) -> None:
         super().__init__()
         self.spec = spec
-        self.table = EmbeddingTable(spec.count, width)
+        self.table = AnchoredTable(spec.anchors, width) if spec.anchors else EmbeddingTable(spec.count, width)
+        self.sharpness: nn.Parameter | None = None
+        if spec.anchors:
+            self.sharpness = nn.Parameter(torch.empty(1))
+            self.starts["sharpness"] = constant(SHARPNESS)
 
     def layout(
         self, like: Tensor, *, mask: Mask | None = None, positions: Tensor | None = None,
@@ -60,5 +85,10 @@ class QueriesModule(nn.Module):
         return replace(context, added=self.table.weight[None])  # (1,T,D)
 
     def forward(self, like: Tensor, *, context: Context) -> Tensor:
-        """Zeros (B,T,D)."""
-        return self.table.weight.new_zeros(like.shape[0], *self.table.weight.shape)
+        """Zeros, or with anchors what the memory holds there: (B,T,D)."""
+        if self.sharpness is None or context.memory is None or context.memory_added is None:
+            return self.table.weight.new_zeros(like.shape[0], *self.table.weight.shape)
+        near = self.sharpness * (self.table.weight @ context.memory_added.mT)  # (B or 1,T,S)
+        if context.memory_mask is not None:
+            near = near.masked_fill(~context.memory_mask[:, None], -torch.inf)
+        return near.softmax(-1) @ context.memory

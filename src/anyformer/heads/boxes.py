@@ -4,29 +4,38 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context
-from anyformer.core.own_init import Starting, normal
+from anyformer.core.own_init import Starting, normal, values
 from anyformer.errors import UserError
 from anyformer.kernels.full_precision import full_precision
+from anyformer.positions.sinusoid_grid import cell_middles
 from anyformer.slots import Head, HeadOutput
 
 
 class Boxes(Head):
     """`classes` + 1 logits a token, the last one "no object", and a box by three layers and a sigmoid.
 
-    A box is (centre x, centre y, width, height) in shares of the image, all between 0 and 1.
+    A box is (centre x, centre y, width, height) in shares of the image, all between 0 and 1. With `anchors`, rows and
+    columns of a grid over the image, token n starts with the middle of cell n and the cell's size, and says how far the
+    box is from there (in logits): objects are learned by the tokens nearby, several times sooner than from nowhere.
     """
 
     about: ClassVar[About | None] = About("class = W h; box = sigmoid(W3 relu(W2 relu(W1 h)))", "2005.12872", "2 T D^2")
 
     classes: int
     """Number of classes."""
+    anchors: tuple[int, int] | None = None
+    """Rows and columns of the grid over the image where boxes start, a token each; in the middle if not given."""
 
     def check(self) -> None:
+        if self.anchors is not None and min(self.anchors) < 1:
+            raise UserError(f"a grid of {self.anchors[0]} x {self.anchors[1]} has no cell", where="Boxes.anchors",
+                            fix="use (10, 10)")  # fmt: skip
         if self.classes < 1:
             raise UserError(f"classes {self.classes} is below 1", where="Boxes", fix="give the number of kinds")
 
@@ -40,13 +49,32 @@ class BoxesModule(nn.Module):
         self.spec = spec
         self.out = Even(width, spec.classes + 1)
         self.box = nn.ModuleList([nn.Linear(width, width), nn.Linear(width, width), nn.Linear(width, 4)])
+        self.start = None if spec.anchors is None else Anchor(spec.anchors)
 
     def forward(self, hidden: Tensor, context: Context | None, table: Tensor | None) -> HeadOutput:
         """Tokens (...,T,D), of one layer or of several, to logits (...,T,classes+1) and boxes (...,T,4)."""
         with full_precision(hidden.device):  # half precision has too few digits for a place
             x = hidden.to(self.out.weight.dtype)
-            boxes = self.box[2](F.relu(self.box[1](F.relu(self.box[0](x))))).sigmoid()
+            moved = self.box[2](F.relu(self.box[1](F.relu(self.box[0](x)))))
+            boxes = (moved if self.start is None else self.start(moved)).sigmoid()
         return HeadOutput(logits=self.out(hidden), boxes=boxes)
+
+
+class Anchor(Starting):
+    """Adds the box a token starts with, in logits and learned: (...,T,4) to the same."""
+
+    def __init__(self, grid: tuple[int, int]) -> None:
+        super().__init__()
+        middles = cell_middles(grid)
+        sizes = middles.new_tensor([1 / grid[1], 1 / grid[0]]).clamp(max=0.5).expand_as(middles)
+        self.boxes = nn.Parameter(torch.empty(len(middles), 4))
+        self.starts["boxes"] = values(torch.cat([middles, sizes], 1).logit().float())
+
+    def forward(self, moved: Tensor) -> Tensor:
+        if moved.shape[-2] != len(self.boxes):
+            raise UserError(f"{moved.shape[-2]} tokens meet {len(self.boxes)} anchors", where="Boxes.anchors",
+                            fix="give the queries the same grid")  # fmt: skip
+        return moved + self.boxes
 
 
 class Even(nn.Linear, Starting):

@@ -78,6 +78,22 @@ class SinusoidGridModule(nn.Module):
         return table.to(dtype)
 
 
+def cell_middles(grid: tuple[int, int]) -> Tensor:
+    """The middle of every cell of a grid, row after row: (N,2) as x and y in shares of the image.
+
+    >>> cell_middles((1, 2)).tolist()
+    [[0.25, 0.5], [0.75, 0.5]]
+    """
+    # on the CPU also where a network is built on `meta`: parameters are filled from it afterwards
+    rows, columns = ((torch.arange(n, dtype=torch.float64, device="cpu") + 0.5) / n for n in grid)
+    return torch.stack(torch.meshgrid(rows, columns, indexing="ij")[::-1], -1).flatten(0, 1)
+
+
+def grid_sinusoid(y: Tensor, x: Tensor, width: int, base: float = 10000.0) -> Tensor:
+    """What `SinusoidGrid` gives a place (N,) in shares of the image: (N,D)."""
+    return torch.cat([sinusoid(at * (2 * math.pi), width // 2, torch.float64, base) for at in (y, x)], -1).float()
+
+
 def share(real: Tensor, axis: int) -> Tensor:
     """How far along the real cells each one is, from just above 0 to 2 pi."""
     rank = real.cumsum(axis)

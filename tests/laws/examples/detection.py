@@ -12,7 +12,7 @@ from anyformer.heads.boxes import Boxes
 from anyformer.positions.sinusoid_grid import SinusoidGrid
 
 EXAMPLES = {
-    Queries: {"queries": Queries(5)},
+    Queries: {"queries": Queries(5), "anchors": Queries(6, anchors=(2, 3))},
     Boxes: {"boxes": Boxes(classes=3)},
     SinusoidGrid: {"sinusoid-grid": SinusoidGrid()},
 }
@@ -37,7 +37,10 @@ def nothing_to_add(parts: dict[str, Any]) -> bool:
 
 
 INPUTS = {Queries: rows}
-APART = {"queries"}  # a decoder's questions read no input: tests/reference/test_detr.py holds them to the laws
+APART = {
+    "queries",
+    "anchors",
+}  # a decoder's questions read no input: tests/reference/test_detr.py holds them to the laws
 REASONS = {
     r"sinusoids of rows and columns are for images": not_of_an_image,
     r"there is no position to add in every layer": nothing_to_add,

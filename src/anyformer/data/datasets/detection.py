@@ -93,13 +93,71 @@ def put_objects(found: Annotated, square: Square, arrays: Arrays) -> None:
     arrays.put("objects_starts", np.cumsum([0, *(len(each) for each in objects)]))
 
 
+@dataclass(frozen=True)
+class Window:
+    """A part of a picture that is shown in its place, larger or smaller: one axis, in pixels of the picture.
+
+    It begins inside the picture and may end beyond it; what lies there is black and masked, as all padding is.
+    """
+
+    start: float
+    length: float
+
+    @classmethod
+    def drawn(cls, side: int, share: float, chances: tuple[float, float]) -> Window:
+        """Both ends of a side moved by up to a share of it: the first inwards, the second either way."""
+        start = chances[0] * share * side
+        return cls(start, side * (1 + (2 * chances[1] - 1) * share) - start)
+
+    def sources(self, side: int) -> np.ndarray:
+        """For each pixel that shows the picture, the one of the picture that it shows: the nearest."""
+        at = np.floor(self.start + (np.arange(side) + 0.5) * self.length / side).astype(np.int64)
+        return at[at < side]
+
+    def shares(self, low: np.ndarray, high: np.ndarray, side: int, shown: int) -> tuple[np.ndarray, np.ndarray]:
+        """Where intervals in shares of the picture come to lie, in shares of the `shown` pixels."""
+        moved = [(edge * side - self.start) / self.length * side / shown for edge in (low, high)]
+        return moved[0], moved[1]
+
+
+LEAST_SEEN = 0.25  # of an object's area that a window must show for it to be learned
+
+
+def move_edges(
+    pixels: np.ndarray, sides: np.ndarray, objects: np.ndarray, share: float, generator: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """A picture (C,S,S), in place, with its edges moved; its new sides (2,) and the objects (n,5) still to be seen."""
+    wide, high = (int(side) for side in sides)
+    chances = generator.random(4)
+    across, down = (Window.drawn(wide, share, (chances[0], chances[1])),
+                    Window.drawn(high, share, (chances[2], chances[3])))  # fmt: skip
+    columns, rows = across.sources(wide), down.sources(high)
+    shown = pixels[:, rows[:, None], columns[None]]
+    pixels[:, :high, :wide] = 0
+    pixels[:, : len(rows), : len(columns)] = shown
+    kinds, x, y, w, h = objects.T
+    left, right = across.shares(x - w / 2, x + w / 2, wide, len(columns))
+    top, low = down.shares(y - h / 2, y + h / 2, high, len(rows))
+    cut = [np.clip(edge, 0, 1) for edge in (left, top, right, low)]
+    area = np.maximum((right - left) * (low - top), 1e-12)
+    seen = (cut[2] - cut[0]) * (cut[3] - cut[1]) / area >= LEAST_SEEN
+    middle_x, middle_y = (cut[0] + cut[2]) / 2, (cut[1] + cut[3]) / 2
+    moved = np.stack([kinds, middle_x, middle_y, cut[2] - cut[0], cut[3] - cut[1]], 1).astype(np.float32)
+    return np.array([len(columns), len(rows)], sides.dtype), moved[seen]
+
+
 class DetectionExamples(Examples):
-    """One side of annotated images; `rows` are their places among all pictures of the file."""
+    """One side of annotated images; `rows` are their places among all pictures of the file.
+
+    While training, edges are moved by up to the share `crop` of a side, and half the images are mirrored if `flip`.
+    """
 
     def __init__(
-        self, arrays: Arrays, found: Annotated, rows: np.ndarray, *, steps: ImageSteps | None = None, flip: bool = True
-    ) -> None:
-        self.arrays, self.found, self.rows, self.flip = arrays, found, np.asarray(rows, np.int64), flip
+        self, arrays: Arrays, found: Annotated, rows: np.ndarray, *, steps: ImageSteps | None = None,
+        flip: bool = True, crop: float = 0.0,
+    ) -> None:  # fmt: skip
+        self.arrays, self.found, self.rows = arrays, found, np.asarray(rows, np.int64)
+        self.flip, self.crop = flip, crop
         size, channels = arrays["pixels"].shape[-1], arrays["pixels"].shape[1]
         self.steps = steps or picture_steps(size, channels)
 
@@ -107,18 +165,23 @@ class DetectionExamples(Examples):
         return len(self.rows)
 
     def batch(self, rows: Sequence[int] | np.ndarray, draw: Draw | None = None) -> Batch:
-        """Pixels (B,C,S,S), a mask over pixels, targets (B,M,5); while training half the images are mirrored."""
+        """Pixels (B,C,S,S), a mask over pixels, targets (B,M,5); varied while training."""
         chosen = np.asarray(rows, np.int64)
         at = self.rows[chosen]
         stored = np.array(self.arrays["pixels"][at])
         sides = np.array(self.arrays["sides"][at])  # (B,2) columns, rows
         objects = [self.objects(row) for row in at.tolist()]
-        if draw is not None and self.flip:
+        if draw is not None:
             for place, row in enumerate(chosen.tolist()):
-                if draw.generator(row).random() < 0.5:
+                generator = draw.generator(row)
+                if generator.random() < 0.5 and self.flip:
                     wide = sides[place, 0]
                     stored[place, :, :, :wide] = stored[place, :, :, :wide][..., ::-1].copy()
                     objects[place][:, 1] = 1 - objects[place][:, 1]
+                if self.crop:
+                    sides[place], objects[place] = move_edges(
+                        stored[place], sides[place], objects[place], self.crop, generator
+                    )
         size = np.arange(stored.shape[-1])
         mask = (size[None, :, None] < sides[:, 1, None, None]) & (size[None, None] < sides[:, 0, None, None])
         pixels = normalise(stored, self.steps) * mask[:, None]  # padding is 0, the mean
@@ -129,7 +192,9 @@ class DetectionExamples(Examples):
         return Batch((torch.from_numpy(pixels),), torch.from_numpy(targets), torch.from_numpy(chosen.copy()), named)
 
     def take(self, rows: np.ndarray) -> DetectionExamples:
-        return DetectionExamples(self.arrays, self.found, self.rows[rows], steps=self.steps, flip=self.flip)
+        return DetectionExamples(
+            self.arrays, self.found, self.rows[rows], steps=self.steps, flip=self.flip, crop=self.crop
+        )
 
     def objects(self, row: int) -> np.ndarray:
         """Class, centre and size of one picture's objects (n,5)."""

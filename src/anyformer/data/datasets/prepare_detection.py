@@ -129,8 +129,12 @@ def assemble_detection(
     tell(f"task     {task}: {len(target.labels)} classes ({', '.join(target.labels[:6])}"
          f"{', ...' * (len(target.labels) > 6)}), at most {target.most} objects an image")  # fmt: skip
     flip = settings.images.flip is not False  # boxes are mirrored too, and say nothing of left and right
-    flipped = "; flipped left-right while training (--set data.images.flip=false)" if flip else ""
-    tell(f"image    fitted into {square.size} x {square.size} pixels, padding masked{flipped}")
+    varied = [f"edges moved by up to {settings.images.crop:.0%} (--set data.images.crop=0)"] * bool(
+        settings.images.crop
+    )
+    varied += ["flipped left-right (--set data.images.flip=false)"] * flip
+    training = f"; while training {', '.join(varied)}" if varied else ""
+    tell(f"image    fitted into {square.size} x {square.size} pixels, padding masked{training}")
     tell("split    " + ", ".join(f"{name} {n:,}" for name, n in zip(SIDES, counts, strict=True) if n) + " images")
     facts = {
         "task": task, "target": ["objects"], "rows": len(found.pictures), "used": len(found.pictures),
@@ -144,7 +148,7 @@ def assemble_detection(
     steps.save(arrays.folder)
     pictures = [[str(p.id), p.name, str(p.path), p.wide, p.high] for p in found.pictures]
     arrays.close({"kind": KIND, "file": str(found.file), "pictures": pictures, "flip": flip,
-                  "facts": facts, "notes": notes})  # fmt: skip
+                  "crop": settings.images.crop, "facts": facts, "notes": notes})  # fmt: skip
     tell(f"disk     {arrays.bytes / 1e6:,.1f} MB")
     return opened_detection(arrays)
 
@@ -168,7 +172,8 @@ def opened_detection(arrays: Arrays) -> Prepared:
         own = [np.array(arrays[f"true_{part}"][starts[row] : starts[row + 1]]) for part in TRUTH]
         pictures.append(Picture(key, name, Path(path), wide, high, *own))
     found = Annotated(Path(facts["file"]), preprocess.target.labels, pictures)
-    made = [DetectionExamples(arrays, found, np.flatnonzero(arrays["side"] == number), steps=steps, flip=facts["flip"])
+    made = [DetectionExamples(arrays, found, np.flatnonzero(arrays["side"] == number), steps=steps, flip=facts["flip"],
+                              crop=facts.get("crop", 0.0))  # folders of earlier versions moved no edges
             for number in range(len(SIDES))]  # fmt: skip
     train, valid, test = (side if len(side) else None for side in made)
     assert train is not None
