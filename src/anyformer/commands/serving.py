@@ -150,6 +150,7 @@ def block(standing: RunningServer, secret: bool) -> str:
         f"url      {url}/v1",
         f"model    {served.name}, {short(count)} parameters, {standing.bytes / 2**20:,.0f} MiB",
     ]
+    lines.append(f"look     {url}/look" + (", any name and the key as password" if secret else ""))
     sent = "-H 'Authorization: Bearer KEY' " if secret else ""
     if served.generates:
         assert standing.engine.store is not None

@@ -93,7 +93,7 @@ def by_columns(predictor: Predictor, inputs: Any) -> NetworkInputs:
 
     preprocess = predictor.preprocess
     assert preprocess is not None
-    lone = isinstance(inputs, str | bytes | Path) and len(preprocess.columns or ()) == 1
+    lone = len(preprocess.columns or ()) == 1 and (isinstance(inputs, str | bytes | Path) or is_image(inputs))
     rows = given_rows([inputs] if lone or isinstance(inputs, Mapping) else inputs, preprocess)
     rows = file_rows(rows, preprocess) if is_files(rows) else rows
     new = parse_rows(rows, preprocess) if isinstance(rows, list) else parse_table(rows, preprocess)
@@ -105,6 +105,12 @@ def by_columns(predictor: Predictor, inputs: Any) -> NetworkInputs:
     images = [part for part in flat(batch.inputs) if part.dim() == 4]
     pixels = seen_pixels(images[0], predictor) if images else None
     return NetworkInputs(batch.inputs, named, pixels, shown(inputs))
+
+
+def is_image(value: Any) -> bool:
+    """Whether this is one image as Python has it: of Pillow, or (H,W) or (H,W,channels)."""
+    shaped = isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim in (2, 3)
+    return shaped or type(value).__module__.partition(".")[0] == "PIL"
 
 
 def file_rows(files: Any, preprocess: Preprocess) -> Frame:
@@ -177,4 +183,6 @@ def shown(inputs: Any) -> str:
         return str(inputs)
     if isinstance(inputs, Mapping):
         return ", ".join(f"{name} {value}" for name, value in list(inputs.items())[:8])
-    return f"{len(inputs)} rows" if isinstance(inputs, Sequence) else type(inputs).__name__
+    if isinstance(inputs, Sequence):
+        return shown(inputs[0]) if len(inputs) == 1 else f"{len(inputs)} rows"
+    return type(inputs).__name__

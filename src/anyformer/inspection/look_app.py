@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
+from anyformer.data.files.data_urls import MOST_PIXELS
 from anyformer.errors import UserError
 from anyformer.extras import require
 from anyformer.inspection.answer import Query, finite
@@ -24,8 +25,10 @@ from anyformer.inspection.read_query import EVERYTHING, answered
 from anyformer.inspection.run_watch import run_news
 from anyformer.inspection.views import view
 from anyformer.inspection.web_files import import_map, page_html, web_files
+from anyformer.tasks import find
 
 if TYPE_CHECKING:
+    from anyformer.data.preprocess import Preprocess
     from anyformer.inspection.capture import Capture
 
 log = logging.getLogger("anyformer")
@@ -44,6 +47,17 @@ class LookResponse:
     body: bytes
     headers: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def all_headers(self) -> dict[str, str]:
+        """What goes over the wire with it, but for its length."""
+        return {
+            "Content-Type": self.type,
+            "Cache-Control": "no-store",
+            "X-Content-Type-Options": "nosniff",
+            "Referrer-Policy": "no-referrer",
+            "Cross-Origin-Resource-Policy": "same-origin",
+        } | self.headers
+
 
 class NotThere(UserError):
     """An address or a capture that is not known here."""
@@ -54,11 +68,14 @@ class TooLarge(UserError):
 
 
 class LookApp:
-    """Answers the page about some captures. One lock: a capture computes one thing at a time."""
+    """Answers the page about some captures, the newest `ring`. One lock: a capture computes one thing at a time.
 
-    def __init__(self, capture: Capture) -> None:
+    `typed` are the bytes that a new input may have where it is no image.
+    """
+
+    def __init__(self, capture: Capture, *, ring: int = RING, typed: int = MOST_BODY) -> None:
         self.captures: OrderedDict[str, Capture] = OrderedDict({"1": capture})
-        self.made = 1
+        self.made, self.ring, self.typed = 1, ring, typed
         self.lock = threading.Lock()
 
     def respond(self, method: str, address: str, body: bytes = b"") -> LookResponse:
@@ -73,7 +90,7 @@ class LookApp:
             return told(400, error)
         except Exception:  # the page goes on; what happened stands in the log
             log.exception("look: %s %s", method, address[:200])
-            return as_json({"error": "This could not be computed.", "fix": "What happened is in the log."}, 500)
+            return refused(500, "This could not be computed.", "What happened is in the log.")
 
     def route(self, method: str, address: str, body: bytes) -> LookResponse:
         where = urlsplit(address)
@@ -124,7 +141,9 @@ class LookApp:
         """The capture meant by the parameter of that name, else the newest."""
         number = parameters.pop("capture", "") or next(reversed(self.captures))
         if number not in self.captures:
-            raise NotThere(f"input {number[:20]} is no longer kept", fix=f"the newest {RING} are; open / again")
+            raise NotThere(
+                f"input {number[:20]} is no longer kept", fix=f"the newest {self.ring} are; open the page again"
+            )
         return number, self.captures[number]
 
     def view(self, name: str, parameters: dict[str, str]) -> LookResponse:
@@ -149,17 +168,34 @@ class LookApp:
 
         _, old = self.capture(parameters)
         with self.lock:
-            given = new_input(body, old)
-            capture = look(old.source, given, name=old.name)
+            given = new_input(body, old, MOST_BODY if old.modality == "image" else self.typed)
+            capture = look(old.source, given, name=old.name, budget=old.budget)
             capture.run = old.run
             for other in old.others:  # a second model reads the new input too; a second input stays behind
                 if other.source is not old.source:
-                    capture.compare(look(other.source, given, name=other.name))
+                    capture.compare(look(other.source, given, name=other.name, budget=other.budget))
             self.made += 1
             self.captures[str(self.made)] = capture
-            while len(self.captures) > RING:
+            while len(self.captures) > self.ring:
                 self.captures.popitem(last=False)
             return as_json({**manifest_of(capture), "capture": str(self.made), "renew": True})
+
+
+def from_own_page(method: str, headers: Mapping[str, str], hosts: set[str]) -> bool:
+    """Whether a request comes from a page of this server, or follows a link to it; `headers` by names in small letters.
+
+    A page of another site can make a browser ask, but not hide that it did.
+    """
+    origin = headers.get("origin")
+    own = origin is None or urlsplit(origin).netloc in hosts
+    fetched = headers.get("sec-fetch-site", "none") in ("none", "same-origin")
+    followed = method == "GET" and headers.get("sec-fetch-mode") == "navigate"
+    return own and (fetched or followed)
+
+
+def is_json(kind: str) -> bool:
+    """Whether a body calls itself JSON, which a form of another site cannot."""
+    return kind.partition(";")[0].strip().lower() == "application/json"
 
 
 def check_selection(capture: Capture, query: Query) -> None:
@@ -176,10 +212,10 @@ def check_selection(capture: Capture, query: Query) -> None:
             raise UserError(f"there is no {name} {value}", where=site.label, fix=f"use 0 to {count - 1}")
 
 
-def new_input(body: bytes, capture: Capture) -> Any:
+def new_input(body: bytes, capture: Capture, most: int = MOST_BODY) -> Any:
     """What was posted: {"input": text}, {"input": {a row}} or {"image": its bytes in base64}."""
-    if len(body) > MOST_BODY:
-        raise TooLarge(f"{len(body):,} bytes are too many", fix=f"send at most {MOST_BODY:,}")
+    if len(body) > most:
+        raise TooLarge(f"{len(body):,} bytes are too many", fix=f"send at most {most:,}")
     try:
         given = json.loads(body)
     except (ValueError, RecursionError):
@@ -196,7 +232,19 @@ def new_input(body: bytes, capture: Capture) -> Any:
             raise UserError("a row is JSON", where="input", fix='write it as {"age": 41, "city": "Bern"}') from None
     if not value or not isinstance(value, str | dict | list):
         raise UserError("there is nothing to look at", where="input", fix="write something")
-    return value
+    predictor = capture.predictor
+    return posted_rows(value, predictor.preprocess) if predictor is not None and predictor.preprocess else value
+
+
+def posted_rows(value: Any, preprocess: Preprocess) -> Any:
+    """Rows of a table as a request may have them: a text in them is a text, never the path of a file."""
+    from anyformer.serving.predict_rows import row_cells
+
+    if not preprocess.columns or find(preprocess.task).parse_request(value, preprocess) is not None:
+        return value
+    several = isinstance(value, list) and all(isinstance(row, Mapping) for row in value)
+    rows = [row_cells(row, preprocess) for row in (value if several else [value])]
+    return [cell for row in rows for cell in row.values()] if len(preprocess.columns) == 1 else rows
 
 
 def posted_image(value: Any) -> Any:
@@ -207,9 +255,12 @@ def posted_image(value: Any) -> Any:
     from PIL import Image
 
     try:
-        return Image.open(io.BytesIO(base64.b64decode(value, validate=True))).convert("RGB")
+        image = Image.open(io.BytesIO(base64.b64decode(value, validate=True)))
+        if image.width * image.height <= MOST_PIXELS:  # a small file may hold very many
+            return image.convert("RGB")
     except (binascii.Error, OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         raise UserError("this is no image that can be read", where="image", fix="send a PNG or JPEG file") from None
+    raise TooLarge(f"{image.width:,} x {image.height:,} pixels are too many", fix=f"send at most {MOST_PIXELS:,}")
 
 
 def parameters_of(text: str) -> dict[str, str]:
@@ -222,8 +273,15 @@ def parameters_of(text: str) -> dict[str, str]:
 
 def told(status: int, error: UserError) -> LookResponse:
     where = f"{error.where}: " if error.where else ""
-    return as_json({"error": f"{where}{error.what}", "fix": error.fix}, status)
+    return refused(status, f"{where}{error.what}", error.fix)
 
 
-def as_json(value: Any, status: int = 200) -> LookResponse:
-    return LookResponse(status, JSON, json.dumps(value, ensure_ascii=False).encode())
+def refused(status: int, error: str, fix: str, headers: dict[str, str] | None = None) -> LookResponse:
+    """What is not done, as the page reads it."""
+    return LookResponse(
+        status, JSON, json.dumps({"error": error, "fix": fix}, ensure_ascii=False).encode(), headers or {}
+    )
+
+
+def as_json(value: Any) -> LookResponse:
+    return LookResponse(200, JSON, json.dumps(value, ensure_ascii=False).encode())

@@ -7,10 +7,9 @@ import logging
 import threading
 import webbrowser
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from anyformer.errors import UserError
-from anyformer.inspection.look_app import MOST_BODY, LookApp, LookResponse, as_json
+from anyformer.inspection.look_app import MOST_BODY, LookApp, LookResponse, from_own_page, is_json, refused
 
 if TYPE_CHECKING:
     from anyformer.inspection.capture import Capture
@@ -94,11 +93,11 @@ class LookHandler(http.server.BaseHTTPRequestHandler):
         if not length.isascii() or not length.isdecimal() or int(length) > MOST_BODY:
             self.close_connection = True  # the body stays unread
             fix = f"send at most {MOST_BODY:,} bytes, with Content-Length"
-            self.send(as_json({"error": "The body is too large or its length is not given.", "fix": fix}, 413))
+            self.send(refused(413, "The body is too large or its length is not given.", fix))
             return
         body = self.rfile.read(int(length))
-        if self.headers.get_content_type() != "application/json":  # what a form of another site cannot send
-            self.send(as_json({"error": "The body is not JSON.", "fix": "send application/json"}, 400))
+        if not is_json(self.headers.get("Content-Type", "")):
+            self.send(refused(400, "The body is not JSON.", "send application/json"))
             return
         self.send(self.server.app.respond("POST", self.path, body))
 
@@ -106,27 +105,16 @@ class LookHandler(http.server.BaseHTTPRequestHandler):
         """Whether the request comes from this machine's own page; another name for this address is a rebinding."""
         port = f":{self.server.server_port}"
         hosts = {name + port for name in NAMES}
-        origin = self.headers.get("Origin")
-        own = origin is None or urlsplit(origin).netloc in hosts
-        fetched = self.headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin")
-        followed = self.command == "GET" and self.headers.get("Sec-Fetch-Mode") == "navigate"  # a link to the page
-        if self.headers.get("Host", "") in hosts and own and (fetched or followed):
+        named = {name.lower(): value for name, value in self.headers.items()}
+        if self.headers.get("Host", "") in hosts and from_own_page(self.command, named, hosts):
             return True
         self.close_connection = True
-        self.send(as_json({"error": "This server answers its own page only.", "fix": f"open {self.server.url}"}, 400))
+        self.send(refused(400, "This server answers its own page only.", f"open {self.server.url}"))
         return False
 
     def send(self, found: LookResponse) -> None:
         self.send_response(found.status)
-        fixed = {
-            "Content-Type": found.type,
-            "Content-Length": str(len(found.body)),
-            "Cache-Control": "no-store",
-            "X-Content-Type-Options": "nosniff",
-            "Referrer-Policy": "no-referrer",
-            "Cross-Origin-Resource-Policy": "same-origin",
-        }
-        for name, value in (fixed | found.headers).items():
+        for name, value in (found.all_headers | {"Content-Length": str(len(found.body))}).items():
             self.send_header(name, value)
         if self.close_connection:
             self.send_header("Connection", "close")

@@ -21,6 +21,7 @@ from anyformer.serving.calls import Abilities, What, called, checked, packed
 from anyformer.serving.choices import json_list, to_json
 from anyformer.serving.error_responses import HTTPError, json_response, service_unavailable, to_http_error
 from anyformer.serving.limits import Limits
+from anyformer.serving.look_route import LookRoute
 from anyformer.serving.mailbox import Mailbox
 from anyformer.serving.metrics import Metrics
 from anyformer.serving.openapi import Path, describe
@@ -61,6 +62,7 @@ class AppState:
     abilities: Abilities
     draining: bool = False
     mail: Mailbox | None = None
+    look: LookRoute | None = None
 
     @property
     def mailbox(self) -> Mailbox:
@@ -82,11 +84,17 @@ class AppState:
 def make_app(served: ServedModel, engine: Engine, limits: Limits) -> Starlette:
     """All routes over one model; the engine has been started."""
     state = AppState(served, engine, limits, Metrics(engine), Abilities(served.predictor))
+    state.look = LookRoute(state)
     app = Starlette(
         routes=[
             # A model's name may hold a slash.
-            Route(path.path.replace("{model}", "{model:path}"), guard_route(path.answer, state), methods=[path.method])
-            for path in PATHS
+            *(
+                Route(
+                    path.path.replace("{model}", "{model:path}"), guard_route(path.answer, state), methods=[path.method]
+                )
+                for path in PATHS
+            ),
+            *state.look.routes(),
         ],
         exception_handlers={
             HTTPException: handle_starlette_error,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import hashlib
 import hmac
 import ipaddress
@@ -54,10 +56,14 @@ class AuthMiddleware:
             return
         given = [value for name, value in scope["headers"] if name == b"authorization"]
         kind, _, word = (given[0] if len(given) == 1 else b"").partition(b" ")
+        page = is_page(scope["path"])
+        if page and kind.lower() == b"basic":
+            kind, word = b"bearer", password(word)
         # Digests have one length, and are compared in the same time wherever they differ.
         if not hmac.compare_digest(digest(word.strip()), self.key) or kind.lower() != b"bearer":
+            challenge = 'Basic realm="anyformer: any name, the key as password", charset="UTF-8"' if page else "Bearer"
             raise HTTPError(401, "this server needs an API key: send Authorization: Bearer KEY", code="invalid_api_key",
-                          headers={"WWW-Authenticate": "Bearer"})  # fmt: skip
+                          headers={"WWW-Authenticate": challenge})  # fmt: skip
 
     def knows(self, host: str) -> bool:
         """Whether a Host header names this server; which port it names says nothing, but it must be one."""
@@ -68,6 +74,23 @@ class AuthMiddleware:
                 return False
             name = (found["address"] or found["name"]).removesuffix(".")
         return name in self.hosts or (self.any_address and is_address(name))
+
+
+def is_page(path: str) -> bool:
+    """Whether a path is asked for by people in a browser, which has a window for a password and none for a key.
+
+    It goes on sending the password by itself, also where another site sends it here: what is answered to it must ask
+    where a request came from (`look_route`).
+    """
+    return path == "/look" or path.startswith("/look/")
+
+
+def password(word: bytes) -> bytes:
+    """The password of Basic authentication; nothing where it is written wrongly."""
+    try:
+        return base64.b64decode(word.strip(), validate=True).partition(b":")[2]
+    except binascii.Error:
+        return b""
 
 
 def digest(word: bytes) -> bytes:

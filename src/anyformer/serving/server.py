@@ -85,6 +85,8 @@ def serve(request: ServeOptions, on_ready: Callable[[RunningServer], None]) -> N
     if serving.hangs():
         logging.getLogger("anyformer").warning("the engine hangs and is left behind")
         os._exit(0)  # Python would wait for it, or crash beside it
+    if serving.computes():
+        os._exit(0)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -254,6 +256,10 @@ class ServerRun:
         if thread is not None:
             thread.join(0.3)
         return thread is not None and thread.is_alive()
+
+    def computes(self) -> bool:
+        """Whether something is still being computed for the page at /look."""
+        return self.gate.app is not None and self.gate.app.state.shared.look.worker.busy  # type: ignore[attr-defined]
 
     def close(self) -> None:
         """Nothing of ours is left running."""

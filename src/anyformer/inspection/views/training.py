@@ -35,21 +35,24 @@ def answer(capture: Capture, query: Query) -> ViewAnswer:
     if series is None:
         raise UserError("this model does not come from a run", where="training", fix="open the folder of a run")
     query.integer("seen", 0, 0, 2**53)  # a page that saw a new checkpoint asks again by its step
-    site = capture.site(query.site)
-    head = min(query.head, site.heads - 1)
     looks, past = series.read(), history(series.folder)
     steps = [found.step for found in looks]
-    rows, columns = capture.axes[site.queries], capture.axes[site.keys]
-    cut = series.tokens
     facts: dict[str, Any] = {
-        "site": site.index, "head": head, "label": site.label, "run": series.folder.name, "steps": steps,
+        "run": series.folder.name, "steps": steps,
         "runs": [folder.name for folder in followed_runs(capture)],
         "statistics": list(STATISTICS), "losses": losses_at(past, steps),
         "predictions": [[{"name": one.name, "probability": one.probability} for one in found.prediction[:TOP]]
                         for found in looks],
-        "queries": rows.texts[:cut], "keys": columns.texts[:cut], "tokens": len(rows), "cut": cut < len(rows),
         "curves": curves(past), "probes": probe_curves(past),
     }  # fmt: skip
+    if not capture.sites:  # no layer mixes tokens: the run is there, and no head to follow
+        return ViewAnswer(facts)
+    site = capture.site(query.site)
+    head = min(query.head, site.heads - 1)
+    rows, columns = capture.axes[site.queries], capture.axes[site.keys]
+    cut = series.tokens
+    facts |= {"site": site.index, "head": head, "label": site.label, "queries": rows.texts[:cut],
+              "keys": columns.texts[:cut], "tokens": len(rows), "cut": cut < len(rows)}  # fmt: skip
     if not looks or site.kind == "other":
         return ViewAnswer(facts)
     maps = np.stack([found.maps[site.index][head] for found in looks])  # (K,t,s)
