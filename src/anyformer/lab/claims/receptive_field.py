@@ -126,7 +126,7 @@ CLAIM = Claim(
     name="receptive-field",
     claim="The receptive field is the whole image after just one self-attention layer",
     lecture="L4",
-    source="EPFL CS-503, Vision Transformers",
+    source="EPFL CS-433, Vision Transformers",
     quoted="the whole image after one self-attention layer; K x K pixels after a convolution",
     method=f"derivative of the answer at the middle of a {SIZE} x {SIZE} image by every pixel, in float64; a pixel is "
     f"seen if it is not exactly 0; ViT with patches of {PATCH} x {PATCH}, convolutions with their batch norm",

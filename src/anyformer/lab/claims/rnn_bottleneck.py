@@ -96,7 +96,7 @@ CLAIM = Claim(
     claim="One vector for the source is a bottleneck: accuracy falls with its length, slower where every step sees "
     "the vector, and with attention it holds",
     lecture="L0, L2",
-    source="EPFL CS-431, encoder-decoder RNNs; 1409.0473, figure 2",
+    source="Cornell CS 4740, encoder-decoder RNNs; 1409.0473, figure 2",
     quoted="figure 2: BLEU of one fixed vector falls with the length of the sentence, with attention it holds",
     method="a GRU both ways and a GRU that writes, a layer of width 64 each; each of 3 to 20 symbols has one "
     "translation; accuracy of each symbol after the right ones before it, by length",
