@@ -100,7 +100,7 @@ def test_verdicts_are_of_claims_there_are_and_stand_behind_their_link(page: Path
     text = page.read_text(encoding="utf-8")
     for name, _ in VERDICT.findall(text):
         assert name in all_claims(), f"{page.name}: no claim is called {name}"
-        assert f"[{name}](../lab.md#{name}):\n\n<!-- verdict: {name} -->" in text, f"{page.name}: {name}"
+        assert f"The claim [{name}](../lab.md#{name}), re-run:\n\n<!-- verdict: {name} -->" in text, f"{page.name}: {name}"
     assert text.count("<!-- verdict:") == text.count("<!-- /verdict -->") == len(VERDICT.findall(text))
     assert set(re.findall(r"\.\./lab\.md#([a-z0-9-]+)", text)) <= set(all_claims())
 
