@@ -33,9 +33,12 @@ def describe_row(row: Row) -> str:
     return f"{words} strong {row['strong'] or '–':<10} {row['minutes']} min, {row['steps']} steps{note}"
 
 
-def render(board: Path | None, seeds: Path | None, baselines: Path | None = None) -> tuple[str, str | None]:
-    """The part of the page between its marks, and its picture: the scoreboard, and the recipes by several seeds."""
-    figures, drawn = ("No scoreboard is kept yet.", None) if board is None else render_board(board, baselines)
+def render(boards: Sequence[Path], seeds: Path | None, baselines: Path | None = None) -> tuple[str, str | None]:
+    """The part of the page between its marks, and its picture: the scoreboard, and the recipes by several seeds.
+
+    Of the scoreboard's files, the first to the latest, a set's figures are those of the latest that has it.
+    """
+    figures, drawn = render_board(boards, baselines) if boards else ("No scoreboard is kept yet.", None)
     if seeds is not None:
         rows = recipes.read(seeds)
         head = (f"### By recipe\n\n{rows[0]['device']}, torch {rows[0]['torch']}: "
@@ -44,20 +47,21 @@ def render(board: Path | None, seeds: Path | None, baselines: Path | None = None
     return figures, drawn
 
 
-def newest_files() -> tuple[Path | None, Path | None, Path | None]:
+def newest_files() -> tuple[list[Path], Path | None, Path | None]:
     """The files that the page is made from."""
-    return results.newest(), results.newest(kind=recipes.KIND), results.newest(kind=results.BASELINES)
+    return results.in_order(), results.newest(kind=recipes.KIND), results.newest(kind=results.BASELINES)
 
 
-def render_board(path: Path, baselines: Path | None) -> tuple[str, str | None]:
-    rows = results.with_whole_baselines(results.read(path), results.read(baselines) if baselines else [])
-    first = rows[0]
-    seeds = len({row["seed"] for row in rows})
+def render_board(paths: Sequence[Path], baselines: Path | None) -> tuple[str, str | None]:
+    found, source = results.latest_rows(paths)
+    rows = results.with_whole_baselines(found, results.read(baselines) if baselines else [])
     known = [(one, [row for row in rows if row["set"] == one.name]) for one in SETS]
     known = [(one, found) for one, found in known if found]
-    link = f"[{path.name}](../benchmarks/results/{path.name})"
-    head = (f"{first['device']}, torch {first['torch']}, `--minutes {first['budget']}`, {first['workers']} at a time, "
-            f"{seeds} seed{'s' if seeds > 1 else ''}: {link}.")  # fmt: skip
+    head = " ".join(
+        describe_file(path, [row for row in rows if source[row["set"]] == path], again=path != paths[0])
+        for path in paths
+        if path in source.values()
+    )
     if baselines is not None:
         head += f" Baselines that had no time for all rows: [{baselines.name}](../benchmarks/results/{baselines.name})."
     measured = [(one, found) for one, found in known if mean(found, "ours") is not None]
@@ -73,6 +77,18 @@ def render_board(path: Path, baselines: Path | None) -> tuple[str, str | None]:
         *sets_table(known), "", "### Beside published figures", "", *others_table(measured),
     ]  # fmt: skip
     return "\n".join(parts).rstrip(), draw(judged) if judged else None
+
+
+def describe_file(path: Path, rows: Sequence[Row], *, again: bool) -> str:
+    """What a file's runs had in common, and which sets were run again in it."""
+    seeds = len({row["seed"] for row in rows})
+    budgets = " or ".join(sorted({row["budget"] for row in rows}, key=float)) if all(r["budget"] for r in rows) else "–"
+    workers = max((int(row["workers"]) for row in rows if row["workers"]), default=1)
+    titles = {one.name: one.title for one in SETS}
+    names = list_words(list(dict.fromkeys(titles.get(row["set"], row["set"]) for row in rows)))
+    return (f"{f'Run again: {names}. ' if again else ''}{rows[0]['device']}, torch {rows[0]['torch']}, "
+            f"`--minutes {budgets}`, up to {workers} at a time, {seeds} seed{'s' if seeds > 1 else ''}: "
+            f"[{path.name}](../benchmarks/results/{path.name}).")  # fmt: skip
 
 
 def sets_table(known: Sequence[tuple[DataSet, list[Row]]]) -> list[str]:

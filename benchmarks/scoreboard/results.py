@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parents[1] / "results"
@@ -32,10 +33,28 @@ def read(path: Path) -> list[Row]:
         return list({(row["set"], row["seed"]): row for row in csv.DictReader(file)}.values())
 
 
+def in_order(folder: Path = FOLDER, kind: str = KIND) -> list[Path]:
+    """The files of a kind by the date in their names; a GPU's behind a CPU's of the same day."""
+    return sorted(
+        folder.glob(f"torch*-{kind}.csv"),
+        key=lambda path: (re.findall(r"\d{4}-\d\d-\d\d", path.name)[-1:], "-cuda" in path.name),
+    )
+
+
 def newest(folder: Path = FOLDER, kind: str = KIND) -> Path | None:
-    """The latest file by the date in its name; a GPU's before a CPU's of the same day."""
-    return max(folder.glob(f"torch*-{kind}.csv"), default=None,
-               key=lambda path: (re.findall(r"\d{4}-\d\d-\d\d", path.name)[-1:], "-cuda" in path.name))  # fmt: skip
+    """The latest file of a kind."""
+    return next(reversed(in_order(folder, kind)), None)
+
+
+def latest_rows(paths: Sequence[Path]) -> tuple[list[Row], dict[str, Path]]:
+    """The rows of every set from the latest of these files that has them, and which file that is."""
+    found: dict[str, list[Row]] = {}
+    source: dict[str, Path] = {}
+    for path in paths:
+        rows = read(path)
+        for name in dict.fromkeys(row["set"] for row in rows):
+            found[name], source[name] = [row for row in rows if row["set"] == name], path
+    return [row for rows in found.values() for row in rows], source
 
 
 def with_whole_baselines(rows: list[Row], whole: list[Row]) -> list[Row]:

@@ -101,17 +101,31 @@ def test_the_page_counts_the_sets_on_which_ours_is_at_least_as_good(tmp_path: Pa
                 row_of("adult", 0, "accuracy", 0.85, 0.87), row_of("wikitext2", 0, "loss", 4.0, None),
                 row_of("trec", 0, "accuracy", None, None, "exit 2: error")):  # fmt: skip
         results.append(path, row)
-    text, drawn = render(path, None)
+    text, drawn = render([path], None)
     assert "Of 3 sets" in text and "at least as good on **2**, behind it within noise on **0**, and behind" in text
     assert "| **0.800** |" in text and "| **0.43** |" in text and "| 0.850 |" in text and "failed: exit 2" in text
     assert drawn is not None and len(list(ElementTree.fromstring(drawn).iter("{http://www.w3.org/2000/svg}rect"))) == 4
     results.append(path, row_of("california", 0, "rmse", 0.48, 0.47))  # run again, and worse
-    assert "ours is at least as good on **1**" in render(path, None)[0]
+    assert "ours is at least as good on **1**" in render([path], None)[0]
     close = row_of("california", 0, "rmse", 0.48, 0.47) | {"difference_low": "-0.01", "difference_high": "0.03"}
     results.append(path, close)
-    assert "at least as good on **1**, behind it within noise on **1**, and behind it on **1**" in render(path, None)[0]
+    assert (
+        "at least as good on **1**, behind it within noise on **1**, and behind it on **1**" in render([path], None)[0]
+    )
     results.append(path, close | {"difference_low": "0.002"})
-    assert "behind it within noise on **0**" in render(path, None)[0]
+    assert "behind it within noise on **0**" in render([path], None)[0]
+
+
+def test_a_set_that_was_run_again_later_has_its_later_figures(tmp_path: Path) -> None:
+    old, new = (tmp_path / f"torch2.0-cpu-2026-01-0{day}-scoreboard.csv" for day in (1, 2))
+    for row in (row_of("sst2", 0, "accuracy", 0.7, 0.8), row_of("trec", 0, "accuracy", 0.9, 0.8)):
+        results.append(old, row | {"budget": "2", "workers": "8"})
+    results.append(new, row_of("sst2", 0, "accuracy", 0.85, 0.8) | {"budget": "5", "workers": "2"})
+    assert results.in_order(tmp_path) == [old, new] and results.newest(tmp_path) == new
+    text, _ = render([old, new], None)
+    assert "at least as good on **2**" in text and "| **0.850** |" in text and "0.700" not in text
+    assert "Run again: SST-2. " in text and "`--minutes 5`" in text and "`--minutes 2`" in text
+    assert "| 0.700 |" in render([old], None)[0]  # control
 
 
 def test_a_baseline_that_had_no_time_is_replaced_by_one_that_had(tmp_path: Path) -> None:
