@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from anyformer.errors import UserError
-from anyformer.planning.devices import DEVICES
+from anyformer.planning.devices import DEVICES, H200
 from anyformer.planning.model_plan import plan
 from anyformer.slots import Network
 from anyformer.training.setup import dry_run, planned_run
@@ -77,3 +79,14 @@ def test_a_part_that_the_planner_does_not_know_is_named(tmp_path: Path, monkeypa
     facts = rehearsed(tmp_path, "book.txt")
     assert facts["planned"] is None and facts["plan"]["predicted"]["seconds"] > 0
     assert any(line.startswith("plan     none: ") and "Waves" in line for line in facts["lines"])
+
+
+def test_single_precision_of_a_gpu_is_slower_by_its_data_sheet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its ceilings are measured in half precision; a card without a data sheet is taken for a tenth."""
+    gpu = torch.device("cuda")
+    monkeypatch.setattr(planned_run, "measure_ceilings", lambda place: H200 if place == "cuda" else DEVICES["cpu"])
+    assert planned_run.ceilings_for(gpu, "bf16") == H200
+    assert planned_run.ceilings_for(gpu, "fp32").products == pytest.approx(H200.products * 67 / 989)
+    monkeypatch.setattr(planned_run, "measure_ceilings", lambda place: replace(H200, title="a new card"))
+    assert planned_run.ceilings_for(gpu, "fp32").products == pytest.approx(H200.products / 10)
+    assert planned_run.ceilings_for(torch.device("cpu"), "fp32").products == H200.products  # control: as measured
