@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import pkgutil
 import re
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
+from anyformer.cli import app
 from anyformer.lab.catalogue import all_claims
 from docs.lecture_pictures import IMAGES, PAGES, PICTURES, blocks, pages, pictures_of, run
 
@@ -100,7 +103,9 @@ def test_verdicts_are_of_claims_there_are_and_stand_behind_their_link(page: Path
     text = page.read_text(encoding="utf-8")
     for name, _ in VERDICT.findall(text):
         assert name in all_claims(), f"{page.name}: no claim is called {name}"
-        assert f"The claim [{name}](../lab.md#{name}), re-run:\n\n<!-- verdict: {name} -->" in text, f"{page.name}: {name}"
+        assert f"The claim [{name}](../lab.md#{name}), re-run:\n\n<!-- verdict: {name} -->" in text, (
+            f"{page.name}: {name}"
+        )
     assert text.count("<!-- verdict:") == text.count("<!-- /verdict -->") == len(VERDICT.findall(text))
     assert set(re.findall(r"\.\./lab\.md#([a-z0-9-]+)", text)) <= set(all_claims())
 
@@ -150,6 +155,52 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_links_that_lead_nowhere_are_noticed() -> None:
     text = "[a](1-the-block.md#no-such-heading) [b](nothing.md) ![c](../images/lectures/none.svg) [d](1-the-block.md)"
     assert len(broken_links(EVERY[0], text)) == 3
+
+
+# ---------------------------------------------------------------- what is named in passing
+
+
+def unknown_names(text: str) -> list[str]:
+    """What a page names in backticks and the library or the command line does not have."""
+    spans = re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+    verbs, options = command_line()
+    found = [
+        f"anyformer {verb}" for span in spans for verb in re.findall(r"^anyformer ([a-z]+)", span) if verb not in verbs
+    ]
+    found += [option for span in spans for option in re.findall(r"(?<![\w-])--[a-z-]+", span) if option not in options]
+    for span in spans:
+        for name in (*re.findall(r"^anyformer\.([\w.]+)", span), *re.findall(r"\b([A-Z][A-Za-z]+[a-z]\w*)\(", span)):
+            found += [] if is_there(name) else [name]
+    return found
+
+
+def is_there(name: str) -> bool:
+    """Whether the package has a name, as it stands or below one of its modules."""
+    try:
+        pkgutil.resolve_name(f"anyformer.{name}")
+    except (AttributeError, ImportError):
+        return False
+    return True
+
+
+@cache
+def command_line() -> tuple[set[str], set[str]]:
+    """Every verb and every option of any verb."""
+    group: Any = typer.main.get_command(app)
+    commands = [group, *group.commands.values()]
+    return set(group.commands), {name for verb in commands for one in verb.params for name in one.opts}
+
+
+@each_page
+def test_names_are_those_of_the_library_and_its_command_line(page: Path) -> None:
+    assert unknown_names(page.read_text(encoding="utf-8")) == []
+
+
+def test_names_that_nobody_has_are_noticed() -> None:
+    good = "`anyformer train a.txt --task lm`, `Stack(causal=True)`, `anyformer.look(model)`, `convert --position`"
+    assert unknown_names(good) == []
+    bad = "`anyformer trane a.txt --taks lm`, `Stak(causal=True)`, `anyformer.lok(model)`"
+    assert unknown_names(bad) == ["anyformer trane", "--taks", "Stak", "lok"]
 
 
 # ---------------------------------------------------------------- what the pages cover
