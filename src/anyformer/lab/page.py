@@ -21,10 +21,11 @@ def report_page(runs: Sequence[ClaimRun], missing: Sequence[str] = ()) -> str:
     if missing:
         head += f"<p>Not run yet: {escape(', '.join(missing))}.</p>"
     rows = [
-        [(run.claim.name,), (run.claim.quoted,), (run.finding.measured,), (run.finding.verdict.value,)] for run in runs
+        [escape(cell) for cell in (run.claim.name, run.claim.quoted, run.finding.measured, run.finding.verdict.value)]
+        for run in runs
     ]
     body = section("overview", "Overview", table(("claim", "quoted", "measured", "verdict"), rows))
-    body += "".join(section(run.claim.name, run.claim.claim, claim_body(run)) for run in runs)
+    body += "".join(section(run.claim.name, escape(run.claim.claim), claim_body(run)) for run in runs)
     links = [("overview", "Overview"), *((run.claim.name, run.claim.name) for run in runs)]
     return document("The lectures, re-run", style, head, links, body, "Made by <code>anyformer lab report</code>.")
 
@@ -35,5 +36,7 @@ def claim_body(run: ClaimRun) -> str:
     facts = {"lecture": claim.lecture, "source": claim.source, "method": claim.method, "quoted": claim.quoted,
              "measured": finding.measured, "verdict": finding.verdict.value, "because": finding.reason,
              "form": "full" if run.full else "small", "took": f"{run.seconds:.0f} s, torch {run.torch}"}  # fmt: skip
-    drawn = "".join(picture(draw(plot), plot.title) for plot in finding.plots)
-    return pairs(facts) + drawn + table(finding.table.heads, [[(cell,) for cell in row] for row in finding.table.rows])
+    drawn = "".join(picture(draw(plot), escape(plot.title)) for plot in finding.plots)
+    shown = finding.table
+    listed = table([escape(head) for head in shown.heads], [[escape(cell) for cell in row] for row in shown.rows])
+    return pairs(facts) + drawn + listed
