@@ -30,6 +30,13 @@ def plan(
     ] = None,
     tokens: Annotated[float | None, typer.Option(help="Tokens of the whole training, for hours and cost.")] = None,
     price: Annotated[float | None, typer.Option(min=0, help="Dollars an hour of one device.")] = None,
+    sweep: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Train small models on this text and fit a law of your own.")
+    ] = None,
+    minutes: Annotated[float | None, typer.Option(min=0, help="Time for --sweep; 10 if not given.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where --sweep keeps its runs; runs/sweep-NAME if not given.")
+    ] = None,
     measure: Annotated[
         bool, typer.Option("--measure", help="Measure the ceilings of this machine and plan for it.")
     ] = False,
@@ -47,8 +54,17 @@ def plan(
       anyformer plan gpt2 --batch 32 --length 1024
       anyformer plan llama3-8b --device a100 --processes 8 --tokens 1e11
       anyformer plan --flops 1e18
+      anyformer plan --sweep book.txt --minutes 10
     """
     configure_messages(quiet)
+    if sweep is not None:
+        if source is not None or html is not None or explain is not None:
+            raise UserError("a sweep plans no other model", where="--sweep", fix="give it alone, with --minutes")
+        run_sweep(sweep, out, 10.0 if minutes is None else minutes, flops, as_json=as_json, quiet=quiet)
+        return
+    if minutes is not None or out is not None:
+        raise UserError("has no effect without --sweep", where="--minutes" if out is None else "--out",
+                        fix="add --sweep FILE")  # fmt: skip
     if source is None and flops is None:
         raise UserError("there is nothing to plan", where="plan", fix="give a preset, a folder or --flops 1e18")
     from anyformer.planning.scaling import LAWS
@@ -80,6 +96,17 @@ def plan(
         write(explain_part(found, explain))
     elif html is None or not quiet:
         write("\n".join([plan_text(found), *([budget_text(optima)] if optima else [])]))
+
+
+def run_sweep(
+    source: Path, out: Path | None, minutes: float, flops: float | None, *, as_json: bool, quiet: bool
+) -> None:  # fmt: skip
+    """Small models on a text of one's own, the law that they follow, and what it says of a budget."""
+    from anyformer.lab.sweep import sweep, sweep_text
+
+    folder = out or Path("runs") / f"sweep-{source.stem}"
+    found = sweep(source, folder, minutes=minutes, say=(lambda line: None) if quiet else note)
+    write(json.dumps(found.to_dict(flops)) if as_json else sweep_text(found, flops))
 
 
 def law_facts(one: Any) -> dict[str, Any]:

@@ -147,7 +147,7 @@ def fit(
     Error bars come from fitting again to runs drawn with replacement. Runs must differ in both sizes and tokens: on a
     line through both nothing tells the two terms apart.
     """
-    require("scipy", "fitting a law needs", where="scaling.fit")
+    check_fitting()
     listed = [run if isinstance(run, TrainedRun) else TrainedRun(*run) for run in runs]
     check_runs(listed)
     sizes, tokens, losses = (np.array([getattr(run, name) for run in listed], dtype=float)
@@ -164,6 +164,11 @@ def fit(
     intervals = {name: middle([getattr(one, name) for one in found]) for name in names}
     predicted = np.array([law.loss(run.parameters, run.tokens) for run in listed])
     return FittedLaw(law, intervals, len(listed), float(np.sqrt(np.mean((np.log(predicted / losses)) ** 2))), found)
+
+
+def check_fitting() -> None:
+    """Refuse where what fitting needs is not installed."""
+    require("scipy", "fitting a law needs", where="scaling.fit")
 
 
 def check_runs(runs: Sequence[TrainedRun]) -> None:
