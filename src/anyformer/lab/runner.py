@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import inspect
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,9 +42,15 @@ class ClaimRun:
 
 
 def fingerprint(claim: Claim) -> str:
-    """A short hash of the file that measures: results of another version of it are not mixed with today's."""
-    source = Path(inspect.getfile(claim.measure)).read_bytes()
-    return hashlib.sha256(source).hexdigest()[:12]
+    """A short hash of the code that measures: results of another version of it are not mixed with today's.
+
+    Comments, documentation and layout do not count.
+    """
+    tree = ast.parse(Path(inspect.getfile(claim.measure)).read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:]
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:12]
 
 
 def results_file(claim: Claim, folder: Path, *, full: bool) -> Path:
@@ -57,43 +64,65 @@ def run_claim(
     """Measure every case that has no result yet, judge all of them, and keep both in `folder`."""
     path, version = results_file(claim, folder, full=full), fingerprint(claim)
     kept = read_results(path, version)
-    entries, seconds, cases = [], 0.0, list(claim.cases(full))
+    cases = list(claim.cases(full))
     for number, case in enumerate(cases, 1):
-        key = json.dumps(case, sort_keys=True)
+        key = case_key(case)
         if key not in kept:
             progress(f"{claim.name}  {number} of {len(cases)}  {describe(case)}")
             began = time.perf_counter()
             result = dict(claim.measure(case))
             kept[key] = {"case": dict(case), "result": result, "seconds": time.perf_counter() - began}
             write_results(path, version, kept)
-        entries.append((case, kept[key]["result"]))
-        seconds += kept[key]["seconds"]
-    measurements = Measurements(entries)
-    return ClaimRun(claim, full, claim.judge(measurements), measurements, seconds, torch.__version__)
+    return judge_kept(claim, kept, full=full, measured_by=torch.__version__)
 
 
-def finished_runs(claims: Iterable[Claim], folder: Path, *, full: bool) -> tuple[list[ClaimRun], list[str]]:
-    """The claims whose cases all have results, judged anew, and the names of the others. Nothing is measured."""
+def judge_kept(claim: Claim, kept: Mapping[str, Mapping[str, Any]], *, full: bool, measured_by: str) -> ClaimRun:
+    """The verdict on results that are all there; `measured_by` is the version of torch that measured them."""
+    entries = [kept[case_key(case)] for case in claim.cases(full)]
+    measurements = Measurements([(entry["case"], entry["result"]) for entry in entries])
+    seconds = sum(entry["seconds"] for entry in entries)
+    return ClaimRun(claim, full, claim.judge(measurements), measurements, seconds, measured_by)
+
+
+def finished_runs(
+    claims: Iterable[Claim], folder: Path, *, full: bool, any_torch: bool = False
+) -> tuple[list[ClaimRun], list[str]]:
+    """The claims whose cases all have results, judged anew, and the names of the others. Nothing is measured.
+
+    Results of another version of torch do not count, unless `any_torch` takes them as they are.
+    """
     runs, missing = [], []
     for claim in claims:
-        kept = read_results(results_file(claim, folder, full=full), fingerprint(claim))
-        cases = list(claim.cases(full))
-        if all(json.dumps(case, sort_keys=True) in kept for case in cases):
-            runs.append(run_claim(claim, folder, full=full))
+        path, version = results_file(claim, folder, full=full), fingerprint(claim)
+        measured_by = read_held(path).get("torch", "") if any_torch else torch.__version__
+        kept = read_results(path, version, measured_by)
+        if all(case_key(case) in kept for case in claim.cases(full)):
+            runs.append(judge_kept(claim, kept, full=full, measured_by=measured_by))
         else:
             missing.append(claim.name)
     return runs, missing
 
 
-def read_results(path: Path, version: str) -> dict[str, dict[str, Any]]:
-    """The kept results of this version of the claim, by their case; none where there are none."""
+def case_key(case: Case) -> str:
+    """What tells the cases of a claim apart, as text."""
+    return json.dumps(case, sort_keys=True)
+
+
+def read_results(path: Path, version: str, measured_by: str | None = None) -> dict[str, dict[str, Any]]:
+    """The kept results of this version of the claim, by this torch or the one given, by their case."""
+    held = read_held(path)
+    if held.get("version") != version or held.get("torch") != (measured_by or torch.__version__):
+        return {}
+    return {case_key(entry["case"]): entry for entry in held["results"]}
+
+
+def read_held(path: Path) -> dict[str, Any]:
+    """A file of results, whoever measured them; empty where there is none."""
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, json.JSONDecodeError):
         return {}
-    if held.get("version") != version or held.get("torch") != torch.__version__:
-        return {}
-    return {json.dumps(entry["case"], sort_keys=True): entry for entry in held["results"]}
+    return held if isinstance(held, dict) else {}
 
 
 def write_results(path: Path, version: str, kept: dict[str, dict[str, Any]]) -> None:
