@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from anyformer.lab.claim import Case, Claim, Finding, Measurements, Plot, Result, ResultTable, Verdict, spread
-from anyformer.lab.claims.data_hunger import CLASSES, HELD_OUT, SIZE, digits, logits_of, train
+from anyformer.lab.claims.data_hunger import CLASSES, HELD_OUT, KNOWN, SIZE, digits, logits_of, train
 from anyformer.lab.fit import lab_device
 from anyformer.mixers.local_relation import Relation
 from anyformer.nets.lr_net import LRNet
@@ -44,8 +44,8 @@ def measure(case: Case) -> Result:
     accuracy = []
     for share in SHARES:
         net = network(case["net"], seed, device)
-        count = round(share * (len(labels) - HELD_OUT))
-        rows = HELD_OUT + torch.randperm(len(labels) - HELD_OUT, generator=torch.Generator().manual_seed(seed))[:count]
+        count = round(share * KNOWN)
+        rows = HELD_OUT + torch.randperm(KNOWN, generator=torch.Generator().manual_seed(seed))[:count]
         train(net, images[rows.to(device)], labels[rows.to(device)], steps=case["steps"], seed=seed, lr=LEARNING_RATE)
         with torch.no_grad():
             right = logits_of(net, images[:HELD_OUT]).argmax(-1) == labels[:HELD_OUT]
@@ -141,7 +141,7 @@ def judge(found: Measurements) -> Finding:
         ),
         plots=[
             Plot(
-                "Digits told apart at equal FLOPs", "share of 1,400 digits", "accuracy",
+                "Digits told apart at equal FLOPs", "digits trained on", "accuracy",
                 {name: mean_line(each_curve) for name, each_curve in curves.items()}, log_across=True,
             )
         ],
@@ -149,7 +149,7 @@ def judge(found: Measurements) -> Finding:
 
 
 def mean_line(each: list[list[float]]) -> list[tuple[float, float]]:
-    return [(share, mean(values)) for share, values in zip(SHARES, zip(*each, strict=True), strict=True)]
+    return [(KNOWN * share, mean(values)) for share, values in zip(SHARES, zip(*each, strict=True), strict=True)]
 
 
 CLAIM = Claim(
