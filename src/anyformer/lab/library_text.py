@@ -36,8 +36,8 @@ timeit.py traceback.py unittest/case.py urllib/parse.py warnings.py weakref.py
 HELD_OUT = "asyncio/queues.py bisect.py email/policy.py filecmp.py gzip.py queue.py sched.py tokenize.py".split()
 
 PAD, MASK, END, RARE, SENTINELS, FIRST_WORD = 0, 1, 2, 3, range(4, 36), 36
-VOCAB = 1024
-PIECES = re.compile(r"\n *|\w+|[^\w\s]")
+VOCAB, CHARACTERS = 1024, 160
+PIECES, CHARACTER = re.compile(r"\n *|\w+|[^\w\s]"), re.compile(r"(?s).")
 
 
 @dataclass(frozen=True)
@@ -75,25 +75,32 @@ class TextBlocks:
 
 
 @cache
-def library_blocks(length: int) -> tuple[TextBlocks, TextBlocks]:
-    """Blocks of `length` tokens to learn from, and to be judged on, of files that are not among the first."""
+def library_blocks(length: int, *, characters: bool = False) -> tuple[TextBlocks, TextBlocks]:
+    """Blocks of `length` tokens to learn from, and to be judged on, of files that are not among the first.
+
+    With `characters` each is a token, of which there are fewer than CHARACTERS.
+    """
+    pieces = CHARACTER if characters else PIECES
     folder = Path(sysconfig.get_paths()["stdlib"])
     learned, held_out = (
         [(folder / name).read_text(encoding="utf-8") for name in names if (folder / name).is_file()]
         for names in (LEARNED, HELD_OUT)
     )
-    counts = Counter(piece for text in learned for piece in PIECES.findall(text))
-    numbers = {word: FIRST_WORD + at for at, (word, _) in enumerate(counts.most_common(VOCAB - FIRST_WORD))}
-    return as_blocks(learned, numbers, length), as_blocks(held_out, numbers, length)
+    counts = Counter(piece for text in learned for piece in pieces.findall(text))
+    numbers = {
+        word: FIRST_WORD + at
+        for at, (word, _) in enumerate(counts.most_common((CHARACTERS if characters else VOCAB) - FIRST_WORD))
+    }
+    return as_blocks(learned, pieces, numbers, length), as_blocks(held_out, pieces, numbers, length)
 
 
-def as_blocks(texts: Sequence[str], numbers: dict[str, int], length: int) -> TextBlocks:
+def as_blocks(texts: Sequence[str], pieces: re.Pattern[str], numbers: dict[str, int], length: int) -> TextBlocks:
     """All texts one behind the other, cut into blocks; a word without a number is RARE."""
     tokens: list[int] = []
     quoted: list[bool] = []
     for text in texts:
         inside = inside_quotes(text)
-        for found in PIECES.finditer(text):
+        for found in pieces.finditer(text):
             tokens.append(numbers.get(found[0], RARE))
             quoted.append(bool(inside[found.start()]))
     whole = len(tokens) // length * length

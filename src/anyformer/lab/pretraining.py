@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.lab.fit import fit
@@ -82,6 +83,34 @@ def probe(features: Callable[[Tensor], Tensor], learned: TextBlocks, judged: Tex
     weights = torch.linalg.solve(gram, x.T @ (2 * y - 1))
     x, y = gather(features, judged)
     return ((with_one((x - mean) / scale) @ weights > 0) == (y > 0)).double().mean().item()
+
+
+def fine_tuned(
+    net: nn.Module,
+    features: Callable[[Tensor], Tensor],
+    learned: TextBlocks,
+    judged: TextBlocks,
+    *,
+    steps: int,
+    seed: int,
+) -> float:
+    """The same after fine-tuning: all of the encoder and the reading learn from the first blocks' labels together."""
+    width = features(learned.tokens[:1]).shape[-1]
+    generator = torch.Generator().manual_seed(seed)
+    reading = nn.Linear(width, 1).to(next(net.parameters()).device)
+    with torch.no_grad():
+        reading.weight.copy_(torch.randn(1, width, generator=generator) * width**-0.5)
+        reading.bias.zero_()
+
+    def loss_of(generator: torch.Generator) -> Tensor:
+        rows = torch.randint(len(learned), (ROWS,), generator=generator)
+        scores = reading(features(learned.tokens[rows]))[..., 0]
+        return F.binary_cross_entropy_with_logits(scores, learned.quoted[rows].to(scores))
+
+    fit(nn.ModuleList([net, reading]), loss_of, steps=steps, seed=seed, lr=1e-3, warmup=steps // 10)
+    with torch.no_grad():
+        told = torch.cat([reading(features(tokens))[..., 0].cpu() > 0 for tokens in judged.tokens.split(128)])
+    return (told == (judged.quoted > 0)).double().mean().item()
 
 
 @torch.no_grad()
