@@ -169,7 +169,7 @@ CLAIM = Claim(
     quoted="ViT-B/16: 77.9 % trained on ImageNet only, 84.0 % pretrained on ImageNet-21k (numbers.md D7)",
     method="handwritten digits of 8 x 8 pixels, 397 held out: a ViT of 2 layers against a ResNet of as many "
     "parameters, as many steps on each share of 1,400; and the ViT pretrained on drawn characters that are no digits",
-    cost="80 s",
+    cost="about 70 s",
     cases=cases,
     measure=measure,
     judge=judge,

@@ -154,7 +154,7 @@ CLAIM = Claim(
     method=f"SAGAN on handwritten digits of {SIZE} x {SIZE} pixels, attention at {PLACES} x {PLACES} or none; FID "
     "against digits it has not seen, by the features of a network with fixed random weights: not to be compared with "
     "the published ones",
-    cost="90 s",
+    cost="about 100 s",
     cases=cases,
     measure=measure,
     judge=judge,
