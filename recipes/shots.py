@@ -1,16 +1,14 @@
 """In-context learning (2005.14165): a language model answers better the more examples its prompt shows.
 
     python recipes/shots.py --csv shots.csv
-    python recipes/shots.py --full --device cuda --csv shots.csv
 
 The corpus is lines like `a3 c7 a3 ...`: every line draws its own value for each of three keys, so that nothing can
 be known but what the line itself has shown. The trained model is then asked as `anyformer evaluate --shots` does: of
 files with the pairs of one line each, `a` is the question and `3` the answer, other pairs of the line are examples. A
 key that no example shows can only be guessed, one of ten; with k examples drawn at random nobody is right more often
-than 1 - 0.9 (2/3)^k. With --full the models grow from one layer of width 8 to six of width 256, for a table with the
-size of the model as its second axis: whether the rise is a jump or smooth.
+than 1 - 0.9 (2/3)^k. Whether that comes with size, at a jump or smoothly, is asked by `anyformer lab run few-shot`.
 
-Prints one line a model and number of shots; --csv writes the same table.
+Prints one line a number of shots; --csv writes the same table.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ from __future__ import annotations
 import argparse
 import csv
 import random
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -30,8 +27,7 @@ from anyformer.inference.shots import ShotSettings, ask
 KEYS, VALUES, PAIRS = "abc", "0123456789", 12
 LINES, STEPS, BATCH, FILES, ROWS = 8000, 500, 32, 12, 40
 SHOTS = (0, 1, 2, 4, 8)
-SMALL = ((64, 2),)  # width and layers
-FULL = ((8, 1), (16, 1), (16, 2), (32, 2), (64, 2), (128, 4), (256, 6))
+WIDTH, DEPTH = 64, 2
 TEMPLATE = "{question}{answer} "
 
 
@@ -58,12 +54,12 @@ def write_questions(path: Path, seed: int) -> Path:
     return path
 
 
-def train(corpus: Path, out: Path, width: int, depth: int, asked: argparse.Namespace) -> Path:
-    """A decoder of that size on the corpus."""
+def train(corpus: Path, out: Path, asked: argparse.Namespace) -> Path:
+    """A small decoder on the corpus."""
     settings: dict[str, Any] = {
         "training.steps": asked.steps, "training.batch_size": BATCH, "training.optimizer.lr": 3e-3,
-        "data.tokenizer.kind": "char", "data.tokenizer.max_length": 3 * PAIRS + 1, "model.stack.width": width,
-        "model.stack.depth": depth, "model.stack.block.mixer.heads": 2,
+        "data.tokenizer.kind": "char", "data.tokenizer.max_length": 3 * PAIRS + 1, "model.stack.width": WIDTH,
+        "model.stack.depth": DEPTH, "model.stack.block.mixer.heads": 2,
         "model.init": "xavier", "model.head.tied": False,
     }  # fmt: skip
     run = anyformer.train([corpus], "lm", "decoder-mini", out=out, device=asked.device, settings=settings,
@@ -87,23 +83,17 @@ def measure(run: Path, folder: Path, asked: argparse.Namespace) -> list[dict[str
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--full", action="store_true", help="models of seven sizes")
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--csv", type=Path, help="a new file for the table")
     asked = parser.parse_args()
-    found: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        corpus = write_corpus(folder / "pairs.txt", asked.seed)
-        for width, depth in FULL if asked.full else SMALL:
-            run = train(corpus, folder / f"run-{width}-{depth}", width, depth, asked)
-            lines = [{"width": width, "depth": depth} | line for line in measure(run, folder, asked)]
-            for line in lines:
-                print(" ".join(f"{name} {value}" for name, value in line.items()))
-            sys.stdout.flush()
-            found += lines
+        run = train(write_corpus(folder / "pairs.txt", asked.seed), folder / "run", asked)
+        found = [{"width": WIDTH, "depth": DEPTH} | line for line in measure(run, folder, asked)]
+    for line in found:
+        print(" ".join(f"{name} {value}" for name, value in line.items()))
     if asked.csv is not None:
         with asked.csv.open("w", newline="") as file:
             writer = csv.DictWriter(file, list(found[0]))
