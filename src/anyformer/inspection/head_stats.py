@@ -27,7 +27,16 @@ if TYPE_CHECKING:
     from anyformer.inspection.capture import Capture
     from anyformer.inspection.site import Site
 
-STATISTICS = ("entropy", "previous", "first", "distance", "induction", "diagonal", "largest")
+# What people call each, what its number means, and in what it is counted.
+STATISTICS = {
+    "entropy": ("entropy", "entropy in bits", "bits"),
+    "previous": ("previous token", "weight on the token before", "weight"),
+    "first": ("first token", "weight on the first token", "weight"),
+    "distance": ("distance", "mean distance", "tokens"),
+    "induction": ("induction", "weight on what followed the same token earlier", "weight"),
+    "diagonal": ("own token", "weight on its own token", "weight"),
+    "largest": ("largest weight", "largest weight of a query", "mean over queries"),
+}
 ENTRIES = 2**20  # of a map read at once
 
 

@@ -15,6 +15,24 @@ if TYPE_CHECKING:
 
 LONGEST_INPUT = 2_000  # characters of the input that the header shows
 
+KEYS = (
+    ("previous, next layer", "[", "]"),
+    ("previous, next head", "{", "}"),
+    ("move the cell (in a map)", "\u2190\u2191", "\u2192\u2193"),
+    ("nearer, farther, all (in a map)", "+", "\u2212", "0"),
+    ("find a token", "/"),
+    ("scale: square root, linear, log", "c"),
+    ("numbers in the cells", "n"),
+    ("hide the sink (the token most heads rest on)", "s"),
+    ("export", "e"),
+    ("these keys", "?"),
+    ("close; back to the starting cell", "Esc"),
+)
+AGREES = "What is drawn here agrees with what the model computed."
+DIFFERS = (
+    "Some numbers differ from what the model computed by more than its precision explains: read the pictures with care."
+)
+
 
 def manifest_of(capture: Capture) -> dict[str, Any]:
     """The capture for the page's frame, as JSON can hold it."""
@@ -33,6 +51,7 @@ def manifest_of(capture: Capture) -> dict[str, Any]:
         "axes": {name: axis.to_json() for name, axis in capture.axes.items()},
         "views": shown,
         "start": {"view": open_first, "site": start.site, "head": start.head, "query": start.query, "key": start.key},
+        "keys": KEYS,
         "version": __version__,
     }
 
@@ -40,7 +59,10 @@ def manifest_of(capture: Capture) -> dict[str, Any]:
 def view_entry(name: str, module: Any, capture: Capture) -> dict[str, Any]:
     """One line of the navigation."""
     why = module.applies(capture)
-    return {"name": name, "title": module.TITLE, "read": module.READ, "applies": why is None, "why": why or ""}
+    tour = getattr(module, "TOUR", None)  # its place in the walk through the page, and what is said there
+    notes = getattr(module, "NOTES", {})  # what it explains beside its pictures
+    return {"name": name, "title": module.TITLE, "read": module.READ, "applies": why is None, "why": why or "",
+            "tour": tour, "notes": notes}  # fmt: skip
 
 
 def trust_of_page(capture: Capture) -> dict[str, Any]:
@@ -48,7 +70,7 @@ def trust_of_page(capture: Capture) -> dict[str, Any]:
     trust = capture.trust
     checks = [{"name": check.name, "value": check.value, "tolerance": check.tolerance, "ok": check.ok}
               for check in trust.checks]  # fmt: skip
-    return dict(finite({"ok": trust.ok, "checks": checks}))
+    return dict(finite({"ok": trust.ok, "says": AGREES if trust.ok else DIFFERS, "checks": checks}))
 
 
 def start_of(capture: Capture) -> Query:

@@ -1,4 +1,4 @@
-"""Colours of numbers in pictures: ramps, and where a number stands on them. The same blue ramp as the page's."""
+"""Colours of numbers in pictures, on the page too: ramps, and where a number stands on them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,26 @@ from anyformer.errors import UserError
 ValueScale = Literal["sqrt", "linear", "log"]
 SCALES: dict[str, str] = {"sqrt": "square-root scale", "linear": "linear scale", "log": "logarithmic scale"}
 DECADES = 4  # a logarithmic scale ends that far below its largest value
+# The page's: a ramp starts at the background of its theme, the two-sided ones have it in the middle.
+RAMPS = {
+    "light": {
+        "one": ("#ffffff", "#e2ebf6", "#b3cde8", "#76a5d4", "#3f78b8", "#214f92", "#142f66", "#0a173a"),
+        "two": ("#0b3c8c", "#3f78b8", "#a9c6e6", "#ffffff", "#f3c79b", "#d07a2d", "#8a4200"),
+    },
+    "dark": {
+        "one": ("#181b1f", "#1c2f45", "#1f4a6b", "#25698a", "#3a8c9b", "#6db3a2", "#b5d6a8", "#fbf3c4"),
+        "two": ("#9cc7ff", "#4c8ad6", "#274a74", "#181b1f", "#70431b", "#d0803a", "#ffc998"),
+    },
+}
+# Okabe and Ito's set without its yellow and black, darkened or lightened to 3:1 on the page.
+CATEGORIES = {
+    "light": ("#0072b2", "#b34f00", "#007a5a", "#a1497a", "#1f7fb5", "#8a6a00", "#5d636c", "#6a3fb5"),
+    "dark": ("#56b4e9", "#ff9c4a", "#3fd0a4", "#e79bc4", "#9fd3ff", "#f0d060", "#b9bfc8", "#bfa3ff"),
+}
+DASHES = ("", "6 3", "2 3", "8 3 2 3", "1 3", "10 4", "4 2 1 2", "12 3")
+FOR_THE_PAGE = {"ramps": RAMPS, "categories": CATEGORIES, "dashes": DASHES}
 STOPS = {
-    "blue": ("#ffffff", "#e2ebf6", "#b3cde8", "#76a5d4", "#3f78b8", "#214f92", "#142f66", "#0a173a"),
+    "blue": RAMPS["light"]["one"],
     "heat": ("#17103a", "#4d1c6e", "#973078", "#d8535a", "#f59b45", "#fbf0a6"),  # dark to light, for overlays
 }
 

@@ -12,6 +12,8 @@ from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
+from anyformer.inspection.palette import FOR_THE_PAGE
+
 SCRIPT, SHEET = "text/javascript; charset=utf-8", "text/css; charset=utf-8"
 
 
@@ -49,6 +51,7 @@ def script_text(value: object) -> str:
 def page_html(*, policy: str = "", styles: str, imports: str, data: str = "", start: str) -> str:
     """The page with its parts in their places."""
     text = (files("anyformer.inspection") / "web" / "index.html").read_text(encoding="utf-8")
-    parts = {"policy": policy, "styles": styles, "imports": imports, "data": data, "start": start}
+    colours = f'<script type="application/json" id="look-palette">{script_text(FOR_THE_PAGE)}</script>'
+    parts = {"policy": policy, "styles": styles, "imports": imports, "data": colours + data, "start": start}
     pieces = re.split(r"<!-- (policy|styles|imports|data|start) -->", text)  # once: a part may hold any text itself
     return "".join(parts[piece] if i % 2 else piece for i, piece in enumerate(pieces))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 
 from anyformer.inspection.capture import look
 from anyformer.inspection.server import serve_look
+from tests.inspection.browser.conftest import without_faults
 from tests.inspection.models import TEXT, bert, gpt
 
 OTHER = "An old cat and a young boy"
@@ -87,12 +87,9 @@ def test_answers_of_both_stand_in_one_table(compared):
     assert names == [f'"{row["name"]}"' for row in found.predictions()]
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing(compared, theme):
-    for address in ("view=compare", "view=compare&maps=side"):
-        page, _ = compared(gpt(), TEXT, "A very old dog", address, theme=theme)
-        found = Axe().run(page)
-        assert found.violations_count == 0, found.generate_report()
+@pytest.mark.parametrize("address", ["view=compare", "view=compare&maps=side"])
+def test_it_is_without_faults_in_both_themes_and_fits(compared, address):
+    without_faults(compared(gpt(), TEXT, "A very old dog", address)[0])
 
 
 def test_a_second_model_reads_a_new_input_too(pages, settled):
@@ -107,9 +104,3 @@ def test_a_second_model_reads_a_new_input_too(pages, settled):
         page.wait_for_selector("dialog", state="detached")
         settled(page)
         assert page.locator(".drawing dd").all_inner_texts() == ['"She prefers cats"'] * 2
-
-
-@pytest.mark.parametrize("width", [1280, 360])
-def test_nothing_is_wider_than_the_page(compared, width):
-    page, _ = compared(gpt(), TEXT, OTHER, width=width)
-    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
 
 from anyformer.inspection.capture import Capture, look
@@ -16,6 +15,7 @@ from anyformer.inspection.place_maps import map_attention
 from anyformer.inspection.server import LookServer, serve_look
 from anyformer.presets import preset
 from tests.inspection import models
+from tests.inspection.browser.conftest import without_faults
 
 GRID = "[data-focus=patches]"
 THUMBS = ".thumbs button.thumb"
@@ -139,12 +139,6 @@ def test_a_contour_holds_its_share_of_the_weight(page_of: Callable[..., Page]) -
     assert found[3].count("M") == 4  # one patch has four sides
 
 
-def test_it_fits_a_phone(page_of: Callable[..., Page]) -> None:
-    for view in ("image", "rollout", "filters"):
-        page = page_of("vit", view, width=360)
-        assert page.evaluate("document.documentElement.scrollWidth") <= 360, view
-
-
 # ---------------------------------------------------------------- registers, visual tokens, objects
 
 
@@ -252,26 +246,21 @@ def test_filters_are_drawn_and_chosen(page_of: Callable[..., Page], settled: Any
 # ---------------------------------------------------------------- accessible, and without a server
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("view", ["image", "rollout", "filters"])
-def test_axe_finds_nothing(view: str, theme: str, page_of: Callable[..., Page]) -> None:
-    page = page_of("vit", view, theme=theme, query=6, contour="all")
-    found = Axe().run(page, options={"resultTypes": ["violations"]})
-    assert not found.response["violations"], found.generate_report()
+def test_it_is_without_faults_in_both_themes_and_fits(view: str, page_of: Callable[..., Page]) -> None:
+    without_faults(page_of("vit", view, query=6, contour="all"))
 
 
 def test_an_exported_page_has_the_picture_and_every_layer(
-    pages: Any, settled: Any, capture_of: Any, tmp_path: Path
+    pages: Any, settled: Any, file_of: Callable[[str], Path]
 ) -> None:
-    path = tmp_path / "vit.html"
-    capture_of("vit").html(path)
-    page = pages.open(f"{path.as_uri()}#view=image&site=1&head=3")
+    page = pages.open(f"{file_of('vit').as_uri()}#view=image&site=1&head=3")
     settled(page)
     assert len(colours(page)) == 12 and page.locator(THUMBS).nth(3).get_attribute("aria-pressed") == "true"
     assert "Layer 2, head 4" in page.inner_text(".summary")
-    page = pages.open(f"{path.as_uri()}#view=rollout&depth=1&query=0")
+    page = pages.open(f"{file_of('vit').as_uri()}#view=rollout&depth=1&query=0")
     settled(page)
     assert "After 1 layer" in page.inner_text(".summary") and page.locator("canvas.map").count() == 2
-    page = pages.open(f"{path.as_uri()}#view=filters&filter=5")
+    page = pages.open(f"{file_of('vit').as_uri()}#view=filters&filter=5")
     settled(page)
     assert "Component 5 in every filter" in page.inner_text(".drawing")

@@ -60,9 +60,3 @@ def test_without_the_norm_the_page_says_that_the_last_row_is_not_the_model(page_
     page.locator("input[data-focus=option-norm]").uncheck()
     settled(page)
     assert "norm=0" in page.url and "is not the model's answer" in page.inner_text("#panel")
-
-
-@pytest.mark.parametrize("kind", ["gpt", "bert"])
-def test_nothing_is_wider_than_a_small_screen(kind, page_of):
-    page = page_of(kind, "lens", width=360)
-    assert page.evaluate("document.documentElement.scrollWidth") == 360

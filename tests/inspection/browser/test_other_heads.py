@@ -105,10 +105,9 @@ def test_the_alignment_of_a_recurrent_decoder_is_drawn(opened, settled):
 
 
 def test_an_exported_page_holds_every_head_of_cross_attention_and_the_lens_without_its_norm(
-    pages, capture_of, tmp_path, settled
+    pages, file_of, capture_of, settled
 ):
-    capture_of("t5").html(tmp_path / "page.html")
-    address = (tmp_path / "page.html").as_uri()
+    address = file_of("t5").as_uri()
     page = pages.open(f"{address}#view=cross")
     settled(page)
     page.locator("button[data-focus=option-heads-one]").click()

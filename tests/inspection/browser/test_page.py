@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+import xml.etree.ElementTree as ElementTree
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from PIL import Image
 
 from anyformer.inspection.manifest import manifest_of
 from tests.inspection.browser.test_views import violations
@@ -170,24 +172,18 @@ def test_a_csv_file_holds_the_exact_values(page_of, capture_of):
     assert [float(cell) for cell in rows[-1][1:]] == pytest.approx(exact[-1].tolist(), rel=1e-6)
 
 
-@pytest.mark.parametrize("end", ["PNG", "SVG"])
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_a_picture_is_saved_on_white_with_its_caption(end, theme, page_of, capture_of, settled):
-    page = page_of("gpt", theme=theme)
-    press(page, settled, "e")
-    with page.expect_download() as waiting:
-        page.get_by_role("dialog").get_by_role("button", name=end).click()
-    data = waiting.value.path().read_bytes()
-    if end == "SVG":
-        import xml.etree.ElementTree as ElementTree
-
-        text = "".join(ElementTree.fromstring(data).itertext())
-        assert capture_of("gpt").title in text and "Layer 1 · head 1" in text and "anyformer" in text
-    else:
-        from PIL import Image
-
-        image = Image.open(io.BytesIO(data)).convert("RGB")
-        assert image.getpixel((2, 2)) == (255, 255, 255) and len(image.getcolors(1 << 24)) > 20
+def test_a_picture_is_saved_on_white_with_its_caption(theme, page_of, capture_of, settled):
+    page, data = page_of("gpt", theme=theme), {}
+    for end in ("PNG", "SVG"):
+        press(page, settled, "e")
+        with page.expect_download() as waiting:
+            page.get_by_role("dialog").get_by_role("button", name=end).click()
+        data[end] = waiting.value.path().read_bytes()
+    text = "".join(ElementTree.fromstring(data["SVG"]).itertext())
+    assert capture_of("gpt").title in text and "Layer 1 · head 1" in text and "anyformer" in text
+    image = Image.open(io.BytesIO(data["PNG"])).convert("RGB")
+    assert image.getpixel((2, 2)) == (255, 255, 255) and len(image.getcolors(1 << 24)) > 20
 
 
 def test_markup_in_a_token_stays_text(pages, capture_of, settled):

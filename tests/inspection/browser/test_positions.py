@@ -75,16 +75,8 @@ def test_shuffled_tokens_move_only_where_something_tells_their_order(kind, bars,
     assert page.get_by_text("Shuffled:").inner_text() != before and "seed=1" in page.url
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_it_fits_a_telephone(theme, page_of):
-    page = page_of("gpt", "positions", theme=theme, width=360)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360
-
-
-def test_an_exported_page_has_every_kind_and_its_sliders(capture_of, pages, settled, tmp_path):
-    path = tmp_path / "inside.html"
-    capture_of("gpt").html(path)
-    page = pages.open(f"{path.as_uri()}#view=positions")
+def test_an_exported_page_has_every_kind_and_its_sliders(file_of, pages, settled):
+    page = pages.open(f"{file_of('gpt').as_uri()}#view=positions")
     settled(page)
     assert "This model has Rotary" in page.inner_text(".summary")
     page.get_by_label("Kind").select_option("sinusoid")

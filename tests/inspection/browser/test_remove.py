@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from anyformer.inspection.answer import Query
 from anyformer.inspection.capture import Capture
 from anyformer.inspection.manifest import start_of
 from anyformer.inspection.views import remove
+from tests.inspection.browser.conftest import without_faults
 
 MINUS = "\u2212"
 
@@ -115,20 +115,11 @@ def test_a_wrong_address_is_told_in_words(page_of: Callable[..., Page], pages: A
     pages.problems.clear()
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_nothing_sticks_out_at_360_pixels(theme: str, page_of: Callable[..., Page]) -> None:
-    page = page_of("t5", "remove", theme=theme, width=360, all=1, heads="0.1", tokens="encoder.2")
-    expect(page.get_by_role("grid", name="What each head is worth")).to_be_visible()
-    assert page.evaluate("() => document.documentElement.scrollWidth") <= 360
-
-
 def test_an_exported_page_holds_every_head(
-    pages: Any, capture_of: Callable[[str], Capture], settled: Callable[[Page], None], tmp_path: Path
+    pages: Any, capture_of: Callable[[str], Capture], settled: Callable[[Page], None], file_of: Callable[[str], Path]
 ) -> None:
     capture = capture_of("gpt")
-    file = tmp_path / "inside.html"
-    capture.html(file)
-    page = pages.open(f"{file.as_uri()}#view=remove&all=1")
+    page = pages.open(f"{file_of('gpt').as_uri()}#view=remove&all=1")
     settled(page)
     grid = page.get_by_role("grid", name="What each head is worth")
     expect(grid).to_be_visible()
@@ -142,8 +133,7 @@ def test_an_exported_page_holds_every_head(
     assert "log-probability" in page.inner_text(".summary")
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing(theme: str, page_of: Callable[..., Page]) -> None:
-    page = page_of("t5", "remove", theme=theme, all=1, heads="0.1", tokens="encoder.2", edges="3.0.1.2")
-    found = Axe().run(page)
-    assert not found.violations_count, found.generate_report()
+def test_it_is_without_faults_in_both_themes_and_fits(page_of: Callable[..., Page]) -> None:
+    page = page_of("t5", "remove", all=1, heads="0.1", tokens="encoder.2", edges="3.0.1.2")
+    without_faults(page)
+    expect(page.get_by_role("grid", name="What each head is worth")).to_be_visible()

@@ -122,10 +122,8 @@ def test_arrow_keys_move_between_tokens(page_of, settled):
     assert page.evaluate("document.activeElement.getAttribute('aria-pressed')") == "true"
 
 
-def test_an_exported_page_shows_the_trace_and_offers_no_branch(pages, capture_of, tmp_path):
-    path = tmp_path / "page.html"
-    capture_of("gpt").html(path)
-    page = pages.open(path.as_uri() + "#view=trace")
+def test_an_exported_page_shows_the_trace_and_offers_no_branch(pages, file_of):
+    page = pages.open(file_of("gpt").as_uri() + "#view=trace")
     page.wait_for_selector("h2:has-text('Generation trace')")
     page.wait_for_selector("td [data-value]")
     assert page.locator("text=Branch here").count() == 0

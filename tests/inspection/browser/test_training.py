@@ -7,11 +7,11 @@ import os
 import shutil
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 
 import anyformer
 from anyformer.inspection.capture import look
 from anyformer.inspection.server import serve_look
+from tests.inspection.browser.conftest import without_faults
 from tests.inspection.runs import text_run
 
 INPUT = "a b c a b c a b c"
@@ -132,14 +132,5 @@ def test_a_run_can_be_opened_from_its_exported_page(run, pages, settled, tmp_pat
     assert page.locator(".drawing svg.chart").count() == 2
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing(run, opened, theme):
-    page, _ = opened(run, theme=theme)
-    found = Axe().run(page)
-    assert found.violations_count == 0, found.generate_report()
-
-
-@pytest.mark.parametrize("width", [1280, 360])
-def test_nothing_is_wider_than_the_page(run, opened, width):
-    page, _ = opened(run, width=width)
-    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+def test_it_is_without_faults_in_both_themes_and_fits(run, opened):
+    without_faults(opened(run)[0])

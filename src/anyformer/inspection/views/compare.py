@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 TITLE = "Compare"
 READ = "Orange: the second looks there more; blue: the first does. The table says how far each head has moved, in bits."
+NOTES = {
+    "apart": "The two inputs have no token in common, so that no difference can be drawn: each map stands by itself.",
+}
 WINDOW = 128  # tokens drawn at once
 EXPORTED = 24  # heads whose maps travel in an exported page
 

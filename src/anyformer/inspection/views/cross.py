@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 TITLE = "Cross-attention"
 READ = "A row is a target token, a column a source token. The stronger a cell, the more the decoder looked there."
+TOUR = (4, "Cross-attention. Which part of the source each written word looks at.")
 WINDOW = 256  # target tokens in one answer
 
 

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 
 TITLE = "Heads"
 READ = "One small map a head, layers downward, all in one range of colours; open one to see it large."
+TOUR = (2, "Every head at a glance. Sort them by what they do, and open one that looks interesting.")
+NOTES = {
+    "sizes": "These heads have maps of different sizes: choose heads of one kind of layer.",
+    "brush": "Drag over the bars, or move the ends, to see a part.",
+}
 SIDE = 128  # cells of a thumbnail to a side, at most
 MOST = 4 * 2**20  # bytes of all thumbnails; above it they become smaller
 
@@ -32,7 +37,7 @@ def answer(capture: Capture, query: Query) -> ViewAnswer:
     if statistics is None:
         statistics = head_statistics(capture)
         capture.keep(("head statistics",), statistics)
-    facts = {"sites": entries, "top": top, "statistics": statistics, "names": list(STATISTICS)}
+    facts = {"sites": entries, "top": top, "statistics": statistics, "names": STATISTICS}
     return ViewAnswer(facts, {"thumbnails": pictures})
 
 

@@ -23,6 +23,7 @@ READ = (
     "Each row is a layer, read through the final norm and the head. The stronger a cell, the surer its answer; "
     "the last row is the model's own."
 )
+TOUR = (7, "The lens. What the model would answer after each layer.")
 TOP = 10
 WINDOW = 64  # positions in one answer
 WHOLE = ("ids", "ranks")

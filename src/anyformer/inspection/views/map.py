@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 TITLE = "Attention map"
 READ = "Each row is a query and shows where it reads: the stronger a cell, the more it takes of that key's value."
+TOUR = (1, "The map. Each row is a token and shows where one head reads. Click a cell; the arrow keys move it.")
+NOTES = {
+    "zoom": "Keys + − 0, two fingers, or the wheel on the focused map.",
+}
 SHOWN = ("weights", "scores", "values")
 AXES = 1024  # tokens up to which a map's numbers are made for the whole of a side at once
 EXPORTED_BYTES = 1_200_000  # of maps in an exported page, before compression

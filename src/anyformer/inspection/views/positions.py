@@ -22,6 +22,15 @@ READ = (
     "Attention by itself sees a set of tokens. Here is what tells it their order: the model's own kind first, "
     "the others to compare with."
 )
+NOTES = {
+    "counter": "The last bit of a counter changes with every number, the one before it half as often: "
+    "sinusoids are the same idea with smooth waves.",
+    "patch": "Choose a patch: the map shows how alike its position is to every other one.",
+    "scaling": "linear divides every angle; NTK raises the base, so that slow pairs stretch and fast ones "
+    "hardly change; YaRN keeps fast pairs, divides slow ones and raises the score a little.",
+    "shuffle": "Without positions and without a mask, shuffled tokens give the same answers in shuffled order "
+    "(permutation equivariance).",
+}
 CHANNELS = 128  # of a map of vectors that travel: more would be finer than a screen
 
 

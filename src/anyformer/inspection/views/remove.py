@@ -32,6 +32,10 @@ READ = (
     "Each number is one more pass without a head, an edge or a token: a change below 0 says that it spoke for the "
     "answer. Attention shows where information was read, not why."
 )
+TOUR = (8, "Remove. Attention shows where information was read, not why: take a head away and see what changes.")
+NOTES = {
+    "grouped": " Heads that share keys and values can be pruned in whole groups, or evenly.",
+}
 SHOWN = 5  # answers beside each other
 EXPORTED = 48  # heads up to which an exported page holds what each is worth: one pass a head
 EXPORTED_CELLS = 16  # heads up to which it holds more about each: six passes a head

@@ -29,6 +29,11 @@ READ = (
     "Each column of the table is a token. The bars show how much the class token reads of each, over heads and layers; "
     "the map shows which columns read each other."
 )
+TOUR = (6, "The table. Which columns the answer looks at, beside what happens without them.")
+NOTES = {
+    "length": "How long each column's vector is as it enters the first layer: a number times its weights plus "
+    "a bias, or the vector of its category plus a bias.",
+}
 REPEATS = 3
 MOST_ROWS = 1_000  # of a shuffled column: enough for ranks
 MOST_CELLS = 200_000  # rows times columns times repeats that are answered while a page waits

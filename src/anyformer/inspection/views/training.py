@@ -20,6 +20,15 @@ if TYPE_CHECKING:
 
 TITLE = "Training"
 READ = "Move the slider to see this head at each checkpoint; the curves show when heads form and what the loss does."
+NOTES = {
+    "other": "This layer is no attention: it has no map. The loss is below.",
+    "early": "The run has no checkpoint yet: they appear here as they are written (--set training.save_every=100).",
+    "few": "A run keeps its two newest checkpoints and the best one; train with --set training.keep=100 to "
+    "see heads form.",
+    "induction": "No token of this input comes twice, so that no head can show induction. Try a text that "
+    "repeats itself.",
+    "none": "This number has no meaning in this layer.",
+}
 POINTS = 400  # of a curve
 TOP = 3  # answers of each checkpoint
 
@@ -40,7 +49,7 @@ def answer(capture: Capture, query: Query) -> ViewAnswer:
     facts: dict[str, Any] = {
         "run": series.folder.name, "steps": steps,
         "runs": [folder.name for folder in followed_runs(capture)],
-        "statistics": list(STATISTICS), "losses": losses_at(past, steps),
+        "statistics": list(STATISTICS), "names": STATISTICS, "losses": losses_at(past, steps),
         "predictions": [[{"name": one.name, "probability": one.probability} for one in found.prediction[:TOP]]
                         for found in looks],
         "curves": curves(past), "probes": probe_curves(past),

@@ -12,7 +12,7 @@ import { force, theme } from "look/palette";
 import { makeStore } from "look/store";
 import { csvOf, pngOf, save, svgOf } from "look/export";
 import { startTour } from "look/tour";
-import { note } from "look/parts";
+import { grid, note } from "look/parts";
 import { findToken, showExport, showKeys, showNew, showTrust } from "look/dialogs";
 
 const byId = (id) => document.getElementById(id);
@@ -69,6 +69,7 @@ export const start = async (source) => {
     get manifest() { return manifest; },
     get site() { return manifest.sites[look.selection.site] ?? null; },
     get live() { return source.live; },
+    get notes() { return manifest.views.find(({ name }) => name === look.selection.view)?.notes ?? {}; },
     select: (changes) => store.select(changes),
     option: (name, fallback) => store.option(name, fallback),
     ask: (view, params = {}) => {
@@ -80,7 +81,7 @@ export const start = async (source) => {
     describe: (selection = look.selection) => words(manifest, selection),
   };
 
-  // ---- header -------------------------------------------------------------------------------------------------------
+  // ---- header ----
   const header = () => {
     const [now, other] = theme() === "dark" ? ["dark", "light"] : ["light", "dark"];
     const tool = (text, focus, onclick, more) => knob(text, onclick, { class: "plain", focus, ...more });
@@ -117,7 +118,7 @@ export const start = async (source) => {
   };
   const redraw = () => { header(); check(); show(); };
   const adopt = (next) => { manifest = next; header(); check(); };
-  const openKeys = () => showKeys({ get on() { return keys.on; }, set on(value) { keys.on = value; storage.set("look-keys", value ? "on" : "off"); } });
+  const openKeys = () => showKeys(manifest.keys ?? [], { get on() { return keys.on; }, set on(value) { keys.on = value; storage.set("look-keys", value ? "on" : "off"); } });
   const renew = () => showNew(manifest.kind, async (body) => {
     const next = await source.renew(body);
     adopt(next);
@@ -147,7 +148,7 @@ export const start = async (source) => {
       token("query", site.queries, query), dot("\u2192", "dot to"), token("key", site.keys, key));
   };
 
-  // ---- views --------------------------------------------------------------------------------------------------------
+  // ---- views ----
   const nav = () => {
     const now = look.selection.view;
     const entry = (view) => h("li", {}, knob(view.title, () => store.select({ view: view.name }), {
@@ -211,8 +212,7 @@ export const start = async (source) => {
     if (!columns.length) return null;
     const kinds = columns.map((_, i) => (rows.some((cells) => typeof cells[i] === "number") ? "number" : null));
     const cell = (value, i) => (Number.isInteger(value) ? whole(value) : typeof value === "number" ? number(value, 6) : cut(String(value ?? ""), i < 3 ? 60 : Infinity));
-    const table = () => h("table", {}, h("thead", {}, h("tr", {}, columns.map((name, i) => h("th", { scope: "col", class: kinds[i] }, name)))),
-      h("tbody", {}, rows.slice(0, MOST_ROWS).map((cells) => h("tr", {}, cells.map((value, i) => h("td", { class: kinds[i] }, cell(value, i)))))));
+    const table = () => grid(columns, rows.slice(0, MOST_ROWS).map((cells) => cells.map(cell)), (i) => kinds[i]);
     const body = h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Exact values" });
     const fill = () => { if (!body.firstChild) body.append(table(), rows.length > MOST_ROWS ? note(`The first ${MOST_ROWS} of ${count(rows.length, "row")}; the CSV file has all.`) : ""); };
     const box = h("details", { class: "exact", open: exactOpen, ontoggle: () => { exactOpen = box.open; if (box.open) fill(); } },
@@ -271,7 +271,7 @@ export const start = async (source) => {
     settle();
   };
 
-  // ---- keys ---------------------------------------------------------------------------------------------------------
+  // ---- keys ----
   const cycle = (name, values) => { const next = values[(values.indexOf(look.option(name, values[0])) + 1) % values.length]; store.select({ [name]: next === values[0] ? null : next }); look.announce(`${name}: ${next}`); };
   const actions = {
     "[": () => step("site", -1, manifest.sites.length), "]": () => step("site", 1, manifest.sites.length),

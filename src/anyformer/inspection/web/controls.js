@@ -1,18 +1,10 @@
 // Controls bound to an option of the address. Each takes `look` and {name, label, ...}; a value equal to `fallback` is
 // left out of the address, so that a page without options and a page with all defaults are the same page.
 //
-//   row(...controls)                                                   one line of controls
-//   select(look, {name, label, options: [[value, text]], fallback})
-//   scales(look)                                                       the scale of the colours of a map
-//   buttons(look, {name, label, options: [[value, text]], fallback})   two to five choices, all seen
-//   toggle(look, {name, label, fallback: false})                       "1" or absent ("0" where the fallback is true)
-//   slider(look, {name, label, min, max, step, fallback, format, onInput})   `onInput(value)` while dragging, else on release
-//   knob(text, onclick, {focus, ...attributes})                        a button and nothing more
-//   button(text, onClick, {primary, label, disabled, focus, pressed})  one that keeps the focus by its text
-//   isOn(look, name)                                                   whether a toggle is on that is off by itself
-//   scroll(label, ...children)                                         a box that scrolls, also by keyboard
-//   arrow(event, {page, line})                                         [down, right] of an arrow key, else null; with
-//                                                                      Page Up and Down by `page`, Home and End by `line`
+// select and buttons take options: [[value, text]]; a toggle is "1" or absent ("0" where the fallback is true); a slider has
+// onInput(value) while it is dragged. knob(text, onclick, {focus, ...attributes}) is a button and nothing more, `button` one that
+// keeps the focus by its text; arrow(event, {page, line}) is [down, right] of an arrow key, of Page Up and Down by `page` and of
+// Home and End by `line`, else null.
 //
 // `draw` runs again after each change; `data-focus` lets the page put the focus back on the same control.
 

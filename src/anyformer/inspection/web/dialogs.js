@@ -3,15 +3,7 @@
 import { knob, row } from "look/controls";
 import { h, replace } from "look/element";
 import { number, visible } from "look/format";
-import { table } from "look/parts";
-
-export const KEYS = [
-  ["previous, next layer", "[", "]"], ["previous, next head", "{", "}"], ["move the cell (in a map)", "\u2190\u2191", "\u2192\u2193"],
-  ["find a token", "/"], ["scale: square root, linear, log", "c"], ["numbers in the cells", "n"],
-  ["hide the sink (the token most heads rest on)", "s"], ["export", "e"], ["these keys", "?"], ["close; back to the starting cell", "Esc"],
-];
-
-const soft = (text) => h("p", { class: "soft" }, text);
+import { soft, table } from "look/parts";
 
 const open = (title, ...children) => {
   const box = h("dialog", { "aria-labelledby": "dialog-title" }, h("h2", { id: "dialog-title" }, title), ...children,
@@ -22,8 +14,8 @@ const open = (title, ...children) => {
   return box;
 };
 
-export const showKeys = (keys) => open("Keys",
-  h("dl", {}, KEYS.map(([text, ...keys]) => [h("dt", {}, keys.map((key, i) => [i ? " " : null, h("kbd", {}, key)])), h("dd", {}, text)])),
+export const showKeys = (list, keys) => open("Keys",
+  h("dl", {}, list.map(([text, ...keys]) => [h("dt", {}, keys.map((key, i) => [i ? " " : null, h("kbd", {}, key)])), h("dd", {}, text)])),
   h("label", { class: "control controls" }, h("input", { type: "checkbox", checked: keys.on, onchange: (event) => { keys.on = event.target.checked; } }), "Single-letter keys are on"));
 
 /** Finds a token of the site's axes: Enter or a click selects it as the query or the key. */
@@ -52,8 +44,7 @@ export const showExport = (actions) => {
 };
 
 /** What was checked of this capture, with the numbers. */
-export const showTrust = (trust) => open(trust.ok ? "Checked" : "Beyond tolerance",
-  h("p", {}, trust.ok ? "What is drawn here agrees with what the model computed." : "Some numbers differ from what the model computed by more than its precision explains: read the pictures with care."),
+export const showTrust = (trust) => open(trust.ok ? "Checked" : "Beyond tolerance", h("p", {}, trust.says),
   table("Checks", ["Check", "Difference", "Tolerance", "Result"], trust.checks.map(({ name, value, tolerance, ok }) => [name, number(value), number(tolerance), ok ? "within" : "beyond"]), { numbers: [1, 2] }));
 
 const inBase64 = (file) => new Promise((done, failed) => {

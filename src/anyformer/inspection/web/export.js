@@ -3,10 +3,11 @@
 
 import { h, svg } from "look/element";
 
+const FONT = ["font-family", "font-size", "font-weight", "font-style"];
 const KEPT = ["display", "position", "inset", "top", "left", "right", "bottom", "width", "height", "min-width", "max-width", "min-height", "margin", "padding", "box-sizing",
   "grid-template-columns", "grid-template-rows", "grid-column", "gap", "flex-wrap", "flex-direction", "flex", "align-items", "justify-content", "justify-items", "color", "background-color",
-  "border-top", "border-right", "border-bottom", "border-left",  "border-radius", "border-collapse", "font-family", "font-size", "font-weight", "font-style", "font-variant-numeric", "line-height", "text-align", "text-transform", "white-space", "overflow", "text-overflow", "vertical-align", "opacity", "transform", "list-style", "letter-spacing"];
-const DRAWN = ["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-opacity", "fill-opacity", "font-family", "font-size", "font-weight", "font-style", "text-anchor", "opacity", "white-space"];
+  "border-top", "border-right", "border-bottom", "border-left",  "border-radius", "border-collapse", ...FONT, "font-variant-numeric", "line-height", "text-align", "text-transform", "white-space", "overflow", "text-overflow", "vertical-align", "opacity", "transform", "list-style", "letter-spacing"];
+const DRAWN = ["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-opacity", "fill-opacity", ...FONT, "text-anchor", "opacity", "white-space"];
 
 // What one uses, not what one reads: left out of a picture.
 const CONTROL = ".control, button:not(.token):not(.thumb):not(.name), select, input, textarea, .unseen";

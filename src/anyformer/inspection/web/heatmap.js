@@ -6,11 +6,12 @@
 //   selected, onSelect    [row, column] in the numbering of the rulers; onSelect(row, column) for a click or an arrow key
 //   onHover(row, column, value) while the pointer is over a cell, onHover(null) when it leaves: a preview, never the only way
 //   describe(row, column, value)   the sentence announced for a cell; `announce` takes it (look.announce)
+//   onZoom(by, cell)      wheel, pinch and + - 0 (look/zoom); `whole` [rows, columns]: arrow keys go on beyond what is drawn
 //   numbers    write each value into its cell
 //   marginals  {rows: numbers, columns: numbers, rowsName, columnsName}: thin bars to the right and below
 //   width, most, label    room in pixels, the largest cell in pixels, a name for screen readers
 //
-// One tab stop; arrow keys, Home, End, Page Up and Page Down move the cell. legend({range, scale, sides, format}) says what
+// legend({range, scale, sides, format}) says what
 // the colours mean. byTokens(queries, keys): the rulers of a map with the texts of these. paint(canvas, data, shape, {range,
 // scale, sides}) draws a picture alone; picture(data, shape, style, size) makes it, e.g. a thumbnail, `size` pixels at its longer side.
 
@@ -19,6 +20,7 @@ import { h, svg } from "look/element";
 import { cut, number, visible } from "look/format";
 import { clamp } from "look/lists";
 import { onColour, place, ramp, theme } from "look/palette";
+import { gestures } from "look/zoom";
 
 const HIDDEN = { "aria-hidden": "true" };
 const GREY = { light: [236, 237, 239], dark: [9, 10, 12] };
@@ -69,6 +71,30 @@ export const legend = ({ range, scale = "linear", sides = "one", format = number
     masked ? h("span", {}, "· grey: masked") : null);
 };
 
+/** Cells of `w` by `t` pixels, walked by arrow keys from one tab stop: {field, under(event)}. `at` is the chosen cell, `said` its words. */
+export const walked = ({ shape: [rows, columns], w, t, size, label, focus, at, said, page = 10, pick, onHover }, ...inside) => {
+  const field = h("div", { class: "field", role: "grid", "aria-label": label, "aria-rowcount": rows, "aria-colcount": columns, "aria-readonly": "true", tabindex: 0,
+    "aria-activedescendant": `${focus}-cell`, data: { focus }, style: size }, inside,
+  h("div", { role: "row", class: "unseen", "aria-rowindex": (at?.[0] ?? 0) + 1 },
+    h("div", { role: "gridcell", id: `${focus}-cell`, "aria-selected": String(Boolean(at)), "aria-colindex": (at?.[1] ?? 0) + 1 }, said)));
+  const under = (event) => {
+    const box = field.getBoundingClientRect();
+    return [clamp(Math.floor((event.clientY - box.top) / t), 0, rows - 1), clamp(Math.floor((event.clientX - box.left) / w), 0, columns - 1)];
+  };
+  field.addEventListener("click", (event) => pick(...under(event)));
+  if (onHover) {
+    field.addEventListener("pointermove", (event) => onHover(...under(event)));
+    field.addEventListener("pointerleave", () => onHover(null));
+  }
+  field.addEventListener("keydown", (event) => {
+    const move = arrow(event, { page, line: columns });
+    if (!move) return;
+    event.preventDefault();
+    pick(...(at ? [at[0] + move[0], at[1] + move[1]] : [0, 0]));
+  });
+  return { field, under };
+};
+
 const cellSize = (rows, columns, width, most) => {
   const [wide, high] = [width / columns, 640 / rows].map((size) => clamp(size, 1, most)).map((size) => (size >= 2 ? Math.floor(size) : size));
   const less = Math.min(wide, high);
@@ -88,7 +114,7 @@ const bar = (values, size, length, upright) => {
 };
 
 export const heatmap = ({ data, shape: [nr, nc], rows = {}, columns = {}, range = null, scale = "linear", sides = "one", selected = null,
-  onSelect = null, onHover = null, describe = null, announce = null, numbers = false, marginals = null, width = 640, most = 40, label = "Map", focus = "heatmap", format = number }) => {
+  onSelect = null, onHover = null, onZoom = null, whole = null, describe = null, announce = null, numbers = false, marginals = null, width = 640, most = 40, label = "Map", focus = "heatmap", format = number }) => {
   const bounds = range ?? rangeOf(data);
   const { labels: rowLabels, start: rowStart = 0 } = rows, { labels: columnLabels, start: columnStart = 0 } = columns;
   const longest = width < 420 ? 9 : 16;
@@ -102,11 +128,6 @@ export const heatmap = ({ data, shape: [nr, nc], rows = {}, columns = {}, range 
 
   const canvas = paint(h("canvas", { ...HIDDEN, style: size }), data, [nr, nc], { range: bounds, scale, sides });
   const over = svg("svg", { class: "over", width: wide, height: high, ...HIDDEN });
-  const inside = h("div", { role: "gridcell", id: `${focus}-cell` });
-  const line = h("div", { role: "row", class: "unseen" }, inside);
-  const field = h("div", { class: "field", role: "grid", "aria-label": label, "aria-rowcount": nr, "aria-colcount": nc, "aria-readonly": "true",
-    tabindex: 0, "aria-activedescendant": `${focus}-cell`, data: { focus }, style: size }, canvas, over, line);
-
   const ruler = (labels, chosen, size, kind, upright) => {
     const box = svg("svg", { width: upright ? wide : left, height: upright ? top : high, ...HIDDEN });
     const every = Math.max(1, Math.ceil(12 / size));
@@ -132,11 +153,7 @@ export const heatmap = ({ data, shape: [nr, nc], rows = {}, columns = {}, range 
     const frame = `M${x - 1} ${y - 1}h${w + 2}v${t + 2}h${-w - 2}z`;
     path(frame, 4, 1, "var(--panel)");
     path(frame, 2);
-    inside.textContent = describe ? describe(...cell(row, column)) : format(data[row * nc + column]);
-    inside.setAttribute("aria-selected", "true");
-    line.setAttribute("aria-rowindex", row + 1);
-    inside.setAttribute("aria-colindex", column + 1);
-  } else inside.textContent = "No cell is selected";
+  }
   if (numbers && nr * nc <= 4096) {
     for (let i = 0; i < nr * nc; i++) {
       if (Number.isNaN(data[i])) continue;
@@ -146,25 +163,14 @@ export const heatmap = ({ data, shape: [nr, nc], rows = {}, columns = {}, range 
   }
 
   const pick = (r, c) => {
-    const [i, j, value] = cell(clamp(r, 0, nr - 1), clamp(c, 0, nc - 1));
-    if (describe) announce?.(describe(i, j, value));
+    const [i, j] = whole ? [clamp(r + rowStart, 0, whole[0] - 1), clamp(c + columnStart, 0, whole[1] - 1)] : cell(clamp(r, 0, nr - 1), clamp(c, 0, nc - 1));
+    if (describe) announce?.(describe(i, j, data[(i - rowStart) * nc + j - columnStart]));
     onSelect?.(i, j);
   };
-  const under = (event) => {
-    const box = field.getBoundingClientRect();
-    return [clamp(Math.floor((event.clientY - box.top) / t), 0, nr - 1), clamp(Math.floor((event.clientX - box.left) / w), 0, nc - 1)];
-  };
-  field.addEventListener("click", (event) => pick(...under(event)));
-  if (onHover) {
-    field.addEventListener("pointermove", (event) => onHover(...cell(...under(event))));
-    field.addEventListener("pointerleave", () => onHover(null));
-  }
-  field.addEventListener("keydown", (event) => {
-    const move = arrow(event, { page: 10, line: nc });
-    if (!move) return;
-    event.preventDefault();
-    pick(...(seen ? [row + move[0], column + move[1]] : [0, 0]));
-  });
+  const said = !seen ? "No cell is selected" : describe ? describe(...cell(row, column)) : format(data[row * nc + column]);
+  const { field, under } = walked({ shape: [nr, nc], w, t, size, label, focus, at: seen ? [row, column] : null, said, pick,
+    onHover: onHover && ((r, c) => (r === null ? onHover(null) : onHover(...cell(r, c)))) }, canvas, over);
+  if (onZoom) gestures(field, (event) => cell(...under(event)), (by, at) => onZoom(by, (at ?? selected ?? [rowStart, columnStart]).slice(0, 2)));
 
   const blank = () => h("span", {});
   const margin = (values, name, upright) => svg("svg", { width: upright ? wide : strip, height: upright ? strip : high, role: "img", "aria-label": name },

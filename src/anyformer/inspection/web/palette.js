@@ -5,27 +5,13 @@
 //   colour(0.3, "one")               "rgb(...)" of a number in 0..1
 //   onColour(0.3, "one")             the text colour that is readable on it
 //   place(value, low, high, scale)   value -> 0..1 by "linear" | "sqrt" | "log"
-//   CATEGORIES, category(i)          eight colours told apart by colour-blind readers, with a dash pattern each
+//   category(i)                      one of eight colours told apart by colour-blind readers, with a dash pattern each
 
 import { clamp } from "look/lists";
 
-const STOPS = {
-  light: {
-    one: ["#ffffff", "#e2ebf6", "#b3cde8", "#76a5d4", "#3f78b8", "#214f92", "#142f66", "#0a173a"],
-    two: ["#0b3c8c", "#3f78b8", "#a9c6e6", "#ffffff", "#f3c79b", "#d07a2d", "#8a4200"],
-  },
-  dark: {
-    one: ["#181b1f", "#1c2f45", "#1f4a6b", "#25698a", "#3a8c9b", "#6db3a2", "#b5d6a8", "#fbf3c4"],
-    two: ["#9cc7ff", "#4c8ad6", "#274a74", "#181b1f", "#70431b", "#d0803a", "#ffc998"],
-  },
-};
-
-// Okabe and Ito's set without its yellow and black, darkened or lightened to 3:1 on the panel.
-export const CATEGORIES = {
-  light: ["#0072b2", "#b34f00", "#007a5a", "#a1497a", "#1f7fb5", "#8a6a00", "#5d636c", "#6a3fb5"],
-  dark: ["#56b4e9", "#ff9c4a", "#3fd0a4", "#e79bc4", "#9fd3ff", "#f0d060", "#b9bfc8", "#bfa3ff"],
-};
-export const DASHES = ["", "6 3", "2 3", "8 3 2 3", "1 3", "10 4", "4 2 1 2", "12 3"];
+// What the pictures of Python are drawn with too (inspection/palette.py). Categories are Okabe and Ito's set without its yellow
+// and black, darkened or lightened to 3:1 on the panel.
+const { ramps: STOPS, categories: CATEGORIES, dashes: DASHES } = JSON.parse(document.getElementById("look-palette").textContent);
 
 let forced = null;
 /** Draw in this theme whatever the page shows (exports are light); null: as the page. */

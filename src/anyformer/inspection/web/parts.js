@@ -1,6 +1,6 @@
 // What views are put together from, beside their pictures.
 //
-//   note(...words)                 a small remark below a picture
+//   note(...words), soft(...words)   a remark below a picture, and one in its place
 //   titled(title, ...children)     a part of the view under its heading
 //   beside(...children)            parts in one line, below each other where there is no room
 //   part(title, ...children)       one of them that takes its share of the line, a region of that name
@@ -13,17 +13,21 @@ import { h } from "look/element";
 import { clamp } from "look/lists";
 
 export const note = (...words) => h("p", { class: "soft small" }, ...words);
+export const soft = (...words) => h("p", { class: "soft" }, ...words);
 export const titled = (title, ...children) => h("div", {}, h("h3", {}, title), ...children);
 export const part = (title, ...children) => h("section", { class: "part", "aria-label": title }, h("h3", {}, title), ...children);
 export const beside = (...children) => h("div", { class: "beside" }, ...children);
 export const roomOf = (panel, most = null) => (most === null ? panel.clientWidth || 640 : clamp(panel.clientWidth || 640, 280, most));
 
+/** A table as it is; kind(i) is the class of a column, first(cell) makes the first cell of a row. */
+export const grid = (columns, rows, kind, first = (cell) => h("td", { class: kind(0) }, cell)) => h("table", {},
+  h("thead", {}, h("tr", {}, columns.map((name, i) => h("th", { scope: "col", class: kind(i) }, name)))),
+  h("tbody", {}, rows.map((cells) => h("tr", {}, cells.map((cell, i) => (i ? h("td", { class: kind(i) }, cell) : first(cell)))))));
+
 export const table = (label, columns, rows, { numbers = [], tall = null } = {}) => {
   const there = (cells) => cells.filter((cell) => cell !== null && cell !== false);
   const kind = (i) => (numbers.includes(i) ? "number" : null);
-  const box = scroll(label, h("table", {},
-    h("thead", {}, h("tr", {}, there(columns).map((name, i) => h("th", { scope: "col", class: kind(i) }, name)))),
-    h("tbody", {}, rows.map((cells) => h("tr", {}, there(cells).map((cell, i) => (i ? h("td", { class: kind(i) }, cell) : h("th", { scope: "row" }, cell))))))));
+  const box = scroll(label, grid(there(columns), rows.map(there), kind, (cell) => h("th", { scope: "row" }, cell)));
   if (tall) box.style.maxHeight = tall;
   return box;
 };

@@ -4,16 +4,15 @@
 //   data       one number a patch, row by row; grid: [rows, columns]
 //   opacity    of the map over the picture, 0 to 1; smooth: between patches too
 //   contours   shares of the whole: a line around the strongest patches that hold that much together
-//   selected   number of the framed patch or null; onSelect(i) for a click or an arrow key; onHover(i or null) for the pointer
-//   describe(i, value)   the sentence announced for a patch; `announce` takes it (look.announce)
+//   selected   number of the framed patch or null; onSelect(i), onHover(i or null) and describe(i, value) as in look/heatmap
 //
 // pictureControls(look, fade) are the controls for it, pictureOptions(look) and coloured(look, values) what they say;
 // place(i, columns) names a patch.
-// One tab stop, arrow keys move from patch to patch. The element has show(data) and fade(opacity), which draw at once.
+// The element has show(data) and fade(opacity), which draw at once.
 
 import { h, svg } from "look/element";
-import { paint } from "look/heatmap";
-import { arrow, buttons, scales, select, slider, toggle } from "look/controls";
+import { paint, walked } from "look/heatmap";
+import { buttons, scales, select, slider, toggle } from "look/controls";
 import { number, percent } from "look/format";
 import { clamp, sum } from "look/lists";
 
@@ -89,13 +88,6 @@ export const patches = ({ picture = null, data, grid: [rows, columns], range, sc
   const under = picture ? pixels(pixelRows, pixelColumns, wide, high, (i, c) => picture.data[i * 3 + c]) : null;
   const map = h("canvas", { class: "map", "aria-hidden": "true", style: { ...size, imageRendering: smooth ? "auto" : "pixelated" } });
   const over = svg("svg", { class: "over", width: wide, height: high, "aria-hidden": "true" });
-  const inside = h("div", { role: "gridcell", id: `${focus}-cell`, "aria-selected": String(selected !== null) });
-  const field = h("div", { class: "field", role: "grid", "aria-label": label, "aria-rowcount": rows, "aria-colcount": columns, "aria-readonly": "true", tabindex: 0,
-    "aria-activedescendant": `${focus}-cell`, data: { focus }, style: size }, under, map, over,
-  h("div", { role: "row", class: "unseen", "aria-rowindex": selected === null ? 1 : Math.floor(selected / columns) + 1 }, inside));
-  inside.setAttribute("aria-colindex", selected === null ? 1 : (selected % columns) + 1);
-  inside.textContent = selected === null ? "No patch is selected" : describe ? describe(selected, data[selected]) : format(data[selected]);
-
   const marks = (values, framed) => {
     over.replaceChildren();
     if (lines && w >= 8 && t >= 8) {
@@ -125,24 +117,10 @@ export const patches = ({ picture = null, data, grid: [rows, columns], range, sc
     if (describe && announce) announce(describe(i, data[i]));
     onSelect?.(i);
   };
-  const patchAt = (i, j) => clamp(i, 0, rows - 1) * columns + clamp(j, 0, columns - 1);
-  const cell = (event) => {
-    const box = field.getBoundingClientRect();
-    return patchAt(Math.floor((event.clientY - box.top) / t), Math.floor((event.clientX - box.left) / w));
-  };
-  field.addEventListener("click", (event) => pick(cell(event)));
-  field.addEventListener("keydown", (event) => {
-    const move = arrow(event, { page: rows, line: columns });
-    if (!move) return;
-    event.preventDefault();
-    event.stopPropagation();
-    pick(selected === null ? 0 : patchAt(Math.floor(selected / columns) + move[0], (selected % columns) + move[1]));
-  });
-  if (onHover) {
-    let last = null;
-    const tell = (i) => { if (i !== last) { last = i; onHover(i); } };
-    field.addEventListener("pointermove", (event) => tell(cell(event)));
-    field.addEventListener("pointerleave", () => tell(null));
-  }
+  let last = null;
+  const hover = (i, j) => { const now = i === null ? null : i * columns + j; if (now !== last) { last = now; onHover(now); } };
+  const { field } = walked({ shape: [rows, columns], w, t, size, label, focus, page: rows, at: selected === null ? null : [Math.floor(selected / columns), selected % columns],
+    said: selected === null ? "No patch is selected" : describe ? describe(selected, data[selected]) : format(data[selected]),
+    pick: (i, j) => pick(clamp(i, 0, rows - 1) * columns + clamp(j, 0, columns - 1)), onHover: onHover && hover }, under, map, over);
   return Object.assign(h("div", { class: "heatmap pictured" }, field), { show, fade });
 };

@@ -9,11 +9,10 @@ import { count, cut, number, percent, quoted, visible } from "look/format";
 import { byTokens, heatmap, legend } from "look/heatmap";
 import { buttons, isOn, row, select, slider } from "look/controls";
 import { times } from "look/lists";
-import { beside, roomOf, table, titled } from "look/parts";
+import { beside, roomOf, soft, table, titled } from "look/parts";
 
 const SIDES = ["First", "Second"];
 
-const soft = (text) => h("p", { class: "soft" }, text);
 const largest = (data) => { let most = 0; for (const value of data) if (Math.abs(value) > most) most = Math.abs(value); return most || 1e-6; };
 
 const who = (names) => h("dl", { class: "given pair" }, names.map((one, i) => {
@@ -41,7 +40,7 @@ export const draw = (panel, { facts, arrays }, look) => {
     mode === "difference" && facts.count > facts.window
       ? slider(look, { name: "from", label: "First token drawn", min: 0, max: Math.max(0, facts.count - facts.window), step: Math.min(64, facts.window), fallback: 0 }) : null,
   ));
-  if (!facts.shared) panel.append(soft("The two inputs have no token in common, so that no difference can be drawn: each map stands by itself."));
+  if (!facts.shared) panel.append(soft(look.notes.apart));
   else if (!facts.same) panel.append(soft(`The inputs differ: ${count(facts.queries.length, "query", "queries")} and ${count(facts.keys.length, "key")} that both have are compared. Weight on other keys is counted as one more key in the distances.`));
 
   // One map: of shared tokens, which have places in the first input, or of a side's own.

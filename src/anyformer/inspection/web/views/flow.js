@@ -9,7 +9,7 @@ import { buttons, row, scroll, select, toggle } from "look/controls";
 import { count, number, percent, quoted, whole } from "look/format";
 import { heatmap, legend, rangeOf } from "look/heatmap";
 import { placeIn, rowOf, sum, times } from "look/lists";
-import { beside, note, roomOf, table, titled } from "look/parts";
+import { beside, note, roomOf, soft, table, titled } from "look/parts";
 
 const ROLES = ["stream", "mixer", "cross", "feed"];
 const COLOURS = { stream: "var(--ink)", mixer: "var(--query)", cross: "var(--head)", feed: "var(--value)" };
@@ -100,7 +100,7 @@ const values = (stack, lines, names) => {
   };
 };
 
-// ---- one block ------------------------------------------------------------------------------------------------------
+// ---- one block ----
 
 const groupName = ({ stack, first, last }) => `${stack && `${stack} `}${first === last ? "layer" : `layers ${first + 1} to`} ${last + 1}`;
 const partName = (facts, part) => `${facts.roles[part.role]} (${part.name})`;
@@ -183,7 +183,7 @@ const sentence = (block, equal) => {
   return `${block.place}-norm block${equal > 1 ? `, ${equal} times` : ""}: ${block.branches.map(one).join(block.order === "parallel" ? "; beside it " : "; then ")}`;
 };
 
-// ---- on demand ------------------------------------------------------------------------------------------------------
+// ---- on demand ----
 
 const textsOf = (look) => look.tokens(look.site?.queries).map((token) => token.text);
 
@@ -202,14 +202,14 @@ const drawDerivatives = (panel, arrays, look, width) => {
       legend(style), note(words));
   };
   panel.append(beside(
-    one("mixer", "mixer", "How much output t (row) changes with input s (column): the mixer moves information between tokens."),
-    one("feed", "feed-forward", alone(arrays.feed_derivative) ? "The feed-forward network changes each token by itself: all but the diagonal is exactly 0." : "This feed-forward network lets tokens change each other.")));
+    one("mixer", "mixer", look.notes.mixer),
+    one("feed", "feed-forward", alone(arrays.feed_derivative) ? look.notes.alone : look.notes.together)));
 };
 
 const alone = (array) => !array || array.data.every((value, i) => value === 0 || Math.floor(i / array.shape[1]) === i % array.shape[1]);
 
 const drawGates = (panel, facts, arrays, look, width) => {
-  if (!facts.gates.length) { panel.append(h("p", { class: "soft" }, "The selected layer has no gates.")); return; }
+  if (!facts.gates.length) { panel.append(soft("The selected layer has no gates.")); return; }
   const axis = textsOf(look);
   facts.gates.forEach((name, i) => {
     const { data, shape: [length, units] } = arrays[`gate${i}`];

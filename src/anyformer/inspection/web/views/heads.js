@@ -1,23 +1,15 @@
 // Every head as a thumbnail, by layer or sorted by a statistic, with heads that share keys and values under one bracket.
 
+import { brush } from "look/brush";
 import { h } from "look/element";
 import { byTokens, heatmap, legend, picture } from "look/heatmap";
 import { isOn, knob, row, scales, select, toggle } from "look/controls";
 import { number } from "look/format";
 import { clamp, sum, times } from "look/lists";
 import { place } from "look/palette";
-import { note, roomOf, titled } from "look/parts";
+import { note, roomOf, soft, titled } from "look/parts";
 
 const MOST = 8; // heads in one mean
-const SORTS = {
-  layer: "layer", entropy: "entropy (most focused first)", previous: "previous token", first: "first token", distance: "distance",
-  induction: "induction", diagonal: "own token", largest: "largest weight",
-};
-const MEANING = {
-  entropy: "entropy in bits", previous: "weight on the token before", first: "weight on the first token", distance: "mean distance",
-  induction: "weight on what followed the same token earlier", diagonal: "weight on its own token", largest: "largest weight of a query",
-};
-
 /** The 256 codes of the thumbnails, which are square roots, in the scale that is chosen. */
 const recoded = (scale) => times(256, (code) => Math.round(place((code / 255) ** 2, 0, 1, scale) * 255));
 const headName = (site, head) => `${site.label}, head ${head + 1}`;
@@ -27,10 +19,9 @@ const together = (facts, bytes, chosen, look, scale, width) => {
   const sites = new Map(facts.sites.map((site) => [site.site, site]));
   const heads = chosen.map((id) => id.split(".").map(Number)).map(([site, head]) => [sites.get(site), head]).filter(([site, head]) => site && head < site.heads);
   const [first] = heads[0] ?? [];
-  const soft = (text) => h("p", { class: "soft" }, text);
   if (heads.length < 2) return soft(`Choose two to ${MOST} heads below: their mean is drawn here.`);
   const { rows, columns } = first;
-  if (heads.some(([site]) => site.rows !== rows || site.columns !== columns)) return soft("These heads have maps of different sizes: choose heads of one kind of layer.");
+  if (heads.some(([site]) => site.rows !== rows || site.columns !== columns)) return soft(look.notes.sizes);
   const size = rows * columns;
   const data = new Float32Array(size);
   for (const [site, head] of heads) for (let i = 0; i < size; i++) data[i] += ((bytes[site.start + head * size + i] / 255) ** 2 * facts.top) / heads.length;
@@ -48,11 +39,12 @@ export const draw = (panel, answer, look) => {
   const room = roomOf(panel);
   const scale = look.option("scale", "sqrt"), sort = look.option("sort", "layer");
   const codes = scale === "sqrt" ? null : recoded(scale);
-  const sortable = facts.names.filter((name) => facts.statistics.some((each) => each[name] !== null));
+  const sortable = Object.keys(facts.names).filter((name) => facts.statistics.some((each) => each[name] !== null));
+  const meaning = facts.names[sort]?.[1] ?? sort;
   const statistic = new Map(facts.statistics.map((each) => [`${each.site} ${each.head}`, each]));
   const valueOf = (site, head) => (sort === "layer" ? null : statistic.get(`${site.site} ${head}`)?.[sort] ?? null); // of the statistic that sorts
   panel.append(row(
-    select(look, { name: "sort", label: "Sort by", options: ["layer", ...sortable].map((name) => [name, SORTS[name] ?? name]), fallback: "layer" }),
+    select(look, { name: "sort", label: "Sort by", options: ["layer", ...sortable].map((name) => [name, facts.names[name]?.[0] ?? name]), fallback: "layer" }),
     scales(look),
     toggle(look, { name: "several", label: "Choose several" }), legend({ range: [0, facts.top], scale })));
   const several = isOn(look, "several");
@@ -72,7 +64,7 @@ export const draw = (panel, answer, look) => {
     const id = `${site.site}.${head}`;
     const current = several ? chosen.includes(id) : look.selection.site === site.site && look.selection.head === head;
     const value = valueOf(site, head);
-    const title = headName(site, head) + (value === null ? "" : `, ${MEANING[sort]} ${number(value)}`);
+    const title = headName(site, head) + (value === null ? "" : `, ${meaning} ${number(value)}`);
     return knob([picture(data, [site.rows, site.columns], {}, size), h("span", {}, caption)], (event) => (several || event.shiftKey ? choose(id) : look.select({ view: "map", site: site.site, head })),
       { class: "thumb", "aria-pressed": String(current), "aria-label": title, title, focus: `thumb-${site.site}-${head}` });
   };
@@ -91,8 +83,10 @@ export const draw = (panel, answer, look) => {
     const all = facts.sites.flatMap((site) => times(site.heads, (head) => ({ site, head, value: valueOf(site, head) })));
     const rank = ({ value }) => (value === null ? Infinity : sort === "entropy" ? value : -value);
     all.sort((a, b) => rank(a) - rank(b));
-    panel.append(note(`Sorted by ${MEANING[sort] ?? sort}; the number is below each map.`),
-      thumbs(all.map(({ site, head, value }) => thumb(site, head, `${site.label.replace(/layer /i, "L")}.${head + 1} \u00b7 ${value === null ? "none" : number(value)}`))));
+    const { element, keeps } = brush(look, { name: "brush", values: all.map(({ value }) => value).filter((value) => value !== null), format: number, label: `Heads by ${meaning}`, width: Math.min(room, 480) });
+    const kept = all.filter(({ value }) => keeps(value));
+    panel.append(element, note(`${kept.length} of ${all.length} heads, sorted by ${meaning}; the number is below each map. ${look.notes.brush}`),
+      thumbs(kept.map(({ site, head, value }) => thumb(site, head, `${site.label.replace(/layer /i, "L")}.${head + 1} \u00b7 ${value === null ? "none" : number(value)}`))));
   }
   performance.measure("look:thumbnails", { start: started, end: performance.now() });
 

@@ -9,6 +9,7 @@ import { place } from "look/palette";
 import { count, number, percent, quoted, visible } from "look/format";
 import { clamp, rowOf, sum, times } from "look/lists";
 import { note, roomOf } from "look/parts";
+import { LEAST, cropped, follow, windowIn, zoomBy } from "look/zoom";
 
 const SHOWN = { weights: "weight", scores: "score", values: "weight times value length" };
 const LINES = 64; // tokens up to which lines are offered, and every key of a row is named
@@ -83,6 +84,9 @@ export const draw = (panel, answer, look) => {
   const range = both ? [-far, far] : [0, high || 1];
   const style = both ? { range, scale: "linear", sides: "two" } : { range, scale: look.option("scale", "sqrt"), sides: "one" };
 
+  const start = [facts.row, facts.column], view = windowIn(look, start, [nr, nc]);
+  const large = Math.max(nr, nc) > LEAST, zoom = (by, at = [query, key]) => zoomBy(look, view, [nr, nc], by, at);
+
   const canDraw = nr <= LINES && nc <= LINES && !both;
   const drawn = canDraw ? look.option("draw", "map") : "map";
   panel.append(row(
@@ -90,8 +94,11 @@ export const draw = (panel, answer, look) => {
     facts.has_scores ? select(look, { name: "show", label: "Show", options: [["weights", "weights"], ["scores", "scores before softmax"], ["values", "weights × value length"]], fallback: "weights" }) : null,
     facts.heads > 1 ? buttons(look, { name: "over", label: "Of", options: [["head", "this head"], ["mean", "mean of heads"]], fallback: "head" }) : null,
     both ? null : scales(look),
-    nr * nc <= 4096 ? toggle(look, { name: "numbers", label: "Numbers" }) : null,
-    isWeights ? toggle(look, { name: "sink", label: "Hide the sink" }) : null));
+    view.size[0] * view.size[1] <= 4096 ? toggle(look, { name: "numbers", label: "Numbers" }) : null,
+    isWeights ? toggle(look, { name: "sink", label: "Hide the sink" }) : null,
+    drawn === "map" && large ? h("div", { class: "segments", role: "group", "aria-label": "Zoom" },
+      [["Nearer", 1, "+"], ["Farther", -1, "\u2212"], ["All", 0, "All"]].map(([word, by, sign]) =>
+        knob(sign, () => zoom(by), { "aria-label": `Zoom: ${word.toLowerCase()}`, focus: `zoom-${by}`, disabled: by < 1 && !view.zoomed }))) : null));
 
   if (other) panel.append(note(`${facts.mixer} is no attention: a cell is how strongly one token depends on another, the mean size over channels, each row divided by its sum.`));
   const text = (list, i) => (list[i] ? quoted(list[i].text) : String(i));
@@ -99,6 +106,7 @@ export const draw = (panel, answer, look) => {
   const exact = (value) => (Number.isNaN(value) ? "masked" : value);
   // What is drawn is a window of a long map: its rows and columns, counted from the window's corner.
   const down = query - facts.row, across = key - facts.column;
+  const valueAt = (i, j) => (i >= 0 && i < nr && j >= 0 && j < nc ? data[i * nc + j] : null);
   const mine = down >= 0 && down < nr ? rowOf({ data, shape: [nr, nc] }, down) : null;
   const shownKeys = keys.slice(facts.column, facts.column + nc);
   const width = roomOf(panel);
@@ -110,17 +118,21 @@ export const draw = (panel, answer, look) => {
   if (facts.long) panel.append(minimap(answer, look, width));
   if (drawn === "lines") panel.append(lines(data, nr, nc, queries, keys, { range, query, onSelect: (i) => look.select({ query: i }), width }));
   else {
-    const { rows, columns } = byTokens(queries.slice(facts.row, facts.row + nr).map((token) => token.text), shownKeys.map((token) => token.text));
+    const [r0, c0] = view.corner, [tall, wide] = view.size;
+    const { rows, columns } = byTokens(...[[queries, r0, tall], [keys, c0, wide]].map(([list, from, many]) => list.slice(from, from + many).map((token) => token.text)));
+    const part = view.zoomed ? cropped(data, nc, start, view) : data;
     panel.append(heatmap({
-      data, shape: [nr, nc], ...style, selected: [query, key], onSelect: (r, c) => look.select({ query: r, key: c }), announce: look.announce, width,
-      onHover: (r, c, value) => (r === null ? sayMine() : say(r, c, value)), describe: (r, c, value) => `query ${text(queries, r)}, key ${text(keys, c)}: ${said(value)}`,
-      rows: { ...rows, start: facts.row }, columns: { ...columns, start: facts.column },
-      numbers: isOn(look, "numbers") && nr * nc <= 4096,
-      marginals: isWeights && !facts.long ? { ...marginals, rowsName: "Entropy of each row", columnsName: "Mean weight that each key gets" } : null,
+      data: part, shape: view.size, whole: facts.shape, ...style, selected: [query, key], onSelect: (r, c) => look.select({ query: r, key: c, ...follow(view, [r, c]) }), announce: look.announce, width,
+      onZoom: large ? zoom : null,
+      onHover: (r, c, value) => (r === null ? sayMine() : say(r, c, value)), describe: (r, c) => `query ${text(queries, r)}, key ${text(keys, c)}: ${said(valueAt(r - facts.row, c - facts.column))}`,
+      rows: { ...rows, start: r0 }, columns: { ...columns, start: c0 },
+      numbers: isOn(look, "numbers") && tall * wide <= 4096,
+      marginals: isWeights && !facts.long ? { rows: marginals.rows.slice(r0, r0 + tall), columns: marginals.columns.slice(c0, c0 + wide), rowsName: "Entropy of each row", columnsName: "Mean weight that each key gets" } : null,
       label: `Attention map, ${look.describe()}`,
     }));
   }
   sayMine();
+  if (view.zoomed && drawn === "map") panel.append(note(`Queries ${view.corner[0]} to ${view.corner[0] + view.size[0] - 1} and keys ${view.corner[1]} to ${view.corner[1] + view.size[1] - 1} of ${facts.shape.join(" by ")}. ${look.notes.zoom}`));
   panel.append(readout, h("p", {}, drawn === "lines" ? h("span", { class: "soft small" }, `The thicker a line, the larger the ${name}: up to ${number(range[1])}. Lines below a fiftieth of that are left out.`)
     : legend({ ...style, masked: data.some(Number.isNaN), name: isWeights && !facts.long ? h("span", {}, "Bars at the right: entropy of a row; below: mean weight of a key.") : "" })));
 
@@ -167,10 +179,10 @@ const minimap = (answer, look, width) => {
     svg("rect", { x: facts.column * sx, y: facts.row * sy, width: Math.max(4, nc * sx), height: Math.max(4, nr * sy), fill: "none", stroke: "var(--key)", "stroke-width": 2 }));
   const field = h("div", { class: "field", style, onclick: (event) => {
     const box = field.getBoundingClientRect();
-    look.select({ query: Math.min(facts.shape[0] - 1, Math.floor((event.clientY - box.top) / sy)), key: Math.min(facts.shape[1] - 1, Math.floor((event.clientX - box.left) / sx)) });
+    look.select({ top: null, left: null, query: Math.min(facts.shape[0] - 1, Math.floor((event.clientY - box.top) / sy)), key: Math.min(facts.shape[1] - 1, Math.floor((event.clientX - box.left) / sx)) });
   } }, canvas, over);
   const moves = [["query", "queries"], ["key", "keys"]].flatMap(([name, many], i) => [["Earlier", -128], ["Later", 128]].map(([word, by]) =>
-    knob(`${word} ${many}`, () => look.select({ [name]: clamp(look.selection[name] + by, 0, facts.shape[i] - 1) }), { focus: `window-${word} ${many}` })));
+    knob(`${word} ${many}`, () => look.select({ top: null, left: null, [name]: clamp(look.selection[name] + by, 0, facts.shape[i] - 1) }), { focus: `window-${word} ${many}` })));
   return h("div", { class: "whole" }, h("div", { class: "heatmap" }, field),
     h("div", {}, note(`The whole map, ${count(facts.shape[0], "query", "queries")} by ${count(facts.shape[1], "key")}: a point shows the largest weight of ${stepR} by ${stepC} cells. Below: the exact ${nr} by ${nc} cells inside the frame.`),
       row(moves)));

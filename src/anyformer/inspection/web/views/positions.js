@@ -9,7 +9,7 @@ import { formula, frac, mtext, sqrt } from "look/formula";
 import { count, number, percent, quoted } from "look/format";
 import { heatmap, legend, rangeOf } from "look/heatmap";
 import { placeIn, rowOf, times } from "look/lists";
-import { beside, note, roomOf, titled } from "look/parts";
+import { beside, note, roomOf, soft, titled } from "look/parts";
 
 export const draw = (panel, answer, look) => {
   const { facts } = answer;
@@ -164,7 +164,7 @@ const counter = ({ box, arrays, look }) => {
     label: title, focus: `counter-${kind}`, describe: (i, j, value) => `number ${i}, column ${j}: ${number(value)}` }));
   const signs = { ...arrays.counter, data: Float32Array.from(arrays.counter.data, (bit) => (bit ? 1 : -1)) };
   box.append(beside(one("Binary", signs, "bits"), one("Waves of the bits", arrays.waves, "waves"), one("Sinusoids, 8 channels", arrays.small, "small")),
-    legend({ range, sides: "two" }), note("The last bit of a counter changes with every number, the one before it half as often: sinusoids are the same idea with smooth waves."));
+    legend({ range, sides: "two" }), note(look.notes.counter));
   return { summary: "Each bit of a counter is a square wave, twice as slow as the one to its right.", columns: ["number", "binary", ...times(arrays.small.shape[1], (c) => `channel ${c}`)],
     rows: times(arrays.counter.shape[0], (i) => [i, rowOf(arrays.counter, i).join(""), ...rowOf(arrays.small, i)]) };
 };
@@ -173,7 +173,7 @@ const patch = (on) => {
   const [rows, columns] = on.facts.grid;
   const at = [whole(on.look, "row", 0, rows), whole(on.look, "column", 0, columns)];
   const near = { data: rowOf(on.arrays.similarity, at[0] * columns + at[1]), shape: [rows, columns] };
-  on.box.append(note("Choose a patch: the map shows how alike its position is to every other one."));
+  on.box.append(note(on.look.notes.patch));
   return map(near, "row", "column", `Cosine to the patch in row ${at[0]}, column ${at[1]}`, { names: ["row", "column"], range: [-1, 1] })({ ...on, width: Math.min(on.width, 420) });
 };
 
@@ -181,18 +181,18 @@ const scaling = (on) => {
   const { facts } = on;
   const told = curves(on, facts.scalings.map((name, i) => ({ name, values: rowOf(on.arrays.scaled_distance, i) })), { x: "m − n", y: "score", mark: facts.trained,
     title: `Score of two equal vectors, stretched ${number(facts.stretch, 1)} times beyond ${facts.trained} positions` });
-  on.box.append(note("linear divides every angle; NTK raises the base, so that slow pairs stretch and fast ones hardly change; YaRN keeps fast pairs, divides slow ones and raises the score a little."));
+  on.box.append(note(on.look.notes.scaling));
   return told;
 };
 
 // ---- shuffled tokens ----
 
 const shuffling = (panel, { facts, arrays }, look, width) => {
-  panel.append(h("h3", {}, "Shuffle the tokens"), h("p", { class: "soft" }, "Without positions and without a mask, shuffled tokens give the same answers in shuffled order (permutation equivariance)."),
+  panel.append(h("h3", {}, "Shuffle the tokens"), soft(look.notes.shuffle),
     row(toggle(look, { name: "shuffle", label: "Shuffle tokens" }), facts.shuffled ? button("Another order", () => look.select({ seed: (Number(look.option("seed", 0)) + 1) % 1000 })) : null));
   if (!facts.shuffled) return;
   const { why, order, reads_order: readers } = facts.shuffled;
-  if (why) { panel.append(h("p", { class: "soft" }, why)); return; }
+  if (why) { panel.append(soft(why)); return; }
   const items = [["as it is", "as_is"], ["without positions", "without_positions"], ["and without the mask", "without_mask"]].map(([name, key]) => ({ name, value: facts.shuffled[key] }))
     .filter(({ value }) => value !== null).map((item) => ({ ...item, label: item.value < 1e-5 ? `${number(item.value)} (rounding)` : percent(item.value) }));
   const tokens = look.tokens(facts.stack);

@@ -139,7 +139,7 @@ const grid = ({ facts, arrays }, heads, look, width) => {
       selected: chosen < 0 ? null : [chosen, look.selection.head], onSelect: (r, c) => { if (c < sites[r].heads) look.select({ site: sites[r].site, head: c }); },
       describe, announce: look.announce, width, label: "What each head is worth", focus: "importance" }),
     h("p", {}, legend({ ...style, name: "below 0: the head spoke for the answer \u00b7 " })),
-    note(`A head of ${sites[0]?.label ?? "a layer"} has ${count(sites[0]?.saved ?? 0, "parameter")} of ${count(facts.parameters, "parameter")} in all.${grouped ? " Heads that share keys and values can be pruned in whole groups, or evenly." : ""}`,
+    note(`A head of ${sites[0]?.label ?? "a layer"} has ${count(sites[0]?.saved ?? 0, "parameter")} of ${count(facts.parameters, "parameter")} in all.${grouped ? look.notes.grouped : ""}`,
       facts.rank === null ? "" : ` Rank correlation between the size of the change and the head's largest attention weights: ${number(facts.rank)}.`),
     table("Heads that speak most for the answer", ["head", `change of the ${unit}`, "largest attention, mean", "parameters"],
       heads.slice(0, 10).map((each) => [headName(each.label, each.head), signed(each.change), number(each.weight), whole(each.saved)])),

@@ -8,7 +8,7 @@ import { tokens } from "look/tokens";
 import { buttons, row, select, slider } from "look/controls";
 import { count, number, percent, quoted, visible } from "look/format";
 import { best } from "look/lists";
-import { beside, note, part } from "look/parts";
+import { beside, note, part, soft } from "look/parts";
 
 const SIDES = { "": "the model", cross: "output to input", encoder: "encoder", decoder: "decoder", first: "first stream", second: "second stream" };
 const MOST_BARS = 40;
@@ -63,7 +63,7 @@ export const draw = async (panel, answer, look) => {
   if (ofToken && !ownPatches) panel.append(h("h3", {}, "Token to trace"), tokens({ tokens: queries, selected: facts.token, onSelect: trace, label: "Token to trace", focus: "trace" }));
   const second = raised
     ? side("Gradient × attention", `Weights that raised ${answered}, through ${depth}.`, raised, (value) => `relevance ${number(value)}`)
-    : part("Gradient × attention", h("p", { class: "soft" }, facts.why_no_relevance ?? ""));
+    : part("Gradient × attention", soft(facts.why_no_relevance ?? ""));
   panel.append(beside(
     side("Rollout", `Shares of the input in ${name} after ${depth}; they sum to 1.`, rolled, (value) => `${percent(value)} of ${name}`), second));
 

@@ -167,7 +167,7 @@ export const draw = (panel, answer, look) => {
       button(facts.example ? "Back to the model" : "Lecture example", () => look.select({ example: facts.example ? null : "lecture" }))),
     scrubber(look, names, step),
     matrices(facts, asRows, own.seen.includes(false)),
-    facts.example ? note("EPFL's slide: scores 102 and 99 with D_K = 3 give 58.9 and 57.2, then .85 and .15. The slide shows no vectors; these have those products.") : null,
+    facts.example ? note(look.notes.lecture) : null,
     h("div", { class: "vectors" }, (facts.plain ? [["x", "query"]] : [["x", ""], ["q", "query"]]).filter(([name]) => arrays[name])
       .map(([name, kind]) => vector(`${name}${low(i)} of ${token}`, arrays[name].data, kind))),
   ]);

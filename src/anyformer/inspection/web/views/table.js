@@ -8,7 +8,7 @@ import { formula } from "look/formula";
 import { count, number, percent, quoted } from "look/format";
 import { heatmap, legend, rangeOf } from "look/heatmap";
 import { best, sum, times } from "look/lists";
-import { beside, note, part, roomOf, titled } from "look/parts";
+import { beside, note, part, roomOf, soft, titled } from "look/parts";
 
 export const draw = (panel, answer, look) => {
   const { facts, arrays } = answer;
@@ -24,7 +24,7 @@ export const draw = (panel, answer, look) => {
   panel.append(beside(
     part("Class token → column", grouped(facts, order, look, attention, (i) => percent(attention[i]), "What the class token reads of each column")),
     part("Lost when the column is shuffled", permutation(facts, arrays, order, look))),
-  h("p", { class: "soft" }, facts.note), pairs(facts, arrays, order, look, width), tokensOf(facts, arrays, order));
+  soft(facts.note), pairs(facts, arrays, order, look, width), tokensOf(facts, arrays, order, look));
   const most = best(attention);
   const of = (i, values) => [values[i], 1 + values.filter((value) => value > values[i]).length]; // with its rank
   return {
@@ -95,9 +95,9 @@ const pairs = (facts, arrays, order, look, width) => {
   h("p", { class: "readout" }, describe(...selected, data[selected[0] * count + selected[1]])), legend({ range, scale }));
 };
 
-const tokensOf = (facts, arrays, order) => {
+const tokensOf = (facts, arrays, order, look) => {
   const values = arrays.tokens.data;
   return titled("Column tokens", formula("token_j = x_j W:value_j + b:value_j"),
-    note("How long each column's vector is as it enters the first layer: a number times its weights plus a bias, or the vector of its category plus a bias."),
+    note(look.notes.length),
     bars({ label: "Length of each column's token", items: order.map((i) => ({ name: facts.values[i] === "" ? facts.names[i] : `${facts.names[i]}: ${facts.values[i]}`, value: values[i], colour: "var(--value)" })), range: [0, Math.max(1e-9, ...values)] }));
 };

@@ -10,7 +10,7 @@ import { renormalise } from "look/sampling";
 import { legend } from "look/heatmap";
 import { tokens } from "look/tokens";
 import { best, placeIn, rowOf, sum, times } from "look/lists";
-import { note, roomOf, table, titled } from "look/parts";
+import { note, roomOf, soft, table, titled } from "look/parts";
 
 const PACE = 700; // milliseconds a token while playing
 const LISTED = 10; // alternatives shown; the values table of the token has all
@@ -34,8 +34,8 @@ export const draw = (panel, answer, look) => {
   const say = (i) => `${quoted(list[i].text)}${facts.scored[i] ? `, ${had(i)}` : ""}`;
 
   panel.append(playing(look, steps, step, go, say), chips(look, facts, step, go, probability));
-  if (steps.length > 1) panel.append(entropyLine(panel, facts, all, step, go));
-  panel.append(facts.scored[step] ? alternatives(look, answer, step, percent(probability(step))) : h("p", { class: "soft" }, unscored(facts)), note(trust(facts, all)));
+  if (steps.length > 1) panel.append(entropyLine(panel, facts, all, step, go, look));
+  panel.append(facts.scored[step] ? alternatives(look, answer, step, percent(probability(step))) : soft(unscored(facts)), note(trust(facts, all)));
 
   return {
     summary: facts.scored[step]
@@ -97,11 +97,11 @@ const chips = (look, facts, step, go, probability) => {
     row(...extra));
 };
 
-const entropyLine = (panel, facts, all, step, go) => {
+const entropyLine = (panel, facts, all, step, go, look) => {
   const line = (name, values, sign) => ({ name, values: facts.scored.map((scored, i) => (scored ? sign * values[i] : null)) });
   const series = [line("entropy", all.entropy, 1), line("surprise", all.logprobs, -1)];
   const every = Math.ceil(facts.tokens.length / 12);
-  return titled("Entropy and surprise", note("Entropy: how open the choice was. Surprise: −log of the token that came. Both in nats."),
+  return titled("Entropy and surprise", note(look.notes.entropy),
     chart({ series, x: { label: "position", ticks: times(Math.ceil(facts.tokens.length / every), (n) => [n * every, n * every]) },
       y: { label: "nats", range: [0, Math.max(1e-6, ...series.flatMap((each) => each.values).filter(Number.isFinite))] },
       mark: step, width: roomOf(panel, 960), height: 200, onSelect: go, label: "Entropy of each choice and surprise of each token" }));

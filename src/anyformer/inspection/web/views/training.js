@@ -10,16 +10,12 @@ import { byTokens, heatmap, legend } from "look/heatmap";
 import { button, row, select } from "look/controls";
 import { chart, wholeTicks } from "look/chart";
 import { rowOf, times } from "look/lists";
-import { note, roomOf } from "look/parts";
+import { note, roomOf, soft } from "look/parts";
 
 const EVERY = 2000; // milliseconds between two looks at a run
 const PLAY = 700; // milliseconds a checkpoint stays while playing
 const LINES = 8; // heads drawn in one chart
 const POINTS = 600; // of a curve
-const WORDS = {
-  entropy: ["Entropy", "bits"], previous: ["Previous token", "weight"], first: ["First token", "weight"], distance: ["Distance", "tokens"],
-  induction: ["Induction", "weight"], diagonal: ["Own token", "weight"], largest: ["Largest weight", "mean over queries"],
-};
 
 const followed = new Map(); // what was read of each run so far; it outlives a redraw
 
@@ -29,8 +25,6 @@ const thin = (points) => {
 };
 const line = (name, points) => { const few = thin(points); return { name, x: few.map((p) => p[0]), values: few.map((p) => p[1]) }; };
 
-const soft = (text) => h("p", { class: "soft" }, text);
-const titleOf = (name) => WORDS[name]?.[0] ?? name;
 const upper = (text) => text[0].toUpperCase() + text.slice(1);
 const SPLITS = { valid: "validation" };
 /** A chart over the steps. */
@@ -46,7 +40,7 @@ const time = (seconds) => {
   return s < 3600 ? `${minutes} min ${s % 60} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 };
 
-// ---- following a run ------------------------------------------------------------------------------------------------
+// ---- following a run ----
 
 const read = async (run, capture) => {
   const none = () => ({ steps: [], judged: [], probes: [] });
@@ -78,12 +72,13 @@ const strip = ({ news, steps }, name) => {
       h("div", {}, h("dt", { class: "soft small" }, word), h("dd", { data: { fact: word } }, value)))));
 };
 
-// ---- the view -------------------------------------------------------------------------------------------------------
+// ---- the view ----
 
 export const draw = (panel, { facts, arrays }, look) => {
   const width = Math.max(280, roomOf(panel));
   const style = { range: [0, 1], scale: look.option("scale", "sqrt") };
   const { steps, statistics } = facts;
+  const titleOf = (name) => upper(facts.names[name][0]);
   const end = steps.length - 1;
   const wanted = steps.indexOf(Number(look.option("step", steps.at(-1) ?? 0)));
   let at = wanted < 0 ? end : wanted;
@@ -129,8 +124,8 @@ export const draw = (panel, { facts, arrays }, look) => {
     panel.append(h("h3", {}, `${facts.label} · head ${facts.head + 1} at each checkpoint`),
       row(h("label", { class: "control" }, "Checkpoint", input, output), play), place);
     go(at);
-  } else panel.append(soft(steps.length ? "This layer is no attention: it has no map. The loss is below." : "The run has no checkpoint yet: they appear here as they are written (--set training.save_every=100)."));
-  if (steps.length && steps.length < 3) panel.append(note("A run keeps its two newest checkpoints and the best one; train with --set training.keep=100 to see heads form."));
+  } else panel.append(soft(steps.length ? look.notes.other : look.notes.early));
+  if (steps.length && steps.length < 3) panel.append(note(look.notes.few));
 
   // Statistics of the heads over the steps.
   const choose = (step) => { const near = steps.reduce((a, b) => (Math.abs(b - step) < Math.abs(a - step) ? b : a), steps[0]); if (near !== undefined) look.select({ step: near }); };
@@ -145,10 +140,10 @@ export const draw = (panel, { facts, arrays }, look) => {
     const drawn = [facts.head, ...times(heads, (i) => i).filter((i) => i !== facts.head).sort((a, b) => change(b) - change(a))].slice(0, LINES);
     const lines = drawn.map((head) => ({ name: `head ${head + 1}`, x: steps, values: overSteps(head) }));
     panel.append(h("h3", {}, `Heads of ${facts.label[0].toLowerCase()}${facts.label.slice(1)} over the steps`),
-      row(select(look, { name: "statistic", label: "Statistic", options: statistics.map((word) => [word, WORDS[word]?.join(", ") ?? word]), fallback: "entropy" })),
+      row(select(look, { name: "statistic", label: "Statistic", options: statistics.map((word) => [word, `${titleOf(word)}, ${facts.names[word][2]}`]), fallback: "entropy" })),
       lines.some(({ values }) => values.some(Number.isFinite))
         ? curves(lines, { mark: steps[at], width, height: 260, onSelect: choose, label: `${titleOf(name)} of ${drawn.length} heads over ${steps.length} checkpoints` })
-        : soft(name === "induction" ? "No token of this input comes twice, so that no head can show induction. Try a text that repeats itself." : "This number has no meaning in this layer."));
+        : soft(name === "induction" ? look.notes.induction : look.notes.none));
     if (heads > LINES) panel.append(note(`The selected head and the ${LINES - 1} that change most, of ${heads}.`));
   }
 
