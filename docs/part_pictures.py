@@ -29,6 +29,7 @@ from anyformer import (
     Network,
     Norm,
     NumberCurve,
+    Patches,
     Position,
     Pyramid,
     Relative,
@@ -171,12 +172,19 @@ def curve(spec: NumberCurve) -> Image.Image:
 
 def head(spec: Head) -> Image.Image:
     """Which tokens (columns) move which answers (rows)."""
-    net = build(model(head=spec, causal=False, depth=1))
-    context = net.embed.layout(tokens(1, LENGTH))
+    if spec.needs_grid:  # over an image of four rows of cells
+        image = Patches(size=(8, LENGTH // 2), patch=2)
+        net = build(model(embed=image, head=spec, causal=False, depth=1))
+        context = net.embed.layout(torch.zeros(1, 3, 8, LENGTH // 2, dtype=torch.float64))
+    else:
+        net = build(model(head=spec, causal=False, depth=1))
+        context = net.embed.layout(tokens(1, LENGTH))
 
     def run(hidden: Tensor) -> Tensor:
         answer = net.head(hidden, context, net.table())
         given = answer.logits if answer.logits is not None else answer.pooled
+        if given.dim() == 4:  # a class for every pixel: (B,classes,H,W)
+            given = given.flatten(2).mT
         return given if given.dim() == 3 else given[:, None]
 
     return panel(moved(run, numbers(1, LENGTH, WIDTH)))

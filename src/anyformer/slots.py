@@ -283,6 +283,8 @@ class Head(Spec, slot=True):
     `vocabulary` and `table` are the embedding's, where it has one, for heads that score words with the same rows.
     """
 
+    needs_grid: ClassVar[bool] = False  # whether its tokens must have rows and columns
+
     @property
     def answers(self) -> Literal["classes", "numbers"] | None:
         """What its logits are, where those of several networks can be averaged."""

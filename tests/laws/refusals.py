@@ -85,7 +85,8 @@ def registers_without_a_grid(parts: Parts) -> bool:
 def no_rows_and_columns(parts: Parts) -> bool:
     """The layout of the embedding knows no grid."""
     embed = parts["embed"].build(parts["width"]).double()
-    return parts["mixer"].needs_grid and embed.layout(*inputs(parts["embed"])).grid is None
+    asks = parts["mixer"].needs_grid or (parts.get("head") is not None and parts["head"].needs_grid)
+    return asks and embed.layout(*inputs(parts["embed"])).grid is None
 
 
 def nothing_to_add_to(parts: Parts) -> bool:

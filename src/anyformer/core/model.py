@@ -82,6 +82,10 @@ class Model(Network):
             if self.embed.adds and not mixer.takes_added:
                 raise UserError(f"{type(mixer).__name__} has no queries and keys to add positions to in every layer",
                                 where="Model.stack", fix="use mixer=Attention(...), or positions once")  # fmt: skip
+        if self.head is not None and self.head.needs_grid and not self.embed.gridded:
+            names = type(self.head).__name__, type(self.embed).__name__
+            raise UserError("{} needs rows and columns, {} gives none".format(*names), where="Model.head",
+                            fix="use embed=Patches(...) or Maps(...)")  # fmt: skip
         try_out(self.embed, self.head, self.stack.width, self.stack.out_width)
 
     @property

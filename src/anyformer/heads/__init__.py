@@ -12,11 +12,12 @@ from anyformer.heads.pixels import PixelHead
 from anyformer.heads.pooled import Pooled
 from anyformer.heads.regress import Regress
 from anyformer.heads.replaced import Replaced
+from anyformer.heads.segment import SegmentHead
 from anyformer.heads.span import Span
 from anyformer.heads.tokens import TokenHead
 from anyformer.heads.wide import WideAndDeep
 
 __all__ = [
     "CRF", "LM", "Boxes", "Distilled", "Forecast", "ImageTextHead", "LMWithPair", "Pair", "PixelHead", "Pooled",
-    "Regress", "Replaced", "Span", "TokenHead", "WideAndDeep",
+    "Regress", "Replaced", "SegmentHead", "Span", "TokenHead", "WideAndDeep",
 ]  # fmt: skip

@@ -10,6 +10,7 @@ from anyformer.embeds.regions import Regions
 from anyformer.heads.image_text import ImageTextHead
 from anyformer.heads.pair import Pair
 from anyformer.heads.pixels import PixelHead
+from anyformer.heads.segment import SegmentHead
 from anyformer.heads.replaced import Replaced
 from anyformer.mixers.co_attention import CoAttention
 
@@ -20,6 +21,7 @@ EXAMPLES = {
     },
     ImageTextHead: {"image-text": ImageTextHead(patches=PixelHead(values=12))},
     PixelHead: {"pixels": PixelHead(values=12)},
+    SegmentHead: {"segment": SegmentHead(classes=3, cell=2)},
     Regions: {
         "regions": Regions(features=5),
         "regions-placed": Regions(features=5, positions=4, segments=2),
@@ -37,4 +39,5 @@ def vectors(embed: Regions, batch: int, length: int, seed: int, dtype: torch.dty
     return (torch.randn(batch, length, embed.features, generator=torch.Generator().manual_seed(seed)).to(dtype),)
 
 
+APART = {"segment"}  # only an image has pixels to label: tests/reference/test_segment.py holds it to its formula
 INPUTS = {Regions: vectors}
