@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +45,34 @@ class ClaimRun:
 def fingerprint(claim: Claim) -> str:
     """A short hash of the code that measures: results of another version of it are not mixed with today's.
 
-    Comments, documentation and layout do not count.
+    That is the claim's file and whatever of the lab it imports. Comments, documentation and layout do not count; nor
+    does the rest of the library, whose changes must not change what a part computes.
     """
-    tree = ast.parse(Path(inspect.getfile(claim.measure)).read_text(encoding="utf-8"))
+    files = measuring_files(Path(inspect.getfile(claim.measure)))
+    return hashlib.sha256("".join(map(code_of, files)).encode()).hexdigest()[:12]
+
+
+def measuring_files(start: Path) -> list[Path]:
+    """A file, and those of the lab that it imports, directly or through another: the first, then by name."""
+    found, waiting = {start}, [start]
+    while waiting:
+        for node in ast.walk(ast.parse(waiting.pop().read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("anyformer.lab."):
+                spec = find_spec(node.module)
+                path = Path(spec.origin) if spec is not None and spec.origin else start
+                if path.name != "claim.py" and path not in found:  # what a claim is says nothing of its figures
+                    found.add(path)
+                    waiting.append(path)
+    return [start, *sorted(found - {start})]
+
+
+def code_of(path: Path) -> str:
+    """A file's code, without comments and documentation."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
             node.body = node.body[1:]
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:12]
+    return ast.dump(tree)
 
 
 def results_file(claim: Claim, folder: Path, *, full: bool) -> Path:

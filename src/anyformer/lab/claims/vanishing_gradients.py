@@ -95,7 +95,7 @@ CLAIM = Claim(
     name="vanishing-gradients",
     claim="Gradients vanish with distance in an RNN; gates slow this down, attention does not have it",
     lecture="L0, L2",
-    source="EPFL CS-433, limits of RNNs; Bengio, Simard and Frasconi 1994",
+    source="the lectures' limits of recurrence; Bengio, Simard and Frasconi 1994",
     quoted="path length O(T) in a recurrence, O(1) in attention",
     method="size of d answer(T) / d input(T - d), relative to d = 0, of one layer of width 64 as it starts, in float64",
     cost="2 s",
