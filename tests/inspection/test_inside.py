@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import xml.dom.minidom
 
 import numpy as np
@@ -10,10 +11,11 @@ import pytest
 
 import anyformer
 from anyformer.data.reopen import reopen
-from anyformer.evaluation.figures import heat_map
+from anyformer.evaluation.figures import SHADES, heat_map, shade_rules
 from anyformer.evaluation.sections import inside
 from anyformer.inspection.capture import look
 from anyformer.inspection.inside_facts import inside_facts
+from anyformer.inspection.palette import FOR_THE_PAGE
 from anyformer.objectives import Batch
 from tests.inspection import models
 from tests.inspection.runs import text_run
@@ -41,19 +43,33 @@ def test_the_report_draws_it(run):
     drawn = part[part.index("<svg") : part.index("</svg>") + 6]
     cells = xml.dom.minidom.parseString(drawn).getElementsByTagName("rect")
     facts = json.loads((run / "evaluation.json").read_text())["inside"]
-    assert len(cells) == len(facts["queries"]) * len(facts["keys"]) and "anyformer look" in part
+    assert len(cells) == len(facts["queries"]) * len(facts["keys"]) + SHADES + 1  # and the strip of the legend
+    assert "anyformer look" in part
 
 
 def test_tokens_cannot_become_markup():
     drawn = heat_map([[0.5, 0.5]], ["<script>"], ['"&', "\x1b"], "A map")
     assert "<script>" not in drawn
     texts = [node.firstChild.data for node in xml.dom.minidom.parseString(drawn).getElementsByTagName("text")]
-    assert texts == ["<script>", '"&', "\\x1b"]
+    assert texts[:3] == ["<script>", '"&', "\\x1b"]
 
 
 def test_shades_follow_the_weights():
-    cells = xml.dom.minidom.parseString(heat_map([[1.0, 0.25, 0.0]], None, None, "A map")).getElementsByTagName("rect")
-    assert [float(cell.getAttribute("fill-opacity") or 0) for cell in cells] == [1.0, 0.5, 0.0]
+    drawn = xml.dom.minidom.parseString(heat_map([[0.8, 0.2, 0.0]], None, None, "A map"))
+    cells = drawn.getElementsByTagName("rect")
+    assert [cell.getAttribute("class") for cell in cells[:3]] == [f"shade{SHADES}", f"shade{SHADES // 2}", "shade0"]
+    assert drawn.getElementsByTagName("text")[-1].firstChild.data == "0.8 · square-root scale, middle 0.2"
+
+
+@pytest.mark.parametrize("theme, at", [("light", 0), ("dark", 1)])
+def test_colours_of_a_report_are_those_of_the_page(theme, at):
+    """Every step of the ramp that pages are drawn with; the two themes have two ramps."""
+    rules = shade_rules().partition("@media screen and (prefers-color-scheme: dark)")[2 * at]
+    found = dict(re.findall(r"\.shade(\d+)\{fill:(#[0-9a-f]{6})\}", rules))
+    assert len(found) == SHADES + 1
+    stops = FOR_THE_PAGE["ramps"][theme]["one"]
+    assert (found["0"], found[str(SHADES)]) == (stops[0], stops[-1])
+    assert len(set(found.values())) == SHADES + 1
 
 
 def test_an_image_gives_a_grid_and_an_encoder_decoder_its_alignment():

@@ -30,7 +30,7 @@ LAYERS = [
         [
             "nets", "presets", "families", "checkpoints", "objectives", "generation", "planning",
             "inspection.maps", "inspection.convolution", "inspection.routing", "inspection.shadow",
-            "inspection.replay", "inspection.ablate", "inspection.head_names",
+            "inspection.replay", "inspection.ablate", "inspection.head_names", "inspection.palette",
         ],
     ),
     ("data", ["data"]),

@@ -6,12 +6,16 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from anyformer.evaluation.run_files import Point, smooth_line, thin_line
 from anyformer.evaluation.svg import Scale, around, axes, figure, label, number, path, tag, text_of
+from anyformer.inspection.palette import SCALES, hex_of, place, ramp, value_at
 from anyformer.plain_text import printable
 
 WIDE, TALL = 640.0, 330.0
 LEFT, RIGHT, TOP, BOTTOM = 58.0, 70.0, 34.0, 50.0
+SHADES, SCALE = 32, "sqrt"  # steps of a map's colours above none, and how weights stand on them
 LETTER = 7.5  # width of a letter of a label, about
 
 
@@ -115,23 +119,40 @@ def reliability(bins: dict[str, Any]) -> str:
 def heat_map(
     values: Sequence[Sequence[float]], rows: Sequence[str] | None, columns: Sequence[str] | None, title: str
 ) -> str:
-    """A matrix as shaded cells, by the square root so that small values are seen; its largest is the darkest."""
+    """A matrix as shaded cells with its legend: colours, scale and words are those of the page of `anyformer look`."""
     cell = 22.0 if columns is not None else 30.0
     most = max((value for row in values for value in row), default=0.0) or 1.0
+    shades = [np.rint(SHADES * place(np.asarray(row), most, SCALE)).astype(int).tolist() for row in values]
     left = 8.0 if rows is None else 16 + LETTER * max((len(short(word)) for word in rows), default=1)
     top = 8.0 if columns is None else 16 + LETTER * max((len(short(word)) for word in columns), default=1)
     wide = max((len(row) for row in values), default=0)
     cells = [
-        tag("rect", x=left + j * cell, y=top + i * cell, width=cell - 1, height=cell - 1, class_="heat",
-            fill_opacity=round(math.sqrt(max(0.0, value) / most), 3))
-        for i, row in enumerate(values) for j, value in enumerate(row)
-    ]  # fmt: skip
+        tag("rect", x=left + j * cell, y=top + i * cell, width=cell - 1, height=cell - 1, class_=f"shade{shade}")
+        for i, row in enumerate(shades)
+        for j, shade in enumerate(row)
+    ]
     words = [label(left - 8, top + (i + 0.65) * cell, short(word), anchor="end") for i, word in enumerate(rows or ())]
     words += [label(left + (j + 0.65) * cell, top - 8, short(word), turn=-90) for j, word in enumerate(columns or ())]
-    width, height = left + wide * cell + 8, top + len(values) * cell + 8
+    below = top + len(values) * cell + 24
+    strip = [tag("rect", x=left + 24 + 3 * i, y=below - 10, width=3, height=10, class_=f"shade{i}")
+             for i in range(SHADES + 1)]  # fmt: skip
+    end = left + 24 + 3 * (SHADES + 1)
+    said = f"{number(most)} · {SCALES[SCALE]}, middle {number(value_at(0.5, most, SCALE))}"
+    strip += [label(left + 16, below, "0", anchor="end"), label(end + 8, below, said)]
+    width, height = max(left + wide * cell + 8, end + 16 + LETTER * len(said)), below + 8
     box = f"0 0 {text_of(width)} {text_of(height)}"
-    return tag("svg", "".join([*cells, *words]), viewBox=box, width=width, role="img", aria_label=title,
+    return tag("svg", "".join([*cells, *words, *strip]), viewBox=box, width=width, role="img", aria_label=title,
                class_="heat-map")  # fmt: skip
+
+
+def shade_rules() -> str:
+    """The colours of those cells as CSS, light and dark."""
+
+    def rules(name: str) -> str:
+        colours = ramp(name)[np.linspace(0, 255, SHADES + 1).round().astype(int)]
+        return "".join(f".shade{i}{{fill:{hex_of(colour)}}}" for i, colour in enumerate(colours))
+
+    return f"{rules('blue')}\n@media screen and (prefers-color-scheme: dark){{{rules('night')}}}\n"
 
 
 def short(word: str) -> str:

@@ -32,6 +32,7 @@ DASHES = ("", "6 3", "2 3", "8 3 2 3", "1 3", "10 4", "4 2 1 2", "12 3")
 FOR_THE_PAGE = {"ramps": RAMPS, "categories": CATEGORIES, "dashes": DASHES}
 STOPS = {
     "blue": RAMPS["light"]["one"],
+    "night": RAMPS["dark"]["one"],
     "heat": ("#17103a", "#4d1c6e", "#973078", "#d8535a", "#f59b45", "#fbf0a6"),  # dark to light, for overlays
 }
 
