@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from anyformer.errors import UserError
+from anyformer.lab.claim import Measurements, Verdict
+from anyformer.lab.claims import scaling_law
 from anyformer.planning.scaling import LAWS, FittedLaw, ScalingLaw, TrainedRun, fit, optimum
 
 NAMES = ("E", "A", "B", "alpha", "beta")
@@ -102,3 +104,45 @@ def test_runs_that_determine_nothing_are_refused() -> None:
         optimum(-1.0)
     with pytest.raises(UserError, match="hoffmann"):
         optimum(1e18, "hofmann")
+
+
+def small_runs(law: ScalingLaw, spoiled: float = 0.0) -> Measurements:
+    """The cases of the claim with losses of a known law."""
+    sizes = {16: 7e3, 32: 27e3, 48: 58e3, 64: 152e3}
+    generator = np.random.default_rng(0)
+    return Measurements([
+        (case, {"parameters": (n := sizes[case["width"]]), "tokens": (t := case["steps"] * scaling_law.TOKENS),
+                "loss": law.loss(n, t) * math.exp(spoiled * generator.normal())})
+        for case in scaling_law.cases(False)
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("alpha", "beta", "spoiled", "verdict"),
+    [
+        (0.34, 0.34, 0.001, Verdict.HOLDS),
+        (0.6, 0.2, 0.0001, Verdict.IN_PART),  # tokens should grow much faster than size
+        (0.34, 0.34, 0.2, Verdict.NOT_HERE),  # no law fits
+    ],
+)
+def test_the_claim_on_scaling_can_fail(alpha: float, beta: float, spoiled: float, verdict: Verdict) -> None:
+    law = ScalingLaw("one", 1.0, 30.0, 50.0, alpha, beta)
+    finding = scaling_law.CLAIM.judge(small_runs(law, spoiled))
+    assert finding.verdict is verdict, finding.reason
+
+
+def test_a_size_of_the_claim_is_really_trained() -> None:
+    short, long = (scaling_law.measure({"width": 16, "depth": 2, "steps": steps, "seed": 0, "full": False})
+                   for steps in (2, 40))  # fmt: skip
+    assert long["tokens"] == 20 * short["tokens"] and long["parameters"] == short["parameters"] < 1e4
+    assert long["loss"] < short["loss"] - 0.3
+
+
+def test_a_law_that_falls_with_neither_has_no_best_size() -> None:
+    flat = ScalingLaw("flat", 1.0, 30.0, 50.0, -0.1, 0.3)
+    with pytest.raises(UserError, match="no size is the best"):
+        flat.optimum(1e18)
+    good = LAWS["hoffmann"]
+    assert isinstance(good, ScalingLaw) and good.has_optimum
+    best, interval = FittedLaw(good, {}, 9, 0.0, [good, flat]).optimum(1e18)
+    assert interval == (best.parameters, best.parameters)

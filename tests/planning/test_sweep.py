@@ -143,3 +143,11 @@ def test_minutes_buy_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     beside = len(module.SHAPES) * len(module.LENGTHS) * module.RUN_SECONDS
     assert more / less == pytest.approx((1200 - beside) / (600 - beside), rel=0.02)
     assert less >= module.FEWEST_STEPS
+
+
+def test_a_law_without_a_best_size_says_so(tmp_path: Path) -> None:
+    runs = [TrainedRun(n, t, 3.0) for n in (1e4, 4e4) for t in (1e5, 2e5)]
+    flat = ScalingLaw("flat", 1.0, 30.0, 50.0, -0.1, 0.3)
+    intervals = dict.fromkeys(("E", "A", "B", "alpha", "beta"), (0.0, 1.0))
+    found = module.SweptLaw(runs, FittedLaw(flat, intervals, 4, 0.1, [flat]), 1.0, tmp_path)
+    assert found.to_dict()["optimum"] is None and "more minutes" in module.sweep_text(found, 1e15)

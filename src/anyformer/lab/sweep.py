@@ -79,13 +79,14 @@ class SweptLaw:
     def to_dict(self, flops: float | None = None) -> dict[str, Any]:
         """All of it as JSON, with the best use of a budget, or of ten times the largest run."""
         flops = flops or 60 * self.largest.parameters * self.largest.tokens
-        best, size = self.fitted.optimum(flops)
+        best, size = self.fitted.optimum(flops) if self.fitted.law.has_optimum else (None, None)
         return {
             "runs": [asdict(run) for run in self.runs],
             "law": {name: getattr(self.fitted.law, name) for name in ("E", "A", "B", "alpha", "beta")},
             "intervals": self.fitted.intervals, "error": self.fitted.error, "better": self.better,
             "agreement": self.agreement, "passes": self.passes, "folder": str(self.folder),
-            "optimum": {"flops": flops, "parameters": best.parameters, "tokens": best.tokens, "interval": size},
+            "optimum": None if best is None else {"flops": flops, "parameters": best.parameters, "tokens": best.tokens,
+                                                 "interval": size},
         }  # fmt: skip
 
 
@@ -187,7 +188,10 @@ def sweep_text(found: SweptLaw, flops: float | None = None) -> str:
                        f"{amount(largest.tokens)} tokens on it lowers the loss more at the same price; "
                        f"{found.agreement:.0%} of resampled laws agree"))  # fmt: skip
     ten_times = 60 * largest.parameters * largest.tokens
-    lines += [budget_line(found, name, one) for name, one in (("ten times", ten_times), ("budget", flops)) if one]
+    budgets = (("ten times", ten_times), ("budget", flops)) if law.has_optimum else ()
+    lines += [budget_line(found, name, one) for name, one in budgets if one]
+    if not law.has_optimum:
+        lines.append(named("note", "runs as these say of no size that it is the best; give the sweep more minutes"))
     if found.passes > PASSES:
         lines.append(named("note", f"the longest runs read the text {found.passes:.1f} times; above {PASSES} a text "
                            "read again teaches less than new text, and longer looks worse than it is"))  # fmt: skip

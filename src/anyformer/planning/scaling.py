@@ -52,6 +52,11 @@ class ScalingLaw:
         """Nats a token."""
         return self.E + self.A * parameters**-self.alpha + self.B * tokens**-self.beta
 
+    @property
+    def has_optimum(self) -> bool:
+        """Whether more of either lowers the loss; a law fitted to few or noisy runs may say otherwise."""
+        return min(self.A, self.B, self.alpha, self.beta) > 0
+
     def optimum(self, flops: float) -> Optimum:
         """The size and the tokens with the least loss among those that cost so much (2203.15556, eq. 4).
 
@@ -59,6 +64,9 @@ class ScalingLaw:
         80.0
         """
         check_budget(flops)
+        if not self.has_optimum:
+            said = f"with alpha {self.alpha:.3g} and beta {self.beta:.3g} no size is the best"
+            raise UserError(said, where=self.name, fix="fit to more runs, longer or of other sizes")
         both = self.alpha + self.beta
         g = (self.alpha * self.A / (self.beta * self.B)) ** (1 / both)
         parameters = g * (flops / 6) ** (self.beta / both)
@@ -134,8 +142,8 @@ class FittedLaw:
     resampled: list[ScalingLaw] = field(default_factory=list, repr=False)
 
     def optimum(self, flops: float) -> tuple[Optimum, tuple[float, float]]:
-        """The best size for a budget, and the middle 80 % of it over resampled runs."""
-        sizes = [law.optimum(flops).parameters for law in self.resampled]
+        """The best size for a budget, and the middle 80 % of it over resampled runs whose law has one."""
+        sizes = [law.optimum(flops).parameters for law in self.resampled if law.has_optimum]
         return self.law.optimum(flops), middle(sizes)
 
 

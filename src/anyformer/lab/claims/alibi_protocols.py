@@ -54,8 +54,8 @@ def sliding(net: nn.Module, ids: Tensor, window: int) -> float:
 def judge(found: Measurements) -> Finding:
     curves = {(kind, way): found.where(position=kind).values(way) for kind in KINDS for way in ("apart", "sliding")}
     gains = {way: [curve[0] / curve[-1] - 1 for curve in curves["alibi", way]] for way in ("apart", "sliding")}
-    left = [after / before for after, before in zip(gains["sliding"], gains["apart"], strict=True)]
-    there = min(gains["apart"]) >= GAIN
+    there = min(gains["apart"]) >= GAIN  # without a gain nothing is to be explained
+    left = [s / a for s, a in zip(gains["sliding"], gains["apart"], strict=True)] if there else [math.nan]
     explained = there and max(left) <= EXPLAINED
     rises = {way: min(curve[-1] / curve[0] for curve in curves["sinusoid", way]) for way in ("apart", "sliding")}
     fails = min(rises.values()) >= STEEP
@@ -65,7 +65,7 @@ def judge(found: Measurements) -> Finding:
         f"{-mean(gains['sliding']):+.1%} with a sliding window",
         verdict=verdict,
         reason=f"of the gain {spread(gains['apart'], '.1%')} of windows apart (at least {GAIN:.0%} asked) "
-        f"{mean(gains['sliding']) / mean(gains['apart']):.0%} is left where every token has a full window (at most "
+        f"{mean(left):.0%} is left where every token has a full window (at most "
         f"{EXPLAINED:.0%} of each seed): {'the rest is' if explained else 'it is not mostly'} fewer tokens early in a "
         f"window; sinusoids rise {rises['apart']:.2f} and {rises['sliding']:.2f} times at least (bound {STEEP:g})",
         table=ResultTable(

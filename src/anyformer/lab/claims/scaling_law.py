@@ -94,16 +94,13 @@ def judge(found: Measurements) -> Finding:
     largest = max(runs, key=lambda run: run.parameters * run.tokens)
     better = law.better(largest.parameters, largest.tokens)
     flops = 6 * largest.parameters * largest.tokens
-    best, (least, most) = fitted.optimum(10 * flops)
     return Finding(
         measured=f"the best size grows as C^{share:.2f} ({low:.2f} to {high:.2f}); alpha {bars(fitted, 'alpha')}, beta "
         f"{bars(fitted, 'beta')}; at the largest run {better} lowers the loss more",
         verdict=verdict,
         reason=f"both a larger size and more tokens {'lower' if both else 'do not surely lower'} the loss; the law "
         f"fits log losses to {fitted.error:.2%} (bound {FITS:.0%}); C^{share:.2f} is "
-        f"{'within' if balanced else 'outside'} {BALANCED[0]:g} to {BALANCED[1]:g}; ten times the largest budget, "
-        f"{10 * flops:.1e} FLOPs, buys {best.parameters / 1e3:,.0f}k parameters ({least / 1e3:,.0f}k to "
-        f"{most / 1e3:,.0f}k) and {best.tokens / 1e6:.1f}M tokens",
+        f"{'within' if balanced else 'outside'} {BALANCED[0]:g} to {BALANCED[1]:g}; {ten_times(fitted, 10 * flops)}",
         table=ResultTable(
             ("", "here (middle 80 %)", "hoffmann", "besiroglu"),
             [law_row(name, fitted) for name in ("E", "A", "B", "alpha", "beta")]
@@ -123,6 +120,15 @@ def judge(found: Measurements) -> Finding:
             ),
         ],
     )  # fmt: skip
+
+
+def ten_times(fitted: scaling.FittedLaw, flops: float) -> str:
+    """What ten times the largest budget buys by the law, where it has an optimum."""
+    if not fitted.law.has_optimum:
+        return "the law has no best size"
+    best, (least, most) = fitted.optimum(flops)
+    return (f"ten times the largest budget, {flops:.1e} FLOPs, buys {best.parameters / 1e3:,.0f}k parameters "
+            f"({least / 1e3:,.0f}k to {most / 1e3:,.0f}k) and {best.tokens / 1e6:.1f}M tokens")  # fmt: skip
 
 
 def share_of_size(law: scaling.ScalingLaw) -> float:
