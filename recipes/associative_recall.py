@@ -27,7 +27,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from anyformer import (
     LM,
@@ -43,26 +43,9 @@ from anyformer import (
     Stack,
     Tokens,
 )  # fmt: skip
+from anyformer.lab.claims.associative_recall import lengths, sequences
 
-TESTED, SHORTEST = 1000, 64
-
-
-def sequences(count: int, length: int, vocab: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Inputs (count, length) and targets: the value at every key that was seen before and at the query, else -100."""
-    keys, pairs = (vocab - 2) // 2, (length - 2) // 2
-    rows = torch.arange(count)[:, None]
-    table = torch.randint(keys, vocab - 2, (count, keys), generator=generator)  # each sequence's own values
-    key = torch.randint(0, keys, (count, pairs), generator=generator)
-    query = key[rows[:, 0], torch.randint(0, pairs, (count,), generator=generator)]  # one of those that were there
-    first = torch.full((count, keys), pairs).scatter_reduce(1, key, torch.arange(pairs).expand(count, -1), "amin")
-    repeated = torch.arange(pairs) > first[rows, key]
-    given = torch.full((count, 2 * pairs + 2), vocab - 2)  # the separator stays where nothing else is written
-    given[:, 0 : 2 * pairs : 2], given[:, 1 : 2 * pairs : 2] = key, table[rows, key]
-    given[:, -1] = query
-    wanted = torch.full_like(given, -100)
-    wanted[:, 0 : 2 * pairs : 2] = table[rows, key].where(repeated, torch.tensor(-100))
-    wanted[:, -1] = table[rows[:, 0], query]
-    return given, wanted
+TESTED = 1000
 
 
 def mixer_of(name: str, asked: argparse.Namespace) -> Mixer:
@@ -101,19 +84,15 @@ def accuracy(net: nn.Module, asked: argparse.Namespace, count: int) -> float:
     return right / count
 
 
-def lengths(asked: argparse.Namespace) -> list[int]:
-    """The length of every step: doubled from the shortest over the first half of training, or the full one always."""
-    if not asked.grow:
-        return [asked.length] * asked.steps
-    stages = max(1, math.ceil(math.log2(asked.length / SHORTEST)))
-    each = max(1, asked.steps // 2 // stages)
-    return [min(asked.length, SHORTEST << min(step // each, stages)) for step in range(asked.steps)]
+def planned_lengths(asked: argparse.Namespace) -> list[int]:
+    """The length of every step; with --grow doubled from 64 tokens over the first half of training."""
+    return lengths(asked.length, asked.steps, grow=asked.grow)
 
 
 def train(asked: argparse.Namespace) -> tuple[nn.Module, int, float]:
     """The trained network, the step at which it stopped and the last accuracy on a fifth of the test."""
     net, generator = network(asked).train(), torch.Generator().manual_seed(asked.seed)
-    optimizer, planned, began = optimizer_of(net, asked.lr), lengths(asked), time.perf_counter()
+    optimizer, planned, began = optimizer_of(net, asked.lr), planned_lengths(asked), time.perf_counter()
     warm, score = max(1, asked.steps // 20), 0.0
     for step, length in enumerate(planned):
         for group in optimizer.param_groups:
