@@ -93,7 +93,7 @@ def judge(found: Measurements) -> Finding:
     if most(trains) and most(fails):
         verdict = Verdict.HOLDS if most(rescued) and most(shallow_trains) else Verdict.IN_PART
     else:
-        verdict = Verdict.IN_PART if most(trains) and max(post) < min(pre) else Verdict.NOT_HERE
+        verdict = Verdict.IN_PART if most(trains) and any(fails) else Verdict.NOT_HERE
     return Finding(
         measured=f"words right at {deep} + {deep} layers without warm-up: pre-norm {spread(pre, '.2f')}, post-norm "
         f"{spread(post, '.2f')}; post-norm with warm-up {spread(warm, '.2f')}",

@@ -131,7 +131,7 @@ def judge(found: Measurements) -> Finding:
         f"{SHALLOW} layers without them {'do' if shallow else 'do not train either'}; the rank without residuals "
         f"{'falls' if collapses else 'does not fall'} to {max(after['no residual']):.1f} (bound {COLLAPSED:g}), their "
         f"distance from one token by a factor of {shrinks:.2f} a layer; "
-        f"the default keeps {min(after['default']):.0f} of {at_start[0][0]:.0f}; without norms the loss is "
+        f"the default has {min(after['default']):.0f} (at the start {at_start[0][0]:.0f}); without norms the loss is "
         f"{'higher' if norm_helps else 'not higher in every seed'}",
         table=ResultTable(
             ("network", *(f"loss, {depth} layers" for depth in depths), *(f"rank, {n}" for n in (0, 4, 12, 24))),
