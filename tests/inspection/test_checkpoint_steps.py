@@ -15,7 +15,7 @@ from anyformer.inspection.checkpoint_steps import CheckpointSteps, checkpoint_st
 from anyformer.inspection.head_stats import STATISTICS
 from anyformer.inspection.views import training as view
 from anyformer.training.run.history import history
-from tests.inspection.models import ROW, TEXT, gpt
+from tests.inspection.models import ROW, TEXT, gpt, table_file
 from tests.inspection.runs import text_run
 
 
@@ -82,3 +82,12 @@ def test_models_of_no_run_have_no_series(run):
 def test_long_series_are_thinned():
     assert spread(list(range(100)), 5) == [0, 25, 50, 74, 99] or spread(list(range(100)), 5) == [0, 25, 49, 74, 99]
     assert spread([1, 2], 5) == [1, 2]
+
+
+def test_a_model_without_maps_shows_its_run_all_the_same(tmp_path):
+    out = tmp_path / "run"
+    anyformer.train(table_file(), model="table-mini-tiny", target="buys", steps=4, out=out, device="cpu", quiet=True)
+    capture = look(anyformer.load(out), ROW)
+    assert not capture.sites and view.applies(capture) is None
+    found = view.answer(capture, Query())
+    assert found.facts["steps"][-1] == 4 and found.facts["curves"] and not found.arrays

@@ -14,8 +14,10 @@ from torch import Tensor
 
 from anyformer import UserError
 from anyformer.inspection import overview as module
+from anyformer.inspection.answer import Query
 from anyformer.inspection.capture import look
 from anyformer.inspection.overview import overview, strongest_keys, tile, whole_cells
+from anyformer.inspection.views import heads
 from tests.inspection import models
 
 
@@ -189,3 +191,11 @@ def test_16k_tokens_take_little_memory() -> None:
     assert made.returncode == 0, made.stderr
     taken, with_half_a_map = map(int, made.stdout.split())
     assert taken < 400 * 10**6 < with_half_a_map
+
+
+def test_many_heads_have_smaller_thumbnails() -> None:
+    """So that a page of 144 heads is not mostly thumbnails: a megabyte of them at most, before compression."""
+    ids = torch.randint(0, 300, (1, 128), generator=torch.Generator().manual_seed(0))
+    few, many = (look(models.gpt(depth=depth, heads=12, width=48).model, ids) for depth in (2, 12))
+    sizes = [heads.answer(capture, Query()).arrays["thumbnails"].size for capture in (few, many)]
+    assert sizes == [24 * 128 * 128, 144 * 64 * 64] and sizes[1] <= heads.MOST

@@ -72,7 +72,7 @@ def inside(facts: Mapping[str, Any] | None) -> str:
     note = (
         "Attention shows where information was read, not why. <code>anyformer look</code> shows every layer and head."
     )
-    return picture(drawn, f"{escape(what)}; darker is more.") + f"<p class='note'>{note}</p>"
+    return picture(drawn, f"{escape(what)}.") + f"<p class='note'>{note}</p>"
 
 
 def main_share(main: str) -> bool:

@@ -21,7 +21,7 @@ NOTES = {
     "brush": "Drag over the bars, or move the ends, to see a part.",
 }
 SIDE = 128  # cells of a thumbnail to a side, at most
-MOST = 4 * 2**20  # bytes of all thumbnails; above it they become smaller
+MOST = 2**20  # bytes of all thumbnails: many are drawn small, and as many pixels are enough for them
 
 
 def applies(capture: Capture) -> str | None:

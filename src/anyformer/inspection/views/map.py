@@ -23,7 +23,7 @@ NOTES = {
 }
 SHOWN = ("weights", "scores", "values")
 AXES = 1024  # tokens up to which a map's numbers are made for the whole of a side at once
-EXPORTED_BYTES = 1_200_000  # of maps in an exported page, before compression
+EXPORTED_BYTES = 800_000  # of maps in an exported page, before compression
 
 
 def applies(capture: Capture) -> str | None:

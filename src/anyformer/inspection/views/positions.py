@@ -32,6 +32,7 @@ NOTES = {
     "(permutation equivariance).",
 }
 CHANNELS = 128  # of a map of vectors that travel: more would be finer than a screen
+SHUFFLED = 64  # tokens up to which an exported page holds a shuffle
 
 
 def applies(capture: Capture) -> str | None:
@@ -54,9 +55,10 @@ def answer(capture: Capture, query: Query) -> ViewAnswer:
 
 
 def exported(capture: Capture) -> Iterable[Query]:
-    """Each kind once, and one shuffle."""
+    """Each kind once, and one shuffle of few tokens: its answer has the tables of the model's own kind once more."""
     found = [Query(), *(Query(options={"scheme": one.kind}) for one in position_kinds(capture.model)[1:])]
-    return found if why_not_shuffled(capture) else [*found, Query(options={"shuffle": "1"})]
+    many = max(len(axis) for axis in capture.axes.values()) > SHUFFLED
+    return found if many or why_not_shuffled(capture) else [*found, Query(options={"shuffle": "1"})]
 
 
 def cut(name: str, array: np.ndarray) -> np.ndarray:
