@@ -217,4 +217,4 @@ def losses_plot(found: SweptLaw) -> Plot:
     sizes = sorted({run.parameters for run in found.runs})
     lines = {f"{amount(size)} parameters": sorted((r.tokens, r.loss) for r in found.runs if r.parameters == size)
              for size in sizes}  # fmt: skip
-    return Plot("loss of every run", "tokens", "nats a token", lines, log_across=True, log_up=True)
+    return Plot("loss of every run", "tokens", "nats a token", lines, log_across=True)

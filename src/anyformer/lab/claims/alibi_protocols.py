@@ -80,7 +80,7 @@ def judge(found: Measurements) -> Finding:
                 f"trained at {LENGTH} tokens", "tokens of a window", "perplexity",
                 {f"{kind}, {way}": [(t * LENGTH, mean(c)) for t, c in zip(TIMES, zip(*each, strict=True), strict=True)]
                  for (kind, way), each in curves.items()},
-                log_across=True, log_up=True,
+                log_across=True,
             )
         ],
     )  # fmt: skip

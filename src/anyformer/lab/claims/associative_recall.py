@@ -24,7 +24,7 @@ from anyformer.slots import Mixer
 MIXERS = ("attention", "hyena", "recurrent", "convolution")
 # Length, vocabulary, steps at most. Tried first: 64 tokens of 30 symbols, of which Hyena answered 55 % after 500 steps,
 # and 48 of 20, where in 600 steps Hyena came to 96 %, attention and the GRU to a third.
-SMALL = ((32, 10, 400), (64, 10, 400), (32, 20, 600))
+SMALL = ((32, 10, 300), (64, 10, 300), (32, 20, 600))
 FULL = ((1024, 10, 5000), (1024, 20, 5000), (1024, 30, 5000), (1024, 40, 5000), (4096, 30, 5000), (16384, 30, 5000))
 WIDTH, ROWS, RATE, CLIP, TESTED = 64, 32, 2e-3, 1.0, 500
 SHORTEST, LOOK, TRIED = 64, 100, 200  # length at which training begins; steps between looks; sequences of a look

@@ -199,7 +199,7 @@ def speed_plot(decoded: Measurements) -> Plot:
     lines = {f"batch {batch}": [(heads, decoded.where(heads=name, batch=batch).mean("ms"))
                                 for name, heads in SHARED.items()] for batch in batches}  # fmt: skip
     length = decoded.entries[0][0]["length"]
-    return Plot(f"a decode step after {length} tokens", "key/value heads", "ms", lines, log_across=True, log_up=True)
+    return Plot(f"a decode step after {length} tokens", "key/value heads", "ms", lines, log_across=True)
 
 
 def conversion_plot(scratch: ByName, at_once: ByName, after: ByName) -> Plot:

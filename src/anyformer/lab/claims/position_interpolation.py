@@ -133,7 +133,7 @@ def lengths_plot(kind: str, found: Measurements) -> Plot:
         lines[way] = [(t, mean(c)) for t, c in zip(tokens, zip(*found.values(way), strict=True), strict=True)]
     for said, name in (("tuned", "tuned"), ("plain, tuned", "tuned_plain")):
         lines[said] = [(STRETCH * LENGTH, found.mean(name))]
-    return Plot(f"{kind}, trained at {LENGTH} tokens", "tokens", "perplexity", lines, log_across=True, log_up=True)
+    return Plot(f"{kind}, trained at {LENGTH} tokens", "tokens", "perplexity", lines, log_across=True)
 
 
 CLAIM = Claim(

@@ -111,12 +111,12 @@ def judge(found: Measurements) -> Finding:
             Plot(
                 "loss of every run", "tokens", "nats a character",
                 {f"{size / 1e3:,.0f}k": line(runs, size) for size in sorted({run.parameters for run in runs})},
-                log_across=True, log_up=True,
+                log_across=True,
             ),
             Plot(
                 "the fitted law at equal FLOPs", "parameters", "nats a character",
                 {f"{budget:.0e} FLOPs": valley(law, runs, budget) for budget in (flops / 10, flops, 10 * flops)},
-                log_across=True, log_up=True,
+                log_across=True,
             ),
         ],
     )  # fmt: skip
