@@ -138,7 +138,9 @@ def judge(found: Measurements) -> Finding:
             [row(found, kind, depths) for kind in KINDS],
         ),
         plots=[
-            layers_plot(found, "rank", "Rank of the tokens at the start", f"singular values above {COUNTS:g}"),
+            layers_plot(
+                found, "rank", "Rank of the tokens at the start", f"singular values above {COUNTS:.0%} of the largest"
+            ),
             layers_plot(found, "apart", "How far the tokens are from being one", "|X - mean| / |X|"),
             training_plot(trained, deep),
         ],
@@ -189,7 +191,7 @@ CLAIM = Claim(
     method=f"{DEEP} layers of width {WIDTH} learn to give back the token {BACK} steps before, with residuals or norms "
     f"taken out, each at the best of several rates; the rank of {RANK_LENGTH} tokens in {RANK_DEPTH} layers at the "
     "start, in float64",
-    cost="80 s",
+    cost="about 75 s",
     cases=cases,
     measure=measure,
     judge=judge,
