@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from anyformer.evaluation.row_sums import bleu_of
-from anyformer.lab.claim import Measurements, Result, Verdict
+from anyformer.lab.claim import Measurements, Verdict
 from anyformer.lab.claims import greedy_or_beam as claim
 
 GREEDY = {"logprob": -2.4, "exact": 0.1, "bleu": 15.0, "length": 1.0}
@@ -19,7 +19,7 @@ SHORT = {"logprob": -1.7, "exact": 0.2, "bleu": 25.0, "length": 0.8}
 
 def measured(**change: dict[str, Any]) -> Verdict:
     """The verdict where some of the ways of decoding found something else."""
-    result: Result = {}
+    result: dict[str, Any] = {}
     for penalty in claim.PENALTIES:
         for beams in claim.BEAMS:
             result[claim.name_of(beams, penalty)] = GREEDY if beams == 1 else BEAM if penalty or beams < 4 else SHORT

@@ -155,7 +155,8 @@ def test_half_of_the_drifting_texts_repeat_their_topic() -> None:
     assert near > 2 * far  # tokens of one topic are alike, those of another are not
 
 
-def test_interpolation_is_measured_at_every_length() -> None:
+def test_interpolation_is_measured_at_every_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(position_interpolation, "TUNED", 20)
     found = position_interpolation.measure({"texts": "exact distances", "seed": 0, "steps": 0})
     assert all(math.isfinite(value) for way in ("extrapolated", "interpolated") for value in found[way])
     assert found["extrapolated"][0] == found["interpolated"][0] and found["tuned"] < found["extrapolated"][2]
