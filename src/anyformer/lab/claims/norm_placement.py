@@ -21,6 +21,7 @@ from anyformer.positions import Sinusoid
 WORDS, LENGTH, BATCH, WIDTH = 16, 8, 32, 32
 # A rate between two at which one half of the claim is not seen at 6 + 6 layers, tried first: at 4e-3 post-norm without
 # warm-up does learn a little, at 8e-3 it learns slowly even with warm-up. The failure belongs to a rate and a depth.
+# 8 + 8 layers at 4e-3 without decay showed pre-norm at .94, post-norm at .08 and, with warm-up, at .26 of the words.
 RATE, EVERY = 7e-3, 20
 SMALL_STEPS, FULL_STEPS = 300, 900
 TRAINED, FAILED = 0.5, 0.2  # share of words right; guessing gives 1 / WORDS = .06
@@ -126,7 +127,7 @@ def training_plot(found: Measurements, depth: int) -> Plot:
 
 
 def kind_name(place: Place, warmup: bool) -> str:
-    return f"{place}, {'warm-up' if warmup else 'none'}"
+    return f"{place}, {'warm-up' if warmup else 'no warm-up'}"
 
 
 def most(each: list[bool]) -> bool:
