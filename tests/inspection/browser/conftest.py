@@ -78,38 +78,39 @@ def file_of(capture_of: Callable[[str], Capture], tmp_path_factory: pytest.TempP
     return path
 
 
-class OpenedPages:
-    """Pages of one test, and what went wrong in them. Tests of one theme and width share a context: it is emptied."""
+Window = tuple[str, int, int]  # theme, width, height
 
-    def __init__(self, browser: Browser, kept: dict[tuple[str, int, int], BrowserContext]) -> None:
-        self.browser, self.kept = browser, kept
+
+class KeptPages:
+    """Pages that tests of one theme and size take one after the other, emptied in between: a new one is a process."""
+
+    def __init__(self, browser: Browser) -> None:
+        self.browser = browser
         self.problems: list[str] = []
-        self.pages: list[Page] = []
-        self.contexts: list[BrowserContext] = []  # of this test alone
+        self.contexts: dict[Window, BrowserContext] = {}
+        self.idle: dict[Window, list[Page]] = {}
 
-    def open(self, url: str, *, theme: str = "light", width: int = 1280, height: int = 900, **options: Any) -> Page:
-        page = self.context(theme, width, height, options).new_page()
-        self.pages.append(page)
+    def take(self, window: Window, options: dict[str, Any]) -> Page:
+        """A page; one with further options has a context of its own."""
+        idle = self.idle.setdefault(window, [])
+        if not options and idle:
+            return idle.pop()
+        theme, width, height = window
+        context = None if options else self.contexts.get(window)
+        if context is None:
+            size = {"width": width, "height": height}
+            context = self.browser.new_context(viewport=size, color_scheme=theme, **options)  # type: ignore[arg-type]
+            if not options:
+                self.contexts[window] = context
+        return self.watched(context.new_page())
+
+    def watched(self, page: Page) -> Page:
+        tell = self.problems.append
         page.on("request", lambda request: self.check_loopback(request.url))
-        page.on("console", lambda message: self.problems.append(message.text) if message.type == "error" else None)
-        page.on(
-            "response", lambda answer: self.problems.append(f"{answer.status} {answer.url}") if not answer.ok else None
-        )
-        page.on("pageerror", lambda error: self.problems.append(str(error)))
-        page.goto(url)
+        page.on("console", lambda message: tell(message.text) if message.type == "error" else None)
+        page.on("response", lambda answer: tell(f"{answer.status} {answer.url}") if not answer.ok else None)
+        page.on("pageerror", lambda error: tell(str(error)))
         return page
-
-    def context(self, theme: str, width: int, height: int, options: dict[str, Any]) -> BrowserContext:
-        key = (theme, width, height)
-        if not options and key in self.kept:
-            return self.kept[key]
-        size = {"width": width, "height": height}
-        made = self.browser.new_context(viewport=size, color_scheme=theme, **options)  # type: ignore[arg-type]
-        if options:
-            self.contexts.append(made)
-        else:
-            self.kept[key] = made
-        return made
 
     def check_loopback(self, url: str) -> None:
         """The browser itself resolves no other name (`browser`); that somebody tried is a fault too."""
@@ -117,30 +118,60 @@ class OpenedPages:
         if where.scheme not in ("data", "blob", "file", "about") and where.hostname != "127.0.0.1":
             self.problems.append(f"a request to {url}")
 
+    def give_back(self, page: Page, window: Window) -> None:
+        """As new: nothing stored, in its own theme and size, on no page."""
+        theme, width, height = window
+        page.evaluate("() => { try { localStorage.clear(); } catch { /* a file has none */ } }")
+        page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+        page.set_viewport_size({"width": width, "height": height})
+        page.goto("about:blank")
+        self.idle[window].append(page)
+
     def close(self) -> None:
-        for page in self.pages:
-            if not page.is_closed():
-                page.evaluate("() => { try { localStorage.clear(); } catch { /* a file has none */ } }")
-                page.close()
-        for context in self.contexts:
+        for context in self.contexts.values():
             context.close()
 
 
+class OpenedPages:
+    """Pages of one test, and what went wrong in them."""
+
+    def __init__(self, kept: KeptPages) -> None:
+        self.kept, self.problems = kept, kept.problems
+        self.lent: list[tuple[Page, Window | None]] = []
+
+    def open(self, url: str, *, theme: str = "light", width: int = 1280, height: int = 900, **options: Any) -> Page:
+        window = (theme, width, height)
+        page = self.kept.take(window, options)
+        self.lent.append((page, None if options else window))
+        page.goto(url)
+        return page
+
+    def close(self, *, as_new: bool) -> None:
+        for page, window in self.lent:
+            if window is None:
+                page.context.close()
+            elif page.is_closed() or not as_new:
+                page.close()
+            else:
+                self.kept.give_back(page, window)
+
+
 @pytest.fixture(scope="package")
-def kept_contexts(browser: Browser) -> Iterator[dict[tuple[str, int, int], BrowserContext]]:
-    kept: dict[tuple[str, int, int], BrowserContext] = {}
+def kept_pages(browser: Browser) -> Iterator[KeptPages]:
+    kept = KeptPages(browser)
     yield kept
-    for context in kept.values():
-        context.close()
+    kept.close()
 
 
 @pytest.fixture
-def pages(browser: Browser, kept_contexts: dict[tuple[str, int, int], BrowserContext]) -> Iterator[OpenedPages]:
+def pages(kept_pages: KeptPages) -> Iterator[OpenedPages]:
     """Opens any address; `pages.problems` are the errors so far: a test that means one clears it."""
-    opened = OpenedPages(browser, kept_contexts)
+    kept_pages.problems.clear()
+    opened = OpenedPages(kept_pages)
     yield opened
-    opened.close()
-    assert not opened.problems, opened.problems
+    found = list(opened.problems)
+    opened.close(as_new=not found)
+    assert not found, found
 
 
 @pytest.fixture
@@ -161,17 +192,25 @@ def settled(page: Page) -> None:
     page.wait_for_selector("html[data-ready=yes][data-busy=no]", state="attached")  # a function would need eval
 
 
-def without_faults(page: Page, *, narrow: bool = True) -> None:
+def without_faults(page: Page) -> None:
     """Axe finds nothing, in light and in dark; and nothing is wider than the page, nor than a telephone."""
     for theme in ("light", "dark"):
-        page.emulate_media(color_scheme=theme)  # the page draws itself anew
-        settled(page)
+        page.emulate_media(color_scheme=theme)
+        redrawn(page)
         found = AXE.run(page, options={"resultTypes": ["violations"]})
         assert not found.response["violations"], found.generate_report()
-    for width in (1280, 360) if narrow else (1280,):
+    for width in (1280, 360):
         page.set_viewport_size({"width": width, "height": 900})
-        settled(page)
+        redrawn(page)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def redrawn(page: Page) -> None:
+    """Until the page has heard of another theme or size, and has drawn itself anew."""
+    page.evaluate(
+        "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))"
+    )
+    settled(page)
 
 
 @pytest.fixture(name="settled")
