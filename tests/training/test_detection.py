@@ -202,7 +202,7 @@ def test_only_sure_objects_are_named_best_first() -> None:
 
 
 def test_two_images_are_learned_by_heart() -> None:
-    """Forty steps nearly halve the loss, with room for other CPUs' rounding; micro-batches give the same step as the whole."""
+    """Forty steps nearly halve the loss, whichever CPU rounds; micro-batches give the same step as the whole."""
     spec = replace_in(
         preset("detr-r50-tiny"), {"encoder.stack.depth": 1, "decoder.stack.depth": 2, "decoder.embed.count": 6}
     )

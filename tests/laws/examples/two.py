@@ -10,8 +10,8 @@ from anyformer.embeds.regions import Regions
 from anyformer.heads.image_text import ImageTextHead
 from anyformer.heads.pair import Pair
 from anyformer.heads.pixels import PixelHead
-from anyformer.heads.segment import SegmentHead
 from anyformer.heads.replaced import Replaced
+from anyformer.heads.segment import SegmentHead
 from anyformer.mixers.co_attention import CoAttention
 
 EXAMPLES = {

@@ -148,7 +148,10 @@ def judge(found: Measurements) -> Finding:
         plots=[
             Plot(
                 "Where a step looks", "symbols to the right of the diagonal", "share of the steps",
-                {name.removeprefix("additive, "): offset_line(each[name].values("offsets")) for name in (MAIN, UNPLACED, CONTROL)},
+                {
+                    name.removeprefix("additive, "): offset_line(each[name].values("offsets"))
+                    for name in (MAIN, UNPLACED, CONTROL)
+                },
             )
         ],
     )  # fmt: skip
