@@ -10,7 +10,6 @@ from anyformer.lab.catalogue import all_claims
 from anyformer.lab.claim import Verdict
 from docs.lab_page import IMAGES, LECTURES, MARK, PAGE, kept_runs, render, with_verdicts
 
-
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
