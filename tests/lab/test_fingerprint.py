@@ -14,17 +14,20 @@ BOUND = {bound}  # {comment}
 def measure(case):
     """{doc}"""
     return {{"figure": BOUND}}
+
+
+CLAIM = Claim(name="figure", claim="{claim}", measure=measure)
 '''
 
 
 def written(folder: Path, **words: object) -> str:
     path = folder / "claim_file.py"
-    path.write_text(CODE.format(**({"doc": "One.", "bound": 1, "comment": "why"} | words)))
+    path.write_text(CODE.format(**({"doc": "One.", "bound": 1, "comment": "why", "claim": "It is one"} | words)))
     return code_of(path)
 
 
 def test_comments_and_documentation_do_not_count_and_code_does(tmp_path: Path) -> None:
-    assert written(tmp_path) == written(tmp_path, doc="Another sentence.", comment="because")
+    assert written(tmp_path) == written(tmp_path, doc="Another sentence.", comment="because", claim="It is 1")
     assert written(tmp_path) != written(tmp_path, bound=2)
 
 

@@ -35,7 +35,7 @@ def sharpness(channels: int, scale: str) -> tuple[float, float, float, float]:
     )  # fmt: skip
 
 
-# numbers.md D3: channels, then max p, entropy, dead rows, median of the Jacobian's norm, without scaling.
+# Channels, then max p, entropy, dead rows, median of the Jacobian's norm, without scaling.
 TABLE = [
     (16, 0.52, 1.6, 0.01, 0.316),
     (64, 0.76, 0.64, 0.16, 0.251),

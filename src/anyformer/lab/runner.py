@@ -45,7 +45,7 @@ class ClaimRun:
 def fingerprint(claim: Claim) -> str:
     """A short hash of the code that measures: results of another version of it are not mixed with today's.
 
-    That is the claim's file and whatever of the lab it imports. Comments, documentation and layout do not count; nor
+    That is the claim's file and whatever of the lab it imports. Comments, sentences and layout do not count; nor
     does the rest of the library, whose changes must not change what a part computes.
     """
     files = measuring_files(Path(inspect.getfile(claim.measure)))
@@ -67,11 +67,13 @@ def measuring_files(start: Path) -> list[Path]:
 
 
 def code_of(path: Path) -> str:
-    """A file's code, without comments and documentation."""
+    """A file's code, without comments, documentation and the sentences of its claim."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
             node.body = node.body[1:]
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == Claim.__name__:
+            node.keywords = [word for word in node.keywords if word.arg in ("cases", "measure", "judge")]
     return ast.dump(tree)
 
 

@@ -166,7 +166,7 @@ CLAIM = Claim(
     claim="ViTs require more data than CNNs, and become competitive after pretraining",
     lecture="L4",
     source="EPFL CS-433, Vision Transformers; 2010.11929, figures 3 and 4",
-    quoted="ViT-B/16: 77.9 % trained on ImageNet only, 84.0 % pretrained on ImageNet-21k (numbers.md D7)",
+    quoted="ViT-B/16: 77.9 % trained on ImageNet only, 84.0 % pretrained on ImageNet-21k",
     method="handwritten digits of 8 x 8 pixels, 397 held out: a ViT of 2 layers against a ResNet of as many "
     "parameters, as many steps on each share of 1,400; and the ViT pretrained on drawn characters that are no digits",
     cost="about 70 s",
