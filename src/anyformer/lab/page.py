@@ -16,8 +16,8 @@ def report_page(runs: Sequence[ClaimRun], missing: Sequence[str] = ()) -> str:
     """The page; `missing` names the claims that have not been run."""
     style = (files("anyformer.evaluation") / "web" / "report.css").read_text(encoding="utf-8")
     counts = {verdict: sum(run.finding.verdict is verdict for run in runs) for verdict in Verdict}
-    summary = ", ".join(f"{count} {verdict.value}" for verdict, count in counts.items() if count) or "none was run"
-    head = f"<h1>The lectures, re-run</h1><p>{len(runs)} claims: {escape(summary)}.</p>"
+    summary = ", ".join(f"{verdict.value}: {count}" for verdict, count in counts.items() if count) or "none was run"
+    head = f"<h1>The lectures, re-run</h1><p>{len(runs)} claims; {escape(summary)}.</p>"
     if missing:
         head += f"<p>Not run yet: {escape(', '.join(missing))}.</p>"
     rows = [
