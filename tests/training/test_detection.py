@@ -28,6 +28,7 @@ from anyformer.inference.prediction_files import predict_files
 from anyformer.objectives import Batch, Detect
 from anyformer.tasks.detect import object_rows
 from anyformer.training.duration import Plan
+from anyformer.training.master_weights import MasterWeights
 from anyformer.training.optim import AdamW
 from anyformer.training.settings import Training
 from anyformer.training.step import TrainingEngine
@@ -199,6 +200,24 @@ def test_only_sure_objects_are_named_best_first() -> None:
     rows = object_rows(Objects(boxes, np.array([0, 1, 0]), np.array([0.6, 0.9, 0.3])), ["cat", "dog"])
     assert [row["label"] for row in rows] == ["dog", "cat"]
     assert rows[0] == {"label": "dog", "score": 0.9, "left": 5, "top": 5, "width": 10, "height": 15}
+
+
+@pytest.mark.parametrize("autocast", [True, False])
+def test_anchored_queries_stand_beside_weights_of_another_precision(autocast: bool) -> None:
+    """As a GPU trains: tables and products in bf16, what starts the queries and boxes in single precision."""
+    model: Any = preset("detr-mini-tiny").build(seed=0)
+    pixels = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    targets = torch.tensor([[[0, 0.3, 0.3, 0.4, 0.4]], [[2, 0.5, 0.5, 0.9, 0.3]]])
+    named = {"source_mask": torch.ones(2, 64, 64, dtype=torch.bool)}
+    whole = Detect().loss(model, Batch((pixels,), targets, torch.arange(2), named)).item()
+    MasterWeights(model)
+    assert model.decoder.embed.table.weight.dtype == torch.bfloat16 != model.decoder.embed.sharpness.dtype
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        given = pixels if autocast else pixels.bfloat16()
+        loss = Detect().loss(model, Batch((given,), targets, torch.arange(2), named))
+    loss.backward()
+    assert abs(loss.item() - whole) < 0.02 * whole
+    assert model.decoder.embed.sharpness.grad.abs() > 0
 
 
 def test_two_images_are_learned_by_heart() -> None:

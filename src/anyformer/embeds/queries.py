@@ -88,7 +88,8 @@ class QueriesModule(Starting):
         """Zeros, or with anchors what the memory holds there: (B,T,D)."""
         if self.sharpness is None or context.memory is None or context.memory_added is None:
             return self.table.weight.new_zeros(like.shape[0], *self.table.weight.shape)
-        near = self.sharpness * (self.table.weight @ context.memory_added.mT)  # (B or 1,T,S)
+        places = context.memory_added  # tables, memory and sharpness may differ in precision, as in mixed training
+        near = self.sharpness * (self.table.weight.to(places.dtype) @ places.mT)  # (B or 1,T,S)
         if context.memory_mask is not None:
             near = near.masked_fill(~context.memory_mask[:, None], -torch.inf)
-        return near.softmax(-1) @ context.memory
+        return near.softmax(-1).to(context.memory.dtype) @ context.memory
