@@ -157,7 +157,8 @@ raise SystemExit(main(["demo"]))
 def test_presets_are_listed_with_their_sizes(capsys):
     assert main(["presets", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
-    assert {"name", "parameters"} == set(listed[0]) and all(row["parameters"] > 0 for row in listed)
+    assert {"name", "parameters", "active", "kv_bytes_per_token"} == set(listed[0])
+    assert all(row["parameters"] >= row["active"] > 0 for row in listed)
     assert main(["presets", "--quiet"]) == 0
     assert capsys.readouterr().out.split() == [row["name"] for row in listed]
     assert main(["presets"]) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from statistics import mean
 from typing import Any
 
@@ -96,20 +97,25 @@ def edge_effects(net: ModelModule, texts: Tensor, whole: Tensor) -> Tensor:
     for layer in range(DEPTH):
         for head in range(HEADS):
             for key in range(length):
-                found[:, layer, head, key] = moved(net, texts, whole, edges=[(layer, head, length - 1, key)])
+                found[:, layer, head, key] = moved(
+                    net, texts, whole, ablate(net, edges=[(layer, head, length - 1, key)])
+                )
     return found
 
 
 def head_effects(net: ModelModule, texts: Tensor, whole: Tensor) -> Tensor:
     """The same without each head (B,L,H)."""
-    pairs = [[moved(net, texts, whole, heads=[(layer, head)]) for head in range(HEADS)] for layer in range(DEPTH)]
+    pairs = [
+        [moved(net, texts, whole, ablate(net, heads=[(layer, head)])) for head in range(HEADS)]
+        for layer in range(DEPTH)
+    ]
     return torch.stack([torch.stack(row, 1) for row in pairs], 1)
 
 
 @torch.no_grad()
-def moved(net: ModelModule, texts: Tensor, whole: Tensor, **left_out: Any) -> Tensor:
-    """Total variation between the answers with all and with a part left out (B,)."""
-    with ablate(net, **left_out):
+def moved(net: ModelModule, texts: Tensor, whole: Tensor, without: AbstractContextManager[Any]) -> Tensor:
+    """Total variation between the answers with all and `without` a part (B,)."""
+    with without:
         return (net(texts).logits.softmax(-1) - whole).abs().sum(-1).cpu() / 2
 
 
