@@ -53,7 +53,9 @@ def render(runs: list[ClaimRun], missing: list[str]) -> tuple[str, dict[str, str
     versions = " and ".join(sorted({run.torch for run in runs})) or "?"
     parts = [TOP.format(torch=versions), "## All claims", ""]
     parts += [
-        f"Of {len(runs)} claims, by verdict: " + ", ".join(f"{verdict.value}: {count}" for verdict, count in counts.items()) + "."
+        f"Of {len(runs)} claims, by verdict: "
+        + ", ".join(f"{verdict.value}: {count}" for verdict, count in counts.items())
+        + "."
     ]
     if missing:
         parts += ["", f"Not measured since their code changed: {', '.join(missing)}."]
