@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from anyformer.lab import catalogue, runner
 from anyformer.lab.catalogue import all_claims
 from anyformer.lab.claim import Case, Claim, Finding, Measurements, Plot, Result, ResultTable, Verdict
+from anyformer.lab.runner import run_claim
 from tests.cli.trying import done, run
 
 MEASURED: list[Case] = []
@@ -30,11 +35,15 @@ def judge(found: Measurements) -> Finding:
                    [Plot("values", "seed", "value", {"ours": line})])  # fmt: skip
 
 
+def measure_in_process(case: Case) -> Result:
+    return measure(case) | {"process": os.getpid(), "threads": torch.get_num_threads()}
+
+
 def toy(name: str, seeds: int) -> Claim:
     return Claim(
         name=name, claim=f"what {name} <says>", lecture="L1", source="a book", quoted="1 & more", method="by counting",
         cost="0 s", cases=lambda full: [{"seed": seed} for seed in range(2 * seeds if full else seeds)],
-        measure=measure, judge=judge,
+        measure=measure, judge=judge, measures_time=lambda case: True,
     )  # fmt: skip
 
 
@@ -81,6 +90,31 @@ def test_what_was_measured_is_kept_and_a_stopped_run_goes_on(tmp_path: Path, mon
     done("lab", "run", "--all", "--full", "--out", tmp_path, "--quiet")
     assert len(MEASURED) == 8 + 6 + 2 and (tmp_path / "never-full.json").is_file()
     assert catalogue.all_claims() is claims
+
+
+def test_cases_run_in_parallel_and_those_that_measure_time_alone(tmp_path: Path) -> None:
+    claim = replace(toy("twice", 4), measure=measure_in_process, measures_time=lambda case: case["seed"] == 1)
+    told: list[str] = []
+    found = run_claim(claim, tmp_path, workers=2, progress=told.append)
+    entries = {case["seed"]: result for case, result in found.measurements.entries}
+    assert [entries[seed]["value"] for seed in range(4)] == [0, 2, 4, 6]  # in the order of the cases, however they came
+    assert entries[1]["process"] == os.getpid() and [case["seed"] for case in MEASURED] == [1]
+    others = {entries[seed]["process"] for seed in (0, 2, 3)}
+    assert os.getpid() not in others and {entries[seed]["threads"] for seed in (0, 2, 3)} == {1}
+    assert len(told) == 4 and told[-1].startswith("twice  4 of 4")
+    run_claim(claim, tmp_path, workers=2, progress=told.append)
+    assert len(told) == 4  # all of it was kept
+
+
+def fails(case: Case) -> Result:
+    raise ValueError(f"seed {case['seed']} went wrong")
+
+
+def test_a_case_that_fails_ends_the_run_and_its_workers(tmp_path: Path) -> None:
+    claim = replace(toy("twice", 4), measure=fails, measures_time=lambda case: False)
+    with pytest.raises(ValueError, match="went wrong"):
+        run_claim(claim, tmp_path, workers=2)
+    assert not multiprocessing.active_children()
 
 
 def test_the_report_is_one_page_that_names_what_was_not_run(tmp_path: Path) -> None:

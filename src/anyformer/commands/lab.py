@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -63,10 +64,11 @@ def run_claims(
     from anyformer.lab.text import finding_text
     from anyformer.safe_files import replace_file
 
+    workers = 1 if full else os.cpu_count() or 1  # a case of the full form has all cores, or the GPU, to itself
     chosen = list(all_claims().values()) if every else [find_claim(name) for name in names or ()]
     found = []
     for claim in chosen:
-        run = run_claim(claim, out, full=full, progress=lambda text: None if quiet else note(text))
+        run = run_claim(claim, out, full=full, workers=workers, progress=lambda text: None if quiet else note(text))
         found.append(run.to_dict())
         for number, plot in enumerate(run.finding.plots, 1):
             path = out / f"{claim.name}-{number}.svg"

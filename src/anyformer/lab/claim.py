@@ -111,3 +111,4 @@ class Claim:
     cases: Callable[[bool], Sequence[Case]]
     measure: Callable[[Case], Result]
     judge: Callable[[Measurements], Finding]
+    measures_time: Callable[[Case], bool] = lambda case: False  # such a case is measured while nothing else runs

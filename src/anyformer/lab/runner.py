@@ -7,7 +7,6 @@ import hashlib
 import inspect
 import json
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 
 from anyformer.lab.claim import Case, Claim, Finding, Measurements
+from anyformer.lab.measure import measured
 from anyformer.safe_files import replace_file
 
 
@@ -83,20 +83,22 @@ def results_file(claim: Claim, folder: Path, *, full: bool) -> Path:
 
 
 def run_claim(
-    claim: Claim, folder: Path, *, full: bool = False, progress: Callable[[str], None] = lambda text: None
+    claim: Claim,
+    folder: Path,
+    *,
+    full: bool = False,
+    workers: int = 1,
+    progress: Callable[[str], None] = lambda text: None,
 ) -> ClaimRun:
-    """Measure every case that has no result yet, judge all of them, and keep both in `folder`."""
+    """Measure every case that has no result yet, on so many cores, keep the results in `folder`, and judge them."""
     path, version = results_file(claim, folder, full=full), fingerprint(claim)
     kept = read_results(path, version)
     cases = list(claim.cases(full))
-    for number, case in enumerate(cases, 1):
-        key = case_key(case)
-        if key not in kept:
-            progress(f"{claim.name}  {number} of {len(cases)}  {describe(case)}")
-            began = time.perf_counter()
-            result = dict(claim.measure(case))
-            kept[key] = {"case": dict(case), "result": result, "seconds": time.perf_counter() - began}
-            write_results(path, version, kept)
+    missing = [case for case in cases if case_key(case) not in kept]
+    for case, result, seconds in measured(claim, missing, workers):
+        kept[case_key(case)] = {"case": dict(case), "result": result, "seconds": seconds}
+        write_results(path, version, kept)
+        progress(f"{claim.name}  {len(kept)} of {len(cases)}  {describe(case)}")
     return judge_kept(claim, kept, full=full, measured_by=torch.__version__)
 
 

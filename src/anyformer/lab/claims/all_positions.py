@@ -137,4 +137,5 @@ CLAIM = Claim(
     cases=cases,
     measure=measure,
     judge=judge,
+    measures_time=lambda case: True,
 )

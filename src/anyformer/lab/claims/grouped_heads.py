@@ -225,4 +225,5 @@ CLAIM = Claim(
     cases=cases,
     measure=measure,
     judge=judge,
+    measures_time=lambda case: case["what"] == "decode",
 )

@@ -135,4 +135,5 @@ CLAIM = Claim(
     cases=cases,
     measure=measure,
     judge=judge,
+    measures_time=lambda case: True,
 )
