@@ -35,5 +35,5 @@ def finding_text(run: ClaimRun) -> str:
     claim, finding = run.claim, run.finding
     facts = {"claim": f"{claim.claim} ({claim.lecture})", "source": claim.source, "method": claim.method,
              "quoted": claim.quoted, "measured": finding.measured, "verdict": finding.verdict.value,
-             "because": finding.reason, "took": f"{run.seconds:.0f} s, the sum of its cases"}  # fmt: skip
+             "because": finding.reason, "took": f"{run.seconds:.0f} s in all cases"}  # fmt: skip
     return "\n".join([*(f"{name:<10}{value}" for name, value in facts.items()), "", table_text(finding.table)])
