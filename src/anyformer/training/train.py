@@ -22,7 +22,8 @@ from anyformer.training.distributed.peers import Peers, join
 from anyformer.training.distributed.world import ALONE, World, told_once
 from anyformer.training.finish import finish, rewrite_report
 from anyformer.training.run.folder import FollowedRunFolder, RunFolder
-from anyformer.training.setup.new_run import create, keep_start, run_name
+from anyformer.training.setup.initial_weights import save_start_weights
+from anyformer.training.setup.new_run import create, run_name
 from anyformer.training.setup.pretraining import PRETRAIN_FOLDER
 from anyformer.training.setup.request import Request
 from anyformer.training.signals import Requests
@@ -275,7 +276,7 @@ def pretrain_first(
         if stage.facts["status"] != "done":
             say(f"stage 1  {stage.path}")
             work(stage, device, say, progress=progress, quiet=quiet, started=started)
-        kept = keep_start(folder, load(stage.path), folder.config().model, stage.path, say)
+        kept = save_start_weights(folder, load(stage.path), folder.config().model, stage.path, say)
         folder.update(start=kept)
         folder.event("pretrained", step=stage.facts["step"])
         say(f"stage 2  {folder.path}")

@@ -57,8 +57,8 @@ from anyformer.training.settings import Training, batch_stages
 from anyformer.training.setup.budget import Measured, decide_length, mean_step_size, measure
 from anyformer.training.setup.determinism import is_deterministic, use_deterministic
 from anyformer.training.setup.device_peaks import peak_flops
+from anyformer.training.setup.initial_weights import load_start_weights
 from anyformer.training.setup.memory import Memory, usage
-from anyformer.training.setup.new_run import start_weights
 from anyformer.training.setup.trial import writing
 from anyformer.training.signals import Requests
 from anyformer.training.step import Moment, TrainingEngine, put
@@ -159,7 +159,7 @@ class Session:
         facts, newest = self.peers.first(self.look_around)
         self.seconds = float(facts.get("seconds") or 0.0)
         if (self.config.start or facts.get("fitted")) and (newest is None or self.config.training.lora is not None):
-            start_weights(self.model, self.folder)  # checkpoints hold adapters merged into them
+            load_start_weights(self.model, self.folder)  # checkpoints hold adapters merged into them
         if not facts.get("settled"):
             self.settle()
         settings = self.config.training

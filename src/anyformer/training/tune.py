@@ -27,11 +27,11 @@ from anyformer.evaluation.metrics import direction
 from anyformer.safe_files import read_json, replace_file
 from anyformer.tasks.base import TunedSetting
 from anyformer.training.best import Judged
-from anyformer.training.run.folder import CACHE, CHECKPOINTS, RUN_FILE, RunFolder
+from anyformer.training.run.folder import CACHE, CHECKPOINTS, RUN_FILE, RunFolder, check_new
 from anyformer.training.settings import Config
 from anyformer.training.setup.budget import sizes_for
 from anyformer.training.setup.changes import value_at
-from anyformer.training.setup.new_run import check_new, create
+from anyformer.training.setup.new_run import create
 from anyformer.training.setup.request import Request
 from anyformer.training.trainer import Session
 

@@ -12,7 +12,7 @@ import pytest
 
 from anyformer.safe_files import hold_lock
 from anyformer.training.run.folder import LOCK_FILE
-from anyformer.training.setup.new_run import claim_new, sweep_new
+from anyformer.training.setup.staging import claim_new, sweep_new
 from tests.cli.trying import refused, run, tree
 from tests.training.tiny import CASES, write_data
 
@@ -20,7 +20,7 @@ LOOPS, WORKERS = 150, 4
 LOOP = """
 import shutil, sys
 from pathlib import Path
-from anyformer.training.setup.new_run import claim_new, sweep_new
+from anyformer.training.setup.staging import claim_new, sweep_new
 parent, me = Path(sys.argv[1]), sys.argv[2]
 for number in range(int(sys.argv[3])):
     folder = claim_new(parent)
@@ -36,7 +36,7 @@ for number in range(int(sys.argv[3])):
 HOLDING = """
 import sys, time
 from pathlib import Path
-from anyformer.training.setup.new_run import claim_new
+from anyformer.training.setup.staging import claim_new
 print(claim_new(Path(sys.argv[1])).path, flush=True)
 time.sleep(600)
 """
@@ -143,7 +143,7 @@ PLACES = [dangling, looping, too_long, much_too_long, not_utf8, below_a_file, a_
 def test_a_place_where_no_run_can_be_made_is_refused_before_the_data_is_read(place, make, monkeypatch):
     out = make(place)
     before = tree(place)
-    monkeypatch.setattr("anyformer.training.setup.new_run.prepare", None)  # reading the data would be an error of ours
+    monkeypatch.setattr("anyformer.training.setup.resolve.prepare", None)  # reading the data would be an error of ours
     line = refused(run(*train(place, out)), before, place, slowest=30)
     assert "--out" in line
 

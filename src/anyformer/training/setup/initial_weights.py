@@ -1,0 +1,106 @@
+"""The weights that a run begins with: of the model given by `--from`, or fitted to the training rows without a step.
+
+They are kept in the run's own folder, so that a resumed run needs nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from anyformer.checkpoints import store, tensors
+from anyformer.checkpoints.surgery import spread_layers
+from anyformer.data.prepared import Prepared, Say
+from anyformer.errors import UserError
+from anyformer.inference.predictor import Predictor
+from anyformer.nets.electra import DISCRIMINATOR
+from anyformer.safe_files import digest
+from anyformer.slots import Network
+from anyformer.tasks import find
+from anyformer.training.distributed.parts import copy_into
+from anyformer.training.run.folder import RunFolder
+from anyformer.training.settings import Config
+
+Fit = Callable[[list[str]], dict[str, Tensor]]  # parameter names -> values for some of them, from the training rows
+START_FILE = "start.safetensors"
+
+
+def save_start_weights(
+    folder: RunFolder, start: Predictor, spec: Network, source: Path, say: Say, fit: Fit | None = None
+) -> dict[str, str]:
+    """Copy the weights of `start` into the run's folder, so that the folder they came from is not needed again.
+
+    They are matched by name and shape; others are fitted by `fit` or initialised anew. A shallower network takes layers
+    from the first to the last, evenly spread. Returns what run.json says about them: path, hash and model type.
+    """
+    kept, fresh = shared_weights(start.model, spec)
+    kept |= {} if fit is None else fit(fresh)
+    fresh = [name for name in fresh if name not in kept]
+    path = folder.path / START_FILE
+    with store.writing(path, sum(t.numel() * t.element_size() for t in kept.values())):
+        tensors.write(path, kept)
+        store.flush(path)
+    shown = f" ({', '.join(fresh[:3])}{' ...' if len(fresh) > 3 else ''})" if fresh else ""
+    say(f"weights  from {source}; {len(fresh)} tensors start anew{shown}")
+    family = start.opened.family
+    return {
+        "path": str(source.resolve()), "sha256": digest(path), "model_type": "" if family is None else family.model_type
+    }  # fmt: skip
+
+
+def save_fitted_weights(folder: RunFolder, config: Config, prepared: Prepared, say: Say) -> None:
+    """Save the weights fitted to the training rows, if any, so that every process of a run starts from the same."""
+    names = [name for name, _ in config.model.build(device="meta").named_parameters()]
+    fitted = fit_weights(config, prepared, say, names)
+    if fitted:
+        path = folder.path / START_FILE
+        tensors.write(path, fitted)
+        store.flush(path)
+        folder.update(start={"sha256": digest(path)}, fitted=True)
+
+
+def fit_weights(config: Config, prepared: Prepared, say: Say, fresh: list[str]) -> dict[str, Tensor]:
+    """Those of the `fresh` weights that the task fits to the training rows; how it did is logged if they are used."""
+    notes: list[str] = []
+    found = find(config.task).fit_weights(config.model, prepared, notes.append)
+    used = {name: value for name, value in found.items() if name in fresh}
+    for line in notes if used else ():
+        say(line)
+    return used
+
+
+def shared_weights(model: nn.Module, spec: Network) -> tuple[dict[str, Tensor], list[str]]:
+    """What `spec` takes over from a trained network, by name and shape, and the names of its other weights."""
+    wanted = dict(spec.build(device="meta").named_parameters())
+    trained = spread_layers(dict(model.named_parameters()), wanted)
+    kept = {
+        name: found.detach()
+        for name, parameter in wanted.items()
+        if (found := counterpart(name, trained)) is not None and found.shape == parameter.shape
+    }
+    return kept, [name for name in wanted if name not in kept]
+
+
+def counterpart(name: str, trained: Mapping[str, Tensor]) -> Tensor | None:
+    """The trained parameter that becomes the one of this name; None where there is none.
+
+    The body of an encoder and that of an ELECTRA's discriminator correspond, and so do the pooler of a head for pairs
+    and a classifier's.
+    """
+    body = () if name.startswith("head.") else (f"{DISCRIMINATOR}{name}", name.removeprefix(DISCRIMINATOR))
+    names = (name, *body, name.replace("head.dense.", "head.pair.dense."))
+    return next((trained[each] for each in names if each in trained), None)
+
+
+def load_start_weights(model: nn.Module, folder: RunFolder) -> None:
+    """Copy the start weights in a run's folder into its network."""
+    path, facts = folder.path / START_FILE, folder.facts.get("start") or {}
+    if not path.is_file() or digest(path) != facts.get("sha256"):
+        what = "damaged" if path.is_file() else "not there"
+        raise UserError(f"the weights to start from are {what}", where=str(path), fix="train again")
+    found = tensors.read_header(path)
+    for name, parameter in model.named_parameters():
+        if name in found:
+            copy_into(parameter, found[name].read())
