@@ -35,7 +35,8 @@ def claim_body(run: ClaimRun) -> str:
     claim, finding = run.claim, run.finding
     facts = {"lecture": claim.lecture, "source": claim.source, "method": claim.method, "quoted": claim.quoted,
              "measured": finding.measured, "verdict": finding.verdict.value, "because": finding.reason,
-             "form": "full" if run.full else "small", "took": f"{run.seconds:.0f} s in all cases, torch {run.torch}"}  # fmt: skip
+             "form": "full" if run.full else "small",
+             "took": f"{run.seconds:.0f} s in all cases, torch {run.torch}"}  # fmt: skip
     drawn = "".join(picture(draw(plot), escape(plot.title)) for plot in finding.plots)
     shown = finding.table
     listed = table([escape(head) for head in shown.heads], [[escape(cell) for cell in row] for row in shown.rows])

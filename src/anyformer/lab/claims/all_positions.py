@@ -127,12 +127,12 @@ def plot(found: Measurements, lengths: list[int]) -> Plot:
 
 CLAIM = Claim(
     name="all-positions",
-    claim="Masking trains all positions of a text in one pass",
+    claim="With a causal mask, one pass trains all positions of a text",
     lecture="L3",
     source="HSE and Yandex Research, masked self-attention",
     quoted="no figure; the loss is the sum over all next tokens",
-    method="two causal blocks in float64: loss and gradients of one pass against a pass for every next token, and the "
-    "seconds of both; without the mask as a control",
+    method="two causal blocks in float64: loss, gradients and seconds of one pass against a separate pass for every "
+    "next token; without the mask as a control",
     cost="2 s",
     cases=cases,
     measure=measure,

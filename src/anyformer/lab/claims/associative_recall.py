@@ -188,15 +188,15 @@ def plots(cells: list[tuple[int, int]], scores: dict[tuple[str, tuple[int, int]]
 
 CLAIM = Claim(
     name="associative-recall",
-    claim="Hyena recalls the value of a key from anywhere in a text, as attention does, where recurrences and short "
-    "convolutions fail as the vocabulary grows",
+    claim="Hyena recalls the value of a key from anywhere in a text, as attention does, while recurrent networks and "
+    "short convolutions fail as the vocabulary grows",
     lecture="L0",
     source="2302.10866, section 4.1: 2 layers of width 64",
     quoted="2,048 tokens of 10, 20, 30, 40 symbols: Transformer 100, 100, 92, 82 %; Hyena 100, 100, 98, 85 %; "
     "Conv1d 32, 11, 10, 8 %; at 30k tokens Hyena 100 %",
-    method="2 layers of width 64 on fresh sequences at every step, which end once 200 of 200 answers are right; loss "
-    f"on values whose key came earlier; accuracy on {TESTED} unseen sequences; in full up to 16,384 tokens, where "
-    "training begins with short sequences",
+    method="2 layers of width 64; new sequences at every step, until 200 of 200 answers are right; the loss is on the "
+    f"values of keys that occurred before; accuracy on {TESTED} unseen sequences; the full form goes up to 16,384 "
+    "tokens and starts training with short sequences",
     cost="3 minutes",
     cases=cases,
     measure=measure,

@@ -223,12 +223,13 @@ def judge(found: Measurements) -> Finding:
 
 CLAIM = Claim(
     name="attention-errata",
-    claim="Weights are turned before they meet columns, queries are other tokens', and attention is equivariant",
+    claim="With tokens in columns the weights are transposed, a score compares two tokens, and attention is "
+    "equivariant",
     lecture="L1",
-    source="L1, L3 and L4, where their formulas of attention slip (errata 6, 9, 12, 13, 15, 20, 22)",
+    source="L1, L3 and L4: errors in their formulas of attention (errata 6, 9, 12, 13, 15, 20, 22)",
     quoted="L1: Z = V softmax(Q'K / sqrt(p)); L3: z = sum of raw scores times v; L4: W_Q of T x D_K",
-    method="the slide's form and the right one of each formula, on random tokens in float64, against the formula "
-    "written out and against a layer of the library",
+    method="the slide's form and the correct form of each formula, on random tokens in float64, against the formula "
+    "written as a loop and against a layer of the library",
     cost="2 s",
     cases=cases,
     measure=measure,

@@ -184,12 +184,13 @@ def curve(each: Measurements) -> list[tuple[float, float]]:
 
 CLAIM = Claim(
     name="attention-is-no-explanation",
-    claim="A large attention weight need not be what the answer rests on",
+    claim="A large attention weight does not mean that the output depends on that token",
     lecture="L4",
-    source="1902.10186; L4 shows maps that look at what is relevant in many cases, not in all",
-    quoted="weak to moderate correlation of weights with what leaving a token out does",
-    method="two tasks with 2 layers of 4 heads, one where a single token decides and one where all vote; each edge to "
-    "the answering token and each head left out in turn, the answer's move ranked against the weight",
+    source="1902.10186; L4 shows maps that focus on what is relevant in many cases, not in all",
+    quoted="weak to moderate correlation between attention weights and the effect of leaving a token out",
+    method="two tasks, 2 layers of 4 heads: in one a single token decides, in the other all tokens vote; each "
+    "attention edge to the answering token and each head is left out in turn, and the change of the output is ranked "
+    "against the weight",
     cost="about 25 s",
     cases=cases,
     measure=measure,

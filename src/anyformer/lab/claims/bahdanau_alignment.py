@@ -163,12 +163,14 @@ def offset_line(each: list[list[float]]) -> list[tuple[float, float]]:
 
 CLAIM = Claim(
     name="bahdanau-alignment",
-    claim="The decoder decides which parts of the source to look at: alignments follow a monotone translation",
+    claim="The decoder decides which parts of the source to attend to: where the translation is monotone, so is the "
+    "alignment",
     lecture="L3",
     source="1409.0473, section 3.1 and figure 3",
-    quoted="figure 3: alignments English to French lie along the diagonal, nouns and adjectives excepted",
-    method=f"a GRU both ways and a GRU with attention, a layer of width {WIDTH} each; each of up to {LONGEST} distinct "
-    f"symbols has one translation, in the order of the source or, as a control, sorted; largest weight of every step",
+    quoted="figure 3: alignments from English to French lie along the diagonal, except for adjectives and nouns",
+    method=f"a bidirectional GRU encoder and a GRU decoder with attention, one layer of width {WIDTH} each; each of "
+    f"up to {LONGEST} distinct symbols has one translation; the target is in the order of the source or, as a "
+    "control, sorted; measured is the share of steps whose largest weight lies on the diagonal",
     cost="40 s",
     cases=cases,
     measure=measure,

@@ -326,14 +326,14 @@ def judge(found: Measurements) -> Finding:
 
 CLAIM = Claim(
     name="claim-errata",
-    claim="What papers say is less, or other, than the slides say of them",
+    claim="The cited papers claim less than the slides say, or something else",
     lecture="L3",
-    source="L0, L3 and L4, where they tell of papers (errata 1, 2, 3, 4, 16, 17, 19, 23, 25)",
+    source="L0, L3 and L4: what they say about papers (errata 1, 2, 3, 4, 16, 17, 19, 23, 25)",
     quoted="L0: self-attention = hard-margin SVM, arbitrary windows; L3: train bigger models longer; L4: rollout "
     "multiplies the maps",
-    method="each sentence as the slide has it and as its paper has it: one layer trained and its margin problem "
-    "solved, Hyena and windows trained alone, ALBERT counted, the law of Chinchilla, DINO's code, rollout of 6 layers, "
-    "softmax at d_k 16 and 512",
+    method="each statement as on the slide and as in the paper: one attention layer trained and its max-margin "
+    "problem solved, Hyena and windowed attention trained alone, ALBERT's parameters counted, the Chinchilla law "
+    "evaluated, DINO's code run, rollout over 6 layers, softmax at d_k 16 and 512",
     cost="about 25 s",
     cases=cases,
     measure=measure,

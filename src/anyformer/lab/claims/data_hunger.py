@@ -163,12 +163,13 @@ def line(each: list[list[float]]) -> list[tuple[float, float]]:
 
 CLAIM = Claim(
     name="data-hunger",
-    claim="ViTs require more data than CNNs, and become competitive after pretraining",
+    claim="ViTs need more data than CNNs, and become competitive after pretraining",
     lecture="L4",
     source="EPFL CS-433, Vision Transformers; 2010.11929, figures 3 and 4",
-    quoted="ViT-B/16: 77.9 % trained on ImageNet only, 84.0 % pretrained on ImageNet-21k",
-    method="handwritten digits of 8 x 8 pixels, 397 held out: a ViT of 2 layers against a ResNet of as many "
-    "parameters, as many steps on each share of 1,400; and the ViT pretrained on drawn characters that are no digits",
+    quoted="ViT-B/16: 77.9 % when trained on ImageNet alone, 84.0 % when pretrained on ImageNet-21k",
+    method="handwritten digits of 8 x 8 pixels, 397 held out: a ViT of 2 layers against a ResNet with as many "
+    "parameters, trained for as many steps on each share of 1,400 images; and the same ViT pretrained on drawn "
+    "characters, none of them a digit",
     cost="about 70 s",
     cases=cases,
     measure=measure,

@@ -105,12 +105,12 @@ def judge(found: Measurements) -> Finding:
 
 CLAIM = Claim(
     name="dependency-distance",
-    claim="CNNs can process text too, but attention reaches long-range dependencies where a CNN ends at its field",
+    claim="CNNs can process text too, but attention reaches distant tokens, while a CNN ends at its receptive field",
     lecture="L4",
     source="EPFL CS-433, Transformers: big picture",
     quoted="CNNs can also be used for text processing, but transformers excel at capturing long-range dependencies",
     method="two causal layers of 12 width^2 parameters each, width 32: convolutions (kernel 3, dilation 1 and 2), GRU "
-    "or attention; give back the symbol, one of 8, of d tokens ago; a new network for every d",
+    "or attention; the task is to output the symbol, one of 8, from d tokens ago; a new network for every d",
     cost="60 s",
     cases=cases,
     measure=measure,

@@ -140,13 +140,13 @@ def row(kind: str, each: Measurements) -> tuple[str, ...]:
 
 CLAIM = Claim(
     name="every-token-loss",
-    claim="ELECTRA's loss on every token teaches more than masked words at equal FLOPs",
+    claim="At equal FLOPs, ELECTRA's loss on every token teaches more than a loss on masked words",
     lecture="L3",
     source="2003.10555, tables 1 and 5",
-    quoted="GLUE: small 79.9 against BERT's 75.1; ELECTRA 85.0, with a loss on 15 % 82.4, BERT 82.2",
+    quoted="GLUE: small 79.9 against BERT's 75.1; ELECTRA 85.0, with the loss on 15 % of the tokens 82.4, BERT 82.2",
     method="an encoder of width 64 on the source of Python's library, as a masked language model and as ELECTRA's "
-    "discriminator beside a generator of a quarter of its width; then all of it fine-tuned on 32 blocks to tell "
-    "tokens in strings and comments, judged on other files",
+    "discriminator with a generator of a quarter of its width; then the whole encoder is fine-tuned on 32 blocks to "
+    "detect tokens inside strings and comments, and evaluated on other files",
     cost="about 100 s",
     cases=cases,
     measure=measure,

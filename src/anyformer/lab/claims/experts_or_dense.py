@@ -139,12 +139,12 @@ def training_plot(found: Measurements, kinds: list[str]) -> Plot:
 
 CLAIM = Claim(
     name="experts-or-dense",
-    claim="At equal FLOPs a token a mixture of experts learns more than a dense network",
+    claim="At equal FLOPs per token, a mixture of experts learns more than a dense network",
     lecture="L3",
     source="2101.03961 (Switch Transformer), abstract; 2401.04088 (Mixtral)",
     quoted="up to 7 times faster pretraining than T5 at equal compute",
-    method=f"{DEPTH} layers of width {WIDTH} learn facts (two words, and a third drawn at random): a dense MLP "
-    "and mixtures of as many FLOPs, counted by `plan`; loss over all facts afterwards",
+    method=f"{DEPTH} layers of width {WIDTH} memorise facts (two words, and a third drawn at random): a dense MLP "
+    "against mixtures with as many FLOPs per token, as counted by `plan`; loss over all facts at the end",
     cost="about 60 s",
     cases=cases,
     measure=measure,

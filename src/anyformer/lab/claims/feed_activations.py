@@ -117,12 +117,13 @@ def training_plot(found: Measurements) -> Plot:
 
 CLAIM = Claim(
     name="feed-activations",
-    claim="At equal parameters GELU is better than ReLU, and gated networks are better than both",
+    claim="At equal parameters, GELU is better than ReLU, and gated networks are better than both",
     lecture="L1, L3, L4",
     source="2002.05202 (GLU variants), T5 base after 65k steps",
     quoted="log-perplexity: ReLU 1.997, GELU 1.983, GEGLU 1.942, SwiGLU 1.944",
-    method=f"2 causal layers of width {WIDTH}, no biases in the feed, gated ones two thirds as wide inside, on texts "
-    "whose next token is that of a table of the two before; loss on fresh texts, seed by seed",
+    method=f"2 causal layers of width {WIDTH}, no biases in the feed-forward network, gated ones with two thirds of "
+    "the inner width; in the texts a table of the two previous tokens gives the next one; loss on new texts, compared "
+    "seed by seed",
     cost="about 60 s",
     cases=cases,
     measure=measure,

@@ -149,12 +149,13 @@ def row(size: Size, each: Measurements) -> tuple[str, ...]:
 
 CLAIM = Claim(
     name="few-shot",
-    claim="Larger models learn from the examples in a prompt: accuracy rises with shots",
+    claim="Larger models learn from the examples in a prompt: accuracy rises with the number of shots",
     lecture="L4",
-    source="2005.14165; L4 names few-shot learning among abilities that emerge at scale",
+    source="2005.14165; L4 lists few-shot learning among the abilities that emerge at scale",
     quoted="few-shot learning emerges at scale",
-    method="decoders of growing size read lines in which each key keeps a value that the line alone decides; then "
-    "1,000 prompts with 0 to 8 pairs of the same line ask for one key",
+    method="decoders of growing size are trained on lines of keys and values, in which a key always has the same "
+    "value within a line but another one in the next; then 1,000 prompts ask for one key, after 0 to 8 pairs of the "
+    "same line",
     cost="about 60 s",
     cases=cases,
     measure=measure,

@@ -139,13 +139,14 @@ def training_plot(found: Measurements, task: str) -> Plot:
 
 CLAIM = Claim(
     name="frozen-embeddings",
-    claim="Input embeddings are critical: learned ones beat random ones that stay, and may be tied to the head",
+    claim="Input embeddings are critical: learned ones beat frozen random ones, and they can be tied to the output "
+    "layer",
     lecture="L0",
-    source="L0, conclusions; 1608.05859 (Press and Wolf) for tying",
+    source="L0, conclusions; for tying 1608.05859 (Press and Wolf)",
     quoted='"input embeddings are critical to the overall performance"; no figure',
-    method=f"2 layers of width {WIDTH} on {VOCAB} words of {CLASSES} hidden classes: a language model whose next class "
-    "follows from earlier ones, and a classifier that tells which classes are more; validation loss on fresh texts, "
-    "same data, steps and seeds",
+    method=f"2 layers of width {WIDTH} on {VOCAB} words of {CLASSES} hidden classes: a language model in which the "
+    "next word's class follows from earlier ones, and a classifier that decides which of two groups of classes is "
+    "more frequent; validation loss on new texts, with the same data, steps and seeds for all",
     cost="about 40 s",
     cases=cases,
     measure=measure,

@@ -147,13 +147,13 @@ def fid_line(found: Measurements) -> list[tuple[float, float]]:
 
 CLAIM = Claim(
     name="gan-attention",
-    claim="Self-attention in a GAN gives better images: SAGAN's FID is lower",
+    claim="Self-attention improves the images of a GAN: SAGAN has the lower FID",
     lecture="L3",
     source="1805.08318, tables 1 and 2",
     quoted="ImageNet 128 x 128, FID: SAGAN 18.65, SNGAN-projection 27.62; attention at 32 x 32 18.28, none 22.96",
-    method=f"SAGAN on handwritten digits of {SIZE} x {SIZE} pixels, attention at {PLACES} x {PLACES} or none; FID "
-    "against digits it has not seen, by the features of a network with fixed random weights: not to be compared with "
-    "the published ones",
+    method=f"SAGAN on handwritten digits of {SIZE} x {SIZE} pixels, with attention at {PLACES} x {PLACES} or without; "
+    "FID against digits it has not seen, by the features of a network with fixed random weights, so not comparable "
+    "with the published figures",
     cost="about 100 s",
     cases=cases,
     measure=measure,

@@ -177,11 +177,11 @@ CLAIM = Claim(
     lecture="L3",
     source="the lecture's slide on sampling a sentence; 1609.08144, section 7; Koehn and Knowles 2017, section 3.6; "
     "1706.03762, section 6.1",
-    quoted="many strategies: greedy, beam search; Vaswani et al. decode with 4 beams and a length penalty of .6",
-    method=f"an encoder-decoder of one layer each, width 64, trained on made-up translations of {SHORTEST} to "
-    f"{LONGEST} words: {STYLES} translators begin alike and go on differently, a fourth begins otherwise, "
-    f"{TRUNCATED:.0%} of the pairs lack their translation; {TESTED} sentences decoded by `generate` with "
-    f"{', '.join(map(str, BEAMS))} beams",
+    quoted="many strategies: greedy, beam search; Vaswani et al. decode with 4 beams and a length penalty of 0.6",
+    method=f"an encoder-decoder of one layer each, width 64, trained on synthetic translations of {SHORTEST} to "
+    f"{LONGEST} words: {STYLES} common translation styles share their first word and then differ, a fourth starts "
+    f"with another word, and {TRUNCATED:.0%} of the pairs lack their translation; {TESTED} sentences are decoded by "
+    f"`generate` with {', '.join(map(str, BEAMS))} beams",
     cost="30 s",
     cases=cases,
     measure=measure,

@@ -118,12 +118,13 @@ def training_plot(found: Measurements) -> Plot:
 
 CLAIM = Claim(
     name="head-count",
-    claim="Several heads are better than one at equal width and parameters, and too many are worse again",
+    claim="At equal width and parameters, several heads are better than one, and too many are worse again",
     lecture="L2, L4",
     source="1706.03762, Table 3 (A), newstest2013",
     quoted="BLEU 24.9 with 1 head, 25.5 with 4, 25.8 with 8 and 16, 25.4 with 32",
-    method=f"one causal layer of width {WIDTH} with {HEADS[0]} to {HEADS[-1]} heads, on texts whose next token follows "
-    f"from one of those {', '.join(map(str, BACK))} back, each by a dictionary of its own; loss on fresh texts",
+    method=f"one causal layer of width {WIDTH} with {HEADS[0]} to {HEADS[-1]} heads; in the texts each token is "
+    f"looked up from an earlier one, {', '.join(map(str, BACK))} positions back (chosen at random), in a separate "
+    "dictionary for each distance; loss on new texts",
     cost="about 60 s",
     cases=cases,
     measure=measure,

@@ -130,14 +130,14 @@ def length_row(length: int, found: Measurements) -> tuple[str, ...]:
 
 CLAIM = Claim(
     name="hyena-crossover",
-    claim="Attention's time grows as T^2, Hyena's hardly more than T: beyond some length Hyena is faster",
+    claim="Attention's time grows as T^2, Hyena's only slightly faster than T: beyond some length Hyena is faster",
     lecture="L0",
     source="2302.10866, figure 4.3: order 2, batch 64, one A100",
     quoted="crossover with plain attention at 2k tokens, with FlashAttention between 4k and 8k, twice as fast at 8k, "
     "100 times as fast at 64k",
-    method=f"forward and backward of one causal operator with its projections, width {SMALL_WIDTH}, one text, "
-    f"processor time on a CPU; in full width {FULL_WIDTH}, {FULL_TOKENS:,} tokens a batch in bf16 on a GPU; attention "
-    "is fused",
+    method=f"forward and backward pass of one causal operator with its projections, width {SMALL_WIDTH}, one text, "
+    f"processor time on a CPU; in the full form width {FULL_WIDTH}, {FULL_TOKENS:,} tokens a batch, bf16, on a GPU; "
+    "attention uses a fused kernel",
     cost="10 s",
     cases=cases,
     measure=measure,

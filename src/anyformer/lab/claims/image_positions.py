@@ -117,12 +117,12 @@ def seed_row(case: Case, result: Result) -> tuple[str, ...]:
 
 CLAIM = Claim(
     name="image-positions",
-    claim="Bicubic interpolation of its positions lets a ViT read images of another size",
+    claim="Bicubic interpolation of its positions lets a ViT process images of another size",
     lecture="L3",
-    source="DINO's published code on the slide (square grids only, 0.1 against rounding)",
+    source="DINO's published code on the slide (square grids only, 0.1 added against rounding)",
     quoted="224 to 448 pixels: 197 to 785 tokens",
-    method="a ViT of 16-pixel patches resized from 224 to 448 and to 224 x 448; its arithmetic against the slide's "
-    "lines; a smooth table resampled against the same waves at the finer grid",
+    method="a ViT with 16-pixel patches resized from 224 to 448 and to 224 x 448; its interpolation against the "
+    "slide's code; a smooth table resampled, against the same waves on the finer grid",
     cost="3 s",
     cases=cases,
     measure=measure,

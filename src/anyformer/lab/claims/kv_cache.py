@@ -91,12 +91,12 @@ def cache_plot(by_length: dict[int, Measurements]) -> Plot:
 
 CLAIM = Claim(
     name="kv-cache",
-    claim="A cache of keys and values makes decoding faster, the more the longer the text",
+    claim="A KV cache makes decoding faster, and the longer the text, the more so",
     lecture="L3",
     source="the lecture's slide on key/value caching",
-    quoted="one token a pass costs O(T) with a cache and O(T^2) without",
-    method=f"{DEPTH} causal rotary layers of width {WIDTH} on the CPU, batch 1: a text read token by token with a "
-    "growing cache, and anew from its start at every token",
+    quoted="a decode step costs O(T) with a cache and O(T^2) without",
+    method=f"{DEPTH} causal rotary layers of width {WIDTH} on the CPU, batch 1: a text processed token by token with "
+    "a growing cache, and recomputed from its beginning at every token",
     cost="30 s",
     cases=cases,
     measure=measure,

@@ -154,13 +154,14 @@ def mean_line(each: list[list[float]]) -> list[tuple[float, float]]:
 
 CLAIM = Claim(
     name="local-relation",
-    claim='Self-attention on pixels is "meh": it justifies neither its complexity nor its slowdown over convolutions',
+    claim='Self-attention on pixels is "meh": it is not worth its complexity and its slowdown compared with '
+    "convolutions",
     lecture="L3",
     source="the lecture, vision on pixels; 1904.11491, table of stages",
     quoted="LR-Net-50 (7 x 7, m = 8) 23.3 M parameters against ResNet-50's 25.5 M at 4.3 GFLOP each; 77.3 against "
-    "76.9 % on ImageNet in Axial-DeepLab's table",
-    method="handwritten digits of 8 x 8 pixels, 397 held out: bottlenecks with 7 x 7 local relations against 3 x 3 "
-    "convolutions, two stages each, as many FLOPs and steps; images/s by the time of one thread of the processor",
+    "76.9 % on ImageNet in the table of Axial-DeepLab",
+    method="handwritten digits of 8 x 8 pixels, 397 held out: bottleneck blocks with 7 x 7 local relations against 3 "
+    "x 3 convolutions, two stages each, equal FLOPs and steps; images/s in processor time of one thread",
     cost="about 80 s",
     cases=cases,
     measure=measure,

@@ -104,12 +104,12 @@ def judge(found: Measurements) -> Finding:
 
 CLAIM = Claim(
     name="masked-errata",
-    claim="Masks are -inf before the softmax, biases come after the scale, each head has its own values",
+    claim="Masks are -inf before the softmax, biases are added after the scale, and each head has its own values",
     lecture="L1",
-    source="L1 and L3, where their formulas of masks and heads slip (errata 14, 7, 5)",
+    source="L1 and L3: errors in their formulas of masks and heads (errata 14, 7, 5)",
     quoted="L3: weights i:N set to 0; L1: softmax((QK + M)/sqrt(p)); L1: Z_h = V softmax(...)",
-    method="the slide's form and the right one on random queries, keys and values in float64, "
-    "against the formula written out",
+    method="the slide's form and the correct form on random queries, keys and values in float64, against the formula "
+    "written out",
     cost="2 s",
     cases=cases,
     measure=measure,

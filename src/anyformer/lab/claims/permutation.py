@@ -75,7 +75,8 @@ CLAIM = Claim(
     lecture="L4",
     source="EPFL CS-433, proof on the slides; L3 says invariant",
     quoted="f(RX) = R f(X)",
-    method="two bidirectional blocks in float64 on 12 random tokens and a random order, with and without positions",
+    method="two bidirectional blocks in float64 on 12 random tokens and a random permutation, with and without "
+    "positions",
     cost="2 s",
     cases=cases,
     measure=measure,

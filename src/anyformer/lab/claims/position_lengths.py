@@ -146,13 +146,14 @@ def lengths_plot(curves: dict[str, list[list[float | None]]]) -> Plot:
 
 CLAIM = Claim(
     name="position-lengths",
-    claim="Beyond the trained length sinusoids fail, rotary positions fail later, ALiBi stays flat",
+    claim="Beyond the trained length sinusoids fail, rotary positions fail later, and ALiBi stays flat",
     lecture="L3",
     source="2108.12409, Table 3: WikiText-103, 247M parameters, trained at 1024, evaluated up to 16024",
     quoted="perplexity from 1x to 16x: sinusoidal 19.34 to 453, rotary 19.33 to 107, T5 bias 18.80 to 21.76 (6x), "
     "ALiBi 18.66 to 17.98",
-    method=f"2 causal layers of width 64 trained at {LENGTH} tokens on texts made of a grammar (tokens 1 and 3 back) "
-    f"and a topic, one name changed; perplexity of all tokens of texts up to {TIMES[-1]} times as long",
+    method=f"2 causal layers of width 64 trained at {LENGTH} tokens on texts made from a grammar (the tokens 1 and 3 "
+    f"back) and a topic; only the kind of position differs; perplexity of all tokens of texts up to {TIMES[-1]} times "
+    "as long",
     cost="40 s",
     cases=cases,
     measure=measure,

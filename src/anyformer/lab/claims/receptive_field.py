@@ -124,12 +124,13 @@ def line(found: Measurements) -> list[tuple[float, float]]:
 
 CLAIM = Claim(
     name="receptive-field",
-    claim="The receptive field is the whole image after just one self-attention layer",
+    claim="After just one self-attention layer the receptive field is the whole image",
     lecture="L4",
     source="EPFL CS-433, Vision Transformers",
     quoted="the whole image after one self-attention layer; K x K pixels after a convolution",
-    method=f"derivative of the answer at the middle of a {SIZE} x {SIZE} image by every pixel, in float64; a pixel is "
-    f"seen if it is not exactly 0; ViT with patches of {PATCH} x {PATCH}, convolutions with their batch norm",
+    method=f"derivative of the output at the middle of a {SIZE} x {SIZE} image with respect to every pixel, in "
+    f"float64; a pixel is seen if its derivative is not exactly 0; a ViT with patches of {PATCH} x {PATCH}, "
+    "convolutions with batch norm",
     cost="2 s",
     cases=cases,
     measure=measure,

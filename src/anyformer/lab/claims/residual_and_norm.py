@@ -184,13 +184,14 @@ def averaged(curves: list[list[float]]) -> list[float]:
 
 CLAIM = Claim(
     name="residual-and-norm",
-    claim="Deep networks do not train without residuals, whose tokens then become one; norms help them to train",
+    claim="Deep networks do not train without residual connections, as all tokens become equal; norms help training",
     lecture="L1, L3",
     source="L3, residual connections and LayerNorm; 2103.03404 (Dong et al.) for the rank",
-    quoted="residuals and norms each dramatically improve trainability; the rank falls doubly exponentially without",
-    method=f"{DEEP} layers of width {WIDTH} learn to give back the token {BACK} steps before, with residuals or norms "
-    f"taken out, each at the best of several rates; the rank of {RANK_LENGTH} tokens in {RANK_DEPTH} layers at the "
-    "start, in float64",
+    quoted="residuals and norms each dramatically improve trainability; without them the rank falls doubly "
+    "exponentially",
+    method=f"{DEEP} layers of width {WIDTH} learn to output the token {BACK} steps before, with residuals or norms "
+    f"removed, each at the best of several learning rates; and the rank of {RANK_LENGTH} tokens through {RANK_DEPTH} "
+    "layers at initialisation, in float64",
     cost="about 75 s",
     cases=cases,
     measure=measure,

@@ -93,13 +93,13 @@ def mean_line(each: list[list[float]]) -> list[tuple[float, float]]:
 
 CLAIM = Claim(
     name="rnn-bottleneck",
-    claim="One vector for the source is a bottleneck: accuracy falls with its length, slower where every step sees "
-    "the vector, and with attention it holds",
+    claim="One vector for the source is a bottleneck: accuracy falls with the length of the source, more slowly if "
+    "every step sees the vector, and with attention it does not fall",
     lecture="L0, L2",
     source="Cornell CS 4740, encoder-decoder RNNs; 1409.0473, figure 2",
-    quoted="figure 2: BLEU of one fixed vector falls with the length of the sentence, with attention it holds",
-    method="a GRU both ways and a GRU that writes, a layer of width 64 each; each of 3 to 20 symbols has one "
-    "translation; accuracy of each symbol after the right ones before it, by length",
+    quoted="figure 2: with one fixed vector BLEU falls with the length of the sentence, with attention it does not",
+    method="a bidirectional GRU encoder and a GRU decoder, one layer of width 64 each; each of 3 to 20 symbols has "
+    "one translation; accuracy of each symbol given the correct ones before it, by length",
     cost="about 75 s",
     cases=cases,
     measure=measure,

@@ -165,14 +165,15 @@ def valley(law: scaling.ScalingLaw, runs: list[scaling.TrainedRun], flops: float
 
 CLAIM = Claim(
     name="scaling-law",
-    claim="Loss follows E + A/N^alpha + B/D^beta, and a growing budget is best split evenly: bigger models, trained "
-    "longer",
+    claim="Loss follows E + A/N^alpha + B/D^beta, and a growing budget is best split evenly between larger models and "
+    "longer training",
     lecture="L3",
     source="Hoffmann et al. 2022, arXiv 2203.15556, D.3: over 400 models of 70M to 16B parameters",
-    quoted="alpha .34, beta .28: the best size grows as C^.46 (.49 and .50 by the paper's other two ways; Kaplan .73)",
-    method="rotary language models of characters trained on the language reference that comes with Python, every size "
-    "for every length with a cosine of its own; the law fitted to held-out losses by `planning.scaling.fit`, error "
-    "bars by fitting again to runs drawn with replacement",
+    quoted="alpha 0.34, beta 0.28: the best size grows as C^0.46 (0.49 and 0.50 by the paper's other two methods; "
+    "Kaplan 0.73)",
+    method="character-level rotary language models trained on the language reference that comes with Python, every "
+    "size for every length with its own cosine schedule; the law is fitted to held-out losses by "
+    "`planning.scaling.fit`, with error bars from refitting to resampled runs",
     cost="70 s",
     cases=cases,
     measure=measure,

@@ -124,13 +124,13 @@ def judge(found: Measurements) -> Finding:
 
 CLAIM = Claim(
     name="sequential-time",
-    claim="RNNs lack parallelism: a step at a fixed number of tokens takes longer the longer the texts are, that of a "
-    "Transformer does not until attention dominates",
+    claim="RNNs lack parallelism: with a fixed number of tokens per step, the time of a step grows with the length of "
+    "the texts; a Transformer's does not until attention dominates",
     lecture="L0, L2",
     source="Cornell CS 4740, limitations of RNNs; 1706.03762, table 1",
-    quoted="sequential operations: O(n) in a recurrence, O(1) in self-attention",
-    method=f"one forward and backward pass of one block of width {WIDTH}, 4,096 tokens in texts of 16 to 2,048; the "
-    "time of one thread of a processor, fastest of 3, three times (a GPU's own time in the full form)",
+    quoted="sequential operations: O(n) in a recurrent layer, O(1) in self-attention",
+    method=f"one forward and backward pass of one block of width {WIDTH}, 4,096 tokens in texts of 16 to 2,048; "
+    "processor time of one thread, the fastest of 3, three times (GPU time in the full form)",
     cost="30 s",
     cases=cases,
     measure=measure,

@@ -143,8 +143,9 @@ CLAIM = Claim(
     lecture="L1",
     source="1706.03762, section 3.5; the slide's table of 0 to 15 in binary",
     quoted="PE(pos+k) can be represented as a linear function of PE(pos)",
-    method=f"{LENGTH} positions in float64: the rotation by formula, one linear map fitted on half the positions and "
-    "tried on the rest, the same for noise; signs of halving sinusoids against the bits of 0 to 15; the values of W03",
+    method=f"{LENGTH} positions in float64: the rotation from the formula; one linear map fitted on half the "
+    "positions and tested on the rest, and the same for noise; the signs of sinusoids with halving frequencies "
+    "against the bits of 0 to 15; the values of W03",
     cost="1 s",
     cases=cases,
     measure=measure,

@@ -262,12 +262,13 @@ def judge(found: Measurements) -> Finding:
 
 CLAIM = Claim(
     name="size-errata",
-    claim="The original model is 6 and 6 deep, MLPs are D x 4D, attention costs T^2 D, outputs are as many as inputs",
+    claim="The original model has 6 + 6 layers, MLPs are D x 4D, attention costs T^2 D, and there are as many outputs "
+    "as inputs",
     lecture="L4",
-    source="L1 to L4, where sizes and shapes slip (errata 8, 10, 11, 18, 21, 24, 26, 27, 28)",
+    source="L1 to L4: errors in sizes and shapes (errata 8, 10, 11, 18, 21, 24, 26, 27, 28)",
     quoted="L2: 12 layers; L3: N = 12 large, patches of 16 px^2; L4: W_1 of D x D, O(T^2), a fixed output size",
-    method="sizes as the slide has them and as they are, recomputed from the library's presets and parts: parameters "
-    "against published counts, shapes, FLOPs by the planner's counter, the largest tensor made",
+    method="sizes as on the slide and as they are, recomputed from the library's presets and parts: parameters "
+    "against published counts, shapes, FLOPs by the planner's counter, and the largest tensor created",
     cost="8 s",
     cases=cases,
     measure=measure,

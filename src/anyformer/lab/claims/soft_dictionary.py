@@ -148,8 +148,8 @@ CLAIM = Claim(
     lecture="L1",
     source="L0-L3; kernel view 1908.11775, 2006.16236",
     quoted="temperature -> 0: dict[query]; temperature -> infinity: the mean; weights kappa(q,k) / sum kappa",
-    method="8 one-hot keys at 9 temperatures; 24 tokens in float64 against an explicit kernel average, softmax and "
-    "linear mixer; counted operations of both orders of summing at 128 to 1,024 tokens",
+    method="8 one-hot keys at 9 temperatures; 24 tokens in float64 against an explicit kernel average, for softmax "
+    "attention and for linear attention; operations counted for both orders of summation at 128 to 1,024 tokens",
     cost="4 s",
     cases=cases,
     measure=measure,

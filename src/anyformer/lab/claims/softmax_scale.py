@@ -151,12 +151,12 @@ def curve(found: Measurements, scale: str) -> list[tuple[float, float]]:
 
 CLAIM = Claim(
     name="softmax-scale",
-    claim="Without 1/sqrt(d_k) the softmax grows sharp and, at large d_k, its gradient vanishes",
+    claim="Without 1/sqrt(d_k) the softmax becomes sharp and, at large d_k, its gradient vanishes",
     lecture="L4",
     source="1706.03762, section 3.2.1",
-    quoted="d_k = 512: max p .92 -> .07, dead rows 51 % -> 0",
-    method="400 rows of unit normal queries and 128 keys in float64 for each d_k and seed; "
-    "and one head of size 128 trained with and without the scale from weights of unit variance",
+    quoted="d_k = 512: max p 0.92 -> 0.07, dead rows 51 % -> 0",
+    method="400 rows of standard normal queries against 128 keys in float64 for each d_k and seed; and one head of "
+    "size 128 trained with and without the scale from weights of unit variance",
     cost="5 s",
     cases=cases,
     measure=measure,

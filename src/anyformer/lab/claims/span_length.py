@@ -88,12 +88,12 @@ def row(span: int, each: Measurements) -> tuple[str, ...]:
 
 CLAIM = Claim(
     name="span-length",
-    claim="Lost spans of about 3 tokens teach as much as single tokens and cost less; 10 is too long",
+    claim="Corrupted spans of about 3 tokens teach as much as single tokens and cost less; 10 is too long",
     lecture="L3",
     source="1910.10683, table 7",
     quoted="GLUE 83.28 with single tokens, 83.54, 83.49, 83.40 and 82.85 with spans of 2, 3, 5 and 10",
-    method="a T5 of width 64 and as many steps with each length on the source of Python's library; a linear probe of "
-    "its encoder for tokens in strings and comments, in other files",
+    method="a T5 of width 64, trained for as many steps with each span length on the source of Python's library; then "
+    "a linear probe of its encoder for tokens inside strings and comments, in other files",
     cost="about 60 s",
     cases=cases,
     measure=measure,

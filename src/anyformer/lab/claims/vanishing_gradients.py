@@ -93,11 +93,12 @@ def ends(values: list[float]) -> str:
 
 CLAIM = Claim(
     name="vanishing-gradients",
-    claim="Gradients vanish with distance in an RNN; gates slow this down, attention does not have it",
+    claim="In an RNN gradients vanish with distance; gates slow this down, and attention does not have the problem",
     lecture="L0, L2",
-    source="the lectures' limits of recurrence; Bengio, Simard and Frasconi 1994",
+    source="the lectures' slides on the limits of recurrence; Bengio, Simard and Frasconi 1994",
     quoted="path length O(T) in a recurrence, O(1) in attention",
-    method="size of d answer(T) / d input(T - d), relative to d = 0, of one layer of width 64 as it starts, in float64",
+    method="norm of d output(T) / d input(T - d), relative to d = 0, of one layer of width 64 at initialisation, in "
+    "float64",
     cost="2 s",
     cases=cases,
     measure=measure,
