@@ -15,7 +15,8 @@ def is_deterministic(settings: Training, device: torch.device, *, compiled: bool
 
 def use_deterministic(on: bool) -> None:
     """Have torch use deterministic algorithms, or leave it free."""
-    torch.use_deterministic_algorithms(on)
+    if torch.are_deterministic_algorithms_enabled() != on:  # torch imports its compiler to say so: a second
+        torch.use_deterministic_algorithms(on)
     torch.utils.deterministic.fill_uninitialized_memory = not on  # type: ignore[attr-defined]
 
 
