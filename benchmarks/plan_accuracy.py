@@ -1,6 +1,6 @@
 """How near `anyformer plan` comes to what was measured.
 
-    python -m benchmarks.plan_accuracy            training steps on this CPU, by its measured ceilings
+    python -m benchmarks.plan_accuracy            training and decode steps on this CPU, by its measured ceilings
     python -m benchmarks.plan_accuracy --h200     the training steps of the newest H200 file, by the stated ceilings
 
 On a CPU both sides are timed by the processor's time on one thread: neighbours on a crowded machine do not count.
@@ -15,8 +15,9 @@ import time
 from pathlib import Path
 
 import torch
+from torch import nn
 
-from anyformer import Network, preset
+from anyformer import Generation, Network, generate, preset
 from anyformer.planning.inputs import blank_inputs
 from anyformer.planning.measure import measure_ceilings
 from anyformer.planning.model_plan import plan
@@ -38,6 +39,25 @@ def cpu_shapes() -> list[tuple[str, Network, int, int]]:
         ("BERT tiny, 8 x 64", preset("bert-base-tiny"), 8, 64),
         ("ViT mini, 4 images", preset("vit-mini"), 4, 1),
         ("FT-Transformer tiny, 64 rows", preset("ft-transformer-tiny"), 64, 1),
+        ("FT-Transformer, 256 rows", preset("ft-transformer"), 256, 1),
+        ("T5 tiny, 16 x 32", preset("t5-small-tiny"), 16, 32),
+        ("Mixtral tiny, 4 x 128", preset("mixtral-tiny"), 4, 128),
+        ("BERT base, 1 x 128", preset("bert-base"), 1, 128),
+    ]
+
+
+def cpu_decodes() -> list[tuple[str, Network, int, int]]:
+    """Networks that fit a cache and networks that do not, for one row and for several."""
+    character, llama256 = gpt2(384, 6, 6, vocab=65, length=256, dropout=0.0), llama(256, 4, 8, 2, 704, vocab=512)
+    return [
+        ("gpt2-tiny, 1 row", preset("gpt2-tiny"), 1, 64),
+        ("gpt2-tiny, 16 rows", preset("gpt2-tiny"), 16, 64),
+        ("GPT 384 x 6, 1 row", character, 1, 128),
+        ("GPT 384 x 6, 8 rows", character, 8, 128),
+        ("GPT 768 x 2, 1 row", gpt2(768, 2, 12, vocab=8192, length=256, dropout=0.0), 1, 64),
+        ("Llama 256 x 4, 1 row", llama256, 1, 64),
+        ("Llama 256 x 4, 32 rows", llama256, 32, 64),
+        ("gpt2, 1 row", preset("gpt2"), 1, 64),
     ]
 
 
@@ -57,6 +77,19 @@ def timed_step(spec: Network, batch: int, length: int) -> float:
     return statistics.median(found[1:])
 
 
+def timed_decode(net: nn.Module, batch: int, prompt: int, counts: tuple[int, int] = (8, 72)) -> float:
+    """Seconds of a decode step of `generate`: what a longer answer takes more, the median of a few."""
+    tokens, found = torch.randint(0, 60, (batch, prompt)), []
+    for _ in range(5):
+        took = []
+        for count in counts:
+            start = time.process_time()
+            generate(net, tokens, settings=Generation(max_new_tokens=count, eos_token_id=None))
+            took.append(time.process_time() - start)
+        found.append((took[1] - took[0]) / (counts[1] - counts[0]))
+    return statistics.median(found[1:])
+
+
 def on_cpu() -> None:
     torch.set_num_threads(1)
     here = measure_ceilings("cpu", clock=time.process_time)
@@ -66,6 +99,12 @@ def on_cpu() -> None:
         said = plan(spec, batch=batch, length=length, device=here).step.total
         took = timed_step(spec, batch, length)
         print(f"{name:<30} planned {said * 1e3:8.1f} ms  took {took * 1e3:8.1f} ms  {said / took:.2f}", flush=True)
+    for name, spec, batch, prompt in cpu_decodes():
+        took = timed_decode(spec.build(seed=0).eval(), batch, prompt)
+        decode = plan(spec, batch=batch, length=prompt + 40, device=here).decode  # in the middle of what is timed
+        assert decode is not None
+        print(f"decoding {name:<24} planned {decode.total * 1e3:6.2f} ms  took {took * 1e3:6.2f} ms  "
+              f"{decode.total / took:.2f}", flush=True)  # fmt: skip
 
 
 def h200_shapes() -> dict[str, tuple[Network, int, int]]:

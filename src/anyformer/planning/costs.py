@@ -21,6 +21,7 @@ from anyformer.planning.trace import OpCost, PassCost, trace, trace_training
 from anyformer.slots import Network, compiles
 from anyformer.spec import replace_in
 
+SIZES = OpCost._fields[2:]  # all that is a number
 STEPS = 3  # tokens of the shortest text that a recurrence is run over
 
 
@@ -193,18 +194,19 @@ def extrapolate_pass(found: list[PassCost], at_length: Any) -> PassCost:
     for cost in found:
         total: Counter[tuple[str, str, str]] = Counter()
         for op, count in cost.ops.items():
-            for name in ("flops", "bytes", "visible"):
+            for name in SIZES:
                 total[op.part, op.kind, name] += count * getattr(op, name)
         totals.append(total)
     kinds = {(part, kind) for total in totals for part, kind, _ in total}
     ops: Counter[OpCost] = Counter()
     for part, kind in kinds:
-        sizes = [at_length([total[part, kind, name] for total in totals]) for name in ("flops", "bytes", "visible")]
+        sizes = [at_length([total[part, kind, name] for total in totals]) for name in SIZES]
         ops[OpCost(part, kind, *sizes)] += 1
     launches = at_length([cost.launches for cost in found])
     kept = {part: at_length([cost.kept[part] for cost in found]) for cost in found for part in cost.kept}
     saved = at_length([cost.saved for cost in found])
-    return PassCost(ops, saved, Counter(kept), unlisted=launches - len(ops))
+    beside, calls = (at_length([getattr(cost, name) for cost in found]) for name in ("beside", "calls"))
+    return PassCost(ops, saved, Counter(kept), launches - len(ops), beside, calls)
 
 
 def extrapolate(points: list[int], values: list[int], at: int) -> int:

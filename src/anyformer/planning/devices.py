@@ -4,9 +4,37 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from anyformer.errors import UserError, did_you_mean
 
 GIB = 2**30
+
+
+@dataclass(frozen=True)
+class HostPace:
+    """Seconds that Python and torch's dispatcher take in one kind of pass, whatever the size of the tensors."""
+
+    operation: float  # each, views included
+    call: float  # of a module
+
+
+@dataclass(frozen=True)
+class HostTimes:
+    """What a CPU takes beside the work itself. A GPU has none: it works while the host prepares what comes next."""
+
+    use: HostPace  # a pass that keeps nothing for gradients
+    training: HostPace
+    backward: HostPace  # calls are those of the forward pass: each has its way back
+    tensor: float  # seconds of each tensor that an optimizer updates
+    function: float  # of each number that goes through exp, tanh or a norm, beside reading it
+    drawn: float  # of each attention weight with dropout, which keeps a CPU's fused attention from being used
+    reading: tuple[tuple[float, float], ...]  # bytes of all weights of a pass, and bytes a second that products read
+
+    def reading_rate(self, weights: float) -> float:
+        """Bytes a second at which products read so many bytes of weights: fewer bytes lie nearer in the caches."""
+        sizes, rates = zip(*self.reading, strict=True)
+        return float(np.interp(np.log(max(weights, 1.0)), np.log(sizes), rates))
 
 
 @dataclass(frozen=True)
@@ -29,6 +57,7 @@ class DeviceCeilings:
     price: float | None  # dollars an hour
     source: str
     price_source: str = ""
+    host: HostTimes | None = None
 
     @property
     def balance(self) -> float:

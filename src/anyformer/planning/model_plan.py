@@ -16,7 +16,7 @@ from anyformer.planning.inputs import LENGTH, tokens_of
 from anyformer.planning.memory import CachePlan, TrainingMemory, cache_plans, training_memory
 from anyformer.planning.parameters import ParameterCount, count_parameters
 from anyformer.planning.split import ProcessPlan, split_plans
-from anyformer.planning.timing import PassTime, time_of, time_step
+from anyformer.planning.timing import PassTime, time_step, time_use
 from anyformer.presets import preset
 from anyformer.slots import Network
 
@@ -154,7 +154,7 @@ def plan(
     costs = count_costs(network, batch, texts, kind)
     tokens = tokens_of(network, batch, texts)
     memory = training_memory(network, count, costs, tokens, kind, place)
-    step = time_step(costs, count.learning, place)
+    step = time_step(costs, count.learning, count.tensors, place)
     splits = (
         split_plans(network, count, costs, memory, step.total, batch, processes, kind, place) if processes > 1 else []
     )
@@ -162,8 +162,8 @@ def plan(
         name=name or (spec if isinstance(spec, str) else type(network).__name__), spec=network, batch=batch,
         length=texts, tokens=tokens, dtype=kind, device=place, processes=processes, parameters=count, costs=costs,
         memory=memory, caches=cache_plans(network, costs, batch, texts, kind), step=step,
-        prefill=time_of(costs.forward, place),
-        decode=time_of(costs.decode, place) if costs.decode.launches else None, splits=splits,
+        prefill=time_use(costs.forward, place),
+        decode=time_use(costs.decode, place) if costs.decode.launches else None, splits=splits,
         price=place.price if price is None else price, train_tokens=train_tokens,
     )  # fmt: skip
 

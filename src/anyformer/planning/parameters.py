@@ -18,6 +18,7 @@ class ParameterCount:
     learning: int
     active: int
     by_part: dict[str, int]
+    tensors: int = 0  # that learn: an optimizer goes through them one by one
 
 
 def count_parameters(net: nn.Module) -> ParameterCount:
@@ -38,7 +39,8 @@ def count_parameters(net: nn.Module) -> ParameterCount:
     total = sum(p.numel() for p in everything)
     found["other"] += total - sum(found.values())
     idle = sum(idle_parameters(module) for module in net.modules() if isinstance(module, ExpertsModule))
-    return ParameterCount(total, sum(p.numel() for p in everything if p.requires_grad), total - idle, found)
+    learn = [p for p in everything if p.requires_grad]
+    return ParameterCount(total, sum(p.numel() for p in learn), total - idle, found, len(learn))
 
 
 def idle_parameters(module: ExpertsModule) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from anyformer.planning.costs import ModelCosts
-from anyformer.planning.devices import DeviceCeilings
+from anyformer.planning.devices import DeviceCeilings, HostPace
 from anyformer.planning.trace import PassCost
 
 
@@ -16,7 +16,7 @@ class PassTime:
     products: float
     attention: float
     traffic: float  # operations that only move bytes
-    launches: float
+    launches: float  # on a CPU what Python and torch's dispatcher take
     update: float = 0.0  # of the optimizer
 
     @property
@@ -24,29 +24,54 @@ class PassTime:
         """All of them."""
         return self.products + self.attention + self.traffic + self.launches + self.update
 
+    def plus(self, other: PassTime) -> PassTime:
+        """One pass after the other."""
+        return PassTime(
+            self.products + other.products, self.attention + other.attention, self.traffic + other.traffic,
+            self.launches + other.launches, self.update + other.update,
+        )  # fmt: skip
 
-def time_of(cost: PassCost, device: DeviceCeilings) -> PassTime:
-    """Seconds of a pass on a device.
+
+def time_of(cost: PassCost, device: DeviceCeilings, pace: HostPace | None = None) -> PassTime:
+    """Seconds of a pass on a device; `pace` is that of its host, where the device has none of its own to hide it.
 
     Bytes and products of one operation are added, where a roofline takes the larger of the two: a kernel overlaps them
     in part only, and the sum was the better guess on every shape that was measured.
     """
     products = attention = traffic = launches = 0.0
+    function, drawn = (0.0, 0.0) if device.host is None else (device.host.function, device.host.drawn)
+    read = device.bandwidth
+    if device.host is not None:
+        read = device.host.reading_rate(
+            sum(count * op.weights for op, count in cost.ops.items() if op.kind == "product")
+        )
     for op, count in cost.ops.items():
-        moved = op.bytes / device.bandwidth
+        moved = (op.bytes - op.weights) / device.bandwidth + op.weights / read
         fused = op.kind in ("pointwise", "fourier")  # into others, but for a share
         launches += count * (device.traffic if fused else 1.0)
         if op.kind == "product":
             products += count * (op.flops / device.products + moved) / device.share
         elif op.kind == "attention":
             attention += count * max(op.visible / (device.products * device.attention), moved)
+            attention += count * (op.numbers * function + op.drawn * drawn)
         else:  # a Fourier transform is bound by memory too
-            traffic += count * moved * device.traffic
-    return PassTime(products, attention, traffic, (launches + cost.unlisted) * device.launch)
+            traffic += count * (moved * device.traffic + op.numbers * function)
+    waits = (launches + cost.unlisted) * device.launch
+    if pace is not None:  # a CPU works and dispatches in turn
+        waits = (cost.launches + cost.beside) * pace.operation + cost.calls * pace.call
+    return PassTime(products, attention, traffic, waits)
 
 
-def time_step(costs: ModelCosts, parameters: int, device: DeviceCeilings) -> PassTime:
-    """Seconds of one training step: forward, backward and AdamW over so many weights that learn."""
-    found = time_of(costs.step, device)
-    update = parameters * device.update / device.bandwidth
-    return PassTime(found.products, found.attention, found.traffic, found.launches, update)
+def time_use(cost: PassCost, device: DeviceCeilings) -> PassTime:
+    """Seconds of a pass that nothing is learned from: of a prompt, or one decode step."""
+    return time_of(cost, device, None if device.host is None else device.host.use)
+
+
+def time_step(costs: ModelCosts, parameters: int, tensors: int, device: DeviceCeilings) -> PassTime:
+    """Seconds of one training step: forward, backward and AdamW over so many weights that learn, in so many tensors."""
+    host = device.host
+    forward = time_of(costs.training, device, None if host is None else host.training)
+    backward = time_of(costs.backward, device, None if host is None else host.backward)
+    each = 0.0 if host is None else tensors * host.tensor
+    update = PassTime(0.0, 0.0, 0.0, 0.0, parameters * device.update / device.bandwidth + each)
+    return forward.plus(backward).plus(update)

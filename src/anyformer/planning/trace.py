@@ -31,6 +31,9 @@ class OpCost(NamedTuple):
     flops: int
     bytes: int
     visible: int  # FLOPs of the pairs that a query may see: a fused kernel leaves the others out
+    numbers: int = 0  # that go through exp, tanh and the like, each of which takes a CPU longer than reading it
+    drawn: int = 0  # attention weights that dropout decides about: no fused kernel of a CPU offers it
+    weights: int = 0  # bytes of parameters among those that move
 
 
 @dataclass
@@ -41,6 +44,8 @@ class PassCost:
     saved: int = 0
     kept: Counter[str] = field(default_factory=Counter)  # the same by the part that computed them
     unlisted: int = 0  # operations that stand in the list as part of a total
+    beside: int = 0  # what only the host has to do: views, and on a CPU one expert after the other
+    calls: int = 0  # of modules; of a backward pass, those of the forward pass that it goes back through
 
     @property
     def flops(self) -> int:
@@ -77,13 +82,18 @@ class PassCost:
         kept = Counter(self.kept)
         for part, size in other.kept.items():
             kept[part] += times * size
-        return PassCost(Counter({op: n for op, n in ops.items() if n}), self.saved + times * other.saved, kept)
+        return PassCost(
+            Counter({op: n for op, n in ops.items() if n}), self.saved + times * other.saved, kept,
+            self.unlisted + times * other.unlisted, self.beside + times * other.beside,
+            self.calls + times * other.calls,
+        )  # fmt: skip
 
     def times(self, factor: float) -> PassCost:
         """So much of everything."""
         ops = Counter({op: round(count * factor) for op, count in self.ops.items()})
         kept = Counter({part: round(size * factor) for part, size in self.kept.items()})
-        return PassCost(ops, round(self.saved * factor), kept)
+        whole = [round(n * factor) for n in (self.unlisted, self.beside, self.calls)]
+        return PassCost(ops, round(self.saved * factor), kept, *whole)
 
 
 # ---------------------------------------------------------------- formulas, by the shapes of what goes in and comes out
@@ -137,6 +147,17 @@ def of_circle(args: Any) -> int:
     return of_fourier(x.shape[-2], 2 * (x.numel() // 2) + taps.numel() // 2)
 
 
+FUNCTIONS = {  # of every number: exp, erf, tanh, a mean or a root
+    ATEN._softmax, ATEN._softmax_backward_data, ATEN._log_softmax, ATEN.gelu, ATEN.gelu_backward, ATEN.silu,
+    ATEN.silu_backward, ATEN.exp, ATEN.tanh, ATEN.sigmoid, ATEN.sin, ATEN.cos, ATEN.erf, ATEN.log, ATEN.softplus,
+    ATEN.elu, ATEN.native_layer_norm, ATEN.native_layer_norm_backward, ATEN.native_group_norm,
+    ATEN.native_batch_norm, ATEN.bernoulli_, ATEN.native_dropout, ATEN.rand, ATEN.where, ATEN.masked_fill,
+}  # fmt: skip
+UNFUSED = 3  # functions of an attention weight with dropout of our own: softmax, a draw of 16 bits, the mask
+# Steps of a host that runs one expert after the other: a slice, a filled-up slice, a product, a slice again; back, two
+# products with their slices.
+EXPERT, EXPERT_BACK = 6, 10
+GATHERS = {ATEN.embedding, ATEN.index, ATEN.index_select, ATEN.gather}  # read as many numbers as they write
 FREE = {  # allocations whose content nobody reads, and facts without a tensor
     ATEN.empty, ATEN.empty_like, ATEN.new_empty, ATEN.empty_strided, ATEN.detach, ATEN.new_empty_strided,
 }  # fmt: skip
@@ -150,6 +171,8 @@ class PassCounter(TorchDispatchMode):
         self.cost = PassCost()
         self.part = "other"
         self.fixed = {storage_of(p) for p in (*weights.parameters(), *weights.buffers())}
+        self.dropout = 0.0  # of the attention weights, where the part at hand has it
+        self.biased = False
         self.held: dict[int, Tensor] = {}  # storages that are kept, each with a tensor that keeps its number taken
 
     @classmethod
@@ -176,7 +199,8 @@ class PassCounter(TorchDispatchMode):
         given, made = tensors(args), tensors((out,))
         if not made or (len(made) == 1 and any(storage_of(made[0]) == storage_of(x) for x in given[:1])
                         and not packet.__name__.endswith("_")):  # fmt: skip
-            return  # a view moves nothing
+            self.cost.beside += 1  # a view moves nothing
+            return
         size = sum(bytes_of(x) for x in (*given, *made))
         name = packet.__name__
         if packet in FOURIER:
@@ -195,11 +219,21 @@ class PassCounter(TorchDispatchMode):
             flops, kind = 2 * product(args[0], args[1].shape[1]), "product"
         else:
             flops, kind = 0, "pointwise"
-        seen = flops
+        seen, drawn = flops, 0
+        numbers = max(x.numel() for x in (*given, *made)) if packet in FUNCTIONS else 0
         if kind == "attention":
             q, k, pairs = (args[0], args[1], args[3]) if name == "attention_shape" else (args[1], args[2], args[4])
             seen = flops * pairs // (q.shape[2] * k.shape[2])
-        self.cost.ops[OpCost(self.part, kind, flops, size, seen)] += 1
+            if self.dropout and name == "attention_shape":
+                weights = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
+                # core/attend.py: where nothing is hidden or added a CPU drops by a draw of our own, else by torch's.
+                numbers, drawn = (0, weights) if seen < flops or self.biased else (UNFUSED * weights, 0)
+        elif name.startswith("grouped"):
+            self.cost.beside += len(args[1]) * EXPERT if name == "grouped" else len(args[2]) * EXPERT_BACK
+        weights = sum(bytes_of(x) for x in given if storage_of(x) in self.fixed)
+        if packet in GATHERS:
+            weights, size = 0, sum(bytes_of(x) for x in (*given[1:], *made, *made))
+        self.cost.ops[OpCost(self.part, kind, flops, size, seen, numbers, drawn, weights)] += 1
 
     def keep(self, x: Tensor) -> Tensor:
         """Note what the backward pass keeps, each storage once; weights are there anyway."""
@@ -250,7 +284,7 @@ def trace_training(net: nn.Module, args: tuple[Any, ...], named: dict[str, Any])
     with counter:
         with named_parts(net, counter), torch.autograd.graph.saved_tensors_hooks(counter.keep, lambda x: x):
             out = net(*args, **named)
-        forward, counter.cost = counter.cost, PassCost()
+        forward, counter.cost = counter.cost, PassCost(calls=counter.cost.calls)
         answers = [x for x in answers_of(out) if x.requires_grad]
         torch.autograd.backward(answers, [torch.empty_like(x) for x in answers])
     return forward, counter.cost
@@ -269,8 +303,18 @@ def answers_of(out: Any) -> list[Tensor]:
 
 @contextmanager
 def named_parts(net: nn.Module, counter: PassCounter) -> Iterator[None]:
-    """Count what each part does under its name. The network is a throw-away on `meta`: hooks are put on it."""
+    """Count what each part does under its name, and calls of modules. The network is a throw-away on `meta`: hooks are
+    put on it."""
     handles, at = [], list[str]()
+
+    def called(module: nn.Module, args: Any) -> None:
+        counter.cost.calls += 1
+
+    def attends(dropout: float, biased: bool) -> Any:
+        def hook(module: nn.Module, args: Any) -> None:
+            counter.dropout, counter.biased = dropout, biased
+
+        return hook
 
     def enter(part: str) -> Any:
         def hook(module: nn.Module, args: Any) -> None:
@@ -282,6 +326,13 @@ def named_parts(net: nn.Module, counter: PassCounter) -> Iterator[None]:
     def leave(module: nn.Module, args: Any, out: Any) -> None:
         counter.part = at.pop()
 
+    for inner in net.modules():
+        handles.append(inner.register_forward_pre_hook(called))
+        if isinstance(inner, BlockModule):
+            for mixer, spec in ((inner.mixer, inner.spec.mixer), (inner.cross, inner.spec.cross)):
+                if mixer is not None:
+                    share = getattr(spec, "dropout", 0.0) if net.training else 0.0
+                    handles.append(mixer.register_forward_pre_hook(attends(share, inner.spec.relative.biased)))
     for part, module in parts_of(net):
         handles.append(module.register_forward_pre_hook(enter(part)))
         handles.append(module.register_forward_hook(leave))
