@@ -38,7 +38,8 @@ from anyformer.engine.engine import Engine
 from anyformer.engine.sequence import Event, Failed, Finished, Sequence
 from anyformer.generation.cache.open_store import open_serving_store
 from anyformer.generation.config import Generation
-from anyformer.inference.predictor import Predictor, load
+from anyformer.inference.opening import load
+from anyformer.inference.predictor import Predictor
 from tests.serving.server import Server
 from tests.serving.wire import request
 

@@ -74,7 +74,8 @@ if TYPE_CHECKING:
         TokenHead,
         WideAndDeep,
     )
-    from anyformer.inference.predictor import Predictor, load
+    from anyformer.inference.opening import load
+    from anyformer.inference.predictor import Predictor
     from anyformer.inspection.ablate import ablate
     from anyformer.inspection.capture import Capture, look
     from anyformer.inspection.convolution import attention_from_convolution
@@ -187,7 +188,8 @@ WHERE = {
         "NoRelative", "Rope", "Shaw", "Sinusoid", "SinusoidGrid", "SomeHeads",
         "YarnScaling",
     ),
-    "anyformer.inference.predictor": ("Predictor", "load"),
+    "anyformer.inference.opening": ("load",),
+    "anyformer.inference.predictor": ("Predictor",),
     "anyformer.presets": ("preset", "preset_names"),
     "anyformer.slots": (
         "Backbone", "Body", "Embed", "Feed", "Head", "Mixer", "Network", "Norm", "NumberCurve", "Position", "Relative",

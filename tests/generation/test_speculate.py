@@ -22,7 +22,8 @@ from anyformer.generation.noise import row_seeds
 from anyformer.generation.proposers import Draft, Lookup
 from anyformer.generation.result import NewToken
 from anyformer.generation.speculative import Speculation
-from anyformer.inference.predictor import Predictor, load
+from anyformer.inference.opening import load
+from anyformer.inference.predictor import Predictor
 from tests.generation.nets import LIMIT, POSITIONS, PROMPTS, build, decoder, ids, padded, pair, rows
 from tests.generation.test_recurrent import MIXERS, WRITERS, writing
 from tests.generation.test_recurrent import pair as recurrent_pair

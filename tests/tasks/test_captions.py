@@ -15,6 +15,7 @@ import torch
 from anyformer import UserError, load, preset
 from anyformer.data.sizes import Sizes
 from anyformer.generation import Generation, generate
+from anyformer.inference.generation_inputs import image_inputs
 from anyformer.inference.predictor import Predictor
 from anyformer.tasks.translate import nearest_images
 from tests.cli import made
@@ -136,7 +137,7 @@ def test_a_batch_writes_what_each_row_writes_alone(home: Path, asked: Predictor,
     for at, (image, text) in enumerate(zip(images, texts, strict=True)):
         alone = asked.run_generation(text, {"num_beams": beams, "max_new_tokens": 5}, image=image)
         assert asked.texts(alone)[0] == asked.texts(together)[at]
-    assert len({asked.image_inputs(text, image)[0][0].shape[1] for image, text in zip(images, texts, strict=True)}) > 1
+    assert len({image_inputs(asked, text, image)[0][0].shape[1] for image, text in zip(images, texts, strict=True)}) > 1
 
 
 def test_image_and_question_are_both_read(asked: Predictor) -> None:
@@ -145,7 +146,7 @@ def test_image_and_question_are_both_read(asked: Predictor) -> None:
     one, two = (rng.integers(0, 255, (32, 32, 3)).astype(np.uint8) for _ in range(2))
 
     def read(text: str, image: np.ndarray) -> torch.Tensor:
-        source, mask, _ = asked.image_inputs(text, image)
+        source, mask, _ = image_inputs(asked, text, image)
         with torch.no_grad():
             return asked.model.eval().read(source, mask).hidden.mean((0, 1))
 

@@ -60,7 +60,7 @@ def generate(
       anyformer generate FOLDER "what is on the left?" --image shapes.png
     """
     import anyformer
-    from anyformer.inference.predictor import with_settings
+    from anyformer.inference.decoding_settings import with_settings
 
     configure_messages(quiet)
     check_used(temperature, top_k, top_p, draft, draft_tokens)

@@ -62,7 +62,7 @@ class LocalTalker:
         from anyformer.engine.engine import Engine
         from anyformer.generation.cache.open_store import open_serving_store
         from anyformer.heads import LM
-        from anyformer.inference.predictor import best_of
+        from anyformer.inference.opening import best_of
         from anyformer.serving.chat_template import PlainTemplate, open_chat_template
         from anyformer.serving.detokenizer import Detokenizer
 
@@ -122,7 +122,7 @@ class LocalTalker:
 
     def settings(self, conversation: Conversation) -> Any:
         """The folder's settings with those of the conversation."""
-        from anyformer.inference.predictor import with_settings
+        from anyformer.inference.decoding_settings import with_settings
 
         asked: dict[str, Any] = dict(conversation.settings)
         if "temperature" in asked or "top_p" in asked or "top_k" in asked or "min_p" in asked:

@@ -18,7 +18,7 @@ from anyformer.demo.sampling import complete
 from anyformer.demo.show import Show
 from anyformer.demo.words import next_lines, train_line
 from anyformer.errors import UserError
-from anyformer.inference.predictor import pick_device
+from anyformer.inference.devices import pick_device
 from anyformer.terminal import visible
 from anyformer.training.display.format import duration, size, whole
 from anyformer.training.run.folder import RUN_FILE, check_new

@@ -16,8 +16,9 @@ from anyformer.errors import UserError
 from anyformer.estimators.learn import learn, open_files, save_files
 from anyformer.evaluation.answers import Answers
 from anyformer.extras import install_command
+from anyformer.inference.opening import load
 from anyformer.inference.predict import answer
-from anyformer.inference.predictor import Predictor, load
+from anyformer.inference.predictor import Predictor
 from anyformer.safe_files import inside, read_json, short
 from anyformer.slots import Position
 from anyformer.spec import Spec, plain, subclasses

@@ -20,7 +20,9 @@ from torch import Tensor
 
 from anyformer.checkpoints import store
 from anyformer.errors import Stopped
-from anyformer.inference.predictor import Predictor, load, pick_device
+from anyformer.inference.devices import pick_device
+from anyformer.inference.opening import load
+from anyformer.inference.predictor import Predictor
 from anyformer.safe_files import scratch_folder
 from anyformer.training.calibrate import fit_calibration, write_calibration
 from anyformer.training.checkpoint import save_model

@@ -14,8 +14,9 @@ from anyformer.data.reopen import reopen
 from anyformer.data.settings import Data
 from anyformer.errors import UserError, did_you_mean
 from anyformer.evaluation.answers import Answers
+from anyformer.inference.opening import load
 from anyformer.inference.predict import evaluator_for, predict_rows
-from anyformer.inference.predictor import Predictor, load
+from anyformer.inference.predictor import Predictor
 from anyformer.tasks import Task, find
 from anyformer.training.run.folder import CONFIG_FILE, RunFolder
 

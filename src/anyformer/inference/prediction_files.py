@@ -16,8 +16,8 @@ from anyformer.data.given_rows import TOLD, OnBadRows
 from anyformer.data.preprocess import Preprocess
 from anyformer.errors import UserError, did_you_mean
 from anyformer.inference.evaluate import settings_of
+from anyformer.inference.opening import load
 from anyformer.inference.predict import PredictedRows, predict_rows
-from anyformer.inference.predictor import load
 from anyformer.safe_files import check_output_name, replace_file, writing
 from anyformer.tasks import Task, find
 from anyformer.tasks.base import preprocess_of

@@ -19,8 +19,9 @@ import numpy as np
 from anyformer.core.model import Seq2Seq
 from anyformer.errors import UserError, did_you_mean
 from anyformer.generation.score_continuations import Continuation, room_of, score_continuations
+from anyformer.inference.opening import load
 from anyformer.inference.prediction_files import check_place, write_or_return
-from anyformer.inference.predictor import Predictor, load
+from anyformer.inference.predictor import Predictor
 from anyformer.inference.prompt_rows import (
     TEMPLATE,
     PromptRow,

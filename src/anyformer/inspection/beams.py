@@ -39,7 +39,7 @@ def beams_of(capture: Capture) -> list[Beam]:
 
 def search(capture: Capture) -> list[Beam]:
     from anyformer.generation import Generation, generate
-    from anyformer.inference.predictor import with_settings
+    from anyformer.inference.decoding_settings import with_settings
     from anyformer.inspection.given import MOST_WRITTEN
 
     defaults = Generation() if capture.predictor is None else capture.predictor.defaults

@@ -73,7 +73,7 @@ class CheckpointSteps:
 
     def see(self, step: int, path: Path) -> CheckpointLook | None:
         """The input through one checkpoint; None where it was deleted meanwhile."""
-        from anyformer.inference.predictor import load
+        from anyformer.inference.opening import load
 
         try:
             predictor = load(path, device=str(device_of(self.capture)))
@@ -93,7 +93,7 @@ class CheckpointSteps:
 
 def checkpoint_steps(folder: str | Path, inputs: Any, *, target: str | None = None) -> list[CheckpointLook]:
     """What every checkpoint of a run makes of one input, oldest first."""
-    from anyformer.inference.predictor import load
+    from anyformer.inference.opening import load
     from anyformer.training.run.folder import RunFolder
 
     run = RunFolder.open(Path(folder))

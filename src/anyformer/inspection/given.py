@@ -138,7 +138,7 @@ def with_target(predictor: Predictor, given: NetworkInputs, target: str | None) 
     options.pop("target_mask", None)
     if target is None:
         from anyformer.generation import generate
-        from anyformer.inference.predictor import with_settings
+        from anyformer.inference.decoding_settings import with_settings
 
         most = min(predictor.defaults.max_new_tokens or MOST_WRITTEN, MOST_WRITTEN)
         greedy = {"max_new_tokens": most, "num_beams": 1, "do_sample": False}

@@ -13,7 +13,8 @@ from anyformer.errors import UserError
 from anyformer.generation import Generation
 from anyformer.generation.guide import Guide
 from anyformer.heads import LM
-from anyformer.inference.predictor import Predictor, changed_settings
+from anyformer.inference.decoding_settings import changed_settings
+from anyformer.inference.predictor import Predictor
 from anyformer.serving.chat_template import ChatTemplate, PlainTemplate
 from anyformer.serving.detokenizer import Detokenizer
 from anyformer.serving.error_responses import HTTPError

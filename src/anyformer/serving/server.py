@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from anyformer.engine.engine import Engine
 from anyformer.errors import UserError
 from anyformer.generation.cache.open_store import open_serving_store
-from anyformer.inference.predictor import best_of, load
+from anyformer.inference.opening import best_of, load
 from anyformer.serving.app import AppState, make_app
 from anyformer.serving.auth import AuthMiddleware, is_loopback, local_names
 from anyformer.serving.chat_template import open_chat_template

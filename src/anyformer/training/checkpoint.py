@@ -16,7 +16,8 @@ from anyformer.checkpoints.folder import SPEC_FILE
 from anyformer.data.prepared import Prepared
 from anyformer.data.preprocess import FILE as PREPROCESS_FILE
 from anyformer.errors import UserError
-from anyformer.inference.predictor import GENERATION_FILE, IMAGES_FILE
+from anyformer.inference.decoding_settings import GENERATION_FILE
+from anyformer.inference.saving import IMAGES_FILE
 from anyformer.tasks import find
 from anyformer.training.distributed.parts import whole
 from anyformer.training.run.folder import CONFIG_FILE

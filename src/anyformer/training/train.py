@@ -15,7 +15,9 @@ from anyformer.errors import Stopped, UserError
 from anyformer.evaluation.bootstrap import relate
 from anyformer.evaluation.run_files import read_evaluation
 from anyformer.evaluation.sentences import difference_of, show_difference, undecided
-from anyformer.inference.predictor import Predictor, load, pick_device
+from anyformer.inference.devices import pick_device
+from anyformer.inference.opening import load
+from anyformer.inference.predictor import Predictor
 from anyformer.slots import Network
 from anyformer.training.display.format import figure
 from anyformer.training.distributed.peers import Peers, join

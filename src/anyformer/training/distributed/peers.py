@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 
 from anyformer.errors import UserError
-from anyformer.inference.predictor import pick_device
+from anyformer.inference.devices import pick_device
 from anyformer.training.distributed.world import World
 
 Value = TypeVar("Value")

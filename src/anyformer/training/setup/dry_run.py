@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from anyformer.inference.predictor import pick_device
+from anyformer.inference.devices import pick_device
 from anyformer.planning.parameters import count_parameters
 from anyformer.safe_files import scratch_folder
 from anyformer.training.run.folder import check_new

@@ -13,7 +13,8 @@ import torch
 from anyformer.data.prepared import Prepared, Say
 from anyformer.errors import UserError
 from anyformer.extras import require
-from anyformer.inference.predictor import Predictor, load
+from anyformer.inference.opening import load
+from anyformer.inference.predictor import Predictor
 from anyformer.own_parts import modules_outside
 from anyformer.tasks import find
 from anyformer.training.distributed.parallel import check_processes

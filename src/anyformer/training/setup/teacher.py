@@ -9,7 +9,8 @@ from pathlib import Path
 from anyformer.core.model import Model, Seq2Seq
 from anyformer.data.prepared import Given, Prepared
 from anyformer.errors import UserError
-from anyformer.inference.predictor import Predictor, best_of, load
+from anyformer.inference.opening import best_of, load
+from anyformer.inference.predictor import Predictor
 from anyformer.objectives import Distill, Objective
 from anyformer.objectives.distill import hash_model
 from anyformer.slots import Network

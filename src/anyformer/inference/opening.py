@@ -1,0 +1,103 @@
+"""`anyformer.load`: a folder opened as a `Predictor`, the model with all around it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from anyformer.checkpoints.adapters import base_of, is_adapter, open_adapted
+from anyformer.checkpoints.folder import open_folder
+from anyformer.data.calibration import read_calibration
+from anyformer.data.images.preprocessing import ImageSteps
+from anyformer.data.tokenizers.tokenizer import open_tokenizer
+from anyformer.errors import UserError
+from anyformer.inference.decoding_settings import decoding_defaults
+from anyformer.inference.devices import pick_device
+from anyformer.inference.predictor import Predictor
+from anyformer.inference.saving import IMAGES_FILE, LABELS_FILE
+from anyformer.safe_files import inside, read_json
+
+if TYPE_CHECKING:
+    from anyformer.data.preprocess import Preprocess
+
+
+def load(
+    folder: str | Path,
+    *,
+    head: str | None = None,
+    device: str = "cpu",
+    dtype: torch.dtype | None = None,
+    adapter: str | Path | None = None,
+) -> Predictor:
+    """Open a run (its best checkpoint), an anyformer or a Hugging Face folder; nothing is downloaded, no code is run.
+
+    `head` opens a Hugging Face folder with another head ("bare": none). `device` is auto, cpu, cuda[:N] or mps.
+    `adapter` is a LoRA folder, of a run here or of peft, that is merged into the weights; given as `folder` itself, it
+    is opened on the model that it was trained on.
+    """
+    path, place = Path(folder), pick_device(device)
+    if adapter is not None:
+        return add_adapter(load(path, head=head, device=device, dtype=dtype), Path(adapter))
+    if path.is_dir() and is_adapter(path):
+        return add_adapter(load(base_of(path), head=head, device=device, dtype=dtype), path)
+    if not (path / "run.json").is_file():
+        return open_predictor(path, head, place, dtype)
+    from anyformer.training.run.folder import RunFolder, explaining_unknown
+
+    with explaining_unknown(path):
+        best = best_of(path)
+        found = open_predictor(best, head, place, dtype)
+        found.objective = RunFolder(path).config().objective
+        return found.calibrated(read_calibration(path, best.name))
+
+
+def open_predictor(path: Path, head: str | None, place: torch.device, dtype: torch.dtype | None) -> Predictor:
+    """A model folder: the model with its tokenizer, labels, preprocessing and decoding settings."""
+    opened = open_folder(path, head=head, device=place, dtype=dtype)
+    images = inside(path, IMAGES_FILE)
+    labels, preprocess = read_labels(path)
+    labels = opened.labels if labels is None and preprocess is None else labels
+    return Predictor(
+        opened,
+        tokenizer=open_tokenizer(path),
+        labels=labels,
+        images=ImageSteps.from_dict(read_json(images)) if images.is_file() else None,
+        defaults=decoding_defaults(path, opened),
+        preprocess=preprocess,
+    )
+
+
+def read_labels(path: Path) -> tuple[list[str] | None, Preprocess | None]:
+    """The classes that a folder names, and its preprocessing where the model was trained here on columns."""
+    kept = inside(path, LABELS_FILE)
+    found = read_json(kept) if kept.is_file() else {}
+    if found.get("type") == "Preprocess":
+        from anyformer.data.preprocess import Preprocess
+        from anyformer.tasks import find
+
+        preprocess = Preprocess.read(kept)
+        find(preprocess.task)
+        return None if preprocess.labels is None else list(preprocess.labels), preprocess
+    names = found.get("labels")
+    return [str(name) for name in names] if isinstance(names, list) else None, None
+
+
+def add_adapter(base: Predictor, folder: Path) -> Predictor:
+    """A model with a LoRA adapter merged into its weights, and the adapter's own labels and columns."""
+    if not folder.is_dir() or not is_adapter(folder):
+        raise UserError("there is no adapter", where=str(folder), fix="give a folder with adapter_config.json")
+    labels, preprocess = read_labels(folder)
+    made = replace(base, opened=open_adapted(base.opened, folder))
+    return made if preprocess is None else replace(made, labels=labels, preprocess=preprocess)
+
+
+def best_of(folder: Path) -> Path:
+    """The best checkpoint inside a run's folder; any other folder is returned as it is."""
+    if not (folder / "run.json").is_file():
+        return folder
+    from anyformer.training.run.folder import RunFolder  # other people's folders need nothing of it
+
+    return RunFolder.open(folder).best()
