@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -142,7 +143,7 @@ def test_an_edge_left_out_moves_an_answer_and_weights_are_its_own() -> None:
         whole = net(texts).logits.softmax(-1)
     effects = claim.head_effects(net, texts, whole)
     assert effects.shape == (6, claim.DEPTH, claim.HEADS) and (effects > 0).all()
-    assert claim.moved(net, texts, whole).abs().max() == 0  # control: nothing left out
+    assert claim.moved(net, texts, whole, nullcontext()).abs().max() == 0  # control: nothing left out
     assert claim.correlation(effects, effects) == pytest.approx(1) and claim.top_agrees(effects, effects) == 1
     assert claim.correlation(effects, -effects) == pytest.approx(-1) and claim.top_agrees(effects, -effects) < 1
 

@@ -16,7 +16,7 @@ from anyformer.core.model import Model
 from anyformer.core.stack import Stack
 from anyformer.embeds import Tokens
 from anyformer.errors import Stopped, UserError
-from anyformer.inference.predictor import pick_device
+from anyformer.inference.devices import pick_device
 from anyformer.lab.claim import Plot
 from anyformer.lab.plot import draw
 from anyformer.planning import scaling

@@ -1,1 +1,1 @@
-"""One file a claim; each holds a `CLAIM`."""
+"""One file per claim; each holds a `CLAIM`."""

@@ -1,4 +1,4 @@
-"""Two ways to evaluate beyond the trained length, and what is left of ALiBi's gain in the second (L3; R23, R81)."""
+"""ALiBi beyond the trained length, evaluated with non-overlapping and with sliding windows (L3; R23, R81)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def measure(case: Case) -> Result:
 
 
 def apart(net: nn.Module, ids: Tensor, window: int) -> float:
-    """Loss of all tokens of texts cut into windows that do not overlap: the first of each have hardly any context."""
+    """Loss of all tokens of texts cut into non-overlapping windows: the first of each have hardly any context."""
     rows = ids.unfold(1, window + 1, window).flatten(0, 1)  # (N, window + 1): the last token is only predicted
     return mean(loss_of(net, part).item() for part in rows.split(max(1, AT_ONCE // window)))
 
@@ -54,7 +54,7 @@ def sliding(net: nn.Module, ids: Tensor, window: int) -> float:
 def judge(found: Measurements) -> Finding:
     curves = {(kind, way): found.where(position=kind).values(way) for kind in KINDS for way in ("apart", "sliding")}
     gains = {way: [curve[0] / curve[-1] - 1 for curve in curves["alibi", way]] for way in ("apart", "sliding")}
-    there = min(gains["apart"]) >= GAIN  # without a gain nothing is to be explained
+    there = min(gains["apart"]) >= GAIN  # without a gain there is nothing to explain
     left = [s / a for s, a in zip(gains["sliding"], gains["apart"], strict=True)] if there else [math.nan]
     explained = there and max(left) <= EXPLAINED
     rises = {way: min(curve[-1] / curve[0] for curve in curves["sinusoid", way]) for way in ("apart", "sliding")}

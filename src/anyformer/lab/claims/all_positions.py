@@ -35,7 +35,7 @@ def network(causal: bool) -> Model:
 def fresh(seed: int, *, causal: bool) -> ModelModule:
     net = network(causal).build(seed=seed, dtype=torch.float64)
     generator = torch.Generator().manual_seed(seed)
-    for parameter in net.parameters():  # weights of a trained size: at their start all losses are near chance
+    for parameter in net.parameters():  # weights as large as trained ones: at initialisation all losses are near chance
         parameter.data += 0.2 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
     return net
 
@@ -47,7 +47,7 @@ def measure(case: Case) -> Result:
     apart, apart_gradients, apart_seconds = timed(net, lambda: one_by_one(net, tokens))
     unmasked = fresh(case["seed"], causal=False)
     with torch.no_grad():
-        # a token at a time: summed over the text, what is gained here and lost there would cancel
+        # compared token by token: in a sum over the text, errors of opposite sign would cancel
         seen = (at_once(unmasked, tokens) - one_by_one(unmasked, tokens)).abs().mean().item()
     return {
         "loss": abs(whole - apart) / abs(apart),
@@ -65,7 +65,7 @@ def at_once(net: ModelModule, tokens: Tensor) -> Tensor:
 
 
 def one_by_one(net: ModelModule, tokens: Tensor) -> Tensor:
-    """The same from a pass of its own for every next token, which is given nothing that comes after."""
+    """The same from a separate pass for every next token, which is given only the tokens before it."""
     losses = []
     for end in range(1, tokens.shape[1]):
         logits = net(tokens[:, :end]).logits
@@ -75,7 +75,7 @@ def one_by_one(net: ModelModule, tokens: Tensor) -> Tensor:
 
 
 def timed(net: ModelModule, losses_of: Callable[[], Tensor]) -> tuple[float, Tensor, float]:
-    """Summed loss, all gradients in a row, and the seconds of the fastest of five runs, forward and backward."""
+    """Summed loss, all gradients as one vector, and the seconds of the fastest of five forward and backward passes."""
     seconds = []
     for _ in range(5):
         net.zero_grad()
@@ -119,7 +119,7 @@ def rows(found: Measurements) -> list[tuple[str, ...]]:
 
 def plot(found: Measurements, lengths: list[int]) -> Plot:
     measured = [(float(length), found.where(length=length).mean("speed_up")) for length in lengths]
-    # 1 + 2 + ... + T tokens are computed apart, T at once.
+    # Separate passes compute 1 + 2 + ... + T tokens, one pass computes T.
     counted = [(float(length), (length + 1) / 2) for length in lengths]
     lines = {"measured": measured, "tokens computed": counted}
     return Plot("Speed-up of one masked pass", "tokens", "times", lines, log_across=True, log_up=True)

@@ -49,10 +49,10 @@ def sequences(count: int, length: int, vocab: int, generator: torch.Generator) -
     rows = torch.arange(count)[:, None]
     table = torch.randint(keys, vocab - 2, (count, keys), generator=generator)
     key = torch.randint(0, keys, (count, pairs), generator=generator)
-    query = key[rows[:, 0], torch.randint(0, pairs, (count,), generator=generator)]  # one of those that were there
+    query = key[rows[:, 0], torch.randint(0, pairs, (count,), generator=generator)]  # one of the keys that occurred
     first = torch.full((count, keys), pairs).scatter_reduce(1, key, torch.arange(pairs).expand(count, -1), "amin")
     repeated = torch.arange(pairs) > first[rows, key]
-    given = torch.full((count, 2 * pairs + 2), vocab - 2)  # the separator stays where nothing else is written
+    given = torch.full((count, 2 * pairs + 2), vocab - 2)  # the separator remains where nothing else is written
     given[:, 0 : 2 * pairs : 2], given[:, 1 : 2 * pairs : 2] = key, table[rows, key]
     given[:, -1] = query
     wanted = torch.full_like(given, -100)
@@ -62,7 +62,7 @@ def sequences(count: int, length: int, vocab: int, generator: torch.Generator) -
 
 
 def mixer_of(name: str, length: int) -> Mixer:
-    """The part that is tried; all else stays the same."""
+    """The mixer under test; everything else stays the same."""
     made: dict[str, Mixer] = {
         "attention": Attention(heads=1), "hyena": Hyena(longest=length, bands=2, frequency=1.0),
         "recurrent": Recurrent("gru"), "convolution": Convolution(3),
@@ -77,7 +77,7 @@ def network(mixer: Mixer, vocab: int) -> Model:
 
 
 def lengths(length: int, steps: int, *, grow: bool) -> list[int]:
-    """The length of every step: doubled from the shortest over the first half of training, or the full one always."""
+    """The length at every step: doubled from the shortest over the first half of training, or always the full one."""
     if not grow or length <= SHORTEST:
         return [length] * steps
     stages = math.ceil(math.log2(length / SHORTEST))
@@ -87,7 +87,7 @@ def lengths(length: int, steps: int, *, grow: bool) -> list[int]:
 
 @torch.no_grad()
 def accuracy(net: ModelModule, length: int, vocab: int, seed: int, count: int) -> float:
-    """The share of right answers, over sequences of the full length that training never draws."""
+    """The share of right answers on sequences of full length that training never draws."""
     generator, device, right = torch.Generator().manual_seed(10**6 + seed), next(net.parameters()).device, 0
     net.eval()
     for start in range(0, count, ROWS):
@@ -100,7 +100,7 @@ def accuracy(net: ModelModule, length: int, vocab: int, seed: int, count: int) -
 
 
 def measure(case: Case) -> Result:
-    """Accuracy and the steps it took: training ends once every answer of a look is right."""
+    """Accuracy and the number of steps: training ends once every answer of an evaluation is right."""
     length, vocab, seed = case["length"], case["vocab"], case["seed"]
     net = network(mixer_of(case["mixer"], length), vocab).build(seed=seed, device=lab_device(case["full"]))
     step = 0
@@ -111,9 +111,9 @@ def measure(case: Case) -> Result:
 
 
 def train(net: nn.Module, planned: list[int], vocab: int, seed: int) -> Iterator[int]:
-    """Fresh sequences every step, a warm-up and a cosine; gives the number of each step that is done.
+    """New sequences every step, warm-up and cosine schedule; yields the number of each finished step.
 
-    Decay is for the matrices of layers, as in the paper; not for tables, vectors and the networks that make filters.
+    As in the paper, weight decay applies to the layers' matrices, not to embeddings, vectors and filter networks.
     """
     device, generator = next(net.parameters()).device, torch.Generator().manual_seed(seed)
     apart = {"embed", "long"}
@@ -175,7 +175,7 @@ def most_common(values: list[int]) -> int:
 
 
 def plots(cells: list[tuple[int, int]], scores: dict[tuple[str, tuple[int, int]], list[float]]) -> list[Plot]:
-    """Accuracy by vocabulary at the length that has most of them, and by length at the vocabulary that has."""
+    """Accuracy by vocabulary at the most common length, and by length at the most common vocabulary."""
     many = [most_common([cell[axis] for cell in cells]) for axis in (0, 1)]
     drawn = []
     for axis, across, at in ((0, "symbols", many[0]), (1, "tokens", many[1])):

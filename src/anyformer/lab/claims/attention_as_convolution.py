@@ -27,7 +27,7 @@ def measure(case: Case) -> Result:
     with torch.no_grad():
         wanted = F.conv2d(pixels, weight, bias, padding="same")
         gap = (layer(pixels) - wanted).abs().max().item()
-        layer.attention.out.weight[:, :3] = 0.0  # the control: the first of the K x K heads says nothing
+        layer.attention.out.weight[:, :3] = 0.0  # the control: the first of the K x K heads is silenced
         without = (layer(pixels) - wanted).abs().max().item()
     return {"gap": gap, "without_a_head": without, "heads": layer.attention.spec.heads}
 
@@ -47,7 +47,7 @@ def judge(found: Measurements) -> Finding:
     lines = {
         f"{kernel} x {kernel}": [(s, max(each.where(sharpness=s).values("gap"))) for s in SHARPNESS]
         for kernel, each in by_kernel.items()
-        if kernel > 1  # one cell is exact at any sharpness it can resolve; its line would lie on the axis
+        if kernel > 1  # a single cell is exact at any sharpness; its line would lie on the axis
     }
     return Finding(
         measured=f"|attention - convolution| {exact:.1e} at most for kernels {', '.join(map(str, KERNELS))}",

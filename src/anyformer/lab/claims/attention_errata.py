@@ -1,4 +1,4 @@
-"""Slips in the slides' formulas of attention beside the right forms (L1, L3, L4; errata 6, 9, 12, 13, 15, 20, 22).
+"""Errors in the slides' formulas of attention next to the correct forms (L1, L3, L4; errata 6, 9, 12, 13, 15, 20, 22).
 
 Each form is compared with the layer itself: the library's attention on random tokens, in float64.
 """
@@ -63,7 +63,7 @@ def cases(full: bool) -> list[Case]:
 
 
 def measure(case: Case) -> Result:
-    """How far each form is from the truth, relative to its largest number."""
+    """The error of each form, relative to the largest number of the truth."""
     seed = case["seed"]
     block, x = one_layer(seed), tokens(seed, LENGTH)
     inputs = read(block, x)
@@ -73,11 +73,11 @@ def measure(case: Case) -> Result:
     }  # fmt: skip
 
 
-# ---------------------------------------------------------------- a layer of one head, and tokens for it
+# ---------------------------------------------------------------- a layer with one head, and tokens for it
 
 
 def one_layer(seed: int, relative: Relative | None = None) -> BlockModule:
-    """A layer of one head whose keys and values differ in size, with weights of a trained size."""
+    """A layer with one head whose keys and values differ in size, and weights as large as trained ones."""
     attention = Attention(heads=1, key_size=KEY, value_size=VALUE, bias=False)
     block = Block(mixer=attention, feed=None, relative=relative or NoRelative())
     spec = Model(embed=Tokens(vocab=VOCAB), stack=Stack(width=WIDTH, depth=1, causal=False, block=block))
@@ -95,7 +95,7 @@ def tokens(seed: int, length: int) -> Tensor:
 
 
 def read(block: BlockModule, x: Tensor) -> AttentionInputs:
-    """What the layer computes its attention of tokens (T,D) from."""
+    """Queries, keys and values that the layer computes from tokens (T,D)."""
     context = lay_out(1, len(x), x.device)
     tables = () if block.relative is None else block.relative(context, x.dtype)
     with torch.no_grad():
@@ -108,7 +108,7 @@ def matrices(inputs: AttentionInputs) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def written_out(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The mean of the values (T,C'), a query and a key at a time."""
+    """The weighted mean of the values (T,C'), as a loop over queries and keys."""
     rows = []
     for query in q:
         parts = torch.stack([(query @ key / KEY**0.5).exp() for key in k])
@@ -167,12 +167,12 @@ def shaw(seed: int) -> Result:
 
 
 def order(seed: int) -> Result:
-    """Erratum 15: what permuting the tokens does to a network without positions, and to its pooled answer."""
+    """Erratum 15: what permuting the tokens does to a network without positions, and to its pooled output."""
     stack = Stack(width=WIDTH, depth=2, causal=False, block=Block(mixer=Attention(heads=4)))
     head = Pooled(classes=5, pool="mean")
     net = Model(embed=Tokens(vocab=VOCAB), stack=stack, head=head).build(seed=seed, dtype=torch.float64).eval()
     generator = torch.Generator().manual_seed(seed)
-    for parameter in net.parameters():  # as large as trained weights, so that a difference shows
+    for parameter in net.parameters():  # as large as trained weights, so that differences are visible
         parameter.data += 0.3 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
     ids, turned = torch.randperm(VOCAB, generator=generator)[None, :LENGTH], torch.randperm(LENGTH, generator=generator)
     with torch.no_grad():
@@ -185,7 +185,7 @@ def order(seed: int) -> Result:
 
 
 def projections(block: BlockModule, seed: int) -> Result:
-    """Erratum 20: a T x D_K matrix cannot follow tokens of width D; one of D x D_K serves every length."""
+    """Erratum 20: a T x D_K matrix cannot multiply tokens of width D; one of D x D_K works for every length."""
     w_q = block.mixer.qkv.weight.detach()[:KEY].T
     longer = tokens(seed, OTHER_LENGTH)
     missed = max(apart(x @ w_q, matrices(read(block, x))[0]) for x in (tokens(seed, LENGTH), longer))
@@ -193,7 +193,7 @@ def projections(block: BlockModule, seed: int) -> Result:
 
 
 def is_refused(x: Tensor, weight: Tensor) -> bool:
-    """Whether there is no product of these two."""
+    """Whether these two cannot be multiplied."""
     try:
         x @ weight
     except RuntimeError:
@@ -202,7 +202,7 @@ def is_refused(x: Tensor, weight: Tensor) -> bool:
 
 
 def widths(block: BlockModule, inputs: AttentionInputs) -> Result:
-    """Erratum 22: how wide a head's answer is, before and behind W_O."""
+    """Erratum 22: the width of a head's output, before and after W_O."""
     head = attend(*inputs)[0, 0]  # (T,C')
     with torch.no_grad():
         answer = block.mixer.out(head)

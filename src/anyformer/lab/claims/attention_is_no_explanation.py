@@ -1,4 +1,4 @@
-"""Are large attention weights what an answer rests on? Each edge and each head is taken out in turn (L4; R68)."""
+"""Do large attention weights show what an output depends on? Each edge and each head is removed in turn (L4; R68)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from anyformer.mixers import Attention
 from anyformer.positions import Learned
 
 TASKS = ("recall", "votes")
-KEYS, VALUES, WORDS = 8, 4, 16  # a recall token is a key with its value; then come the keys alone, which ask
+KEYS, VALUES, WORDS = 8, 4, 16  # a recall token is a key with its value; after these come the bare keys, which ask
 WIDTH, DEPTH, HEADS = 64, 2, 4
 STEPS, BATCH, ROWS, LEARNED = 300, 64, 48, 0.9
 AGREES, CORRELATED, BY_LUCK = 0.5, 0.5, 0.1
@@ -36,20 +36,20 @@ def cases(full: bool) -> list[Case]:
 
 
 def draw(task: str, rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Texts (B,T) and their answers (B,): the value of the key that stands last, or whether the ayes have it."""
+    """Texts (B,T) and their answers (B,): the value of the last key, or whether the ayes are in the majority."""
     if task == "recall":
         values = torch.randint(VALUES, (rows, KEYS), generator=generator)
         order = torch.rand(rows, KEYS, generator=generator).argsort(1)
         asked = torch.randint(KEYS, (rows, 1), generator=generator)
         texts = order * VALUES + values.gather(1, order)
         return torch.cat([texts, KEYS * VALUES + asked], 1), values.gather(1, asked)[:, 0]
-    words = torch.randint(3 * WORDS, (rows, WORDS), generator=generator)  # a third are ayes, a third noes, a third idle
+    words = torch.randint(3 * WORDS, (rows, WORDS), generator=generator)  # a third each: ayes, noes, no vote
     ayes, noes = (words % 3 == 0).sum(1), (words % 3 == 1).sum(1)
     return torch.cat([words, torch.full((rows, 1), 3 * WORDS)], 1), (ayes > noes).long()
 
 
 def trained(task: str, seed: int, device: torch.device) -> ModelModule:
-    """A small causal network that has learned the task; its last token answers."""
+    """A small causal network that has learned the task; the answer is read at the last token."""
     stack = Stack(width=WIDTH, depth=DEPTH, causal=True, block=Block(mixer=Attention(heads=HEADS)))
     embed = Tokens(vocab=3 * WORDS + 1, position=Learned(WORDS + 1))
     net = Model(embed=embed, stack=stack, head=Pooled(classes=VALUES, pool="last")).build(seed=seed, device=device)
@@ -82,7 +82,7 @@ def measure(case: Case) -> Result:
 
 
 def answer_weights(net: ModelModule, texts: Tensor) -> Tensor:
-    """The weights (B,L,H,T) that the answering token gives to every token."""
+    """The weights (B,L,H,T) from the answering token to every token."""
     capture = look(net, texts)
     last = slice(texts.shape[1] - 1, texts.shape[1])
     rows = [torch.stack([capture.weights(site.index, rows=last, row=row)[:, 0] for site in capture.sites])
@@ -91,7 +91,7 @@ def answer_weights(net: ModelModule, texts: Tensor) -> Tensor:
 
 
 def edge_effects(net: ModelModule, texts: Tensor, whole: Tensor) -> Tensor:
-    """How far the answer (B,classes) moves without each edge to the answering token (B,L,H,T)."""
+    """The change of the output (B,classes) when each edge to the answering token is removed (B,L,H,T)."""
     length = texts.shape[1]
     found = torch.zeros(len(texts), DEPTH, HEADS, length)
     for layer in range(DEPTH):
@@ -104,7 +104,7 @@ def edge_effects(net: ModelModule, texts: Tensor, whole: Tensor) -> Tensor:
 
 
 def head_effects(net: ModelModule, texts: Tensor, whole: Tensor) -> Tensor:
-    """The same without each head (B,L,H)."""
+    """The same for each head (B,L,H)."""
     pairs = [
         [moved(net, texts, whole, ablate(net, heads=[(layer, head)])) for head in range(HEADS)]
         for layer in range(DEPTH)
@@ -114,24 +114,24 @@ def head_effects(net: ModelModule, texts: Tensor, whole: Tensor) -> Tensor:
 
 @torch.no_grad()
 def moved(net: ModelModule, texts: Tensor, whole: Tensor, without: AbstractContextManager[Any]) -> Tensor:
-    """Total variation between the answers with all and `without` a part (B,)."""
+    """Total variation between the outputs of the whole network and `without` a part (B,)."""
     with without:
         return (net(texts).logits.softmax(-1) - whole).abs().sum(-1).cpu() / 2
 
 
 def top_agrees(weights: Tensor, effects: Tensor) -> float:
-    """In which share of the texts the largest weight is also the largest effect."""
+    """The share of texts in which the largest weight also has the largest effect."""
     return (weights.flatten(1).argmax(1) == effects.flatten(1).argmax(1)).double().mean().item()
 
 
 def correlation(weights: Tensor, effects: Tensor) -> float:
-    """Spearman's, the mean over the texts."""
+    """Spearman's rank correlation, averaged over the texts."""
     both = zip(weights.flatten(1).tolist(), effects.flatten(1).tolist(), strict=True)
     return mean(rank_correlation(one, other) or 0.0 for one, other in both)
 
 
 def effect_by_weight(weights: Tensor, effects: Tensor) -> list[float]:
-    """The mean effect of the edges in each tenth of the weights, the smallest first."""
+    """The mean effect of the edges in each decile of the weights, smallest first."""
     order = weights.flatten().argsort()
     return [part.mean().item() for part in effects.flatten()[order].tensor_split(DECILES)]
 

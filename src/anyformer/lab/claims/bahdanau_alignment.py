@@ -1,4 +1,4 @@
-"""Bahdanau's decoder looks along the diagonal where a translation is monotone, and not where it has no order (L3)."""
+"""Bahdanau's decoder attends along the diagonal where a translation is monotone, and not where it has no order (L3)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from anyformer.positions import Sinusoid
 START, SYMBOLS, WIDTH, ROWS = 0, 30, 64, 64  # symbols are 1 to 30
 SHORTEST, LONGEST = 3, 10
 ON_DIAGONAL, NO_ORDER, LEARNT = 0.95, 0.5, 0.9  # R44 asks for the first; chance at these lengths is 0.1 to 0.33
-# What is trained: the score, whether the encoder is told where symbols stand, and the task.
+# What is trained: the score, whether the encoder has positions, and the task.
 NETS: dict[str, tuple[Score, bool, str]] = {
     "additive": ("additive", True, "monotone"),
     "general": ("general", True, "monotone"),
@@ -44,7 +44,7 @@ def cases(full: bool) -> list[Case]:
 
 
 def network(decoder: AttendingRecurrent, *, positions: bool = True) -> Seq2Seq:
-    """A GRU that reads both ways and one that writes, a layer each; the encoder may be told where symbols stand."""
+    """A bidirectional GRU encoder and a GRU decoder, one layer each; the encoder may have positions."""
     reading = Block(mixer=Recurrent("gru", hidden=WIDTH // 2), feed=None)
     writing = Stack(width=WIDTH, depth=1, block=Block(mixer=decoder, feed=None), causal=True)
     embed = Tokens(vocab=SYMBOLS + 1)
@@ -57,7 +57,7 @@ def network(decoder: AttendingRecurrent, *, positions: bool = True) -> Seq2Seq:
 
 
 def sentences(task: str, rows: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Source (B,S), target (B,T), and which source symbol each target symbol translates; no symbol stands twice.
+    """Source (B,S), target (B,T), and which source symbol each target symbol translates; symbols are distinct.
 
     "monotone" translates in the order of the source, "sorted" in the order of the symbols, whatever theirs was.
     """
@@ -67,12 +67,12 @@ def sentences(task: str, rows: int, length: int, generator: torch.Generator) -> 
 
 
 def translation(symbols: Tensor) -> Tensor:
-    """Each symbol has one: that seven further on."""
+    """Each symbol has one translation: the symbol seven further on."""
     return (symbols + 6) % SYMBOLS + 1
 
 
 def teacher_forced(target: Tensor) -> Tensor:
-    """What the decoder is given: the target moved by one."""
+    """The decoder's input: the target shifted by one."""
     return F.pad(target[:, :-1], (1, 0), value=START)
 
 
@@ -99,7 +99,7 @@ def measure(case: Case) -> Result:
 
 @torch.no_grad()
 def alignment(net: nn.Module, task: str, device: torch.device) -> Result:
-    """Where the largest weight of a step lies, as shares of all steps at all lengths."""
+    """Where the largest weight of each step lies, as shares of all steps at all lengths."""
     generator = torch.Generator().manual_seed(99)
     shares: list[tuple[float, ...]] = []
     offsets = torch.zeros(2 * LONGEST - 1, device=device)

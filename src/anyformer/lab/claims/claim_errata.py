@@ -1,6 +1,6 @@
-"""What the slides say of papers beside what those say (L0, L3, L4; errata 1, 2, 3, 4, 16, 17, 19, 23, 25).
+"""What the slides say about papers, and what the papers say (L0, L3, L4; errata 1, 2, 3, 4, 16, 17, 19, 23, 25).
 
-All but a citation are measured: by training, by counting, or by the slide's own code.
+All but a citation are measured: by training, by counting, or by running the slide's code.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from anyformer.slots import Mixer
 
 ATTENTION_PAPER, SLIDES_PAPER = "1706.03762", "1406.6909"
 INPUTS, CHOICES, CHANNELS, RATE = 4, 4, 16, 0.1  # of the margin problem
-ROUNDS = 500  # by 4,000 a softmax is so sharp that its gradient is rounding and the direction wanders off (cosine .5)
+ROUNDS = 500  # by 4,000 the softmax is so sharp that gradients are rounding errors and the direction drifts (cosine .5)
 VOCAB, WIDTH, LENGTH, DELAY, STEPS = 16, 32, 32, 4, 300
 ALBERT_BASE, ALBERT_XLARGE, ALBERT_XXLARGE = 11_683_584, 58_724_864, 222_595_584
 GOPHER = 280e9, 300e9  # parameters and tokens, 2112.11446
@@ -87,7 +87,7 @@ def cases(full: bool) -> list[Case]:
 
 
 def measure(case: Case) -> Result:
-    """How far each form is from the truth, relative to it."""
+    """The error of each form, relative to the truth."""
     seed = case["seed"]
     return {
         **margins(seed), **windows(seed), **alone(seed), **shared(), **budgets(), **image_grids(seed), **traced(seed),
@@ -99,7 +99,7 @@ def measure(case: Case) -> Result:
 
 
 def margins(seed: int) -> Result:
-    """Gradient descent on the one matrix of an attention layer, against the margin solution for the tokens it chose."""
+    """Gradient descent on one attention layer's matrix, against the max-margin solution for the tokens it chose."""
     generator = torch.Generator().manual_seed(seed)
     x = F.normalize(torch.randn(INPUTS, CHOICES, CHANNELS, generator=generator, dtype=torch.float64), dim=-1)
     value = F.normalize(torch.randn(CHANNELS, generator=generator, dtype=torch.float64), dim=0)
@@ -150,7 +150,7 @@ def decoder(mixer: Mixer, depth: int = 1) -> Model:
 
 
 def windows(seed: int) -> Result:
-    """What a token of a text twice as long costs in attention, the end of positions, and all places in one pass."""
+    """Cost of a token in a text twice as long, the end of learned positions, and all positions trained in one pass."""
     net = decoder(Attention(heads=4), depth=2).build(seed=seed, dtype=torch.float64).eval()
     tokens = torch.randint(VOCAB, (1, LENGTH), generator=torch.Generator().manual_seed(seed))
     with torch.no_grad():
@@ -172,7 +172,7 @@ def attention_flops(length: int) -> int:
 
 
 def alone(seed: int) -> Result:
-    """How well networks of one sub-quadratic mixer and no dense layer give back the token of four steps before."""
+    """How well networks with one sub-quadratic mixer and no dense attention output the token four steps back."""
     found: dict[str, float] = {}
     # Slow sines: the default's, meant for a thousand tokens, are noise over 32, and left a loss of 1.35 against 0.003.
     hyena = Hyena(longest=LENGTH, frequency=1.0)
@@ -195,7 +195,7 @@ def alone(seed: int) -> Result:
 
 
 def shared() -> Result:
-    """ALBERT's parameters with layers of their own, as the slide may be read, and with shared ones."""
+    """ALBERT's parameters with separate layers, as the slide may be read, and with shared ones."""
     published = {"albert-xlarge": ALBERT_XLARGE, "albert-xxlarge": ALBERT_XXLARGE}
     return {
         "layers_apart": off(parameters(albert(768, 12, 12, groups=None)), ALBERT_BASE),
@@ -205,7 +205,7 @@ def shared() -> Result:
 
 
 def budgets() -> Result:
-    """The best size for Gopher's compute, what twice of both would cost, and the published optima of small budgets."""
+    """The best size for Gopher's compute, the cost of doubling both, and the published optima of small budgets."""
     size, tokens = GOPHER
     best = optimum(6 * size * tokens)
     small = {flops: optimum(flops) for flops in OPTIMA}
@@ -270,7 +270,7 @@ def traced(seed: int) -> Result:
     for (
         name,
         parameter,
-    ) in net.named_parameters():  # fresh maps are nearly even: larger queries and keys make them sharp
+    ) in net.named_parameters():  # maps at initialisation are nearly uniform: larger queries and keys make them sharp
         if name.endswith("qkv.weight"):
             parameter.data.copy_(torch.randn(parameter.shape, generator=generator) * (SHARP / WIDTH) ** 0.5)
     capture = look(net, torch.randint(VOCAB, (1, LENGTH), generator=generator))
@@ -300,7 +300,7 @@ def rolled_out(maps: list[Tensor], identity: float = 0.5) -> Tensor:
 
 
 def spread_of_rows(shares: Tensor) -> float:
-    """Half the mean distance of neighbouring rows: 0 where all tokens come from the same, 1 where from others each."""
+    """Half the mean distance of neighbouring rows: 0 if all rows are equal, 1 if they do not overlap."""
     return sum((one - other).abs().sum().item() / 2 for one, other in pairwise(shares)) / (len(shares) - 1)
 
 
@@ -308,7 +308,7 @@ def spread_of_rows(shares: Tensor) -> float:
 
 
 def sharpness(seed: int) -> Result:
-    """How many unscaled rows of 16 and of 512 channels have no gradient left, and the largest weight of scaled ones."""
+    """Share of unscaled rows of 16 and 512 channels with no gradient left, and the largest weight of scaled rows."""
     small, large = (at_start(size, seed) for size in (16, 512))
     return {
         "alive_at_16": 1 - small["plain"]["dead"], "peak_over_uniform": off(small["scaled"]["max_p"], 1 / 128),

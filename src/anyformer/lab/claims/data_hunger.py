@@ -20,11 +20,11 @@ SIZE, CLASSES, HELD_OUT, KNOWN = 8, 10, 397, 1400  # of 1,797 digits
 FRACTIONS = (0.025, 0.1, 0.25, 1.0)  # of 1,400 digits
 NETS = ("cnn", "vit", "pretrained vit")
 CHARACTERS, CORNERS, LINE = 40, 4, 0.09  # drawn characters: how many, their corners, half the thickness of a line
-AHEAD, CLOSE, EQUAL = 0.03, 0.02, 0.1  # accuracy: at least, at most; parameters: at most apart
+AHEAD, CLOSE, EQUAL = 0.03, 0.02, 0.1  # accuracy: at least, at most; largest difference in parameters
 
 
 def cases(full: bool) -> list[Case]:
-    # 200 steps left the ViT short with all images: 94.2 %, and 95.1 % when pretrained, against 98.2 % for the CNN
+    # 200 steps were too few for the ViT on all images: 94.2 %, and 95.1 % when pretrained, against the CNN's 98.2 %
     seeds, steps, pretraining = (10, 1000, 5000) if full else (3, 300, 400)
     return [
         {"net": net, "seed": seed, "steps": steps, "pretraining": pretraining if net == "pretrained vit" else 0}
@@ -34,7 +34,7 @@ def cases(full: bool) -> list[Case]:
 
 @cache
 def digits() -> tuple[Tensor, Tensor]:
-    """1,797 handwritten digits (N,1,8,8) of mean 0 and deviation 1, always in the same random order, and classes."""
+    """1,797 handwritten digits (N,1,8,8) with mean 0 and deviation 1, in a fixed random order, and their classes."""
     require("sklearn", "handwritten digits need", where="lab run data-hunger")
     from sklearn.datasets import load_digits
 
@@ -49,7 +49,7 @@ def network(net: str, seed: int, device: torch.device, classes: int = CLASSES) -
         spec = classifier(ResNet(depths=(1, 1), width=15, stem="small", colours=1), size=SIZE, classes=classes)
     else:
         spec = vit(32, 2, 4, patch=2, size=SIZE, channels=1, classes=classes)
-    # BERT's standard deviation of 0.02 is too small for this width: a ViT had 31 % right after 120 steps
+    # BERT's standard deviation of 0.02 is too small for this width: the ViT had 31 % right after 120 steps
     return spec.replace(init="xavier").build(seed=seed, device=device)
 
 
@@ -69,7 +69,7 @@ def train(net: nn.Module, images: Tensor, labels: Tensor, *, steps: int, seed: i
 
 
 def measure(case: Case) -> Result:
-    """Accuracy on the digits held out after training on each share of the others, from the same start."""
+    """Accuracy on the held-out digits after training on each share of the others, from the same initialisation."""
     device, seed, net = lab_device(case["steps"] > 300), case["seed"], case["net"]
     images, labels = (part.to(device) for part in digits())
     known, asked = slice(HELD_OUT, None), slice(0, HELD_OUT)
@@ -79,7 +79,7 @@ def measure(case: Case) -> Result:
         model = network(net, seed, device)
         model.load_state_dict(start, strict=False)  # all but the classes
         count = round(fraction * len(labels[known]))
-        # every seed its own images; those of a smaller share are among those of a larger one
+        # each seed has its own images; a larger share includes those of a smaller one
         rows = torch.randperm(len(labels[known]), generator=torch.Generator().manual_seed(seed))[:count].to(device)
         train(model, images[known][rows], labels[known][rows], steps=case["steps"], seed=seed)
         with torch.no_grad():
@@ -89,7 +89,7 @@ def measure(case: Case) -> Result:
 
 
 def pretrained(steps: int, seed: int, device: torch.device) -> dict[str, Tensor]:
-    """Weights of a ViT that tells drawn characters apart, none of them a digit, without those of its last layer."""
+    """Weights of a ViT trained to classify drawn characters, none of them a digit, without its last layer."""
     net = network("vit", seed, device, CHARACTERS)
 
     def loss_of(generator: torch.Generator) -> Tensor:
@@ -101,7 +101,7 @@ def pretrained(steps: int, seed: int, device: torch.device) -> dict[str, Tensor]
 
 
 def drawn(labels: Tensor, generator: torch.Generator) -> Tensor:
-    """Images (N,1,8,8) of characters, lines between corners; each is turned, slanted, shrunk and moved a little."""
+    """Images (N,1,8,8) of characters, lines between corners; each is rotated, slanted, shrunk and shifted a little."""
     corners = torch.rand(CHARACTERS, CORNERS, 2, generator=torch.Generator().manual_seed(1)) * 1.6 - 0.8
     bend = torch.eye(2) + 0.2 * torch.randn(len(labels), 2, 2, generator=generator)
     moved = corners[labels] @ bend + 0.1 * torch.randn(len(labels), 1, 2, generator=generator)  # (N,corners,2)

@@ -1,4 +1,4 @@
-"""How far back a convolution, a recurrence and attention look, at equal parameters (L4; R114)."""
+"""How far back a convolution, a recurrent network and attention can look, at equal parameters (L4; R114)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def measure(case: Case) -> Result:
     net = Model(embed=Tokens(vocab=SYMBOLS), stack=stack, head=LM(tied=False)).build(seed=case["seed"], device=device)
 
     def answers(rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Logits and the symbols of `distance` tokens ago that they should give back."""
+        """Logits, and their targets: the symbols `distance` tokens back."""
         tokens = torch.randint(SYMBOLS, (rows, 32 + distance), generator=generator).to(device)
         return net(tokens).logits[:, distance:].flatten(0, 1), tokens[:, :-distance].flatten()
 

@@ -1,4 +1,4 @@
-"""Does a teacher help? A small student alone, and the same student beside a larger model (L3 on DistilBERT; R33)."""
+"""Does a teacher help? A small student alone, and the same student with a larger teacher (L3 on DistilBERT; R33)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from anyformer.objectives import Causal, Distill
 from anyformer.objectives.batch import Batch
 from anyformer.presets.decoders import gpt2
 
-# The fourth set-up tried: a student that is stopped early learns less beside a teacher. With words
+# The fourth set-up tried: a student that is stopped early learns less with a teacher. With words
 # it was worse by 0.02 nats after 24 times 200 blocks (better on 2 of 5 seeds) and by 0.18 after 4 times 1,500 (0 of 2),
-# with characters by 0.12 after 5 times 64,000 (0 of 5). What is measured here is a student that has used up its text.
+# with characters by 0.12 after 5 times 64,000 (0 of 5). What is measured here is a student that has exhausted its text.
 LENGTH, BLOCKS, JUDGED = 32, 200, 300  # of the student's text and of the held-out one; the teacher reads all files
 TEACHER, STUDENT = (128, 3, 4), (48, 2, 4)  # width, depth, heads
 TEACHER_STEPS, STEPS = 300, 250
@@ -35,7 +35,7 @@ def cases(full: bool) -> list[Case]:
 
 
 def measure(case: Case) -> Result:
-    """The held-out loss of a student, and its teacher's; both students see the same blocks in the same order."""
+    """The held-out loss of a student and of its teacher; both students see the same blocks in the same order."""
     full, kind, seed = case["full"], case["kind"], case["seed"]
     learned, judged = texts()
     net = network(STUDENT_FULL if full else STUDENT, seed, full)

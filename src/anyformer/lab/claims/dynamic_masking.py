@@ -1,4 +1,4 @@
-"""Masks drawn anew in every epoch against masks drawn once (L3 on RoBERTa; R29)."""
+"""Masks drawn again in every epoch against masks drawn once (L3 on RoBERTa; R29)."""
 
 from __future__ import annotations
 

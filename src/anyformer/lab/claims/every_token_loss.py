@@ -26,13 +26,13 @@ from anyformer.objectives.objective import IGNORED
 from anyformer.objectives.replaced import ElectraNets, hidden_places
 from anyformer.positions import Learned
 
-KINDS = ("masked words", "every token", "15 % of the tokens")  # BERT; ELECTRA; ELECTRA whose loss leaves the rest out
+KINDS = ("masked words", "every token", "15 % of the tokens")  # BERT; ELECTRA; ELECTRA, masked tokens only
 LENGTH, PROBED = 48, 32
 TUNING = 60  # steps of fine-tuning
 WIDTH, DEPTH, STEPS = 64, 2, 250  # steps of the masked words; the others have as many FLOPs
 WIDTH_FULL, DEPTH_FULL, STEPS_FULL = 256, 6, 10_000
 RATES = {KINDS[0]: 2e-3, KINDS[1]: 5e-4, KINDS[2]: 5e-4}
-EQUAL = 0.005  # of all tokens: probes that are closer than that are as good as each other
+EQUAL = 0.005  # of all tokens: probes that differ by less are equally good
 
 
 # Tried first: a linear probe of frozen states, where a discriminator, whose last layer keeps one bit of a token, is 18
@@ -63,7 +63,7 @@ def measure(case: Case) -> Result:
 
 
 def networks(kind: str, seed: int, full: bool) -> tuple[nn.Module, Any]:
-    """A network with fresh weights, and what gives the hidden states of its encoder."""
+    """A new network, and a function that gives its encoder's hidden states."""
     width, depth = (WIDTH_FULL, DEPTH_FULL) if full else (WIDTH, DEPTH)
     stack = Stack(width=width, depth=depth, causal=False, block=Block(mixer=Attention(heads=4)))
     encoder = Model(embed=Tokens(vocab=VOCAB, position=Learned(LENGTH)), stack=stack, head=LM(), init="bert")
@@ -74,7 +74,7 @@ def networks(kind: str, seed: int, full: bool) -> tuple[nn.Module, Any]:
 
 
 def question(kind: str, seed: int) -> tuple[Masked | ReplacedByGenerator, Loss | None]:
-    """The objective, and for ELECTRA its loss with draws of the generator that a seed decides."""
+    """The objective, and for ELECTRA its loss with the generator's samples fixed by a seed."""
     if kind == KINDS[0]:
         return Masked(), None
     objective, generator = ReplacedByGenerator(), torch.Generator().manual_seed(seed)
@@ -91,7 +91,7 @@ def question(kind: str, seed: int) -> tuple[Masked | ReplacedByGenerator, Loss |
 
 
 def step_flops(net: nn.Module, kind: str) -> int:
-    """Of the loss of eight blocks and its gradient, by torch's counter."""
+    """FLOPs of the loss on eight blocks and its gradient, by torch's counter."""
     blocks = library_blocks(LENGTH)[1]
     objective, loss = question(kind, 0)
     batch = objective.corrupt(blocks.batch(range(8)), EVALUATION, blocks).to(next(net.parameters()).device)

@@ -1,4 +1,4 @@
-"""A mixture of experts against a dense feed-forward network of as many FLOPs a token: facts to be learnt (L3; R15)."""
+"""A mixture of experts against a dense feed-forward network of equal FLOPs per token: memorising facts (L3; R15)."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from anyformer.slots import Feed
 
 WORDS, WIDTH, DEPTH, EVERY = 64, 32, 2, 20
 # With 256, tried first, every fact was seen 25 times only: no network had learnt a third of them, and experts were 16
-# and 18 % below the dense one. A fourth of the facts is learnt by all, so there is nothing to tell apart.
+# and 18 % below the dense one. A quarter of the facts is learned by all, so there is nothing to compare.
 BATCH = 512
-# Two of 16 experts of width 32, one of 8 of width 64, and a dense network that has the FLOPs of their routers besides.
+# Two of 16 experts of width 32, one of 8 of width 64, and a dense network with the FLOPs of their routers added.
 FEEDS: dict[str, Feed] = {
     "dense": MLP(width=72),
     "1 of 8 experts": Experts(count=8, top=1, width=64),
@@ -83,12 +83,12 @@ def network(kind: str) -> Model:
 
 
 def questions(numbers: Tensor) -> Tensor:
-    """Two words (N,2) for the number of a fact; the answer is a third word, drawn at random once for all."""
+    """Two words (N,2) for the number of a fact; the answer is a third word, drawn at random once."""
     return torch.stack([numbers // WORDS, numbers % WORDS], 1)
 
 
 def unevenness(kind: str, losses: dict[str, Tensor]) -> float | None:
-    """The balance loss of a layer without its weight: 1 where all experts get the same; None without experts."""
+    """The unweighted balance loss of a layer: 1 if all experts get equally many tokens; None without experts."""
     feed = FEEDS[kind]
     return losses["balance"].item() / feed.balance / DEPTH if isinstance(feed, Experts) else None
 

@@ -19,7 +19,7 @@ from anyformer.lab.fit import fit, lab_device
 from anyformer.mixers import Attention
 from anyformer.positions import Sinusoid
 
-# Without biases: a gate has three matrices where the others have two, so two thirds of the width are as many numbers.
+# Without biases: a gated MLP has three matrices, others two, so two thirds of the width give equal parameters.
 FEEDS = {
     "ReLU": MLP(width=96, act="relu", bias=False),
     "GELU": MLP(width=96, act="gelu", bias=False),
@@ -30,7 +30,7 @@ GATED = ("GEGLU", "SwiGLU")
 VOCAB, WIDTH, LENGTH, BATCH, EVERY = 16, 32, 16, 32, 20
 SURE = 0.9  # share of tokens that follow from the two before
 SMALL_STEPS, FULL_STEPS = 400, 4000
-MOST = 0.8  # of the seeds in which one must be better than the other
+MOST = 0.8  # share of seeds in which one must be better than the other
 
 
 def cases(full: bool) -> list[Case]:
@@ -62,7 +62,7 @@ def loss_of(net: nn.Module, rows: int, generator: torch.Generator) -> Tensor:
 
 
 def texts(rows: int, generator: torch.Generator) -> Tensor:
-    """Ids (rows, LENGTH): a table of all pairs gives the next token, so attention alone, which adds, cannot tell it."""
+    """Ids (rows, LENGTH): a table of pairs gives the next token; attention alone only adds and cannot learn it."""
     table = torch.randint(VOCAB, (VOCAB, VOCAB), generator=torch.Generator().manual_seed(6))
     ids = torch.randint(VOCAB, (rows, LENGTH), generator=generator)
     follows = torch.rand(rows, LENGTH, generator=generator) < SURE
@@ -103,7 +103,7 @@ def judge(found: Measurements) -> Finding:
 
 
 def wins(ours: list[float], theirs: list[float]) -> list[bool]:
-    """Seed by seed: both have seen the same texts."""
+    """Compared seed by seed, on the same texts."""
     return [one < other for one, other in zip(ours, theirs, strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""Is a model right more often the more examples its prompt shows, and does that come with size? (L4; R40)"""
+"""Does accuracy rise with the number of examples in the prompt, and does that depend on model size? (L4; R40)"""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def cases(full: bool) -> list[Case]:
 
 
 def draw(rows: int, pairs: int, generator: torch.Generator) -> Tensor:
-    """Lines of a key, its value, a key, its value, ... (B, 2 pairs): each line has values of its own for its keys."""
+    """Lines of key, value, key, value, ... (B, 2 pairs): each line assigns its own values to the keys."""
     values = torch.randint(VALUES, (rows, KEYS), generator=generator)
     keys = torch.randint(KEYS, (rows, pairs), generator=generator)
     return torch.stack([VALUES + keys, values.gather(1, keys)], 2).flatten(1)
 
 
 def possible(shots: int) -> float:
-    """How often the best answer can be right: a key that no example shows can only be guessed."""
+    """The best possible accuracy: a key that no example shows can only be guessed."""
     unseen = (1 - 1 / KEYS) ** shots
     return 1 - unseen * (1 - 1 / VALUES)
 
@@ -47,12 +47,12 @@ def possible(shots: int) -> float:
 def measure(case: Case) -> Result:
     device, seed = lab_device(case["full"]), case["seed"]
     spec = gpt2(case["width"], case["layers"], 2, vocab=VALUES + KEYS, length=2 * PAIRS, dropout=0.0)
-    # The init of wide models, a deviation of 0.02, is small for a width of 8.
+    # The usual init, a standard deviation of 0.02, is too small for a width of 8.
     net = spec.replace(init="xavier", head=LM(tied=False)).build(seed=seed, device=device)
 
     def loss_of(generator: torch.Generator) -> Tensor:
         lines = draw(BATCH, PAIRS, generator).to(device)
-        logits = net(lines[:, :-1]).logits[:, ::2]  # the values alone: which key comes is chance
+        logits = net(lines[:, :-1]).logits[:, ::2]  # only the values: which key comes next is random
         return F.cross_entropy(logits.flatten(0, 1), lines[:, 1::2].flatten())
 
     steps = STEPS_FULL if case["full"] else STEPS
@@ -66,7 +66,7 @@ def measure(case: Case) -> Result:
 
 @torch.no_grad()
 def accuracy(net: ModelModule, shots: int, generator: torch.Generator, device: torch.device) -> float:
-    """How often the value of the last key is named, after `shots` pairs of the same line."""
+    """How often the value of the last key is predicted, after `shots` pairs of the same line."""
     lines = draw(PROMPTS, shots + 1, generator).to(device)
     named = net(lines[:, :-1]).logits[:, -1, :VALUES].argmax(-1)
     return (named == lines[:, -1]).double().mean().item()
@@ -116,7 +116,7 @@ def judge(found: Measurements) -> Finding:
 
 
 def growth(sizes: list[Size], tables: dict[Size, list[float]]) -> str:
-    """Whether accuracy at the most shots comes with one step of size or with all of them."""
+    """Whether accuracy at the most shots rises in one step of size or gradually."""
     gain = tables[sizes[-1]][-1] - tables[sizes[0]][-1]
     if gain < RISE:
         return "size decides little here"

@@ -23,7 +23,7 @@ CLASSES, EACH, LENGTH, WIDTH, BATCH, EVERY = 16, 16, 16, 32, 32, 25
 VOCAB = CLASSES * EACH  # the classifier's answers, no and yes, are the two words after them
 LAST, SURE = 0.6, 0.9  # share of words whose class follows from the last word; from that or the one before it
 SMALL_STEPS, FULL_STEPS = 300, 2000
-GAIN, CLOSE = 0.05, 0.05  # shares of the loss: learned below frozen by so much at least, tied above learned at most
+GAIN, CLOSE = 0.05, 0.05  # shares of the loss: learned below frozen by at least, tied above learned by at most
 
 
 def cases(full: bool) -> list[Case]:
@@ -61,19 +61,19 @@ def measure(case: Case) -> Result:
 
 
 def network(kind: str, *, causal: bool) -> Model:
-    """The same for both tasks: the classifier's answer is a word too, so that it has a table to tie."""
+    """The same for both tasks: the classifier's answer is a word too, so it has an output table to tie."""
     stack = Stack(width=WIDTH, depth=2, causal=causal, block=Block(mixer=Attention(heads=4)))
     embed = Tokens(vocab=VOCAB + 2, position=Sinusoid(), scale=True, frozen=kind == "frozen")
     return Model(embed=embed, stack=stack, head=LM(tied=kind == "tied"), init="xavier")
 
 
 def word_classes() -> Tensor:
-    """The class of each word; nothing in a word's number tells it."""
+    """The class of each word; it does not follow from the word's id."""
     return torch.randperm(VOCAB, generator=torch.Generator().manual_seed(1)) // EACH
 
 
 def sentences(rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Ids and the next ids (rows, LENGTH): the class of a word follows from that of one of the two words before."""
+    """Ids and the next ids (rows, LENGTH): a word's class follows from that of one of the two words before it."""
     grammar = torch.randint(CLASSES, (2, CLASSES), generator=torch.Generator().manual_seed(2))
     members = word_classes().argsort().view(CLASSES, EACH)
     classes = torch.randint(CLASSES, (rows, LENGTH + 1), generator=generator)
@@ -86,7 +86,7 @@ def sentences(rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
 
 
 def reviews(rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Ids (rows, LENGTH) and one word (rows, 1): yes where words of the first classes outnumber those of the last."""
+    """Ids (rows, LENGTH) and one word (rows, 1): yes if words of the first classes outnumber those of the last."""
     ids = torch.randint(VOCAB, (rows, LENGTH), generator=generator)
     likes = word_classes()[ids] < CLASSES // 2
     return ids, VOCAB + (2 * likes.sum(1, keepdim=True) > LENGTH).long()

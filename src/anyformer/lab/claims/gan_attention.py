@@ -1,4 +1,4 @@
-"""Does self-attention in a GAN lower FID? SAGAN with and without it, everything else alike (L3; R54, example W14)."""
+"""Does self-attention in a GAN lower FID? SAGAN with and without it, all else equal (L3; R54, example W14)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from anyformer.objectives.adversarial import discriminator_loss, generator_loss
 from anyformer.tasks.adversarial import draw_images, to_pixels
 
 SIZE: Literal[32] = 32
-PLACES, NOISE = 16, 32  # attention over 16 x 16 places
+PLACES, NOISE = 16, 32  # attention over 16 x 16 positions
 SIZES = {"small": (4, 16, 200), "full": (32, 64, 10_000)}  # width, images a step, steps
-SCORED = 5  # how often in training
+SCORED = 5  # evaluations during training
 # A running mean of the generator, as the library's own task keeps: without it FID went up and down at the end (0.07 to
 # 0.98 by seed with attention, 0.12 to 0.52 without).
 EMA = {"small": 0.97, "full": 0.999}
 WAYS = {"attention": PLACES, "plain": None}
-LEARNT = 0.5  # FID after training over that before, at most: else nothing can be said
+LEARNT = 0.5  # FID after training over FID before, at most: otherwise training failed
 
 
 def cases(full: bool) -> list[Case]:
@@ -49,7 +49,7 @@ def measure(case: Case) -> Result:
     spec = SAGAN(size=SIZE, classes=CLASSES, attention=WAYS[case["way"]], width=width, noise=NOISE, colours=1)
     net = spec.build(seed=seed, device=device)
     pictures, labels = images()
-    # The second half of the digits is learned from; FID is against the first, which the generator never sees.
+    # Training uses the second half of the digits; FID is against the first, which the generator never sees.
     half = len(labels) // 2
     known, asked = slice(half, None), slice(0, half)
     mean_net = spec.build(seed=seed, device=device)
@@ -68,7 +68,7 @@ def measure(case: Case) -> Result:
 
 
 class AlternatingTraining:
-    """Hinge losses and Adam of betas 0 and 0.9, the discriminator at four times the learning rate, as the paper."""
+    """Hinge losses, Adam with betas 0 and 0.9, the discriminator at four times the learning rate, as in the paper."""
 
     def __init__(self, net: SAGANModule, mean_net: SAGANModule, ema: float, batch: int, seed: int, lr: float) -> None:
         self.net, self.mean_net, self.ema, self.batch = net, mean_net, ema, batch
@@ -100,7 +100,7 @@ class AlternatingTraining:
 
 @torch.no_grad()
 def fid(net: SAGANModule, real: Tensor, labels: Tensor) -> float:
-    """Against real images, as many and of the same classes, by the features of a network with fixed random weights."""
+    """FID against as many real images of the same classes, by the features of a network with fixed random weights."""
     network = RandomFeatures(1)
     made = draw_images(net.eval(), labels, seed=1)
     return frechet_distance(features_of(to_pixels(real), network)[0], features_of(made, network)[0])

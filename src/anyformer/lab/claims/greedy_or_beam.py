@@ -1,4 +1,4 @@
-"""Greedy decoding against beam search: what is found, how good it is, and how long (L3; R46)."""
+"""Greedy decoding against beam search: probability, quality and length of what they find (L3; R46)."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from anyformer.mixers import Attention, Cross
 from anyformer.positions import Learned
 
 PADDING, START, END, WORDS, SHORTEST, LONGEST = 0, 1, 2, 12, 4, 10
-# Three common translators begin a sentence alike and go different ways after it, a fourth begins otherwise: the common
+# Three common translation styles share their first word and then differ, a fourth starts with another: the common
 # first word is the most probable one, and no sentence that begins with it is.
 STYLES, COMMON = 3, 0.6
-SYNONYM, TRUNCATED = 0.3, 0.1  # a rarer word in the place of every third one; pairs whose translation is missing
+SYNONYM, TRUNCATED = 0.3, 0.1  # a rarer synonym for every third word; share of pairs whose translation is missing
 OTHERS = (STYLES + 1) * WORDS  # ids of the words of all styles, then of the synonyms
 BEAMS, PENALTIES = (1, 2, 4, 8), (0.0, 1.0)
 STEPS, LONG, BATCH, TESTED = 400, 4000, 64, 256
 Scored = Callable[[int, float, str], list[float]]  # by beams, length penalty and score, for each seed
-SHORT = 0.9  # of the length of the references: less has fallen short
+SHORT = 0.9  # of the length of the references: below this, the output is too short
 
 
 def cases(full: bool) -> list[Case]:
@@ -46,7 +46,7 @@ def pairs(rows: int, generator: torch.Generator, truncated: float = TRUNCATED) -
     common = torch.rand(rows, 1, generator=generator) < COMMON
     style = torch.where(common, torch.randint(1, STYLES + 1, (rows, 1), generator=generator), 0)  # (B,1)
     said = words + WORDS * style
-    said[:, :1] = words[:, :1] + WORDS * common  # all common styles begin alike
+    said[:, :1] = words[:, :1] + WORDS * common  # all common styles share their first word
     rarer = (words % 3 == 0) & (torch.rand(rows, LONGEST, generator=generator) < SYNONYM)
     rarer[:, 0] = False
     said = torch.where(rarer, said + OTHERS, said) + END + 1
@@ -101,7 +101,7 @@ def name_of(beams: int, penalty: float) -> str:
 
 
 def words_of(ids: Sequence[int]) -> list[int]:
-    """The words before the end."""
+    """The words before the end token."""
     return list(ids[: list(ids).index(END)]) if END in ids else [i for i in ids if i != PADDING]
 
 

@@ -57,7 +57,7 @@ def language_model(kv_heads: int, *, vocab: int = VOCAB, width: int = 64, depth:
 
 
 def trained_and_converted(seed: int, steps: int, device: torch.device) -> Result:
-    """Losses of each kind trained from nothing, and of the first one converted: at once, and trained a little more."""
+    """Losses of each kind trained from scratch, and of the first converted: at once, and after a little training."""
     scratch, first = {}, None
     for name, kv_heads in SHARED.items():
         net = language_model(kv_heads).build(seed=seed, device=device)
@@ -97,7 +97,7 @@ def first_of_group(net: ModelModule, kv_heads: int, seed: int) -> ModelModule:
 
 
 def untrained(net: ModelModule, kv_heads: int, seed: int) -> ModelModule:
-    """Keys and values drawn anew at the size of the trained ones, one draw for each group."""
+    """New random keys and values with the size of the trained ones, one draw for each group."""
     generator = torch.Generator().manual_seed(seed)
 
     def drawn(kv: Tensor) -> Tensor:

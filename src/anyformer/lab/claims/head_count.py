@@ -20,9 +20,9 @@ from anyformer.positions import Sinusoid
 
 HEADS = (1, 2, 4, 8, 16)
 VOCAB, WIDTH, LENGTH, BATCH, EVERY = 16, 64, 24, 32, 20
-BACK = (1, 2, 4, 7)  # how far back the tokens stand, one of which gives the next
+BACK = (1, 2, 4, 7)  # distances back to the tokens, one of which gives the next
 SMALL_STEPS, FULL_STEPS = 400, 3000
-# At 3e-3, tried first, 400 steps left every number of heads within 2 % of the others. Of two tokens back in place of
+# At 3e-3, tried first, all numbers of heads were within 2 % of each other after 400 steps. With two tokens instead of
 # four, one head learns as much as several.
 RATE = 1e-2
 GAIN = 0.02  # share of the loss by which the best number of heads is below one head, and below 16
@@ -46,7 +46,7 @@ def measure(case: Case) -> Result:
 
 
 def network(heads: int) -> Model:
-    """One layer, so that heads cannot take turns in several."""
+    """One layer, so that a single head cannot make up for it with several layers."""
     stack = Stack(width=WIDTH, depth=1, causal=True, block=Block(mixer=Attention(heads=heads)))
     embed = Tokens(vocab=VOCAB, position=Sinusoid(), scale=True)
     return Model(embed=embed, stack=stack, head=LM(tied=False), init="xavier")
@@ -60,7 +60,7 @@ def loss_of(net: nn.Module, rows: int, generator: torch.Generator) -> Tensor:
 
 
 def texts(rows: int, generator: torch.Generator) -> Tensor:
-    """Ids (rows, LENGTH): each follows from one of four earlier tokens, each place with a dictionary of its own."""
+    """Ids (rows, LENGTH): each follows from one of four earlier tokens, with a dictionary for each distance."""
     fixed = torch.Generator().manual_seed(4)
     dictionaries = torch.stack([torch.randperm(VOCAB, generator=fixed) for _ in BACK])
     ids = torch.randint(VOCAB, (rows, LENGTH), generator=generator)

@@ -18,11 +18,11 @@ from anyformer.mixers import Attention, Hyena
 from anyformer.slots import Mixer
 
 SMALL_LENGTHS, SMALL_WIDTH = (128, 256, 512, 1024, 2048, 4096, 8192), 64
-# The full form is that of numbers published for the whole operator: width 1024, 65,536 tokens whatever their lengths.
+# The full form matches the published figures for the whole operator: width 1024, 65,536 tokens at every length.
 FULL_LENGTHS, FULL_WIDTH, FULL_TOKENS = (1024, 2048, 4096, 8192, 16384, 32768, 65536), 1024, 65536
-TAKEN = 4  # times a measurement is made; the fastest counts
+TAKEN = 4  # repetitions of a measurement; the fastest counts
 QUADRATIC, NEARLY_LINEAR = 1.6, 1.35  # exponents of the time of a token row over the last doublings of the length
-DOUBLINGS = 2  # of the length, over which the exponents are taken
+DOUBLINGS = 2  # of the length, over which the exponents are fitted
 
 
 def cases(full: bool) -> list[Case]:
@@ -45,7 +45,7 @@ def measure(case: Case) -> Result:
 
 
 def milliseconds(mixer: Mixer, width: int, rows: int, length: int, device: torch.device, seed: int) -> float:
-    """Forward and backward of one operator with its projections, for one row of so many tokens."""
+    """Forward and backward pass of one operator with its projections, for one row of `length` tokens."""
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     stack = Stack(width=width, depth=1, causal=True, block=Block(mixer=mixer))
     net = Model(embed=Tokens(vocab=16), stack=stack).build(seed=seed, device=device, dtype=dtype)
@@ -62,7 +62,7 @@ def milliseconds(mixer: Mixer, width: int, rows: int, length: int, device: torch
 
 
 def clock(device: torch.device) -> float:
-    """Seconds: of the processor, which other work on the machine does not lengthen; on a GPU of the wall."""
+    """Seconds of processor time, which other work on the machine does not affect; on a GPU, wall time."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         return time.perf_counter()
@@ -75,9 +75,9 @@ def exponent(lengths: Sequence[int], times: Sequence[float]) -> float:
 
 
 def crossover(lengths: Sequence[int], attention: Sequence[float], hyena: Sequence[float]) -> tuple[float, bool]:
-    """The length from which Hyena is faster, and whether it was measured; beyond the lengths both laws are extended.
+    """The length from which Hyena is faster, and whether it was measured; beyond the lengths it is extrapolated.
 
-    0 where Hyena is faster at every length.
+    0 if Hyena is faster at every length.
     """
     ratios = [math.log(h / a) for a, h in zip(attention, hyena, strict=True)]  # above 0: attention is faster
     slower = [at for at, ratio in enumerate(ratios) if ratio >= 0]

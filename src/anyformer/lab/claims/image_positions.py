@@ -1,4 +1,4 @@
-"""A ViT reads images of another size: its grid of positions is resampled bicubically (L3; R25, erratum 19)."""
+"""A ViT on images of another size: its grid of positions is resampled bicubically (L3; R25, erratum 19)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cases(full: bool) -> list[Case]:
 
 
 def smooth_table(seed: int) -> Tensor:
-    """Positions (1 + 14 x 14, D) as trained ones are, smooth over the image: waves of up to two periods a side."""
+    """Positions (1 + 14 x 14, D), smooth over the image as trained ones are: waves of up to two periods a side."""
     generator = torch.Generator().manual_seed(seed)
     side = SMALL // PATCH
     return torch.cat([torch.randn(1, WIDTH, generator=generator), waves(side, generator)])
@@ -44,7 +44,7 @@ def waves(side: int, generator: torch.Generator) -> Tensor:
 
 
 def slide_code(table: Tensor, side: int) -> Tensor:
-    """DINO's lines as the slide has them: a square root for the grid, and 0.1 against rounding."""
+    """DINO's code as on the slide: a square root for the grid, and 0.1 against rounding."""
     count, width = table.shape[0] - 1, table.shape[1]
     old = int(math.sqrt(count))
     patches = table[1:].reshape(1, old, old, width).permute(0, 3, 1, 2)

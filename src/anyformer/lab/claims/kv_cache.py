@@ -1,4 +1,4 @@
-"""A cache of keys and values makes decoding faster, the more the longer the text (L3; R14)."""
+"""A KV cache makes decoding faster, and the longer the text, the more so (L3; R14)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def decode_with_cache(net: ModelModule, ids: Tensor) -> Tensor:
 
 
 def decode_anew(net: ModelModule, ids: Tensor) -> Tensor:
-    """The same without a cache: every pass reads the whole text again."""
+    """The same without a cache: every pass processes the whole text again."""
     return torch.cat([net(ids[:, : at + 1]).logits[0, -1:] for at in range(ids.shape[1])])
 
 

@@ -18,15 +18,15 @@ from anyformer.nets.resnet import ResNet
 from anyformer.nets.stages import Staged
 from anyformer.presets.maps import classifier
 
-# 7 x 7 windows and 8 channels a set of weights, as LR-Net-50; its middle channels too are more than a ResNet's.
+# 7 x 7 windows, 8 channels per set of weights, as in LR-Net-50, which also has more middle channels than a ResNet.
 NETS: dict[str, Staged] = {
     "resnet": ResNet(depths=(1, 1), width=16, stem="small", colours=1),
     "lr-net": LRNet(depths=(1, 1), width=16, middle=18, stem="small", colours=1),
 }
 SHARES, BATCH = (0.25, 1.0), 32  # of 1,400 digits
-# A first form had 3e-3 and 150 steps, after which LR-Net had 62 % right with all digits: too early to compare them.
+# A first form had 3e-3 and 150 steps, after which LR-Net had 62 % right with all digits: too early to compare.
 LEARNING_RATE, STEPS = 1e-2, 300
-MEH, SLOWER, EQUAL = 0.02, 0.8, 0.05  # gain of accuracy and share of the images/s, at most; FLOPs at most apart
+MEH, SLOWER, EQUAL = 0.02, 0.8, 0.05  # gain of accuracy and share of the images/s, at most; largest difference in FLOPs
 
 
 def cases(full: bool) -> list[Case]:
@@ -63,7 +63,7 @@ def measure(case: Case) -> Result:
 
 @torch.no_grad()
 def flops(net: nn.Module, image: torch.Tensor) -> int:
-    """Of one image: torch's count, and the weighted sums over neighbours, which are no product it knows."""
+    """FLOPs of one image: torch's count, and the weighted sums over neighbours, which torch does not count."""
     sums = []
 
     def count(module: nn.Module, inputs: object, output: torch.Tensor) -> None:
@@ -79,7 +79,7 @@ def flops(net: nn.Module, image: torch.Tensor) -> int:
 
 
 def images_per_second(net: nn.Module, images: torch.Tensor, *, train: bool) -> float:
-    """By the fastest of five passes after one to warm up; on a CPU in time of one thread of the processor."""
+    """From the fastest of five passes after one to warm up; on a CPU in processor time of one thread."""
     gpu, threads = images.device.type == "cuda", torch.get_num_threads()
 
     def clock() -> float:

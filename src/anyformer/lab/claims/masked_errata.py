@@ -1,4 +1,4 @@
-"""Three slips of the slides beside the right forms: masking, biases and values (L1, L3; errata 14, 7 and 5)."""
+"""Three errors of the slides next to the correct forms: masking, biases and values (L1, L3; errata 14, 7 and 5)."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def cases(full: bool) -> list[Case]:
 
 
 def measure(case: Case) -> Result:
-    """How far each form is from the formula written out, relative to its largest answer."""
+    """The error of each form against the formula written out, relative to its largest output."""
     generator = torch.Generator().manual_seed(case["seed"])
     q, k, v = torch.randn(3, 1, HEADS, LENGTH, CHANNELS, generator=generator, dtype=torch.float64)  # (B,H,T,C) each
     other_k, other_v = torch.randn(2, 1, HEADS, LENGTH, CHANNELS, generator=generator, dtype=torch.float64)
-    other_k[..., :-1, :], other_v[..., :-1, :] = k[..., :-1, :], v[..., :-1, :]  # the last token alone is another
+    other_k[..., :-1, :], other_v[..., :-1, :] = k[..., :-1, :], v[..., :-1, :]  # only the last token differs
     seen = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()  # j <= i
     hidden = torch.zeros(LENGTH, LENGTH, dtype=torch.float64).masked_fill(~seen, -torch.inf)
     bias = hidden + alibi()
@@ -74,7 +74,7 @@ def ours(q: Tensor, k: Tensor, v: Tensor, *, allowed: Tensor, added: Tensor | No
 
 
 def weights_zeroed(q: Tensor, k: Tensor, seen: Tensor) -> Tensor:
-    """L3's form, with its own place kept visible: the weights of the future are set to 0, all else is left."""
+    """L3's form, with the current position kept visible: weights of the future are set to 0, all others stay."""
     return (q @ k.mT * CHANNELS**-0.5).softmax(-1) * seen
 
 

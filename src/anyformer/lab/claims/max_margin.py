@@ -1,4 +1,4 @@
-"""One attention layer under gradient descent turns towards a hard-margin SVM over its tokens (L0; erratum 2)."""
+"""One attention layer under gradient descent converges in direction to a hard-margin SVM (L0; erratum 2)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INPUTS, TOKENS, CHANNELS = 6, 8, 10
 
 
 class Descent(NamedTuple):
-    """What is trained (the score is x W z, or x K Q^T z), on which problems, and the norm that should be least."""
+    """What is trained (the score is x W z, or x K Q^T z), on which problems, and the norm to be minimised."""
 
     factored: bool
     equal: bool
@@ -29,9 +29,9 @@ class Descent(NamedTuple):
 
 
 LONG = (50, 100, 200, 400, 700, 1000, 1400, 2000)
-# The theorem supposes that the other tokens of an input score alike, or a start near the solution. With any scores,
+# The theorem assumes that the other tokens of an input score equally, or a start near the solution. With any scores,
 # tried first and alone, W came to .988 on average after 2000 steps and .984 after 6000: one problem of ten has a
-# second token nearly as good as the best, chooses late, and is still turning. (K, Q) has shorter steps, since its
+# second token nearly as good as the best, selects late, and is still turning. (K, Q) has shorter steps, since its
 # product grows with the square of them; after 8000 its gradient is below the smallest float64.
 DESCENTS = {
     "W": Descent(False, True, "frobenius", 2000, 0.1, 0.0, LONG),
@@ -56,7 +56,7 @@ class Problem(NamedTuple):
 
 
 def problem(seed: int, equal: bool) -> Problem:
-    """The score is y v.x of a random value v and label y; `equal` makes that 1 for the best token and 0 for others."""
+    """The score is y v.x with a random value v and label y; `equal` makes it 1 for the best token and 0 for others."""
     generator = torch.Generator().manual_seed(seed)
 
     def units(*shape: int) -> Tensor:
@@ -87,7 +87,7 @@ def measure(case: Case) -> Result:
 
 
 def descend(given: Problem, how: Descent, seed: int) -> list[Tensor]:
-    """W after some of the steps of normalised gradient descent on the mean logistic loss of the layer's answers."""
+    """W after some of the steps of normalised gradient descent on the mean logistic loss of the layer's outputs."""
     generator = torch.Generator().manual_seed(100 + seed)
     parameters = [
         (how.start * torch.randn(CHANNELS, CHANNELS, generator=generator, dtype=torch.float64)).requires_grad_()
@@ -110,9 +110,9 @@ def score_matrix(parameters: list[Tensor]) -> Tensor:
 
 
 def loss_of(given: Problem, parameters: list[Tensor]) -> Tensor:
-    """The values are each token's score less the best one: the weights sum to 1, so this only moves the answer.
+    """The values are each token's score minus the best one: the weights sum to 1, so this only shifts the output.
 
-    It keeps the gradient exact when a weight has become 1: to float64 the differences that are left would be 0.
+    It keeps the gradient exact when a weight has become 1: in float64 the remaining differences would be 0.
     """
     best = given.scores.amax(1, keepdim=True)
     keys, queries = given.tokens, given.queries @ parameters[0].T

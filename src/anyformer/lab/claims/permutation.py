@@ -1,4 +1,4 @@
-"""Attention sees a set: permuting the tokens permutes the answers, until positions are added (L2, L4; W04)."""
+"""Attention sees a set: permuting the tokens permutes the outputs, until positions are added (L2, L4; W04)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def network(kind: str) -> Model:
 def measure(case: Case) -> Result:
     net = network(case["position"]).build(seed=case["seed"], dtype=torch.float64).eval()
     generator = torch.Generator().manual_seed(case["seed"])
-    for parameter in net.parameters():  # weights of a trained size: at their start positions hardly show
+    for parameter in net.parameters():  # as large as trained weights: with the usual init positions hardly matter
         parameter.data += 0.3 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
     tokens = torch.randint(VOCAB, (1, LENGTH), generator=generator)
     order = torch.randperm(LENGTH, generator=generator)

@@ -1,4 +1,4 @@
-"""Rotary positions squeezed into the trained range, against running past it (L3's SuperHOT slide; R24)."""
+"""Rotary positions scaled into the trained range, against extrapolation (L3's SuperHOT slide; R24)."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ MOST = 0.5
 
 
 def drifting(rows: int, length: int, generator: torch.Generator) -> Tensor:
-    """Texts whose topic changes now and then; some tokens follow from the one before.
+    """Texts whose topic changes now and then; some tokens follow from the previous one.
 
-    Near tokens say more of the topic than far ones, little by little: nothing depends on an exact distance but one.
+    Near tokens say more about the topic than far ones, gradually: only the previous token is at an exact distance.
     """
     follows = torch.randint(VOCAB, (VOCAB,), generator=torch.Generator().manual_seed(7))
     topic = (torch.rand(rows, length, generator=generator) < 1 / TOPIC_LASTS).long().cumsum(1)  # (B,T) which it is
@@ -43,7 +43,7 @@ def drifting(rows: int, length: int, generator: torch.Generator) -> Tensor:
 
 
 # The texts of position-lengths came first: half their tokens follow from those exactly 1 and 3 back, and dividing
-# positions by 4 hides these. They stay as the other side of the claim.
+# positions by 4 hides these. They stay as the counterpart of the claim.
 TEXTS: dict[str, Writer] = {"drifting topics": drifting, "exact distances": texts}
 
 
@@ -58,7 +58,7 @@ def network() -> Model:
 
 
 def measure(case: Case) -> Result:
-    """Perplexities of extrapolation, of interpolation, and of both after tuning at the length."""
+    """Perplexities with extrapolation, with interpolation, and with both after fine-tuning at the length."""
     write, seed, steps = TEXTS[case["texts"]], case["seed"], case["steps"]
     device, far = lab_device(steps == LONG), STRETCH * LENGTH
     spec = network()
@@ -76,9 +76,9 @@ def measure(case: Case) -> Result:
 
 
 def shares(found: Measurements) -> tuple[list[float], list[float]]:
-    """Of each seed: the share of the excess that interpolation removes, and the share of the rest that tuning does.
+    """For each seed: the share of the excess that interpolation removes, and the share of the rest that tuning removes.
 
-    The excess is above the better of the two tuned networks: the plain one may be.
+    The excess is over the better of the two tuned networks, which may be the plain one.
     """
     at, removed, recovered = TIMES.index(STRETCH), [], []
     for _, one in found.entries:

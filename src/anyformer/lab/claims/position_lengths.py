@@ -1,4 +1,4 @@
-"""Every kind of position trained at one length and evaluated up to 16 times that (L3, L4; R23, R81)."""
+"""Every kind of position, trained at one length and evaluated at up to 16 times that (L3, L4; R23, R81)."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from anyformer.slots import Relative
 
 KINDS = ("none", "sinusoid", "learned", "shaw", "buckets", "rope", "alibi")
 # A first form had 16 tokens, 3 of them a topic: 300 steps left every network near perplexity 11 of 16, too little
-# learnt to lose, and the sinusoid grew by 1.17, below STEEP: in part. Half the tokens make it learnable.
+# learned to lose, and the sinusoid grew by 1.17, below STEEP: in part. Half the tokens make it learnable.
 VOCAB, FAVOURITES, LOCAL_SHARE, SURE = 8, 2, 0.5, 0.9
-Writer = Callable[[int, int, torch.Generator], Tensor]  # texts of so many rows and tokens
+Writer = Callable[[int, int, torch.Generator], Tensor]  # rows and tokens of the texts
 LENGTH, TIMES, BATCH = 32, (1, 2, 4, 8, 16), 32
 EVALUATED = 128 * LENGTH  # tokens at every length
 LONG = 2000  # steps of the full form
@@ -40,7 +40,7 @@ def cases(full: bool) -> list[Case]:
 def texts(rows: int, length: int, generator: torch.Generator) -> Tensor:
     """Token ids (rows, length): half of them follow from the tokens 1 and 3 back, half from the text's topic.
 
-    Like language it rewards exact distances nearby and a view of everything far away.
+    Like language it rewards both exact distances nearby and a rough view of everything far away.
     """
     grammar = torch.randint(VOCAB, (VOCAB, VOCAB), generator=torch.Generator().manual_seed(7))
     topics = torch.rand(rows, VOCAB, generator=generator).argsort(1)[:, :FAVOURITES]
@@ -74,7 +74,7 @@ def loss_of(net: nn.Module, ids: Tensor) -> Tensor:
 def train(
     net: nn.Module, *, steps: int, seed: int, length: int = LENGTH, lr: float = 3e-3, write: Writer = texts
 ) -> None:  # fmt: skip
-    """On texts never seen twice, as many tokens a step at every length."""
+    """On texts never seen twice, with equally many tokens per step at every length."""
     rows = BATCH * LENGTH // length
     fit(net, lambda generator: loss_of(net, write(rows, length + 1, generator)), steps=steps, seed=seed, lr=lr)
 
@@ -87,7 +87,7 @@ def perplexity(net: nn.Module, length: int, write: Writer = texts) -> float:
 
 
 def perplexity_if_taken(net: ModelModule, length: int) -> float | None:
-    """None where the positions end before the text does."""
+    """Perplexity, or None if the positions end before the text does."""
     try:
         return perplexity(net, length)
     except UserError:

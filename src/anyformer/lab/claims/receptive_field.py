@@ -1,4 +1,4 @@
-"""What one answer sees of the image after one layer: all of it with attention, K x K pixels with a convolution (L4)."""
+"""What one output sees of the image after one layer: all of it with attention, K x K pixels with a convolution (L4)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from anyformer.mixers import Attention, Convolution
 from anyformer.nets.resnet import Convolved
 
 SIZE, PATCH, CHANNELS, WIDTH = 32, 4, 3, 32
-MIDDLE = SIZE // 2  # row and column of the pixel, and of the patch around it, whose answer is looked at
+MIDDLE = SIZE // 2  # row and column of the pixel, and of the patch around it, whose output is examined
 KERNELS, DEPTHS = (3, 5, 7), (1, 2, 4, 8)
 
 
@@ -30,7 +30,7 @@ def cases(full: bool) -> list[Case]:
 
 
 def measure(case: Case) -> Result:
-    """Size of the derivative of one answer by every pixel, and where it is not exactly 0."""
+    """Norm of the derivative of one output with respect to every pixel, and where it is not exactly 0."""
     torch.manual_seed(case["seed"])
     image = torch.randn(1, CHANNELS, SIZE, SIZE, dtype=torch.float64).requires_grad_()
     answers = cnn(case, image) if case["net"] == "cnn" else vit(case, image)  # (channels,H',W')
@@ -49,7 +49,7 @@ def measure(case: Case) -> Result:
 
 def vit(case: Case, image: Tensor) -> Tensor:
     """The tokens after `depth` blocks, as a map: (D,H/p,W/p)."""
-    mixer = Attention(heads=4) if case["net"] == "vit" else Convolution(1)  # the latter reads its own token alone
+    mixer = Attention(heads=4) if case["net"] == "vit" else Convolution(1)  # the latter sees only its own token
     stack = Stack(width=WIDTH, depth=case["depth"], block=Block(mixer=mixer))
     spec = Model(embed=Patches(size=SIZE, patch=PATCH, channels=CHANNELS, cls=False), stack=stack)
     hidden = spec.build(seed=case["seed"], dtype=torch.float64).eval()(image).hidden  # (1,N,D)

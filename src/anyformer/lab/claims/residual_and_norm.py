@@ -1,4 +1,4 @@
-"""Residuals and norms taken out of a deep network: whether it trains, and the rank of its tokens (L1, L3; R78)."""
+"""Residuals and norms removed from a deep network: whether it trains, and the rank of its tokens (L1, L3; R78)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ VOCAB, LENGTH, WIDTH, BACK, BATCH, EVERY = 16, 16, 32, 2, 32, 10
 SHALLOW, DEEP, SMALL_STEPS, FULL_STEPS = 2, 12, 120, 400
 CHANCE = math.log(VOCAB)
 LEARNT, STUCK = 0.75, 0.95  # of the loss of guessing
-DIVERGED = 10.0  # written for a loss that is no number any more
+DIVERGED = 10.0  # recorded for a loss that is not finite any more
 RANK_DEPTH, RANK_WIDTH, RANK_LENGTH, RANK_AT = 24, 64, 32, 12
 COUNTS = 1e-2  # of the largest singular value: smaller ones do not count towards the rank
 COLLAPSED, KEPT = 1.5, 0.5  # the rank after RANK_AT layers; the share of its rank that the default keeps
@@ -64,7 +64,7 @@ def network(kind: str, depth: int, width: int) -> Model:
 
 
 def ranks(kind: str, seed: int) -> Result:
-    """After every layer of a network as it starts: the rank of the tokens, and how far they are from being one."""
+    """After every layer at initialisation: the rank of the tokens, and how far they are from being equal."""
     net = network(kind, RANK_DEPTH, RANK_WIDTH).build(seed=seed, dtype=torch.float64)
     ids = torch.randint(VOCAB, (4, RANK_LENGTH), generator=torch.Generator().manual_seed(seed))
     context = net.embed.layout(ids)
@@ -86,7 +86,7 @@ def apart(x: Tensor) -> float:
 
 
 def train(case: Case) -> Result:
-    """Give back the token of two steps before: attention has to find it, and every layer to hand it on."""
+    """Output the token two steps back: attention has to find it, and every layer has to pass it on."""
     device, steps = lab_device(case["steps"] == FULL_STEPS), case["steps"]
     net = network(case["kind"], case["depth"], WIDTH).build(seed=case["seed"], device=device)
 
@@ -148,7 +148,7 @@ def judge(found: Measurements) -> Finding:
 
 
 def best(found: Measurements) -> list[float]:
-    """Each seed's loss at the rate that suits it best, so that nothing fails for a rate of another network."""
+    """Each seed's loss at its best learning rate, so that no network fails because of a rate that suits another."""
     seeds = sorted({case["seed"] for case, _ in found.entries})
     return [min(found.where(seed=seed).values("loss")) for seed in seeds]
 
@@ -168,7 +168,7 @@ def layers_plot(found: Measurements, name: str, title: str, up: str) -> Plot:
 
 
 def training_plot(trained: Measurements, depth: int) -> Plot:
-    """Each network at the rate that is best for it on average."""
+    """Each network at the learning rate that is best for it on average."""
     lines = {}
     for kind in KINDS:
         each = trained.where(kind=kind, depth=depth)

@@ -42,7 +42,7 @@ def sentences(rows: int, length: int, generator: torch.Generator) -> tuple[Tenso
 
 @torch.no_grad()
 def accuracy(net: nn.Module, length: int, device: torch.device) -> float:
-    """Share of symbols right after the right ones before them."""
+    """Share of correct symbols, given the correct ones before them."""
     generator = torch.Generator().manual_seed(99)
     source, target = (part.to(device) for part in sentences(TESTED, length, generator))
     return float((net(source, teacher_forced(target)).logits.argmax(-1) == target).float().mean())
@@ -51,7 +51,7 @@ def accuracy(net: nn.Module, length: int, device: torch.device) -> float:
 def judge(found: Measurements) -> Finding:
     curves = {name: found.where(context=name).values("right") for name in CONTEXTS}
     kept = {name: [curve[-1] / curve[0] for curve in each] for name, each in curves.items()}
-    # over the long sentences, seed by seed: what is seen at every step helps, or does not
+    # over the long sentences, seed by seed: whether seeing the vector at every step helps
     gains = [
         mean(every[at] - first[at] for at, length in enumerate(LENGTHS) if length in LONG)
         for first, every in zip(curves["first"], curves["every"], strict=True)

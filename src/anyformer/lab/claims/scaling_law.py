@@ -1,4 +1,4 @@
-"""Losses of our own small language models against size and tokens: which law, bigger or longer? (L3; R38)"""
+"""Losses of small language models against size and tokens: which law, and bigger or longer? (L3; R38)"""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from anyformer.mixers import Attention
 from anyformer.planning import scaling
 from anyformer.positions import Rope
 
-SYMBOLS, WINDOW, ROWS = 64, 64, 16  # characters told apart; tokens and texts of a step
+SYMBOLS, WINDOW, ROWS = 64, 64, 16  # distinct characters; tokens of a text and texts of a step
 TOKENS = WINDOW * ROWS  # of a step
 SMALL_SIZES, SMALL_STEPS = ((16, 2), (32, 2), (48, 2), (64, 3)), (64, 128, 256, 512)
 FULL_SIZES = ((16, 2), (32, 2), (48, 2), (64, 3), (96, 3), (128, 4))
-FULL_STEPS = (64, 128, 256, 512, 1024, 1600)  # the last reads the text four times: more is no new text (2305.16264)
+# The longest reads the text four times: beyond, it teaches less (2305.16264).
+FULL_STEPS = (64, 128, 256, 512, 1024, 1600)
 # Fixed before the runs: Chinchilla's exponents of the best size lie between .46 and .50, Kaplan's is .73.
 BALANCED = (0.35, 0.65)
 FITS = 0.02  # root mean square of the error of log losses
@@ -43,10 +44,10 @@ def cases(full: bool) -> list[Case]:
 
 @cache
 def text() -> tuple[Tensor, Tensor]:
-    """The language reference that comes with Python, as ids of characters: what is trained on, what is held out."""
+    """The language reference that comes with Python, as character ids: training text and held-out text."""
     written = "\n".join(pydoc_data.topics.topics[name] for name in sorted(pydoc_data.topics.topics))
     frequent = [symbol for symbol, _ in Counter(written).most_common(SYMBOLS - 1)]
-    number = {symbol: at for at, symbol in enumerate(frequent, 1)}  # 0 is every rarer one
+    number = {symbol: at for at, symbol in enumerate(frequent, 1)}  # 0 stands for all rarer characters
     ids = torch.tensor([number.get(symbol, 0) for symbol in written])
     cut = int(len(ids) * (1 - HELD_OUT))
     return ids[:cut], ids[cut:]
@@ -157,7 +158,7 @@ def line(runs: list[scaling.TrainedRun], size: float) -> list[tuple[float, float
 
 
 def valley(law: scaling.ScalingLaw, runs: list[scaling.TrainedRun], flops: float) -> list[tuple[float, float]]:
-    """Losses by size at one price, over a little more than the sizes that were trained."""
+    """Losses by size at fixed compute, over a slightly wider range than the sizes that were trained."""
     least, most = (choose(run.parameters for run in runs) for choose in (min, max))
     sizes = [least * (4 * most / least) ** (at / 30) for at in range(31)]
     return [(size, law.loss(size, flops / 6 / size)) for size in sizes]

@@ -1,4 +1,4 @@
-"""A recurrence takes its steps one after the other: time of a training step as texts grow (L0, L2; R85)."""
+"""A recurrent network takes its steps one after another: time of a training step as texts grow (L0, L2; R85)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MIXERS: dict[str, Mixer] = {
     "attention": Attention(heads=4),
 }
 RECURRENT = ("rnn", "gru", "lstm")
-# A block's products are 24 WIDTH^2 a token and those of the scores 4 T WIDTH, all pairs counted: T / (6 WIDTH + T).
+# Per token, a block's products take 24 WIDTH^2 and its scores 4 T WIDTH, all pairs counted: T / (6 WIDTH + T).
 LITTLE = 0.25  # share of the scores up to which attention does not dominate: texts of 2 WIDTH tokens
 FLAT, GROWN = 1.5, 2.0  # time of a step over that with the shortest texts: at most, at least
 
@@ -55,7 +55,7 @@ def measure(case: Case) -> Result:
 def step_time(net: nn.Module, given: torch.Tensor) -> float:
     """The fastest of three passes forward and backward after one to warm up.
 
-    On a CPU it is the time of one thread of the processor, so that other programs do not count.
+    On a CPU it is the processor time of one thread, so that other programs do not count.
     """
     threads = torch.get_num_threads()
     gpu = given.device.type == "cuda"

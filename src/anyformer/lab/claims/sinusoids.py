@@ -1,4 +1,4 @@
-"""Sinusoids are a smooth binary counter, and a step of k is one fixed rotation (L1, L3; R19, R26, W03)."""
+"""Sinusoids are a smooth binary counter, and a shift by k is one fixed rotation (L1, L3; R19, R26, W03)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def rows(positions: Tensor, width: int, base: float = 10000.0) -> Tensor:
 
 
 def rotation(step: int, width: int) -> Tensor:
-    """The matrix (D,D) that turns each pair (sin, cos) by step times its frequency; no position is in it."""
+    """The matrix (D,D) that rotates each pair (sin, cos) by step times its frequency, whatever the position."""
     turns = torch.zeros(width, width, dtype=torch.float64)
     for pair in range(0, width, 2):
         angle = step * 10000.0 ** (-pair / width)
@@ -56,7 +56,7 @@ def rotation(step: int, width: int) -> Tensor:
 
 
 def held_out_error(table: Tensor, step: int) -> float:
-    """Fit one linear map from row p to row p + step on every second p; the error on the others, as a share of a row."""
+    """Fit one linear map from row p to row p + step on every second p; the error on the others, relative to a row."""
     before, after = table[:-step], table[step:]
     fitted = torch.linalg.lstsq(before[::2], after[::2], driver="gelsd").solution
     missed = before[1::2] @ fitted - after[1::2]
@@ -69,7 +69,7 @@ def printed_error(position: int) -> float:
 
 
 def counter_signs() -> Tensor:
-    """Sinusoids whose frequencies halve from pair to pair, at half-way positions: bit b is the sign of sine b."""
+    """Sinusoids whose frequencies halve from pair to pair, at half-integer positions: bit b is the sign of sine b."""
     halving = rows((torch.arange(2**BITS) + 0.5) * math.pi, 2 * BITS, base=2.0**BITS)
     return halving[:, 0::2]  # (T,bits)
 
@@ -116,7 +116,7 @@ def judge(found: Measurements) -> Finding:
 
 
 def falls(flips: list[int]) -> bool:
-    """Every sine flips at most as often as the one before it."""
+    """Whether every sine flips at most as often as the one before it."""
     return all(later <= sooner for sooner, later in pairwise(flips))
 
 

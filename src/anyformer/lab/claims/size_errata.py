@@ -1,6 +1,6 @@
-"""Slips in the slides' sizes and shapes beside the right ones (L1-L4; errata 8, 10, 11, 18, 21, 24, 26, 27, 28).
+"""Errors in the slides' sizes and shapes next to the correct ones (L1-L4; errata 8, 10, 11, 18, 21, 24, 26, 27, 28).
 
-Every size is recomputed from the library's presets and parts; networks that are only counted hold no numbers.
+Every size is recomputed from the library's presets and parts; networks that are only counted are not allocated.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def cases(full: bool) -> list[Case]:
 
 
 def measure(case: Case) -> Result:
-    """How far each form is from the truth, relative to it."""
+    """The error of each form, relative to the truth."""
     seed = case["seed"]
     return {
         **exponents(), **depths(), **patch_sizes(), **feeds(), **ids(seed), **output_sizes(seed), **cost(seed),
@@ -93,12 +93,12 @@ def measure(case: Case) -> Result:
 
 
 def parameters(spec: Any) -> int:
-    """How many a network has; it is not filled with any."""
+    """The number of parameters of a network, without allocating them."""
     return count_parameters(spec.build(device="meta")).total
 
 
 def exponents() -> Result:
-    """Erratum 8: the table of positions with either exponent, against the formula of the paper written out."""
+    """Erratum 8: the table of positions with either exponent, against the paper's formula written out."""
     by_width, by_keys = (
         torch.tensor([[wave(place, i, size) for i in range(WIDTH)] for place in range(POSITIONS)], dtype=torch.float64)
         for size in (WIDTH, KEY_SIZE)
@@ -114,7 +114,7 @@ def wave(place: int, component: int, size: int) -> float:
 
 
 def depths() -> Result:
-    """Errata 10 and 11: how deep the original models and BERT are, told by their published parameters."""
+    """Errata 10 and 11: the depths of the original models and BERT, checked by their published parameter counts."""
     base, big = (cast(Seq2Seq, preset(name)) for name in ("transformer-base", "transformer-big"))
     layers = [len(part.stack.layers) for model in (base, big) for part in (model.encoder, model.decoder)]
     berts = [(preset("bert-base"), BERT_BASE), (preset("bert-large"), BERT_LARGE)]
@@ -139,7 +139,7 @@ def patch_sizes() -> Result:
 
 
 def values_of(patches: Patches) -> int:
-    """Numbers of one flattened patch."""
+    """The number of values in a flattened patch."""
     return cast(nn.Linear, patches.build(8).patch).in_features
 
 
@@ -153,7 +153,7 @@ def feeds() -> Result:
 
 
 def ids(seed: int) -> Result:
-    """Erratum 24: which row of the table an id takes, where the ids contain 0, against one-hot times the table."""
+    """Erratum 24: which row of the table an id selects, when the ids contain 0, against one-hot times the table."""
     net = Model(embed=Tokens(vocab=VOCAB), stack=Stack(width=8, depth=1, block=Block(mixer=Attention(heads=1)))).build(
         seed=seed, dtype=torch.float64
     )
@@ -161,12 +161,12 @@ def ids(seed: int) -> Result:
     right = F.one_hot(tokens, VOCAB).double() @ table
     with torch.no_grad():
         ours = net.embed(tokens, context=net.embed.layout(tokens))
-    refused = takes(tokens) and not takes(tokens + 1)  # where ids enter, before any network
+    refused = takes(tokens) and not takes(tokens + 1)  # where ids enter, before any layer
     return {"from_one": apart(table[tokens - 1], right), "from_zero": apart(ours, right), "last_id": float(not refused)}
 
 
 def takes(tokens: Tensor) -> bool:
-    """Whether these ids may be given to a model of this vocabulary."""
+    """Whether a model of this vocabulary accepts these ids."""
     try:
         check_ids(tokens, VOCAB)
     except UserError:
@@ -175,7 +175,7 @@ def takes(tokens: Tensor) -> bool:
 
 
 def output_sizes(seed: int) -> Result:
-    """Erratum 26: how many outputs an encoder has for texts of other lengths."""
+    """Erratum 26: the number of outputs of an encoder for texts of other lengths."""
     stack = Stack(width=32, depth=2, causal=False, block=Block(mixer=Attention(heads=4)))
     net = Model(embed=Tokens(vocab=VOCAB), stack=stack, head=Pooled(classes=3, pool="mean")).build(seed=seed).eval()
     lengths = (5, 9, 40)
@@ -190,7 +190,7 @@ def output_sizes(seed: int) -> Result:
 
 
 def cost(seed: int) -> Result:
-    """Erratum 27: what attention costs in a wider model, and the largest tensor it makes of a longer text."""
+    """Erratum 27: the cost of attention in a wider model, and the largest tensor it creates for a longer text."""
     narrow, wide = (attention_flops(width) for width in (128, 256))
     fused = [largest(attend, length, seed) for length in (SHORT, LONG)]
     plain = [largest(reference, length, seed) for length in (SHORT, LONG)]
@@ -209,7 +209,7 @@ def attention_flops(width: int) -> int:
 
 
 def largest(how: Any, length: int, seed: int) -> int:
-    """Numbers in the largest tensor that is made while a text of this length attends."""
+    """The number of elements of the largest tensor created by attention over a text of this length."""
     generator = torch.Generator().manual_seed(seed)
     q, k, v = torch.randn(3, 1, 2, length, 16, generator=generator)  # (B,H,T,C) each
     with torch.no_grad(), LargestTensor() as made:
@@ -218,7 +218,7 @@ def largest(how: Any, length: int, seed: int) -> int:
 
 
 class LargestTensor(TorchDispatchMode):
-    """Notes the size of the largest result of any operation."""
+    """Records the size of the largest result of any operation."""
 
     def __init__(self) -> None:
         super().__init__()

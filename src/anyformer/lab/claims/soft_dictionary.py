@@ -1,4 +1,4 @@
-"""Attention is a dictionary looked up softly, and a kernel average (L0-L3; R80)."""
+"""Attention is a soft dictionary look-up and a kernel average (L0-L3; R80)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def measure(case: Case) -> Result:
 
 
 def look_up(temperature: float, seed: int) -> Result:
-    """Every key asked for once: how far the answers are from the dictionary's values, and from their average."""
+    """Every key queried once: how far the outputs are from the dictionary's values, and from their average."""
     generator = torch.Generator().manual_seed(seed)
     values = torch.rand(ENTRIES, 1, generator=generator, dtype=torch.float64)
     keys = torch.eye(ENTRIES, dtype=torch.float64)

@@ -19,7 +19,7 @@ from anyformer.mixers import Attention
 from anyformer.positions import Learned
 
 SIZES, KEYS, ROWS = (4, 16, 64, 128, 256, 512), 128, 400
-DEAD = 0.01  # a row whose softmax has a Jacobian of a smaller Frobenius norm hardly learns
+DEAD = 0.01  # a row whose softmax Jacobian has a smaller Frobenius norm hardly learns
 SHARP_512, SOFT, DEAD_512, DEAD_16 = 0.85, 0.10, 0.40, 0.05  # measured before: .92, .07, 51 %, 1 %
 VOCAB, WIDTH, LENGTH, STEPS, EVERY = 16, 128, 32, 150, 15
 
@@ -36,7 +36,7 @@ def measure(case: Case) -> Result:
 
 
 def at_start(size: int, seed: int) -> Result:
-    """Rows of unit normal queries over unit normal keys, a new set of keys for each."""
+    """Rows of standard normal queries over standard normal keys, a new set of keys for each."""
     generator = torch.Generator().manual_seed(seed)
     q = torch.randn(ROWS, 1, size, generator=generator, dtype=torch.float64)
     k = torch.randn(ROWS, KEYS, size, generator=generator, dtype=torch.float64)
@@ -58,13 +58,13 @@ def sharpness(scores: torch.Tensor) -> dict[str, float]:
 
 
 def train(scale: str, seed: int) -> Result:
-    """A head of size 128 learns to give back the token of four steps before."""
+    """A head of size 128 learns to output the token four steps back."""
     mixer = Attention(heads=1, scale="sqrt" if scale == "sqrt" else "none")
     stack = Stack(width=WIDTH, depth=1, causal=True, block=Block(mixer=mixer))
     model = Model(embed=Tokens(vocab=VOCAB, position=Learned(LENGTH)), stack=stack, head=LM())
     net = model.build(seed=seed)
     generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():  # embeddings and projections of unit variance, as the argument for sqrt(d_k) supposes
+    with torch.no_grad():  # embeddings and projections of unit variance, as the argument for sqrt(d_k) assumes
         for parameter in net.parameters():
             if parameter.dim() == 2:
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) / parameter.shape[1] ** 0.5)

@@ -1,4 +1,4 @@
-"""How long should lost spans be? T5's 1, 3 and 10 tokens, by what an encoder learns and what a step costs (L3; R36)."""
+"""How long should corrupted spans be? T5's 1, 3 and 10 tokens: what an encoder learns, what a step costs (L3; R36)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ SPANS = (1, 3, 10)
 LENGTH, PROBED = 48, 256
 WIDTH, DEPTH, STEPS = 64, 2, 250
 WIDTH_FULL, DEPTH_FULL, STEPS_FULL = 256, 4, 5000
-EQUAL = 0.005  # of all tokens: probes that are closer than that are as good as each other
-TEXT = 500  # tokens of T5's own texts, for the lengths of what is read and written
+EQUAL = 0.005  # of all tokens: probes that differ by less are equally good
+TEXT = 500  # tokens of T5's own texts, for the lengths of input and target
 
 
 def cases(full: bool) -> list[Case]:
@@ -25,7 +25,7 @@ def cases(full: bool) -> list[Case]:
 
 
 def measure(case: Case) -> Result:
-    """The probe of an encoder that learned with spans of a length; a span of 0 is an encoder that learned nothing."""
+    """The probe of an encoder trained with spans of a length; a span of 0 is an untrained encoder."""
     full, span = case["full"], case["span"]
     steps, width, depth = (STEPS_FULL, WIDTH_FULL, DEPTH_FULL) if full else (STEPS, WIDTH, DEPTH)
     learned, judged = library_blocks(LENGTH)

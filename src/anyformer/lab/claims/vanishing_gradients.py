@@ -1,4 +1,4 @@
-"""How far a gradient reaches back: it fades with distance in a recurrence, attention reaches in one step (L0, L2)."""
+"""How far back a gradient reaches: in an RNN it fades with distance, attention takes one step (L0, L2)."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def measure(case: Case) -> Result:
 
 
 def reach(mixer: Mixer, seed: int) -> list[float]:
-    """The size of the derivative of the last answer by each earlier input, newest first, the newest counting 1."""
-    # without the residual sum, which would pass the newest input on in every network
+    """Norm of the derivative of the last output with respect to each input, newest first, relative to the newest."""
+    # without the residual connection, which would pass on the newest input in every network
     stack = Stack(width=WIDTH, depth=1, causal=True, block=Block(mixer=mixer, residual=False))
     net = Model(embed=Tokens(vocab=VOCAB), stack=stack, head=LM()).build(seed=seed, dtype=torch.float64)
     generator = torch.Generator().manual_seed(seed)
@@ -83,7 +83,7 @@ def judge(found: Measurements) -> Finding:
 
 
 def floor(value: float) -> float:
-    """A share a logarithm can take: 0 is drawn as 1e-60."""
+    """A share that can be drawn on a logarithmic axis: 0 becomes 1e-60."""
     return max(value, 1e-60)
 
 
