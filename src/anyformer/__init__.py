@@ -246,7 +246,12 @@ def __getattr__(name: str) -> Any:
     if name == "checks":
         return importlib.import_module("anyformer.checks")
     if name not in HOME:
-        raise AttributeError(f"anyformer has no name {name!r}")
+        from anyformer.deprecated_names import find_new_name
+
+        new_name = find_new_name(name)
+        if new_name is None:
+            raise AttributeError(f"anyformer has no name {name!r}")
+        return globals().get(new_name) or __getattr__(new_name)
     # A spec finds its parts by name among imported classes, so the first use of any name brings in every part.
     for module in PARTS:
         importlib.import_module(f"anyformer.{module}")

@@ -5,7 +5,9 @@ Nothing heavy is imported at the top: `anyformer --help` must answer at once, so
 
 from __future__ import annotations
 
+import atexit
 import errno
+import gc
 import json
 import os
 import sys
@@ -169,6 +171,8 @@ def presets(
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command line and answer with its exit code: 0 done, 1 our bug, 2 user error, 4 resources, 130 stopped."""
     given = list(sys.argv[1:] if args is None else args)
+    if args is None:
+        atexit.register(gc.freeze)  # else Python's end looks through all that torch made: half a second a command
     # --debug and --import may stand anywhere, also behind the verb.
     debug = "--debug" in given
     given = [word for word in given if word != "--debug"]

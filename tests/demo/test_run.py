@@ -319,7 +319,7 @@ def test_an_interrupt_without_a_terminal_can_be_resumed(tmp_path):
     child.send_signal(signal.SIGINT)
     began = time.monotonic()
     _, err = child.communicate(timeout=60)
-    assert child.returncode == 130 and time.monotonic() - began < patience(3)
+    assert child.returncode == 130 and time.monotonic() - began < patience(5)
     assert "Traceback" not in err and err.rstrip().endswith("anyformer resume runs/demo")
     assert json.loads((tmp_path / FOLDER / "run.json").read_text())["status"] == "interrupted"
     done = again(tmp_path, [DEMO[0], "resume", str(FOLDER)])

@@ -19,6 +19,7 @@ from anyformer.lab.claims import (
     every_token_loss,
     few_shot,
     span_length,
+    t5_objectives,
 )
 from anyformer.lab.library_text import MASK, VOCAB, TextBlocks, inside_quotes, library_blocks
 from anyformer.lab.pretraining import probe
@@ -45,6 +46,12 @@ def good_spans(case: Case) -> Result:
     return {"probe": {0: 0.7, 1: 0.80, 3: 0.81, 10: 0.78}[case["span"]], "read": read, "written": written}
 
 
+def good_objectives(case: Case) -> Result:
+    probes = {"untrained": 0.7, "drop tokens": 0.82, "replace tokens": 0.81, "MASS-style": 0.80, "prefix LM": 0.78,
+              "deshuffling": 0.75}  # fmt: skip
+    return {"probe": probes[case["objective"]]}
+
+
 def good_teacher(case: Case) -> Result:
     loss = {"alone": 4.0, "distilled": 3.9, "untrained teacher": 4.2}[case["kind"]]
     return {"loss": loss, "teacher": 3.0, "teacher_moved": 0.0, "smaller": 12.0}
@@ -67,6 +74,7 @@ CLAIMS: dict[str, tuple[Claim, Callable[[Case], Result]]] = {
     "distillation": (distillation.CLAIM, good_teacher),
     "few-shot": (few_shot.CLAIM, good_shots),
     "every-token-loss": (every_token_loss.CLAIM, good_tokens),
+    "t5-objectives": (t5_objectives.CLAIM, good_objectives),
 }
 
 # What breaks a claim: a change of the good results, by the claim's name.
@@ -93,6 +101,10 @@ BROKEN: list[tuple[str, Change]] = [
     ("every-token-loss", lambda case: {"tuned": 0.85}),
     ("every-token-loss", lambda case: {"tuned": 0.85} if case["kind"] == "15 % of the tokens" else {}),
     ("every-token-loss", lambda case: {"untrained": 0.9}),
+    ("t5-objectives", lambda case: {"probe": 0.9} if case["objective"] == "untrained" else {}),
+    ("t5-objectives", lambda case: {"probe": 0.85} if case["objective"] == "prefix LM" else {}),
+    ("t5-objectives", lambda case: {"probe": 0.80} if case["objective"] == "deshuffling" else {}),
+    ("t5-objectives", lambda case: {"probe": 0.8}),
 ]
 
 
@@ -175,6 +187,16 @@ def test_static_masks_stay_and_dynamic_ones_move() -> None:
 @pytest.mark.parametrize(("span", "read", "written"), [(1, 500, 150), (3, 450, 100), (10, 433, 83)])
 def test_longer_spans_are_fewer_tokens(span: int, read: int, written: int) -> None:
     assert Spans(mean_length=span).longest(span_length.TEXT) == (read, written)
+
+
+@pytest.mark.usefixtures("few_files")
+@pytest.mark.parametrize("name", t5_objectives.OBJECTIVES)
+def test_each_of_t5s_objectives_moves_the_encoder(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(t5_objectives, "STEPS", 8)
+    case = {"objective": t5_objectives.UNTRAINED, "seed": 0, "full": False}
+    before = t5_objectives.measure(case)
+    assert before == t5_objectives.measure(case)
+    assert before != t5_objectives.measure({**case, "objective": name})
 
 
 @pytest.mark.usefixtures("few_files")

@@ -17,6 +17,7 @@ from anyformer.lab.claims import (
     max_margin,
     norm_placement,
     residual_and_norm,
+    svm_hierarchy,
 )
 from anyformer.planning.model_plan import plan
 
@@ -45,6 +46,11 @@ def good_margin(case: Case) -> Result:
             "best_chosen": 1.0, "longer": [5.0, 50.0]}  # fmt: skip
 
 
+def good_layers(case: Case) -> Result:
+    turned = [0.8, 0.9, 0.98, 0.995]
+    return {"first_read": turned, "first_all": turned, "second": turned, "gap": [1e-6] * 4}
+
+
 def good_embeddings(case: Case) -> Result:
     loss = 3.0 if case["embedding"] == "frozen" else 2.0
     return {"loss": loss, "curve": [4.0, loss], "moved": 0.0 if loss == 3.0 else 0.1, "trained": 1000}
@@ -69,6 +75,7 @@ CLAIMS: dict[str, tuple[Claim, Callable[[Case], Result]]] = {
     "norm-placement": (norm_placement.CLAIM, good_norms),
     "residual-and-norm": (residual_and_norm.CLAIM, good_residuals),
     "max-margin": (max_margin.CLAIM, good_margin),
+    "svm-hierarchy": (svm_hierarchy.CLAIM, good_layers),
     "frozen-embeddings": (frozen_embeddings.CLAIM, good_embeddings),
     "experts-or-dense": (experts_or_dense.CLAIM, good_experts),
     "head-count": (head_count.CLAIM, good_heads),
@@ -97,6 +104,10 @@ BROKEN: list[tuple[str, Change, Verdict]] = [
     ("max-margin", when({"other_tokens": 0.995}), Verdict.NOT_HERE),  # nor do the tokens
     ("max-margin", when({"gap": 0.1}), Verdict.NOT_HERE),  # the SVM is not solved
     ("max-margin", when({"nuclear": 7 * [0.5]}, trained="K, Q"), Verdict.IN_PART),
+    ("svm-hierarchy", when({"first_all": 4 * [0.7]}), Verdict.IN_PART),  # only for the queries that are read
+    ("svm-hierarchy", when({"first_read": 4 * [0.9]}), Verdict.NOT_HERE),
+    ("svm-hierarchy", when({"second": 4 * [0.9]}), Verdict.NOT_HERE),
+    ("svm-hierarchy", when({"gap": 4 * [0.1]}), Verdict.NOT_HERE),  # the SVM is not solved
     ("frozen-embeddings", when({"loss": 2.0}), Verdict.NOT_HERE),  # frozen ones are as good
     ("frozen-embeddings", when({"loss": 2.0}, task="classifier"), Verdict.IN_PART),
     ("frozen-embeddings", when({"loss": 2.5}, embedding="tied"), Verdict.IN_PART),
@@ -150,6 +161,28 @@ def test_attention_turns_to_the_svm_of_the_right_norm() -> None:
     assert result["frobenius"][-1] > 0.99 > 0.97 > result["nuclear"][-1]
     assert result["frobenius"][0] < 0.95 and result["other_tokens"] < 0.5
     assert result["best_chosen"] == 1.0
+
+
+def test_both_layers_turn_to_the_svms_of_their_own_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(svm_hierarchy, "STEPS", 500)
+    result = svm_hierarchy.measure({"length": "of each layer", "seed": 0})
+    assert result["first_read"][-1] > 0.98 and result["second"][-1] > 0.98 and max(result["gap"]) < 1e-4
+    assert result["first_read"][0] < 0.97 and result["first_all"][-1] < 0.8  # the control: queries that nobody reads
+
+
+def test_what_the_two_layers_read_is_attention() -> None:
+    """The form with differences, which stays exact when weights become 1, against the plain one."""
+    given = max_margin.problem(3, equal=False)
+    generator = torch.Generator().manual_seed(0)
+    layers = [torch.randn(10, 10, generator=generator, dtype=torch.float64) for _ in range(2)]
+    value = svm_hierarchy.value_of(given)
+    assert torch.allclose(torch.einsum("ntd,nd->nt", given.tokens, value), given.scores)
+    x = given.tokens
+    hidden = x + (x @ (x @ layers[0]).mT).softmax(-1) @ x
+    read = ((hidden @ layers[1] @ given.queries[:, :, None])[..., 0].softmax(-1)[:, None] @ hidden)[:, 0]
+    plain = torch.nn.functional.softplus(-(read * value).sum(-1)).mean()
+    assert torch.allclose(svm_hierarchy.first_layer(given, layers[0])[0], hidden)
+    assert svm_hierarchy.loss_of(given, value, layers).item() == pytest.approx(plain.item(), rel=1e-12)
 
 
 def test_both_svms_are_those_of_scipy() -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
+import pytest
+
 import anyformer
+from anyformer.deprecated_names import DEPRECATED, Renamed, is_long_enough, minor
 
 FROZEN = Path(__file__).with_name("public_names.txt")
 
@@ -36,3 +40,42 @@ def test_control_an_unknown_name_is_an_error():
         assert "Modell" in str(error)
     else:
         raise AssertionError("anyformer.Modell should not exist")
+
+
+# ---------------------------------------------------------------- renamed names
+
+
+def outdated(names: dict[str, Renamed], version: str) -> list[str]:
+    """Entries that should be gone by this version, promise too little, or lead nowhere."""
+    return [
+        name for name, entry in names.items()
+        if minor(version) >= minor(entry.gone_in) or not is_long_enough(entry)
+        or entry.now not in anyformer.__all__ or name in anyformer.__all__
+    ]  # fmt: skip
+
+
+def test_no_old_name_outlives_its_last_version() -> None:
+    assert not outdated(DEPRECATED, anyformer.__version__), "remove it, and say so in CHANGELOG.md"
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        Renamed("Model", "0.1.0", "0.2.0"),  # one minor version is too short
+        Renamed("Model", "0.1.0", "0.3.0"),  # over by now
+        Renamed("Modell", "0.4.0", "0.6.0"),  # no such name
+    ],
+)
+def test_control_a_bad_entry_is_seen(entry: Renamed) -> None:
+    assert outdated({"OldModel": entry}, "0.4.0") == ["OldModel"]
+    assert not outdated({"OldModel": Renamed("Model", "0.4.0", "0.6.0")}, "0.5.1")
+
+
+def test_an_old_name_works_and_warns_where_it_was_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(DEPRECATED, "OldModel", Renamed("Model", "0.2.0", "0.4.0"))
+    with pytest.warns(FutureWarning, match=r"anyformer\.OldModel is called anyformer\.Model since 0\.2\.0") as seen:
+        assert anyformer.OldModel is anyformer.Model
+    assert seen[0].filename == __file__
+    with warnings.catch_warnings():  # control: a name of today says nothing
+        warnings.simplefilter("error")
+        assert anyformer.Model

@@ -1,0 +1,59 @@
+"""Public names that were renamed and still work: what a name is called now, since when, and when the old one goes.
+
+A public name is never taken away at once. Its old name stays for at least two minor versions, warns, and answers with
+the new one; a test fails when an entry has outlived its last version. A release that renames something adds a line to
+`DEPRECATED`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import NamedTuple
+
+KEPT = 2  # minor versions that an old name still works, at least
+
+
+class Renamed(NamedTuple):
+    """What takes the place of an old name, the version that renamed it, and the version in which it is gone."""
+
+    now: str
+    since: str
+    gone_in: str
+
+
+DEPRECATED: dict[str, Renamed] = {}
+
+
+def find_new_name(name: str) -> str | None:
+    """What an old name is called now, with a warning at the line that used it; None for a name that is no old one."""
+    found = DEPRECATED.get(name)
+    if found is None:
+        return None
+    # Three frames up: this function, the package's __getattr__, the line of the user.
+    warnings.warn(
+        f"anyformer.{name} is called anyformer.{found.now} since {found.since} and goes in {found.gone_in}",
+        FutureWarning, stacklevel=3,
+    )  # fmt: skip
+    return found.now
+
+
+def minor(version: str) -> tuple[int, int]:
+    """The first two numbers of a version.
+
+    >>> minor("0.12.3")
+    (0, 12)
+    """
+    first, second, *_ = version.split(".")
+    return int(first), int(second)
+
+
+def is_long_enough(entry: Renamed) -> bool:
+    """Whether an old name keeps working for as long as is promised; a new major version ends all of them.
+
+    >>> is_long_enough(Renamed("Model", since="0.2.0", gone_in="0.4.0"))
+    True
+    >>> is_long_enough(Renamed("Model", since="0.2.0", gone_in="0.3.0"))
+    False
+    """
+    (major, since), (last, gone) = minor(entry.since), minor(entry.gone_in)
+    return last > major or gone - since >= KEPT
