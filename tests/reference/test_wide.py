@@ -55,6 +55,28 @@ def test_the_wide_logits_are_those_of_normalised_counts() -> None:
 
 
 @pytest.mark.quick
+def test_rare_n_grams_count_as_in_tf_idf() -> None:
+    """A fitted head knows how rare each n-gram is; scikit-learn's TF-IDF of the same rows, normalised after it."""
+    text = pytest.importorskip("sklearn.feature_extraction.text")
+    net = build(WideAndDeep(deep=Pooled(classes=3, pool="mean"), buckets=2**12, fitted=True, scale=1.0))
+    torch.nn.init.normal_(net.head.wide.weight, generator=torch.Generator().manual_seed(1))
+    ids, mask = draw_rows([9, 4, 30, 1])
+    words = [" ".join(str(i) for i in row[seen].tolist()) for row, seen in zip(ids, mask, strict=True)]
+    counter = text.TfidfVectorizer(ngram_range=(1, 2), token_pattern=r"\S+", binary=True)
+    counts = counter.fit_transform(words)
+    buckets = [code(tuple(int(i) for i in name.split())) % 2**12 for name in counter.get_feature_names_out()]
+    plain = net(ids, mask=mask)
+    net.head.wide.rarity.data.zero_()[buckets] = torch.from_numpy(counter.idf_).float()
+    out = net(ids, mask=mask)
+    deep = net.head.deep(out.hidden, out.context, None).logits
+    wanted = torch.from_numpy(counts @ net.head.wide.weight.detach().double().numpy()[buckets])
+    torch.testing.assert_close((out.logits - deep).double(), wanted, atol=1e-5, rtol=1e-5)
+    assert (plain.logits - out.logits).abs().max() > 1e-3  # control: all alike, as a head that learns by steps has it
+    net.head.wide.rarity.data.zero_()  # of texts whose words training never had the n-grams say nothing
+    torch.testing.assert_close(net(ids, mask=mask).logits, deep)
+
+
+@pytest.mark.quick
 def test_what_two_texts_share_is_what_their_sets_share() -> None:
     rows = [([3, 4, 5, 6], [4, 5, 9]), ([7, 7, 8], [1, 2, 7]), ([1, 2], [3, 4, 5, 6, 7])]
     ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(a + b) for a, b in rows], batch_first=True)

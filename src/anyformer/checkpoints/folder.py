@@ -21,6 +21,7 @@ from anyformer.errors import UserError, did_you_mean
 from anyformer.families import FAMILIES
 from anyformer.families.config import ACTS, IRRELEVANT, LAYERS, FamilyConfig
 from anyformer.families.family import BARE, BODY, REPLACED, Family
+from anyformer.families.timm_vit import MODEL_TYPE as TIMM
 from anyformer.kernels.quantise import check_whole
 from anyformer.safe_files import inside, read_json, read_text, short
 from anyformer.slots import Network
@@ -48,9 +49,9 @@ class Opened:
     @property
     def labels(self) -> list[str] | None:
         """Names of the classes, where the folder gives them."""
-        named = self.config.get("id2label")
+        named, listed = self.config.get("id2label"), self.config.get("label_names")  # the second is timm's
         if not isinstance(named, dict):
-            return None
+            return [str(name) for name in listed] if isinstance(listed, list) else None
         if not all(key.isdecimal() for key in named):
             raise UserError(
                 "id2label has keys that are no numbers", where=CONFIG_FILE, fix='expected {"0": "name", ...}'
@@ -134,12 +135,15 @@ def open_foreign(folder: Path, head: str | None, device: Any, dtype: torch.dtype
                 ignore=lambda name: name in tied or any(p.fullmatch(name) for p in harmless))  # fmt: skip
     model = with_memory(spec, model, device, next(model.parameters()).dtype).eval()
     names.fill(model, table, entries)
-    return Opened(spec, model, family, head, config, unread, common_dtype(entries))
+    said = {**config, "model_type": family.model_type}  # timm's folders do not say it, and are written as they came
+    return Opened(spec, model, family, head, said, unread, common_dtype(entries))
 
 
 def family_of(config: Mapping[str, Any]) -> Family:
-    """The family a config.json names."""
+    """The family a config.json names; timm's name an architecture instead."""
     kind = config.get("model_type")
+    if kind is None and isinstance(config.get("architecture"), str):
+        kind = TIMM
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise UserError(
             f"model_type {kind!r} is not a known family", where=CONFIG_FILE, fix=did_you_mean(str(kind), FAMILIES)
@@ -157,6 +161,8 @@ def family_of(config: Mapping[str, Any]) -> Family:
 
 def head_of(config: Mapping[str, Any], family: Family) -> str:
     """The kind of head a config.json names; without a name, the bare model, or the first where the family has none."""
+    if not config.get("architectures") and family.head_without_a_name is not None:
+        return family.head_without_a_name(config)
     found = config.get("architectures") or [
         family.architecture(BARE) if BARE in family.kinds else next(iter(family.heads))
     ]

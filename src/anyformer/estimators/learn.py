@@ -104,11 +104,11 @@ class Brief(Session):
             self.config = self.config.replace(training=training.replace(threads=torch.get_num_threads()))
         super().prepare()
 
-    def settle(self) -> None:
+    def measure_and_plan(self) -> None:
         """Fix what is open without a trial, where the number of steps is given."""
         training = self.config.training
         if training.steps is None:
-            super().settle()
+            super().measure_and_plan()
             return
         every = training.eval_every or max(1, -(-training.steps // EVALUATIONS))
         training = training.replace(eval_every=every, save_every=every, compile=training.compile is True)
@@ -117,7 +117,7 @@ class Brief(Session):
     def save(self) -> None:
         """Remember the weights that have been the best so far; the last ones where nothing is held out."""
         self.flush()
-        self.refuse_spoilt()
+        self.refuse_nonfinite()
         self.fresh_best = False
         if self.best is None or self.data.valid is None or self.standing.best_step == self.done:
             self.best = {name: value.detach().clone() for name, value in self.engine.weights().items()}

@@ -19,6 +19,7 @@ from anyformer.families import (
     mixtral,
     roberta,
     t5,
+    timm_vit,
     visual_bert,
     vit,
 )
@@ -26,7 +27,7 @@ from anyformer.families.family import Family
 
 MODULES = (
     albert, bart, bert, bloom, clip, deit, detr, distilbert, electra, gpt2, gpt_neox, llama, marian, mixtral, roberta,
-    t5, visual_bert, vit,
+    t5, visual_bert, vit, timm_vit,
 )  # fmt: skip
 FAMILIES: dict[str, Family] = {family.model_type: family for module in MODULES for family in module.FAMILIES}
 

@@ -46,6 +46,7 @@ class Family:
     static: Callable[[Any, str, Mapping[str, Any]], Mapping[str, Tensor]] = lambda spec, head, config: {}
     renamed: Mapping[str, str] | None = None  # older spellings of a tensor name's last word
     respelled: Callable[[str], str] = lambda name: name  # a whole name that has several spellings, as the table has it
+    head_without_a_name: Callable[[Mapping[str, Any]], str] | None = None  # of a config without `architectures`
     modules: tuple[tuple[str, str], ...] = ()  # pieces of names in their files and in their code, where these differ
 
     def module_name(self, name: str) -> str:

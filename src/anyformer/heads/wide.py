@@ -24,14 +24,15 @@ WIDEST = 64  # outputs up to which every n-gram has a weight of its own for each
 class WideAndDeep(Head):
     """The logits of `deep` and, added to them, those of a linear model of the n-grams of the token ids.
 
-    An n-gram counts once however often it comes, and a row's n-grams together have length 1, as in TF-IDF. Their
-    weights start at 0 and lie in `buckets` rows, found by hashing; two n-grams may share a row. With `pair` the two
+    An n-gram counts once however often it comes, and a row's n-grams together have length 1, as in TF-IDF; where they
+    are `fitted`, rare ones count for more. Their weights start at 0 and lie in `buckets` rows, found by hashing; two
+    n-grams may share a row. With `pair` the two
     texts of a row are told apart by `segments`: an n-gram has other weights in the first text, in the second and in
     both, and what share of each text is in the other is read by a small network.
     """
 
     about: ClassVar[About | None] = About(
-        "logits = deep(x) + scale sum_g w[hash(g)] / sqrt(G), g the row's G different n-grams",
+        "logits = deep(x) + scale sum_g r[h(g)] w[h(g)] / sqrt(sum_g r[h(g)]^2), g the different n-grams, h a hash",
         "1606.07792; hashing 0902.2206",
         "n T classes",
     )
@@ -121,18 +122,27 @@ def learn_apart(wide: Tensor, deep: Tensor, alone: float, *, fitted: bool) -> Te
 
 
 class NGramWeights(Starting):
-    """A row of weights for each bucket; with many outputs the rows are short and a linear layer leads to them."""
+    """A row of weights for each bucket; with many outputs the rows are short and a linear layer leads to them.
+
+    `rarity` is what an n-gram of a bucket counts beside the others of its row; a fit gives it, and it does not learn.
+    """
 
     def __init__(self, buckets: int, outputs: int, *, learns: bool) -> None:
         super().__init__()
         direct = outputs <= WIDEST
         self.weight = nn.Parameter(torch.empty(buckets, outputs if direct else WIDEST), requires_grad=learns)
         self.starts["weight"] = constant(0.0) if direct else normal(0.01)
+        self.rarity = None if learns else nn.Parameter(torch.empty(buckets), requires_grad=False)
+        if self.rarity is not None:
+            self.starts["rarity"] = constant(1.0)
         self.out = None if direct else nn.Linear(WIDEST, outputs, bias=False)
 
     def forward(self, codes: Tensor, share: Tensor) -> Tensor:
         """Codes (B,G) of n-grams and what each counts to (B,outputs)."""
-        rows = F.embedding(codes % len(self.weight), self.weight).float()  # (B,G,outputs)
+        buckets = codes % len(self.weight)
+        rows = F.embedding(buckets, self.weight).float()  # (B,G,outputs)
+        if self.rarity is not None:
+            share = unit_length(share * self.rarity[buckets].float())
         total = (rows * share[..., None]).sum(1)
         return total if self.out is None else self.out(total.to(self.out.weight.dtype))
 
@@ -193,6 +203,11 @@ def count_once(codes: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
     """The codes in order, and what each counts: as much as the others of its row, together of length 1."""
     codes, there = keep_different(codes, there)
     return codes, there / there.sum(1, keepdim=True).clamp(min=1).sqrt()
+
+
+def unit_length(share: Tensor) -> Tensor:
+    """Rows of length 1; a row of zeros stays as it is."""
+    return share / share.square().sum(1, keepdim=True).sqrt().clamp(min=1e-12)
 
 
 def keep_different(codes: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:

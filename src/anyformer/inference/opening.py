@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from anyformer.checkpoints.adapters import base_of, is_adapter, open_adapted
-from anyformer.checkpoints.folder import open_folder
+from anyformer.checkpoints.folder import Opened, open_folder
 from anyformer.data.calibration import read_calibration
 from anyformer.data.images.preprocessing import ImageSteps
 from anyformer.data.tokenizers.tokenizer import open_tokenizer
 from anyformer.errors import UserError
+from anyformer.families.timm_vit import MODEL_TYPE as TIMM
 from anyformer.inference.decoding_settings import decoding_defaults
 from anyformer.inference.devices import pick_device
 from anyformer.inference.predictor import Predictor
@@ -57,17 +58,27 @@ def load(
 def open_predictor(path: Path, head: str | None, place: torch.device, dtype: torch.dtype | None) -> Predictor:
     """A model folder: the model with its tokenizer, labels, preprocessing and decoding settings."""
     opened = open_folder(path, head=head, device=place, dtype=dtype)
-    images = inside(path, IMAGES_FILE)
     labels, preprocess = read_labels(path)
     labels = opened.labels if labels is None and preprocess is None else labels
     return Predictor(
         opened,
         tokenizer=open_tokenizer(path),
         labels=labels,
-        images=ImageSteps.from_dict(read_json(images)) if images.is_file() else None,
+        images=image_steps(path, opened),
         defaults=decoding_defaults(path, opened),
         preprocess=preprocess,
     )
+
+
+def image_steps(path: Path, opened: Opened) -> ImageSteps | None:
+    """What happens to images before the model sees them, as a file of its own says, or timm's config.json."""
+    images = inside(path, IMAGES_FILE)
+    if images.is_file():
+        return ImageSteps.from_dict(read_json(images))
+    said = opened.config.get("pretrained_cfg")
+    if opened.family is None or opened.family.model_type != TIMM or not isinstance(said, dict):
+        return None
+    return ImageSteps.of_timm(said, "config.json: pretrained_cfg")
 
 
 def read_labels(path: Path) -> tuple[list[str] | None, Preprocess | None]:

@@ -22,9 +22,11 @@ from anyformer.data.settings import Data
 from anyformer.data.sizes import Sizes
 from anyformer.embeds import Tokens
 from anyformer.errors import UserError
+from anyformer.evaluation import token_frequencies
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.baseline_rows import RawRows
 from anyformer.evaluation.metrics import language_metrics
+from anyformer.evaluation.token_frequencies import guess_by_frequency
 from anyformer.generation import Generation, generate
 from anyformer.heads import LM
 from anyformer.objectives import Causal, Objective
@@ -124,15 +126,11 @@ class LanguageTask(RunningTextTask):
     def trivial_baseline(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows
     ) -> tuple[str, dict[str, float]]:
-        """A model that knows only how frequent each token is in training; one is added to every count."""
-        name = "guessing tokens by their frequency"
         if train.tokens is None or test.tokens is None or not len(test.tokens):
-            return name, {}
-        size = int(max(train.tokens.max(initial=0), test.tokens.max())) + 1
-        counts = np.bincount(train.tokens, minlength=size) + 1.0
-        nats = float(-np.log(counts / counts.sum())[test.tokens].mean())
+            return token_frequencies.NAME, {}
+        nats, _ = guess_by_frequency(train.tokens, test.tokens)
         said = Answers(self.name, nats=nats * answers.tokens, tokens=answers.tokens, bytes=answers.bytes)
-        return name, self.metrics(said)
+        return token_frequencies.NAME, self.metrics(said)
 
     def strong_baseline(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows, *, seed: int = 0

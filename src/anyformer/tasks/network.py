@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from anyformer.tasks.base import RowTask, Task
 
 
+# Fitted n-grams have no optimizer's memory beside them, so that there is room for few to share a bucket.
+MOST_BUCKETS, MOST_WEIGHTS = 2**20, 2**22
 FEW_TEXTS = 20_000  # training rows below which a text has the preset of a CPU on a GPU too
 
 
@@ -154,7 +156,9 @@ def widen(deep: Head, own: WideAndDeep, embed: Embed, sizes: Sizes, *, fitted: b
         return deep
     made = own.replace(deep=deep, pair=sizes.segments > 0)
     # Beside other columns n-grams do not explain all that a regression would give them: there they learn by steps.
-    return made.replace(fitted=fitted and isinstance(embed, Tokens) and (made.outputs or 0) <= WIDEST)
+    if not fitted or not isinstance(embed, Tokens) or not made.outputs or made.outputs > WIDEST:
+        return made.replace(fitted=False)
+    return made.replace(fitted=True, buckets=max(own.buckets, min(MOST_BUCKETS, MOST_WEIGHTS // made.outputs)))
 
 
 def pooled_style(own: Head | None, pool: str) -> dict[str, Any]:

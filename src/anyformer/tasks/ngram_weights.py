@@ -23,7 +23,7 @@ from anyformer.slots import Network
 
 AT_ONCE = 512  # rows whose n-grams are made together
 MOST_ENTRIES = 8_000_000  # n-grams of all rows together; beyond them rows are left out, drawn at random
-STRENGTHS = (1.0, 3.0, 10.0, 30.0)  # 1 / penalty, as logistic regressions are usually given it
+STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0)  # 1 / penalty, as logistic regressions are usually given it
 USUAL = 5.0  # where no validation rows choose
 ROUNDS = 60
 Losses = Callable[[Tensor, Tensor], Tensor]  # logits (N,outputs) and targets to the loss of each row (N,)
@@ -65,14 +65,15 @@ def fit_n_grams(
     found = search(
         weigh(train, rarity), None if valid is None else weigh(valid, rarity), len(kept), head.outputs, losses
     )
-    weight = torch.zeros(head.buckets, head.outputs)
-    weight[kept] = (found.weight * rarity[:, None])[:-1] / head.scale
+    weight, counted_as = torch.zeros(head.buckets, head.outputs), torch.zeros(head.buckets)
+    weight[kept], counted_as[kept] = found.weight[:-1] / head.scale, rarity[:-1]
     how = "the usual one" if valid is None else "the best on the validation rows"
     say(f"n-grams  {len(kept):,} of up to {head.order} tokens, weighed by a regression with penalty "
         f"1/{found.strength:g}, {how}; the Transformer learns beside them")  # fmt: skip
     out = "head.deep.out"
     beside = dict(spec.build(device="meta").named_parameters())[f"{out}.weight"]
-    return {"head.wide.weight": weight, f"{out}.weight": torch.zeros(beside.shape), f"{out}.bias": found.bias}
+    return {"head.wide.weight": weight, "head.wide.rarity": counted_as,
+            f"{out}.weight": torch.zeros(beside.shape), f"{out}.bias": found.bias}  # fmt: skip
 
 
 def gather_rows(head: WideAndDeep, examples: Examples, counted: Callable[[Tensor], Tensor]) -> NGramRows:
@@ -109,18 +110,20 @@ def narrow(rows: NGramRows, kept: Tensor) -> NGramRows:
 
 
 def inverse_frequency(rows: NGramRows, buckets: int) -> Tensor:
-    """How rare each bucket is, as in TF-IDF (buckets + 1,); 1 in the mean over all entries, so that penalties compare.
-
-    The network counts all n-grams of a row alike: a rare one is then one whose weight is penalised less.
-    """
+    """How rare each bucket is, as in TF-IDF (buckets + 1,); the last one, of what is not known, counts nothing."""
     among = torch.bincount(rows.buckets, minlength=buckets + 1)
     rarity = torch.log((1 + len(rows)) / (1 + among)) + 1
-    return rarity / rarity[rows.buckets].square().mean().sqrt()
+    rarity[-1] = 0.0
+    return rarity
 
 
 def weigh(rows: NGramRows, factors: Tensor) -> NGramRows:
-    """The rows with each bucket counted by its factor."""
-    return replace(rows, shares=rows.shares * factors[rows.buckets])
+    """The rows with each bucket counted by its factor, and the buckets of a row together of length 1 again."""
+    shares = rows.shares * factors[rows.buckets]
+    ends = torch.cat([rows.begins[1:], torch.tensor([len(shares)])])
+    row = torch.repeat_interleave(torch.arange(len(rows)), ends - rows.begins)
+    lengths = torch.zeros(len(rows)).index_add_(0, row, shares.square()).sqrt().clamp(min=1e-12)
+    return replace(rows, shares=shares / lengths[row])
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,13 @@ from anyformer.data.datasets.windows import Windows
 from anyformer.data.examples import Examples
 from anyformer.data.sizes import Sizes
 from anyformer.embeds import Tokens
+from anyformer.evaluation import token_frequencies
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.baseline_rows import RawRows
 from anyformer.evaluation.facts import short
 from anyformer.evaluation.metrics import language_metrics
 from anyformer.evaluation.neighbours import NeighbourCounts
+from anyformer.evaluation.token_frequencies import guess_by_frequency
 from anyformer.heads import LM, LMWithPair
 from anyformer.objectives import Batch
 from anyformer.objectives.objective import IGNORED
@@ -131,16 +133,13 @@ class PretrainingTask(RunningTextTask):
     def trivial_baseline(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows
     ) -> tuple[str, dict[str, float]]:
-        """A model that knows only how frequent each token is in training; one is added to every count."""
-        name = "guessing tokens by their frequency"
         if train.tokens is None or test.tokens is None or not len(test.tokens):
-            return name, {}
-        size = int(max(train.tokens.max(initial=0), test.tokens.max())) + 1
-        counts = np.bincount(train.tokens, minlength=size) + 1.0
-        nats = float(-np.log(counts / counts.sum())[test.tokens].mean())
-        frequent = float((test.tokens == counts.argmax()).mean())
-        said = Answers(self.name, nats=nats * answers.tokens, tokens=answers.tokens, extra={"accuracy": frequent})
-        return name, self.metrics(said)
+            return token_frequencies.NAME, {}
+        nats, frequent = guess_by_frequency(train.tokens, test.tokens)
+        right = {"accuracy": float((test.tokens == frequent).mean())}
+        return token_frequencies.NAME, self.metrics(
+            Answers(self.name, nats=nats * answers.tokens, tokens=answers.tokens, extra=right)
+        )
 
     def strong_baseline(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows, *, seed: int = 0

@@ -35,7 +35,7 @@ from anyformer.training.lora import low_rank_adapters
 from anyformer.training.run.folder import AVERAGED, RunFolder, now
 from anyformer.training.setup.memory import usage
 from anyformer.training.step import ADAPTER, put
-from anyformer.training.trainer import Session, in_short
+from anyformer.training.trainer import Session, short_error
 
 EVALUATION_FILE = "evaluation.json"
 ADAPTER_FOLDER = "adapter"
@@ -104,15 +104,19 @@ def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
     folder.write_json(EVALUATION_FILE, evaluation)
     plan = folder.side_facts(PLAN_FILE)
     memory = usage(str(session.device)).peak
-    folder.write_json(PLAN_FILE, plan | {"measured": {"seconds": session.spent()["seconds"], "memory_bytes": memory}})
-    folder.update(status="done", finished=now(), step=session.done, reason="", metrics=splits, **session.spent())
+    folder.write_json(
+        PLAN_FILE, plan | {"measured": {"seconds": session.seconds_spent()["seconds"], "memory_bytes": memory}}
+    )
+    folder.update(
+        status="done", finished=now(), step=session.done, reason="", metrics=splits, **session.seconds_spent()
+    )
     folder.event("done", step=session.done)
     faults.point("judged")
     try:
         write_report(folder.path, judged, evaluation)
     except Exception as error:  # the figures stand; `resume` draws it again
-        folder.event("report failed", error=in_short(error))
-        session.say(f"report   not written ({in_short(error)}); try again: anyformer resume {folder.path}")
+        folder.event("report failed", error=short_error(error))
+        session.say(f"report   not written ({short_error(error)}); try again: anyformer resume {folder.path}")
     faults.point("finished")
     return evaluation
 
@@ -126,7 +130,7 @@ def look_inside(session: Session, side: Examples) -> dict[str, Any] | None:
         with session.engine.autocast():
             return inside_facts(session.model, session.config.model, session.data, batch)
     except Exception as error:
-        session.folder.event("look failed", error=in_short(error))
+        session.folder.event("look failed", error=short_error(error))
         return None
 
 
@@ -212,7 +216,7 @@ def beside(session: Session, judged: Answers, *, strong: bool) -> dict[str, Any]
             found = session.task.baselines(judged, session.data.train, strong=strong, seconds=seconds,
                                            metric=session.config.training.metric)  # fmt: skip
     except Exception as error:
-        session.folder.event("baseline failed", error=in_short(error))
+        session.folder.event("baseline failed", error=short_error(error))
         return {}
     session.say(f"baseline in {time.perf_counter() - began:.1f} s")
     return found

@@ -248,7 +248,7 @@ def work(
     try:
         session = Session(folder, device, say, progress="silent" if quiet else progress, peers=peers, started=started)
         session.run()
-        session.go_on_alone()
+        session.take_whole_model()
         if not peers.is_first:
             return
         try:

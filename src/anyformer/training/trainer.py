@@ -151,17 +151,17 @@ class Session:
     def record(self, status: str, reason: str) -> None:
         """Let the folder say how it ended; a full disk must not hide why."""
         with suppress(OSError, NoRoom):
-            self.folder.update(status=status, reason=reason[:300], step=self.done, **self.spent())
+            self.folder.update(status=status, reason=reason[:300], step=self.done, **self.seconds_spent())
             self.folder.event(status, step=self.done, reason=reason[:300])
 
     def prepare(self) -> None:
         """Settle what needs a clock, build the engine, and go back to where the run was left."""
-        facts, newest = self.peers.first(self.look_around)
+        facts, newest = self.peers.first(self.find_checkpoint)
         self.seconds = float(facts.get("seconds") or 0.0)
         if (self.config.start or facts.get("fitted")) and (newest is None or self.config.training.lora is not None):
             load_start_weights(self.model, self.folder)  # checkpoints hold adapters merged into them
         if not facts.get("settled"):
-            self.settle()
+            self.measure_and_plan()
         settings = self.config.training
         self.order = self.steps.order = self.order_rows(batch_stages(settings, settings.steps or 1))
         self.read_plan()
@@ -169,11 +169,11 @@ class Session:
         self.engine = TrainingEngine(self.model, self.config.objective, settings, self.plan, self.parallel)
         if settings.compile is True:
             self.engine.compile()
-        self.tell_layers()
+        self.report_layer_rates()
         if settings.probe is not None and self.parallel.shards:
             self.say("probe    nothing is measured: each process holds a part of the model (training.parallel)")
         if newest is not None:
-            self.go_back(self.folder.checkpoints / newest, facts.get("allowed") or ())
+            self.restore(self.folder.checkpoints / newest, facts.get("allowed") or ())
         elif facts.get("settled"):
             self.folder.cut_back(-1)  # what was logged before the first checkpoint comes again, step 0 included
             self.folder.event("resume", step=0)
@@ -184,9 +184,9 @@ class Session:
         self.folder.write_json(ENVIRONMENT_FILE, here)
         self.folder.start(step=self.done, total=self.total)
         if newest is not None and self.peers.is_first:
-            self.tidy()
+            self.rotate_checkpoints()
 
-    def tell_layers(self) -> None:
+    def report_layer_rates(self) -> None:
         """Say and write down what learns and how fast, where that is not the same for all layers."""
         lines = layer_rates(self.model, self.engine.optimizers)
         if len({line.lr for line in lines}) == 1 and self.config.training.unfreeze is None:
@@ -205,7 +205,7 @@ class Session:
             self.progress.note(f"training {layers[-count].name} and all above it", keep=True)
             self.folder.event("unfreeze", step=step, layers=[layer.name for layer in layers[-count:]])
 
-    def look_around(self) -> tuple[dict[str, Any], str | None]:
+    def find_checkpoint(self) -> tuple[dict[str, Any], str | None]:
         """What run.json says, and the name of the newest whole checkpoint."""
         newest = store.latest(self.folder.checkpoints, self.say)
         return self.folder.facts, None if newest is None else newest[1].name
@@ -228,7 +228,7 @@ class Session:
         """Steps of the whole run, as the plan stands now."""
         return self.plan.total(self.done)
 
-    def go_back(self, path: Path, allowed: Sequence[str]) -> None:
+    def restore(self, path: Path, allowed: Sequence[str]) -> None:
         """Put a whole checkpoint back; it must be one of these settings and these rows."""
         weights, memory, state = read_checkpoint(path, self.device)
         check_same(state, self.config, self.data, allowed)
@@ -239,7 +239,7 @@ class Session:
         self.folder.event("resume", step=self.done)
         self.say(f"resume   from step {self.done:,} of {self.total:,}")
 
-    def settle(self) -> None:
+    def measure_and_plan(self) -> None:
         """Time a few steps on weights that are then put back; fix the number of steps and what follows from it."""
         kept = {name: p.detach().clone() for name, p in self.model.named_parameters()}
         with faults.paused(), self.enough_memory(lambda: self.steps[0]):
@@ -258,7 +258,7 @@ class Session:
             "compile": training.compile, "steps": training.steps, "eval_every": training.eval_every,
             "budget": None if budget is None else budget.plain(), "corrections": [],
         })  # fmt: skip
-        for line in length_words(training, found, self.order_rows(batch_stages(training, training.steps or 1))):
+        for line in describe_length(training, found, self.order_rows(batch_stages(training, training.steps or 1))):
             self.say(line)
         if asked.minutes is not None and asked.steps is None and budget is not None and budget.most == training.steps:
             self.say("enough   more passes than such data usually wants would only overfit, so that the rest of the "
@@ -291,7 +291,7 @@ class Session:
                 with self.enough_memory(lambda: self.steps[self.done]):
                     micros = next(batches)
                 self.waited += time.perf_counter() - waiting
-                self.one(self.done, micros)
+                self.take_step(self.done, micros)
                 self.correct_plan()
                 last = self.done == self.total
                 if last or (settings.eval_every and self.done % settings.eval_every == 0):
@@ -308,7 +308,7 @@ class Session:
                                   f"Go on with: anyformer resume {self.folder.path}", code=code)  # fmt: skip
             self.flush()
 
-    def one(self, step: int, micros: list[Any]) -> None:
+    def take_step(self, step: int, micros: list[Any]) -> None:
         """A step, and what is to be known of it."""
         self.unfreeze(step)
         with self.enough_memory(lambda: micros):
@@ -332,7 +332,7 @@ class Session:
         """Change the number of steps where the clock asks for it; it is written down before a step depends on it."""
         if self.budget is None or self.pending or self.done < self.decided:
             return
-        found = self.peers.first(self.plain_correction)
+        found = self.peers.first(self.find_correction)
         if found is None:
             return
         correction = Correction(**found)
@@ -344,7 +344,7 @@ class Session:
         self.folder.event("plan", step=correction.step, steps=correction.steps)
         self.progress.planned(correction.steps)
 
-    def plain_correction(self) -> dict[str, Any] | None:
+    def find_correction(self) -> dict[str, Any] | None:
         """The correction that the clock asks for, if any."""
         assert self.budget is not None
         found = self.budget.corrected(self.plan, self.done, self.elapsed(), self.pace, self.every,
@@ -447,7 +447,7 @@ class Session:
                 self.folder.write(f"samples/step-{self.done:06}.txt", made + "\n")
                 self.progress.sample(self.done, made)
         except Exception as error:
-            self.folder.event("sample failed", step=self.done, error=in_short(error))
+            self.folder.event("sample failed", step=self.done, error=short_error(error))
 
     def look_inside(self, moment: Moment) -> None:
         """Measure the model on the rows of the probe, where this step is one that it asks for."""
@@ -460,7 +460,7 @@ class Session:
             with self.engine.judged() as model, self.engine.autocast():
                 moment.probe = probe_figures(model, self.probe_batch, layers=probe.layers)
         except Exception as error:  # what cannot be measured is no reason to stop
-            self.folder.event("probe failed", step=self.done, error=in_short(error))
+            self.folder.event("probe failed", step=self.done, error=short_error(error))
 
     @cached_property
     def probe_batch(self) -> Batch:
@@ -511,7 +511,7 @@ class Session:
         began = time.perf_counter()
         self.flush()
         self.progress.doing("saving")
-        self.refuse_spoilt()
+        self.refuse_nonfinite()
         missing = self.peers.first(lambda: bool(store.problem(self.checkpoint)))
         if missing and self.parallel.shards and not self.peers.is_first:
             give_parts(self.engine)
@@ -533,22 +533,22 @@ class Session:
             store.flush(self.folder.path / METRICS_FILE)  # what is saved has its lines, whatever happens to the machine
             save_checkpoint(self.checkpoint, self.config, self.data, self.engine, self.done, vars(self.standing))
         faults.point("saved")
-        self.tidy()
+        self.rotate_checkpoints()
 
-    def tidy(self) -> None:
+    def rotate_checkpoints(self) -> None:
         """After a save, or one that was cut short: delete old checkpoints, and let run.json say how the run stands."""
         best = self.standing.best_step
         store.rotate(self.folder.checkpoints, self.config.training.keep, [] if best is None else [best],
                      newest=self.done, counts=self.regular)  # fmt: skip
         value = None if self.standing.best is None else {"metric": self.standing.metric, "value": self.standing.best}
-        self.folder.update(step=self.done, best_step=best, best=value, **self.spent())
+        self.folder.update(step=self.done, best_step=best, best=value, **self.seconds_spent())
 
     def regular(self, step: int) -> bool:
         """Whether a run that nobody stops saves at this step; a stop's own checkpoint goes when the next one is there,
         so that a run leaves the same checkpoints however often it was stopped."""
         return step == self.total or step % (self.config.training.save_every or self.total) == 0
 
-    def refuse_spoilt(self) -> None:
+    def refuse_nonfinite(self) -> None:
         """A checkpoint with a weight that is not finite could only be resumed into the same failure."""
         for name, value in self.engine.weights().items():
             if not bool(torch.isfinite(local(value)).all()):
@@ -560,7 +560,7 @@ class Session:
         """Seconds of this run, in all its processes."""
         return self.seconds + time.perf_counter() - self.started
 
-    def spent(self) -> dict[str, Any]:
+    def seconds_spent(self) -> dict[str, Any]:
         return {"seconds": round(self.elapsed(), 1)}
 
     def new_progress(self) -> Progress:
@@ -579,7 +579,7 @@ class Session:
             peak=None if peak is None else peak * self.peers.world.size,
         )  # fmt: skip
 
-    def go_on_alone(self) -> None:
+    def take_whole_model(self) -> None:
         """After the last step: the first process has the whole model, where there were parts of it only."""
         self.peers.part()
         if self.parallel.shards and self.peers.is_first:
@@ -625,12 +625,12 @@ def memory_of(device: torch.device) -> Memory:
     return usage(str(device))
 
 
-def in_short(error: Exception) -> str:
+def short_error(error: Exception) -> str:
     """An error as a line of a log."""
     return f"{type(error).__name__}: {error}"[:200]
 
 
-def length_words(training: Any, found: Measured, order: Order) -> list[str]:
+def describe_length(training: Any, found: Measured, order: Order) -> list[str]:
     """How long it will take, and how much memory."""
     epochs = order.passes(0, training.steps)
     seconds = training.steps * found.step * mean_step_size(training, training.steps) + found.pauses

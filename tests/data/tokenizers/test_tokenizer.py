@@ -136,6 +136,17 @@ def test_kinds_cut_as_they_are_named():
     assert lower.encode("LOWER") == lower.encode("lower")
 
 
+def test_a_first_word_is_written_like_any_other_with_a_leading_blank() -> None:
+    rows = ["film after film, after all"] * 5
+    blank, plain = (train_tokenizer(rows, "bpe", 300, leading_blank=on) for on in (True, False))
+    whole = blank.encode("after film", special=False)
+    assert whole == blank.encode(" after film", special=False) and len(whole) == 2
+    assert whole[1:] == blank.encode("film", special=False)
+    assert plain.encode("film", special=False) != plain.encode(" film", special=False)  # control
+    words, places = blank.encode_with_offsets(["film, all"])[0]
+    assert next((a, b) for a, b in places if b > a) == (0, 4) and words  # places are those of the text as it is
+
+
 def test_begin_and_end_tokens_are_put_as_asked():
     words = train_tokenizer(corpus(), "bpe", 300, add_bos=True, add_eos=True, max_length=32)
     assert (words.encode("")[0], words.encode("x")[-1], words.max_length) == (words.bos, words.eos, 32)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 FILE = "preprocessor_config.json"
 NEAREST, LANCZOS, BILINEAR, BICUBIC, BOX, HAMMING = range(6)  # pillow's numbers, which are also the file's
+FILTERS = {"nearest": NEAREST, "lanczos": LANCZOS, "bilinear": BILINEAR, "bicubic": BICUBIC, "box": BOX,
+           "hamming": HAMMING}  # fmt: skip
 Pixels = NDArray[Any]
 
 HALF = (0.5, 0.5, 0.5)
@@ -121,6 +123,30 @@ class ImageSteps:
             raise UserError(f"option {unknown[0]!r} is not known", where=where, fix=did_you_mean(unknown[0], OPTIONS))
         given = {name: value for name, value in data.items() if value is not None}
         return Reader(OPTIONS | DEFAULTS[named] | given, where).steps(named)
+
+    @classmethod
+    def of_timm(cls, given: Mapping[str, Any], where: str) -> ImageSteps:
+        """What timm does to a picture before it is judged: the `pretrained_cfg` of its config.json.
+
+        The shorter side becomes as long as makes the input the middle `crop_pct` of it.
+        """
+        size = given.get("input_size", (3, 224, 224))
+        filter_named, share = given.get("interpolation", "bicubic"), given.get("crop_pct", 0.875)
+        if not isinstance(size, list | tuple) or len(size) != 3 or not all(type(s) is int and s > 0 for s in size):
+            raise UserError(f"input_size is {size!r}", where=where, fix="expected [3, 224, 224]")
+        if filter_named not in FILTERS:
+            raise UserError(f"interpolation is {filter_named!r}", where=where, fix=did_you_mean(filter_named, FILTERS))
+        if not isinstance(share, int | float) or not 0 < share <= 1:
+            raise UserError(f"crop_pct is {share!r}", where=where, fix="expected a share such as 0.9")
+        if given.get("crop_mode", "center") != "center" or size[1] != size[2]:
+            raise UserError("only the middle square of a picture is implemented", where=where,
+                            fix='expected crop_mode "center" and a square input_size')  # fmt: skip
+        colours = {name: given.get(short, HALF) for name, short in (("image_mean", "mean"), ("image_std", "std"))}
+        plain = OPTIONS | STEPS | colours | {
+            "size": {"shortest_edge": int(size[1] / share)}, "resample": FILTERS[filter_named],
+            "do_center_crop": True, "crop_size": {"height": size[1], "width": size[2]},
+        }  # fmt: skip
+        return Reader(plain, where).steps("BitImageProcessor")
 
     @classmethod
     def of_detector(cls, data: Mapping[str, Any], where: str) -> ImageSteps:

@@ -49,7 +49,7 @@ def tokenizer_for(
     )
     both = not preprocess.writes_text  # a text to read ends in </s>; one to write begins with <s> by itself
     tokenizer = train_tokenizer(sample, kind, size, add_bos=both and kind != "wordpiece", add_eos=kind != "wordpiece",
-                                lower=words.lowercase)  # fmt: skip
+                                lower=words.lowercase, leading_blank=both)  # fmt: skip
     of = f"{len(rows):,} training rows" if part == 1 else f"{part:.0%} of {len(rows):,} training rows"
     return tokenizer, f"{NAMES[kind]}, {tokenizer.size:,} tokens, trained on {of}"
 

@@ -275,14 +275,16 @@ def train_tokenizer(
     add_bos: bool = False,
     add_eos: bool = False,
     lower: bool = False,
+    leading_blank: bool = False,
     max_length: int | None = None,
     safe: bool = True,
 ) -> Tokenizer:
     """A tokenizer trained on the texts: byte-level or plain BPE, WordPiece, unigram, words, characters, bytes.
 
     `special` names the token of each role (`{"pad": "<pad>", "eos": "</s>"}`), `extra` further special tokens. None of
-    them is taken from a text unless `safe` is False: a prompt may then hold them (T5's sentinels). The same texts give
-    the same tokenizer.
+    them is taken from a text unless `safe` is False: a prompt may then hold them (T5's sentinels). With
+    `leading_blank` a word is the same tokens at the beginning of a text as behind a blank. The same texts give the same
+    tokenizer.
 
     >>> words = train_tokenizer(["to be or not to be"], "bpe", 300, add_eos=True)
     >>> words.encode("to be")[-1] == words.eos
@@ -295,7 +297,7 @@ def train_tokenizer(
     for asked, role in ((add_bos, "bos"), (add_eos, "eos")):
         if asked and role not in named:
             raise UserError(f"add_{role} without a {role} token", fix=f"name one: special={{'{role}': ...}}")
-    core = train(list(check_texts(texts)), kind, vocab, named, extra, lower)
+    core = train(list(check_texts(texts)), kind, vocab, named, extra, lower, leading_blank)
     core.post_processor = add_frame(core, named, add_bos, add_eos)
     settings: dict[str, Any] = {"split_special_tokens": safe, "model_max_length": max_length}
     if kind == "wordpiece":

@@ -39,8 +39,9 @@ def special_token(kind: Kind, role: str) -> str:
 
 
 def train(
-    texts: Sequence[str], kind: Kind, vocab: int, special: Mapping[str, str], extra: Sequence[str], lower: bool
-) -> Core:
+    texts: Sequence[str], kind: Kind, vocab: int, special: Mapping[str, str], extra: Sequence[str], lower: bool,
+    leading_blank: bool,
+) -> Core:  # fmt: skip
     """The tokenizer of one kind, special tokens included but nothing put around the text yet."""
     if kind not in get_args(Kind):
         raise UserError(f"no tokenizer {kind!r}", fix=did_you_mean(str(kind), get_args(Kind)))
@@ -55,7 +56,9 @@ def train(
     if kind == "byte":
         core = whole_bytes(tokens)
     else:
-        core = TRAINERS[kind](without(texts, tokens), vocab, special.get("unk", ""), tokens, lower)
+        # Only a byte-level BPE spells a word at the very beginning otherwise than behind a blank.
+        blank = {"leading_blank": True} if leading_blank and kind == "bpe" else {}
+        core = TRAINERS[kind](without(texts, tokens), vocab, special.get("unk", ""), tokens, lower, **blank)
     # What the model itself holds keeps its id; the rest is put behind. All of them are special from here on.
     core.add_special_tokens(tokens)
     return core
@@ -98,10 +101,12 @@ def byte_name(byte: int) -> str:
     return chr(byte) if byte in plain else chr(256 + byte - sum(p < byte for p in plain))
 
 
-def bpe(texts: list[str], vocab: int, unk: str, tokens: Sequence[str], lower: bool) -> Core:
+def bpe(
+    texts: list[str], vocab: int, unk: str, tokens: Sequence[str], lower: bool, leading_blank: bool = False
+) -> Core:
     core = Core(models.BPE())
     core.normalizer = normalizers.Lowercase() if lower else None
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=leading_blank)
     core.decoder = decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     core.train_from_iterator(

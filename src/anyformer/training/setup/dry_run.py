@@ -31,7 +31,7 @@ def rehearse(request: Request, say: Callable[[str], None], *, timed: bool) -> di
             planned: PlannedRun | None = None
             if timed:
                 session = Session(run, place, say, progress="silent")
-                session.settle()
+                session.measure_and_plan()
                 measured = run.read_json("plan.json")
                 planned = plan_session(session, say)
             config = run.config()
