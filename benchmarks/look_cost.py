@@ -79,7 +79,7 @@ def probe(engine: TrainingEngine, batch: Batch, layers: tuple[int, ...] | None) 
     """What the training loop does at a step of the probe."""
     if layers == ():
         return
-    with engine.judged() as model:
+    with engine.evaluating() as model:
         probe_figures(model, batch, layers=layers)
 
 

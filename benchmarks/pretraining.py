@@ -101,7 +101,7 @@ class GlueTask:
 
     folder: str
     train: str
-    judged: str
+    held_out: str
     columns: tuple[int, tuple[int, ...]]  # of the answer, and of the texts
     has_header: bool
     score: Callable[[list[str], list[str]], float]
@@ -279,19 +279,19 @@ def run_fine_tuning(name: str, task: str, place: Place, seed: int, pretrained: b
     row = dict.fromkeys(COLUMNS, "") | {"model": name, "stage": stage, "seed": seed, "metric": glue.metric}
     if time.time() > place.deadline:
         return [row | {"note": "not begun: the time was up"}]
-    judged = glue.read(place.data, glue.judged, place.rows)
+    held_out = glue.read(place.data, glue.held_out, place.rows)
     out = place.out / f"{name}-{task}-{seed}-{pretrained}"
     try:
         runs = [fine_tune(name, task, place, seed, rate, pretrained, out / str(rate)) for rate in RATES]
         best_run = max(runs, key=lambda run: validation_score(run))
-        said = answer(best_run, judged, glue, task, writes_answers(name), place.device)
+        said = answer(best_run, held_out, glue, task, writes_answers(name), place.device)
     except UserError as error:
         return [row | {"note": str(error)}]
     row |= {"parameters": parameters(best_run), "steps": best_run.facts["step"],
             "seconds": round(time.perf_counter() - began, 1),
             "note": f"learning rate {RATES[runs.index(best_run)]:g}"}  # fmt: skip
     shutil.rmtree(out, ignore_errors=True)
-    return [row | {"score": round(glue.score(judged.answers, said), 4)}]
+    return [row | {"score": round(glue.score(held_out.answers, said), 4)}]
 
 
 def fine_tune(name: str, task: str, place: Place, seed: int, rate: float, pretrained: bool, out: Path) -> Run:

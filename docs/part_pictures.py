@@ -252,7 +252,7 @@ def whole(spec: Network) -> Image.Image:
         return through(net, lambda: net(tokens(1, LENGTH)).logits, net.discriminator.embed)
     assert isinstance(spec, SAGAN)
     images = numbers(1, 3, spec.size, spec.size).requires_grad_()
-    (slope,) = torch.autograd.grad(net.judge(images, torch.tensor([0])).sum(), images)
+    (slope,) = torch.autograd.grad(net.discriminate(images, torch.tensor([0])).sum(), images)
     return panel(slope[0].norm(dim=0))
 
 

@@ -104,7 +104,7 @@ def read_figures(chosen: DataSet, folder: Path, run: Path, note: str) -> Row:
     trivial, strong = (baselines.get(name) or {} for name in ("trivial", "strong"))
     ours, difference = evaluation.get("interval") or {}, strong.get("difference") or {}
     by_others = chosen.published.measure(evaluation, folder) if chosen.published else None
-    notes = [note, *(str(one) for one in evaluation.get("notes") or () if "were judged" in str(one))]
+    notes = [note, *(str(one) for one in evaluation.get("notes") or () if "were evaluated" in str(one))]
     return {
         "task": str(evaluation["task"]), "metric": metric, "ours": number(judged_metrics(evaluation).get(metric)),
         "low": number(ours.get("low")), "high": number(ours.get("high")),

@@ -20,7 +20,7 @@ from anyformer.errors import UserError, did_you_mean
 # Those of a save, in the order in which it comes to them; the tests kill a process at each.
 SAVING = ("weights", "optimizer", "state", "before-manifest", "manifest", "before-rename", "renamed", "before-delete",
           "deleted")  # fmt: skip
-POINTS = ("settled", "step", "gradients", *SAVING, "saved", "evaluated", "judged", "finished")
+POINTS = ("settled", "step", "gradients", *SAVING, "saved", "evaluated", "scored", "finished")
 SERVING = ("engine-step", "prefill", "decode")  # in the engine: its loop, a pass over prompts, a decode step
 ACTIONS = ("sleep", "kill", "term", "int", "enospc", "eio", "nan-loss", "nan-weight", "nan-gradient", "oom")
 

@@ -72,7 +72,7 @@ def test_without_a_terminal_there_are_plain_lines(plain):
     for each in (text, news):
         assert all(letter == "\n" or letter.isprintable() for letter in each)
         assert all(line == line.rstrip() for line in each.splitlines())
-    for words in ("learn Python", "learns from", "judged on", "gzip", "The same as typing", "Bits per byte", "def ",
+    for words in ("learn Python", "learns from", "evaluated on", "gzip", "The same as typing", "Bits per byte", "def ",
                   "What it writes now", "Attention", "Layer", "Result", "tokens/s", "Lines to copy"):  # fmt: skip
         assert words in text, words
     for words in ("decoder-mini", "16 (", "it writes", "done: step 16 of 16"):  # the training speaks on stderr

@@ -86,7 +86,7 @@ def test_adapters_learn_and_the_weights_below_them_do_not(recorded: bool) -> Non
     remembered = sum(len(optimizer.state) for optimizer in engine.optimizers)
     assert remembered == len(engine.adapters)
     inputs = batch_of(0).inputs[0].to(CUDA)
-    with engine.judged() as model, torch.no_grad():
+    with engine.evaluating() as model, torch.no_grad():
         merged = model(inputs).logits
     engine.release()
     with torch.no_grad():

@@ -105,7 +105,7 @@ def test_small_updates_are_not_lost() -> None:
 def test_what_is_judged_saved_and_left_behind_is_in_full_precision() -> None:
     engine = engine_for(decoder(), ema=0.9)
     losses_of(engine)
-    with engine.judged() as model:
+    with engine.evaluating() as model:
         assert all(p.dtype == torch.float32 for p in model.parameters())
         mean = {name: p.detach().clone() for name, p in model.named_parameters()}
     assert any(p.dtype == torch.bfloat16 for p in engine.model.parameters())

@@ -45,7 +45,7 @@ def write_data(folder: Path) -> None:
         pack(folder / "wikitext2" / f"{name}.txt.xz", "\n".join(text(20) for _ in range(lines)))
     for task in GLUE.values():
         answer, places = task.columns
-        for name in (task.train, task.judged):
+        for name in (task.train, task.held_out):
             rows = [["x"] * 7 for _ in range(50 + task.has_header)]
             for row in rows:
                 row[answer] = f"{chance.random() * 5:.1f}" if task.is_number else chance.choice("01")

@@ -13,7 +13,7 @@ from anyformer.errors import UserError
 from anyformer.inspection.capture import look
 from anyformer.inspection.importance import (
     feature_attention,
-    judged_frame,
+    frame_with_truth,
     measured,
     permutation_importance,
     rank_correlation,
@@ -102,7 +102,7 @@ def test_the_same_seed_gives_the_same_drops_from_files_rows_and_tables():
 
 
 def test_shuffling_moves_one_column_and_no_other():
-    frame = judged_frame(models.ft(), models.table_file())
+    frame = frame_with_truth(models.ft(), models.table_file())
     moved = with_shuffled(frame, "age", np.arange(len(frame))[::-1].copy())
     assert moved.column("age").to_pylist() == frame.column("age").to_pylist()[::-1]
     assert moved.column("city").to_pylist() == frame.column("city").to_pylist()

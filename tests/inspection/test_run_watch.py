@@ -37,7 +37,7 @@ def test_only_what_is_new_comes(run):
     with open(run / "metrics.jsonl", "a") as file:
         file.write('{"step": 4, "lo')  # still being written
     new = read_run(run, first["since"], first["file"])
-    assert new["steps"] == [[3, 1.0, 0.1]] and new["judged"] == [{"step": 3, "loss": 1.5}]
+    assert new["steps"] == [[3, 1.0, 0.1]] and new["evaluations"] == [{"step": 3, "loss": 1.5}]
     assert new["probes"] == [{"step": 3, "entropy": 2.5}]
     with open(run / "metrics.jsonl", "a") as file:
         file.write('ss": 0.5, "lr": 0.1}\n')

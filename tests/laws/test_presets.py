@@ -96,7 +96,9 @@ def learnable(name: str) -> tuple[Any, Any, float]:
         real, noise = numbers(8, *shape, dtype=torch.float32).tanh(), numbers(8, spec.noise, dtype=torch.float32)
 
         def told_apart(net: Any) -> Tensor:
-            return discriminator_loss(net.judge(real, kinds), net.judge(net.generate(noise, kinds).detach(), kinds))
+            return discriminator_loss(
+                net.discriminate(real, kinds), net.discriminate(net.generate(noise, kinds).detach(), kinds)
+            )
 
         return spec, told_apart, 2.0  # all scores 0
     if isinstance(spec, Streams | Towers):  # a class, or which picture belongs to which words

@@ -96,18 +96,18 @@ def test_at_gamma_0_both_nets_equal_those_without_attention_bit_for_bit(training
     assert looking.generator.attention.gamma.item() == looking.discriminator.attention.gamma.item() == 0
     images = looking.generate(z, labels)
     assert torch.equal(images, plain.generate(z, labels))
-    assert torch.equal(looking.judge(images, labels), plain.judge(images, labels))
+    assert torch.equal(looking.discriminate(images, labels), plain.discriminate(images, labels))
     with torch.no_grad():  # control: a gate that is open shows
         looking.generator.attention.gamma.fill_(0.1)
         looking.discriminator.attention.gamma.fill_(0.1)
     assert not torch.equal(looking.generate(z, labels), images)
-    assert not torch.equal(looking.judge(images, labels), plain.judge(images, labels))
+    assert not torch.equal(looking.discriminate(images, labels), plain.discriminate(images, labels))
 
 
 def test_the_gate_learns_from_its_start_at_0() -> None:
     net = SMALL.build(seed=0).train()
     labels = torch.tensor([0, 1, 2, 0])
-    net.judge(net.generate(numbers(4, 6).float(), labels), labels).mean().backward()
+    net.discriminate(net.generate(numbers(4, 6).float(), labels), labels).mean().backward()
     for part in (net.generator.attention, net.discriminator.attention):
         assert part.gamma.grad.abs().item() > 0
         assert part.out.weight.grad.abs().max() == 0  # behind a closed gate nothing moves yet
@@ -229,8 +229,8 @@ def test_the_score_is_a_projection_on_the_class() -> None:
     wanted = torch.stack(
         [phi[n] @ table[label] + phi[n] @ out.normed()[0] + out.bias[0] for n, label in enumerate(labels)]
     )
-    assert gap(net.judge(images, labels), wanted) < 1e-9
-    assert gap(net.judge(images, labels.roll(1)), wanted) > 1e-3  # control
+    assert gap(net.discriminate(images, labels), wanted) < 1e-9
+    assert gap(net.discriminate(images, labels.roll(1)), wanted) > 1e-3  # control
 
 
 @pytest.mark.quick
@@ -253,7 +253,7 @@ def test_sizes_shapes_and_range_of_the_presets(size: int) -> None:
     z, labels = numbers(2, spec.noise).float(), torch.tensor([1, 2])
     images = net(z, labels)
     assert images.shape == (2, 3, size, size) and images.abs().max() <= 1 and images.std() > 0.01
-    scores = net.judge(images, labels)
+    scores = net.discriminate(images, labels)
     assert scores.shape == (2,) and scores.isfinite().all()
     assert list(net.buffers()) == []
 
@@ -296,8 +296,8 @@ def test_what_does_not_fit_is_refused_in_one_line() -> None:
         with pytest.raises(UserError, match=what):
             net.generate(z, wrong)
     with pytest.raises(UserError, match="images have shape"):
-        net.judge(torch.zeros(2, 3, 16, 16), labels)
+        net.discriminate(torch.zeros(2, 3, 16, 16), labels)
     with pytest.raises(UserError, match="uint8"):
-        net.judge(torch.zeros(2, 3, 32, 32, dtype=torch.uint8), labels)
+        net.discriminate(torch.zeros(2, 3, 32, 32, dtype=torch.uint8), labels)
     one = SMALL.replace(classes=1).build(seed=0).eval()
     assert torch.equal(one.generate(z), one.generate(z, torch.zeros(2, dtype=torch.long)))

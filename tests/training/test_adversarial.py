@@ -264,8 +264,8 @@ def test_the_discriminator_learns_to_tell_bright_from_made() -> None:
     losses = [float(engine.step(step, [batch]).losses["discriminator"]) for step in range(15)]
     assert losses[-1] < 0.5 * losses[0]
     with torch.no_grad():
-        real = net.judge(batch.inputs[0], batch.targets).mean()
-        fake = net.judge(net.generate(torch.randn(8, 8), batch.targets), batch.targets).mean()
+        real = net.discriminate(batch.inputs[0], batch.targets).mean()
+        fake = net.discriminate(net.generate(torch.randn(8, 8), batch.targets), batch.targets).mean()
     assert real > fake + 1
 
 

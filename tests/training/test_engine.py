@@ -391,7 +391,7 @@ def test_running_mean_of_the_weights() -> None:
     for name, value in engine.weights().items():
         assert torch.allclose(value.double(), mean[name], atol=1e-6)
     raw = {name: p.detach().clone() for name, p in engine.model.named_parameters()}
-    with engine.judged() as model:
+    with engine.evaluating() as model:
         assert all(torch.equal(p, engine.weights()[name]) for name, p in model.named_parameters())
         assert not model.training
     assert all(torch.equal(p, raw[name]) for name, p in engine.model.named_parameters())

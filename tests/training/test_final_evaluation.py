@@ -43,9 +43,9 @@ def test_rows_are_shared_out_by_the_time_that_is_left() -> None:
 def test_a_run_without_time_left_judges_a_few_rows_and_says_so(tmp_path: Path) -> None:
     run = trained(tmp_path / "run", minutes=0.01)
     plan = run.folder.read_json("plan.json")
-    assert plan["judged"] == {"valid": LEAST_ROWS, "test": LEAST_ROWS}
+    assert plan["evaluated"] == {"valid": LEAST_ROWS, "test": LEAST_ROWS}
     notes = run.evaluation["notes"]
-    assert f"{LEAST_ROWS} of 600 test rows were judged: the time of the run was up" in notes
+    assert f"{LEAST_ROWS} of 600 test rows were evaluated: the time of the run was up" in notes
     assert run.evaluation["baselines"]["strong"] == {
         "name": "not learned: the time of the run was up", "metrics": {}, "seconds": 0.0,
     }  # fmt: skip

@@ -52,7 +52,7 @@ def trained(
         if done % every == 0 or done == plan.total(done):
             took = EVALUATION * slower(now)
             now += took
-            pace.judged(EVALUATED, took)
+            pace.evaluated_rows(EVALUATED, took)
             pace.evaluated(took)
             seen = seen[0], seen[1] + took
     assert pace.row is not None

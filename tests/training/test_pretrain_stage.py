@@ -82,7 +82,7 @@ def test_the_second_stage_starts_from_the_first_and_the_report_has_both(whole: P
     assert predictor.labels == ["Good film", "bad film"]
 
 
-@pytest.mark.parametrize("fault", ["int@step:3", "kill@step:10", "kill@judged:1"])
+@pytest.mark.parametrize("fault", ["int@step:3", "kill@step:10", "kill@scored:1"])
 def test_stopped_in_either_stage_or_between_them_it_goes_on_to_the_bit(
     fault: str, whole: Path, tmp_path: Path, nursery: Nursery
 ) -> None:

@@ -19,7 +19,7 @@ from anyformer.data.calibration import CALIBRATION_FILE
 from anyformer.data.reopen import reopen
 from anyformer.errors import UserError
 from anyformer.inference.evaluate import evaluate_run
-from anyformer.training.setup.trial import judging
+from anyformer.training.setup.trial import time_evaluation
 
 SMALL = {"model.stack.depth": 1, "model.stack.width": 32, "training.threads": 1, "training.optimizer.lr": 0.01,
          "training.batch_size": 64, "training.compile": False}  # fmt: skip
@@ -152,10 +152,10 @@ class Delayed(torch.nn.Module):
 
 
 @pytest.mark.alone
-def test_the_time_of_judging_is_that_of_batches(overfitted: Any) -> None:
+def test_the_time_of_an_evaluation_is_that_of_batches(overfitted: Any) -> None:
     """Eight rows and 20 ms are not 2.5 ms a row, by which a run could afford a single evaluation."""
     run, _ = overfitted
     config, data = run.folder.config(), reopen(run.folder.cache)
     assert data is not None
     config = config.replace(training=config.training.replace(batch_size=512, micro_batch_size=512))
-    assert 512 * judging(Delayed(config.model.build(seed=0)), config, data) < 0.4
+    assert 512 * time_evaluation(Delayed(config.model.build(seed=0)), config, data) < 0.4

@@ -217,7 +217,7 @@ def test_a_complete_run_says_so(table: Path, nursery: Nursery) -> None:
 
 # How often the point is reached, and the checkpoint that is there then; the best ones are of steps 4 and 8.
 @pytest.mark.parametrize(("point", "count", "newest"), [
-    ("settled", 1, None), ("evaluated", 3, 9), ("saved", 6, 12), ("judged", 1, 12), ("finished", 1, 12),
+    ("settled", 1, None), ("evaluated", 3, 9), ("saved", 6, 12), ("scored", 1, 12), ("finished", 1, 12),
 ])  # fmt: skip
 def test_killed_around_the_steps_it_is_finished_up(
     point: str, count: int, newest: int | None, place: Path, table: Path, nursery: Nursery

@@ -48,7 +48,7 @@ def run_claims(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Re-run claims and judge them; what was measured before is kept and not measured again.
+    """Re-run claims and say what holds; what was measured before is kept and not measured again.
 
     \b
     Example:

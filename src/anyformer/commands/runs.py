@@ -235,7 +235,7 @@ def picture(run: RunRecord) -> str:
     replay = Replay(run)
     replay.read()
     now = replay.progress.snapshot()
-    if not now.training and not now.judged:
+    if not now.training and not now.evaluated:
         return ""
     return render_drawing(
         lambda width, ascii_only: [legend(now, width, ascii_only), *curves(now, width, 16, ascii_only)]

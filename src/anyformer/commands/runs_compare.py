@@ -45,7 +45,7 @@ def compare(chosen: Sequence[RunRecord], as_json: bool) -> None:
 
 
 def shared_curve(pasts: Sequence[History]) -> tuple[str, str | None]:
-    """The figure to draw: the loss of a split that all runs were judged on, or else the training loss."""
+    """The figure to draw: the loss of a split that all runs were evaluated on, or else the training loss."""
     for split in pasts[0].splits():
         if all(len(past.curve("loss", split)) > 1 for past in pasts):
             return "loss", split

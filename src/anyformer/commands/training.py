@@ -227,7 +227,8 @@ def resume(
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A run, or a folder of a model trained here.")],
     data: Annotated[
-        list[Path] | None, typer.Argument(help="Files to judge, - for standard input; the run's own test rows if none.")
+        list[Path] | None,
+        typer.Argument(help="Files to evaluate, - for standard input; the run's own test rows if none."),
     ] = None,
     shots: Annotated[
         str | None, typer.Option(help="Ask a language model, with so many examples in its prompt: 0,1,5.")
@@ -247,7 +248,7 @@ def evaluate(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Judge a trained model on files with known answers, or a language model by prompting it.
+    """Evaluate a trained model on files with known answers, or a language model by prompting it.
 
     \b
     Example:

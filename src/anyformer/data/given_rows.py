@@ -22,14 +22,14 @@ ON_BAD_ROWS = ("error", "skip")
 TOLD = 5  # bad rows that are named one by one
 
 
-def given_rows(source: Any, preprocess: Preprocess, *, judged: bool = False) -> list[Any] | Frame:
+def given_rows(source: Any, preprocess: Preprocess, *, with_truth: bool = False) -> list[Any] | Frame:
     """What was given as paths, as a table, or as a list of rows. A single object by column is one row."""
     columns = preprocess.columns or ()
     rows = take_rows(source)
     if is_files(rows):
         assert isinstance(rows, list)
         answers = set(preprocess.target.names if preprocess.target else ()) - {column.name for column in columns}
-        lone = columns[0] if len(columns) == 1 and not (judged and answers) else None
+        lone = columns[0] if len(columns) == 1 and not (with_truth and answers) else None
         # Images and recordings that nobody has labelled yet: files, or a folder of them.
         inside = None if lone is None else lone.files_in(rows)
         return rows if inside is None or lone is None else frame_of({lone.name: inside})

@@ -122,7 +122,7 @@ def assemble(
     ]
     train, valid, test = (examples if len(examples) else None for examples in sides)
     assert train is not None
-    if isinstance(preprocess.target, AnswerSpan):  # trained a window at a time, judged a question at a time
+    if isinstance(preprocess.target, AnswerSpan):  # trained a window at a time, evaluated a question at a time
         return Prepared(preprocess.task, QuestionWindows(train), valid, test, preprocess, tokenizer, images, facts,
                         list(notes))  # fmt: skip
     return Prepared(preprocess.task, train, valid, test, preprocess, tokenizer, images, facts, list(notes))

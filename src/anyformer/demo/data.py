@@ -41,7 +41,7 @@ unittest/suite.py urllib/parse.py warnings.py weakref.py
 
 @dataclass(frozen=True)
 class Corpus:
-    """Text to learn from and text to be judged on, by file name; no file is in both."""
+    """Text to learn from and text to be evaluated on, by file name; no file is in both."""
 
     training: dict[str, str]
     held_out: dict[str, str]

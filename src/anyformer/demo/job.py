@@ -56,12 +56,14 @@ class Job:
     def say_text(self, text: Corpus) -> None:
         many, few = len(text.training), len(text.held_out)
         learns = f"{many} files of the standard library, {text.training_bytes:,} bytes"
-        judged = f"{few} other files, {text.held_out_bytes:,} bytes: {', '.join(text.held_out)}"
+        held_out = f"{few} other files, {text.held_out_bytes:,} bytes: {', '.join(text.held_out)}"
         others = (
             f"gzip -9 packs those {few} files, joined, into {self.gzip_bits:.2f} bits a byte, xz -9e into "
             f"{self.xz_bits:.2f}; they start from nothing, the model will have read the other {many}"
         )
-        self.show.news("", self.show.facts([("learns from", learns), ("judged on", judged), ("to compare", others)]))
+        self.show.news(
+            "", self.show.facts([("learns from", learns), ("evaluated on", held_out), ("to compare", others)])
+        )
 
     def train(self, text: Corpus, seconds: float, steps: int | None) -> Run:
         """Write the text beside the run's folder and train on it; where no run comes of it, nothing stays."""

@@ -1,6 +1,6 @@
 """One fit: a training in a folder of its own that is gone afterwards, or a whole run with its report where it is kept.
 
-A grid search fits hundreds of times: without a folder to keep, nothing is judged beside baselines, drawn or timed,
+A grid search fits hundreds of times: without a folder to keep, nothing is compared with baselines, drawn or timed,
 and the best weights wait in memory until the end.
 """
 

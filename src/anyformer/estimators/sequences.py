@@ -27,7 +27,7 @@ class SequenceEstimator(Estimator):
     writes: str = WRITTEN
 
     def _pairs(self, X: Any, y: Any) -> tuple[Any, tuple[str, ...]]:
-        """The source to train or be judged on, and its target where that has to be named."""
+        """The source to train or be evaluated on, and its target where that has to be named."""
         files = files_of(X)
         if files is not None:
             other = files_of(y) if y is not None else None
@@ -54,7 +54,7 @@ class SequenceEstimator(Estimator):
         name = preprocess.columns[0].name if preprocess is not None and preprocess.columns else self.reads
         return of_list(plain_lists(list_values(X)), name)
 
-    def _judged(self, X: Any, y: Any) -> Answers:
+    def _evaluate(self, X: Any, y: Any) -> Answers:
         check_is_fitted(self, "predictor_")
         source, _ = self._pairs(X, y)
         if isinstance(source, Frame):
@@ -66,8 +66,8 @@ class SequenceEstimator(Estimator):
         return self._answers(source)
 
     def score(self, X: Any, y: Any = None) -> float:
-        """The metric the task is judged by; the larger the better."""
-        found = self._judged(X, y)
+        """The metric the task is evaluated by; the larger the better."""
+        found = self._evaluate(X, y)
         task = find(self.task)
         return float(task.metrics(found)[task.main_metric(labels=found.labels or ())])
 

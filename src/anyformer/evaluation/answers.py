@@ -22,7 +22,7 @@ class Answers:
     qa        truth are lists of texts that are all right, predicted FoundAnswers (tasks/qa.py); arrays of objects
     lm        nats is the summed loss, tokens and bytes what it was summed over
     masked    truth are HiddenTokens (tasks/pretraining.py); nats and tokens as of lm, of the hidden tokens alone
-    replaced  truth are JudgedTokens (tasks/replaced.py), with the discriminator's logits
+    replaced  truth are ScoredTokens (tasks/replaced.py), with the discriminator's logits
     detect    truth and predicted are lists of Objects (average_precision.py), one an image, in its pixels
     patches   truth are HiddenImages (tasks/patches.py), predicted (N,) the error of each image
     image-text  truth are what the losses of the rows are made of, predicted (N,) how likely image and text belong

@@ -21,12 +21,12 @@ LETTER = 7.5  # width of a letter of a label, about
 
 def loss_curve(train: Sequence[Point], valid: Sequence[Point], best: int | None = None) -> str:
     """Training loss, thin as logged and thick as a running mean, and validation loss with a mark at each evaluation."""
-    line, judged = list(train), list(valid)
+    line, held_out = list(train), list(valid)
     smooth = smooth_line(line)
     settled = smooth[len(smooth) // 50 :] or smooth  # the first steps may start far above the rest
     logged = sorted(y for _, y in line)
-    low, high = around([y for _, y in settled + judged] + logged[len(logged) // 100 : len(logged) // 100 + 1])
-    last = max((x for x, _ in line + judged), default=1.0)
+    low, high = around([y for _, y in settled + held_out] + logged[len(logged) // 100 : len(logged) // 100 + 1])
+    last = max((x for x, _ in line + held_out), default=1.0)
     across = Scale(0, last, LEFT, WIDE - RIGHT)
     up = Scale(low, high, TALL - BOTTOM, TOP)
 
@@ -36,14 +36,15 @@ def loss_curve(train: Sequence[Point], valid: Sequence[Point], best: int | None 
     parts = [axes(across, up, ("step", "loss"))]
     parts.append(path(placed(thin_line(line)), "raw"))
     parts.append(path(placed(thin_line(smooth)), "line first"))
-    parts.append(path(placed(thin_line(judged)), "line second"))
+    parts.append(path(placed(thin_line(held_out)), "line second"))
     parts += [
-        tag("circle", cx=x, cy=y, r=3.5, class_="dot second") for x, y in placed(judged if len(judged) <= 60 else [])
+        tag("circle", cx=x, cy=y, r=3.5, class_="dot second")
+        for x, y in placed(held_out if len(held_out) <= 60 else [])
     ]
-    if best is not None and (at := [y for x, y in judged if x == best]):
+    if best is not None and (at := [y for x, y in held_out if x == best]):
         parts.append(tag("circle", cx=across(best), cy=up(at[0]), r=7, class_="ring second"))
     ends = [(up(points[-1][1]), words, class_) for points, words, class_ in
-            ((smooth, "train", "first"), (judged, "valid", "second")) if points]  # fmt: skip
+            ((smooth, "train", "first"), (held_out, "valid", "second")) if points]  # fmt: skip
     parts += end_labels(ends, across.end)
     return figure(WIDE, TALL, parts, "Loss over the steps of training")
 

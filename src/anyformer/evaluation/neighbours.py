@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 MOST_READ = 4 * 10**6  # tokens of training text that are counted
-MOST_JUDGED = 10**4  # hidden tokens that are scored
+MOST_SCORED = 10**4  # hidden tokens that are scored
 WEIGHT = 1.0  # how many times what fewer neighbours say is taken to have been seen
 
 
@@ -41,9 +41,9 @@ class NeighbourCounts:
         return self.between.mix(left * self.size + right, mean) if left >= 0 and right >= 0 else mean
 
     def score(self, hidden: np.ndarray, left: np.ndarray, right: np.ndarray) -> NeighbourScores:
-        """Hidden tokens (N,) judged by their neighbours (N,)."""
+        """Hidden tokens (N,) scored by their neighbours (N,)."""
         nats, named = 0.0, 0
-        count = min(len(hidden), MOST_JUDGED)
+        count = min(len(hidden), MOST_SCORED)
         for at in np.linspace(0, len(hidden) - 1, count).astype(np.int64).tolist():
             shares = self.shares(int(left[at]), int(right[at]))
             nats -= math.log(shares[hidden[at]])

@@ -30,7 +30,7 @@ def write_report(folder: Path, answers: Answers | None = None, evaluation: Mappi
     """Write report.html into the folder and return its path; the same folder and evaluation give the same bytes.
 
     `evaluation` is what evaluation.json holds, and is read from there where it is not given: "task", "split" (the one
-    judged), "main" (a metric), "metrics" (split to metrics), "baselines" ("trivial" and "strong", each with name and
+    evaluated), "main" (a metric), "metrics" (split to metrics), "baselines" ("trivial" and "strong", each with name and
     metrics), and "facts" from `Task.report_facts`.
     Where `answers` are given their facts are used instead of those stored.
     """

@@ -31,7 +31,7 @@ class RunFiles:
     config: str = ""
     command: str = ""
     training: dict[int, dict[str, Any]] = field(default_factory=dict)  # step to what was logged
-    judged: dict[int, dict[str, Any]] = field(default_factory=dict)  # step to metrics of the validation rows
+    evaluations: dict[int, dict[str, Any]] = field(default_factory=dict)  # step to metrics of the validation rows
     events: list[dict[str, Any]] = field(default_factory=list)
     samples: list[tuple[str, str | bytes]] = field(default_factory=list)  # texts, or PNG files
 
@@ -43,9 +43,9 @@ class RunFiles:
         """The losses that are logged beside the whole: of a training in several phases."""
         return [name for name in next(iter(self.training.values()), {}) if name.endswith("_loss")]
 
-    def judged_line(self, name: str) -> list[Point]:
+    def evaluation_line(self, name: str) -> list[Point]:
         """One metric of the validation rows over the steps."""
-        return points(self.judged, name)
+        return points(self.evaluations, name)
 
 
 def points(entries: dict[int, dict[str, Any]], name: str) -> list[Point]:
@@ -71,10 +71,10 @@ def read_run(folder: Path) -> RunFiles:
         step = entry.get("step")
         if not isinstance(step, int):
             continue
-        judged = entry.get("eval")
+        scores = entry.get("eval")
         # A resumed run logs some steps again: the later line is the one that counts.
-        if isinstance(judged, dict):
-            files.judged.setdefault(step, {}).update(judged if judged.get("split", "valid") == "valid" else {})
+        if isinstance(scores, dict):
+            files.evaluations.setdefault(step, {}).update(scores if scores.get("split", "valid") == "valid" else {})
         else:
             files.training[step] = entry
     files.events = list(lines_of(folder / "events.jsonl"))[-EVENTS:]

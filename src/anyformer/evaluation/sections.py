@@ -44,7 +44,7 @@ def headline(evaluation: Mapping[str, Any], main: str, split: str) -> str:
 
 
 def sureness(evaluation: Mapping[str, Any], main: str) -> str:
-    """How sure the figures are, and why this checkpoint is the one that was judged."""
+    """How sure the figures are, and why this checkpoint is the one that was evaluated."""
     interval, kept = evaluation.get("interval"), str(evaluation.get("kept") or "")
     said = []
     if isinstance(interval, Mapping):
@@ -116,7 +116,7 @@ def scores(evaluation: Mapping[str, Any], split: str) -> str:
 
 def curves(files: RunFiles, main: str) -> str:
     """Loss, learning rate and the main metric over the steps."""
-    train, valid = files.line("loss"), files.judged_line("loss")
+    train, valid = files.line("loss"), files.evaluation_line("loss")
     if not train and not valid:
         return ""
     best = files.run.get("best_step")
@@ -128,7 +128,7 @@ def curves(files: RunFiles, main: str) -> str:
     caption = escape("; ".join(last).capitalize() + ". Thin: as logged; thick: running mean")
     out = picture(drawn, caption + ("; ring: the step that was kept." if isinstance(best, int) and valid else "."))
     small = []
-    if main != "loss" and (points := files.judged_line(main)):
+    if main != "loss" and (points := files.evaluation_line(main)):
         small.append(
             picture(
                 draw.small_curve(points, metric_name(main), marks=True),
@@ -144,8 +144,10 @@ def curves(files: RunFiles, main: str) -> str:
                     draw.small_curve(points, name, "third"), f"{name.capitalize()}, {number(points[-1][1])} at the end."
                 )
             )
-    names = list(dict.fromkeys(name for one in files.judged.values() for name in one if is_number(one[name])))
-    rows = [[f"{step:,}", *(figures(one.get(name)) for name in names)] for step, one in sorted(files.judged.items())]
+    names = list(dict.fromkeys(name for one in files.evaluations.values() for name in one if is_number(one[name])))
+    rows = [
+        [f"{step:,}", *(figures(one.get(name)) for name in names)] for step, one in sorted(files.evaluations.items())
+    ]
     every = fold(
         "All evaluations as a table", table(["step", *(escape(metric_name(n)) for n in names)], rows) if rows else ""
     )

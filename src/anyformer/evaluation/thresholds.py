@@ -14,15 +14,15 @@ USUAL = 0.5
 CANDIDATES = [round(share, 2) for share in np.arange(0.02, 0.99, 0.02).tolist()]
 
 
-def choose_threshold(metric: str, judge: Callable[[float], RowSums]) -> tuple[float, Interval]:
+def choose_threshold(metric: str, score_at: Callable[[float], RowSums]) -> tuple[float, Interval]:
     """The threshold with the best metric on all rows, and by how much it beats 0.5.
 
-    `judge` gives the metric of the answers at a threshold. The gain is that of thresholds chosen on one half of the
-    rows and judged on the other: on the rows that it was chosen on, the best of many always seems to gain.
+    `score_at` gives the metric of the answers at a threshold. The gain is that of thresholds chosen on one half of the
+    rows and scored on the other: on the rows that it was chosen on, the best of many always seems to gain.
     """
-    usual = judge(USUAL)
+    usual = score_at(USUAL)
     half = np.arange(len(usual.values)) % 2 == 0
-    sums = {share: tuple(judge(share).values[part].sum(0) for part in (half, ~half)) for share in CANDIDATES}
+    sums = {share: tuple(score_at(share).values[part].sum(0) for part in (half, ~half)) for share in CANDIDATES}
     sign = -1 if direction(metric) == "min" else 1
 
     def best(parts: tuple[int, ...]) -> float:
@@ -32,6 +32,6 @@ def choose_threshold(metric: str, judge: Callable[[float], RowSums]) -> tuple[fl
 
         return max(CANDIDATES, key=score)
 
-    first, second = judge(best((0,))).values, judge(best((1,))).values
+    first, second = score_at(best((0,))).values, score_at(best((1,))).values
     crossed = replace(usual, values=np.where(half[:, None], second, first))
     return best((0, 1)), compare_rows(crossed, usual)

@@ -3,7 +3,7 @@
 Every text has `num_beams` unfinished beams and as many finished ones. A step looks at the best continuations of all
 beams: those that end become finished texts with the score log p / length ** length_penalty, if they are among the
 best `num_beams`; of the others the best `num_beams` go on. A text is done when none of its beams may still get better
-than its worst finished text: judged at the present length (`early_stopping=False`), at once when there are
+than its worst finished text: compared at the present length (`early_stopping=False`), at once when there are
 `num_beams` finished ones (True), or at the most favourable length ("never").
 
 -inf marks a place that no candidate has taken yet, so that vocabularies smaller than the number of beams work too.

@@ -1,4 +1,4 @@
-"""Judging a run or a model folder on files."""
+"""Evaluating a run or a model folder on files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def evaluate_run(
         name, side = own_rows(folder)
         answers = evaluator(predictor.model, side, most=task.max_eval_rows)
         counted = {"split": name, "rows": min(len(side), task.max_eval_rows or len(side))}
-        return counted | judged_metrics(task, answers, metric_of(folder))
+        return counted | metrics_with_interval(task, answers, metric_of(folder))
     settings, metric = settings_of(folder), metric_of(folder)
     return evaluate_files(predictor, files, settings=settings, batch=batch, say=say, metric=metric)
 
@@ -51,8 +51,8 @@ def evaluate_files(
     answers = task.evaluate_files(evaluator, predictor, files, say)
     if answers is not None:
         counted = {} if answers.truth is None else {"rows": len(answers.truth)}
-        return counted | judged_metrics(task, answers, metric)
-    found = predict_rows(predictor, files, batch=batch, say=say, settings=settings, judged=True,
+        return counted | metrics_with_interval(task, answers, metric)
+    found = predict_rows(predictor, files, batch=batch, say=say, settings=settings, with_truth=True,
                   on_bad_rows="skip").answers  # fmt: skip
     if found is None:
         raise UserError("no row can be read", where=files[0].name, fix="give other files")
@@ -62,10 +62,10 @@ def evaluate_files(
     if not known.all():
         lost = int((~known).sum())
         say(f"left out {lost:,} row{'s' * (lost > 1)} without an answer that training knows")
-    return {"rows": int(known.sum())} | judged_metrics(task, only(found, known), metric)
+    return {"rows": int(known.sum())} | metrics_with_interval(task, only(found, known), metric)
 
 
-def judged_metrics(task: Task, answers: Answers, metric: str | None) -> dict[str, Any]:
+def metrics_with_interval(task: Task, answers: Answers, metric: str | None) -> dict[str, Any]:
     """All metrics, and the interval of `metric`, or of the main one, where it is known."""
     found, interval = task.all_metrics(answers), task.find_interval(answers, metric)
     if interval is None:
@@ -79,7 +79,7 @@ def metric_of(folder: Path) -> str | None:
 
 
 def no_answer(found: Answers, predictor: Predictor, where: str) -> UserError:
-    """No row can be judged: the first answer in the file beside those that training had."""
+    """No row can be evaluated: the first answer in the file beside those that training had."""
     target = predictor.preprocess.target if predictor.preprocess else None
     cell = found.examples.cells(0).get(target.names[0]) if target else None
     if cell is None or cell == "" or predictor.labels is None:
@@ -112,9 +112,9 @@ def own_rows(folder: Path) -> tuple[str, Examples]:
     """The rows a run kept aside."""
     opened = reopen(RunFolder.open(folder).cache)
     if opened is None:
-        raise UserError("the run's own data is not there", where=str(folder), fix="give a file to judge")
+        raise UserError("the run's own data is not there", where=str(folder), fix="give a file to evaluate")
     if opened.test is not None:
         return "test", opened.test
     if opened.valid is None:
-        raise UserError("the run kept no rows aside", where=str(folder), fix="give a file to judge")
+        raise UserError("the run kept no rows aside", where=str(folder), fix="give a file to evaluate")
     return "valid", opened.valid

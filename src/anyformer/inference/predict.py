@@ -97,15 +97,15 @@ def warn_cut(found: PredictedRows, preprocess: Preprocess) -> None:
 
 def predict_rows(
     predictor: Predictor, source: Any, *, batch: int = 32, settings: Data | None = None, say: Say | None = None,
-    judged: bool = False, on_bad_rows: OnBadRows = "error",
+    with_truth: bool = False, on_bad_rows: OnBadRows = "error",
 ) -> PredictedRows:  # fmt: skip
-    """Answers to every row, and what is to be known of the rows. `judged`: the true answers must be there too."""
+    """Answers to every row, and what is to be known of the rows. `with_truth`: the true answers must be there too."""
     if on_bad_rows not in ON_BAD_ROWS:
         raise UserError(f"{on_bad_rows!r} says nothing about bad rows", where="on_bad_rows",
                         fix=did_you_mean(str(on_bad_rows), ON_BAD_ROWS))  # fmt: skip
     preprocess = predictor.preprocess
     assert preprocess is not None
-    rows = given_rows(source, preprocess, judged=judged)
+    rows = given_rows(source, preprocess, with_truth=with_truth)
     files = is_files(rows)
     with room_for(files) as cache:
         if files:
@@ -118,7 +118,7 @@ def predict_rows(
         else:
             new = parse_rows(rows, preprocess)
             frame, notes = new.frame, []
-        if judged:
+        if with_truth:
             check_target(frame, preprocess)
         examples = find(preprocess.task).examples_of(frame, preprocess, say or logger.warning)
         if examples is not None:
@@ -137,7 +137,7 @@ def predict_rows(
 
 
 def answer_examples(predictor: Predictor, frame: Frame, examples: Examples, *, batch: int) -> PredictedRows:
-    """Answers to examples that a task made of a whole table, such as windows of a series, to be judged."""
+    """Answers to examples that a task made of a whole table, such as windows of a series, to be evaluated."""
     answers = evaluator_for(predictor, batch=batch)(predictor.model, examples)
     count = len(answers.truth)
     return PredictedRows(frame, answers, np.arange(count), np.zeros(count, bool), {}, ColumnCounts(count))
@@ -189,7 +189,7 @@ def encoder_inputs(predictor: Predictor, rows: Sequence[Mapping[str, Any]]) -> t
 
 
 def check_target(frame: Frame, preprocess: Preprocess) -> None:
-    """A file without the target column cannot be judged."""
+    """A file without the target column cannot be evaluated."""
     lost = [name for name in (preprocess.target.names if preprocess.target else ()) if name not in frame.names]
     if lost:
         where = frame.sources[0].name if frame.sources else "data"

@@ -126,7 +126,7 @@ def permutation_importance(
 
     if repeats < 1:
         raise UserError(f"repeats {repeats} is below 1", where="permutation_importance", fix="use 5")
-    frame = judged_frame(predictor, data)
+    frame = frame_with_truth(predictor, data)
     generator = np.random.default_rng(seed)
     if most is not None and len(frame) > most:
         frame = frame.take(np.sort(generator.permutation(len(frame))[:most]))
@@ -146,7 +146,7 @@ def permutation_importance(
     return Importance(metric, whole, names, drops, rows)
 
 
-def judged_frame(predictor: Predictor, data: Any) -> Frame:
+def frame_with_truth(predictor: Predictor, data: Any) -> Frame:
     """Rows with their true answers, in memory."""
     from anyformer.data.files.tables import frame_of
     from anyformer.data.frame import Frame
@@ -160,7 +160,7 @@ def judged_frame(predictor: Predictor, data: Any) -> Frame:
     if preprocess is None or not preprocess.columns or preprocess.target is None:
         raise UserError("the model was not trained on columns with a target", where="permutation_importance",
                         fix="give a run of a table")  # fmt: skip
-    rows: Any = given_rows(data, preprocess, judged=True)
+    rows: Any = given_rows(data, preprocess, with_truth=True)
     if is_files(rows):
         with scratch_folder() as cache:
             frame, _ = read_new_rows([Path(path) for path in rows], preprocess, Data(), cache)
@@ -188,7 +188,7 @@ def measured(predictor: Predictor, frame: Frame, metric: str | None, batch: int)
     assert predictor.preprocess is not None
     task = find(predictor.preprocess.task)
     answers = predict_rows(
-        predictor, frame, batch=batch, judged=True, say=lambda line: None, on_bad_rows="skip"
+        predictor, frame, batch=batch, with_truth=True, say=lambda line: None, on_bad_rows="skip"
     ).answers
     known = None if answers is None else task.has_truth(answers)
     if answers is None or known is None or not known.any():

@@ -1,7 +1,7 @@
 """A network's loss on some data, to be measured again and again with parts of it left out.
 
-A model that was trained here is judged by its own objective on rows with known answers. Any other is judged by the next
-token where it writes text, and elsewhere by how likely its own answers stay.
+A model that was trained here is evaluated by its own objective on rows with known answers. Any other is evaluated by
+the next token where it writes text, and elsewhere by how likely its own answers stay.
 """
 
 from __future__ import annotations
@@ -88,7 +88,9 @@ def measure_on(
     data = as_path(data)
     rows = predictor is not None and (predictor.has_columns() or as_files(data) is not None)
     if predictor is not None and predictor.preprocess is not None and rows and loss is None:
-        questions = [judged(batch, objective) for batch, objective in batches_of(predictor, data, batch_size, max_rows)]
+        questions = [
+            question_of(batch, objective) for batch, objective in batches_of(predictor, data, batch_size, max_rows)
+        ]
         if not questions:
             raise UserError("there are no rows to measure on", where="data", fix="give rows with their answers")
         return Measure(network, questions)
@@ -113,7 +115,7 @@ def listed(predictor: Predictor | None, data: Any) -> list[Any]:
 
 
 def batches_of(predictor: Predictor, data: Any, batch_size: int, most: int) -> Iterator[tuple[Batch, Any]]:
-    """Batches with targets, and the objective that judges them."""
+    """Batches with targets, and the objective that scores them."""
     from anyformer.inference.predict import evaluator_for
     from anyformer.inspection.recorded_batches import BatchRecorder
     from anyformer.tasks import find
@@ -154,7 +156,7 @@ def record_rows(predictor: Predictor, source: Any, recorder: BatchRecorder) -> N
 
     preprocess = predictor.preprocess
     assert preprocess is not None
-    rows = given_rows([source] if isinstance(source, Mapping) else source, preprocess, judged=True)
+    rows = given_rows([source] if isinstance(source, Mapping) else source, preprocess, with_truth=True)
     with room_for(is_files(rows)) as cache:
         if is_files(rows):
             assert cache is not None
@@ -171,7 +173,7 @@ def record_rows(predictor: Predictor, source: Any, recorder: BatchRecorder) -> N
         recorder(predictor.model, examples)
 
 
-def judged(batch: Batch, objective: Any) -> Question:
+def question_of(batch: Batch, objective: Any) -> Question:
     """A batch with its targets; each row counts for as many answers as it has."""
     answers = (batch.targets != -100).flatten(1).sum(1) if batch.targets.dim() == 2 else None
     per_token = answers is not None and not batch.targets.is_floating_point()

@@ -43,7 +43,7 @@ class Removal:
         return any((self.heads, self.tokens, self.edges, self.mixers, self.feeds))
 
 
-class AnswerJudge:
+class FollowedAnswer:
     """Follows one answer of a capture: its best one, of the whole input or at one token."""
 
     def __init__(self, capture: Capture, at: int | None = None) -> None:
@@ -116,16 +116,16 @@ def key_part(capture: Capture, site: Site) -> str | None:
 # ---------------------------------------------------------------- what if
 
 
-def what_if(judge: AnswerJudge, site: Site, head: int, query: int, key: int) -> list[dict[str, Any]]:
+def what_if(answer: FollowedAnswer, site: Site, head: int, query: int, key: int) -> list[dict[str, Any]]:
     """What the answer would be without each thing that is selected, one at a time."""
-    capture, part = judge.capture, part_of_site(site)
+    capture, part = answer.capture, part_of_site(site)
     found: list[dict[str, Any]] = []
 
     def add(what: str, removal: Removal) -> None:
         entry: dict[str, Any] = {"what": what, "change": None, "probability": None, "why": ""}
         try:
-            change = judge.change(removal)
-            entry |= {"change": change, "probability": judge.share(judge.before + change)}
+            change = answer.change(removal)
+            entry |= {"change": change, "probability": answer.share(answer.before + change)}
         except UserError as error:
             entry["why"] = error.what
         found.append(entry)
@@ -186,9 +186,9 @@ def token_name(word: str) -> Any:
 # ---------------------------------------------------------------- every head in turn
 
 
-def every_head_in_turn(judge: AnswerJudge) -> tuple[list[dict[str, Any]], Tensor, Tensor]:
+def every_head_in_turn(answer: FollowedAnswer) -> tuple[list[dict[str, Any]], Tensor, Tensor]:
     """Sites with heads, the change (sites, heads) without each head, and its largest weight as a mean over queries."""
-    capture = judge.capture
+    capture = answer.capture
     sites = [site for site in capture.sites if removable_heads(capture, site)]
     most = max((site.heads for site in sites), default=0)
     change, weight = torch.full((len(sites), most), torch.nan), torch.full((len(sites), most), torch.nan)
@@ -200,7 +200,7 @@ def every_head_in_turn(judge: AnswerJudge) -> tuple[list[dict[str, Any]], Tensor
         weight[row, : site.heads] = capture.weights(site.index, rows=rows).amax(-1).mean(-1)
         with replayed_below(capture, site):
             for head in range(site.heads):
-                change[row, head] = judge.change(Removal(heads=[head_of_site(site, head).short]))
+                change[row, head] = answer.change(Removal(heads=[head_of_site(site, head).short]))
         entries.append({"site": site.index, "label": site.label, "heads": site.heads, "groups": site.groups,
                         "saved": weights_saved(mixer, {0})})  # fmt: skip
     return entries, change, weight

@@ -44,7 +44,7 @@ def read_run(folder: Path, since: int = 0, file: int = 0) -> dict[str, Any]:
     found = new_lines(folder / METRICS, since, file)
     lines = found.pop("lines")
     steps = [line for line in lines if not isinstance(line.get("eval"), dict)]
-    judged = [line for line in lines if isinstance(line.get("eval"), dict)]
+    evaluated = [line for line in lines if isinstance(line.get("eval"), dict)]
     total, step = record.number("total"), record.step
     speed = recent_speed(folder / SPEED)
     running = record.status.startswith("running")
@@ -55,7 +55,7 @@ def read_run(folder: Path, since: int = 0, file: int = 0) -> dict[str, Any]:
         "name": record.id, "status": record.status, "running": running, "step": step, "total": total, "left": left,
         "seconds": record.seconds, "speed": speed, "checkpoint": newest_checkpoint(folder),
         "steps": [[line["step"], numeric(line.get("loss")), numeric(line.get("lr"))] for line in steps],
-        "judged": [{"step": line["step"], **figures_of(line["eval"])} for line in judged],
+        "evaluations": [{"step": line["step"], **figures_of(line["eval"])} for line in evaluated],
         "probes": [{"step": line["step"], **probe_figures(line)} for line in steps if probe_figures(line)],
     }  # fmt: skip
 

@@ -76,7 +76,7 @@ class TextBlocks:
 
 @cache
 def library_blocks(length: int, *, characters: bool = False) -> tuple[TextBlocks, TextBlocks]:
-    """Blocks of `length` tokens to learn from, and to be judged on, of files that are not among the first.
+    """Blocks of `length` tokens to learn from, and to be evaluated on, of files that are not among the first.
 
     With `characters` each is a token, of which there are fewer than CHARACTERS.
     """

@@ -70,10 +70,10 @@ def held_out_loss(net: nn.Module, objective: Objective, blocks: TextBlocks) -> f
     return total / weight
 
 
-def probe(features: Callable[[Tensor], Tensor], learned: TextBlocks, judged: TextBlocks) -> float:
+def probe(features: Callable[[Tensor], Tensor], learned: TextBlocks, held_out: TextBlocks) -> float:
     """How often a linear reading of frozen features tells whether a token stands in a string or a comment.
 
-    `features` gives (B,T,D) for tokens (B,T). The reading is a ridge regression on the first blocks, judged on others.
+    `features` gives (B,T,D) for tokens (B,T). The reading is a ridge regression on the first blocks, scored on others.
     """
     x, y = gather(features, learned)
     mean, scale = x.mean(0), x.std(0).clamp(min=1e-6)
@@ -81,7 +81,7 @@ def probe(features: Callable[[Tensor], Tensor], learned: TextBlocks, judged: Tex
     gram = x.T @ x
     gram += RIDGE * len(x) * torch.eye(len(gram), dtype=gram.dtype)
     weights = torch.linalg.solve(gram, x.T @ (2 * y - 1))
-    x, y = gather(features, judged)
+    x, y = gather(features, held_out)
     return ((with_one((x - mean) / scale) @ weights > 0) == (y > 0)).double().mean().item()
 
 
@@ -89,7 +89,7 @@ def fine_tuned(
     net: nn.Module,
     features: Callable[[Tensor], Tensor],
     learned: TextBlocks,
-    judged: TextBlocks,
+    held_out: TextBlocks,
     *,
     steps: int,
     seed: int,
@@ -109,8 +109,8 @@ def fine_tuned(
 
     fit(nn.ModuleList([net, reading]), loss_of, steps=steps, seed=seed, lr=1e-3, warmup=steps // 10)
     with torch.no_grad():
-        told = torch.cat([reading(features(tokens))[..., 0].cpu() > 0 for tokens in judged.tokens.split(128)])
-    return (told == (judged.quoted > 0)).double().mean().item()
+        told = torch.cat([reading(features(tokens))[..., 0].cpu() > 0 for tokens in held_out.tokens.split(128)])
+    return (told == (held_out.quoted > 0)).double().mean().item()
 
 
 @torch.no_grad()

@@ -31,7 +31,7 @@ SHAPES = ((32, 2), (48, 2), (64, 3), (96, 3))  # width and depth of a decoder-mi
 LENGTHS = (1, 2, 4, 8)  # times the shortest training
 ROWS, WINDOW, VOCAB = 8, 128, 1024  # of a step; the vocabulary is what a short text gets
 FEWEST_STEPS = 20  # of the shortest training: with fewer a model is hardly past its warm-up
-RUN_SECONDS = 5.0  # what a run takes beside its steps: reading, tokenizing, judging, its report
+RUN_SECONDS = 5.0  # what a run takes beside its steps: reading, tokenizing, evaluating, its report
 PASSES = 4  # over a text, up to which reading it again is nearly as good as new text (2305.16264)
 FILE = "sweep.json"
 Say = Callable[[str], None]
@@ -149,7 +149,7 @@ def shortest(minutes: float, device: str) -> int:
 
 
 def train_one(source: Path, path: Path, width: int, depth: int, steps: int, device: str) -> Run:
-    """One run as `anyformer train` makes it, judged once, at its end."""
+    """One run as `anyformer train` makes it, evaluated once, at its end."""
     settings = {
         "model.stack.width": width, "model.stack.depth": depth, "data.tokenizer.max_length": WINDOW,
         "training.eval_every": steps, "training.save_every": steps, "training.compile": False,

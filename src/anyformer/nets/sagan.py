@@ -216,7 +216,7 @@ class SAGANModule(nn.Module):
             raise UserError(f"noise has shape {tuple(z.shape)}", where="z", fix=f"expected (B, {self.spec.noise})")
         return self.generator(z.to(self.dtype), self.checked(labels, z))
 
-    def judge(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
+    def discriminate(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
         """Scores (B,) of images (B,colours,H,W) between -1 and 1: above 0 means real."""
         shape = (self.spec.colours, self.spec.size, self.spec.size)
         if images.dim() != 4 or images.shape[1:] != shape:

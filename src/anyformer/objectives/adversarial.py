@@ -22,7 +22,7 @@ class AdversarialNets(Protocol):
     def generate(self, z: Tensor, labels: Tensor) -> Tensor:
         """Images between -1 and 1, of noise and classes (B,)."""
 
-    def judge(self, images: Tensor, labels: Tensor) -> Tensor:
+    def discriminate(self, images: Tensor, labels: Tensor) -> Tensor:
         """Scores (B,) of images; above 0 means real."""
 
 
@@ -61,7 +61,7 @@ class Adversarial(Objective):
         with torch.no_grad():
             fake = nets.generate(nets.draw_noise(len(labels)), labels)
         # One pass for both, so that both meet the same normalised weights.
-        scores = nets.judge(torch.cat([images, fake.to(images.dtype)]), torch.cat([labels, labels]))
+        scores = nets.discriminate(torch.cat([images, fake.to(images.dtype)]), torch.cat([labels, labels]))
         real_scores, fake_scores = full(scores).chunk(2)
         return discriminator_loss(real_scores, fake_scores) * len(labels)
 
@@ -69,7 +69,7 @@ class Adversarial(Objective):
         """Generated images score as high as they can: summed over the batch."""
         nets, labels = cast(AdversarialNets, model), batch.targets
         fake = nets.generate(nets.draw_noise(len(labels)), labels)
-        return generator_loss(full(nets.judge(fake, labels))) * len(labels)
+        return generator_loss(full(nets.discriminate(fake, labels))) * len(labels)
 
 
 def discriminator_loss(real: Tensor, fake: Tensor) -> Tensor:

@@ -38,4 +38,4 @@ def scramble(numbers: np.ndarray) -> np.ndarray:
     return mixed ^ (mixed >> np.uint64(31))
 
 
-EVALUATION = Draw(seed=2**31, epoch=0)  # a seed that no training has: rows are always judged with the same numbers
+EVALUATION = Draw(seed=2**31, epoch=0)  # a seed that no training has: rows are always evaluated with the same numbers

@@ -77,7 +77,7 @@ def normalise_patches(patches: Tensor) -> Tensor:
 def hide_patches(pixels: Tensor, rows: Tensor, draw: Draw, cell: tuple[int, int], rate: float) -> Tensor:
     """Which patches are hidden, (B,N): as many in every image, any of them as likely as any other.
 
-    In evaluation what is hidden follows from the pixels, so that an image is judged alike wherever it stands.
+    In evaluation what is hidden follows from the pixels, so that an image is scored alike wherever it stands.
     """
     count = (pixels.shape[2] // cell[0]) * (pixels.shape[3] // cell[1])
     most = min(count - 1, max(1, round(rate * count)))

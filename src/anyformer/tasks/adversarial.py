@@ -50,7 +50,7 @@ LABEL, SEED = "label", "seed"  # what a request says
 
 
 class AdversarialTask(RowTask):
-    """Images of classes, drawn from noise; judged by the distance of their features from those of held-out images."""
+    """Images of classes, drawn from noise; scored by the distance of their features from those of held-out images."""
 
     name = "adversarial"
     smaller_is_better = ("fid",)
@@ -132,11 +132,11 @@ class AdversarialTask(RowTask):
             real.append(to_pixels(batch.inputs[0]))
             kinds.append(batch.targets)
             with evaluator.autocast:
-                scores.append(model.judge(batch.inputs[0].to(device), batch.targets.to(device)).float().cpu())
+                scores.append(model.discriminate(batch.inputs[0].to(device), batch.targets.to(device)).float().cpu())
         labels, truth = torch.cat(kinds), np.concatenate(real)
         with evaluator.autocast:
             drawn = draw_images(model, labels, seed=0, batch_size=evaluator.batch)
-            of_drawn = judged(model, drawn, labels, evaluator.batch)
+            of_drawn = discriminator_scores(model, drawn, labels, evaluator.batch)
         network = RandomFeatures(model.spec.colours)
         return Answers(
             self.name, Pictures(truth, labels.numpy(), network), Pictures(drawn, labels.numpy(), network),
@@ -276,11 +276,11 @@ def draw_images(net: SAGANModule, labels: Tensor, *, seed: int = 0, batch_size: 
     return np.concatenate([to_pixels(net.generate(z.to(device), kinds.to(device))) for z, kinds in parts])
 
 
-def judged(net: SAGANModule, pixels: np.ndarray, labels: Tensor, batch_size: int) -> Tensor:
+def discriminator_scores(net: SAGANModule, pixels: np.ndarray, labels: Tensor, batch_size: int) -> Tensor:
     """The discriminator's scores (N,) of images in 0 to 255."""
     device, found = next(net.parameters()).device, []
     for part, kinds in zip(torch.from_numpy(pixels).split(batch_size), labels.split(batch_size), strict=True):
-        found.append(net.judge(part.to(device).float() / 127.5 - 1, kinds.to(device)).float().cpu())
+        found.append(net.discriminate(part.to(device).float() / 127.5 - 1, kinds.to(device)).float().cpu())
     return torch.cat(found)
 
 

@@ -141,7 +141,7 @@ class Task:
     writes_text: ClassVar[bool] = False  # whether `generate` runs its models
     answers_texts: ClassVar[bool] = False  # whether `predict` answers texts though it was not trained on columns
     decodes: ClassVar[bool] = False  # whether a final evaluation writes texts, which takes long
-    max_eval_rows: ClassVar[int | None] = None  # rows of a final evaluation, where not all of them are judged
+    max_eval_rows: ClassVar[int | None] = None  # rows of a final evaluation, where not all of them are evaluated
     draws_anew: ClassVar[bool] = False  # whether each pass asks something else of its rows, so that many passes help
     counts_tokens: ClassVar[bool] = False  # whether speed is in tokens rather than rows
     scales_numbers: ClassVar[bool] = False  # whether settings of number columns matter without such a column
@@ -233,7 +233,7 @@ class Task:
         return self.objective()
 
     def objective_of(self, preprocess: Preprocess) -> Objective:
-        """The objective for judging a trained model, of which no training settings are known."""
+        """The objective for evaluating a trained model, of which no training settings are known."""
         return self.objective()
 
     def fit_objective(self, objective: Objective, spec: Network) -> Objective:
@@ -287,7 +287,7 @@ class Task:
 
     @abstractmethod
     def main_metric(self, *, multi: bool = False, labels: Sequence[str] = ()) -> str:
-        """The metric the task is judged by."""
+        """The metric the task is evaluated by."""
         raise NotImplementedError
 
     def selection_metric(self, *, multi: bool = False, labels: Sequence[str] = ()) -> str:
@@ -319,7 +319,7 @@ class Task:
         return []
 
     def has_truth(self, answers: Answers) -> np.ndarray:
-        """Which rows can be judged: their true answer is known."""
+        """Which rows can be evaluated: their true answer is known."""
         return np.ones(len(answers.truth), dtype=bool)
 
     def examples_of(self, frame: Frame, preprocess: Preprocess, say: Say) -> Examples | None:

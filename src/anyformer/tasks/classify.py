@@ -230,8 +230,8 @@ class ClassifyTask(RowTask):
             return learnt.name, {}
         chances = learnt.predicted
         said = chances > 0.5 if answers.multi else chances.argmax(1)
-        judged = Answers(self.name, answers.truth, said, chances, answers.labels, multi=answers.multi)
-        return learnt.name, self.metrics(judged)
+        found = Answers(self.name, answers.truth, said, chances, answers.labels, multi=answers.multi)
+        return learnt.name, self.metrics(found)
 
     # ------------------------------------------------------------ the report
 

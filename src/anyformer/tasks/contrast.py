@@ -148,7 +148,7 @@ class ContrastTask(RowTask):
     def evaluate_files(
         self, evaluator: Evaluator, predictor: TrainedModel, files: Sequence[Path], say: Say
     ) -> Answers | None:
-        """Pairs of texts with a score each (STS): how the cosines rank them. Other files are judged by retrieval."""
+        """Pairs of texts with a score each (STS): how the cosines rank them. Other files are scored by retrieval."""
         if origin_of(files, "table") != "table":
             return None
         with scratch_folder() as cache:

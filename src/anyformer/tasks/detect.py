@@ -142,8 +142,8 @@ class DetectTask(Task):
         self, evaluator: Evaluator, predictor: TrainedModel, files: Sequence[Path], say: Say
     ) -> Answers | None:
         if len(files) > 1:
-            raise UserError("objects are judged in one file at a time", where=files[1].name, fix="leave it out")
-        return judged_file(predictor, files[0], evaluator)
+            raise UserError("objects are evaluated in one file at a time", where=files[1].name, fix="leave it out")
+        return evaluate_file(predictor, files[0], evaluator)
 
     # ------------------------------------------------------------ baselines
 
@@ -370,7 +370,7 @@ def object_rows(objects: Objects, labels: Sequence[str], sure: float = SURE) -> 
     return rows
 
 
-def judged_file(predictor: TrainedModel, path: Path, judge: Any) -> Answers:
+def evaluate_file(predictor: TrainedModel, path: Path, evaluator: Any) -> Answers:
     """A trained detector's answers on annotated images, whose classes must be among its own."""
     labels = tuple(preprocess_of(predictor).labels or ())
     found = relabel(read_coco(annotation_file(path), bad="skip"), labels)
@@ -378,4 +378,4 @@ def judged_file(predictor: TrainedModel, path: Path, judge: Any) -> Answers:
         column = image_column(predictor)
         annotated = Annotated(Path("images"), labels, found.pictures)
         examples = detection_examples(annotated, folder, size=column.size, steps=predictor.images, flip=False)
-        return judge(predictor.model, examples)
+        return evaluator(predictor.model, examples)

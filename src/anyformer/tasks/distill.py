@@ -10,7 +10,7 @@ from anyformer.tasks.base import Task, TrainedModel, find
 
 
 class DistillTask(Task):
-    """Whatever the teacher does, done by a smaller model. A run has the task of the teacher, which judges both.
+    """Whatever the teacher does, done by a smaller model. A run has the task of the teacher, which evaluates both.
 
     Every other task takes a teacher too; this one need not know which task that is.
     """

@@ -160,15 +160,15 @@ class ForecastTask(NumberAnswers):
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows
     ) -> tuple[str, dict[str, float]]:
         """The last value repeated."""
-        return self.judge_baseline(repeat_last, answers, train, test)
+        return self.score_baseline(repeat_last, answers, train, test)
 
     def strong_baseline(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows, *, seed: int = 0
     ) -> tuple[str, dict[str, float]]:
         """A linear map of the window, or the last season repeated."""
-        return self.judge_baseline(linear_or_seasonal, answers, train, test)
+        return self.score_baseline(linear_or_seasonal, answers, train, test)
 
-    def judge_baseline(
+    def score_baseline(
         self, learn: Any, answers: Answers, train: RawRows, test: RawRows
     ) -> tuple[str, dict[str, float]]:
         """Name and metrics of a baseline: every foreseen step of every window is a row of `answers`."""

@@ -38,8 +38,8 @@ from anyformer.tasks.running_text import RunningTextTask
 if TYPE_CHECKING:
     from anyformer.tasks.evaluator import Evaluator
 
-MOST_TEXT = 16 * 2**20  # bytes of training text that a compressor sees before the text it is judged on
-MOST_JUDGED = 4 * 2**20
+MOST_TEXT = 16 * 2**20  # bytes of training text that a compressor sees before the text it is evaluated on
+MOST_EVALUATED = 4 * 2**20
 XZ_SPEED = 10**6  # characters of training text a second that a compressor surely packs twice
 MOST_TOKENS = 4 * 10**6  # of a text that is decoded again for it
 SAMPLE, PROMPT = 120, 12  # tokens of a sample, and of the validation text it goes on from
@@ -144,7 +144,7 @@ class LanguageTask(RunningTextTask):
         if not after:
             return "no text for a compressor", {}
         cut = f" (the last {MOST_TEXT // 2**20} MiB of training text)" if len(before) > MOST_TEXT else ""
-        before, after = before[-MOST_TEXT:], after[:MOST_JUDGED]
+        before, after = before[-MOST_TEXT:], after[:MOST_EVALUATED]
         sizes = [len(lzma.compress(text, lzma.FORMAT_XZ, preset=9)) for text in (before, before + after)]
         bits_per_byte = 8 * (sizes[1] - sizes[0]) / len(after)
         name = f"xz after the training text{cut}"

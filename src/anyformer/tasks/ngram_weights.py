@@ -143,10 +143,10 @@ def search(train: NGramRows, valid: NGramRows | None, buckets: int, outputs: int
     best, lowest = found, float("inf")
     for strength in STRENGTHS:
         found = solve(train, replace(found, strength=strength), losses)
-        judged = float(losses(valid.logits(found.weight, found.bias), valid.targets).mean())
-        if judged >= lowest:
+        loss = float(losses(valid.logits(found.weight, found.bias), valid.targets).mean())
+        if loss >= lowest:
             break
-        best, lowest = found, judged
+        best, lowest = found, loss
     return best
 
 

@@ -169,7 +169,7 @@ class PatchesTask(RowTask):
     ) -> tuple[str, dict[str, float]]:
         """Nothing but the mean of what is asked for, which is zero."""
         errors = [patch_errors(torch.zeros_like(batch.targets), batch.targets) for batch in answers.truth.batches()]
-        return "a patch of its own mean", self.metrics(judge(self.name, errors, answers.truth))
+        return "a patch of its own mean", self.metrics(score_errors(self.name, errors, answers.truth))
 
     def strong_baseline(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows, *, seed: int = 0
@@ -181,7 +181,9 @@ class PatchesTask(RowTask):
         components = Components.fit(answers.truth.normalised(some))
         errors = [patch_errors(components.rebuild(batch, answers.truth.objective), batch.targets)
                   for batch in answers.truth.batches()]  # fmt: skip
-        return f"{len(components.axes)} principal components", self.metrics(judge(self.name, errors, answers.truth))
+        return f"{len(components.axes)} principal components", self.metrics(
+            score_errors(self.name, errors, answers.truth)
+        )
 
     def strong_in_time(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows, seconds: float | None
@@ -247,7 +249,7 @@ class HiddenImages:
         return torch.from_numpy(normalise(np.moveaxis(images, -1, 1), self.steps))
 
 
-def judge(task: str, errors: list[Tensor], truth: HiddenImages) -> Answers:
+def score_errors(task: str, errors: list[Tensor], truth: HiddenImages) -> Answers:
     """Errors (B,N) of batches as answers: the mean over the hidden patches of each image."""
     hidden = torch.cat([~torch.isnan(batch.targets[..., 0]) for batch in truth.batches()])
     rows = (torch.cat(errors).sum(1) / hidden.sum(1)).double().numpy()

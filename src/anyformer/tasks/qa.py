@@ -71,7 +71,7 @@ def said_texts(answers: Sequence[FoundAnswer | str]) -> list[str]:
 
 
 class QATask(RowTask):
-    """A passage of the context, judged by SQuAD's exact match and F1."""
+    """A passage of the context, scored by SQuAD's exact match and F1."""
 
     name = "qa"
     title = "question answering"
@@ -181,7 +181,7 @@ class QATask(RowTask):
         return "f1"
 
     def has_truth(self, answers: Answers) -> np.ndarray:
-        """A row without an answer can be judged where the model knows such rows."""
+        """A row without an answer can be scored where the model knows such rows."""
         if answers.truth is None:
             return np.zeros(len(answers.predicted), bool)
         may_be_absent = span_target(answers.examples.preprocess).may_be_absent
@@ -205,9 +205,9 @@ class QATask(RowTask):
             return "always answering the same", {}
         usual = usual_answer(truth)
         name = f"always answering {short(usual, 40)!r}" if usual else "always answering that the context does not say"
-        return name, self.judge_texts([usual] * len(answers.truth), answers)
+        return name, self.score_texts([usual] * len(answers.truth), answers)
 
-    def judge_texts(self, said: list[str], answers: Answers) -> RowMetrics:
+    def score_texts(self, said: list[str], answers: Answers) -> RowMetrics:
         """Metrics of other answers to the same questions."""
         return RowMetrics(answer_metrics(said, answers.truth), Answers(self.name, answers.truth, said))
 
@@ -219,7 +219,7 @@ class QATask(RowTask):
             return "no context to learn words from", {}
         known = learn_words(train.texts, truth)
         said = [answer_by_words(known, question, text) for question, text in zip(test.sources, test.texts, strict=True)]
-        return "the likeliest words of the sentence most like the question", self.judge_texts(said, answers)
+        return "the likeliest words of the sentence most like the question", self.score_texts(said, answers)
 
     # ------------------------------------------------------------ the report
 

@@ -24,7 +24,7 @@ from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.baseline_rows import RawRows
 from anyformer.evaluation.facts import short
 from anyformer.evaluation.metrics import auc
-from anyformer.evaluation.neighbours import MOST_JUDGED, NeighbourCounts
+from anyformer.evaluation.neighbours import MOST_SCORED, NeighbourCounts
 from anyformer.heads import Replaced
 from anyformer.nets.electra import Electra, ElectraModule
 from anyformer.objectives import Batch, ReplacedByGenerator
@@ -46,7 +46,7 @@ STREAM = 2**33  # rows of the generators that draw samples in an evaluation, apa
 
 
 @dataclass
-class JudgedTokens:
+class ScoredTokens:
     """Every token of an evaluation, begin and end included: what was read, whether it is a replacement."""
 
     row: np.ndarray  # (N,) its row
@@ -57,7 +57,7 @@ class JudgedTokens:
     right: np.ndarray  # (N,) and behind it
 
     def __len__(self) -> int:
-        """Rows that were judged."""
+        """Rows that were scored."""
         return len(np.unique(self.row))
 
 
@@ -128,14 +128,14 @@ class ReplacedTask(EncoderPretraining):
             with evaluator.autocast:
                 made = objective.replace_tokens(model, batch, draw_waits(batch, model))
                 out = model(made.tokens, **batch.named)
-            judged = replace(batch, targets=made.targets)
-            losses.append(objective.row_losses(out, judged).double().cpu().numpy())
+            scored = replace(batch, targets=made.targets)
+            losses.append(objective.row_losses(out, scored).double().cpu().numpy())
             order.append(batch.rows.numpy())
             asked = batch.targets != IGNORED
             right = (made.named == batch.targets) & asked
             generator += [float(made.words.sum()), int(right.sum()), int(asked.sum())]
             parts.append(columns_of(batch, made.tokens, made.targets, out.logits[..., 0].float()))
-        found = JudgedTokens(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        found = ScoredTokens(*(np.concatenate(column) for column in zip(*parts, strict=True)))
         nats, named, hidden = generator.tolist()
         extra = {"generator_loss": nats / max(1, hidden), "generator_accuracy": named / max(1, hidden)}
         return Answers(
@@ -156,27 +156,27 @@ class ReplacedTask(EncoderPretraining):
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows
     ) -> tuple[str, dict[str, float]]:
         """No token is called replaced; the probability is always their share of all tokens."""
-        name, judged = "calling no token replaced", answers.truth
-        if judged is None or not len(judged.replaced):
+        name, truth = "calling no token replaced", answers.truth
+        if truth is None or not len(truth.replaced):
             return name, {}
-        share = float(np.clip(judged.replaced.mean(), 1e-6, 1 - 1e-6))
-        constant = np.full(len(judged.replaced), np.log(share / (1 - share)))
-        return name, detection_metrics(judged.replaced, constant)
+        share = float(np.clip(truth.replaced.mean(), 1e-6, 1 - 1e-6))
+        constant = np.full(len(truth.replaced), np.log(share / (1 - share)))
+        return name, detection_metrics(truth.replaced, constant)
 
     def strong_baseline(
         self, truth: Any, answers: Answers, train: RawRows, test: RawRows, *, seed: int = 0
     ) -> tuple[str, dict[str, float]]:
         """Tokens are suspected the more, the more seldom they stood between their neighbours in training."""
-        judged = answers.truth
-        if train.tokens is None or len(train.tokens) < FEWEST or judged is None or not len(judged.replaced):
+        truth = answers.truth
+        if train.tokens is None or len(train.tokens) < FEWEST or truth is None or not len(truth.replaced):
             return "no text to count neighbours in", {}
-        chosen = np.linspace(0, len(judged.row) - 1, min(len(judged.row), MOST_JUDGED)).astype(np.int64)
-        size = int(max(train.tokens.max(), *(side.max() for side in (judged.token, judged.left, judged.right)))) + 1
+        chosen = np.linspace(0, len(truth.row) - 1, min(len(truth.row), MOST_SCORED)).astype(np.int64)
+        size = int(max(train.tokens.max(), *(side.max() for side in (truth.token, truth.left, truth.right)))) + 1
         counts = NeighbourCounts(train.tokens, size)
         surprise = np.array(
-            [-np.log(counts.shares(int(judged.left[at]), int(judged.right[at]))[judged.token[at]]) for at in chosen]
+            [-np.log(counts.shares(int(truth.left[at]), int(truth.right[at]))[truth.token[at]]) for at in chosen]
         )
-        ranked = auc(judged.replaced[chosen] == 1, surprise)
+        ranked = auc(truth.replaced[chosen] == 1, surprise)
         return "how seldom a token stood between its neighbours", {} if ranked is None else {"auc": ranked}
 
     # ------------------------------------------------------------ the report
@@ -186,14 +186,14 @@ class ReplacedTask(EncoderPretraining):
 
     def describe(self, answers: Answers, row: int) -> dict[str, Any]:
         """The tokens of a row that were replaced, and those that the discriminator called so."""
-        judged, tokenizer = answers.truth, getattr(answers.examples, "tokenizer", None)
-        here = judged.row == row
+        truth, tokenizer = answers.truth, getattr(answers.examples, "tokenizer", None)
+        here = truth.row == row
 
         def spelled(chosen: np.ndarray) -> str:
-            return " ".join(str(n) if tokenizer is None else tokenizer.token(n) for n in judged.token[chosen].tolist())
+            return " ".join(str(n) if tokenizer is None else tokenizer.token(n) for n in truth.token[chosen].tolist())
 
-        return {"truth": short(spelled(here & (judged.replaced == 1))),
-                "predicted": short(spelled(here & (judged.score > 0)))}  # fmt: skip
+        return {"truth": short(spelled(here & (truth.replaced == 1))),
+                "predicted": short(spelled(here & (truth.score > 0)))}  # fmt: skip
 
     # ------------------------------------------------------------ new texts
 
@@ -258,7 +258,7 @@ def draw_waits(batch: Batch, model: ElectraModule) -> Tensor:
 
 
 def columns_of(batch: Batch, tokens: Tensor, targets: Tensor, scores: Tensor) -> list[np.ndarray]:
-    """The columns of `JudgedTokens` of one batch."""
+    """The columns of `ScoredTokens` of one batch."""
     real = targets != IGNORED
     framed = torch.nn.functional.pad(tokens, (1, 1), value=-1)
     rows = batch.rows[real.nonzero()[:, 0].cpu()]

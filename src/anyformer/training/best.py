@@ -12,7 +12,7 @@ from anyformer.evaluation.metrics import better
 from anyformer.training.step import Moment
 
 
-class Judged(NamedTuple):
+class Evaluated(NamedTuple):
     """What one evaluation says of a checkpoint."""
 
     value: float  # of the metric that chooses
@@ -22,7 +22,7 @@ class Judged(NamedTuple):
 
 @dataclass
 class Standing:
-    """What has been judged so far; saved with every checkpoint.
+    """What has been evaluated so far; saved with every checkpoint.
 
     Checkpoints whose metric lies within one standard error of the highest are a tie, and the loss decides between them:
     on 300 rows an accuracy is known to 2 %, and the best of twenty is the luckiest of them.
@@ -39,24 +39,24 @@ class Standing:
     least_loss: float | None = None
     moved_step: int | None = None  # when the metric or the loss was last better than ever before
 
-    def take(self, judged: Judged, step: int) -> bool:
+    def take(self, found: Evaluated, step: int) -> bool:
         """Whether this is the checkpoint to keep so far."""
-        self.note_progress(judged, step)
-        if not self.is_tie(judged.value):
+        self.note_progress(found, step)
+        if not self.is_tie(found.value):
             return False
-        if self.best is not None and self.is_tie(self.best) and not self.wins_tie(judged):
+        if self.best is not None and self.is_tie(self.best) and not self.wins_tie(found):
             return False
-        self.best, self.best_loss, self.best_step = judged.value, judged.loss, step
+        self.best, self.best_loss, self.best_step = found.value, found.loss, step
         return True
 
-    def note_progress(self, judged: Judged, step: int) -> None:
+    def note_progress(self, found: Evaluated, step: int) -> None:
         """Remember the best metric and the lowest loss, whichever checkpoints they belong to."""
-        higher = self.top is None or better(self.metric, judged.value, self.top)
-        lower = judged.loss is not None and (self.least_loss is None or judged.loss < self.least_loss)
+        higher = self.top is None or better(self.metric, found.value, self.top)
+        lower = found.loss is not None and (self.least_loss is None or found.loss < self.least_loss)
         if higher:
-            self.top, self.top_step, self.error = judged.value, step, judged.error
+            self.top, self.top_step, self.error = found.value, step, found.error
         if lower:
-            self.least_loss = judged.loss
+            self.least_loss = found.loss
         self.since = 0 if higher or lower else self.since + 1
         self.moved_step = step if higher or lower else self.moved_step
 
@@ -65,11 +65,11 @@ class Standing:
         assert self.top is not None
         return value == self.top or not better(self.metric, self.top, value) or abs(self.top - value) <= self.error
 
-    def wins_tie(self, judged: Judged) -> bool:
+    def wins_tie(self, found: Evaluated) -> bool:
         assert self.best is not None
-        if judged.loss is None or self.best_loss is None:
-            return better(self.metric, judged.value, self.best)
-        return judged.loss < self.best_loss
+        if found.loss is None or self.best_loss is None:
+            return better(self.metric, found.value, self.best)
+        return found.loss < self.best_loss
 
     def explain(self) -> str:
         """Why this checkpoint was kept, where another had the better metric; else nothing."""

@@ -71,13 +71,13 @@ def fit_calibration(
 def with_threshold(task: Task, answers: Answers, fitted: FittedCalibration) -> FittedCalibration:
     """The threshold that the metric asks for, where it gains beyond chance."""
 
-    def judge(share: float) -> RowSums | None:
+    def score_at(share: float) -> RowSums | None:
         said = task.calibrate(answers, fitted.calibration.replace(threshold=share))
         return task.row_sums(replace(said, probability=None), fitted.metric)
 
-    if judge(USUAL) is None:  # a metric that answers do not change, such as AUC
+    if score_at(USUAL) is None:  # a metric that answers do not change, such as AUC
         return fitted
-    tried, gain = choose_threshold(fitted.metric, judge)  # type: ignore[arg-type]
+    tried, gain = choose_threshold(fitted.metric, score_at)  # type: ignore[arg-type]
     fitted = replace(fitted, tried=tried, gain=gain)
     if gain.has_zero or not better(fitted.metric, gain.value, 0.0):
         return fitted

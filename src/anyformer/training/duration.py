@@ -18,12 +18,12 @@ from anyformer.training.schedule import Schedule
 PLAN_FILE = "plan.json"
 TOLERANCE = 0.02  # share of the time by which the expected end may miss it before the plan is corrected
 WINDOW = 0.05  # share of the time over which the pace of steps is averaged
-FINAL = 0.25  # share of the time that the final evaluation may claim at most; rows beyond it are not judged
+FINAL = 0.25  # share of the time that the final evaluation may claim at most; rows beyond it are not evaluated
 CLOSING = 0.04  # share of the time for what follows it: baselines and the report
 CLOSING_SECONDS = 1.5  # and seconds that these take whatever the time: imports, the page, the end of the process
 USED_UP = 0.75  # a schedule with less left than this share of what the clock says begins anew
-MARGIN = 1.2  # times the seconds that judging is expected to take, before rows are left out
-LEAST_ROWS = 64  # rows that a final evaluation judges however little time is left
+MARGIN = 1.2  # times the seconds that evaluating is expected to take, before rows are left out
+LEAST_ROWS = 64  # rows that a final evaluation takes however little time is left
 
 
 Sizes = Sequence[tuple[int, float]]  # from which step on how large steps are, in full batches
@@ -99,7 +99,7 @@ class Pace:
         self.observed = 0.0
         self.calls = 0
         self.pauses: deque[float] = deque(maxlen=3)  # an evaluation and the saves up to the next one
-        self.row: float | None = None  # seconds of judging one row
+        self.row: float | None = None  # seconds of evaluating one row
         self.decoding: float | None = None  # seconds of writing the texts of the final evaluation
 
     def stepped(self, count: float, seconds: float) -> None:
@@ -114,7 +114,7 @@ class Pace:
     def evaluated(self, seconds: float) -> None:
         self.pauses.append(seconds)
 
-    def judged(self, rows: int, seconds: float) -> None:
+    def evaluated_rows(self, rows: int, seconds: float) -> None:
         self.row = seconds / max(1, rows)
 
     def saved(self, seconds: float) -> None:
@@ -159,7 +159,7 @@ class Budget:
     seconds: float
     step: float
     evaluation: float  # one of those between steps
-    row: float  # judging one row
+    row: float  # evaluating one row
     rows: int  # of the evaluation after the last step
     decoding: float = 0.0  # writing texts for it
     most: int | None = None  # steps that are enough, however much time is left
@@ -214,8 +214,8 @@ class Budget:
         return Correction(done, fit, round(elapsed, 1), place=due * fit if used_up else None)
 
     def rows_in_time(self, elapsed: float, rows: int, row: float, after: float = 0.0) -> int:
-        """How many of `rows` rows can be judged before the time is up, at `row` seconds each and with `after` seconds
-        of judging still to come."""
+        """How many of `rows` rows can be evaluated before the time is up, at `row` seconds each and with `after`
+        seconds of evaluation still to come."""
         left, needed = self.seconds - elapsed - self.closing, MARGIN * (rows * row + after)
         # Where it is not enough, what comes later gets more of it: the pace may fall, and test rows count most.
         share = 1.0 if needed <= left else max(0.0, left) / (needed + MARGIN * after)

@@ -42,7 +42,7 @@ ADAPTER_FOLDER = "adapter"
 
 
 def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
-    """Judge the best weights on all validation and test rows, beside the baselines; write it all down."""
+    """Evaluate the best weights on all validation and test rows, beside the baselines; write it all down."""
     folder, data, config = session.folder, session.data, session.config
     task = session.task
     metric = session.standing.metric
@@ -59,30 +59,30 @@ def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
     fitted: FittedCalibration | None = None
     effects: dict[str, dict[str, list[float]]] = {}
     splits: dict[str, dict[str, float]] = {}
-    judged: Answers | None = None
-    unjudged: list[str] = []
+    answers: Answers | None = None
+    left_out: list[str] = []
     for name, side in sides.items():
         rows = rows_in_time(session, sides, name)
         if rows < min(len(side), task.max_eval_rows or len(side)):
-            session.say(f"judging  {name}: {rows:,} of {len(side):,} rows, as many as the time allows; "
+            session.say(f"evaluate {name}: {rows:,} of {len(side):,} rows, as many as the time allows; "
                         f"for all of them: anyformer evaluate {folder.path}")  # fmt: skip
-            unjudged.append(f"{rows:,} of {len(side):,} {name} rows were judged: the time of the run was up")
+            left_out.append(f"{rows:,} of {len(side):,} {name} rows were evaluated: the time of the run was up")
         else:
-            session.say(f"judging  {name}: {rows:,} rows")
+            session.say(f"evaluate {name}: {rows:,} rows")
         # A translator writes its texts once: for the test rows, or the validation rows where there are no others.
         last = name == list(sides)[-1]
         began = time.perf_counter()
-        judged = evaluator(session.model, side, most=rows, decode=last)
-        session.pace.judged(rows, time.perf_counter() - began)
-        if name == "valid" and (fitted := fit_calibration(task, judged, data.preprocess, config.training, metric)):
+        answers = evaluator(session.model, side, most=rows, decode=last)
+        session.pace.evaluated_rows(rows, time.perf_counter() - began)
+        if name == "valid" and (fitted := fit_calibration(task, answers, data.preprocess, config.training, metric)):
             write_calibration(folder, use, fitted.calibration)
             for line in fitted.lines():
                 session.say(line)
         if fitted is not None:
-            before, judged = judged, task.calibrate(judged, fitted.calibration)
-            effects[name] = measure_effect(before, judged)
+            before, answers = answers, task.calibrate(answers, fitted.calibration)
+            effects[name] = measure_effect(before, answers)
             session.say(effect_line(name, effects[name]))
-        splits[name] = task.all_metrics(judged)
+        splits[name] = task.all_metrics(answers)
     if task.gives_probabilities and fitted is None:
         session.say("probs    as the model gives them: too few validation rows to fit a temperature on")
     evaluation: dict[str, Any] = {
@@ -93,13 +93,15 @@ def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
         "kept": why_kept,
         "calibration": None if fitted is None else fitted.facts() | {"effect": effects},
     }
-    if judged is not None:
+    if answers is not None:
         evaluation["split"] = "test" if "test" in splits else "valid"
-        evaluation["notes"] = task.notes(judged) + unjudged
-        evaluation["baselines"] = beside(session, judged, strong=strong) | judge_compared(session, evaluator, judged)
-        interval = task.find_interval(judged, config.training.metric)
+        evaluation["notes"] = task.notes(answers) + left_out
+        evaluation["baselines"] = find_baselines(session, answers, strong=strong) | evaluate_compared(
+            session, evaluator, answers
+        )
+        interval = task.find_interval(answers, config.training.metric)
         evaluation["interval"] = None if interval is None else interval.facts()
-        evaluation["facts"] = task.report_facts(judged)
+        evaluation["facts"] = task.report_facts(answers)
         evaluation["inside"] = look_inside(session, sides["valid" if "valid" in sides else "test"])
     folder.write_json(EVALUATION_FILE, evaluation)
     plan = folder.side_facts(PLAN_FILE)
@@ -111,9 +113,9 @@ def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
         status="done", finished=now(), step=session.done, reason="", metrics=splits, **session.seconds_spent()
     )
     folder.event("done", step=session.done)
-    faults.point("judged")
+    faults.point("scored")
     try:
-        write_report(folder.path, judged, evaluation)
+        write_report(folder.path, answers, evaluation)
     except Exception as error:  # the figures stand; `resume` draws it again
         folder.event("report failed", error=short_error(error))
         session.say(f"report   not written ({short_error(error)}); try again: anyformer resume {folder.path}")
@@ -135,14 +137,14 @@ def look_inside(session: Session, side: Examples) -> dict[str, Any] | None:
 
 
 def rows_in_time(session: Session, sides: dict[str, Examples], name: str) -> int:
-    """Rows of one side that are judged: all, or as many as the run's time allows. What was decided once stands."""
+    """Rows of one side that are evaluated: all, or as many as the run's time allows. What was decided once stands."""
     most = session.task.max_eval_rows
     counts = {one: min(len(side), most or len(side)) for one, side in sides.items()}
     budget, folder, pace = session.budget, session.folder, session.pace
     if budget is None:
         return counts[name]
     plan = folder.side_facts(PLAN_FILE)
-    decided: dict[str, int] = plan.get("judged") or {}
+    decided: dict[str, int] = plan.get("evaluated") or {}
     if name in decided:
         return min(decided[name], counts[name])
     row = budget.row if pace.row is None else pace.row
@@ -151,7 +153,7 @@ def rows_in_time(session: Session, sides: dict[str, Examples], name: str) -> int
     seconds[list(sides)[-1]] += decoding  # texts are written for the last side
     later = sum(value for one, value in seconds.items() if list(sides).index(one) > list(sides).index(name))
     rows = budget.rows_in_time(session.elapsed(), counts[name], seconds[name] / counts[name], later)
-    folder.write_json(PLAN_FILE, plan | {"judged": decided | {name: rows}})
+    folder.write_json(PLAN_FILE, plan | {"evaluated": decided | {name: rows}})
     return rows
 
 
@@ -207,13 +209,13 @@ def save_adapter(session: Session) -> None:
     session.say(f"adapter  {path}: {sum(value.numel() for value in held.values()):,} parameters beside {start['path']}")
 
 
-def beside(session: Session, judged: Answers, *, strong: bool) -> dict[str, Any]:
+def find_baselines(session: Session, answers: Answers, *, strong: bool) -> dict[str, Any]:
     """The baselines on the same rows, within the time of the run; one that fails is reported, not fatal."""
     began = time.perf_counter()
     seconds = seconds_for_baseline(session)
     try:
         with torch.no_grad():
-            found = session.task.baselines(judged, session.data.train, strong=strong, seconds=seconds,
+            found = session.task.baselines(answers, session.data.train, strong=strong, seconds=seconds,
                                            metric=session.config.training.metric)  # fmt: skip
     except Exception as error:
         session.folder.event("baseline failed", error=short_error(error))
@@ -222,16 +224,16 @@ def beside(session: Session, judged: Answers, *, strong: bool) -> dict[str, Any]
     return found
 
 
-def judge_compared(session: Session, evaluator: Evaluator, judged: Answers) -> dict[str, Any]:
-    """Models that the objective names, such as the teacher of a student, on the rows of `judged`; none once the time of
-    the run is up."""
+def evaluate_compared(session: Session, evaluator: Evaluator, answers: Answers) -> dict[str, Any]:
+    """Models that the objective names, such as the teacher of a student, on the rows of `answers`; none once the time
+    of the run is up."""
     found: dict[str, Any] = {}
     left = seconds_for_baseline(session)
-    if judged.examples is None or (left is not None and left <= 0):
+    if answers.examples is None or (left is not None and left <= 0):
         return found
     for name, model in session.config.objective.compared_models(session.device).items():
         began = time.perf_counter()
-        metrics = session.task.all_metrics(evaluator(model, judged.examples, decode=judged.predicted is not None))
+        metrics = session.task.all_metrics(evaluator(model, answers.examples, decode=answers.predicted is not None))
         found[name] = Baseline(f"the {name}", metrics, time.perf_counter() - began).facts()
     return found
 

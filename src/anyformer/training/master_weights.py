@@ -16,7 +16,7 @@ NARROWED = (nn.Linear, nn.Embedding, nn.Conv1d, nn.Conv2d)
 
 
 class MasterWeights:
-    """The parameters of a model that are narrow while it trains. `masters` are what is updated, judged and saved."""
+    """The parameters of a model that are narrow while it trains. `masters` are what is updated, evaluated and saved."""
 
     def __init__(self, model: nn.Module, dtype: torch.dtype = torch.bfloat16) -> None:
         self.parameters = list(narrowed_parameters(model))

@@ -25,7 +25,7 @@ class Training(Spec):
 
     `steps` or `epochs` is its length, `minutes` its time at most. `batch_size` rows make a step, taken
     `micro_batch_size` at a time. `grad_clip` is the norm that gradients are cut to, None for none. `ema` is the decay
-    of a running mean of the weights, which is then what is judged and saved; `average` n takes the mean of the last n
+    of a running mean of the weights, which is then evaluated and saved; `average` n takes the mean of the last n
     checkpoints at the end. `patience` stops after that many passes over the data, three evaluations at least, in which
     neither the metric nor the loss of the validation rows got better. `metric` chooses the checkpoint: those within one
     standard error of the best are a tie, and the loss decides between them.
@@ -66,7 +66,7 @@ class Training(Spec):
     deterministic: bool = False
     """Whether torch must use deterministic algorithms; what that costs is timed and said."""
     ema: float | None = None
-    """Decay of a running mean of the weights, which is then judged and saved; none if not given."""
+    """Decay of a running mean of the weights, which is then evaluated and saved; none if not given."""
     average: int = 0
     """Number of last checkpoints averaged at the end; 0: none."""
     patience: float | None = None
@@ -82,7 +82,7 @@ class Training(Spec):
     eval_every: int | None = None
     """Steps from one evaluation to the next; about 20 in the run if not given."""
     eval_rows: int | None = 10_000
-    """Rows judged while training; the final evaluation takes all."""
+    """Rows of an evaluation while training; the final evaluation takes all."""
     keep: int = 2
     """Checkpoints kept, beside the best."""
     probe: Probe | None = None

@@ -276,10 +276,10 @@ class TrainingEngine:
         """Whether a step was all right. Under fp16 gradients may overflow now and then, but not again and again."""
         return math.isfinite(float(moment.loss)) and self.update.is_fine(moment.norm)
 
-    # ------------------------------------------------------------ what is judged and saved
+    # ------------------------------------------------------------ what is evaluated and saved
 
     @contextmanager
-    def judged(self) -> Iterator[nn.Module]:
+    def evaluating(self) -> Iterator[nn.Module]:
         """The model as it would be used: with the running mean of its weights where there is one."""
         with self.mean_copied() if self.parallel.shards else self.full_precision():
             self.model.eval()

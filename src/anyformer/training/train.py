@@ -63,7 +63,7 @@ class Run:
 
     @property
     def evaluation(self) -> dict[str, Any]:
-        """Everything judged at the end: every split, the baselines, the facts of the report."""
+        """Everything evaluated at the end: every split, the baselines, the facts of the report."""
         return read_evaluation(self.path)
 
     @property

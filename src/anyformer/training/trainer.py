@@ -30,7 +30,7 @@ from anyformer.inspection.routing import routed
 from anyformer.objectives import Batch
 from anyformer.objectives.draw import EVALUATION
 from anyformer.tasks import Evaluator
-from anyformer.training.best import Judged, Standing, line_of
+from anyformer.training.best import Evaluated, Standing, line_of
 from anyformer.training.checkpoint import check_same, give_parts, read_checkpoint, save_checkpoint
 from anyformer.training.culprit import find_culprit
 from anyformer.training.display.display import display
@@ -59,7 +59,7 @@ from anyformer.training.setup.determinism import is_deterministic, use_determini
 from anyformer.training.setup.device_peaks import peak_flops
 from anyformer.training.setup.initial_weights import load_start_weights
 from anyformer.training.setup.memory import Memory, usage
-from anyformer.training.setup.trial import writing
+from anyformer.training.setup.trial import time_writing
 from anyformer.training.signals import Requests
 from anyformer.training.step import Moment, TrainingEngine, put
 
@@ -298,7 +298,7 @@ class Session:
                     with self.saved_on_failure():
                         self.evaluate(last=last)
                 code = self.peers.stop_code()
-                if self.is_pause(judged=last or bool(settings.eval_every and self.done % settings.eval_every == 0)):
+                if self.is_pause(evaluated=last or bool(settings.eval_every and self.done % settings.eval_every == 0)):
                     self.has_paused, code = True, INTERRUPTED
                 if code is not None or self.out_of_patience() or self.fresh_best or self.regular(self.done):
                     self.save()
@@ -387,30 +387,30 @@ class Session:
     # ------------------------------------------------------------ between steps
 
     def evaluate(self, *, last: bool) -> None:
-        """Judge the validation rows, remember the best, and let the model show what it makes."""
+        """Evaluate the validation rows, remember the best, and let the model show what it makes."""
         began = time.perf_counter()
         self.flush()
         if self.data.valid is not None:
             self.progress.doing("evaluating")
-            with self.enough_memory(lambda: self.steps[self.done - 1]), self.engine.judged() as model:
+            with self.enough_memory(lambda: self.steps[self.done - 1]), self.engine.evaluating() as model:
                 with routed(model) as experts:
                     answers = self.evaluator(model, self.data.valid, most=self.config.training.eval_rows, decode=False)
                 rows = min(len(self.data.valid), self.config.training.eval_rows or len(self.data.valid))
-                self.pace.judged(rows, time.perf_counter() - began)
+                self.pace.evaluated_rows(rows, time.perf_counter() - began)
                 self.sample(model, last=last)
-            scores, judged = self.peers.first(lambda: self.judge(answers))
-            if self.standing.take(Judged(*judged), self.done):
+            scores, found = self.peers.first(lambda: self.score(answers))
+            if self.standing.take(Evaluated(*found), self.done):
                 self.fresh_best = True
             line: dict[str, Any] = {"step": self.done, "eval": {"split": "valid", **scores},
-                                    "choice": Judged(*judged)._asdict()}  # fmt: skip
+                                    "choice": Evaluated(*found)._asdict()}  # fmt: skip
             self.folder.append(METRICS_FILE, [line | experts.facts()])
-            self.progress.judged(self.done, scores)
+            self.progress.evaluated(self.done, scores)
             faults.point("evaluated")
         self.pace.evaluated(time.perf_counter() - began)
         self.time_decoding()
         self.paused += time.perf_counter() - began
 
-    def judge(self, answers: Answers) -> tuple[dict[str, float], Judged]:
+    def score(self, answers: Answers) -> tuple[dict[str, float], Evaluated]:
         """All metrics of the validation rows, and what chooses between checkpoints."""
         scores, metric = self.task.all_metrics(answers), self.standing.metric
         if metric not in scores:
@@ -418,7 +418,7 @@ class Session:
                             fix=did_you_mean(metric, scores))  # fmt: skip
         sums = None if answers.predicted is None else self.task.row_sums(answers, metric)
         error = 0.0 if sums is None else standard_error(sums)
-        return scores, Judged(scores[metric], self.task.selection_loss(answers), error)
+        return scores, Evaluated(scores[metric], self.task.selection_loss(answers), error)
 
     def time_decoding(self) -> None:
         """See now and then how long the texts of the final evaluation will take: a trained model ends them sooner."""
@@ -426,8 +426,10 @@ class Session:
             return
         if self.elapsed() < self.decoding_known_until:
             return
-        with self.engine.judged() as model:
-            self.pace.decoding = writing(model, self.config, self.data, self.pace.row or 0.0, most=self.evaluator.batch)
+        with self.engine.evaluating() as model:
+            self.pace.decoding = time_writing(
+                model, self.config, self.data, self.pace.row or 0.0, most=self.evaluator.batch
+            )
         self.decoding_known_until = self.elapsed() + self.budget.seconds / 4
 
     decoding_known_until: float = 0.0  # seconds of the run
@@ -457,7 +459,7 @@ class Session:
         from anyformer.inspection.probe_figures import probe_figures
 
         try:
-            with self.engine.judged() as model, self.engine.autocast():
+            with self.engine.evaluating() as model, self.engine.autocast():
                 moment.probe = probe_figures(model, self.probe_batch, layers=probe.layers)
         except Exception as error:  # what cannot be measured is no reason to stop
             self.folder.event("probe failed", step=self.done, error=short_error(error))
@@ -485,9 +487,9 @@ class Session:
     pause_after: float | None = None  # seconds of the run after which it stops at the next evaluation, to be resumed
     has_paused: bool = False
 
-    def is_pause(self, *, judged: bool) -> bool:
+    def is_pause(self, *, evaluated: bool) -> bool:
         """Whether a search has given this run as much time as it had for it."""
-        return self.pause_after is not None and judged and self.elapsed() >= self.pause_after
+        return self.pause_after is not None and evaluated and self.elapsed() >= self.pause_after
 
     def out_of_patience(self) -> bool:
         """Whether enough passes over the data, and enough evaluations, have bettered neither metric nor loss."""

@@ -26,7 +26,7 @@ from anyformer.errors import Stopped, UserError
 from anyformer.evaluation.metrics import direction
 from anyformer.safe_files import read_json, replace_file
 from anyformer.tasks.base import TunedSetting
-from anyformer.training.best import Judged
+from anyformer.training.best import Evaluated
 from anyformer.training.run.folder import CACHE, CHECKPOINTS, RUN_FILE, RunFolder, check_new
 from anyformer.training.settings import Config
 from anyformer.training.setup.budget import sizes_for
@@ -214,7 +214,7 @@ class Search:
         kept = folder.facts.get("best_step")
         choices = [line["choice"] for line in folder.metrics() if line["step"] == kept and "choice" in line]
         if choices:
-            trial.value, trial.loss, trial.error = (choices[-1][name] for name in Judged._fields)
+            trial.value, trial.loss, trial.error = (choices[-1][name] for name in Evaluated._fields)
         self.say(
             f"tune     {trial.name}: {trial.problem or f'{self.state.metric} {trial.value} at step {trial.step:,}'}"
         )

@@ -50,7 +50,7 @@ def trained(steps: int = 320, total: int = 500, clock: Clock | None = None, **se
         progress.step(step, 0.6, 1.5 + 9 * math.exp(-step / 15) + math.sin(step) / 10, 6e-4, 0.91, 0.006)
         if step % 100 == 0:
             clock.now += 8
-            progress.judged(step, {"loss": 1.7, "accuracy": 0.7, "macro_f1": 0.66})
+            progress.evaluated(step, {"loss": 1.7, "accuracy": 0.7, "macro_f1": 0.66})
             progress.sample(step, "ROMEO:\n\x1b[31mred\x07\t" + "long " * 80 + "\n你好，世界 e\u0301\n" * 3)
             progress.note(f"saved step {step}")
     return progress
@@ -82,7 +82,7 @@ def test_time_left_counts_evaluations_to_come_and_shrugs_off_a_hiccup():
         progress.step(step, seconds, 1.0)
         if step % 100 == 0:
             clock.now += 7.0
-            progress.judged(step, {"loss": 1.0})
+            progress.evaluated(step, {"loss": 1.0})
     # 500 steps and five evaluations; the last one's length is not known before the next step.
     left = progress.snapshot().left
     assert left == pytest.approx(500 * 0.1 + 5 * 7, rel=0.08)
@@ -98,7 +98,7 @@ def test_one_long_pause_does_not_count_for_all():
         progress.step(step, 0.1, 1.0)
         if step % 100 == 0:
             clock.now += 3600.0 if step == 300 else 2.0  # the machine slept
-            progress.judged(step, {"loss": 1.0})
+            progress.evaluated(step, {"loss": 1.0})
     assert progress.snapshot().left == pytest.approx(400 * 0.1 + 4 * 2, rel=0.05)
 
 
@@ -127,7 +127,7 @@ def test_the_best_follows_the_metric_and_its_direction():
     for better, best in (("higher", (2, 0.9)), ("lower", (1, 0.5)), (None, None)):
         progress = Progress(10, 1, metric="accuracy", better=better)
         for step, value in ((1, 0.5), (2, 0.9), (3, 0.7), (4, math.nan)):
-            progress.judged(step, {"accuracy": value})
+            progress.evaluated(step, {"accuracy": value})
         assert progress.snapshot().best == best
 
 
@@ -155,7 +155,7 @@ def test_two_threads_may_write_and_others_read():
             for step in range(3000):
                 progress.step(2 * step + offset, 0.01, 1.0 + offset)
                 if step % 10 == 0:
-                    progress.judged(step, {"loss": 1.0})
+                    progress.evaluated(step, {"loss": 1.0})
                     progress.note("x")
         except BaseException as error:
             failures.append(error)
@@ -252,7 +252,7 @@ def test_lines_come_at_events_and_every_ten_seconds():
     clock.now += 1
     assert len(new()) == 1
     clock.now += 5
-    progress.judged(11, {"loss": 1.9})
+    progress.evaluated(11, {"loss": 1.9})
     progress.note("saved step 11")
     told = new()
     assert "validation: loss 1.900" in told[0] and told[1] == "saved step 11"
@@ -534,7 +534,7 @@ with display(progress):
         if step == 60:
             progress.note("kept for good", keep=True)
         if step % 50 == 0:
-            progress.judged(step, {"loss": 1.2})
+            progress.evaluated(step, {"loss": 1.2})
         if step == 100 and "hang" in sys.argv:
             while True:
                 time.sleep(0.1)

@@ -37,17 +37,17 @@ class LinearForecast:
         return last + (self.weights.T @ (past - last))
 
 
-def fit_linear(series: RawSeries, judge: RawSeries | None = None, *, most: int = MOST_ROWS) -> LinearForecast:
-    """The map with the penalty that serves the windows of `judge` best, by default the latest; learned from all of
-    `series` then, but chosen without those that reach into the windows it is judged by."""
+def fit_linear(series: RawSeries, validation: RawSeries | None = None, *, most: int = MOST_ROWS) -> LinearForecast:
+    """The map with the penalty that serves the windows of `validation` best, by default the latest; learned from all of
+    `series` then, but chosen without those that reach into the windows that choose."""
     rows = evenly(len(series), max(FEWEST, most // series.values.shape[1]))
-    judge = latest(series) if judge is None else judge
+    validation = latest(series) if validation is None else validation
     scale = np.nanstd(series.values[: series.stop], axis=0) + 1e-12  # a channel in large units does not decide alone
-    early = rows[series.starts[rows] + series.horizon <= judge.starts[0]]
+    early = rows[series.starts[rows] + series.horizon <= validation.starts[0]]
     square, cross = moments(series, early, scale)
     shrink, error = USUAL, float("nan")
-    if min(len(early), len(judge)) >= FEWEST:
-        errors = [mean_error(judge, scale, weights) for weights in ridge(square, cross, SHRINKS)]
+    if min(len(early), len(validation)) >= FEWEST:
+        errors = [mean_error(validation, scale, weights) for weights in ridge(square, cross, SHRINKS)]
         # A difference as small as this is luck: the simplest of them.
         shrink, error = max(pair for pair in zip(SHRINKS, errors, strict=True) if pair[1] <= SAME * min(errors))
     later = moments(series, rows[len(early) :], scale)
@@ -56,7 +56,7 @@ def fit_linear(series: RawSeries, judge: RawSeries | None = None, *, most: int =
 
 
 def latest(series: RawSeries, after: RawSeries | None = None) -> RawSeries:
-    """The latest windows of a series, and those of another that goes on where it ends: few make a poor judge."""
+    """The latest windows of a series, and those of another that goes on where it ends: few choose badly."""
     starts = series.starts[int((1 - HELD_OUT) * len(series)) :]
     return replace(series, starts=starts if after is None else np.concatenate([starts, after.starts]))
 

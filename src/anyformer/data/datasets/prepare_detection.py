@@ -154,7 +154,7 @@ def assemble_detection(
 
 
 def put_truth(found: Annotated, arrays: Arrays) -> None:
-    """The objects as annotated, in pixels of their pictures: what answers are judged by."""
+    """The objects as annotated, in pixels of their pictures: what answers are compared with."""
     for name in TRUTH:
         arrays.put(f"true_{name}", np.concatenate([getattr(picture, name) for picture in found.pictures]))
     arrays.put("true_starts", np.cumsum([0, *(len(picture.kinds) for picture in found.pictures)]))

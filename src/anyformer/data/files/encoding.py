@@ -1,4 +1,4 @@
-"""Which encoding a file's bytes are in, judged from all of them, a block at a time."""
+"""Which encoding a file's bytes are in, found from all of them, a block at a time."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def find_encoding(encoding: str, where: str) -> str:
 
 
 @dataclass
-class Judge:
+class EncodingDetector:
     """Looks at every byte once: UTF-8 if all of it is, Latin-1 or Windows-1252 if it can be, else an error."""
 
     name: str

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from anyformer.data.files.encoding import NOTES, Judge, encoding_of_mark, find_encoding
+from anyformer.data.files.encoding import NOTES, EncodingDetector, encoding_of_mark, find_encoding
 from anyformer.data.settings import Format
 from anyformer.errors import UserError, nearest, one_edit
 from anyformer.extras import require
@@ -244,14 +244,14 @@ def open_text_file(path: Path, format: Format) -> OpenedText:
         if format.encoding is not None:
             asked = find_encoding(format.encoding, name)
             encoding = encoding if asked == "utf-8" and encoding == "utf-8-sig" else asked
-        judge = None if encoding else Judge(name)
+        detector = None if encoding else EncodingDetector(name)
         source: BinaryIO = cast(BinaryIO, Rest(head, raw))
-        stream = source if judge else io.BufferedReader(Recoded(source, encoding, name), BLOCK)
+        stream = source if detector else io.BufferedReader(Recoded(source, encoding, name), BLOCK)
         size = newlines = quotes = 0
         blank = True
         while block := stream.read(BLOCK):
-            if judge:
-                judge.feed(block)
+            if detector:
+                detector.feed(block)
             elif b"\0" in block:
                 what = f"a NUL character near byte {size + block.index(0):,}: this is no text in {encoding}"
                 raise UserError(what, where=name, fix="give a text file")
@@ -259,7 +259,7 @@ def open_text_file(path: Path, format: Format) -> OpenedText:
             newlines += block.count(b"\n")
             quotes += block.count(b'"')
             blank = blank and not block.strip()
-        encoding = judge.verdict() if judge else encoding
+        encoding = detector.verdict() if detector else encoding
         while outer.read(BLOCK):  # what may follow the packed part belongs to the hash
             pass
         digest = hashed.hash.hexdigest()

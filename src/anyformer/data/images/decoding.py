@@ -72,7 +72,7 @@ def open_image(value: Any, folder: Path, formats: Sequence[str] = FORMATS) -> It
     module = pillow()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a large picture we judge below, of odd metadata nothing is used
+            warnings.simplefilter("ignore")  # of a large picture we decide below, of odd metadata nothing is used
             if isinstance(value, module.Image):
                 yield check_sides(value)
                 return

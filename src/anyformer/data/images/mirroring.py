@@ -30,15 +30,15 @@ class MirrorTest(NamedTuple):
 
 
 def compare_mirrored(pixels: np.ndarray, rows: np.ndarray, classes: np.ndarray) -> MirrorTest:
-    """Learn class means from half of some images and judge the other half; `classes` (N,) are those of `rows`."""
+    """Learn class means from half of some images and classify the other half; `classes` (N,) are those of `rows`."""
     order = np.random.default_rng(0).permutation(len(rows))[:MOST_IMAGES]
     half = len(order) // 2
-    (learned, known), (judged, truth) = (
+    (learned, known), (others, truth) = (
         (shrink(pixels[rows[part]]), classes[part]) for part in (order[:half], order[half:])
     )
     names = np.unique(known)
     means = np.stack([learned[known == name].mean(0) for name in names])
-    answers = [names[nearest(images, means)] for images in (judged, judged[..., ::-1])]
+    answers = [names[nearest(images, means)] for images in (others, others[..., ::-1])]
     straight, mirrored = (float((answer == truth).mean()) if len(truth) else 0.0 for answer in answers)
     return MirrorTest(straight, mirrored, len(truth))
 

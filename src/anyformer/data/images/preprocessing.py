@@ -126,7 +126,7 @@ class ImageSteps:
 
     @classmethod
     def of_timm(cls, given: Mapping[str, Any], where: str) -> ImageSteps:
-        """What timm does to a picture before it is judged: the `pretrained_cfg` of its config.json.
+        """What timm does to a picture before the model sees it: the `pretrained_cfg` of its config.json.
 
         The shorter side becomes as long as makes the input the middle `crop_pct` of it.
         """

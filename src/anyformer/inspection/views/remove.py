@@ -13,7 +13,7 @@ from anyformer.evaluation.metrics import rank_correlation
 from anyformer.inspection.answer import Query, ViewAnswer
 from anyformer.inspection.prediction import name_of
 from anyformer.inspection.removal import (
-    AnswerJudge,
+    FollowedAnswer,
     answered_place,
     answers_by_token,
     every_head_in_turn,
@@ -54,44 +54,44 @@ def answer(capture: Capture, query: Query) -> ViewAnswer:
     by_token = answers_by_token(capture, site)
     of = query.choice("of", "answer", ("answer", "query"))
     at = check_cell(capture, query.site, query.head, query.query, query.key)[2] if of == "query" and by_token else None
-    judge = AnswerJudge(capture, at)
+    answer = FollowedAnswer(capture, at)
     removal = parse(capture, *(query.options.get(name, "") for name in ("heads", "tokens", "edges")))
     check_cell(capture, query.site, query.head, query.query, query.key)
     weight = capture.weights(site.index, rows=slice(query.query, query.query + 1))[query.head, 0, query.key]
     facts: dict[str, Any] = {
-        "target": judge.facts(), "of": of if by_token else "answer", "by_token": by_token,
+        "target": answer.facts(), "of": of if by_token else "answer", "by_token": by_token,
         "place": answered_place(capture, at), "weight": float(weight),
-        "what_if": what_if(judge, site, query.head, query.query, query.key),
+        "what_if": what_if(answer, site, query.head, query.query, query.key),
         "heads": sum(removable_heads(capture, one) for one in capture.sites),
         "has_heads": removable_heads(capture, site) > 0, "key_part": key_part(capture, site), "removed": None,
     }  # fmt: skip
     if removal:
-        facts["removed"] = removed(judge, removal)
+        facts["removed"] = removed(answer, removal)
     return ViewAnswer(facts)
 
 
-def removed(judge: AnswerJudge, removal: Any) -> dict[str, Any]:
+def removed(answer: FollowedAnswer, removal: Any) -> dict[str, Any]:
     """The best answers before and after everything that is chosen is removed."""
-    before, after = judge.values(judge.logits), judge.without(removal)
+    before, after = answer.values(answer.logits), answer.without(removal)
     best = list(dict.fromkeys([*before.topk(min(SHOWN, len(before))).indices.tolist(), int(after.argmax())]))
     rows = []
     for i in best:
-        name = f"output {i + 1}" if judge.kind == "value" else name_of(judge.capture, i)
-        pair = [float(values[i]) if judge.kind == "value" else float(values[i].exp()) for values in (before, after)]
+        name = f"output {i + 1}" if answer.kind == "value" else name_of(answer.capture, i)
+        pair = [float(values[i]) if answer.kind == "value" else float(values[i].exp()) for values in (before, after)]
         rows.append({"name": name, "id": i, "before": pair[0], "after": pair[1]})
-    change = float(after[judge.id]) - judge.before
-    prune = pruning(judge.capture, removal.heads) if removal.heads else None
+    change = float(after[answer.id]) - answer.before
+    prune = pruning(answer.capture, removal.heads) if removal.heads else None
     return {"answers": rows, "change": change, "pruning": prune}
 
 
 def every(capture: Capture) -> ViewAnswer:
     """What each head is worth to the answer, one pass a head; made once."""
     if ("every head",) not in capture.kept:
-        judge = AnswerJudge(capture)
-        sites, change, weight = every_head_in_turn(judge)
+        answer = FollowedAnswer(capture)
+        sites, change, weight = every_head_in_turn(answer)
         both = change.isfinite() & weight.isfinite()
         rank = rank_correlation(change[both].abs().numpy(), weight[both].numpy()) if int(both.sum()) > 2 else None
-        facts = {"target": judge.facts(), "sites": sites, "rank": rank,
+        facts = {"target": answer.facts(), "sites": sites, "rank": rank,
                  "parameters": sum(parameter.numel() for parameter in capture.model.parameters())}  # fmt: skip
         capture.keep(("every head",), (facts, change.numpy(), weight.numpy()))
     facts, changed, weights = capture.kept["every head",]

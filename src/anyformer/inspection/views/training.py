@@ -80,7 +80,7 @@ def statistics(looks: list[CheckpointLook], site: int, heads: int) -> np.ndarray
 
 
 def curves(past: History) -> dict[str, list[tuple[float, float]]]:
-    """The loss of training and of every judged split, thinned."""
+    """The loss of training and of every evaluated split, thinned."""
     found = {"training": past.curve("loss")} | {split: past.curve("loss", split) for split in past.splits()}
     return {name: spread(points, POINTS) for name, points in found.items() if points}
 

@@ -20,7 +20,7 @@ from anyformer.presets.decoders import gpt2
 # The fourth set-up tried: a student that is stopped early learns less with a teacher. With words
 # it was worse by 0.02 nats after 24 times 200 blocks (better on 2 of 5 seeds) and by 0.18 after 4 times 1,500 (0 of 2),
 # with characters by 0.12 after 5 times 64,000 (0 of 5). What is measured here is a student that has exhausted its text.
-LENGTH, BLOCKS, JUDGED = 32, 200, 300  # of the student's text and of the held-out one; the teacher reads all files
+LENGTH, BLOCKS, HELD_OUT = 32, 200, 300  # of the student's text and of the held-out one; the teacher reads all files
 TEACHER, STUDENT = (128, 3, 4), (48, 2, 4)  # width, depth, heads
 TEACHER_STEPS, STEPS = 300, 250
 TEACHER_FULL, STUDENT_FULL = (384, 6, 6), (128, 3, 4)
@@ -37,7 +37,7 @@ def cases(full: bool) -> list[Case]:
 def measure(case: Case) -> Result:
     """The held-out loss of a student and of its teacher; both students see the same blocks in the same order."""
     full, kind, seed = case["full"], case["kind"], case["seed"]
-    learned, judged = texts()
+    learned, held_out = texts()
     net = network(STUDENT_FULL if full else STUDENT, seed, full)
     teacher = (
         network(TEACHER_FULL if full else TEACHER, 0, full) if kind == "untrained teacher" else trained_teacher(full)
@@ -54,15 +54,15 @@ def measure(case: Case) -> Result:
         loss=None if kind == "alone" else beside,
     )  # fmt: skip
     return {
-        "loss": held_out_loss(net, Causal(), judged), "teacher": held_out_loss(teacher, Causal(), judged),
+        "loss": held_out_loss(net, Causal(), held_out), "teacher": held_out_loss(teacher, Causal(), held_out),
         "teacher_moved": float(digest(teacher) != before),
         "smaller": size(teacher) / size(net),
     }  # fmt: skip
 
 
 def texts() -> tuple[TextBlocks, TextBlocks]:
-    learned, judged = library_blocks(LENGTH, characters=True)
-    return learned.for_next_word(), judged.some(JUDGED).for_next_word()
+    learned, held_out = library_blocks(LENGTH, characters=True)
+    return learned.for_next_word(), held_out.some(HELD_OUT).for_next_word()
 
 
 def network(sizes: tuple[int, int, int], seed: int, full: bool) -> ModelModule:

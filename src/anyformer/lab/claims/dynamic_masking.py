@@ -35,7 +35,7 @@ def cases(full: bool) -> list[Case]:
 def measure(case: Case) -> Result:
     full = case["full"]
     steps, width, depth = (STEPS_FULL, WIDTH_FULL, DEPTH_FULL) if full else (STEPS, WIDTH, DEPTH)
-    learned, judged = library_blocks(LENGTH)
+    learned, held_out = library_blocks(LENGTH)
     text = learned.some(steps * ROWS // case["epochs"])
     stack = Stack(width=width, depth=depth, causal=False, block=Block(mixer=Attention(heads=4)))
     spec = Model(embed=Tokens(vocab=VOCAB, position=Learned(LENGTH)), stack=stack, head=LM())
@@ -47,8 +47,8 @@ def measure(case: Case) -> Result:
     curve = pretrain(net, MODES[case["mode"]], text, steps=steps, seed=case["seed"])
     every = steps // 20
     return {
-        "loss": held_out_loss(net, Masked(), judged), "learned": mean(curve[-every:]),
-        "probe": probe(features, learned.some(PROBED), judged), "blocks": len(text),
+        "loss": held_out_loss(net, Masked(), held_out), "learned": mean(curve[-every:]),
+        "probe": probe(features, learned.some(PROBED), held_out), "blocks": len(text),
         "curve": [mean(curve[at : at + every]) for at in range(0, steps, every)],
     }  # fmt: skip
 

@@ -47,7 +47,7 @@ def cases(full: bool) -> list[Case]:
 
 def measure(case: Case) -> Result:
     full, kind, seed = case["full"], case["kind"], case["seed"]
-    learned, judged = library_blocks(LENGTH)
+    learned, held_out = library_blocks(LENGTH)
     net, reader = networks(kind, seed, full)
     objective, loss = question(kind, seed)
     bert = networks(KINDS[0], seed, full)[0]
@@ -57,8 +57,8 @@ def measure(case: Case) -> Result:
     labelled, tuning = learned.some(PROBED), {"steps": TUNING, "seed": seed}
     fresh, its_reader = networks(kind, seed, full)
     return {
-        "frozen": probe(reader, labelled, judged), "tuned": fine_tuned(net, reader, labelled, judged, **tuning),
-        "untrained": fine_tuned(fresh, its_reader, labelled, judged, **tuning), "steps": steps, "flops": steps * own,
+        "frozen": probe(reader, labelled, held_out), "tuned": fine_tuned(net, reader, labelled, held_out, **tuning),
+        "untrained": fine_tuned(fresh, its_reader, labelled, held_out, **tuning), "steps": steps, "flops": steps * own,
     }  # fmt: skip
 
 

@@ -83,12 +83,12 @@ class AlternatingTraining:
             real, kinds = pictures[rows], labels[rows]
             with torch.no_grad():
                 fake = net.generate(self.noise(labels.device), kinds)
-            scores = net.judge(torch.cat([real, fake]), torch.cat([kinds, kinds]))
+            scores = net.discriminate(torch.cat([real, fake]), torch.cat([kinds, kinds]))
             self.by_discriminator.zero_grad()
             discriminator_loss(*scores.chunk(2)).backward()
             self.by_discriminator.step()
             self.by_generator.zero_grad()
-            generator_loss(net.judge(net.generate(self.noise(labels.device), kinds), kinds)).backward()
+            generator_loss(net.discriminate(net.generate(self.noise(labels.device), kinds), kinds)).backward()
             self.by_generator.step()
             with torch.no_grad():
                 for averaged, now in zip(self.mean_net.parameters(), net.parameters(), strict=True):

@@ -28,7 +28,7 @@ def measure(case: Case) -> Result:
     """The probe of an encoder trained with spans of a length; a span of 0 is an untrained encoder."""
     full, span = case["full"], case["span"]
     steps, width, depth = (STEPS_FULL, WIDTH_FULL, DEPTH_FULL) if full else (STEPS, WIDTH, DEPTH)
-    learned, judged = library_blocks(LENGTH)
+    learned, held_out = library_blocks(LENGTH)
     net = t5(width, depth, 4, size=width // 4, vocab=VOCAB, dropout=0.0).build(
         seed=case["seed"], device=lab_device(full)
     )
@@ -40,7 +40,7 @@ def measure(case: Case) -> Result:
         pretrain(net, Spans(mean_length=span), learned, steps=steps, seed=case["seed"], lr=2e-3)
         net.eval()
     read, written = Spans(mean_length=span or 1).longest(TEXT)
-    return {"probe": probe(features, learned.some(PROBED), judged), "read": read, "written": written}
+    return {"probe": probe(features, learned.some(PROBED), held_out), "read": read, "written": written}
 
 
 def judge(found: Measurements) -> Finding:

@@ -38,7 +38,7 @@ def measure(case: Case) -> Result:
     """The probe of an encoder that was trained by an objective, or by none."""
     full, seed = case["full"], case["seed"]
     steps, width, depth = (STEPS_FULL, WIDTH_FULL, DEPTH_FULL) if full else (STEPS, WIDTH, DEPTH)
-    learned, judged = library_blocks(LENGTH)
+    learned, held_out = library_blocks(LENGTH)
     spec = t5(width, depth, 4, size=width // 4, vocab=VOCAB, dropout=0.0)
     net = spec.build(seed=seed, device=lab_device(full))
 
@@ -48,7 +48,7 @@ def measure(case: Case) -> Result:
     if case["objective"] != UNTRAINED:
         pretrain(net, OBJECTIVES[case["objective"]], learned, steps=steps, seed=seed, lr=2e-3)
         net.eval()
-    return {"probe": probe(features, learned.some(PROBED), judged)}
+    return {"probe": probe(features, learned.some(PROBED), held_out)}
 
 
 def judge(found: Measurements) -> Finding:

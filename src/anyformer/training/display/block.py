@@ -21,7 +21,7 @@ WIDEST = 110  # wider lines are harder to read
 SHORT = 72  # below this, names are shortened
 CURVE = (6, 14)  # rows of the plot, at least and at most
 SAMPLE = 6  # lines of text, at most
-TRAINING, JUDGED, BASELINE = "cyan", "bold yellow", "magenta"
+TRAINING, EVALUATED, BASELINE = "cyan", "bold yellow", "magenta"
 
 
 def block(now: Snapshot, width: int, height: int, *, ascii_only: bool = False) -> list[Text]:
@@ -29,7 +29,7 @@ def block(now: Snapshot, width: int, height: int, *, ascii_only: bool = False) -
     width = max(8, min(width, WIDEST))
     top = [bar(now, width, ascii_only)]
     top += pack_lines(figures(now, short=width < SHORT), width, ascii_only)
-    top += pack_lines(judgement(now), width, ascii_only)
+    top += pack_lines(evaluation_lines(now), width, ascii_only)
     news = [line for line in (now.doing and f"now: {now.doing}", now.note) if line]
     top += [Text(line, "dim") for line in news[:1]]
     room = height - len(top)
@@ -102,19 +102,19 @@ def memory_text(memory: Memory, short: bool = False) -> Text:
     return text if memory.limit is None else text.append(f" of {size(memory.limit)}", "dim")
 
 
-def judgement(now: Snapshot) -> list[Text]:
+def evaluation_lines(now: Snapshot) -> list[Text]:
     """The last evaluation; the main metric stands first, beside the baseline."""
-    if now.judged_step is None:
+    if now.evaluated_step is None:
         return []
     names = sorted(now.metrics, key=lambda name: name != now.metric)
     out = []
     for i, name in enumerate(names):
-        lead = f"{now.split} at step {now.judged_step:,}: " if i == 0 else ""
-        text = Text().append(lead, "dim").append_text(named_value(words(name), figure(now.metrics[name]), JUDGED))
+        lead = f"{now.split} at step {now.evaluated_step:,}: " if i == 0 else ""
+        text = Text().append(lead, "dim").append_text(named_value(words(name), figure(now.metrics[name]), EVALUATED))
         if name == now.metric:
             beside = []
             if now.best is not None and now.best[1] != now.metrics.get(now.metric):
-                beside.append((f"best {figure(now.best[1])} at step {now.best[0]:,}", JUDGED.removeprefix("bold ")))
+                beside.append((f"best {figure(now.best[1])} at step {now.best[0]:,}", EVALUATED.removeprefix("bold ")))
             if now.baseline is not None:
                 beside.append((f"baseline {figure(now.baseline)}", BASELINE))
             for j, (words_, style) in enumerate(beside):
@@ -128,8 +128,8 @@ def legend(now: Snapshot, width: int, ascii_only: bool) -> Text:
     """What the lines of the plot are; one scale, the loss."""
     line, point, level = (".", "o", "-") if ascii_only else ("▀▀", "●", "──")
     text = Text().append("loss   ", "dim").append(f"{line} training", TRAINING)
-    if now.judged:
-        text.append("   ").append(f"{point} {now.split}", JUDGED)
+    if now.evaluated:
+        text.append("   ").append(f"{point} {now.split}", EVALUATED)
     if baseline_level(now):
         text.append("   ").append(f"{level} baseline", BASELINE)
     return text
@@ -137,11 +137,11 @@ def legend(now: Snapshot, width: int, ascii_only: bool) -> Text:
 
 def curves(now: Snapshot, width: int, height: int, ascii_only: bool) -> list[Text]:
     """Training and validation loss over the steps."""
-    start = min(points[0][0] for points in (now.training, now.judged) if points)
+    start = min(points[0][0] for points in (now.training, now.evaluated) if points)
     end = float(now.total if now.total is not None else now.step)
-    judged = CurveSeries(now.judged, JUDGED, joined=False, mark="o" if ascii_only else "●")
+    evaluated = CurveSeries(now.evaluated, EVALUATED, joined=False, mark="o" if ascii_only else "●")
     return plot(
-        [CurveSeries(now.training, TRAINING, mark="."), judged],
+        [CurveSeries(now.training, TRAINING, mark="."), evaluated],
         width,
         height,
         x_range=(start, max(end, start + 1)),

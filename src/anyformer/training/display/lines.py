@@ -87,7 +87,7 @@ def status(now: Snapshot) -> str:
 
 def lines_of(event: Event, now: Snapshot) -> list[str]:
     """An event as plain lines."""
-    if event.kind == "judged":
+    if event.kind == "evaluation":
         parts = [place(now, event.step), f"{now.split}: {metrics_text(event.metrics, now)}"]
         if event.loss is not None:
             parts.append(f"training loss {figure(event.loss)}")
@@ -117,7 +117,7 @@ def last_line(now: Snapshot, error: type[BaseException] | None = None) -> str:
     else:
         how = "done" if now.done else "ended"
     parts = [f"{how}: {place(now, now.step).replace('  ', ' ')} after {duration(now.elapsed)}"]
-    if now.judged_step is not None:
+    if now.evaluated_step is not None:
         parts.append(f"{now.split} {metrics_text(now.metrics, now)}")
         if now.best is not None and now.best[1] != now.metrics.get(now.metric):
             parts.append(f"best {now.metric} {figure(now.best[1])} at step {now.best[0]:,}")

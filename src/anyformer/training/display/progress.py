@@ -30,7 +30,7 @@ class Event:
     """Something to be told once."""
 
     number: int
-    kind: str  # judged, sample, note
+    kind: str  # evaluation, sample, note
     step: int
     text: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -61,14 +61,14 @@ class Snapshot:
     memory: Memory | None = None
     baseline: float | None = None
     split: str = ""
-    judged_step: int | None = None
+    evaluated_step: int | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     best: tuple[int, float] | None = None
     sample: tuple[int, str] | None = None
     note: str = ""
     doing: str = ""
     training: tuple[Point, ...] = ()
-    judged: tuple[Point, ...] = ()
+    evaluated: tuple[Point, ...] = ()
 
     @property
     def done(self) -> bool:
@@ -119,13 +119,13 @@ class Progress:
         self.grad_norm: float | None = None
         self.mean, self.weight = 0.0, 0.0
         self.recent: deque[tuple[int, float, float, float]] = deque(maxlen=RECENT)  # steps, seconds, waiting, units
-        self.curves: dict[str, list[Point]] = {"training": [], "judged": []}
+        self.curves: dict[str, list[Point]] = {"training": [], "evaluated": []}
         self.pauses: deque[float] = deque(maxlen=RECENT)
         self.stepped_at: float | None = None
-        self.judged_steps: deque[int] = deque([first], maxlen=RECENT)
+        self.evaluated_steps: deque[int] = deque([first], maxlen=RECENT)
         self.paused = False
         self.metrics: dict[str, float] = {}
-        self.judged_step: int | None = None
+        self.evaluated_step: int | None = None
         self.split = ""
         self.best: tuple[int, float] | None = None
         self.last_sample: tuple[int, str] | None = None
@@ -164,21 +164,21 @@ class Progress:
                 self.mean, self.weight = keep * self.mean + (1 - keep) * loss, keep * self.weight + 1 - keep
                 self.add("training", (step, self.mean / self.weight))
 
-    def judged(self, step: int, metrics: Mapping[str, float], split: str = "validation") -> None:
+    def evaluated(self, step: int, metrics: Mapping[str, float], split: str = "validation") -> None:
         """The metrics of an evaluation after `step`."""
         with self.lock:
             metrics = {printable(name): value for name, value in metrics.items()}
-            self.metrics, self.judged_step, self.split, self.paused = metrics, step, printable(split), True
+            self.metrics, self.evaluated_step, self.split, self.paused = metrics, step, printable(split), True
             self.now_doing = ""
-            self.judged_steps.append(step)
+            self.evaluated_steps.append(step)
             if math.isfinite(metrics.get("loss", math.nan)):
-                self.add("judged", (step, metrics["loss"]))
+                self.add("evaluated", (step, metrics["loss"]))
             value = metrics.get(self.metric)
             if value is not None and self.better in ("lower", "higher") and math.isfinite(value):
                 sign = 1 if self.better == "higher" else -1
                 if self.best is None or sign * value > sign * self.best[1]:
                     self.best = (step, value)
-            self.tell("judged", step, metrics=dict(metrics))
+            self.tell("evaluation", step, metrics=dict(metrics))
 
     def sample(self, step: int, text: str) -> None:
         """What the model writes after `step`."""
@@ -198,7 +198,7 @@ class Progress:
             self.total = total
 
     def doing(self, text: str) -> None:
-        """What happens now, if it is not a step: shown until the next call of `step` or `judged`."""
+        """What happens now, if it is not a step: shown until the next call of `step` or `evaluated`."""
         with self.lock:
             self.now_doing = printable(text)
 
@@ -225,9 +225,10 @@ class Progress:
                 grad_norm=self.grad_norm, per_second=units / spent if spent else None, step_seconds=seconds,
                 wait=None if share is None else min(1.0, share), left=self.left(seconds),
                 mfu=flops / seconds / self.peak if flops and seconds and self.peak else None, memory=memory,
-                baseline=self.baseline, split=self.split, judged_step=self.judged_step, metrics=dict(self.metrics),
-                best=self.best, sample=self.last_sample, note=self.last_note, doing=self.now_doing,
-                training=tuple(self.curves["training"]), judged=tuple(self.curves["judged"]),
+                baseline=self.baseline, split=self.split, evaluated_step=self.evaluated_step,
+                metrics=dict(self.metrics), best=self.best, sample=self.last_sample, note=self.last_note,
+                doing=self.now_doing, training=tuple(self.curves["training"]),
+                evaluated=tuple(self.curves["evaluated"]),
             )  # fmt: skip
 
     # ------------------------------------------------------------------------------------------------ inside the lock
@@ -247,8 +248,8 @@ class Progress:
             return None
         steps = max(0, self.total - self.at)
         pauses = 0.0
-        if self.pauses and len(self.judged_steps) > 1:
-            apart = (self.judged_steps[-1] - self.judged_steps[0]) / (len(self.judged_steps) - 1)
+        if self.pauses and len(self.evaluated_steps) > 1:
+            apart = (self.evaluated_steps[-1] - self.evaluated_steps[0]) / (len(self.evaluated_steps) - 1)
             pauses = statistics.median(self.pauses) * steps / apart if apart > 0 else 0.0
         return steps * seconds + pauses
 

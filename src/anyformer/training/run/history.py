@@ -203,8 +203,8 @@ class History:
     def add(self, lines: Iterable[dict[str, Any]]) -> None:
         """More lines, oldest first."""
         for line in lines:
-            judged = isinstance(line.get("eval"), dict)
-            if judged:
+            evaluated = isinstance(line.get("eval"), dict)
+            if evaluated:
                 same = line["eval"].get("split")
                 self.evals = [e for e in self.evals if e["step"] < line["step"] or e["eval"].get("split") != same]
                 self.evals.append(line)
@@ -216,7 +216,7 @@ class History:
                     self.evals.pop()
 
     def splits(self) -> list[str]:
-        """The names of the splits that were judged, in the order they came."""
+        """The names of the splits that were evaluated, in the order they came."""
         return list(dict.fromkeys(str(line["eval"].get("split", "")) for line in self.evals))
 
     def curve(self, name: str, split: str | None = None) -> list[tuple[float, float]]:

@@ -77,7 +77,7 @@ class Replay:
         step = int(line["step"])
         if isinstance(line.get("eval"), dict):
             split = str(line["eval"].get("split") or "validation")
-            self.progress.judged(step, figures_of(line["eval"]), "validation" if split == "valid" else split)
+            self.progress.evaluated(step, figures_of(line["eval"]), "validation" if split == "valid" else split)
             return
         # Times are for one step; a loss may be known before the time of its step, then the last known one stands in.
         values = figures_of(self.past.speed_of(step)) | figures_of(line)

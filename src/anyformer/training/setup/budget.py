@@ -24,13 +24,13 @@ from anyformer.training.setup.compile_choice import expect_cost, explain_choice,
 from anyformer.training.setup.defaults import EVALUATIONS, MINUTES, MOST_EVALUATIONS, default_steps
 from anyformer.training.setup.determinism import explain_price, is_deterministic, use_deterministic
 from anyformer.training.setup.memory import usage
-from anyformer.training.setup.trial import Say, Trial, choose_workers, judging, writing
+from anyformer.training.setup.trial import Say, Trial, choose_workers, time_evaluation, time_writing
 from anyformer.training.step import put
 
 SHARE = 0.1  # of the time that evaluations may take
 LEAST = 5  # evaluations of a run, each of at most the share of its time below: one alone would choose nothing
 SHORT = 20.0  # seconds of training below which evaluations may take a larger share: nobody waits for them
-ONE = 0.04  # of the time that one evaluation may take; it judges fewer rows where that is not enough
+ONE = 0.04  # of the time that one evaluation may take; it takes fewer rows where that is not enough
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Measured:
     """What a few steps showed."""
 
     step: float  # seconds
-    row: float  # seconds of judging one row
+    row: float  # seconds of evaluating one row
     memory: int
     limit: int | None
     compiled: bool = False
@@ -51,7 +51,7 @@ def measure(
     model: nn.Module, config: Config, data: Prepared, steps: Steps, device: torch.device, kept: dict[str, Tensor],
     parallel: Parallel, say: Say, elapsed: float = 0.0,
 ) -> Measured:  # fmt: skip
-    """Time steps and judging; `kept` are the weights to begin again from. The model is left changed.
+    """Time steps and evaluations; `kept` are the weights to begin again from. The model is left changed.
 
     `elapsed` are the seconds of the run that are gone already.
     """
@@ -80,8 +80,8 @@ def measure(
         compiled = found is not None
         step = step if found is None else found.total(device, workers)
         use_deterministic(is_deterministic(settings, device, compiled=compiled))
-    row = judging(model, config, data) if data.valid is not None else 0.0
-    decoding = writing(model, config, data, row) if settings.minutes is not None else 0.0
+    row = time_evaluation(model, config, data) if data.valid is not None else 0.0
+    decoding = time_writing(model, config, data, row) if settings.minutes is not None else 0.0
     memory = usage(str(device))
     return Measured(step, row, memory.peak or 0, memory.limit, compiled, workers, decoding=decoding)
 
@@ -146,7 +146,7 @@ def decide_length(
     `elapsed` are the seconds of it that are gone already.
     """
     settings = config.training
-    judged = min(len(data.valid) if data.valid is not None else 0, settings.eval_rows or 10**12)
+    evaluated = min(len(data.valid) if data.valid is not None else 0, settings.eval_rows or 10**12)
     most_rows = find(config.task).max_eval_rows
     sides = [len(side) for side in (data.valid, data.test) if side is not None]
     rows = sum(min(rows, most_rows or rows) for rows in sides)
@@ -159,10 +159,10 @@ def decide_length(
         uses_time = settings.minutes is not None and find(config.task).draws_anew
         most = steps if uses_time else wanted
         in_time = max(LEAST_ROWS, int(ONE * limit * 60 / max(1e-9, found.row)))
-        if in_time < judged:
-            judged = eval_rows = in_time
+        if in_time < evaluated:
+            evaluated = eval_rows = in_time
         budget = Budget(
-            limit * 60, found.step, evaluation=found.row * judged + 0.05, row=found.row, rows=rows,
+            limit * 60, found.step, evaluation=found.row * evaluated + 0.05, row=found.row, rows=rows,
             decoding=found.decoding, most=most,
         )  # fmt: skip
         final = min(whole + found.decoding, FINAL * budget.seconds)
@@ -171,7 +171,7 @@ def decide_length(
         fit = max(2, int((budget.seconds * (1 - SHARE) - final - budget.closing - elapsed) / (found.step * mean_size)))
         steps = fit if most is None else min(most, fit)
     # Evaluations take at most a share of the time, unless they are so slow that there would be hardly any.
-    evaluation = found.row * judged + 0.05
+    evaluation = found.row * evaluated + 0.05
     # One a pass where there are many: few rows are learned in a few passes, and the best of them must not be missed.
     passes = steps * (settings.batch_size or 1) / max(1, len(data.train))
     wanted_evaluations = int(min(MOST_EVALUATIONS, max(EVALUATIONS, passes)))

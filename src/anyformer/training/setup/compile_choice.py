@@ -1,4 +1,4 @@
-"""Whether compiling pays before a run is over, judged by what it cost and gave the last time.
+"""Whether compiling pays before a run is over, as told by what it cost and gave the last time.
 
 A small record beside the compiler's own cache says how long compiling took for a model, its shapes and this machine,
 and how much faster steps became. One that is missing, damaged or written by something else is ignored.

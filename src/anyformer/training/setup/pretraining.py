@@ -72,9 +72,9 @@ def texts_to_learn(request: Request, given: Given, settings: Data) -> list[str]:
         labelled = texts_of(rows.train)
         if not any(labelled):
             raise UserError("the rows hold no text to learn from", where="--pretrain", fix="leave it out")
-        judged = {text for side in (rows.valid, rows.test) if side is not None for text in texts_of(side)}
+        held_out = {text for side in (rows.valid, rows.test) if side is not None for text in texts_of(side)}
         others = unlabelled_texts(request.source, find(rows.task), settings, scratch / "others")
-    return labelled + [text for text in others if text not in judged]
+    return labelled + [text for text in others if text not in held_out]
 
 
 def texts_of(examples: Examples) -> list[str]:

@@ -24,7 +24,7 @@ TRIAL = 0.25  # seconds of steps that are timed
 TRIAL_SHARE = 0.05  # of a run's time after which no other number of threads is tried
 TOGETHER = 5  # steps of a GPU that are timed at once, as in training nobody waits for each of them
 GROWTH = 4  # times the rows of the next attempt
-JUDGED = 8  # rows judged to see how long an evaluation takes
+FIRST_ROWS = 8  # rows evaluated to see how long an evaluation takes
 SLIGHT = 0.1  # share of a step below which making its batches is not worth a process
 HANDOVER = 0.002  # seconds that a process needs to hand over a batch: making it must take longer
 
@@ -142,14 +142,14 @@ def choose_workers(found: StepTime, device: torch.device, threads: int, cores: i
     return min(free, math.ceil(found.fetch / found.work) + (1 if device.type == "cuda" else 0))
 
 
-def judging(model: nn.Module, config: Config, data: Prepared) -> float:
-    """Seconds that judging one validation row takes, by judging more and more of them up to a batch: of a few rows most
-    is the way to the device, and a first call also pays for what is made once."""
+def time_evaluation(model: nn.Module, config: Config, data: Prepared) -> float:
+    """Seconds that evaluating one validation row takes, by evaluating more and more of them up to a batch: of a few
+    rows most is the way to the device, and a first call also pays for what is made once."""
     assert data.valid is not None
     size = max(32, config.training.micro_batch_size or 32)
     evaluator = Evaluator(config.objective, data.preprocess, data.tokenizer, batch=size)
     most = max(1, min(len(data.valid), size))
-    count, is_first = min(JUDGED, most), True
+    count, is_first = min(FIRST_ROWS, most), True
     while True:
         began = time.perf_counter()
         evaluator(model, data.valid, most=count, decode=False)
@@ -159,8 +159,8 @@ def judging(model: nn.Module, config: Config, data: Prepared) -> float:
         count, is_first = count if is_first else min(most, GROWTH * count), False
 
 
-def writing(model: nn.Module, config: Config, data: Prepared, row: float, most: int = JUDGED) -> float:
-    """Seconds that a translator needs to write the texts of the final evaluation, judging them left out, by writing
+def time_writing(model: nn.Module, config: Config, data: Prepared, row: float, most: int = FIRST_ROWS) -> float:
+    """Seconds that a translator needs to write the texts of the final evaluation, their evaluation left out, by writing
     `most` of them. Fresh weights rarely end a text, so that before the first step this is rather too much.
     """
     side = data.valid if data.test is None else data.test

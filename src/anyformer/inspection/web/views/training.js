@@ -43,7 +43,7 @@ const time = (seconds) => {
 // ---- following a run ----
 
 const read = async (run, capture) => {
-  const none = () => ({ steps: [], judged: [], probes: [] });
+  const none = () => ({ steps: [], evaluations: [], probes: [] });
   const known = followed.get(run) ?? { since: 0, file: 0, ...none() };
   let news;
   do {
@@ -154,9 +154,9 @@ export const draw = (panel, { facts, arrays }, look) => {
     const live = [...followed.values()].filter((known) => known.steps.length);
     const several = live.length > 1;
     const series = live.length
-      ? live.flatMap(({ news, steps: passed, judged }) => {
+      ? live.flatMap(({ news, steps: passed, evaluations }) => {
         const finite = (points) => points.filter((p) => Number.isFinite(p[1]));
-        const valid = several ? [] : finite(judged.map((one) => [one.step, one.loss]));
+        const valid = several ? [] : finite(evaluations.map((one) => [one.step, one.loss]));
         return [line(`${several ? `${cut(news.name, 12)} ` : ""}training`, finite(passed)), ...(valid.length ? [line("validation", valid)] : [])];
       }).slice(0, LINES)
       : Object.entries(facts.curves).map(([name, points]) => line(SPLITS[name] ?? name, points));
