@@ -17,7 +17,6 @@ from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
 import anyformer
-from anyformer.commands.looking import default_input
 from anyformer.inspection.capture import Capture, look
 from anyformer.inspection.server import serve_look
 from anyformer.inspection.views import views
@@ -42,7 +41,7 @@ def captures(arguments: argparse.Namespace) -> dict[str, Capture]:
     for name, (folder, inputs) in given.items():
         if folder is not None:
             predictor = anyformer.load(folder)
-            found[name] = look(predictor, default_input(predictor) if inputs is None else inputs, name=folder.name)
+            found[name] = look(predictor, inputs, name=folder.name)
             found[name].run = folder
     if "text" in found:
         found["text"].compare(look(found["text"].source, TEXT.replace("key", "name"), name=arguments.text.name))

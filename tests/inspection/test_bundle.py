@@ -278,7 +278,7 @@ def test_the_command_line_opens_a_file(tmp_path: Path, capsys: pytest.CaptureFix
     assert json.loads(capsys.readouterr().out)["title"] == capture.title
     words = ["look", str(path), "--png", str(tmp_path / "x.png"), "--html", str(tmp_path / "x.html"), "--terminal"]
     assert main([*words, "--layer", "1", "--head", "2"]) == 0
-    assert "Layer 2 · head 3" in capsys.readouterr().out
+    assert "Layer 1 · head 2" in capsys.readouterr().out
     own = capture.png(tmp_path / "own.png", site=1, head=2).read_bytes()
     assert (tmp_path / "x.png").read_bytes() == own and (tmp_path / "x.html").stat().st_size > 10_000
     whole = capture.svg(tmp_path / "own.svg", "heads").read_bytes()

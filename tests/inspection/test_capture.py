@@ -119,7 +119,7 @@ def test_rows_of_a_batch_are_looked_at_one_by_one():
     ("no model", "text", "cannot be looked into"),
     (models.gpt().model, "text", "reads tensors"),
     (models.gpt(), "", "empty"),
-    (models.gpt(), None, "nothing to look at"),
+    (models.gpt().model, None, "nothing to look at"),
 ])  # fmt: skip
 def test_what_cannot_be_looked_at_is_said(source, inputs, message):
     with pytest.raises(UserError, match=message):

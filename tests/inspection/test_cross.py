@@ -51,7 +51,7 @@ def test_every_head_and_their_mean():
             weight += 0.5 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1))
     capture = look(predictor, models.TEXT)
     sites = cross.cross_sites(capture)
-    assert [site.label for site in sites] == ["Decoder layer 1 · cross", "Decoder layer 2 · cross"]
+    assert [site.label for site in sites] == ["Decoder layer 0 · cross", "Decoder layer 1 · cross"]
     for site in sites:
         module = predictor.model.get_submodule(site.path)
         x, context = entered(module, lambda: predictor.model(*capture.given.args))[:2]

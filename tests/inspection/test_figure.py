@@ -144,14 +144,14 @@ def test_names_of_tokens_columns_and_classes_are_there() -> None:
 
     assert {"An", "old", "dog", "young", "boy", "query", "key"} <= texts("gpt", "map")
     assert {"age", "income", "city", "pet", "read by [CLS]"} <= texts("ft", "table")
-    assert {"bad", "fair", "good", "Layer 1", "Embedding"} <= texts("bert", "lens")
+    assert {"bad", "fair", "good", "Layer 0", "Embedding"} <= texts("bert", "lens")
     assert {"source", "target", "An", "boy"} <= texts("t5", "cross")
     assert {"input"} <= texts("vit", "image")
 
 
 def test_layer_and_head_are_counted_from_one_in_words() -> None:
     words = " ".join(m.text for m in draw(captured("gpt"), "map", site=1, head=2).marks if isinstance(m, Label))
-    assert "Layer 2, head 3" in words
+    assert "Layer 1, head 2" in words
 
 
 def test_a_layer_means_its_site(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_feeds_hold_two_thirds_of_a_block():
 
 def test_equal_layers_are_one_line_and_others_are_not():
     text = str(model_summary(network(), length=8))
-    assert "layers 1 to 3" in text and "each" in text
+    assert "layers 0 to 2" in text and "each" in text
     blocks = (Block(mixer=Attention(heads=4)), Block(mixer=Hyena(filter_width=8)))
     mixed = model_summary(network(blocks, depth=4), length=8)
     assert [len(run) for run in mixed.groups() if run[0][0].layer >= 0] == [1, 1, 1, 1]

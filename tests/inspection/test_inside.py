@@ -32,7 +32,7 @@ def test_the_map_is_that_of_the_model_that_came_out(run):
     ids = reopen(run / "data").valid.batch([0]).inputs[0]
     capture = look(predictor, ids)
     exact = capture.weights(1).mean(0).numpy()[:24, :24]
-    assert np.allclose(np.array(facts["weights"]), exact, atol=1e-4) and facts["layer"] == "Layer 2"
+    assert np.allclose(np.array(facts["weights"]), exact, atol=1e-4) and facts["layer"] == "Layer 1"
     assert facts["keys"] == capture.axes[""].texts[:24]
     assert not np.allclose(exact, capture.weights(0).mean(0).numpy()[:24, :24], atol=1e-3)  # control: the first layer
 

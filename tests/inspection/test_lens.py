@@ -72,7 +72,7 @@ def test_the_last_layer_is_the_model_and_the_others_are_the_head_run_by_hand(hea
     out = model(ids)
     found = read_layers(readout_of(model, out.context), streams_of(model, ids), out.logits, top=VOCAB)
     assert found.error == 0.0
-    assert found.layers == ("Embedding", "Layer 1", "Layer 2", "Layer 3")
+    assert found.layers == ("Embedding", "Layer 0", "Layer 1", "Layer 2")
 
     by_hand = [model.embed(ids, context=model.embed.layout(ids)), *streams_of(model, ids)[1:]]
     for layer, stream in enumerate(by_hand):

@@ -60,7 +60,7 @@ def naive(model, ids, mask):
                     if after:
                         induction[head].append(sum(row[j] for j in after))
         mean = lambda values: sum(values) / len(values)  # noqa: E731
-        found[f"layer-{number + 1}"] = {
+        found[f"layer-{number}"] = {
             "entropy": mean(entropies), "largest_logit": max(logits), "previous": max(map(mean, previous)),
             "first": mean(first), "induction": max(map(mean, induction)),
         }  # fmt: skip
@@ -92,20 +92,20 @@ def test_the_stream_is_measured_after_every_layer():
     for handle in handles:
         handle.remove()
     norms = [float(x.detach().norm(dim=-1).mean()) for x in seen]
-    assert [found[f"layer-{i}/residual_norm"] for i in (1, 2)] == pytest.approx(norms, rel=1e-4)
+    assert [found[f"layer-{i}/residual_norm"] for i in (0, 1)] == pytest.approx(norms, rel=1e-4)
     assert found["residual_norm"] == pytest.approx(norms[-1], rel=1e-4)
 
 
 def test_chosen_layers_alone_are_measured():
     found = probe_figures(network(), batch_of(IDS), layers=(1,))
-    assert "layer-2/entropy" in found and "layer-1/entropy" not in found and "layer-1/residual_norm" in found
+    assert "layer-1/entropy" in found and "layer-0/entropy" not in found and "layer-0/residual_norm" in found
 
 
 def test_an_encoder_decoder_has_layers_of_both_sides():
     model = t5().model
     both = Batch((IDS, IDS), torch.zeros(2), torch.arange(2))
     found = probe_figures(model, both)
-    assert {"encoder-1/entropy", "decoder-2/entropy", "decoder-1-cross/entropy"} <= found.keys()
+    assert {"encoder-0/entropy", "decoder-1/entropy", "decoder-0-cross/entropy"} <= found.keys()
 
 
 def lines(run):

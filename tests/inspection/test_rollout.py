@@ -376,7 +376,7 @@ def test_layers_without_weights_are_named() -> None:
         net = Model(embed=Tokens(vocab=30), stack=Stack(width=WIDTH, depth=2, causal=True, block=blocks), head=LM())
         return net.build(seed=0), (torch.randint(30, (1, 6)),)
 
-    with pytest.raises(UserError, match="Layer 2.* without attention weights; use depth 1 or less"):
+    with pytest.raises(UserError, match="Layer 1.* without attention weights; use depth 1 or less"):
         captured(mixed).rollout()
     assert captured(mixed).rollout(depth=1).shape == (6, 6)
 
@@ -394,5 +394,5 @@ def test_keys_that_are_mixtures_are_refused() -> None:
 
 def test_missing_layers_are_named() -> None:
     model, inputs = text()
-    with pytest.raises(UserError, match="layer 1 was not captured"):
+    with pytest.raises(UserError, match="layer 0 was not captured"):
         look(model, inputs, layers=[1]).rollout()

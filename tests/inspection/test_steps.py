@@ -195,7 +195,7 @@ def test_w01_the_lectures_example_in_steps() -> None:
 
 
 @torch.no_grad()
-def test_the_five_steps_of_a_3() -> None:
+def test_the_five_steps_of_a_token() -> None:
     """Cornell: attention without queries, keys and values, the third token; by hand in test_plain.py."""
     x = torch.tensor([[[1.0, 0.0], [0.0, 2.0], [1.0, 1.0], [5.0, 5.0]]], dtype=torch.float64)
     module = Plain(score="dot").build(2, causal=True, relative=NoRelative())
@@ -209,7 +209,7 @@ def test_the_five_steps_of_a_3() -> None:
     text = steps.text()
     assert text == steps.text("cornell") != steps.text("epfl")
     assert "step 1  prepare inputs" in text and "step 5  sum of the weighted values" in text
-    assert "a_3 = [   0.578     1.27]" in text and "q_3" not in text and "-inf" in text
+    assert "a_2 = [   0.578     1.27]" in text and "q_2" not in text and "-inf" in text
     header = next(line for line in text.splitlines() if line.split()[:1] == ["step"] and "prepare" not in line)
     assert header.split() == ["step", "2", "3", "3", "4"]  # scores; mask and softmax; each vector times its weight
     with pytest.raises(UserError, match="numbering"):
@@ -225,7 +225,7 @@ def test_the_table_of_a_layer_names_its_steps() -> None:
     names = [column.name for column in columns_of(steps)]
     assert names == ["scores", "scaled", "capped", "biased", "masked", "weights"]
     text = steps.text()
-    assert 'Layer 1 · head 2 · token 6 "·young"' in text and "/ sqrt(4)" in text and "cap 2 " in text
+    assert 'Layer 1 · head 1 · token 5 "·young"' in text and "/ sqrt(4)" in text and "cap 2 " in text
     assert "⏎" in text and "\n\n\n" not in text
     assert "difference" in text and "out = z W_O" in text
     assert max(map(len, text.splitlines())) <= 120
@@ -253,7 +253,7 @@ def test_a_mixer_without_queries_and_keys_has_no_steps() -> None:
 def test_attention_without_q_k_v_is_stepped_through_in_a_model() -> None:
     capture = look(build(language(mixer=Plain()), dtype=torch.float32), GIVEN)
     steps = steps_of(capture, 0, 0, 2)
-    assert steps.plain and steps.gap is not None and steps.gap < CLOSE and "a_3 = " in steps.text()
+    assert steps.plain and steps.gap is not None and steps.gap < CLOSE and "a_2 = " in steps.text()
 
 
 def test_a_choice_that_does_not_exist_is_refused() -> None:

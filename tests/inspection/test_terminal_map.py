@@ -48,7 +48,7 @@ def test_shades_stand_for_the_weights(text: Capture) -> None:
     picture = draw_map(text, 1, 2, 100, console=plain())
     words = [visible(word)[:10] for word in text.axes[""].texts]
     lines = picture.splitlines()
-    assert lines[0] == "Layer 2 · head 3"
+    assert lines[0] == "Layer 1 · head 2"
     margin = max(map(len, words)) + 1
     wanted = drawn_weights(text, 1, 2)
     rows = [line for line in lines if line[: margin - 1].strip() in words and len(line) > margin][-len(words) :]

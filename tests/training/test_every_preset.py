@@ -80,6 +80,20 @@ def book(folder: Path) -> list[str]:
     return [head_of(made.book(folder)).name]
 
 
+def looked_at(folder: Path, kind: str) -> list[str]:
+    """What `look` is given: an image or a recording, a row, a class to draw, or a text."""
+    files = sorted(path for path in folder.rglob("*") if path.suffix in (".png", ".jpg", ".wav"))
+    if kind == "drawings":
+        return ["dark"]
+    if kind == ONLY_TWO_STREAMS:
+        return [json.dumps({"text": "a good day", "picture": str(files[0])})]
+    if kind == "table":
+        return [json.dumps({"size": 1.5, "height": 2, "colour": "red"})]
+    if kind == "series":
+        return [json.dumps({"a": [0.1 * i for i in range(40)], "b": [5.0] * 40})]
+    return [str(files[0]) if files else "a good day"]
+
+
 Kind = tuple[str, Sizes, Callable[[Path], list[str]]]
 KINDS: dict[str, Kind] = {
     "pairs": ("translate", Sizes(parts=["text"], vocab=99, length=16), pairs),
@@ -146,6 +160,9 @@ def test_it_trains_goes_on_is_judged_and_answers(name: str, kind: str, tmp_path:
         else:
             asked = "classes.txt" if kind == "drawings" else words[0]
             assert done("predict", "run", asked, "--device", "cpu").out
+        assert done("look", "run", "--json", "--device", "cpu").json["views"]  # at an example of its own
+        seen = done("look", "run", *looked_at(tmp_path, kind), "--html", "inside.html", "--json", "--device", "cpu")
+        assert Path("inside.html").stat().st_size > 2**17 and any(view["applies"] for view in seen.json["views"])
 
 
 @pytest.mark.parametrize("name", [name for name in small_ones() if isinstance(preset(name), ELSEWHERE)])

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from anyformer.inference.predictor import Predictor
     from anyformer.inspection.capture import Capture
 
-EXAMPLE = "An old dog and a young boy"  # for a model of text, where nothing is given
-
 
 def look(
     folder: Folder,
@@ -87,7 +85,7 @@ def inputs_from(given: str | None, predictor: Predictor) -> Any:
     if predictor.tokenizer is None and predictor.images is None and not columns:
         return ids_from(given)
     if given is None:
-        return default_input(predictor)
+        return None  # an example
     if columns and given.lstrip().startswith(("{", "[")):
         try:
             return json.loads(given)
@@ -113,18 +111,6 @@ def ids_from(given: str | None) -> Any:
         raise UserError("the folder has no tokenizer", where="INPUT",
                         fix='give token ids, as "5 17 9", or add tokenizer.json')  # fmt: skip
     return torch.tensor([[int(word) for word in words]])
-
-
-def default_input(predictor: Predictor) -> Any:
-    """Something to look at where nothing was typed: values that the columns know, or a short text."""
-    columns = () if predictor.preprocess is None else predictor.preprocess.columns or ()
-    if any(column.is_image for column in columns) or (predictor.images is not None and not columns):
-        raise UserError("this model reads an image", where="INPUT", fix="give the path of an image file")
-    if not columns:
-        return EXAMPLE
-    if len(columns) == 1 and columns[0].is_text:
-        return EXAMPLE
-    return {column.name: column.example() for column in columns}
 
 
 def written(

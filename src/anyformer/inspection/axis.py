@@ -99,7 +99,7 @@ def tokens_of(
     if isinstance(spec, Table):
         return table_tokens(spec, given, predictor, row), None, 0
     if isinstance(spec, Queries):
-        return [Token(f"object {i + 1}", "query") for i in range(length)], None, 0
+        return [Token(f"object {i}", "query") for i in range(length)], None, 0
     if isinstance(spec, Frames):
         return sound_tokens(spec), spec.grid, spec.leading
     ids = next((x for x in given if isinstance(x, Tensor) and not x.is_floating_point() and x.dim() == 2), None)

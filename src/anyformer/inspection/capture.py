@@ -23,6 +23,7 @@ from anyformer.embeds.table import Table
 from anyformer.errors import UserError
 from anyformer.inspection.axis import TokenAxis, axis_of, merged, numbered
 from anyformer.inspection.budget import bytes_of, check, check_map, price_call
+from anyformer.inspection.example_input import example_input, input_kind
 from anyformer.inspection.given import NetworkInputs, given_to
 from anyformer.inspection.prediction import PossibleAnswer, predictions
 from anyformer.inspection.record import record_pass
@@ -56,14 +57,16 @@ def look(
     """Run a model once over one input and keep what is needed to look inside; the model itself is not touched.
 
     `source` is what `anyformer.load` gives, or a network. `inputs` is what it reads: a text, an image, a row or rows
-    of a table, token ids (1, T), or a tuple of tensors for a network by itself. `target` is the text that an
-    encoder-decoder writes (what it would write itself, if not given). `layers` are those whose maps are wanted,
-    counted from 0. What would take more memory than `budget` is refused before any work, with smaller ways named.
-    `name` is what the model is called in titles.
+    of a table, token ids (1, T), or a tuple of tensors for a network by itself; a trained model has an example of its
+    own. `target` is the text that an encoder-decoder writes (what it would write itself, if not given). `layers`
+    are those whose maps are wanted, counted from 0. What would take more memory than `budget` is refused before any
+    work, with smaller ways named. `name` is what the model is called in titles.
     """
     predictor, model = opened(source)
     if inputs is None:
-        raise UserError("there is nothing to look at", where="look", fix="give a text, an image, a row or tensors")
+        if predictor is None:
+            raise UserError("there is nothing to look at", where="look", fix="give token ids (1, T) or other tensors")
+        inputs = example_input(predictor)
     layers = layers if isinstance(layers, str) else tuple(layers)
     wanted = layer_filter(layers)
     with torch.no_grad():
@@ -133,6 +136,11 @@ class Capture:
         tokens = next(iter(self.axes.values())).tokens if self.axes else ()
         kinds = {token.kind for token in tokens}
         return "image" if "patch" in kinds else "table" if "column" in kinds else "text" if "word" in kinds else "other"
+
+    @cached_property
+    def input_kind(self) -> str | None:
+        """How another input is typed on the page: text, image, or table (JSON); None where none can be."""
+        return None if self.predictor is None else input_kind(self.predictor)
 
     @cached_property
     def title(self) -> str:

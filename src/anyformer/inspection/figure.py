@@ -147,9 +147,9 @@ def check_head(site: Site, head: int | None) -> None:
 
 
 def head_words(site: Site, head: int | None) -> str:
-    """The layer and head of a figure, counted from 1 as on the page."""
+    """The layer and head of a figure, named as on the page."""
     if head is not None:
-        return f"{site.label}, head {head + 1}"
+        return f"{site.label}, head {head}"
     return site.label if site.heads == 1 else f"{site.label}, mean of {site.heads} heads"
 
 
@@ -219,7 +219,7 @@ def heads_figure(capture: Any, chosen: Chosen) -> Drawing:
     marks: list[Mark] = []
     y = EDGE + LINE + 4
     marks += [
-        Label(EDGE + left + h * (thumb + 6) + thumb / 2, EDGE + LINE / 2, str(h + 1), SMALL, "middle", SOFT)
+        Label(EDGE + left + h * (thumb + 6) + thumb / 2, EDGE + LINE / 2, str(h), SMALL, "middle", SOFT)
         for h in range(across)
     ]
     for site, maps in zip(sites, seen, strict=True):
@@ -274,7 +274,7 @@ def image_figure(capture: Any, chosen: Chosen) -> Drawing:
     cells = read[:, axis.first : axis.first + rows * columns].reshape(-1, rows, columns)
     heads = range(site.heads) if chosen.head is None else [chosen.head]
     mean = [("mean of heads", cells.mean(0))] if chosen.head is None and site.heads > 1 else []
-    panels = [*mean, *((f"head {h + 1}", cells[h]) for h in heads)]
+    panels = [*mean, *((f"head {h}", cells[h]) for h in heads)]
     what = f"{site.label}: what {name} reads" if query is not None else f"{site.label}: what patches read, on average"
     return panel_figure(capture, panels, chosen.scale, [what])
 
@@ -394,7 +394,7 @@ def lens_figure(capture: Any, chosen: Chosen) -> Drawing:
         shares, list(reversed(found.layers)), axis.texts[at], 1.0, chosen.scale, words=words, row_axis="",
         column_axis="token that was read", cell=(max(room, 34.0), 22.0),
     )  # fmt: skip
-    some = f"positions {first + 1} to {at.stop} of {positions}, " if at.stop - first < positions else ""
+    some = f"positions {first} to {at.stop - 1} of {positions}, " if at.stop - first < positions else ""
     return with_key(capture, matrix, [f"logit lens: {some}the most probable {found.kind} after each layer"])
 
 

@@ -112,7 +112,7 @@ def kind_of_layer(parts: list[Part]) -> Any:
 def layer_name(run: list[list[Part]]) -> str:
     first, last = run[0][0], run[-1][0]
     side = f"{first.stack} " if first.stack else ""
-    return f"{side}layer {first.layer + 1}" if len(run) == 1 else f"{side}layers {first.layer + 1} to {last.layer + 1}"
+    return f"{side}layer {first.layer}" if len(run) == 1 else f"{side}layers {first.layer} to {last.layer}"
 
 
 def totals(parts: list[Part]) -> tuple[str, str]:

@@ -41,6 +41,9 @@ def given_to(predictor: Predictor | None, model: nn.Module, inputs: Any, target:
         return bare(model, inputs)
     if isinstance(inputs, Tensor) and inputs.is_floating_point():
         return bare(model, inputs)
+    own = by_task(predictor, inputs) if predictor.preprocess is not None else None
+    if own is not None:
+        return own
     if isinstance(inputs, Tensor):
         found = by_ids(predictor, inputs)
     elif predictor.has_columns():
@@ -64,6 +67,15 @@ def bare(model: nn.Module, inputs: Any) -> NetworkInputs:
     images = [part for part in args if isinstance(part, Tensor) and part.dim() == 4]
     shapes = ", ".join(str(tuple(part.shape)) for part in args if isinstance(part, Tensor))
     return NetworkInputs(args, pixels=rescaled(images[0]) if images else None, text=f"tensors {shapes}")
+
+
+def by_task(predictor: Predictor, inputs: Any) -> NetworkInputs | None:
+    """What a task reads that is no row of columns: a series, a class to draw. None of other tasks."""
+    from anyformer.tasks import find
+
+    assert predictor.preprocess is not None
+    args = find(predictor.preprocess.task).network_inputs(predictor, inputs)
+    return None if args is None else NetworkInputs(args, text="an example" if inputs is None else shown(inputs))
 
 
 def by_ids(predictor: Predictor, ids: Tensor) -> NetworkInputs:
@@ -136,6 +148,8 @@ def with_target(predictor: Predictor, given: NetworkInputs, target: str | None) 
     options = dict(given.options)
     source, mask = given.args[0], options.pop("source_mask", None)
     options.pop("target_mask", None)
+    if predictor.spec.decoder.embed.vocabulary is None:  # its queries are learned: it writes nothing (DETR)
+        return NetworkInputs((source, None), options | {"source_mask": mask}, given.pixels, given.text)
     if target is None:
         from anyformer.generation import generate
         from anyformer.inference.decoding_settings import with_settings

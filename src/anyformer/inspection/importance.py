@@ -1,11 +1,12 @@
-"""Which columns of a table count: where the class token looks, and what is lost when a column is shuffled.
+"""Which columns of a table count: where the class token looks, what is lost when a column is shuffled, and what one
+row's answer becomes when a cell is left empty.
 
 Attention of an FT-Transformer orders the columns (2106.11959, 5.3); its sizes say nothing: compare ranks only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from anyformer.core.model import Output
+from anyformer.embeds.table import TableModule
 from anyformer.errors import UserError, did_you_mean
 from anyformer.inspection.maps import weighed
 
@@ -79,6 +82,51 @@ def feature_attention(capture: Capture) -> FeatureAttention:
         tuple(axis.tokens[i].text for i in columns), tuple(site.label for site in sites),
         torch.stack(looks, 1).numpy(), torch.stack(pairs).mean(0).numpy(), torch.stack(itself).mean(0).numpy(),
     )  # fmt: skip
+
+
+# ---------------------------------------------------------------- empty cells
+
+
+@dataclass(frozen=True)
+class EmptyCells:
+    """How the answer to one row changes when one of its cells is left empty, for any model that reads a table."""
+
+    what: str  # that changes: the number of a column, or the log-probability of the class that is answered
+    whole: float  # with all cells: the number, or the log-probability
+    names: tuple[str, ...]
+    change: np.ndarray  # (F,), of numbers in the target's units
+
+
+@torch.no_grad()
+def empty_cells(capture: Capture, row: Mapping[str, Any]) -> EmptyCells:
+    """A number that is missing counts as the mean of the training rows, a category as unknown, as in `predict`."""
+    from anyformer.inspection.given import by_columns
+    from anyformer.inspection.prediction import answer_logits, name_of, number_name
+
+    predictor, names = capture.predictor, table_columns(capture)
+    if predictor is None or not names:
+        raise UserError("there is no cell to leave empty", where="look", fix="look at a trained model of a table")
+    given = by_columns(predictor, [dict(row), *({**row, name: None} for name in names)])
+    logits = predictor.model.eval()(*given.args, **given.options).logits
+    found = [answer_logits(capture, Output(logits, logits[i : i + 1])) for i in range(len(logits))]
+    is_number = found[0][1] == "value"
+    values = torch.stack([own if is_number else own.log_softmax(-1) for own, _ in found if own is not None])  # (1+F,C)
+    chosen = 0 if is_number else int(values[0].argmax())
+    name = number_name(capture, 0) if is_number else f"log-probability of {name_of(capture, chosen)}"
+    change = (values[1:, chosen] - values[0, chosen]).numpy()
+    return EmptyCells(name, float(values[0, chosen]), names, change)
+
+
+def table_columns(capture: Capture) -> tuple[str, ...]:
+    """The columns of numbers and categories that a trained model reads; none of another model."""
+    kept = None if capture.predictor is None or table_module(capture) is None else capture.predictor.preprocess
+    columns = () if kept is None else kept.columns or ()
+    return tuple(column.name for column in columns if column.in_table)
+
+
+def table_module(capture: Capture) -> TableModule | None:
+    """What reads the columns, also where it stands beside text or an image."""
+    return next((module for module in capture.model.modules() if isinstance(module, TableModule)), None)
 
 
 # ---------------------------------------------------------------- permutation

@@ -43,7 +43,7 @@ class Lens:
     ranks: Tensor  # (L,T) its rank in each layer, 1 for the first
     divergence: Tensor  # (L,T) KL(last layer || this layer), in nats
     entropy: Tensor  # (L,T) in nats
-    values: Tensor | None  # (L,T,outputs) of a head of numbers
+    values: Tensor | None  # (L,T,outputs) of a head of numbers, in the target's units where `capture.lens` is asked
     error: float  # the last layer's logits against the model's own, the largest difference
     normed: bool  # whether the final norm was applied
     has_norm: bool  # whether the stack has one
@@ -155,13 +155,14 @@ def readout_of(network: nn.Module, context: Context | None) -> Readout:
 
 def lens_of(capture: Capture, top: int = 10, *, norm: bool = True, at: slice = ALL) -> Lens:
     """The lens of a capture's row, at the positions of `at`. Without `norm` the head reads the stream as it is."""
-    from anyformer.inspection.prediction import has_many_labels, temperature
+    from anyformer.inspection.prediction import has_many_labels, in_units, temperature
 
     readout = readout_of(capture.model, capture.output.context)
     streams, logits = capture.residuals(readout.stack), capture.output.logits
     heat = temperature(capture, logits) if readout.kind == "classes" else None
     readout = replace(readout, heat=heat, many=readout.kind == "classes" and has_many_labels(capture))
-    return read_layers(readout, streams, logits, row=capture.row, top=top, norm=norm, at=at)
+    found = read_layers(readout, streams, logits, row=capture.row, top=top, norm=norm, at=at)
+    return found if found.values is None else replace(found, values=in_units(capture, found.values))
 
 
 @torch.no_grad()
@@ -173,7 +174,7 @@ def read_layers(
     if top < 1:
         raise UserError(f"top is {top}", where="lens", fix="use 10")
     own = (logits if logits.dim() == 3 else logits[:, None])[row]  # (T,V)
-    names = ("Embedding", *(f"Layer {i + 1}" for i in range(len(streams) - 1)))
+    names = ("Embedding", *(f"Layer {i}" for i in range(len(streams) - 1)))
     parts = [read_piece(readout, streams, own[part], row, part, top, norm) for part in pieces(readout, own, at)]
     whole = {name: torch.cat([part[name] for part in parts], 1).cpu() for name in parts[0] if name != "error"}
     error = max(float(part["error"]) for part in parts)

@@ -110,7 +110,7 @@ class LookApp:
         if name == "api/manifest":
             number, capture = self.capture(parameters)
             with self.lock:
-                return as_json({**manifest_of(capture), "capture": number, "renew": capture.predictor is not None})
+                return as_json({**manifest_of(capture), "capture": number, "renew": capture.input_kind})
         if name == "api/trust":
             _, capture = self.capture(parameters)
             with self.lock:
@@ -168,7 +168,7 @@ class LookApp:
 
         _, old = self.capture(parameters)
         with self.lock:
-            given = new_input(body, old, MOST_BODY if old.modality == "image" else self.typed)
+            given = new_input(body, old, MOST_BODY if old.input_kind == "image" else self.typed)
             capture = look(old.source, given, name=old.name, budget=old.budget)
             capture.run = old.run
             for other in old.others:  # a second model reads the new input too; a second input stays behind
@@ -178,7 +178,7 @@ class LookApp:
             self.captures[str(self.made)] = capture
             while len(self.captures) > self.ring:
                 self.captures.popitem(last=False)
-            return as_json({**manifest_of(capture), "capture": str(self.made), "renew": True})
+            return as_json({**manifest_of(capture), "capture": str(self.made), "renew": capture.input_kind})
 
 
 def from_own_page(method: str, headers: Mapping[str, str], hosts: set[str]) -> bool:
@@ -214,6 +214,10 @@ def check_selection(capture: Capture, query: Query) -> None:
 
 def new_input(body: bytes, capture: Capture, most: int = MOST_BODY) -> Any:
     """What was posted: {"input": text}, {"input": {a row}} or {"image": its bytes in base64}."""
+    if capture.input_kind is None:
+        raise UserError(
+            "this model reads nothing that can be typed", where="input", fix="run anyformer look again"
+        )
     if len(body) > most:
         raise TooLarge(f"{len(body):,} bytes are too many", fix=f"send at most {most:,}")
     try:
@@ -222,10 +226,10 @@ def new_input(body: bytes, capture: Capture, most: int = MOST_BODY) -> Any:
         raise UserError("this is not JSON", where="input", fix='send {"input": "a text"}') from None
     if not isinstance(given, Mapping):
         raise UserError("this is no object", where="input", fix='send {"input": "a text"}')
-    if capture.modality == "image":
+    if capture.input_kind == "image":
         return posted_image(given.get("image"))
     value = given.get("input")
-    if isinstance(value, str) and capture.modality == "table":
+    if isinstance(value, str) and capture.input_kind == "table":
         try:
             value = json.loads(value)
         except (ValueError, RecursionError):

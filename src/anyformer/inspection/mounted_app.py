@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from anyformer.inspection.look_app import LookApp, LookResponse
 
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 BUDGET = "256MB"  # of one look
 RING = 3  # inputs kept, each within the budget
 TYPED = 16 * 2**10  # bytes of a text or a row: what a pass takes grows with the square of its tokens
-TEXT = "An old dog and a young boy"
 
 
 class MountedLook(LookApp):
@@ -35,27 +34,6 @@ class MountedLook(LookApp):
         """The first capture."""
         from anyformer.inspection.capture import look
 
-        capture = look(self.predictor, first_input(self.predictor), name=self.name, budget=BUDGET)
+        capture = look(self.predictor, name=self.name, budget=BUDGET)
         super().__init__(capture, ring=RING, typed=TYPED)
         self.started = True
-
-
-def first_input(predictor: Predictor) -> Any:
-    """What a page shows before anything is typed: a sentence, a picture, or values that the columns know."""
-    columns = () if predictor.preprocess is None else predictor.preprocess.columns or ()
-    if predictor.images is not None and len(columns) <= 1:
-        return picture()
-    if not columns or (len(columns) == 1 and columns[0].is_text):
-        return TEXT
-    return {column.name: column.example() for column in columns}
-
-
-def picture() -> Any:
-    """A bright square before a ground that grows lighter, 64 by 64 pixels."""
-    import numpy as np
-    from PIL import Image
-
-    pixels = np.full((64, 64, 3), 40, np.uint8)
-    pixels[...] += np.arange(64, dtype=np.uint8)[None, :, None]
-    pixels[20:44, 12:36] = (220, 180, 60)
-    return Image.fromarray(pixels)

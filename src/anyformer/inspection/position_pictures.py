@@ -97,11 +97,11 @@ def rope_pictures(arrays: Arrays) -> Drawn:
 
 
 def alibi_pictures(arrays: Arrays) -> Drawn:
-    heads = [f"head {h + 1}" for h in range(len(arrays["bias"]))]
+    heads = [f"head {h}" for h in range(len(arrays["bias"]))]
     return {
         "alibi-slopes": (arrays["slopes"], curves(arrays["slopes"][None], "slope", "head")),
         "alibi-distance": (arrays["distance"], curves(arrays["distance"][: len(heads)], "bias", "distance", heads)),
-        "alibi-bias": (arrays["bias"][0], heat_map(arrays["bias"][0], "bias of head 1", "query", "key")),
+        "alibi-bias": (arrays["bias"][0], heat_map(arrays["bias"][0], "bias of head 0", "query", "key")),
     }
 
 
@@ -113,7 +113,7 @@ def bucket_pictures(arrays: Arrays) -> Drawn:
     }
     if "bias" in arrays:
         bias = arrays["bias"][: len(LINES)]
-        heads = [f"head {h + 1}" for h in range(len(bias))]
+        heads = [f"head {h}" for h in range(len(bias))]
         found["buckets-bias"] = (bias, curves(bias, "learned bias", "key - query, from the left end", heads))
     return found
 

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from anyformer.core.model import Seq2Seq
-from anyformer.heads import LM
+from anyformer.heads import LM, Boxes, Forecast
 from anyformer.inspection.axis import word_token
 
 if TYPE_CHECKING:
+    from anyformer.data.targets import Values
     from anyformer.inspection.capture import Capture
 
 
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 class PossibleAnswer:
     """One possible answer."""
 
-    name: str
-    probability: float | None
-    logit: float
+    name: str  # a class, a word, or which number is answered
+    probability: float | None  # None of a number
+    logit: float  # or the number itself, in the units of the target
     id: int
 
 
@@ -32,7 +33,7 @@ def predictions(capture: Capture, output: Any = None, *, at: int | None = None, 
     if scores is None:
         return []
     if kind == "value":
-        return [PossibleAnswer(f"{value:.4g}", None, value, i) for i, value in enumerate(scores.tolist())]
+        return [PossibleAnswer(number_name(capture, i), None, value, i) for i, value in enumerate(scores.tolist())]
     shares = scores.sigmoid() if has_many_labels(capture) else scores.softmax(-1)
     best = scores.topk(min(top, len(scores)))
     return [
@@ -42,7 +43,7 @@ def predictions(capture: Capture, output: Any = None, *, at: int | None = None, 
 
 
 def answer_logits(capture: Capture, output: Any = None, *, at: int | None = None) -> tuple[Tensor | None, str]:
-    """The logits (C,) of one answer, and whether they are of classes, of words, or numbers."""
+    """The logits (C,) of one answer and "word" or "class", or numbers in the target's units and "value"."""
     output = capture.output if output is None else output
     logits = getattr(output, "logits", None)
     if not isinstance(logits, Tensor) or logits.dim() < 2:
@@ -50,21 +51,23 @@ def answer_logits(capture: Capture, output: Any = None, *, at: int | None = None
     own = logits[min(capture.row, len(logits) - 1)].float().cpu()
     kind = "word" if answers_words(capture) else "class"
     if own.dim() == 2:
-        own = own[default_place(capture, len(own)) if at is None else min(at, len(own) - 1)]
+        own = own[default_place(capture, own) if at is None else min(at, len(own) - 1)]
     if kind == "class" and is_number(capture):
-        return own.reshape(-1), "value"
+        return in_units(capture, own.reshape(-1)), "value"
     if kind == "class":
         own = own / temperature(capture, own)
     return own.reshape(-1), kind
 
 
-def default_place(capture: Capture, length: int) -> int:
-    """The token whose answer is of most interest: a hidden word, else the last one."""
+def default_place(capture: Capture, logits: Tensor) -> int:
+    """The token whose answer (T,C) is of most interest: a hidden word, the surest object, else the last one."""
+    if isinstance(head_of(capture), Boxes):
+        return int(logits.softmax(-1)[:, :-1].amax(-1).argmax())
     words = None if capture.predictor is None else capture.predictor.tokenizer
     ids = capture.token_ids()
     if words is not None and words.mask is not None and ids is not None and words.mask in ids:
         return ids.index(words.mask)
-    return length - 1
+    return len(logits) - 1
 
 
 def temperature(capture: Capture, logits: Tensor) -> Tensor:
@@ -90,7 +93,36 @@ def answers_words(capture: Capture) -> bool:
 
 
 def is_number(capture: Capture) -> bool:
-    return getattr(head_of(capture), "answers", None) == "numbers"
+    head = head_of(capture)
+    return isinstance(head, Forecast) or getattr(head, "answers", None) == "numbers"
+
+
+def target_numbers(capture: Capture) -> Values | None:
+    """The columns of numbers that a trained model answers, scaled as it learned them."""
+    from anyformer.data.targets import Values
+
+    kept = None if capture.predictor is None else capture.predictor.preprocess
+    return kept.target if kept is not None and isinstance(kept.target, Values) else None
+
+
+def in_units(capture: Capture, scaled: Tensor) -> Tensor:
+    """What a head of numbers gives (...,outputs), in the target's units as `predict` answers them, in float64."""
+    target = target_numbers(capture)
+    exact = scaled.double().cpu()
+    if target is None:
+        return exact
+    by_column = exact if len(target.names) == 1 else exact.unflatten(-1, (-1, len(target.names)))
+    return torch.from_numpy(target.undo(by_column.numpy())).reshape(exact.shape)
+
+
+def number_name(capture: Capture, number: int) -> str:
+    """The column that a number is about, and how many steps ahead it is, of a forecast."""
+    target = target_numbers(capture)
+    if target is None:
+        return f"output {number}"
+    step, column = divmod(number, len(target.names))
+    is_forecast = capture.output.logits.shape[-1] > len(target.names)
+    return f"{target.names[column]} +{step + 1}" if is_forecast else target.names[column]
 
 
 def name_of(capture: Capture, number: int) -> str:
@@ -98,6 +130,8 @@ def name_of(capture: Capture, number: int) -> str:
     predictor = capture.predictor
     if predictor is None:
         return f"#{number}"
+    if isinstance(head_of(capture), Boxes) and number == capture.output.logits.shape[-1] - 1:
+        return "no object"
     if not answers_words(capture):
         return predictor.label(number)
     words = predictor.tokenizer

@@ -108,7 +108,7 @@ def residual_norms(capture: Capture) -> dict[str, float]:
             if call.after is not None:
                 norms = call.after.float().norm(dim=-1)  # (B,T)
                 counted = norms if mask is None or mask.shape != norms.shape else norms[mask]
-                found[f"{stack or 'layer'}-{layer + 1}/residual_norm"] = float(counted.mean())
+                found[f"{stack or 'layer'}-{layer}/residual_norm"] = float(counted.mean())
     return found
 
 
@@ -121,5 +121,5 @@ def batch_mask(capture: Capture, site: Site) -> Tensor | None:
 
 
 def place_of(site: Site) -> str:
-    """A layer's name in the metrics: layer-1, encoder-2, decoder-1-cross."""
-    return f"{site.stack or 'layer'}-{site.layer + 1}" + ("-cross" if site.kind == "cross" else "")
+    """A layer's name in the metrics: layer-0, encoder-1, decoder-0-cross."""
+    return f"{site.stack or 'layer'}-{site.layer}" + ("-cross" if site.kind == "cross" else "")

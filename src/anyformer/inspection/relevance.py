@@ -134,7 +134,7 @@ def chosen_logit(capture: Capture, output: Any, answer: int | None, at: int | No
     if own.dim() == 2:
         from anyformer.inspection.prediction import default_place
 
-        place = default_place(capture, len(own)) if at is None else at
+        place = default_place(capture, own) if at is None else at
         if not 0 <= place < len(own):
             raise UserError(f"there is no token {place}", where="relevance", fix=f"use 0 to {len(own) - 1}")
         own = own[place]

@@ -19,7 +19,7 @@ from anyformer.checkpoints.prune import planned
 from anyformer.core.head_names import CROSS, HeadName, LayerName, find_layer, heads_in, layers_of
 from anyformer.errors import UserError
 from anyformer.inspection.ablate import ablate
-from anyformer.inspection.prediction import answer_logits, default_place, name_of
+from anyformer.inspection.prediction import answer_logits, default_place, name_of, number_name
 
 if TYPE_CHECKING:
     from anyformer.inspection.capture import Capture
@@ -51,7 +51,7 @@ class FollowedAnswer:
         if logits is None:
             raise UserError("the model gives no answer whose change could be measured", where="remove",
                             fix="look into a model with a head")  # fmt: skip
-        self.capture, self.at, self.logits = capture, at, logits
+        self.capture, self.at, self.logits = capture, answered_place(capture, at), logits
         self.kind = "value" if len(logits) == 1 else kind  # one logit alone would always have probability 1
         self.id = 0 if self.kind == "value" else int(logits.argmax())
         self.before = float(self.values(logits)[self.id])
@@ -77,7 +77,7 @@ class FollowedAnswer:
         return None if self.kind == "value" else float(torch.tensor(value).exp())
 
     def facts(self) -> dict[str, Any]:
-        name = f"output {self.id + 1}" if self.kind == "value" else name_of(self.capture, self.id)
+        name = number_name(self.capture, self.id) if self.kind == "value" else name_of(self.capture, self.id)
         unit = "number" if self.kind == "value" else "log-probability"
         return {"id": self.id, "name": name, "kind": self.kind, "unit": unit, "value": self.before,
                 "probability": self.share(self.before)}  # fmt: skip
@@ -274,4 +274,4 @@ def answered_place(capture: Capture, at: int | None) -> int | None:
     logits = getattr(capture.output, "logits", None)
     if not isinstance(logits, Tensor) or logits.dim() != 3:
         return None
-    return default_place(capture, logits.shape[1]) if at is None else at
+    return default_place(capture, logits[min(capture.row, len(logits) - 1)]) if at is None else at

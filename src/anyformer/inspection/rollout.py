@@ -286,7 +286,7 @@ def attention_sites(capture: Capture, stack: str, depth: int | None) -> list[Sit
     sites = [site for site in capture.sites if site.stack == stack and 0 <= site.layer < last]
     missing = set(range(last)) - {site.layer for site in sites}
     if missing:
-        raise UserError(f"layer {min(missing) + 1} was not captured", where="rollout", fix='look with layers="all"')
+        raise UserError(f"layer {min(missing)} was not captured", where="rollout", fix='look with layers="all"')
     for site in sites:
         if site.kind == "other":
             raise UserError(f"{site.label} mixes tokens without attention weights", where="rollout",

@@ -44,11 +44,11 @@ def kind_of(call: MixerCall) -> str:
 
 
 def label_of(call: MixerCall, kind: str, part: str) -> str:
-    """What people call it, with layers counted from 1."""
+    """What people call it, with layers counted from 0, as in `look(layers=...)`."""
     side = SIDES.get(call.stack, f"{call.stack} ")
     if call.layer < 0:
         return call.path
-    name = f"{side}layer {call.layer + 1}"
+    name = f"{side}layer {call.layer}"
     name = name[0].upper() + name[1:]
     return name + (" · cross" if kind == "cross" else f" · {part}" if part else "")
 

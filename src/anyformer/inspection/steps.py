@@ -63,6 +63,7 @@ class HeadSteps:
     soft_cap: float | None
     crossed: bool  # keys and values come from another sequence, the memory
     plain: bool  # attention without W_Q, W_K, W_V and W_O: a token is query, key and value at once
+    count_from: int = 0  # number of the first token and head where they are shown; slides count from 1
 
     @property
     def gap(self) -> float | None:
@@ -204,7 +205,7 @@ def without_bias(layer: nn.Linear, x: Tensor, dtype: torch.dtype) -> Tensor:
 
 def label_at(labels: Sequence[str] | None, at: int, count: int) -> str:
     """The token's text; its number where the keys are not the axis' tokens (mixtures of tokens, a cache)."""
-    return labels[at] if labels is not None and len(labels) == count else f"#{at + 1}"
+    return labels[at] if labels is not None and len(labels) == count else f"#{at}"
 
 
 def shown_around(weights: Tensor, limit: int = SHOWN) -> tuple[int, int]:
@@ -227,4 +228,5 @@ def lecture_example() -> HeadSteps:
     k = torch.tensor([[8.0, 6.0, 6.0], [7.0, 9.0, 3.0]], dtype=torch.float64)
     v = torch.tensor([[2.0, 0.0, 1.0], [0.0, 4.0, 1.0]], dtype=torch.float64)
     inputs = AttentionInputs(q[None, None], k[None, None], v[None, None], Scores(scale=3**-0.5))
-    return attention_steps(inputs, None, 0, 0, label="EPFL's example", queries=["x₁"], keys=["x₁", "x₂"])
+    steps = attention_steps(inputs, None, 0, 0, label="EPFL's example", queries=["x₁"], keys=["x₁", "x₂"])
+    return replace(steps, count_from=1)

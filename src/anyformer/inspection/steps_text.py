@@ -57,8 +57,8 @@ def steps_text(steps: HeadSteps, numbering: str | None = None) -> str:
         raise UserError(f"numbering {numbering!r} is unknown", where="steps", fix='use "epfl" or "cornell"')
     five = numbering == "cornell"
     times, last = (4, 5) if five else (5, 6)
-    place, value = steps.query + 1, "x" if steps.plain else "v"
-    lines = [f"{steps.label} · head {steps.head + 1} · token {place} {quoted(steps.token)}", ""]
+    place, value = steps.query + steps.count_from, "x" if steps.plain else "v"
+    lines = [f"{steps.label} · head {steps.head + steps.count_from} · token {place} {quoted(steps.token)}", ""]
     lines += ["step 1  prepare inputs" if five else "step 1  query, key and value vectors"]
     lines += [] if steps.x is None else [f"  x_{place} = {vector(steps.x)}"]
     lines += [] if steps.plain else [f"  q_{place} = {vector(steps.q)}"]
@@ -68,8 +68,8 @@ def steps_text(steps: HeadSteps, numbering: str | None = None) -> str:
     heads = ["", "key", *(column.title for column in columns), f"weight x {value}_j"]
     numbers = ["", "step", *(str(column.cornell if five else column.epfl) for column in columns), str(times)]
     rows = [
-        [str(j + 1), visible(steps.keys[j])[:LONGEST], *(figure(float(column.numbers[j])) for column in columns),
-         vector(steps.weighted[j])]
+        [str(j + steps.count_from), visible(steps.keys[j])[:LONGEST],
+         *(figure(float(column.numbers[j])) for column in columns), vector(steps.weighted[j])]
         for j in range(first, stop)
     ]  # fmt: skip
     lines += ["", *laid_out([numbers, heads, *rows])]

@@ -53,7 +53,7 @@ def map_of(
     rows = [visible(text, ascii_only) for text in capture.axes[place.queries].texts]
     columns = [visible(text, ascii_only) for text in capture.axes[place.keys].texts]
     dot, arrow = (".", "->") if ascii_only else ("·", "→")
-    out = Text(f"{place.label.replace('·', dot)} {dot} head {head + 1}\n\n", no_wrap=True)
+    out = Text(f"{place.label.replace('·', dot)} {dot} head {head}\n\n", no_wrap=True)
     margin = min(LABEL, max(map(len, rows))) + 1
     whole = weights.max().item()
     drawn = (weights / max(whole, 1e-12)).sqrt()

@@ -234,6 +234,15 @@ class AdversarialTask(RowTask):
         return [{LABEL: labels[label], SEED: seed, "image": data_url(drawn_image(predictor, label, seed))}
                 for label, seed in rows]  # fmt: skip
 
+    def network_inputs(self, predictor: TrainedModel, source: Any) -> tuple[Tensor, ...] | None:
+        preprocess = preprocess_of(predictor)
+        asked = [(0, 0)] if source is None else read_requests(as_rows(source), preprocess, "error")
+        rows = [(label, seed) for label, seed in asked if label is not None]
+        assert isinstance(predictor.model, SAGANModule)
+        noise = [noise_of(predictor.model, 1, seed) for _, seed in rows]
+        labels = torch.tensor([label for label, _ in rows])
+        return torch.cat(noise).to(predictor.device), labels.to(predictor.device)
+
     def describe_request(self, preprocess: Preprocess) -> str:
         return f'a class, bare or as {{"{LABEL}": ..., "{SEED}": 0}}'
 
@@ -271,9 +280,14 @@ def beside(answers: Answers, images: np.ndarray) -> Answers:
 def draw_images(net: SAGANModule, labels: Tensor, *, seed: int = 0, batch_size: int = 100) -> np.ndarray:
     """Images (N,C,H,W) in 0 to 255, one a label; the same for the same seed on every device."""
     device = next(net.parameters()).device
-    noise = torch.randn(len(labels), net.spec.noise, generator=torch.Generator().manual_seed(seed))
+    noise = noise_of(net, len(labels), seed)
     parts = zip(noise.split(batch_size), labels.split(batch_size), strict=True)
     return np.concatenate([to_pixels(net.generate(z.to(device), kinds.to(device))) for z, kinds in parts])
+
+
+def noise_of(net: SAGANModule, rows: int, seed: int) -> Tensor:
+    """Noise (rows,Z) on the CPU, so that a seed draws the same image everywhere."""
+    return torch.randn(rows, net.spec.noise, generator=torch.Generator().manual_seed(seed))
 
 
 def discriminator_scores(net: SAGANModule, pixels: np.ndarray, labels: Tensor, batch_size: int) -> Tensor:
@@ -326,6 +340,11 @@ def drawn_image(predictor: TrainedModel, label: int, seed: int) -> np.ndarray:
 
 
 # ---------------------------------------------------------------- what to draw
+
+
+def as_rows(source: Any) -> Any:
+    """A class by itself, as a list of one."""
+    return [source] if isinstance(source, str) and not Path(source).is_file() else source
 
 
 def read_requests(source: Any, preprocess: Preprocess, on_bad_rows: OnBadRows) -> list[tuple[int | None, int]]:

@@ -497,6 +497,13 @@ class Task:
         """What JSON says to each parsed row, or a `UserError` of its own; None where rows are cells of columns."""
         return None
 
+    def network_inputs(self, predictor: TrainedModel, source: Any) -> tuple[torch.Tensor, ...] | None:
+        """What the network is given for what `predict` takes, or for an example of it where `source` is None.
+
+        None where rows are cells of columns, which need no task to be read.
+        """
+        return None
+
     def describe_request(self, preprocess: Preprocess) -> str:
         """What a row of a request is, in words, where it is not an object of cells."""
         return ""

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("anyformer")
 MOST_STEPS = 65_536  # of a series to look back on
+DAY = 24  # steps of the made-up history that is looked at where none is given
 LINEAR_WEIGHT = "head.linear.weight"  # of a network with `Forecast.window`
 
 
@@ -209,6 +210,11 @@ class ForecastTask(NumberAnswers):
         assert target is not None
         return [{"forecast": by_channel(steps, target.names)} for steps in ahead(predictor, rows)]
 
+    def network_inputs(self, predictor: TrainedModel, source: Any) -> tuple[torch.Tensor, ...] | None:
+        preprocess = preprocess_of(predictor)
+        known = [usual_history(preprocess)] if source is None else read_histories(source, preprocess, "error")
+        return (windows_to(predictor, [past for past in known if past is not None]),)
+
     def describe_request(self, preprocess: Preprocess) -> str:
         names = ", ".join(column.name for column in preprocess.columns or ())
         return f"an object with a list of numbers, oldest first, for each of {names}"
@@ -277,14 +283,29 @@ def windows_of(frame: Frame, preprocess: Preprocess, say: Say) -> SeriesExamples
     return SeriesExamples(arrays, frame, target, length, length, len(order))
 
 
+def windows_to(predictor: TrainedModel, histories: Sequence[np.ndarray]) -> torch.Tensor:
+    """The end of each history (T, V) of scaled values as the network looks back on it: (B, length, V)."""
+    length, model = preprocess_of(predictor).length, predictor.model
+    assert length is not None
+    given = np.concatenate([window(past, np.array([len(past)]), length) for past in histories])
+    return torch.from_numpy(given).to(predictor.device, next(model.parameters()).dtype)
+
+
+def usual_history(preprocess: Preprocess) -> np.ndarray:
+    """A day's rise and fall around the mean of each channel: something to look at where no series is given."""
+    target, length = preprocess.target, preprocess.length
+    assert isinstance(target, Future) and length is not None
+    hours = np.sin(np.arange(length) * 2 * np.pi / DAY)
+    return np.repeat(hours[:, None], len(target.names), 1)
+
+
 @torch.no_grad()
 def ahead(predictor: TrainedModel, histories: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The steps after the end of each history (T, V) of scaled values, in the units of the file: (horizon, V) each."""
     preprocess = preprocess_of(predictor)
-    assert isinstance(preprocess.target, Future) and preprocess.length is not None
+    assert isinstance(preprocess.target, Future)
     target, model = preprocess.target, predictor.model.eval()
-    given = np.concatenate([window(past, np.array([len(past)]), preprocess.length) for past in histories])  # (B,T,V)
-    said = model(torch.from_numpy(given).to(predictor.device, next(model.parameters()).dtype)).logits.float().cpu()
+    said = model(windows_to(predictor, histories)).logits.float().cpu()
     steps = said.view(-1, len(target.names)).numpy()  # (B * horizon, V)
     found = target.undo(steps if len(target.names) > 1 else steps[:, 0])
     return list(found.reshape(len(histories), target.horizon, -1))
@@ -293,9 +314,20 @@ def ahead(predictor: TrainedModel, histories: Sequence[np.ndarray]) -> list[np.n
 def forecasts(
     predictor: TrainedModel, source: Any, *, on_bad_rows: OnBadRows = "error", say: Say = logger.warning
 ) -> list[dict[str, list[float]] | None]:
-    """The steps after each history by channel. A table or file is one history, in the order of time; in a list each
-    entry is one: numbers by channel, oldest first."""
+    """The steps after each history by channel, as `read_histories` reads them; None after one that is skipped."""
     preprocess = preprocess_of(predictor)
+    assert isinstance(preprocess.target, Future)
+    found = read_histories(source, preprocess, on_bad_rows, say)
+    known = [past for past in found if past is not None]
+    steps = iter(ahead(predictor, known) if known else ())
+    return [None if past is None else by_channel(next(steps), preprocess.target.names) for past in found]
+
+
+def read_histories(
+    source: Any, preprocess: Preprocess, on_bad_rows: OnBadRows, say: Say = logger.warning
+) -> list[np.ndarray | None]:
+    """Scaled histories (T, V), None for one that is skipped. A table or file is one history, in the order of time; in
+    a list each entry is one: numbers by channel, oldest first."""
     assert isinstance(preprocess.target, Future)
     names = preprocess.target.names
     rows = take_rows(source)
@@ -311,19 +343,18 @@ def forecasts(
             else:
                 frame, _ = frame_of_model(frame_of(rows), preprocess)
             _, values = in_time(frame, preprocess, lambda line: None, on_bad_rows)
-        return [by_channel(ahead(predictor, [values])[0], names)]
+        return [values]
     if not rows:
         raise UserError("there are no rows", where="rows", fix="give at least one")
-    histories, bad = {}, dict[int, UserError]()
+    found: list[np.ndarray | None] = []
+    bad: dict[int, UserError] = {}
     for at, row in enumerate(rows):
         try:
-            histories[at] = history(row, preprocess)
+            found.append(history(row, preprocess))
         except UserError as error:
             bad[at] = error.inside(f"rows[{at}]")
+            found.append(None)
     report_bad(bad, on_bad_rows, say)
-    found: list[dict[str, list[float]] | None] = [None] * len(rows)
-    for at, steps in zip(histories, ahead(predictor, list(histories.values())) if histories else (), strict=True):
-        found[at] = by_channel(steps, names)
     return found
 
 

@@ -23,8 +23,8 @@ def test_the_values_are_those_of_the_capture(heads, page_of, capture_of):
 def test_from_any_layer_the_first_cross_attention_is_shown(page_of, capture_of, settled):
     page = page_of("t5", "cross", site=0)
     label = page.locator("select[data-focus=cross-site] option:checked").inner_text()
-    assert label == "Decoder layer 1 · cross"
-    page.locator("select[data-focus=cross-site]").select_option(label="Decoder layer 2 · cross")
+    assert label == "Decoder layer 0 · cross"
+    page.locator("select[data-focus=cross-site]").select_option(label="Decoder layer 1 · cross")
     settled(page)
     assert "site=5" in page.url
 

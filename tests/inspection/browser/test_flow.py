@@ -61,11 +61,11 @@ def test_a_derivative_shows_that_the_feed_mixes_no_tokens(page_of, settled):
     page.get_by_label("Which tokens a branch mixes").check()
     settled(page)
     assert page.get_by_role("grid").count() == 2
-    grid = page.get_by_role("grid", name="Layer 1: feed-forward")
+    grid = page.get_by_role("grid", name="Layer 0: feed-forward")
     grid.click(position={"x": 3, "y": 60})
     settled(page)
     assert (
-        page.get_by_role("grid", name="Layer 1: feed-forward").locator("[role=gridcell]").inner_text().endswith(": 0")
+        page.get_by_role("grid", name="Layer 0: feed-forward").locator("[role=gridcell]").inner_text().endswith(": 0")
     )
 
 

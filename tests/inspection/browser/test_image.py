@@ -198,7 +198,7 @@ def test_objects_look_at_the_image(other_servers: Any, pages: Any, settled: Any)
     settled(page)
     page.locator("[aria-label='Tokens that look'] button").nth(4).click()
     settled(page)
-    assert "query=4" in page.url and '"object 5"' in page.inner_text(".summary")
+    assert "query=4" in page.url and '"object 4"' in page.inner_text(".summary")
     assert len(colours(page)) == 64
 
 
@@ -257,7 +257,7 @@ def test_an_exported_page_has_the_picture_and_every_layer(
     page = pages.open(f"{file_of('vit').as_uri()}#view=image&site=1&head=3")
     settled(page)
     assert len(colours(page)) == 12 and page.locator(THUMBS).nth(3).get_attribute("aria-pressed") == "true"
-    assert "Layer 2, head 4" in page.inner_text(".summary")
+    assert "Layer 1, head 3" in page.inner_text(".summary")
     page = pages.open(f"{file_of('vit').as_uri()}#view=rollout&depth=1&query=0")
     settled(page)
     assert "After 1 layer" in page.inner_text(".summary") and page.locator("canvas.map").count() == 2

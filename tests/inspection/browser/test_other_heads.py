@@ -43,7 +43,7 @@ def test_a_head_of_numbers_shows_its_values_by_layer(opened):
     capture = look(network(Regress(outputs=2)), torch.tensor([[1, 2, 3, 4]]))
     right = capture.lens().values
     rows = exact_rows(opened(capture, "lens"))
-    assert [row[0] for row in rows] == ["Embedding", "Layer 1", "Layer 2"]
+    assert [row[0] for row in rows] == ["Embedding", "Layer 0", "Layer 1"]
     for row, values in zip(rows, right[:, 0].tolist(), strict=True):
         assert [as_number(text) for text in row[1:]] == pytest.approx(values, rel=2e-5)
 

@@ -181,7 +181,7 @@ def test_a_picture_is_saved_on_white_with_its_caption(theme, page_of, capture_of
             page.get_by_role("dialog").get_by_role("button", name=end).click()
         data[end] = waiting.value.path().read_bytes()
     text = "".join(ElementTree.fromstring(data["SVG"]).itertext())
-    assert capture_of("gpt").title in text and "Layer 1 · head 1" in text and "anyformer" in text
+    assert capture_of("gpt").title in text and "Layer 0 · head 0" in text and "anyformer" in text
     image = Image.open(io.BytesIO(data["PNG"])).convert("RGB")
     assert image.getpixel((2, 2)) == (255, 255, 255) and len(image.getcolors(1 << 24)) > 20
 

@@ -63,7 +63,7 @@ def test_the_slider_moves_through_the_checkpoints(run, opened, settled):
     page.locator("details.exact tbody tr").first.wait_for()
     rows = [row.locator("td, th").all_inner_texts() for row in page.locator("details.exact tbody tr").all()]
     wanted = [(found.step, line) for found in capture.checkpoints.read() for line in found.heads if line["site"] == 0]
-    assert [row[:2] for row in rows] == [[str(step), f"head {line['head'] + 1}"] for step, line in wanted]
+    assert [row[:2] for row in rows] == [[str(step), f"head {line['head']}"] for step, line in wanted]
     assert [float(row[2]) for row in rows] == pytest.approx([line["entropy"] for _, line in wanted], rel=0.01)
 
 
@@ -79,7 +79,7 @@ def test_play_goes_from_the_first_to_the_last(run, opened):
 def test_statistics_and_loss_stand_under_their_headings(run, opened, settled):
     page, _ = opened(run, "view=training&statistic=induction")
     headings = page.locator(".drawing h3").all_inner_texts()
-    assert headings == ["Layer 1 · head 1 at each checkpoint", "Heads of layer 1 over the steps", "Loss"]
+    assert headings == ["Layer 0 · head 0 at each checkpoint", "Heads of layer 0 over the steps", "Loss"]
     charts = page.locator(".drawing svg.chart")
     assert charts.count() == 2
     panel = page.locator(".drawing").bounding_box()["width"]

@@ -16,6 +16,7 @@ from anyformer.data.columns.modality import Encoding, Modality, ModalityInputs
 from anyformer.data.columns.values import shown
 from anyformer.data.files.audio_folders import unlabelled_clips
 from anyformer.data.files.data_urls import SOUNDS_SAID, example_sound, sound_bytes
+from anyformer.data.files.example_files import tone
 from anyformer.data.habit import Habit
 from anyformer.embeds.frames import Frames
 from anyformer.embeds.mel import bands
@@ -109,6 +110,7 @@ class Audio(FileColumn):
     plural: ClassVar[str] = "recordings"
     modality: ClassVar[type[Modality]] = AudioModality
     rank: ClassVar[int] = 40
+    can_be_typed: ClassVar[bool] = False
     unreadable: ClassVar[str] = "the recording cannot be read"
     file_unit: ClassVar[str | None] = "clip"
 
@@ -153,3 +155,6 @@ class Audio(FileColumn):
 
     def example(self) -> str:
         return example_sound(self.sample_rate or 16_000)
+
+    def worth_looking_at(self) -> bytes:
+        return tone(self.sample_rate or 16_000)

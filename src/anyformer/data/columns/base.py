@@ -48,6 +48,8 @@ class Column(Spec, slot=True):
     is_image: ClassVar[bool] = False  # whether its cells are images
     is_time: ClassVar[bool] = False  # whether its cells are moments
     is_number: ClassVar[bool] = False  # whether its cells are numbers
+    in_table: ClassVar[bool] = False  # whether its cells are numbers and categories of a row's table
+    can_be_typed: ClassVar[bool] = True  # whether a person can give a cell on a page
     needed: ClassVar[bool] = False  # whether a row that consists of it alone cannot do without it
     file_unit: ClassVar[str | None] = None  # what a row of a folder of its files is called, where cells name files
 
@@ -169,6 +171,10 @@ class Column(Spec, slot=True):
     def example(self) -> Any:
         """A value that a request may have."""
         raise NotImplementedError
+
+    def worth_looking_at(self) -> Any:
+        """A cell to look at where none was given: not the shortest, but one that shows something."""
+        return self.example()
 
     def show(self, value: Any) -> str:
         """A cell in a report."""

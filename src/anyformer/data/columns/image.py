@@ -16,6 +16,7 @@ from anyformer.data.columns.files import recognise_files
 from anyformer.data.columns.modality import Encoding, Modality, ModalityInputs
 from anyformer.data.columns.values import shown
 from anyformer.data.files.data_urls import PICTURES_SAID, example_picture, picture_bytes
+from anyformer.data.files.example_files import picture
 from anyformer.data.files.image_folders import unlabelled_images
 from anyformer.data.habit import Habit
 from anyformer.data.images.augmentation import augmented_batch
@@ -238,6 +239,9 @@ class Image(FileColumn):
 
     def example(self) -> str:
         return example_picture()
+
+    def worth_looking_at(self) -> Any:
+        return picture()
 
 
 def workers() -> int:

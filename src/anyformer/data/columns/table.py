@@ -123,6 +123,7 @@ class TableColumn(Column, slot=True):
     """A column of the table: it encodes to numbers (N,) or (N, width), or to ids (N,) where it says how many."""
 
     modality: ClassVar[type[Modality]] = TableModality
+    in_table: ClassVar[bool] = True
 
     @property
     def width(self) -> int:

@@ -11,6 +11,7 @@ from torch import Tensor
 from anyformer.errors import UserError
 from anyformer.inspection.answer import Query, ViewAnswer
 from anyformer.inspection.compare import Comparison, layout_problem
+from anyformer.inspection.prediction import is_number
 
 if TYPE_CHECKING:
     from anyformer.inspection.axis import TokenAxis
@@ -51,7 +52,7 @@ def answer(capture: Capture, query: Query) -> ViewAnswer:
         "same": queries.complete and keys.complete, "shared": shared,
         "from": start, "window": WINDOW, "count": max(len(queries), len(keys)),
         "distances": found.distances, "labels": [one.label for one in capture.sites],
-        "predictions": found.predictions(),
+        "predictions": found.predictions(), "numbers": is_number(capture),
     }  # fmt: skip
     arrays: dict[str, np.ndarray] = {}
     if shared:

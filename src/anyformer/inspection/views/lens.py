@@ -43,6 +43,7 @@ def answer(capture: Capture, query: Query) -> ViewAnswer:
         "axis": readout_of(capture.model, None).stack, "many": has_many_labels(capture),
         "tokens": [token_facts(token) for token in tokens[here]], "normed": found.normed, "has_norm": found.has_norm,
         "error": found.error, "next": found.kind == "word" and writes(capture.model),
+        "outputs": [one.name for one in capture.prediction()] if found.kind == "numbers" else [],
         "names": {} if found.kind == "numbers" else names_of(capture, found.ids.flatten().tolist(), found.kind),
     }  # fmt: skip
     return ViewAnswer(facts, {name: as_array(name, value) for name, value in tensors(found).items()})

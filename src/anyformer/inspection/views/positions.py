@@ -57,7 +57,7 @@ def answer(capture: Capture, query: Query) -> ViewAnswer:
 def exported(capture: Capture) -> Iterable[Query]:
     """Each kind once, and one shuffle of few tokens: its answer has the tables of the model's own kind once more."""
     found = [Query(), *(Query(options={"scheme": one.kind}) for one in position_kinds(capture.model)[1:])]
-    many = max(len(axis) for axis in capture.axes.values()) > SHUFFLED
+    many = max(map(len, capture.axes.values()), default=0) > SHUFFLED
     return found if many or why_not_shuffled(capture) else [*found, Query(options={"shuffle": "1"})]
 
 

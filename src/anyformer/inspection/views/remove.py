@@ -11,7 +11,7 @@ from anyformer.core.head_names import has_stacks
 from anyformer.errors import UserError
 from anyformer.evaluation.metrics import rank_correlation
 from anyformer.inspection.answer import Query, ViewAnswer
-from anyformer.inspection.prediction import name_of
+from anyformer.inspection.prediction import name_of, number_name
 from anyformer.inspection.removal import (
     FollowedAnswer,
     answered_place,
@@ -76,7 +76,7 @@ def removed(answer: FollowedAnswer, removal: Any) -> dict[str, Any]:
     best = list(dict.fromkeys([*before.topk(min(SHOWN, len(before))).indices.tolist(), int(after.argmax())]))
     rows = []
     for i in best:
-        name = f"output {i + 1}" if answer.kind == "value" else name_of(answer.capture, i)
+        name = number_name(answer.capture, i) if answer.kind == "value" else name_of(answer.capture, i)
         pair = [float(values[i]) if answer.kind == "value" else float(values[i].exp()) for values in (before, after)]
         rows.append({"name": name, "id": i, "before": pair[0], "after": pair[1]})
     change = float(after[answer.id]) - answer.before

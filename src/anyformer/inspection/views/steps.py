@@ -76,7 +76,7 @@ def answer_of(steps: HeadSteps, first: int | None = None, *, example: bool = Fal
         "first": start, "stop": stop, "partial": partial, "scale": steps.scale, "root": steps.root,
         "soft_cap": steps.soft_cap, "plain": steps.plain, "projected": steps.projection is not None, "gap": steps.gap,
         "related": not steps.related.equal(steps.scores), "biased": not steps.biased.equal(steps.capped),
-        "example": example, "crossed": steps.crossed,
+        "example": example, "count_from": steps.count_from, "crossed": steps.crossed,
     }  # fmt: skip
     arrays = {
         "q": steps.q, "k": steps.k[rows], "v": steps.v[rows], "scores": steps.scores,

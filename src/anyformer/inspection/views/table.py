@@ -1,24 +1,28 @@
-"""A table's columns: where the class token looks, how columns look at each other, and what a shuffled column costs."""
+"""A table's columns: where the class token looks, how columns look at each other, what a shuffled column costs, and
+what an empty cell changes. The last two need no attention."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from anyformer.embeds.table import TableModule
 from anyformer.errors import UserError
 from anyformer.inspection.answer import Query, ViewAnswer
 from anyformer.inspection.importance import (
     RANKS_ONLY,
+    FeatureAttention,
     Importance,
     column_tokens,
+    empty_cells,
     feature_attention,
     permutation_importance,
     rank_correlation,
+    table_columns,
+    table_module,
 )
 
 if TYPE_CHECKING:
@@ -26,8 +30,8 @@ if TYPE_CHECKING:
 
 TITLE = "Columns"
 READ = (
-    "Each column of the table is a token. The bars show how much the class token reads of each, over heads and layers; "
-    "the map shows which columns read each other."
+    "Which columns count. Where each column is a token, bars show how much the class token reads of each, and a map "
+    "which columns read each other; leaving a cell empty or shuffling a column shows what the answer depends on."
 )
 TOUR = (6, "The table. Which columns the answer looks at, beside what happens without them.")
 NOTES = {
@@ -42,6 +46,11 @@ FOUND: WeakKeyDictionary[Capture, Importance | str] = WeakKeyDictionary()  # eac
 
 
 def applies(capture: Capture) -> str | None:
+    return why_no_attention(capture) if not table_columns(capture) else None
+
+
+def why_no_attention(capture: Capture) -> str | None:
+    """Why there is no attention that could order the columns, if so."""
     lead, columns = column_tokens(capture) if capture.axes else (None, [])
     if not columns:
         return "This model does not read a table, one token a column."
@@ -53,64 +62,112 @@ def applies(capture: Capture) -> str | None:
 
 
 def answer(capture: Capture, query: Query) -> ViewAnswer:
-    found = feature_attention(capture)
-    count = found.from_class.shape[0]
+    found = feature_attention(capture) if why_no_attention(capture) is None else None
+    names = table_columns(capture) if found is None else found.names
+    count = rows_of(capture)
     row = query.integer("row", 0, 0, count)  # 0 is all of them, as people count from 1
     chosen = (0 if count == 1 else None) if row == 0 else row - 1
-    shown = found.from_class if chosen is None else found.from_class[chosen : chosen + 1]
-    itself = float(found.itself.mean() if chosen is None else found.itself[chosen])
+    given = given_row(capture, chosen)
     facts: dict[str, Any] = {
-        "names": list(found.names), "layers": list(found.layers), "rows": count, "row": row, "note": RANKS_ONLY,
-        "groups": group_names(capture, len(found.names)), "values": values_of(capture, chosen),
-        "itself": itself, "others": max(0.0, float(1 - found.mean(chosen).sum()) - itself),
+        "names": list(names), "rows": count, "row": row, "groups": group_names(capture, names),
+        "values": values_of(capture, names, chosen), "found": "", "agreement": "",
+        "who": "In this row" if count == 1 else f"In row {row}" if row else f"Over {count:,} rows",
     }  # fmt: skip
-    arrays = {
-        "from_class": shown.mean(0).astype(np.float32), "pairs": found.between(chosen).astype(np.float32),
-        "tokens": token_lengths(capture, chosen).astype(np.float32),
-    }  # fmt: skip
+    arrays: dict[str, np.ndarray] = {}
+    if found is not None:
+        add_attention(capture, found, chosen, facts, arrays)
+    if given and table_columns(capture):
+        empty = empty_cells(capture, given)
+        facts["empty"] = {"what": empty.what, "whole": empty.whole}
+        most = int(np.abs(empty.change).argmax())
+        facts["found"] = f"Without “{empty.names[most]}” the {empty.what} changes most, by {empty.change[most]:+.3g}."
+        arrays["empty"] = ordered_by(names, empty.names, empty.change)
     lost = permutation_of(capture)
     if isinstance(lost, str):
         facts["why_no_permutation"] = lost
     else:
-        order = [lost.names.index(name) if name in lost.names else -1 for name in found.names]
-        arrays["drops"] = np.array([lost.mean[i] if i >= 0 else np.nan for i in order], np.float32)
-        arrays["spread"] = np.array([lost.spread[i] if i >= 0 else np.nan for i in order], np.float32)
-        both = [(a, lost.mean[i]) for a, i in zip(found.mean(chosen), order, strict=True) if i >= 0]
+        arrays["drops"] = ordered_by(names, lost.names, lost.mean)
+        arrays["spread"] = ordered_by(names, lost.names, lost.spread)
         facts["permutation"] = {
-            "metric": lost.metric, "whole": lost.whole, "rows": lost.rows, "repeats": lost.drops.shape[1],
-            "correlation": rank_correlation([a for a, _ in both], [b for _, b in both]) if len(both) > 1 else None,
-        }  # fmt: skip
+            "metric": lost.metric,
+            "whole": lost.whole,
+            "rows": lost.rows,
+            "repeats": lost.drops.shape[1],
+        }
+        if found is not None:
+            facts["agreement"] = agreement(found.mean(chosen), arrays["drops"])
     return ViewAnswer(facts, arrays)
+
+
+def add_attention(
+    capture: Capture, found: FeatureAttention, chosen: int | None, facts: dict[str, Any], arrays: dict[str, np.ndarray]
+) -> None:
+    """What the class token and the columns read of each other, of one row or the mean of all."""
+    shown = found.from_class if chosen is None else found.from_class[chosen : chosen + 1]
+    itself = float(found.itself.mean() if chosen is None else found.itself[chosen])
+    facts |= {"layers": list(found.layers), "note": RANKS_ONLY, "itself": itself,
+              "others": max(0.0, float(1 - found.mean(chosen).sum()) - itself)}  # fmt: skip
+    arrays |= {
+        "from_class": shown.mean(0).astype(np.float32), "pairs": found.between(chosen).astype(np.float32),
+        "tokens": token_lengths(capture, chosen).astype(np.float32),
+    }  # fmt: skip
+
+
+def ordered_by(names: Sequence[str], known: Sequence[str], values: np.ndarray) -> np.ndarray:
+    """Values in the order of the names, nan where a column has none."""
+    by_name = dict(zip(known, values.tolist(), strict=True))
+    return np.array([by_name.get(name, np.nan) for name in names], np.float32)
+
+
+def agreement(attention: np.ndarray, drops: np.ndarray) -> str:
+    """How alike the two orders of the columns are, as a sentence."""
+    both = np.isfinite(drops)
+    found = rank_correlation(attention[both], drops[both]) if int(both.sum()) > 1 else None
+    if found is None:
+        return "Shuffling gives the columns no order to compare with."
+    how = "alike" if found > 0.7 else "partly alike" if found > 0.3 else "differently"
+    return f"Attention and shuffling order the columns {how} (Spearman {found:.2f})."
+
+
+def rows_of(capture: Capture) -> int:
+    """Rows that were given."""
+    given = capture.inputs
+    if capture.found.mixers:
+        return len(capture.found.mixers[0].given[0])
+    return len(given) if isinstance(given, list) else 1 if isinstance(given, Mapping) else len(capture.output.logits)
+
+
+def given_row(capture: Capture, row: int | None) -> Mapping[str, Any]:
+    """One row's cells, where rows were given; those of a file are not kept."""
+    given = capture.inputs
+    rows = [given] if isinstance(given, Mapping) else given if isinstance(given, list) else []
+    found = rows[row] if row is not None and row < len(rows) else {}
+    return found if isinstance(found, Mapping) else {}
 
 
 def exported(capture: Capture) -> Iterable[Query]:
     """All rows together, and the first few alone."""
-    rows = len(capture.found.mixers[0].given[0])
+    rows = rows_of(capture)
     return [Query(), *(Query(options={"row": str(i + 1)}) for i in range(min(rows, EXPORTED_ROWS)) if rows > 1)]
 
 
-def table_module(capture: Capture) -> TableModule | None:
-    """What makes tokens of columns, also where it stands beside text or an image."""
-    return next((module for module in capture.model.modules() if isinstance(module, TableModule)), None)
-
-
-def group_names(capture: Capture, count: int) -> list[str]:
-    """Whether each column holds numbers or categories."""
+def group_names(capture: Capture, names: Sequence[str]) -> list[str]:
+    """Whether each column holds numbers or categories: as the trained model says, else by the places of the tokens."""
+    kept = None if capture.predictor is None else capture.predictor.preprocess
+    known = {} if kept is None else {column.name: column.is_number for column in kept.columns or ()}
     module = table_module(capture)
-    numbers = count if module is None else module.spec.numbers
-    return ["number"] * numbers + ["category"] * (count - numbers)
+    numbers = len(names) if module is None else module.spec.numbers
+    return ["number" if known.get(name, i < numbers) else "category" for i, name in enumerate(names)]
 
 
-def values_of(capture: Capture, row: int | None) -> list[str]:
+def values_of(capture: Capture, names: Sequence[str], row: int | None) -> list[str]:
     """What stands in the columns of one row, as the given row says it, else as the model sees it."""
-    _, columns = column_tokens(capture)
-    tokens = next(iter(capture.axes.values())).tokens
     if row is None:
-        return [""] * len(columns)
-    given = capture.inputs
-    rows = [given] if isinstance(given, Mapping) else given if isinstance(given, list) else []
-    known = rows[row] if row < len(rows) and isinstance(rows[row], Mapping) else {}
-    return [str(known.get(tokens[i].text, tokens[i].note if row == 0 else "")) for i in columns]
+        return [""] * len(names)
+    known = given_row(capture, row)
+    axis = next(iter(capture.axes.values()), None)
+    notes = {token.text: token.note for token in axis.tokens} if axis is not None and row == 0 else {}
+    return [str(known.get(name, notes.get(name, ""))) for name in names]
 
 
 def token_lengths(capture: Capture, row: int | None) -> np.ndarray:

@@ -50,8 +50,10 @@ def answer(capture: Capture, query: Query) -> ViewAnswer:
         "run": series.folder.name, "steps": steps,
         "runs": [folder.name for folder in followed_runs(capture)],
         "statistics": list(STATISTICS), "names": STATISTICS, "losses": losses_at(past, steps),
-        "predictions": [[{"name": one.name, "probability": one.probability} for one in found.prediction[:TOP]]
-                        for found in looks],
+        "predictions": [
+            [{"name": one.name, "probability": one.probability, "logit": one.logit} for one in found.prediction[:TOP]]
+            for found in looks
+        ],
         "curves": curves(past), "probes": probe_curves(past),
     }  # fmt: skip
     if not capture.sites:  # no layer mixes tokens: the run is there, and no head to follow

@@ -101,8 +101,10 @@ export const start = async (source) => {
         }, { "aria-label": `Theme: ${now}. Switch to ${other}.` })),
       h("dl", { class: "given" }, given("Input", manifest.input, { class: "input" }), given("Output", manifest.target, { class: "input" }),
         given(manifest.kind === "text" ? "Next" : "Prediction", manifest.prediction?.length && h("ol", { class: "answers" },
-          manifest.prediction.slice(0, 5).map(({ name, probability, logit }, i) => h("li", {}, i ? visible(name) : h("strong", {}, visible(name)), " ",
-            h("span", { class: "soft" }, percent(probability) || number(logit))))))),
+          manifest.prediction.slice(0, 5).map(({ name, probability, logit }, i) => {
+            const [answer, beside] = probability === null ? [number(logit, 6), visible(name)] : [visible(name), percent(probability)];
+            return h("li", {}, i ? answer : h("strong", {}, answer), " ", h("span", { class: "soft" }, beside));
+          })))),
       h("div", { class: "trail", role: "group", "aria-label": "Selection" }));
   };
   const check = async () => {
@@ -119,7 +121,7 @@ export const start = async (source) => {
   const redraw = () => { header(); check(); show(); };
   const adopt = (next) => { manifest = next; header(); check(); };
   const openKeys = () => showKeys(manifest.keys ?? [], { get on() { return keys.on; }, set on(value) { keys.on = value; storage.set("look-keys", value ? "on" : "off"); } });
-  const renew = () => showNew(manifest.kind, async (body) => {
+  const renew = () => showNew(manifest.renew, async (body) => {
     const next = await source.renew(body);
     adopt(next);
     store.select({ capture: next.capture, query: next.start.query, key: next.start.key });
@@ -144,7 +146,7 @@ export const start = async (source) => {
       knob(sign, () => step(name, by, length), { class: "plain", "aria-label": `${word} ${what}`, disabled: placeIn(look.selection[name] + by, length) === look.selection[name], focus: `trail-${name}${by}` }));
     const walked = (name, label, options, now) => { const [back, on] = arrows(name, options.length, label.toLowerCase()); return h("span", {}, back, several(name, label, options, now), on); };
     const dot = (sign, kind = "dot") => h("span", { class: kind, "aria-hidden": "true" }, sign);
-    replace(box, walked("site", "Layer", manifest.sites.map((each) => each.label), index), dot("·"), walked("head", "Head", times(site.heads, (i) => `head ${i + 1}`), head), dot("·"),
+    replace(box, walked("site", "Layer", manifest.sites.map((each) => each.label), index), dot("·"), walked("head", "Head", times(site.heads, (i) => `head ${i}`), head), dot("·"),
       token("query", site.queries, query), dot("\u2192", "dot to"), token("key", site.keys, key));
   };
 
@@ -169,7 +171,7 @@ export const start = async (source) => {
     const held = source.holds(view.name);
     const name = ({ params, reads }) => {
       const at = (word, say) => reads.includes(word) && say(Number(params[word] ?? 0));
-      return [at("site", (i) => manifest.sites[i]?.label), at("head", (i) => `head ${i + 1}`), at("query", (i) => `query ${i}`)].filter(Boolean).join(" · ") || "the start";
+      return [at("site", (i) => manifest.sites[i]?.label), at("head", (i) => `head ${i}`), at("query", (i) => `query ${i}`)].filter(Boolean).join(" · ") || "the start";
     };
     const go = ({ params, reads }) => store.select(Object.fromEntries(reads.map((word) => [word, params[word] ?? null])));
     return state("Not in this page",
@@ -180,7 +182,7 @@ export const start = async (source) => {
   const caption = () => [manifest.title, manifest.input ? quoted(manifest.input, 80) : null, look.describe(), shown?.scale ? `${shown.scale} scale` : null, `anyformer ${manifest.version}`].filter(Boolean).join(" · ");
   const saved = (end, content, type) => {
     const { view, site, head } = look.selection;
-    save(`look-${view}-site${site}-head${head + 1}.${end}`, content, type);
+    save(`look-${view}-site${site}-head${head}.${end}`, content, type);
   };
 
   /** Draws the view once more in light colours, off to the side, and hands the panel to `use`. */
@@ -308,5 +310,5 @@ const words = (manifest, { site, head, query, key }) => {
   const at = manifest.sites[site];
   if (!at) return "";
   const name = (axis, i) => { const token = manifest.axes[axis]?.tokens[i]; return token ? quoted(token.text) : String(i); };
-  return `${at.label} · head ${head + 1} · ${name(at.queries, query)} \u2192 ${name(at.keys, key)}`;
+  return `${at.label} · head ${head} · ${name(at.queries, query)} \u2192 ${name(at.keys, key)}`;
 };

@@ -41,5 +41,8 @@ export const cut = (text, most) => {
 /** 41,200: a whole number. */
 export const whole = (value) => Math.round(value).toLocaleString("en-US");
 
+/** "+0.4"; nothing for a number that is missing. */
+export const signed = (value) => (value === null || value === undefined ? "" : (value > 0 ? "+" : "") + number(value));
+
 /** "1 head", "12 heads". */
 export const count = (n, one, many = one + "s") => `${whole(n)} ${n === 1 ? one : many}`;

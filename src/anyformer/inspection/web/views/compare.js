@@ -1,7 +1,7 @@
 // Compare: two captures. The difference of one head's maps, how far every head has moved, and both answers side by side.
 //
 // facts: names [{model, input}], same, shared, queries, keys, query_places, key_places, distances [[bits]], labels,
-// predictions [{name, first, second}]; arrays: first, second, difference (t,s) over shared tokens; first_own, second_own
+// predictions [{name, first, second}], numbers (whether they are no probabilities); arrays: first, second, difference (t,s) over shared tokens; first_own, second_own
 // with every token of either, where the tokens differ.
 
 import { h } from "look/element";
@@ -21,8 +21,8 @@ const who = (names) => h("dl", { class: "given pair" }, names.map((one, i) => {
   return [h("dt", {}, SIDES[i]), h("dd", {}, words.filter(Boolean).join(" · "))];
 }));
 
-const answers = (predictions) => {
-  const words = predictions.flatMap(({ first, second }) => [first ?? 0, second ?? 0]).every((value) => value >= 0 && value <= 1) ? percent : number;
+const answers = ({ predictions, numbers }) => {
+  const words = numbers ? number : percent;
   const cell = (value) => (value === null ? "not in top 10" : words(value));
   const change = (first, second) => (first === null || second === null ? "" : `${second > first ? "+" : ""}${words(second - first)}`);
   return table("Answers of both", ["Answer", ...SIDES, "Change"], predictions.map(({ name, first, second }) =>
@@ -35,10 +35,10 @@ export const draw = (panel, { facts, arrays }, look) => {
   const scale = look.option("scale", "sqrt");
   const mode = facts.shared ? look.option("maps", "difference") : "side";
   panel.append(who(facts.names), row(
-    facts.others.length > 1 ? select(look, { name: "other", label: "Second", options: facts.others.map((text, i) => [i, cut(text, 40)]), fallback: 0 }) : null,
-    facts.shared ? buttons(look, { name: "maps", label: "Maps", options: [["difference", "Difference"], ["side", "Side by side"]], fallback: "difference" }) : null,
+    facts.others.length > 1 && select(look, { name: "other", label: "Second", options: facts.others.map((text, i) => [i, cut(text, 40)]), fallback: 0 }),
+    facts.shared && buttons(look, { name: "maps", label: "Maps", options: [["difference", "Difference"], ["side", "Side by side"]], fallback: "difference" }),
     mode === "difference" && facts.count > facts.window
-      ? slider(look, { name: "from", label: "First token drawn", min: 0, max: Math.max(0, facts.count - facts.window), step: Math.min(64, facts.window), fallback: 0 }) : null,
+      && slider(look, { name: "from", label: "First token drawn", min: 0, max: Math.max(0, facts.count - facts.window), step: Math.min(64, facts.window), fallback: 0 }),
   ));
   if (!facts.shared) panel.append(soft(look.notes.apart));
   else if (!facts.same) panel.append(soft(`The inputs differ: ${count(facts.queries.length, "query", "queries")} and ${count(facts.keys.length, "key")} that both have are compared. Weight on other keys is counted as one more key in the distances.`));
@@ -46,7 +46,7 @@ export const draw = (panel, { facts, arrays }, look) => {
   // One map: of shared tokens, which have places in the first input, or of a side's own.
   const map = (title, what, { data, shape }, queries, keys, shared, style) => {
     const at = shared ? [facts.query_places.indexOf(selection.query), facts.key_places.indexOf(selection.key)] : [selection.query, selection.key];
-    return titled(`${title} · ${facts.label} · head ${facts.head + 1}`, heatmap({ data, shape, ...byTokens(queries, keys), ...style, announce: look.announce,
+    return titled(`${title} · ${facts.label} · head ${facts.head}`, heatmap({ data, shape, ...byTokens(queries, keys), ...style, announce: look.announce,
       selected: at[0] >= 0 && at[1] >= 0 ? at : null, onSelect: (i, j) => look.select(shared ? { query: facts.query_places[i], key: facts.key_places[j] } : { query: i, key: j }),
       describe: (i, j, value) => `${what}: query ${quoted(queries[i] ?? "")}, key ${quoted(keys[j] ?? "")}: ${number(value)}` }));
   };
@@ -71,14 +71,14 @@ export const draw = (panel, { facts, arrays }, look) => {
   let best = 0;
   moved.forEach((value, i) => { if (value > (moved[best] || 0)) best = i; });
   const most = Math.max(moved[best] || 0, 1e-6);
-  const headName = (site, head) => `${facts.labels[site]}, head ${head + 1}`;
+  const headName = (site, head) => `${facts.labels[site]}, head ${head}`;
   panel.append(h("h3", {}, "How far each head has moved"),
-    heatmap({ data: moved, shape: [distances.length, heads], rows: { labels: facts.labels }, columns: { labels: times(heads, (i) => `head ${i + 1}`), kind: "head" },
+    heatmap({ data: moved, shape: [distances.length, heads], rows: { labels: facts.labels }, columns: { labels: times(heads, (i) => `head ${i}`), kind: "head" },
       range: [0, most], scale, width, label: "Distance of every head", focus: "distances", selected: [facts.site, facts.head], announce: look.announce,
       onSelect: (site, head) => { if (distances[site][head] !== undefined) look.select({ site, head }); },
       describe: (site, head, value) => `${headName(site, head)}: ${number(value)} bits` }),
     legend({ range: [0, most], scale, format: (value) => `${number(value)} bits` }));
-  if (facts.predictions.length) panel.append(h("h3", {}, "What they answer"), answers(facts.predictions));
+  if (facts.predictions.length) panel.append(h("h3", {}, "What they answer"), answers(facts));
 
   const here = distances[facts.site]?.[facts.head] ?? null;
   const { first, second, difference } = arrays;
@@ -89,6 +89,6 @@ export const draw = (panel, { facts, arrays }, look) => {
   return {
     summary: `${headName(facts.site, facts.head)} has moved by ${here === null ? "an unknown amount" : `${number(here)} bits`} (0: the same map, 1: nothing in common). The head that moved most is ${headName(Math.floor(best / heads), best % heads)}, by ${number(moved[best])} bits.`,
     columns: difference ? ["Query", "Key", ...SIDES, "Difference"] : ["Layer", "Head", ...SIDES, "Distance in bits"],
-    rows: difference ? cells() : distances.flatMap((list, site) => list.map((value, head) => [facts.labels[site], `head ${head + 1}`, null, null, value])),
+    rows: difference ? cells() : distances.flatMap((list, site) => list.map((value, head) => [facts.labels[site], `head ${head}`, null, null, value])),
   };
 };

@@ -27,8 +27,8 @@ export const draw = (panel, answer, look) => {
     options.map(([value, text]) => h("option", { value, selected: value === facts[name] }, text))));
   panel.append(row(
     choice("Layer", "site", facts.sites.map((site) => [site.index, site.label])),
-    facts.heads > 1 ? buttons(bound, { name: "heads", label: "Heads", fallback: "mean", options: [["mean", "Mean of heads"], ["one", "One head"]] }) : null,
-    facts.heads > 1 && !facts.mean ? choice("Head", "head", times(facts.heads, (i) => [i, `head ${i + 1}`])) : null,
+    facts.heads > 1 && buttons(bound, { name: "heads", label: "Heads", fallback: "mean", options: [["mean", "Mean of heads"], ["one", "One head"]] }),
+    facts.heads > 1 && !facts.mean && choice("Head", "head", times(facts.heads, (i) => [i, `head ${i}`])),
     facts.has_beams && look.live ? beamChoice(bound, facts) : null,
     facts.count > facts.window ? slider(bound, { name: "start", label: "From target token", min: 0, max: facts.count - 1, step: 64, fallback: 0 }) : null));
 
@@ -55,7 +55,7 @@ export const draw = (panel, answer, look) => {
         h("span", { class: "mono" }, visible(sources[s])), number(weight(t, s)), facts.heads > 1 && `${agreeing(arrays.by_head, t, s)} of ${facts.heads}`];
     }), { numbers: [2, 3], tall: "320px" })));
 
-  const which = facts.heads === 1 ? facts.mixer : facts.mean ? `the mean of ${facts.heads} heads` : `head ${facts.head + 1}`;
+  const which = facts.heads === 1 ? facts.mixer : facts.mean ? `the mean of ${facts.heads} heads` : `head ${facts.head}`;
   return {
     summary: `In ${which}, ${quoted(targets[at])} looked most at ${quoted(sources[arrays.best.data[at]])} (${percent(weight(at, arrays.best.data[at]))}). Rows sum to ${number(facts.sums[0], 6)} at least and ${number(facts.sums[1], 6)} at most.`,
     columns: ["target position", "target", "source position", "source", "weight"],

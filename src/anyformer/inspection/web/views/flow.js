@@ -40,7 +40,7 @@ export const draw = (panel, { facts, arrays }, look) => {
   const first = groups.findIndex((group) => group.stack === stack.name);
   const chosen = placeIn(look.option("group", first), groups.length);
   panel.append(row(
-    newest ? select(look, { name: "stack", label: "Stack", fallback: newest, options: stacks.map((each, i) => [i, each.name || "model"]) }) : null,
+    newest && select(look, { name: "stack", label: "Stack", fallback: newest, options: stacks.map((each, i) => [i, each.name || "model"]) }),
     buttons(look, { name: "token", label: "Norms of", fallback: "mean", options: [["mean", "mean token"], ["one", "selected token"]] })));
   const lines = norms(arrays, at, look, stack);
   panel.append(normChart(lines, names, width), shareChart(stack, names, width));
@@ -80,14 +80,14 @@ const normChart = (lines, names, width) => chart({
   // What a block adds is drawn at the layer that adds it; the stream begins before the first.
   series: ROLES.filter((name) => lines[name]).map((name) => ({ name: names[name], colour: COLOURS[name], values: lines[name],
     x: lines[name].map((_, i) => (name === "stream" ? i : i + 1)) })),
-  x: { label: "after layer (0: embedding)", ticks: wholeTicks(0, lines.stream.length - 1) },
+  x: { label: "layers so far (0: embedding)", ticks: wholeTicks(0, lines.stream.length - 1) },
   y: { label: "length of the vector", range: [0, Math.max(1e-9, ...ROLES.flatMap((name) => lines[name] ?? []))] },
   width, height: 240, label: "Length of the stream and of what each branch adds, by layer",
 });
 
 const shareChart = (stack, names, width) => titled("Share of what a layer adds", chart({
-  series: Object.entries(stack.shares).map(([name, values]) => ({ name: names[name], colour: COLOURS[name], values, x: values.map((_, i) => i + 1) })),
-  x: { label: "layer", ticks: wholeTicks(1, stack.layers) }, y: { range: [0, 1], format: (value) => percent(value, 2) }, width, height: 160,
+  series: Object.entries(stack.shares).map(([name, values]) => ({ name: names[name], colour: COLOURS[name], values, x: values.map((_, i) => i) })),
+  x: { label: "layer", ticks: wholeTicks(0, stack.layers - 1) }, y: { range: [0, 1], format: (value) => percent(value, 2) }, width, height: 160,
   label: "Share of each branch in what a layer adds, by layer",
 }));
 
@@ -96,13 +96,13 @@ const values = (stack, lines, names) => {
   const both = (of) => [lines, stack.shares].flatMap((from, k) => added.map((name) => of(from[name], name, k)));
   return {
     columns: ["layer", "stream after", ...both((_, name, k) => `${names[name]} ${k ? "share" : "adds"}`)],
-    rows: lines.stream.map((value, i) => [i ? `layer ${i}` : "embedding", value, ...both((list) => list?.[i - 1] ?? "")]),
+    rows: lines.stream.map((value, i) => [i ? `layer ${i - 1}` : "embedding", value, ...both((list) => list?.[i - 1] ?? "")]),
   };
 };
 
 // ---- one block ----
 
-const groupName = ({ stack, first, last }) => `${stack && `${stack} `}${first === last ? "layer" : `layers ${first + 1} to`} ${last + 1}`;
+const groupName = ({ stack, first, last }) => `${stack && `${stack} `}${first === last ? "layer" : `layers ${first} to`} ${last}`;
 const partName = (facts, part) => `${facts.roles[part.role]} (${part.name})`;
 
 const drawBlock = (panel, facts, groups, chosen, look) => {

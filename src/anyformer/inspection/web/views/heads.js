@@ -12,7 +12,7 @@ import { note, roomOf, soft, titled } from "look/parts";
 const MOST = 8; // heads in one mean
 /** The 256 codes of the thumbnails, which are square roots, in the scale that is chosen. */
 const recoded = (scale) => times(256, (code) => Math.round(place((code / 255) ** 2, 0, 1, scale) * 255));
-const headName = (site, head) => `${site.label}, head ${head + 1}`;
+const headName = (site, head) => `${site.label}, head ${head}`;
 
 /** The mean of the chosen heads, from their thumbnails, which are exact to half a step of 255. */
 const together = (facts, bytes, chosen, look, scale, width) => {
@@ -73,10 +73,10 @@ export const draw = (panel, answer, look) => {
   const started = performance.now();
   if (sort === "layer") {
     for (const site of facts.sites) {
-      const all = times(site.heads, (head) => thumb(site, head, String(head + 1)));
+      const all = times(site.heads, (head) => thumb(site, head, String(head)));
       const per = site.heads / site.groups;
-      const bracket = (group) => h("div", { class: "group", role: "group", "aria-label": `Heads that share keys and values ${group + 1}` },
-        thumbs(all.slice(group * per, (group + 1) * per)), h("span", { class: "bracket" }, `keys and values ${group + 1}`));
+      const bracket = (group) => h("div", { class: "group", role: "group", "aria-label": `Heads that share keys and values ${group}` },
+        thumbs(all.slice(group * per, (group + 1) * per)), h("span", { class: "bracket" }, `keys and values ${group}`));
       panel.append(h("div", { class: "layer" }, h("h3", {}, site.label), thumbs(site.groups < site.heads ? times(site.groups, bracket) : all)));
     }
   } else {
@@ -86,7 +86,7 @@ export const draw = (panel, answer, look) => {
     const { element, keeps } = brush(look, { name: "brush", values: all.map(({ value }) => value).filter((value) => value !== null), format: number, label: `Heads by ${meaning}`, width: Math.min(room, 480) });
     const kept = all.filter(({ value }) => keeps(value));
     panel.append(element, note(`${kept.length} of ${all.length} heads, sorted by ${meaning}; the number is below each map. ${look.notes.brush}`),
-      thumbs(kept.map(({ site, head, value }) => thumb(site, head, `${site.label.replace(/layer /i, "L")}.${head + 1} \u00b7 ${value === null ? "none" : number(value)}`))));
+      thumbs(kept.map(({ site, head, value }) => thumb(site, head, `${site.label.replace(/layer /i, "L")}.${head} \u00b7 ${value === null ? "none" : number(value)}`))));
   }
   performance.measure("look:thumbnails", { start: started, end: performance.now() });
 
@@ -96,6 +96,6 @@ export const draw = (panel, answer, look) => {
     scale,
     summary: lowest ? `${heads} heads in ${facts.sites.length} layers; the most focused is ${headName(lowest, lowest.head)}, with ${number(lowest.entropy)} bits of entropy.` : `${heads} heads.`,
     columns: ["layer", "head", ...sortable],
-    rows: facts.statistics.map((each) => [each.label, each.head + 1, ...sortable.map((name) => each[name] ?? "none")]),
+    rows: facts.statistics.map((each) => [each.label, each.head, ...sortable.map((name) => each[name] ?? "none")]),
   };
 };

@@ -39,7 +39,7 @@ const drawAttention = (panel, { facts, arrays }, look, picture) => {
   const data = chosen(arrays.maps.data, length), apart = chosen(arrays.others.data, others.length);
   const range = coloured(look, data);
   const from = quoted(queries[token]?.text ?? String(token));
-  const which = isMean ? "mean of heads" : `head ${head + 1}`;
+  const which = isMean ? "mean of heads" : `head ${head}`;
   const selfLook = facts.patches_look;
   const patchOf = (i) => (i >= first && i < first + length ? i - first : null);
   const framed = selfLook ? patchOf(token) : null;
@@ -77,7 +77,7 @@ const drawAttention = (panel, { facts, arrays }, look, picture) => {
 
   const every = thumbnails(heads > 1 ? `Every head of ${facts.label}, from ${from}` : facts.label, arrays.maps.data, grid, heads, look, {
     size: room < 480 ? 56 : 72, current: isMean ? null : head, onSelect: (i) => look.select({ head: i, over: null }),
-    said: (i, own) => `Head ${i + 1}: ${percent(sum(own))} on patches, most on ${spot(best(own))} (${number(Math.max(...own))})`,
+    said: (i, own) => `Head ${i}: ${percent(sum(own))} on patches, most on ${spot(best(own))} (${number(Math.max(...own))})`,
   });
   panel.append(side(field, readout, { range, scale }, every, others.length ? titled("Tokens that are no patches", tokens({ tokens: others.map((i) => keys[i]), values: Array.from(apart),
     range: [range[0], Math.max(...apart, range[1])], scale, numbers: true, selected: selfLook ? others.indexOf(token) : null,
@@ -87,7 +87,7 @@ const drawAttention = (panel, { facts, arrays }, look, picture) => {
   const special = others.length ? `, ${percent(sum(apart))} on other tokens` : "";
   return {
     summary: `${facts.label}, ${which}: ${from} gives ${percent(sum(data))} of its weight to patches${special}; most to patch ${spot(most)} (${number(data[most])}).`,
-    columns: ["token", "number", ...times(heads, (i) => `head ${i + 1}`), "mean"],
+    columns: ["token", "number", ...times(heads, (i) => `head ${i}`), "mean"],
     rows: keys.map((key, i) => {
       const patch = i - first, other = others.indexOf(i);
       const own = times(heads, (k) => (other < 0 ? arrays.maps.data[k * length + patch] : arrays.others.data[k * others.length + other]));

@@ -124,7 +124,7 @@ const from = (l, facts) => (l === 0 ? "the embedding" : facts.layers[l].toLowerC
 /** Lines over the layers. */
 const byLayer = (facts, series, y, label, more) => {
   const every = Math.ceil(facts.layers.length / 7);
-  const ticks = facts.layers.map((_, l) => [l, l ? String(l) : "emb."]).filter(([l]) => l % every === 0);
+  const ticks = facts.layers.map((_, l) => [l, l ? String(l - 1) : "emb."]).filter(([l]) => l % every === 0);
   return chart({ series, x: { label: "layer", ticks }, y, label, ...more });
 };
 
@@ -160,9 +160,9 @@ const drawNumbers = (panel, { facts, arrays }) => {
   const [L, T, O] = arrays.values.shape;
   const valuesOf = (l) => times(O, (o) => arrays.values.data[l * T * O + o]);
   const told = (l) => valuesOf(l).map((value) => number(value)).join(", ");
-  const names = times(O, (o) => (O === 1 ? "value" : `value ${o + 1}`));
+  const names = times(O, (o) => facts.outputs[o]);
   panel.append(byLayer(facts, names.slice(0, 8).map((name, o) => ({ name, values: times(L, (l) => valuesOf(l)[o]) })),
-    { label: "as the model computes it" }, "The answer after each layer", { width: roomOf(panel, 720) }));
+    { label: O === 1 ? names[0] : "answer" }, "The answer after each layer", { width: roomOf(panel, 720) }));
   return {
     summary: `The model answers ${told(L - 1)}; after the embedding alone it would be ${told(0)}.`,
     columns: ["layer", ...names], rows: facts.layers.map((name, l) => [name, ...valuesOf(l)]),

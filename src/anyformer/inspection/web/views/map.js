@@ -90,12 +90,12 @@ export const draw = (panel, answer, look) => {
   const canDraw = nr <= LINES && nc <= LINES && !both;
   const drawn = canDraw ? look.option("draw", "map") : "map";
   panel.append(row(
-    canDraw ? buttons(look, { name: "draw", label: "Draw", options: [["map", "Map"], ["lines", "Lines"]], fallback: "map" }) : null,
-    facts.has_scores ? select(look, { name: "show", label: "Show", options: [["weights", "weights"], ["scores", "scores before softmax"], ["values", "weights × value length"]], fallback: "weights" }) : null,
-    facts.heads > 1 ? buttons(look, { name: "over", label: "Of", options: [["head", "this head"], ["mean", "mean of heads"]], fallback: "head" }) : null,
+    canDraw && buttons(look, { name: "draw", label: "Draw", options: [["map", "Map"], ["lines", "Lines"]], fallback: "map" }),
+    facts.has_scores && select(look, { name: "show", label: "Show", options: [["weights", "weights"], ["scores", "scores before softmax"], ["values", "weights × value length"]], fallback: "weights" }),
+    facts.heads > 1 && buttons(look, { name: "over", label: "Of", options: [["head", "this head"], ["mean", "mean of heads"]], fallback: "head" }),
     both ? null : scales(look),
     view.size[0] * view.size[1] <= 4096 ? toggle(look, { name: "numbers", label: "Numbers" }) : null,
-    isWeights ? toggle(look, { name: "sink", label: "Hide the sink" }) : null,
+    isWeights && toggle(look, { name: "sink", label: "Hide the sink" }),
     drawn === "map" && large ? h("div", { class: "segments", role: "group", "aria-label": "Zoom" },
       [["Nearer", 1, "+"], ["Farther", -1, "\u2212"], ["All", 0, "All"]].map(([word, by, sign]) =>
         knob(sign, () => zoom(by), { "aria-label": `Zoom: ${word.toLowerCase()}`, focus: `zoom-${by}`, disabled: by < 1 && !view.zoomed }))) : null));
@@ -145,7 +145,7 @@ export const draw = (panel, answer, look) => {
   const known = isWeights && sink === null ? facts.strongest?.[0] : null; // of a long row, also beyond the window
   const top = mine?.reduce((best, v, j) => (v > mine[best] || Number.isNaN(mine[best]) ? j : best), 0);
   const [best, most] = known ?? [top + facts.column, mine?.[top]];
-  const summary = mine ? `${look.site.label}, ${other ? facts.mixer : facts.over === "mean" ? "mean of heads" : `head ${look.selection.head + 1}`}: ${text(queries, query)} ${facts.show === "scores" ? "has its highest score for" : "reads most from"} ${text(keys, best)} (${isWeights ? percent(most) : number(most)})${sink === null ? "" : `, without the sink ${text(keys, sink + facts.column)}`}.` : "";
+  const summary = mine ? `${look.site.label}, ${other ? facts.mixer : facts.over === "mean" ? "mean of heads" : `head ${look.selection.head}`}: ${text(queries, query)} ${facts.show === "scores" ? "has its highest score for" : "reads most from"} ${text(keys, best)} (${isWeights ? percent(most) : number(most)})${sink === null ? "" : `, without the sink ${text(keys, sink + facts.column)}`}.` : "";
   if (nc <= LINES) {
     return { summary, scale: style.scale, columns: ["query", ...keys.map((token, j) => `${visible(token.text)} ${j}`)],
       rows: times(nr, (i) => [`${visible(queries[i + facts.row].text)} ${i + facts.row}`, ...Array.from(rowOf({ data, shape: [nr, nc] }, i), exact)]) };

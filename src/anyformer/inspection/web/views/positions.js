@@ -73,7 +73,7 @@ const curves = ({ box, width }, series, { x, xs = [...series[0].values.keys()], 
   box.append(chart({ series: series.map((each) => ({ ...each, x: xs })), x: { label: x, ticks: wholeTicks(xs[0], xs.at(-1)) }, y: { label: y }, width, height: 280, label: title, ...more }));
   return { summary: title + ".", columns: [x, ...series.map((each) => each.name || y || "value")], rows: xs.map((at, i) => [at, ...series.map((each) => each.values[i])]) };
 };
-const ofHeads = (array, most) => times(most, (head) => ({ name: `head ${head + 1}`, values: rowOf(array, head) }));
+const ofHeads = (array, most) => times(most, (head) => ({ name: `head ${head}`, values: rowOf(array, head) }));
 const byOffset = (series, y, title) => (on) => curves(on, series(on.arrays), { x: "key − query", xs: [...on.arrays.offsets.data], y, title });
 
 /** A slider over a list, and where it stands. */
@@ -133,13 +133,13 @@ const PICTURES = {
   alibi: () => ({
     "by distance": (on) => curves(on, ofHeads(on.arrays.distance, on.facts.shown), { x: "distance", y: "added to the score", title: "What each head adds to a score" }),
     "slopes": ({ box, arrays: { slopes: { data } } }) => {
-      box.append(bars({ label: "Slope of each head", items: [...data].map((value, i) => ({ name: `head ${i + 1}`, value, colour: "var(--head)" })) }));
-      return { summary: `Slopes from ${number(data[0])} to ${number(data.at(-1))}: the first heads look near, the last ones far.`, columns: ["head", "slope"], rows: [...data].map((value, i) => [i + 1, value]) };
+      box.append(bars({ label: "Slope of each head", items: [...data].map((value, i) => ({ name: `head ${i}`, value, colour: "var(--head)" })) }));
+      return { summary: `Slopes from ${number(data[0])} to ${number(data.at(-1))}: the first heads look near, the last ones far.`, columns: ["head", "slope"], rows: [...data].map((value, i) => [i, value]) };
     },
     "every pair": (on) => {
       const head = Math.min(on.look.selection.head, on.facts.shown - 1);
       const { data, shape: [, t, s] } = on.arrays.bias;
-      return pairs({ data: rowOf({ data, shape: [0, t * s] }, head), shape: [t, s] }, "query", "key", `What head ${head + 1} adds`)(on);
+      return pairs({ data: rowOf({ data, shape: [0, t * s] }, head), shape: [t, s] }, "query", "key", `What head ${head} adds`)(on);
     },
   }),
   buckets: ({ arrays }) => ({

@@ -5,15 +5,14 @@ import { heatmap, legend } from "look/heatmap";
 import { bars } from "look/bars";
 import { button, buttons, isOn, row, toggle } from "look/controls";
 import { tokens } from "look/tokens";
-import { count, number, percent, quoted, visible, whole } from "look/format";
+import { count, number, percent, quoted, signed, visible, whole } from "look/format";
 import { times } from "look/lists";
 import { note, roomOf, table } from "look/parts";
 
 const readout = (...words) => h("p", { class: "readout" }, ...words);
 const bold = (text, kind = null) => h("b", { class: kind }, text);
-const headName = (label, head) => `${label}, head ${head + 1}`;
+const headName = (label, head) => `${label}, head ${head}`;
 const listed = (text) => (text ? text.split(",").filter(Boolean) : []);
-const signed = (value) => (value === null || value === undefined ? "" : (value > 0 ? "+" : "") + number(value));
 
 /** The address with one thing more or less in a list of things removed. */
 const flip = (look, name, word) => {
@@ -26,25 +25,25 @@ export const draw = async (panel, { facts }, look) => {
   const { site, head, query, key } = look.selection;
   const at = look.site;
   const queries = look.tokens(at.queries), keys = look.tokens(at.keys);
-  const text = (list, i) => (list[i] ? quoted(list[i].text) : String(i + 1));
+  const text = (list, i) => (list[i] ? quoted(list[i].text) : String(i));
   const { target, removed } = facts;
   const isNumber = target.kind === "value";
   const named = isNumber ? target.name : quoted(target.name);
   const where = facts.place === null ? "" : ` after ${text(look.tokens(at.stack === "encoder" ? "decoder" : at.stack), facts.place)}`;
 
   panel.append(row(
-    facts.by_token ? buttons(look, { name: "of", label: "Answer", options: [["answer", "of the model"], ["query", "at the query"]], fallback: "answer" }) : null,
+    facts.by_token && buttons(look, { name: "of", label: "Answer", options: [["answer", "of the model"], ["query", "at the query"]], fallback: "answer" }),
     facts.heads ? toggle(look, { name: "all", label: `Every head in turn (${count(facts.heads, "pass", "passes")})` }) : null));
   panel.append(readout("The model answers ", isNumber ? `${number(target.value)}.` : [bold(named), `${where} with probability ${percent(target.probability)}.`]));
 
   // ---- the selection, one thing at a time
   const words = {
-    head: `head ${head + 1} of ${at.label}`, edge: `the edge ${text(queries, query)} \u2192 ${text(keys, key)} in this head`,
+    head: `head ${head} of ${at.label}`, edge: `the edge ${text(queries, query)} \u2192 ${text(keys, key)} in this head`,
     edges: `the same edge in all ${at.kind === "cross" ? "cross-attention" : "layers"} and heads`, token: `the token ${text(keys, key)}: nobody else sees it`,
     mixer: `all of ${at.label}'s ${at.kind === "other" ? at.mixer : "attention"}`, feed: `the feed-forward network of ${at.label.replace(/ · .*$/, "")}`,
   };
   const short = {
-    head: "this head", edge: "this edge in this head", edges: "this edge in all heads", token: `token ${keys[key] ? quoted(keys[key].text, 14) : key + 1}`,
+    head: "this head", edge: "this edge in this head", edges: "this edge in all heads", token: `token ${keys[key] ? quoted(keys[key].text, 14) : key}`,
     mixer: at.kind === "other" ? `this ${at.mixer}` : "all heads of this layer", feed: "this layer's feed",
   };
   const change = isNumber ? "change of the number" : "change of the log-probability";
@@ -93,7 +92,7 @@ export const draw = async (panel, { facts }, look) => {
     if (removed.pruning) {
       const { why, saved, of, names } = removed.pruning;
       panel.append(note(why ? `Removing these heads for good is not possible: ${why}.` : [`Removed for good, these heads save ${count(saved, "parameter")} (${percent(saved / of)}): `,
-        h("code", {}, `anyformer convert MODEL NEW --prune-heads ${names}`), " (layers and heads counted from 0)."]));
+        h("code", {}, `anyformer convert MODEL NEW --prune-heads ${names}`), "."]));
     }
   }
 
@@ -135,7 +134,7 @@ const grid = ({ facts, arrays }, heads, look, width) => {
   return [
     h("h3", {}, "Every head in turn"),
     note(`Each cell is one pass without that head: the change of the ${unit}${kind === "value" ? "" : ` of ${quoted(name)}`}. A cell selects the head.`),
-    heatmap({ data, shape, ...style, rows: { labels: sites.map((each) => each.label.replace(/^\S+ layer (\d+) · cross$/, "Cross layer $1").replaceAll(" ", "\u00a0")) }, columns: { labels: times(shape[1], (c) => String(c + 1)), kind: "head" },
+    heatmap({ data, shape, ...style, rows: { labels: sites.map((each) => each.label.replace(/^\S+ layer (\d+) · cross$/, "Cross layer $1").replaceAll(" ", "\u00a0")) }, columns: { labels: times(shape[1], (c) => String(c)), kind: "head" },
       selected: chosen < 0 ? null : [chosen, look.selection.head], onSelect: (r, c) => { if (c < sites[r].heads) look.select({ site: sites[r].site, head: c }); },
       describe, announce: look.announce, width, label: "What each head is worth", focus: "importance" }),
     h("p", {}, legend({ ...style, name: "below 0: the head spoke for the answer \u00b7 " })),

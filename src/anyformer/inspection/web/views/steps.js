@@ -145,7 +145,8 @@ export const draw = (panel, answer, look) => {
   const names = NAMES[five].map((name) => (name === "Sum and project" && !facts.projected ? "Sum" : name));
   const last = names.length;
   const step = placeIn(look.option("step", last) - 1, last, last - 1) + 1;
-  const i = facts.query + 1, token = quoted(facts.token);
+  const base = facts.count_from;
+  const i = facts.query + base, token = quoted(facts.token);
   const count = facts.keys.length;
   const own = recompute(answer, unchanged());
   let now = own;
@@ -176,7 +177,7 @@ export const draw = (panel, answer, look) => {
   let shown = null; // the column and the key that are explained
   const explain = (column, j) => {
     shown = [column, j];
-    const n = j + 1;
+    const n = j + base;
     const [q, k, v] = Array.from(facts.plain ? "xxx" : "qkv", (letter, at) => `${letter}:${["query", "key", "value"][at]}_${at ? n : i}`);
     const moved = !column.colour && !same(now[column.name][j], own[column.name][j]);
     replace(explained, h("div", {}, h("b", {}, column.words), " of key ", h("span", { class: "key" }, quoted(facts.keys[j])), ` (${n})`,
@@ -191,7 +192,7 @@ export const draw = (panel, answer, look) => {
   const put = (map, j, value, given) => { if (value === given) map.delete(j); else map.set(j, value); update(); };
   const star = (moved) => (moved ? " ∗" : "");
   const makeCell = ({ name, words, colour }, j) => {
-    const label = `${quoted(facts.keys[j])}, key ${j + 1}`;
+    const label = `${quoted(facts.keys[j])}, key ${j + base}`;
     if (name === "scores") {
       const given = arrays.scores.data[j];
       const write = () => { input.value = String(Number(now.scores[j].toPrecision(4))); };
@@ -230,7 +231,7 @@ export const draw = (panel, answer, look) => {
     explain(column, j);
   };
   const line = (j) => h("tr", { "aria-selected": String(j === look.selection.key && !facts.example) },
-    h("th", { scope: "row", class: "fixed mono key" }, h("span", { class: "soft" }, `${j + 1} `), visible(facts.keys[j])),
+    h("th", { scope: "row", class: "fixed mono key" }, h("span", { class: "soft" }, `${j + base} `), visible(facts.keys[j])),
     columns.map((column) => {
       const cell = makeCell(column, j);
       cell.focus.addEventListener("focus", () => stand(column, j));
@@ -251,7 +252,7 @@ export const draw = (panel, answer, look) => {
     cellAt(columns[clamp(at[0] + move[1], 0, columns.length - 1)], clamp(at[1] + move[0], first, stop - 1)).focus.focus();
   });
   const result = h("div", { class: "vectors" });
-  append(panel, [explained, scroll("Steps, key by key", grid), count > PAGE ? pager(look, first, stop, own.weights) : null, step === last ? result : null]);
+  append(panel, [explained, scroll("Steps, key by key", grid), count > PAGE ? pager(look, first, stop, own.weights, base) : null, step === last ? result : null]);
 
   const finish = () => {
     const edited = isChanged(changes);
@@ -272,7 +273,7 @@ export const draw = (panel, answer, look) => {
     for (const cell of cells.values()) cell.set(all);
     reset.disabled = !isChanged(changes);
     root.checked = changes.root;
-    rows.splice(0, rows.length, ...facts.keys.map((text, j) => [j + 1, text, now.seen[j] ? "yes" : "no", now.scores[j], now.related[j], now.scaled[j], now.capped[j], now.biased[j],
+    rows.splice(0, rows.length, ...facts.keys.map((text, j) => [j + base, text, now.seen[j] ? "yes" : "no", now.scores[j], now.related[j], now.scaled[j], now.capped[j], now.biased[j],
       Number.isFinite(now.masked[j]) ? now.masked[j] : "−∞", now.weights[j]]));
     if (shown) explain(...shown);
     if (isChanged(changes) && facts.projected && changes.projection === null && step === last) fetchProjection(look, changes, finish);
@@ -286,7 +287,7 @@ export const draw = (panel, answer, look) => {
 
   const most = best(own.weights);
   return {
-    summary: `${facts.label}${facts.example ? "" : `, head ${facts.head + 1}`}: ${token} takes most from ${quoted(facts.keys[most])} (${percent(own.weights[most])}); `
+    summary: `${facts.label}${facts.example ? "" : `, head ${facts.head}`}: ${token} takes most from ${quoted(facts.keys[most])} (${percent(own.weights[most])}); `
       + `it sees ${own.seen.filter(Boolean).length} of ${count} keys.`,
     columns: ["key", "token", "visible", "q·k", "with relative", "scaled", "capped", "biased", "masked", "weight"], rows,
   };
@@ -325,11 +326,11 @@ const scrubber = (look, names, step) => {
     h("span", {}, h("b", {}, `Step ${step} of ${last}`), ` · ${name}`));
 };
 
-const pager = (look, first, stop, weights) => {
+const pager = (look, first, stop, weights, base) => {
   const go = (text, from, disabled, label, focus) => button(text, () => look.select({ from }), { disabled, label, focus });
   return group("Keys shown", "",
     go("‹", Math.max(0, first - PAGE), first === 0, "Earlier keys", "keys-back"),
-    h("span", { class: "small" }, `Keys ${first + 1} to ${stop} of ${weights.length}, with ${percent(sum(weights.slice(first, stop)))} of the weight`),
+    h("span", { class: "small" }, `Keys ${first + base} to ${stop - 1 + base} of ${weights.length}, with ${percent(sum(weights.slice(first, stop)))} of the weight`),
     go("›", stop, stop === weights.length, "Later keys", "keys-on"),
     go("From the first", 0, first === 0), go("Around the largest", null, look.option("from", null) === null));
 };

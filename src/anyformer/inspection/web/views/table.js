@@ -1,11 +1,11 @@
 // A table's columns: what the class token reads of each, what is lost when a column is shuffled, and column by column.
-// Options: row (0: all rows), sort ("attention", "table", "permutation"), group, layer ("mean" or a number).
+// Options: row (0: all rows), sort ("attention", "empty cell", "table", "permutation"), group, layer ("mean", a number).
 
 import { h } from "look/element";
 import { bars } from "look/bars";
 import { buttons, row, select, toggle } from "look/controls";
 import { formula } from "look/formula";
-import { count, number, percent, quoted } from "look/format";
+import { count, number, percent, quoted, signed } from "look/format";
 import { heatmap, legend, rangeOf } from "look/heatmap";
 import { best, sum, times } from "look/lists";
 import { beside, note, part, roomOf, soft, titled } from "look/parts";
@@ -13,38 +13,37 @@ import { beside, note, part, roomOf, soft, titled } from "look/parts";
 export const draw = (panel, answer, look) => {
   const { facts, arrays } = answer;
   const width = roomOf(panel, 720);
-  const attention = meanBy(arrays.from_class, look.option("layer", "mean"));
-  const drops = arrays.drops?.data ?? null;
-  const order = sorted(facts, { attention, permutation: drops ?? attention }[look.option("sort", "attention")], look);
+  const attention = arrays.from_class && meanBy(arrays.from_class, look.option("layer", "mean"));
+  const drops = arrays.drops?.data, empty = arrays.empty?.data;
+  const by = Object.fromEntries(Object.entries({ attention, "empty cell": empty?.map(Math.abs), permutation: drops }).filter(([, values]) => values));
+  const [first = "table", ...more] = Object.keys(by);
+  const order = sorted(facts, by[look.option("sort", first)], look);
   panel.append(row(
-    facts.rows > 1 ? select(look, { name: "row", label: "Rows", fallback: 0, options: [[0, `all ${facts.rows} rows`], ...times(Math.min(facts.rows, 200), (i) => [i + 1, `row ${i + 1}`])] }) : null,
-    select(look, { name: "layer", label: "Layers", fallback: "mean", options: [["mean", "mean of all"], ...facts.layers.map((name, i) => [i, name])] }),
-    buttons(look, { name: "sort", label: "Sort by", fallback: "attention", options: ["attention", "table", ...(drops ? ["permutation"] : [])].map((name) => [name, name]) }),
-    new Set(facts.groups).size > 1 ? toggle(look, { name: "group", label: "Numbers and categories apart" }) : null));
+    facts.rows > 1 && select(look, { name: "row", label: "Rows", fallback: 0, options: times(Math.min(facts.rows, 200) + 1, (i) => [i, i ? `row ${i}` : `all ${facts.rows} rows`]) }),
+    attention && select(look, { name: "layer", label: "Layers", fallback: "mean", options: [["mean", "mean of all"], ...facts.layers.map((name, i) => [i, name])] }),
+    first !== "table" && buttons(look, { name: "sort", label: "Sort by", fallback: first, options: [first, "table", ...more].map((name) => [name, name]) }),
+    new Set(facts.groups).size > 1 && toggle(look, { name: "group", label: "Numbers and categories apart" })));
   panel.append(beside(
-    part("Class token → column", grouped(facts, order, look, attention, (i) => percent(attention[i]), "What the class token reads of each column")),
-    part("Lost when the column is shuffled", permutation(facts, arrays, order, look))),
-  soft(facts.note), pairs(facts, arrays, order, look, width), tokensOf(facts, arrays, order, look));
-  const most = best(attention);
-  const of = (i, values) => [values[i], 1 + values.filter((value) => value > values[i]).length]; // with its rank
+    attention && part("Class token → column", grouped(facts, order, look, attention, (i) => percent(attention[i]), "What the class token reads of each column")),
+    empty && part("Changed when the cell is left empty", emptied(facts, empty, order, look)),
+    part("Lost when the column is shuffled", permutation(facts, arrays, order, look))));
+  if (attention) panel.append(soft(facts.note), pairs(facts, arrays, order, look, width), tokensOf(facts, arrays, order, look));
+  const exact = Object.entries({ attention, "change when empty": empty, "lost when shuffled": drops, spread: arrays.spread?.data, "token length": arrays.tokens?.data }).filter(([, values]) => values);
   return {
-    summary: `${who(facts)}the class token reads ${quoted(facts.names[most])} most (${percent(attention[most])}) and itself ${percent(facts.itself)}${facts.others > 0.001 ? `; tokens that are no columns have ${percent(facts.others)}` : ""}. ${agreement(facts)}`,
-    columns: ["column", "kind", "value", "attention", "rank", ...(drops ? ["lost when shuffled", "spread", "rank"] : []), "token length"],
-    rows: order.map((i) => {
-      const [drop, rank] = drops ? of(i, drops) : [];
-      return [...["names", "groups", "values"].map((name) => facts[name][i]), ...of(i, attention), ...(drops ? [drop, arrays.spread.data[i], rank] : []), arrays.tokens.data[i]];
-    }),
+    summary: `${attention ? reading(facts, attention) : facts.found} ${facts.agreement}`,
+    columns: ["column", "kind", "value", ...exact.map(([name]) => name)],
+    rows: order.map((i) => [...["names", "groups", "values"].map((name) => facts[name][i]), ...exact.map(([, values]) => values[i])]),
   };
 };
 
-const who = (facts) => (facts.rows === 1 ? "In this row " : facts.row === 0 ? `Over ${count(facts.rows, "row")} ` : `In row ${facts.row} `);
-
-const agreement = ({ permutation }) => {
-  if (!permutation) return "";
-  const { correlation } = permutation;
-  if (correlation === null) return "Shuffling gives the columns no order to compare with.";
-  return `Attention and shuffling order the columns ${correlation > 0.7 ? "alike" : correlation > 0.3 ? "partly alike" : "differently"} (Spearman ${number(correlation, 2)}).`;
+const reading = (facts, attention) => {
+  const most = best(attention);
+  return `${facts.who} the class token reads ${quoted(facts.names[most])} most (${percent(attention[most])}) and itself ${percent(facts.itself)}${facts.others > 0.001 ? `; tokens that are no columns have ${percent(facts.others)}` : ""}.`;
 };
+
+const emptied = (facts, change, order, look) => [
+  grouped(facts, order.filter((i) => Number.isFinite(change[i])), look, change, (i) => signed(change[i]), "Change when each cell is left empty"),
+  note(`With all cells the ${facts.empty.what} is ${number(facts.empty.whole, 6)}.`)];
 
 /** (L,H,F) to (F,): the mean over heads, of one layer or of all. */
 const meanBy = ({ data, shape: [layers, heads, features] }, layer) => {
@@ -78,7 +77,7 @@ const permutation = (facts, arrays, order, look) => {
   const { metric, whole, rows, repeats } = facts.permutation;
   const drops = arrays.drops.data, spread = arrays.spread.data;
   return [grouped(facts, order.filter((i) => Number.isFinite(drops[i])), look, drops, (i) => `${number(drops[i])} ± ${number(spread[i], 2)}`, `${metric} lost when each column is shuffled`),
-    note(`${metric} ${number(whole)} on ${count(rows, "row")}, ${count(repeats, "shuffle")} each. ${agreement(facts)}`)];
+    note(`${metric} ${number(whole)} on ${count(rows, "row")}, ${count(repeats, "shuffle")} each. ${facts.agreement}`)];
 };
 
 const pairs = (facts, arrays, order, look, width) => {

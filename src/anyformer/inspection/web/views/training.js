@@ -94,7 +94,7 @@ export const draw = (panel, { facts, arrays }, look) => {
     at = i;
     const data = Float32Array.from(rowOf({ data: arrays.maps.data, shape: [steps.length, T * S] }, i), (value) => (value / 255) ** 2);
     const loss = Object.entries(facts.losses[i]).filter(([, value]) => value !== null).map(([name, value]) => `${SPLITS[name] ?? name} loss ${number(value)}`);
-    const says = facts.predictions[i].map((one) => `${cut(one.name, 24)}${one.probability === null ? "" : ` ${percent(one.probability)}`}`);
+    const says = facts.predictions[i].map((one) => `${cut(one.name, 24)} ${one.probability === null ? number(one.logit) : percent(one.probability)}`);
     const { query, key } = look.selection;
     output.textContent = `Step ${whole(steps[i])}`;
     replace(place,
@@ -121,7 +121,7 @@ export const draw = (panel, { facts, arrays }, look) => {
       timer = setInterval(() => { if (!panel.isConnected || at >= end) stop(); else go(at + 1); }, PLAY);
     }, { disabled: end < 1, focus: "play" });
     const stop = () => { clearInterval(timer); timer = null; play.textContent = "Play"; };
-    panel.append(h("h3", {}, `${facts.label} · head ${facts.head + 1} at each checkpoint`),
+    panel.append(h("h3", {}, `${facts.label} · head ${facts.head} at each checkpoint`),
       row(h("label", { class: "control" }, "Checkpoint", input, output), play), place);
     go(at);
   } else panel.append(soft(steps.length ? look.notes.other : look.notes.early));
@@ -138,7 +138,7 @@ export const draw = (panel, { facts, arrays }, look) => {
     const overSteps = (head) => steps.map((_, k) => valueOf(k, head, s));
     const change = (head) => { const all = overSteps(head).filter(Number.isFinite); return all.length ? Math.max(...all) - Math.min(...all) : -1; };
     const drawn = [facts.head, ...times(heads, (i) => i).filter((i) => i !== facts.head).sort((a, b) => change(b) - change(a))].slice(0, LINES);
-    const lines = drawn.map((head) => ({ name: `head ${head + 1}`, x: steps, values: overSteps(head) }));
+    const lines = drawn.map((head) => ({ name: `head ${head}`, x: steps, values: overSteps(head) }));
     panel.append(h("h3", {}, `Heads of ${facts.label[0].toLowerCase()}${facts.label.slice(1)} over the steps`),
       row(select(look, { name: "statistic", label: "Statistic", options: statistics.map((word) => [word, `${titleOf(word)}, ${facts.names[word][2]}`]), fallback: "entropy" })),
       lines.some(({ values }) => values.some(Number.isFinite))
@@ -206,6 +206,6 @@ export const draw = (panel, { facts, arrays }, look) => {
   return {
     summary: steps.length ? `${steps.length} checkpoints of ${facts.run}, from step ${whole(steps[0])} to ${whole(steps.at(-1))}${first != null && last != null ? `; the training loss goes from ${number(first)} to ${number(last)}` : ""}.` : `${facts.run} has no checkpoint yet.`,
     columns: ["Step", "Head", ...statistics.map(titleOf), "Training loss"],
-    rows: steps.flatMap((step, k) => times(heads, (head) => [String(step), `head ${head + 1}`, ...statistics.map((_, s) => orNone(valueOf(k, head, s))), facts.losses[k].training ?? null])),
+    rows: steps.flatMap((step, k) => times(heads, (head) => [String(step), `head ${head}`, ...statistics.map((_, s) => orNone(valueOf(k, head, s))), facts.losses[k].training ?? null])),
   };
 };
