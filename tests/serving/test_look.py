@@ -18,8 +18,9 @@ from starlette.requests import Request
 
 from anyformer.inspection.answer import Query, ViewAnswer
 from anyformer.inspection.capture import look
+from anyformer.inspection.example_input import TEXT
 from anyformer.inspection.look_worker import MOST_WAITING, POLITE, LookWorker
-from anyformer.inspection.mounted_app import BUDGET, RING, TEXT, TYPED, MountedLook
+from anyformer.inspection.mounted_app import BUDGET, RING, TYPED, MountedLook
 from anyformer.inspection.views import views
 from anyformer.inspection.web_files import web_files
 from anyformer.serving.app import PATHS

@@ -215,9 +215,7 @@ def check_selection(capture: Capture, query: Query) -> None:
 def new_input(body: bytes, capture: Capture, most: int = MOST_BODY) -> Any:
     """What was posted: {"input": text}, {"input": {a row}} or {"image": its bytes in base64}."""
     if capture.input_kind is None:
-        raise UserError(
-            "this model reads nothing that can be typed", where="input", fix="run anyformer look again"
-        )
+        raise UserError("this model reads nothing that can be typed", where="input", fix="run anyformer look again")
     if len(body) > most:
         raise TooLarge(f"{len(body):,} bytes are too many", fix=f"send at most {most:,}")
     try:
