@@ -13,7 +13,7 @@ import pytest
 import anyformer
 from anyformer.data.datasets.rows import RowExamples
 from anyformer.data.reopen import reopen
-from anyformer.training.duration import LEAST_ROWS, MARGIN, Budget
+from anyformer.training.duration import GRACE, LEAST_ROWS, MARGIN, Budget
 from anyformer.training.run.folder import RunFolder
 from anyformer.training.train import resume
 
@@ -37,11 +37,14 @@ def test_rows_are_shared_out_by_the_time_that_is_left() -> None:
     assert budget.rows_in_time(80.0, 10_000, 0.01) == int(left / MARGIN / 0.01)
     # With as much still to come, this side gets a third of the time and leaves two thirds.
     assert budget.rows_in_time(80.0, 10_000, 0.01, after=100.0) == int(10_000 * left / MARGIN / 300)
-    assert budget.rows_in_time(200.0, 10_000, 0.01) == LEAST_ROWS and budget.rows_in_time(200.0, 10, 0.01) == 10
+    # Steps that ended late leave a grace, and however little that is, a few rows.
+    assert budget.rows_in_time(97.0, 10_000, 0.0001) == 10_000
+    assert budget.rows_in_time(97.0, 10_000, 0.01) == int(GRACE * 100.0 / MARGIN / 0.01)
+    assert budget.rows_in_time(200.0, 10_000, 0.1) == LEAST_ROWS and budget.rows_in_time(200.0, 10, 0.01) == 10
 
 
 def test_a_run_without_time_left_judges_a_few_rows_and_says_so(tmp_path: Path) -> None:
-    run = trained(tmp_path / "run", minutes=0.01)
+    run = trained(tmp_path / "run", minutes=0.001)
     plan = run.folder.read_json("plan.json")
     assert plan["evaluated"] == {"valid": LEAST_ROWS, "test": LEAST_ROWS}
     notes = run.evaluation["notes"]
@@ -57,7 +60,7 @@ def test_a_run_without_time_left_judges_a_few_rows_and_says_so(tmp_path: Path) -
 
 
 def test_a_second_try_judges_the_same_rows(tmp_path: Path) -> None:
-    run = trained(tmp_path / "run", minutes=0.01)
+    run = trained(tmp_path / "run", minutes=0.001)
     before = run.evaluation["metrics"]
     facts = json.loads((run.path / "run.json").read_text())
     (run.path / "run.json").write_text(json.dumps(facts | {"status": "interrupted", "seconds": 0.0}))

@@ -22,6 +22,7 @@ FINAL = 0.25  # share of the time that the final evaluation may claim at most; r
 CLOSING = 0.04  # share of the time for what follows it: baselines and the report
 CLOSING_SECONDS = 1.5  # and seconds that these take whatever the time: imports, the page, the end of the process
 USED_UP = 0.75  # a schedule with less left than this share of what the clock says begins anew
+GRACE = 0.03  # share of the time that the final evaluation may always take, also where the steps ended late
 MARGIN = 1.2  # times the seconds that evaluating is expected to take, before rows are left out
 LEAST_ROWS = 64  # rows that a final evaluation takes however little time is left
 
@@ -216,7 +217,8 @@ class Budget:
     def rows_in_time(self, elapsed: float, rows: int, row: float, after: float = 0.0) -> int:
         """How many of `rows` rows can be evaluated before the time is up, at `row` seconds each and with `after`
         seconds of evaluation still to come."""
-        left, needed = self.seconds - elapsed - self.closing, MARGIN * (rows * row + after)
+        left = max(self.seconds - elapsed - self.closing, GRACE * self.seconds)
+        needed = MARGIN * (rows * row + after)
         # Where it is not enough, what comes later gets more of it: the pace may fall, and test rows count most.
-        share = 1.0 if needed <= left else max(0.0, left) / (needed + MARGIN * after)
+        share = 1.0 if needed <= left else left / (needed + MARGIN * after)
         return min(rows, max(LEAST_ROWS, int(rows * share)))
