@@ -1,6 +1,6 @@
 """Screenshots of every view of `anyformer look`, wide and narrow, for docs/how-to/look.md.
 
-    python docs/look_pictures.py --text runs/demo --image runs/photos a.png --pair runs/numbers --table runs/houses
+    python docs/look_pictures.py --text runs/demo --image runs/photos a.png --pair runs/numbers --table runs/adult b.csv
 
 Each view is drawn from the first of the models that it applies to. Needs chromium, as the browser tests do.
 """
@@ -35,13 +35,13 @@ def captures(arguments: argparse.Namespace) -> dict[str, Capture]:
     """One capture a model; the text beside another text, from a run whose checkpoints are there."""
     found: dict[str, Capture] = {}
     given: dict[str, tuple[Path | None, Any]] = {
-        "text": (arguments.text, TEXT), "pair": (arguments.pair, SENTENCE), "table": (arguments.table, None),
-        "image": (None, None) if arguments.image is None else (arguments.image[0], str(arguments.image[1])),
+        "text": (arguments.text, TEXT), "pair": (arguments.pair, SENTENCE),
+        "image": arguments.image or (None, None), "table": arguments.table or (None, None),
     }  # fmt: skip
     for name, (folder, inputs) in given.items():
         if folder is not None:
             predictor = anyformer.load(folder)
-            found[name] = look(predictor, inputs, name=folder.name)
+            found[name] = look(predictor, str(inputs) if isinstance(inputs, Path) else inputs, name=folder.name)
             found[name].run = folder
     if "text" in found:
         found["text"].compare(look(found["text"].source, TEXT.replace("key", "name"), name=arguments.text.name))
@@ -60,9 +60,10 @@ def take(page: Page, address: str, path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("text", "pair", "table"):
+    for name in ("text", "pair"):
         parser.add_argument(f"--{name}", type=Path)
-    parser.add_argument("--image", type=Path, nargs=2, metavar=("FOLDER", "FILE"))
+    for name in ("image", "table"):
+        parser.add_argument(f"--{name}", type=Path, nargs=2, metavar=("FOLDER", "FILE"))
     parser.add_argument("--views", nargs="*", default=list(views()))
     arguments = parser.parse_args()
     OUT.mkdir(parents=True, exist_ok=True)

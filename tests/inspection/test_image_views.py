@@ -151,7 +151,7 @@ def test_a_sound_is_seen_as_its_spectrogram() -> None:
     assert np.abs(found[..., 0] - ((spectra[0] - low) / (high - low) * 255).numpy()).max() <= 0.51
     maps = asked(image, capture, site=1)
     assert maps.facts["grid"] == (2, 3) and maps.facts["others"] == [0]
-    assert [token.text for token in capture.axes[""].tokens[:3]] == ["[CLS]", "b1 t1", "b1 t2"]
+    assert [token.text for token in capture.axes[""].tokens[:3]] == ["[CLS]", "b0 t0", "b0 t1"]
 
 
 def test_a_convolutional_stem_has_a_grid_too() -> None:

@@ -18,7 +18,7 @@ from starlette.requests import Request
 
 from anyformer.inspection.answer import Query, ViewAnswer
 from anyformer.inspection.capture import look
-from anyformer.inspection.example_input import TEXT
+from anyformer.inspection.given import TEXT
 from anyformer.inspection.look_worker import MOST_WAITING, POLITE, LookWorker
 from anyformer.inspection.mounted_app import BUDGET, RING, TYPED, MountedLook
 from anyformer.inspection.views import views

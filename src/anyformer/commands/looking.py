@@ -79,6 +79,8 @@ def captured(folder: Path, given: str | None, target: str | None, device: str, b
 
 def inputs_from(given: str | None, predictor: Predictor) -> Any:
     """What was typed, as the model takes it: a row as JSON, a file's path, or a text."""
+    from anyformer.inspection.given import is_pair_of_towers
+
     if given == "-":
         given = sys.stdin.read().rstrip("\n")
     columns = () if predictor.preprocess is None else predictor.preprocess.columns or ()
@@ -86,7 +88,8 @@ def inputs_from(given: str | None, predictor: Predictor) -> Any:
         return ids_from(given)
     if given is None:
         return None  # an example
-    if columns and given.lstrip().startswith(("{", "[")):
+    compares = is_pair_of_towers(predictor)
+    if (columns or compares) and given.lstrip().startswith(("{", "[")):
         try:
             return json.loads(given)
         except ValueError as wrong:
@@ -97,9 +100,9 @@ def inputs_from(given: str | None, predictor: Predictor) -> Any:
         names = ", ".join(column.name for column in columns[:6])
         raise UserError(f"this model reads the columns {names}", where="INPUT",
                         fix='give a row as JSON, {"column": value, ...}, or a file')  # fmt: skip
-    if predictor.images is not None and not columns and not Path(given).is_file():
+    if predictor.images is not None and not columns and not compares and not Path(given).is_file():
         raise UserError("there is no such image", where=given, fix="give the path of an image file")
-    return Path(given) if len(columns) > 1 else given
+    return Path(given) if len(columns) > 1 or (compares and Path(given).is_file()) else given
 
 
 def ids_from(given: str | None) -> Any:

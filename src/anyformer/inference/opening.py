@@ -17,6 +17,7 @@ from anyformer.errors import UserError
 from anyformer.families.timm_vit import MODEL_TYPE as TIMM
 from anyformer.inference.decoding_settings import decoding_defaults
 from anyformer.inference.devices import pick_device
+from anyformer.inference.folder_task import preprocess_of
 from anyformer.inference.predictor import Predictor
 from anyformer.inference.saving import IMAGES_FILE, LABELS_FILE
 from anyformer.safe_files import inside, read_json
@@ -60,13 +61,14 @@ def open_predictor(path: Path, head: str | None, place: torch.device, dtype: tor
     opened = open_folder(path, head=head, device=place, dtype=dtype)
     labels, preprocess = read_labels(path)
     labels = opened.labels if labels is None and preprocess is None else labels
+    tokenizer = open_tokenizer(path)
     return Predictor(
         opened,
-        tokenizer=open_tokenizer(path),
+        tokenizer=tokenizer,
         labels=labels,
         images=image_steps(path, opened),
         defaults=decoding_defaults(path, opened),
-        preprocess=preprocess,
+        preprocess=preprocess_of(opened, tokenizer) if preprocess is None else preprocess,
     )
 
 

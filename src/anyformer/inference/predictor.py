@@ -15,7 +15,7 @@ from anyformer.checkpoints.folder import Opened
 from anyformer.core.model import Model, ModelModule, Seq2Seq
 from anyformer.data.calibration import Calibration
 from anyformer.data.images.preprocessing import ImageSteps
-from anyformer.data.tokenizers.tokenizer import Tokenizer
+from anyformer.data.tokenizers.tokenizer import Tokenizer, pad_ids
 from anyformer.errors import UserError
 from anyformer.generation import Generated, Generation, Scored, Step, generate, score
 from anyformer.heads import LM, Pooled, Regress, TokenHead
@@ -237,7 +237,18 @@ class Predictor:
         if self.images is not None:
             return self.model(self.pixels(rows))
         ids, mask = self.tokens(rows)
+        if isinstance(self.spec, Seq2Seq):
+            target, seen = self.shifted(ids, mask)
+            return self.model(ids, target, source_mask=mask, target_mask=seen)
         return self.model(ids, mask=mask)
+
+    def shifted(self, ids: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """What the decoder of a model that writes nothing reads: the source itself behind the first token."""
+        start = self.defaults.decoder_start_token_id
+        if start is None:
+            raise UserError("nothing says which token the decoder's text begins with", where="config.json",
+                            fix="add decoder_start_token_id")  # fmt: skip
+        return torch.cat([ids.new_full((len(ids), 1), start), ids[:, :-1]], 1), mask
 
     def pixels(self, rows: Sequence[Any]) -> Tensor:
         """Images as the model sees them."""
@@ -246,6 +257,8 @@ class Predictor:
 
     def tokens(self, rows: Sequence[Any]) -> tuple[Tensor, Tensor]:
         """Texts, pairs of texts, or lists of token ids, as ids (B,T) and mask (B,T)."""
+        if isinstance(rows[0], list) and self.tokenizer is None:
+            return pad_ids(list(rows), 0, side="right", device=self.device)
         words = self.words()
         ids = list(rows) if isinstance(rows[0], list) else words.encode_batch(list(rows))
         return words.padded(ids, side="right", device=self.device)

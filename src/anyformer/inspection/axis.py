@@ -67,7 +67,7 @@ def axis_of(
 
 
 def numbered(name: str, length: int) -> TokenAxis:
-    return TokenAxis(name, tuple(Token(str(i + 1), "token") for i in range(length)))
+    return TokenAxis(name, tuple(Token(str(i), "token") for i in range(length)))
 
 
 def merged(name: str, axis: TokenAxis | None, length: int) -> TokenAxis:
@@ -107,7 +107,7 @@ def tokens_of(
         words = None if predictor is None else predictor.tokenizer
         words = words.target if words is not None and target else words
         return word_tokens(words, ids[min(row, len(ids) - 1)].tolist()), None, 0
-    return [Token(str(i + 1), "token") for i in range(length)], None, 0
+    return [Token(str(i), "token") for i in range(length)], None, 0
 
 
 def joint_tokens(embed: Any, given: Sequence[Any], predictor: Predictor | None, row: int) -> Found:
@@ -122,20 +122,20 @@ def joint_tokens(embed: Any, given: Sequence[Any], predictor: Predictor | None, 
         tokens, own, start = tokens_of(part, inputs, length, predictor, row)
         if own is not None and grid is None:
             grid, first = own, len(found) + start
-        found += tokens if len(tokens) == length else [Token(str(i + 1), "token") for i in range(length)]
+        found += tokens if len(tokens) == length else [Token(str(i), "token") for i in range(length)]
     return found, grid, first
 
 
 def patch_tokens(spec: Patches, pixels: Tensor) -> Found:
-    """Class and register tokens, then the patches by row and column, counted from 1."""
+    """Class and register tokens, then the patches by row and column, counted from 0."""
     rows, columns = pixels.shape[2] // spec.cell[0], pixels.shape[3] // spec.cell[1]
     lead = [Token("[CLS]", SPECIAL)] * spec.cls + [Token("[DIST]", SPECIAL)] * spec.distill
-    lead += [Token(f"register {i + 1}", "register") for i in range(spec.registers)]
+    lead += [Token(f"register {i}", "register") for i in range(spec.registers)]
     return lead + grid_tokens(rows, columns), (rows, columns), len(lead)
 
 
 def grid_tokens(rows: int, columns: int) -> list[Token]:
-    return [Token(f"r{i + 1} c{j + 1}", "patch", note=f"patch in row {i + 1}, column {j + 1}")
+    return [Token(f"r{i} c{j}", "patch", note=f"patch in row {i}, column {j}")
             for i in range(rows) for j in range(columns)]  # fmt: skip
 
 
@@ -143,7 +143,7 @@ def sound_tokens(spec: Frames) -> list[Token]:
     """Class tokens, then the patches of the spectrogram, band by band."""
     bands, times = spec.grid
     lead = [Token("[CLS]", SPECIAL)] * spec.cls + [Token("[DIST]", SPECIAL)] * spec.distill
-    places = [(i + 1, j + 1) for i in range(bands) for j in range(times)]
+    places = [(i, j) for i in range(bands) for j in range(times)]
     names = [f"frame {time}" if bands == 1 else f"b{band} t{time}" for band, time in places]
     notes = [f"band {band}, time {time}" for band, time in places]
     return lead + [Token(name, "frame", note=note) for name, note in zip(names, notes, strict=True)]
@@ -155,9 +155,9 @@ def table_tokens(spec: Table, given: Sequence[Any], predictor: Predictor | None,
         return [Token("all columns", "column")]
     numbers, others = column_names(predictor)
     if len(numbers) != spec.numbers:
-        numbers = [f"number {i + 1}" for i in range(spec.numbers)]
+        numbers = [f"number {i}" for i in range(spec.numbers)]
     if len(others) != len(spec.categories or ()):
-        others = [f"category {i + 1}" for i in range(len(spec.categories or ()))]
+        others = [f"category {i}" for i in range(len(spec.categories or ()))]
     values = [x[row].tolist() if isinstance(x, Tensor) else [] for x in (*given, None, None)[:2]]
     notes = [f"{value:.3g} as the model sees it" for value in values[0]] + [f"value {value}" for value in values[1]]
     notes += [""] * (len(numbers) + len(others) - len(notes))

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from anyformer.inspection.given import TEXT, by_task, is_pair_of_towers
+
 if TYPE_CHECKING:
     from anyformer.inference.predictor import Predictor
-
-TEXT = "An old dog and a young boy"
 
 
 def example_input(predictor: Predictor) -> Any:
     """A sentence, a picture, a tone, or what the columns know; None where the task makes an example of its own."""
     from anyformer.data.files.example_files import picture
-    from anyformer.inspection.given import by_task
 
     preprocess = predictor.preprocess
     if preprocess is not None and by_task(predictor, None) is not None:
         return None
     columns = () if preprocess is None else preprocess.columns or ()
+    if is_pair_of_towers(predictor):
+        return TEXT
     if predictor.images is not None and len(columns) <= 1:
         return picture()
     if not columns or (len(columns) == 1 and columns[0].is_text):
@@ -28,14 +29,14 @@ def example_input(predictor: Predictor) -> Any:
 
 def input_kind(predictor: Predictor) -> str | None:
     """How an input is typed: a text, an image, or JSON (table); a recording is not."""
-    from anyformer.inspection.given import by_task
-
     preprocess = predictor.preprocess
     if preprocess is not None and by_task(predictor, None) is not None:
         return "table"
     columns = () if preprocess is None else preprocess.columns or ()
     if not all(column.can_be_typed for column in columns):
         return None
+    if is_pair_of_towers(predictor):
+        return "text"
     if predictor.images is not None and len(columns) <= 1:
         return "image"
     return "text" if not columns or (len(columns) == 1 and columns[0].is_text) else "table"

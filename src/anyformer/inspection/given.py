@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +11,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from anyformer.core.model import Seq2Seq
+from anyformer.core.model import Model, Seq2Seq
+from anyformer.core.towers import Towers
+from anyformer.embeds.joint import Joint
 from anyformer.errors import UserError
+from anyformer.heads import LM
 
 if TYPE_CHECKING:
     from anyformer.data.frame import Frame
     from anyformer.data.preprocess import Preprocess
     from anyformer.inference.predictor import Predictor
 
+TEXT = "An old dog and a young boy"  # to look at where none is given
 MOST_ROWS = 256  # of a file of rows that one look takes
 MOST_WRITTEN = 64  # tokens that an encoder-decoder writes where no target is given
 
@@ -44,6 +48,13 @@ def given_to(predictor: Predictor | None, model: nn.Module, inputs: Any, target:
     own = by_task(predictor, inputs) if predictor.preprocess is not None else None
     if own is not None:
         return own
+    reader = getattr(predictor.spec, "encoder", predictor.spec)
+    wordless = isinstance(reader, Model) and reader.embed.vocabulary is None
+    if wordless and predictor.images is None and not predictor.has_columns():
+        raise UserError("this model reads no text, and its folder does not say how images are prepared", where="look",
+                        fix="add preprocessor_config.json, or give a tensor of pixels (1, 3, H, W)")  # fmt: skip
+    if is_pair_of_towers(predictor):
+        return by_towers(predictor, inputs)
     if isinstance(inputs, Tensor):
         found = by_ids(predictor, inputs)
     elif predictor.has_columns():
@@ -53,6 +64,7 @@ def given_to(predictor: Predictor | None, model: nn.Module, inputs: Any, target:
         found = NetworkInputs((pixels,), pixels=seen_pixels(pixels, predictor), text=shown(inputs))
     else:
         found = by_words(predictor, inputs)
+    found = other_parts_left_out(predictor, found)
     return with_target(predictor, found, target) if isinstance(predictor.spec, Seq2Seq) else found
 
 
@@ -85,6 +97,39 @@ def by_ids(predictor: Predictor, ids: Tensor) -> NetworkInputs:
     reader = predictor.spec.encoder if isinstance(predictor.spec, Seq2Seq) else predictor.spec
     known = check_ids(ids[None] if ids.dim() == 1 else ids, vocabulary_of(reader.embed, "look"))
     return NetworkInputs((known.to(predictor.device),), text=f"{known.shape[1]} tokens")
+
+
+def is_pair_of_towers(predictor: Predictor) -> bool:
+    """Whether it compares a text with an image, as CLIP does."""
+    spec = predictor.spec
+    return (isinstance(spec, Towers) and predictor.tokenizer is not None and predictor.images is not None
+            and (spec.first.embed.vocabulary is None) != (spec.second.embed.vocabulary is None))  # fmt: skip
+
+
+def by_towers(predictor: Predictor, inputs: Any) -> NetworkInputs:
+    """A text, an image, or {"text": ..., "image": ...}; what is not given is that of the example."""
+    from anyformer.data.files.example_files import picture
+
+    named = inputs if isinstance(inputs, Mapping) else {"text" if isinstance(inputs, str) else "image": inputs}
+    if not named or not named.keys() <= {"text", "image"}:
+        raise UserError("this model compares a text with an image", where="look",
+                        fix='give a text, an image file, or {"text": ..., "image": ...}')  # fmt: skip
+    text, image = named.get("text", TEXT), named.get("image")
+    words = by_words(predictor, text).args[0]
+    pixels = predictor.pixels([picture() if image is None else image])
+    towers = (predictor.spec.first, predictor.spec.second)
+    args = tuple(pixels if tower.embed.vocabulary is None else words for tower in towers)
+    beside = "an example image" if image is None else shown(image)
+    return NetworkInputs(args, pixels=seen_pixels(pixels, predictor), text=f"{text} · {beside}")
+
+
+def other_parts_left_out(predictor: Predictor, given: NetworkInputs) -> NetworkInputs:
+    """One text for a network that would read an image beside it."""
+    embed = getattr(predictor.spec, "embed", None)
+    if not isinstance(embed, Joint) or len(given.args) != 1 or predictor.has_columns():
+        return given
+    texts = [part.vocabulary is not None for part in embed.parts]
+    return replace(given, args=tuple(given.args[0] if i == texts.index(True) else None for i in range(len(texts))))
 
 
 def by_words(predictor: Predictor, inputs: Any) -> NetworkInputs:
@@ -150,11 +195,18 @@ def with_target(predictor: Predictor, given: NetworkInputs, target: str | None) 
     options.pop("target_mask", None)
     if predictor.spec.decoder.embed.vocabulary is None:  # its queries are learned: it writes nothing (DETR)
         return NetworkInputs((source, None), options | {"source_mask": mask}, given.pixels, given.text)
+    if target is None and not isinstance(predictor.spec.head, LM):
+        ids, seen = predictor.shifted(source, None if mask is None else mask.bool())
+        options |= {} if mask is None else {"source_mask": mask, "target_mask": seen}
+        return NetworkInputs((source, ids), options, given.pixels, given.text)
     if target is None:
         from anyformer.generation import generate
+        from anyformer.generation.prompts import max_positions
         from anyformer.inference.decoding_settings import with_settings
 
         most = min(predictor.defaults.max_new_tokens or MOST_WRITTEN, MOST_WRITTEN)
+        room, _ = max_positions(predictor.spec.decoder)
+        most = most if room is None else max(1, min(most, room - 1))
         greedy = {"max_new_tokens": most, "num_beams": 1, "do_sample": False}
         settings = with_settings(predictor.defaults, greedy)
         made = generate(predictor.model, source, mask, settings=settings)

@@ -9,12 +9,16 @@ import torch
 from torch import Tensor
 
 from anyformer.core.model import Seq2Seq
-from anyformer.heads import LM, Boxes, Forecast
-from anyformer.inspection.axis import word_token
+from anyformer.core.towers import Towers
+from anyformer.heads import LM, Boxes, Forecast, ImageTextHead, LMWithPair, Replaced, Span
+from anyformer.inspection.axis import SPECIAL, Token, word_token
 
 if TYPE_CHECKING:
     from anyformer.data.targets import Values
     from anyformer.inspection.capture import Capture
+
+
+SPAN_STARTS, LONGEST_SPAN = 20, 30  # tokens that may begin an answer, the likeliest ones, and tokens of an answer
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,8 @@ def predictions(capture: Capture, output: Any = None, *, at: int | None = None, 
     scores, kind = answer_logits(capture, output, at=at)
     if scores is None:
         return []
+    if isinstance(head_of(capture), Span):
+        return best_spans(capture, row_of(capture, output), top)
     if kind == "value":
         return [PossibleAnswer(number_name(capture, i), None, value, i) for i, value in enumerate(scores.tolist())]
     shares = scores.sigmoid() if has_many_labels(capture) else scores.softmax(-1)
@@ -42,27 +48,70 @@ def predictions(capture: Capture, output: Any = None, *, at: int | None = None, 
     ]
 
 
+def best_spans(capture: Capture, logits: Tensor, top: int) -> list[PossibleAnswer]:
+    """The best passages of what a head of spans read, from logits (T,2) of starts and ends; their `id` is the start."""
+    tokens = answering_tokens(capture)
+    shares = logits.softmax(0)
+    found = sorted(
+        (
+            (float(shares[first, 0] * shares[last, 1]), first, last)
+            for first in shares[:, 0].topk(min(SPAN_STARTS, len(shares))).indices.tolist()
+            for last in range(first, min(first + LONGEST_SPAN, len(shares)))
+            if all(token.kind != SPECIAL for token in tokens[first : last + 1])
+        ),
+        reverse=True,
+    )
+    return [
+        PossibleAnswer("".join(token.text for token in tokens[first : last + 1]).strip(), share,
+                       float(logits[first, 0] + logits[last, 1]), first)
+        for share, first, last in found[:top]
+    ]  # fmt: skip
+
+
+def answering_tokens(capture: Capture) -> tuple[Token, ...]:
+    """The tokens that the head reads: an encoder-decoder's are the decoder's."""
+    return (capture.axes.get("") or capture.axes["decoder"]).tokens
+
+
+def row_of(capture: Capture, output: Any = None) -> Tensor:
+    """The logits (C,) or (T,C) of the shown row."""
+    logits: Tensor = (capture.output if output is None else output).logits
+    return logits[min(capture.row, len(logits) - 1)].float().cpu()
+
+
 def answer_logits(capture: Capture, output: Any = None, *, at: int | None = None) -> tuple[Tensor | None, str]:
     """The logits (C,) of one answer and "word" or "class", or numbers in the target's units and "value"."""
     output = capture.output if output is None else output
     logits = getattr(output, "logits", None)
     if not isinstance(logits, Tensor) or logits.dim() < 2:
         return None, "none"
-    own = logits[min(capture.row, len(logits) - 1)].float().cpu()
+    own = one_answer(capture, row_of(capture, output), at)
     kind = "word" if answers_words(capture) else "class"
-    if own.dim() == 2:
-        own = own[default_place(capture, own) if at is None else min(at, len(own) - 1)]
-    if kind == "class" and is_number(capture):
+    if kind == "class" and (is_number(capture) or isinstance(spec_of(capture), Towers)):
         return in_units(capture, own.reshape(-1)), "value"
     if kind == "class":
         own = own / temperature(capture, own)
     return own.reshape(-1), kind
 
 
+def one_answer(capture: Capture, own: Tensor, at: int | None) -> Tensor:
+    """The logits (C,) of one choice, out of those of a row: (C,), or (T,C) of which token `at` is meant."""
+    if own.dim() < 2:
+        return own
+    head = head_of(capture)
+    if isinstance(head, Span):  # the choice is where the answer starts
+        return own[:, 0]
+    own = own[default_place(capture, own) if at is None else min(at, len(own) - 1)]
+    return torch.cat([-own, own]) / 2 if isinstance(head, Replaced) else own  # sigmoid(x) is a softmax of -x/2 and x/2
+
+
 def default_place(capture: Capture, logits: Tensor) -> int:
     """The token whose answer (T,C) is of most interest: a hidden word, the surest object, else the last one."""
-    if isinstance(head_of(capture), Boxes):
+    head = head_of(capture)
+    if isinstance(head, Boxes):
         return int(logits.softmax(-1)[:, :-1].amax(-1).argmax())
+    if isinstance(head, Span | Replaced):
+        return int(logits[:, 0].argmax())
     words = None if capture.predictor is None else capture.predictor.tokenizer
     ids = capture.token_ids()
     if words is not None and words.mask is not None and ids is not None and words.mask in ids:
@@ -83,13 +132,16 @@ def has_many_labels(capture: Capture) -> bool:
     return kept is not None and kept.multi
 
 
+def spec_of(capture: Capture) -> Any:
+    return getattr(capture.model, "spec", None)
+
+
 def head_of(capture: Capture) -> Any:
-    spec = getattr(capture.model, "spec", None)
-    return getattr(spec, "head", None)
+    return getattr(spec_of(capture), "head", None)
 
 
 def answers_words(capture: Capture) -> bool:
-    return isinstance(head_of(capture), LM)
+    return isinstance(head_of(capture), LM | LMWithPair | ImageTextHead)
 
 
 def is_number(capture: Capture) -> bool:
@@ -117,6 +169,8 @@ def in_units(capture: Capture, scaled: Tensor) -> Tensor:
 
 def number_name(capture: Capture, number: int) -> str:
     """The column that a number is about, and how many steps ahead it is, of a forecast."""
+    if isinstance(spec_of(capture), Towers):
+        return "similarity, a logit"
     target = target_numbers(capture)
     if target is None:
         return f"output {number}"
@@ -127,10 +181,14 @@ def number_name(capture: Capture, number: int) -> str:
 
 def name_of(capture: Capture, number: int) -> str:
     """A class by its label, a word by its text."""
-    predictor = capture.predictor
+    predictor, head = capture.predictor, head_of(capture)
+    if isinstance(head, Replaced):
+        return ("original", "replaced")[number]
+    if isinstance(head, Span):
+        return answering_tokens(capture)[number].text
     if predictor is None:
         return f"#{number}"
-    if isinstance(head_of(capture), Boxes) and number == capture.output.logits.shape[-1] - 1:
+    if isinstance(head, Boxes) and number == capture.output.logits.shape[-1] - 1:
         return "no object"
     if not answers_words(capture):
         return predictor.label(number)

@@ -17,6 +17,7 @@ from torch import Tensor
 from anyformer.core.attend import Scores, spread, weights_of
 from anyformer.core.attention_weights import Weighing
 from anyformer.errors import UserError
+from anyformer.inspection.prediction import one_answer
 from anyformer.inspection.rollout import (
     CROSS,
     chosen_stack,
@@ -131,14 +132,9 @@ def chosen_logit(capture: Capture, output: Any, answer: int | None, at: int | No
     """The one number whose gradient is taken."""
     logits: Tensor = output.logits
     own = logits[min(capture.row, len(logits) - 1)]
-    if own.dim() == 2:
-        from anyformer.inspection.prediction import default_place
-
-        place = default_place(capture, own) if at is None else at
-        if not 0 <= place < len(own):
-            raise UserError(f"there is no token {place}", where="relevance", fix=f"use 0 to {len(own) - 1}")
-        own = own[place]
-    own = own.reshape(-1)
+    if own.dim() == 2 and at is not None and not 0 <= at < len(own):
+        raise UserError(f"there is no token {at}", where="relevance", fix=f"use 0 to {len(own) - 1}")
+    own = one_answer(capture, own, at).reshape(-1)
     if answer is not None and not 0 <= answer < len(own):
         raise UserError(f"there is no answer {answer}", where="relevance", fix=f"use 0 to {len(own) - 1}")
     return own[int(own.argmax()) if answer is None else answer]

@@ -71,13 +71,13 @@ def test_a_patch_is_chosen_by_click_and_by_keys(page_of: Callable[..., Page], se
     assert page.locator(f"{GRID} rect.chosen").count() == 0  # the class token is no patch
     page.locator(GRID).click(position=patch_at(page, 1, 2))
     settled(page)
-    assert "query=7" in page.url  # the class token, then row 2, column 3
-    assert page.locator(f"{GRID} rect.chosen").count() == 1 and '"r2 c3"' in page.inner_text(".summary")
+    assert "query=7" in page.url  # the class token, then row 1, column 2, both from 0
+    assert page.locator(f"{GRID} rect.chosen").count() == 1 and '"r1 c2"' in page.inner_text(".summary")
     page.locator(GRID).press("ArrowDown")
     settled(page)
     page.locator(GRID).press("ArrowRight")
     settled(page)
-    assert "query=12" in page.url and "r3 c4" in page.inner_text("#live")
+    assert "query=12" in page.url and "r2 c3" in page.inner_text("#live")
     page.locator(GRID).press("ArrowRight")  # the edge holds
     settled(page)
     assert "query=12" in page.url
@@ -94,7 +94,7 @@ def test_moving_over_a_patch_shows_its_row(page_of: Callable[..., Page], capture
     row = capture_of("vit").weights(0)[1, 2, 1:]
     during = [light(pixel) for pixel in colours(page)]
     assert during.index(min(during)) == int(row.argmax())
-    assert "r1 c2" in page.inner_text(".readout") and "looks itself" in page.inner_text(".readout")
+    assert "r0 c1" in page.inner_text(".readout") and "looks itself" in page.inner_text(".readout")
     page.locator("h2").hover()
     assert colours(page) == before
 
@@ -124,7 +124,7 @@ def test_heads_opacity_and_contours(page_of: Callable[..., Page], settled: Any, 
     page.locator("details.exact > summary").click()
     page.locator("details.exact tbody tr").nth(5).wait_for()  # the table is written once its fold is open
     cells = page.locator("details.exact tbody tr").nth(5).locator("td").all_inner_texts()
-    assert cells[0] == "r2·c1" and float(cells[-1]) == pytest.approx(float(mean[5]), rel=1e-4)
+    assert cells[0] == "r1·c0" and float(cells[-1]) == pytest.approx(float(mean[5]), rel=1e-4)
 
 
 def test_a_contour_holds_its_share_of_the_weight(page_of: Callable[..., Page]) -> None:
@@ -176,19 +176,19 @@ def test_registers_are_chips_and_no_patches(other_servers: Any, pages: Any, sett
     assert value == pytest.approx(float(capture.weights(0)[0, 0, 2]), rel=1e-2)
     chips.nth(2).click()
     settled(page)
-    assert "query=2" in page.url and '"register 2"' in page.inner_text(".summary")
+    assert "query=2" in page.url and '"register 1"' in page.inner_text(".summary")
 
 
 def test_visual_tokens_have_a_map_each(other_servers: Any, pages: Any, settled: Any) -> None:
     server, capture = other_servers("tokens")
-    page = pages.open(f"{server.url}#view=image&round=1&token=3&scale=linear&range=least")
+    page = pages.open(f"{server.url}#view=image&round=1&token=2&scale=linear&range=least")
     settled(page)
     own = capture.model.embed.backbone.token_maps(capture.given.args[0])[0][0, 2].flatten()
     drawn = [light(pixel) for pixel in colours(page)]
     assert len(drawn) == 64 and drawn.index(min(drawn)) == int(own.argmax())
     page.locator(THUMBS).nth(1).click()
     settled(page)
-    assert "token=2" in page.url and "visual token 2" in page.inner_text(".summary")
+    assert "token=1" in page.url and "visual token 1" in page.inner_text(".summary")
 
 
 def test_objects_look_at_the_image(other_servers: Any, pages: Any, settled: Any) -> None:
@@ -234,7 +234,7 @@ def test_filters_are_drawn_and_chosen(page_of: Callable[..., Page], settled: Any
     assert pixel[:3] == pytest.approx(expected, abs=1)
     tiles.nth(2).click()
     settled(page)
-    assert "filter=3" in page.url and "Component 3 in every filter" in page.inner_text(".drawing")
+    assert "filter=2" in page.url and "Component 2 in every filter" in page.inner_text(".drawing")
     page.get_by_role("button", name="Filters", exact=True).click()
     settled(page)
     assert page.locator("details.exact > summary").inner_text().startswith("Exact values (28")

@@ -149,17 +149,9 @@ class Tokenizer:
         self, rows: Sequence[Sequence[int]], *, side: Side | None = None, device: torch.device | str = "cpu"
     ) -> tuple[Tensor, Tensor]:
         """Lists of ids as one (B,T), with a mask that is True where there is text."""
-        side = side_of(side or self.padding_side)
-        length = max(map(len, rows), default=0)
         # A padded place is never read, so that any id may stand there; the model's own end is the most usual one.
         fill = next((i for i in (self.pad, self.eos) if i is not None), 0)
-        ids = torch.full((len(rows), length), fill, dtype=torch.long)  # (B,T)
-        mask = torch.zeros((len(rows), length), dtype=torch.bool)  # (B,T)
-        for i, row in enumerate(rows):
-            place = slice(length - len(row), length) if side == "left" else slice(0, len(row))
-            ids[i, place] = torch.tensor(list(row), dtype=torch.long)
-            mask[i, place] = True
-        return ids.to(device), mask.to(device)
+        return pad_ids(rows, fill, side=side_of(side or self.padding_side), device=device)
 
     @property
     def sha256(self) -> str:
@@ -214,6 +206,20 @@ def flags(token: Any) -> dict[str, Any]:
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def pad_ids(
+    rows: Sequence[Sequence[int]], fill: int, *, side: Side, device: torch.device | str = "cpu"
+) -> tuple[Tensor, Tensor]:
+    """Lists of ids as one (B,T), with a mask that is True where there is text."""
+    length = max(map(len, rows), default=0)
+    ids = torch.full((len(rows), length), fill, dtype=torch.long)  # (B,T)
+    mask = torch.zeros((len(rows), length), dtype=torch.bool)  # (B,T)
+    for i, row in enumerate(rows):
+        place = slice(length - len(row), length) if side == "left" else slice(0, len(row))
+        ids[i, place] = torch.tensor(list(row), dtype=torch.long)
+        mask[i, place] = True
+    return ids.to(device), mask.to(device)
 
 
 def side_of(value: Any) -> Side:

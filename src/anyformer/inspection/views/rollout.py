@@ -11,6 +11,7 @@ from torch import Tensor
 from anyformer.errors import UserError
 from anyformer.inspection.answer import Query, ViewAnswer
 from anyformer.inspection.place_maps import shown_image
+from anyformer.inspection.prediction import PossibleAnswer, answer_logits, name_of
 from anyformer.inspection.relevance import relevance, why_not
 from anyformer.inspection.rollout import (
     FUSES,
@@ -86,16 +87,19 @@ def add_relevance(
     by_token = capture.output.logits.dim() == 3
     answers_here = by_token and stack in ("", "decoder", "cross") and token is not None
     at = token if answers_here else None
-    choices = capture.prediction(at=at, top=10)
-    wanted = query.integer("raised", choices[0].id if choices else 0, 0, capture.output.logits.shape[-1] - 1)
+    # Passages that begin with the same token are one choice here.
+    by_id: dict[int, PossibleAnswer] = {}
+    for choice in capture.prediction(at=at, top=10):
+        by_id.setdefault(choice.id, choice)
+    choices = list(by_id.values())
+    logits, _ = answer_logits(capture, at=at)
+    wanted = query.integer("raised", choices[0].id if choices else 0, 0, 0 if logits is None else len(logits) - 1)
     arrays["relevance"] = one_row(
         relevance(capture, answer=wanted, at=at, depth=depth, stack=stack, rows=rows),
         arrays["rollout"].shape[0],
     )
     listed = [{"id": choice.id, "name": choice.name, "probability": choice.probability} for choice in choices]
     if all(choice.id != wanted for choice in choices):
-        from anyformer.inspection.prediction import name_of
-
         listed.append({"id": wanted, "name": name_of(capture, wanted), "probability": None})
     return {"answers": listed, "answer": wanted}
 

@@ -17,7 +17,7 @@ import { number, percent } from "look/format";
 import { clamp, sum } from "look/lists";
 
 /** A patch by its row and column, counted from 1. */
-export const place = (i, columns) => `r${Math.floor(i / columns) + 1} c${(i % columns) + 1}`;
+export const place = (i, columns) => `r${Math.floor(i / columns)} c${i % columns}`;
 
 const CONTOURS = { none: [], 50: [0.5], 75: [0.75], 90: [0.9], all: [0.5, 0.75, 0.9] };
 

@@ -14,10 +14,10 @@ export const draw = (panel, { facts, arrays }, look) => {
   const raw = facts.show === "raw";
   const [channels, rows, across] = facts.shape, size = facts.pixels;
   const shown = arrays.filters.shape[0];
-  const chosen = placeIn(look.option("filter", 1) - 1, shown);
+  const chosen = placeIn(look.option("filter", 0), shown);
   const together = look.option("strength", "own") === "all";
   const fresh = look.option("untrained", "1") === "1";
-  const titles = raw ? facts.dimensions.map((at) => `filter ${at}`) : times(shown, (i) => `component ${i + 1}`);
+  const titles = raw ? facts.dimensions.map((at) => `filter ${at}`) : times(shown, (i) => `component ${i}`);
   panel.append(row(
     buttons(look, { name: "filters", label: "Show", options: [["components", "Components"], ["raw", "Filters"]], fallback: "components" }),
     slider(look, { name: "components", label: "How many", min: 1, max: 64, fallback: 28, format: String }),
@@ -36,7 +36,7 @@ export const draw = (panel, { facts, arrays }, look) => {
       const canvas = pixels(rows, across, each, Math.round((each * rows) / across), (n, c) => Math.round(127.5 + (127.5 * own[(channels >= 3 ? c : 0) * rows * across + n]) / most));
       const said = `${pick ? "" : "untrained "}${titles[i]}${note ? `, ${percent(note[i])} of the variance` : ""}`;
       const inside = [canvas, h("span", {}, note ? percent(note[i], 2) : String(raw ? facts.dimensions[i] : i + 1))];
-      return pick ? h("button", { type: "button", class: "thumb", "aria-pressed": String(i === chosen), "aria-label": said, title: said, data: { focus: `filter-${i}` }, onclick: () => look.select({ filter: i ? i + 1 : null }) }, inside)
+      return pick ? h("button", { type: "button", class: "thumb", "aria-pressed": String(i === chosen), "aria-label": said, title: said, data: { focus: `filter-${i}` }, onclick: () => look.select({ filter: i || null }) }, inside)
         : h("div", { class: "thumb", title: said }, inside);
     });
     return h("section", { "aria-label": title }, h("h3", {}, title), h("div", { class: "thumbs filters", style: { "--columns": columns } }, tiles));
@@ -54,13 +54,13 @@ export const draw = (panel, { facts, arrays }, look) => {
     series: [upTo("this model", explained), ...(fresh ? [upTo("untrained", freshly)] : [])],
     x: { label: "components", ticks: [[0, 1], [explained.length - 1, explained.length]] }, y: { range: [0, 1], format: (value) => percent(value, 2) }, width, height: 200, mark: chosen,
     label: `${count(explained.length, "component")} explain ${all} of the variance of this model's filters and ${allFresh} of an untrained one's`,
-  }), h("h3", {}, `Component ${chosen + 1} in every filter`), chart({
+  }), h("h3", {}, `Component ${chosen} in every filter`), chart({
     series: [{ values: rowOf(arrays.coordinates, chosen) }], x: { label: "dimension of the embedding", ticks: ticks(0, facts.width - 1, 6).map((at) => [at, at]) }, width, height: 160,
-    label: `How much of component ${chosen + 1} is in each of ${facts.width} filters`,
+    label: `How much of component ${chosen} is in each of ${facts.width} filters`,
   }));
   return {
     summary: `The first ${count(shown, "component")} explain ${all} of the variance of ${facts.width} filters; of an untrained network's, ${allFresh}.`,
     columns: ["component", "variance explained", "untrained", "filter with most of it"],
-    rows: Array.from(explained, (value, i) => [i + 1, value, freshly[i] ?? "", best(rowOf(arrays.coordinates, i).map(Math.abs))]),
+    rows: Array.from(explained, (value, i) => [i, value, freshly[i] ?? "", best(rowOf(arrays.coordinates, i).map(Math.abs))]),
   };
 };

@@ -17,7 +17,7 @@ const thumbnails = (title, data, grid, count, look, { current, onSelect, said, s
   const style = { range: coloured(look, data), scale: look.option("scale", "sqrt") };
   return titled(title, h("div", { class: "thumbs" }, times(count, (i) => {
     const own = rowOf({ data, shape: [count, grid[0] * grid[1]] }, i), name = said(i, own);
-    return knob([drawn(own, grid, style, size), h("span", {}, String(i + 1))], () => onSelect(i),
+    return knob([drawn(own, grid, style, size), h("span", {}, String(i))], () => onSelect(i),
       { class: "thumb", "aria-pressed": String(i === current), "aria-label": name, title: name, focus: `thumb-${i}` });
   })), small(legend(style)));
 };
@@ -102,12 +102,12 @@ const drawPlaces = (panel, { facts, arrays }, look, picture) => {
   const looking = facts.kind === "places"; // one place looks at all, else tokens are drawn from places
   const length = grid[0] * grid[1];
   const spot = (i) => place(i, grid[1]);
-  const chosen = looking ? 0 : placeIn(look.option("token", 1) - 1, heads);
+  const chosen = looking ? 0 : placeIn(look.option("token", 0), heads);
   const cell = looking ? facts.cell : placeIn(look.option("cell", 0), length);
   const scale = look.option("scale", "sqrt");
   const data = arrays.maps.data.slice(chosen * length, (chosen + 1) * length);
   const range = coloured(look, data);
-  const name = looking ? `place ${spot(cell)}` : `visual token ${chosen + 1}`;
+  const name = looking ? `place ${spot(cell)}` : `visual token ${chosen}`;
   let field = null;
   panel.append(row(
     looking ? null : slider(look, { name: "round", label: "Round", min: 1, max: facts.rounds, fallback: facts.rounds, format: String }),
@@ -115,9 +115,9 @@ const drawPlaces = (panel, { facts, arrays }, look, picture) => {
   field = patches({ picture, data, grid, range, ...pictureOptions(look), width: roomOf(panel), selected: cell, onSelect: (i) => look.select({ cell: i || null }), announce: look.announce,
     describe: (i, value) => `place ${spot(i)}: ${number(value)} of ${name}`, label: `Image with the weights of ${name}` });
   panel.append(side(field, null, { range, scale }, looking ? null : thumbnails(`Every visual token of round ${facts.round}`, arrays.maps.data, grid, heads, look, {
-    current: chosen, onSelect: (i) => look.select({ token: i ? i + 1 : null }), said: (i, own) => `Visual token ${i + 1}: most from ${spot(best(own))} (${number(Math.max(...own))})` })));
+    current: chosen, onSelect: (i) => look.select({ token: i || null }), said: (i, own) => `Visual token ${i}: most from ${spot(best(own))} (${number(Math.max(...own))})` })));
   const most = best(data);
-  const names = looking ? [`weight of ${name}`] : times(heads, (i) => `token ${i + 1}`);
+  const names = looking ? [`weight of ${name}`] : times(heads, (i) => `token ${i}`);
   return {
     summary: looking ? `${name[0].toUpperCase()}${name.slice(1)} looks most at ${spot(most)} (${number(data[most])}).` : `Round ${facts.round}: ${name} is drawn most from place ${spot(most)} (${number(data[most])}).`,
     columns: ["place", ...names],
