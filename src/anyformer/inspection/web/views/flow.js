@@ -40,7 +40,7 @@ export const draw = (panel, { facts, arrays }, look) => {
   const first = groups.findIndex((group) => group.stack === stack.name);
   const chosen = placeIn(look.option("group", first), groups.length);
   panel.append(row(
-    newest && select(look, { name: "stack", label: "Stack", fallback: newest, options: stacks.map((each, i) => [i, each.name || "model"]) }),
+    newest > 0 && select(look, { name: "stack", label: "Stack", fallback: newest, options: stacks.map((each, i) => [i, each.name || "model"]) }),
     buttons(look, { name: "token", label: "Norms of", fallback: "mean", options: [["mean", "mean token"], ["one", "selected token"]] })));
   const lines = norms(arrays, at, look, stack);
   panel.append(normChart(lines, names, width), shareChart(stack, names, width));
