@@ -211,6 +211,9 @@ class ServerRun:
 
     def load(self) -> RunningServer:
         """The model, its engine and its application."""
+        # Torch imports this when an operation of ours first runs: a second or more in which nobody would be answered.
+        import torch._dynamo  # noqa: F401
+
         request = self.request
         predictor = load(request.folder, device=request.device, dtype=request.dtype)
         if request.quantise is not None:
