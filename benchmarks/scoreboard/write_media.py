@@ -6,7 +6,6 @@ import json
 import shutil
 import tarfile
 import tempfile
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,6 @@ from PIL import Image
 from benchmarks.scoreboard.write_tables import read_digits
 from benchmarks.scoreboard.write_texts import write_csv
 
-SIDES = (("train", "train"), ("val", "valid"), ("test", "test"))
 VALID_CLIPS, TEST_CLIPS = range(5, 8), range(5)  # numbers of the recordings of a speaker and digit
 HELD_OUT_IMAGES = 400  # of easy-VQA's training images: their questions validate
 SHEET = 50  # images along a side of a sheet of CIFAR-10
@@ -57,35 +55,9 @@ def save_image(pixels: np.ndarray, path: Path) -> None:
 
 
 def write_bccd(raw: Path, out: Path) -> None:
-    """Blood cells: the boxes of Pascal VOC as COCO's json, a folder a side."""
-    with tempfile.TemporaryDirectory() as scratch, tarfile.open(raw / "bccd" / "bccd.tar") as packed:
-        packed.extractall(scratch, filter="data")
-        root = Path(scratch) / "BCCD"
-        for name, side in SIDES:
-            (out / side).mkdir()
-            stems = (root / "ImageSets" / "Main" / f"{name}.txt").read_text().split()
-            for stem in stems:
-                shutil.copyfile(root / "JPEGImages" / f"{stem}.jpg", out / side / f"{stem}.jpg")
-            facts = coco_facts([root / "Annotations" / f"{stem}.xml" for stem in stems])
-            (out / side / "_annotations.coco.json").write_text(json.dumps(facts))
-
-
-def coco_facts(files: list[Path]) -> dict[str, list[dict[str, object]]]:
-    """Images, boxes and classes of files of Pascal VOC; the two boxes without an area are left out."""
-    names = ("Platelets", "RBC", "WBC")
-    images: list[dict[str, object]] = []
-    boxes: list[dict[str, object]] = []
-    for number, path in enumerate(files):
-        tree = ElementTree.parse(path)
-        size = {side: int(tree.findtext(f"size/{side}") or 0) for side in ("width", "height")}
-        images.append({"id": number, "file_name": f"{path.stem}.jpg", **size})
-        for found in tree.iter("object"):
-            left, top, right, bottom = (int(found.findtext(f"bndbox/{edge}") or 0)
-                                        for edge in ("xmin", "ymin", "xmax", "ymax"))  # fmt: skip
-            if right > left and bottom > top:
-                boxes.append({"id": len(boxes), "image_id": number, "bbox": [left, top, right - left, bottom - top],
-                              "category_id": names.index(found.findtext("name") or "")})  # fmt: skip
-    return {"images": images, "annotations": boxes, "categories": [{"id": n, "name": k} for n, k in enumerate(names)]}
+    """Blood cells: Pascal VOC as it is, its lists say the split."""
+    with tarfile.open(raw / "bccd" / "bccd.tar") as packed:
+        packed.extractall(out, filter="data")
 
 
 def write_spoken_digits(raw: Path, out: Path) -> None:

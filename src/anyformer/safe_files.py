@@ -17,7 +17,7 @@ import secrets
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -128,6 +128,13 @@ def digest(path: Path) -> str:
         while block := file.read(BLOCK):
             found.update(block)
     return found.hexdigest()
+
+
+def digest_of_all(paths: Sequence[Path]) -> str:
+    """That of a file, or of the digests of several in their order."""
+    if len(paths) == 1:
+        return digest(paths[0])
+    return hashlib.sha256("".join(map(digest, paths)).encode()).hexdigest()
 
 
 LONGEST_NAME = 255  # bytes of one name, on every file system that matters here

@@ -31,6 +31,7 @@ class Given:
     start: int | None = None  # the token its decoder begins with
     columns: tuple[Column, ...] = ()  # that it was trained on, as they were fitted
     network: Network | None = None  # the one to be trained, where it was named
+    slow: bool = False  # whether it learns from nothing on a CPU, where large images would leave a few steps
     preprocess: Preprocess | None = None  # of a teacher, who must be able to read the same rows: nothing is fitted anew
 
     def start_for(self, tokenizer: Tokenizer) -> int:

@@ -11,7 +11,7 @@ from anyformer.data.columns.convert import days, numbers
 from anyformer.data.columns.look import look
 from anyformer.data.datasets.prepare_series import NAMED_TIME
 from anyformer.data.decision import TARGET_NAMES
-from anyformer.data.files.coco import annotation_files, is_coco
+from anyformer.data.files.annotated import find_annotated
 from anyformer.data.frame import Frame
 from anyformer.data.settings import Data, SeriesSettings
 
@@ -23,11 +23,8 @@ def shows_objects(paths: Sequence[Path] | None, settings: Data) -> str:
     """Why files are annotated images, where they are; no target can be named for those."""
     if paths is None or len(paths) != 1 or settings.target or settings.inputs:
         return ""
-    path = paths[0]
-    if path.is_dir():
-        files = annotation_files(path)
-        return f"{files['train'].relative_to(path)} holds boxes as COCO writes them" if "train" in files else ""
-    return f"{path.name} holds boxes as COCO writes them" if path.is_file() and is_coco(path) else ""
+    found = find_annotated(paths[0])
+    return "" if found is None else found.reason
 
 
 def shows_series(frame: Frame, settings: Data) -> str:

@@ -18,7 +18,8 @@ from anyformer.data.datasets.arrays import MemoryArrays
 from anyformer.data.datasets.detection import DetectionExamples, Square, detection_examples, put_objects
 from anyformer.data.datasets.prepare_detection import prepare_detection, relabel
 from anyformer.data.examples import Examples
-from anyformer.data.files.coco import Annotated, Picture, annotation_file, read_coco
+from anyformer.data.files.annotated import open_annotated
+from anyformer.data.files.coco import Annotated, Picture, read_coco
 from anyformer.data.frame import Frame
 from anyformer.data.gather import paths_of
 from anyformer.data.given_rows import OnBadRows, by_row, is_files, report_bad, take_rows
@@ -106,7 +107,7 @@ class DetectTask(Task):
             return Habit(
                 epochs=50, batch_size=4, lr=1e-4, weight_decay=1e-4, gpu_batch_size=16, gpu_lr=1e-4, layer_lr_decay=0.9
             )
-        return Habit(epochs=300, batch_size=16, lr=5e-4, weight_decay=1e-4, gpu_batch_size=32, gpu_lr=5e-4)
+        return Habit(epochs=300, batch_size=8, lr=5e-4, weight_decay=1e-4, gpu_batch_size=32, gpu_lr=5e-4)
 
     def next_command(self, run: Path) -> str:
         return f"anyformer predict {run} images/ -o out.csv"
@@ -373,7 +374,7 @@ def object_rows(objects: Objects, labels: Sequence[str], sure: float = SURE) -> 
 def evaluate_file(predictor: TrainedModel, path: Path, evaluator: Any) -> Answers:
     """A trained detector's answers on annotated images, whose classes must be among its own."""
     labels = tuple(preprocess_of(predictor).labels or ())
-    found = relabel(read_coco(annotation_file(path), bad="skip"), labels)
+    found = relabel(open_annotated(path).sides["train"](bad="skip"), labels)
     with scratch_folder() as folder:
         column = image_column(predictor)
         annotated = Annotated(Path("images"), labels, found.pictures)

@@ -100,7 +100,7 @@ MISTAKES = {
     "outside": (change("annotations.2.bbox", [5, 5, 30, 5]), "annotation 13: a box outside its image of 20 x 40"),
     "shares": (lambda data: scaled(data, False), "coco.json: all boxes are below 1"),
     "corners": (lambda data: scaled(data, True), "all would fit as corners"),
-    "another size": (change("images.0.width", 41), "1.png: the image is 40 x 30, the json says 41 x 30"),
+    "another size": (change("images.0.width", 41), "1.png: the image is 40 x 30, its annotation says 41 x 30"),
     "only empty images": (change("annotations", []), "coco.json: no image holds an object"),
 }  # fmt: skip
 

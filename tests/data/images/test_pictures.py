@@ -324,7 +324,7 @@ def layouts(folder: Path) -> dict[str, tuple[list[Path], str]]:
     return {
         "images without classes": ([folder / "flat"], "1 images but no class folders"),
         "one class": ([folder / "one"], "only one class (cat)"),
-        "detection": ([folder / "voc"], "detection is not among the tasks"),
+        "detection": ([folder / "voc"], "boxes as Pascal VOC writes them"),
         "nothing in it": ([folder / "nothing"], "no images"),
         "empty classes": ([folder / "empties"], "no images"),
         "still packed": ([folder / "packed"], "unpack photos.zip first"),

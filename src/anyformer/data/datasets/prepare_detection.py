@@ -12,7 +12,8 @@ import numpy as np
 from anyformer.data.columns.image import Image
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.datasets.detection import DetectionExamples, Square, put_pictures, usual_square
-from anyformer.data.files.coco import Annotated, Picture, annotation_files, read_coco
+from anyformer.data.files.annotated import FORMATS, open_annotated
+from anyformer.data.files.coco import Annotated, Picture
 from anyformer.data.images.decode_all import picture_steps
 from anyformer.data.images.preprocessing import FILE as IMAGES
 from anyformer.data.images.preprocessing import ImageSteps
@@ -23,7 +24,7 @@ from anyformer.data.splits import FREE, SIDES, TEST, TRAIN, VALID
 from anyformer.data.store import fingerprint
 from anyformer.data.targets import Things
 from anyformer.errors import UserError, did_you_mean
-from anyformer.safe_files import digest
+from anyformer.safe_files import digest_of_all
 
 KIND = "detection"
 TRUTH = ("boxes", "kinds", "crowd")
@@ -33,7 +34,7 @@ def prepare_detection(
     paths: list[Path] | None, settings: Data, *, task: str, seed: int, cache: Path, given: Given, say: Say,
     why: str = "",
 ) -> Prepared:  # fmt: skip
-    """COCO's json, or a folder that holds one, ready to train on; --valid and --test name further ones.
+    """Annotated images ready to train on; --valid and --test name further ones.
 
     `why` is how the task was found, where nobody asked for it.
     """
@@ -45,7 +46,7 @@ def prepare_detection(
 
     if paths is None or len(paths) != 1:
         raise UserError(f"{0 if paths is None else len(paths)} files are given to detect in", where=f"--task {task}",
-                        fix="give COCO's json, or a folder that holds one")  # fmt: skip
+                        fix=f"give {FORMATS}")  # fmt: skip
     if why:
         tell(f"task     {task}: {why}")
     there = cache.exists()
@@ -60,14 +61,15 @@ def prepare_detection(
 
 def gather_pictures(path: Path, settings: Data, tell: Say) -> tuple[Annotated, np.ndarray]:
     """All pictures, those that validate and test behind the others, and the side that a picture's file says."""
-    found = read_coco(path, bad=settings.bad)
+    source = open_annotated(path)
+    found = source.sides["train"](bad=settings.bad)
     side = [np.full(len(found.pictures), FREE, np.int8)]
     for note in found.notes:
         tell(f"file     {note}")
-    beside = annotation_files(path) if path.is_dir() else {}
     for number, name, files in ((VALID, "valid", settings.split.valid_file), (TEST, "test", settings.split.test_file)):
-        for file in files or ([beside[name]] if name in beside else []):
-            other = relabel(read_coco(Path(file), bad=settings.bad), found.labels)
+        given = [open_annotated(Path(file)).sides["train"] for file in files or ()]
+        for read in given or ([source.sides[name]] if name in source.sides else []):
+            other = relabel(read(bad=settings.bad), found.labels)
             for note in other.notes:
                 tell(f"file     {note}")
             found.pictures += other.pictures
@@ -112,7 +114,7 @@ def assemble_detection(
     kinds = np.concatenate([picture.kinds[~picture.crowd] for picture in trained])
     if not len(kinds):
         raise UserError("no image to train on holds an object", where=found.file.name, fix="give more images")
-    square = Square(settings.images.size or usual_square(found.pictures))
+    square = Square(settings.images.size or usual_square(found.pictures, slow=given.slow))
     steps = picture_steps(square.size, square.channels)
     if given.images is not None and given.images.mean is not None and len(given.images.mean) == square.channels:
         steps = replace(steps, mean=given.images.mean, std=given.images.std, scale=given.images.scale)
@@ -134,14 +136,19 @@ def assemble_detection(
     )
     varied += ["flipped left-right (--set data.images.flip=false)"] * flip
     training = f"; while training {', '.join(varied)}" if varied else ""
-    tell(f"image    fitted into {square.size} x {square.size} pixels, padding masked{training}")
+    why = " (on a CPU larger ones leave too few steps; --set data.images.size=512)"
+    smaller = given.slow and not settings.images.size and square.size < usual_square(found.pictures)
+    size = f"{square.size} x {square.size} pixels{why * smaller}"
+    tell(f"image    fitted into {size}, padding masked{training}")
     tell("split    " + ", ".join(f"{name} {n:,}" for name, n in zip(SIDES, counts, strict=True) if n) + " images")
+    read = found.files or (found.file,)
     facts = {
         "task": task, "target": ["objects"], "rows": len(found.pictures), "used": len(found.pictures),
         "skipped": found.skipped, "skipped_first": found.first, "columns": {"image": {"kind": "image", "missing": 0}},
         "split": dict(zip(SIDES, counts, strict=True)), "labels": dict(zip(target.labels, target.counts, strict=True)),
         "sources": [{"name": found.file.name, "path": str(found.file), "rows": len(found.pictures), "notes": [],
-                     "bytes": found.file.stat().st_size, "sha256": digest(found.file), "unit": "image", "first": 1}],
+                     "bytes": sum(path.stat().st_size for path in read), "sha256": digest_of_all(read),
+                     "unit": "image", "first": 1}],
         "sizes": sizes(preprocess), "fingerprint": fingerprint(arrays, preprocess, None),
     }  # fmt: skip
     preprocess.save(arrays.folder / FILE)

@@ -50,6 +50,7 @@ class Annotated:
     pictures: list[Picture]
     skipped: dict[str, int] = field(default_factory=dict)  # reason to the number of annotations left out
     first: dict[str, str] = field(default_factory=dict)  # reason to the place of the first
+    files: tuple[Path, ...] = ()  # what was read, where that is not `file` alone
 
     @property
     def notes(self) -> list[str]:
@@ -68,18 +69,23 @@ class Annotated:
         return found
 
 
-def read_coco(
-    file: str | Path, images: str | Path | None = None, *, bad: Literal["skip", "error"] = "error"
-) -> Annotated:
+Bad = Literal["skip", "error"]
+
+
+def read_coco(file: str | Path, images: str | Path | None = None, *, bad: Bad = "error") -> Annotated:
     """The images and objects of a json file, or of a folder that holds one; `images` is the folder of the pictures.
 
     Whatever is wrong with the file as a whole is an error that names it. A single annotation that cannot be used (no
     size, outside its image) is one too, or is left out and counted with `bad="skip"`.
     """
     path = annotation_file(Path(file))
-    data = load_lists(path)
+    return check_lists(load_lists(path), path, None if images is None else Path(images), bad=bad)
+
+
+def check_lists(data: dict[str, list[Any]], path: Path, folder: Path | None, *, bad: Bad) -> Annotated:
+    """COCO's three lists, wherever they come from, as images whose objects can be learned."""
     labels, number = categories(data["categories"], path)
-    pictures = pictures_of(data["images"], path, None if images is None else Path(images))
+    pictures = pictures_of(data["images"], path, folder)
     found = Annotated(path, labels, list(pictures.values()))
     kept: dict[Any, list[tuple[list[float], int, bool]]] = {key: [] for key in pictures}
     raw = [
@@ -238,11 +244,11 @@ def sizes_of_all(found: Annotated) -> None:
         try:
             wide, high, _ = looked_at(picture.path, Path())
         except Unreadable as error:
-            raise UserError(f"cannot be read ({error})", where=picture.name, fix="repair it, or take it out of the json"
+            raise UserError(f"cannot be read ({error})", where=picture.name, fix="repair it, or take it out"
                             ) from None  # fmt: skip
         if picture.wide and (picture.wide, picture.high) != (wide, high):
             turned = " (turned by the camera's mark)" if (picture.high, picture.wide) == (wide, high) else ""
-            what = f"the image is {wide} x {high}{turned}, the json says {picture.wide} x {picture.high}"
+            what = f"the image is {wide} x {high}{turned}, its annotation says {picture.wide} x {picture.high}"
             raise UserError(what, where=picture.name, fix="annotate the image as it is shown")
         picture.wide, picture.high = wide, high
 

@@ -98,7 +98,10 @@ def unwrap_folder(root: Path) -> Path:
 
 
 def folders_in(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_dir() and not is_image(path) and path.name[0] != ".")
+    """The folders in a folder, hidden ones left out; no file is looked at, of which there may be a million."""
+    with os.scandir(folder) as entries:
+        found = [Path(each.path) for each in entries if each.is_dir() and not each.name.startswith(".")]
+    return sorted(path for path in found if not is_image(path))
 
 
 def is_image(path: Path) -> bool:
@@ -132,8 +135,8 @@ def unicode(name: str) -> bool:
 def refuse_other_layouts(root: Path, inner: list[Path]) -> None:
     names = {path.name for path in inner}
     if {"Annotations", "JPEGImages"} <= names:
-        what = "looks like Pascal VOC; detection is not among the tasks"
-        raise UserError(what, where=show_path(root), fix=f"for classification {LAYOUT}")
+        what = "holds boxes as Pascal VOC writes them, and no folder a class"
+        raise UserError(what, where=show_path(root), fix=f"say --task detect; for classification {LAYOUT}")
 
 
 # ---------------------------------------------------------------- IDX

@@ -16,6 +16,7 @@ from anyformer.data.settings import Data
 from anyformer.data.sizes import Sizes
 from anyformer.errors import UserError
 from anyformer.extras import require
+from anyformer.inference.devices import pick_device
 from anyformer.inference.predictor import Predictor
 from anyformer.objectives import Objective
 from anyformer.slots import Network
@@ -132,7 +133,8 @@ def given_by(request: Request, start: Predictor | None) -> Given:
     """What the network, or a model to start from, says about the data."""
     if start is None:
         named = None if request.preset is None else request.network()
-        return Given(segments=named is None or compares_texts(named) or None, network=named)
+        return Given(segments=named is None or compares_texts(named) or None, network=named,
+                     slow=pick_device(request.device).type == "cpu")  # fmt: skip
     columns = () if start.preprocess is None else start.preprocess.columns or ()
     return Given(tokenizer=start.tokenizer, images=start.images, length=longest(start.spec), columns=tuple(columns),
                  segments=compares_texts(start.spec) or None, network=start.spec)  # fmt: skip
