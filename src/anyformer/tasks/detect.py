@@ -372,9 +372,14 @@ def object_rows(objects: Objects, labels: Sequence[str], sure: float = SURE) -> 
 
 
 def evaluate_file(predictor: TrainedModel, path: Path, evaluator: Any) -> Answers:
-    """A trained detector's answers on annotated images, whose classes must be among its own."""
+    """A trained detector's answers on annotated images, whose classes must be among its own.
+
+    Of a folder with several sides, those of the test.
+    """
     labels = tuple(preprocess_of(predictor).labels or ())
-    found = relabel(open_annotated(path).sides["train"](bad="skip"), labels)
+    sides = open_annotated(path).sides
+    side = next(name for name in ("test", "valid", "train") if name in sides)
+    found = relabel(sides[side](bad="skip"), labels)
     with scratch_folder() as folder:
         column = image_column(predictor)
         annotated = Annotated(Path("images"), labels, found.pictures)

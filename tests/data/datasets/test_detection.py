@@ -13,6 +13,7 @@ from PIL import Image
 from anyformer import UserError
 from anyformer.data.datasets.detection import DetectionExamples, detection_examples
 from anyformer.data.examples import Draw
+from anyformer.data.files.annotated import find_annotated
 from anyformer.data.files.coco import Annotated, read_coco
 
 SIZES = {1: (40, 30), 2: (20, 40), 3: (32, 32)}  # wide, high; the third image is empty
@@ -54,6 +55,16 @@ def test_a_file_and_its_folder_are_read(images: str, tmp_path: Path) -> None:
         assert two.crowd.tolist() == [False, True] and len(three.kinds) == 0
         assert any("1 images hold no object" in note for note in found.notes)
     assert read_coco(path, tmp_path / images).pictures[0].path == tmp_path / images / "1.png"
+
+
+@pytest.mark.quick
+def test_a_set_is_found_where_it_was_unpacked(tmp_path: Path) -> None:
+    written(tmp_path / "download" / "set", whole())
+    (tmp_path / "README.md").write_text("free")
+    found = find_annotated(tmp_path)
+    assert found is not None and "COCO" in found.reason and len(found.sides["train"]().pictures) == 3
+    written(tmp_path / "other", whole())
+    assert find_annotated(tmp_path) is None  # which of both is not known
 
 
 def change(path: str, value: Any) -> Any:

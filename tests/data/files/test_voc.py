@@ -14,6 +14,7 @@ from anyformer.data.files.annotated import find_annotated, open_annotated
 from anyformer.data.files.coco import Annotated
 from anyformer.data.recognise import shows_objects
 from anyformer.data.settings import Data
+from anyformer.inference.evaluate import evaluate_run
 
 SIZES = {"a": (40, 30), "b": (20, 40), "c": (32, 32), "d": (24, 24)}  # wide, high
 THINGS = {
@@ -136,6 +137,8 @@ def test_a_detector_is_trained_and_scored(tmp_path: Path) -> None:
     facts = run.folder.read_json("data.json")
     assert facts["split"] == {"train": 3, "valid": 2, "test": 1} and facts["labels"] == {"cat": 2, "dog": 2}
     assert "ap50" in run.evaluation["metrics"]["test"]
+    found = evaluate_run(run.path, [root], device="cpu", batch=8, say=lambda line: None)
+    assert found["rows"] == 1 and found["ap50"] == pytest.approx(run.evaluation["metrics"]["test"]["ap50"])  # that test
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="the shared data is not here")

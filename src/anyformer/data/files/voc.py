@@ -20,30 +20,18 @@ from anyformer.safe_files import short
 
 ANNOTATIONS, IMAGES, LISTS = "Annotations", "JPEGImages", "ImageSets/Main"
 MOST_BYTES = 4 * 2**20  # of one XML file
-DEEP, FEW = 2, 3  # a folder as it is unpacked holds the set so many folders down, beside few others
 
 
 def voc_files(folder: Path) -> dict[str, list[Path]]:
     """The XML files of a folder by side, {} where it holds none of boxes; all train where nothing says a side."""
-    root = root_of(folder)
-    if root is not None:
-        return by_lists(root)
+    if is_set(folder):
+        return by_lists(folder)
     sides = {SIDES[inner.name.lower()]: boxed(inner) for inner in folders_in(folder) if inner.name.lower() in SIDES}
     sides = {side: files for side, files in sides.items() if files}
     if "train" in sides:
         return sides
     own = boxed(folder)
     return {"train": own} if own else {}
-
-
-def root_of(folder: Path, deep: int = DEEP) -> Path | None:
-    """The folder laid out as VOC's sets are: itself, or the only one below it."""
-    if is_set(folder):
-        return folder
-    inner = folders_in(folder)
-    found = [root_of(path, deep - 1) for path in inner] if deep and len(inner) <= FEW else []
-    roots = [path for path in found if path is not None]
-    return roots[0] if len(roots) == 1 else None
 
 
 def is_set(root: Path) -> bool:

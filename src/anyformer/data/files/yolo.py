@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from anyformer.data.files.coco import SIDES, Annotated, Bad, check_lists
-from anyformer.data.files.image_folders import SUFFIXES, folders_in
+from anyformer.data.files.image_folders import SUFFIXES
 from anyformer.data.images.decoding import Unreadable, looked_at
 from anyformer.errors import UserError
 from anyformer.safe_files import short
@@ -23,19 +23,9 @@ MOST_BYTES = 2**20  # of the YAML file
 EXPECTED = "expected lines: class x y width height, as shares of the image"
 
 
-def yolo_file(path: Path) -> Path | None:
-    """The YAML file of a set: itself, or the one that a folder (or the only folder in it) holds."""
-    if path.is_file():
-        return path if path.suffix.lower() in (".yaml", ".yml") and is_set(path) else None
-    inner = folders_in(path)
-    folders = [path, *(inner if len(inner) == 1 else [])]
-    found = [each for folder in folders for each in sorted(folder.glob("*.y*ml")) if is_set(each)]
-    return found[0] if len(found) == 1 else None
-
-
-def is_set(path: Path) -> bool:
-    """Whether a YAML file names classes and a folder to train on; found without parsing."""
-    if path.stat().st_size > MOST_BYTES:
+def is_yolo(path: Path) -> bool:
+    """Whether a file is YAML that names classes and a folder to train on; found without parsing."""
+    if path.suffix.lower() not in (".yaml", ".yml") or not path.is_file() or path.stat().st_size > MOST_BYTES:
         return False
     lines = path.read_bytes().splitlines()
     return all(any(line.startswith(word) for line in lines) for word in (b"names:", b"train:"))
