@@ -63,7 +63,7 @@ def test_a_set_is_found_where_it_was_unpacked(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("free")
     found = find_annotated(tmp_path)
     assert found is not None and "COCO" in found.reason and len(found.sides["train"]().pictures) == 3
-    written(tmp_path / "other", whole())
+    written(tmp_path / "another" / "set", whole())
     assert find_annotated(tmp_path) is None  # which of both is not known
 
 
