@@ -70,6 +70,38 @@ def coco(*, image: str = "x.png", seen: int = 1, box: tuple[float, ...] = (0, 0,
     return make
 
 
+def voc(
+    box: str = "<xmin>1</xmin><ymin>1</ymin><xmax>4</xmax><ymax>4</ymax>", head: str = ""
+) -> Callable[[Path], list[Path]]:
+    """A maker of a folder as Pascal VOC lays it out, of one image of 6 x 6 with one object."""
+
+    def make(folder: Path) -> list[Path]:
+        root = folder / "cells"
+        for name in ("Annotations", "JPEGImages"):
+            (root / name).mkdir(parents=True)
+        (root / "JPEGImages" / "x.png").write_bytes(WHOLE)
+        thing = f"<object><name>square</name><bndbox>{box}</bndbox></object>"
+        text = f"{head}<annotation><filename>x.png</filename>{thing}</annotation>"
+        (root / "Annotations" / "x.xml").write_text(text)
+        return [root]
+
+    return make
+
+
+def yolo(line: str = "0 .5 .5 .2 .2", train: str = "images") -> Callable[[Path], list[Path]]:
+    """A maker of YOLO's YAML beside one image of 6 x 6 and its labels."""
+
+    def make(folder: Path) -> list[Path]:
+        for name, content in (("images/x.png", WHOLE), ("labels/x.txt", line.encode())):
+            path = folder / name
+            path.parent.mkdir()
+            path.write_bytes(content)
+        (folder / "data.yaml").write_text(f"names: [square]\ntrain: {train}\n")
+        return [folder / "data.yaml"]
+
+    return make
+
+
 SOUNDS = [f"{name}/{number}.wav" for name in ("high", "low") for number in range(4)]
 BAD = [
     Bad("proteins without residues", files(**{"p.fasta": b">a\n\n>b\n"}), "p.fasta"),
@@ -79,6 +111,12 @@ BAD = [
     Bad("an image that is not there", coco(image="y.png"), "y.png", "detect"),
     Bad("a box of another image", coco(seen=2), "coco.json", "detect"),
     Bad("a box of three numbers", coco(box=(0, 0, 1)), "coco.json", "detect"),
+    Bad("VOC's box without a corner", voc("<xmin>1</xmin><ymin>1</ymin><xmax>4</xmax>"), "x.xml"),
+    Bad("VOC's box of words", voc("<xmin>a</xmin><ymin>1</ymin><xmax>4</xmax><ymax>4</ymax>"), "x.xml"),
+    Bad("VOC's file with entities", voc(head='<!DOCTYPE a [<!ENTITY b "c">]>'), "x.xml"),
+    Bad("YOLO's box of three numbers", yolo("0 .5 .5 .2"), "x.txt"),
+    Bad("YOLO's class of no name", yolo("7 .5 .5 .2 .2"), "x.txt"),
+    Bad("YOLO's folder that is not there", yolo(train="pictures"), "data.yaml"),
     Bad("IDX without labels", files(train__images__idx3__ubyte=idx((4, 6, 6))), "labels"),
     Bad("IDX of other lengths", files(a__images__idx3__ubyte=idx((4, 6, 6)), a__labels__idx1__ubyte=idx((3,))), "4"),
     Bad("cut IDX", files(a__images__idx3__ubyte=idx((4, 6, 6), cut=9), a__labels__idx1__ubyte=idx((4,))), "144"),

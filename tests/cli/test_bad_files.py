@@ -205,3 +205,12 @@ def named(case: Any) -> tuple[str, ...] | None:
     if isinstance(case, bad_tables.Bad):
         return ("label",)
     return (COLUMNS[case.name],) if isinstance(case, bad_texts.Bad) and case.name in COLUMNS else None
+
+
+def test_control_a_whole_set_of_yolo_is_data_and_another_yaml_is_settings(tmp_path: Path) -> None:
+    path = bad_folders.yolo()(tmp_path)[0]
+    (tmp_path / "run.yaml").write_text("training: {steps: 2}\n")
+    with standing_in(tmp_path):
+        found = run("check", path.name)
+        assert found.code == 0 and "YOLO" in found.err + found.out, found
+        assert "run.yaml" in run("train", "run.yaml").err

@@ -294,7 +294,9 @@ def test_killed_before_its_folder_is_there_nothing_is_left_for_long(place: Path,
 
 def test_a_worker_that_was_killed_is_said(place: Path, nursery: Nursery) -> None:
     run = place / "run"
-    child = nursery.start(CASES["image"].train("run", training__steps=5000, training__eval_every=5000), place)
+    # Not compiled: on a busy machine 5,000 steps are planned to take minutes, and compiling has processes of its own.
+    words = CASES["image"].train("run", training__steps=5000, training__eval_every=5000, training__compile=False)
+    child = nursery.start(words, place)
     child.until(lambda: (run / "metrics.jsonl").is_file() and len(logged(run)) >= 4)
     listed = Path(f"/proc/{child.pid}/task/{child.pid}/children")
     if not listed.is_file():

@@ -127,12 +127,14 @@ def spread(words: list[str] | None) -> list[str]:
 
 
 def is_settings(path: Path) -> bool:
-    """Whether a path is a file of settings by its name."""
-    return path.suffix.lower() in (".yaml", ".yml")
+    """Whether a path is a file of settings by its name; YOLO's data.yaml is data."""
+    from anyformer.data.files.yolo import is_yolo
+
+    return path.suffix.lower() in (".yaml", ".yml") and not is_yolo(path)
 
 
 def refuse_settings(data: list[Path]) -> None:
     """A file of settings given as data is a slip that deserves its own words."""
     for path in data:
         if is_settings(path):
-            raise UserError("a file of settings is no data", where=str(path), fix=f"write --config {path}")
+            raise UserError("a file of settings is not data", where=str(path), fix=f"write --config {path}")

@@ -89,10 +89,11 @@ def labels_of(named: Iterable[tuple[Path, ET.Element]]) -> tuple[str, ...]:
 
 
 def parse(path: Path) -> ET.Element:
-    """The tree of one file; entities, which could grow without end, are refused."""
+    """The tree of one file; entities, which could grow without end, are rejected, in UTF-16 (with its zeros) too."""
     data = path.read_bytes() if path.stat().st_size <= MOST_BYTES else b"<!DOCTYPE"
-    if b"<!DOCTYPE" in data or b"<!ENTITY" in data:
-        raise UserError("a document type or more than 4 MB", where=path.name, fix="write plain Pascal VOC annotations")
+    if b"<!DOCTYPE" in data or b"<!ENTITY" in data or b"\0" in data:
+        raise UserError("a document type, UTF-16 or more than 4 MB", where=path.name,
+                        fix="write plain Pascal VOC annotations in UTF-8")  # fmt: skip
     try:
         node = ET.fromstring(data)
     except (ET.ParseError, ValueError) as error:
