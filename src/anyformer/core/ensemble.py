@@ -16,8 +16,10 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context
+from anyformer.core.linear import is_plain_linear
 from anyformer.core.own_init import Starting, constant
 from anyformer.errors import check_range
+from anyformer.kernels.onednn import linear
 from anyformer.spec import Spec, field
 
 
@@ -87,7 +89,7 @@ class MemberLinear(Starting, nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         apart = input.reshape(self.members, -1, self.in_features)
-        mixed = F.linear(apart * (1 + self.into.to(input.dtype)), self.weight)
+        mixed = linear(apart * (1 + self.into.to(input.dtype)), self.weight)
         mixed = mixed * (1 + self.outof.to(mixed.dtype))
         mixed = mixed if self.bias is None else mixed + self.bias.to(mixed.dtype)
         return mixed.reshape(*input.shape[:-1], self.out_features)
@@ -112,7 +114,7 @@ def split_linears(module: nn.Module, made: type[MemberLinear | OwnLinear], membe
     """Put a layer of the ensemble in the place of every linear layer below a module."""
     for owner in list(module.modules()):
         for name, child in list(owner.named_children()):
-            if type(child) is nn.Linear:
+            if is_plain_linear(child):
                 setattr(owner, name, made(child, members))
 
 

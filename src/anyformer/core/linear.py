@@ -1,8 +1,22 @@
-"""Torch's own layers where it matters how they start."""
+"""Torch's own layers where it matters how they start, or by which library a CPU multiplies."""
 
 from __future__ import annotations
 
-from torch import nn
+from torch import Tensor, nn
+
+from anyformer.kernels.onednn import linear
+
+
+class Linear(nn.Linear):
+    """torch's layer, multiplied by the faster of the two libraries that torch has on a CPU."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return linear(input, self.weight, self.bias)
+
+
+def is_plain_linear(module: nn.Module) -> bool:
+    """Whether a module is a linear layer and no more: neither adapted, quantised nor shared by members."""
+    return type(module) in (Linear, nn.Linear)
 
 
 class EmbeddingTable(nn.Embedding):

@@ -11,6 +11,7 @@ from anyformer.about import About
 from anyformer.core import activation
 from anyformer.core.activation import ACTS, Act, split_pairs
 from anyformer.core.context import Context
+from anyformer.core.linear import Linear, is_plain_linear
 from anyformer.errors import UserError
 from anyformer.kernels.dropout import dropout
 from anyformer.slots import Feed
@@ -51,8 +52,8 @@ class MLPModule(nn.Module):
         super().__init__()
         inner = 4 * width if spec.width is None else spec.width
         self.spec, self.act = spec, ACTS[spec.act]
-        self.up = nn.Linear(width, inner * 2 if spec.gated else inner, bias=spec.bias)
-        self.down = nn.Linear(inner, width, bias=spec.bias)
+        self.up = Linear(width, inner * 2 if spec.gated else inner, bias=spec.bias)
+        self.down = Linear(inner, width, bias=spec.bias)
 
     def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
         h = self.activate(x)  # (B,T,inner)
@@ -77,4 +78,4 @@ class MLPModule(nn.Module):
         if not (self.training and x.is_cuda and (self.spec.act, self.spec.gated) in activation.fused_forms):
             return False
         half = torch.is_autocast_enabled("cuda") or x.dtype in (torch.bfloat16, torch.float16)
-        return half and type(self.up) is nn.Linear and type(self.up.weight) is nn.Parameter
+        return half and is_plain_linear(self.up) and type(self.up.weight) is nn.Parameter

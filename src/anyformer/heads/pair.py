@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context
+from anyformer.core.linear import Linear
 from anyformer.errors import UserError
 from anyformer.slots import Head, HeadOutput
 
@@ -49,7 +50,7 @@ class PairModule(nn.Module):
     def __init__(self, spec: Pair, width: int) -> None:
         super().__init__()
         self.spec = spec
-        self.out = None if spec.classes is None else nn.Linear(len(spec.features) * width, spec.classes)
+        self.out = None if spec.classes is None else Linear(len(spec.features) * width, spec.classes)
 
     def forward(self, hidden: Tensor, context: Context, table: Tensor | None) -> HeadOutput:
         first, second = apart(hidden, context)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from anyformer.about import About
 from anyformer.core.activation import ACTS, Act
 from anyformer.core.context import Context
+from anyformer.core.linear import Linear
 from anyformer.errors import UserError
 from anyformer.slots import Head, HeadOutput
 
@@ -42,8 +43,8 @@ class TokenHeadModule(nn.Module):
     def __init__(self, spec: TokenHead, width: int) -> None:
         super().__init__()
         self.spec = spec
-        self.dense = nn.Linear(width, width) if spec.dense else None
-        self.out = nn.Linear(width, spec.classes)
+        self.dense = Linear(width, width) if spec.dense else None
+        self.out = Linear(width, spec.classes)
 
     def forward(self, hidden: Tensor, context: Context, table: Tensor | None) -> HeadOutput:
         x = hidden if self.dense is None else self.dense(hidden)

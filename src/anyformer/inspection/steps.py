@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from anyformer.core.attend import Scores, score_steps, spread
 from anyformer.core.attention_weights import Weighing
+from anyformer.core.linear import is_plain_linear
 from anyformer.errors import UserError
 from anyformer.mixers.attention import AttentionInputs, AttentionModule
 from anyformer.mixers.cross import CrossModule
@@ -189,7 +190,7 @@ def value_term(weights: Tensor, scores: Scores, at: slice) -> Tensor | None:
 def projection_of(layer: nn.Linear, head: int, channels: int, dtype: torch.dtype) -> Tensor:
     """One head's rows of W_O, (C',D), so that z @ W_O is what the head gives."""
     at = slice(head * channels, (head + 1) * channels)
-    if type(layer) is nn.Linear:
+    if is_plain_linear(layer):
         return layer.weight.detach()[:, at].T.cpu().to(dtype)
     # An adapter or a quantised layer: what it makes of each channel alone is its weight, however it is kept.
     return without_bias(layer, torch.eye(layer.in_features)[at], dtype)
@@ -197,7 +198,7 @@ def projection_of(layer: nn.Linear, head: int, channels: int, dtype: torch.dtype
 
 def without_bias(layer: nn.Linear, x: Tensor, dtype: torch.dtype) -> Tensor:
     """(n,in) through a linear layer but for its bias, which is shown by itself: (n,out)."""
-    if type(layer) is nn.Linear:
+    if is_plain_linear(layer):
         return x @ layer.weight.detach().T.cpu().to(dtype)
     x = x.to(layer.weight)
     return (layer(x) - layer(torch.zeros_like(x))).cpu().to(dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
+from anyformer.core.linear import is_plain_linear
 from anyformer.embeds.tokens import TokensModule
 from anyformer.errors import UserError
 from anyformer.heads.lm import LMModule
@@ -36,7 +37,7 @@ def quantise(model: nn.Module, to: str = "int8") -> nn.Module:
             part.weight = Int8Table(weight)
             found += 1
         for name, child in list(part.named_children()):
-            if type(child) is nn.Linear:
+            if is_plain_linear(child):
                 setattr(part, name, Int8Linear(child))
                 found += 1
     if not found:

@@ -17,6 +17,7 @@ from anyformer.core.attention_weights import Weighing
 from anyformer.core.context import Context
 from anyformer.core.history import RecurrentState
 from anyformer.core.join_states import pad_right
+from anyformer.core.linear import Linear
 from anyformer.errors import UserError
 from anyformer.mixers.alignment import Alignment, Score, check_product
 from anyformer.mixers.cells import Cell, Held, Kind, Uncompiled, Walk
@@ -96,8 +97,8 @@ class AttendingRecurrentModule(Uncompiled):
         self.spec = spec
         hidden = width if spec.hidden is None else spec.hidden
         self.cell = Cell(spec.cell, width + reads, hidden)
-        self.begin = nn.Linear(2 * memory_width, self.cell.parts * hidden)
-        self.out = None if hidden == width and not reads else nn.Linear(hidden + reads, width)
+        self.begin = Linear(2 * memory_width, self.cell.parts * hidden)
+        self.out = None if hidden == width and not reads else Linear(hidden + reads, width)
 
     def mix(self, x: Tensor, context: Context, state: AttendingState | None) -> Tensor:
         y = self.decode(x, context, state)[0]

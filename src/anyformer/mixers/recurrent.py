@@ -11,6 +11,7 @@ from anyformer.about import About
 from anyformer.core.context import Context
 from anyformer.core.document_rows import DocumentLines
 from anyformer.core.history import RecurrentState
+from anyformer.core.linear import Linear
 from anyformer.errors import UserError
 from anyformer.mixers.cells import Cell, Held, Kind, Uncompiled, Walk, pieces
 from anyformer.slots import Mixer, Relative
@@ -61,7 +62,7 @@ class RecurrentModule(Uncompiled):
         self.spec = spec
         self.forth = Cell(spec.cell, width, hidden)
         self.back = Cell(spec.cell, width, hidden) if directions == 2 else None
-        self.out = None if directions * hidden == width else nn.Linear(directions * hidden, width)
+        self.out = None if directions * hidden == width else Linear(directions * hidden, width)
 
     def mix(self, x: Tensor, context: Context, state: RecurrentState | None) -> Tensor:
         lines = DocumentLines.of(context)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from anyformer.checkpoints.adapters import Adapter
 from anyformer.checkpoints.operations import GATE, KV, QKV
+from anyformer.core.linear import Linear, is_plain_linear
 from anyformer.errors import UserError
 from anyformer.feeds.mlp import MLPModule
 from anyformer.mixers.attention import AttentionModule
@@ -49,7 +50,7 @@ class LoRA(Spec):
             raise UserError(f"dropout {self.dropout} is not a share below 1", where=WHERE, fix="use 0.1")
 
 
-class LoRALinear(nn.Linear):
+class LoRALinear(Linear):
     """A linear layer with an adapter beside its weight. `slice_of` says which projection each of its rows is of."""
 
     def __init__(self, base: nn.Linear, slice_of: Tensor, lora: LoRA, generator: torch.Generator) -> None:
@@ -100,7 +101,7 @@ def add_adapters(model: nn.Module, lora: LoRA | None, seed: int) -> None:
     """Freeze the model and put adapters beside its linear layers; the same numbers for the same seed."""
     if lora is None:
         return
-    linear = {path: module for path, module in model.named_modules() if type(module) is nn.Linear}
+    linear = {path: module for path, module in model.named_modules() if is_plain_linear(module)}
     for pattern in lora.targets:
         check_pattern(pattern, [f"{path}.weight" for path in linear], f"{WHERE}.targets", "no linear layer is at")
     names = [name for name, _ in model.named_parameters()]

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from anyformer.core.block import BlockModule
 from anyformer.core.context import Context
+from anyformer.core.linear import is_plain_linear
 from anyformer.core.model import Model
 from anyformer.core.static_cache import StaticState
 from anyformer.feeds.mlp import MLPModule
@@ -70,7 +71,7 @@ def is_plain_block(block: BlockModule) -> bool:
         return False
     norms = (block.around_mixer.before, block.around_feed.before)  # type: ignore[union-attr]
     return all(type(norm) in (LayerNormModule, RMSNormModule) for norm in norms) and all(
-        type(part) in (nn.Linear, Int8Linear) for part in (mixer.qkv, mixer.out, feed.up, feed.down)
+        is_plain_linear(part) or type(part) is Int8Linear for part in (mixer.qkv, mixer.out, feed.up, feed.down)
     )
 
 

@@ -1,0 +1,148 @@
+"""Float32 products of many rows on an AMD processor with AVX-512, by oneDNN.
+
+Torch multiplies float32 matrices on a CPU by MKL, which keeps to AVX2 on processors that are not Intel's: 107 GFLOP/s
+on one core of an EPYC with AVX-512, where oneDNN, which torch brings too, reaches 230 (benchmarks/LOG.md). Which of the
+two multiplies follows from the processor and the shapes alone, never from a clock, so the same run gives the same bits.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.nn import functional as F
+
+Multiply = Callable[[Tensor, Tensor, Tensor | None, str, list[Any], str], Tensor]
+
+FEWEST = 16  # rows below which MKL reads the weights as fast
+SMALL = 1 << 21  # products of rows, inputs and outputs below which a call costs more than it saves
+STEPS = 8  # row counts of each power of two that are multiplied as they are, the others with rows of zeros added
+PLAIN = (Tensor, nn.Parameter)  # not FakeTensor, DTensor or a tensor of functorch, which have rules of their own
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """As `F.linear`, (...,K) to (...,N), forward and backward."""
+    if torch.compiler.is_compiling() or not takes(x, weight):
+        return F.linear(x, weight, bias)
+    learned = x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
+    if torch.is_grad_enabled() and learned:
+        y: Tensor = Product.apply(x, weight, bias)
+        return y
+    return multiply(x, weight, bias)
+
+
+def sum_of_outer(grad: Tensor, x: Tensor) -> Tensor:
+    """grad.T @ x, (R,N) and (R,K) to (N,K): the gradient of a weight, which nobody differentiates."""
+    return multiply_transposed(grad, x) if takes(grad, x, len(x)) else grad.T @ x
+
+
+def takes(x: Tensor, other: Tensor, inner: int | None = None) -> bool:
+    """Whether this product is oneDNN's: plain float32 tensors of enough rows that nobody else watches or transforms.
+
+    `inner` is the size that is summed over, where it is not the last of x.
+    """
+    if type(x) is not Tensor or not x.is_cpu or x.dtype != torch.float32 or not is_faster() or not x.numel():
+        return False
+    inner = inner or x.shape[-1]
+    return (
+        x.numel() >= FEWEST * inner and x.numel() // inner * other.numel() >= SMALL
+        and type(other) in PLAIN and other.is_cpu and other.dtype == torch.float32 and not is_watched()
+    )  # fmt: skip
+
+
+@cache
+def is_faster() -> bool:
+    """Whether MKL leaves half of this processor unused and torch has oneDNN's product.
+
+    A lower `ATEN_CPU_CAPABILITY` asks torch for what a smaller processor would compute, so products are MKL's again.
+    """
+    if platform.machine() != "x86_64" or torch.backends.cpu.get_cpu_capability() != "AVX512":
+        return False
+    return find_vendor() == "AuthenticAMD" and torch.backends.mkl.is_available() and find_product() is not None
+
+
+def find_vendor() -> str:
+    """Who made this processor, as Linux says it; empty elsewhere."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("vendor_id")), "")
+
+
+@cache
+def find_product() -> Multiply | None:
+    """The operation that torch's compiler calls for a product with an activation; None where it is missing."""
+    if not torch.backends.mkldnn.is_available():
+        return None
+    operation: Multiply | None = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+    return operation
+
+
+def is_watched() -> bool:
+    """Whether a tracer, autocast, functorch, forward differentiation or a mode (FLOP counter) must see `F.linear`."""
+    return (
+        torch.jit.is_tracing() or torch.is_autocast_enabled("cpu") or not torch.backends.mkldnn.enabled
+        or torch._C._len_torch_dispatch_stack() > 0 or torch._C._len_torch_function_stack() > 0
+        or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    )  # fmt: skip
+
+
+def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x @ weight.T + bias, (...,K) to (...,N); the weight may be a transposed view."""
+    product = find_product()
+    assert product is not None
+    rows = x.numel() // x.shape[-1]
+    more = missing_rows(rows)
+    if not more:
+        return product(x, weight, bias, "none", [], "")
+    padded = F.pad(x.reshape(rows, x.shape[-1]), (0, 0, 0, more))
+    return product(padded, weight, bias, "none", [], "")[:rows].view(*x.shape[:-1], weight.shape[0])
+
+
+def multiply_transposed(grad: Tensor, x: Tensor) -> Tensor:
+    """grad.T @ x, (R,N) and (R,K) to (N,K)."""
+    product = find_product()
+    assert product is not None
+    more = missing_rows(len(x))
+    if more:
+        grad, x = F.pad(grad, (0, 0, 0, more)), F.pad(x, (0, 0, 0, more))
+    return product(grad.mT, x.mT, None, "none", [], "")
+
+
+def missing_rows(rows: int) -> int:
+    """How many rows of zeros to add: eight numbers of rows for each power of two are multiplied as they are.
+
+    oneDNN makes machine code for each shape, half a megabyte of it, and keeps what it made for a thousand shapes.
+    Batches of any length would fill that; at most an eighth more rows keeps the shapes few.
+    """
+    step = max(1 << (rows.bit_length() - 1), STEPS) // STEPS
+    return -rows % step
+
+
+class Product(torch.autograd.Function):
+    """`multiply` with its two gradients, which are products of the same size."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return multiply(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+        rows, inputs = grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1])  # (R,N), (R,K)
+        twice = torch.is_grad_enabled()  # this pass will be differentiated itself
+        to_x = to_weight = None
+        if needs_x:
+            to_x = (rows @ weight if twice else multiply(rows, weight.mT, None)).view_as(x)
+        if needs_weight:
+            to_weight = rows.mT @ inputs if twice else multiply_transposed(rows, inputs)
+        return to_x, to_weight, rows.sum(0) if needs_bias else None
