@@ -114,6 +114,8 @@ class Decision:
     form: Form = "one"  # how labels are spelled
     dropped: tuple[tuple[str, str], ...] = ()  # column and reason
     notes: tuple[str, ...] = ()
+    separator: str = ";"  # of labels in a cell, where form is "list"
+    number_forms: tuple[str, ...] = ()  # how the numbers of each target are written, where not plainly
 
     @property
     def multi(self) -> bool:

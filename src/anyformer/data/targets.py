@@ -110,6 +110,7 @@ class Classes(Labelled):
     """One label a row (`one`), or several at once: spelled `a;b` in one column (`list`), or 0 and 1 in `columns`."""
 
     form: Literal["one", "list", "columns"] = "one"
+    separator: str = ";"  # of the labels of a cell, where form is "list"
 
     def sizes(self) -> dict[str, Any]:
         return {"classes": len(self.labels), "multi": self.multi}
@@ -136,19 +137,21 @@ class Classes(Labelled):
 
     @classmethod
     def fit(
-        cls, frame: Frame, names: tuple[str, ...], form: Literal["one", "list", "columns"], given: Sequence[str] | None
-    ) -> Classes:
+        cls, frame: Frame, names: tuple[str, ...], form: Literal["one", "list", "columns"],
+        given: Sequence[str] | None, *, separator: str = ";",
+    ) -> Classes:  # fmt: skip
         """The labels of the training rows; those of a model to start from keep their order where they hold them all."""
         if form == "columns":
             found = {name: int(np.nansum(switches(frame.column(name)))) for name in names}
             return cls(names=names, labels=names, counts=tuple(found.values()), form=form)
         if form == "list":
-            codes, words = factorize(flat(frame.column(names[0]))[0])
+            codes, words = factorize(flat(frame.column(names[0]), separator)[0])
         else:
             codes, words = factorize(frame.column(names[0]))
         counts = dict(zip(words, np.bincount(codes[codes >= 0], minlength=len(words)).tolist(), strict=True))
         labels = tuple(given) if given is not None and set(counts) <= set(given) else sort_names(counts)
-        return cls(names=names, labels=labels, counts=tuple(counts.get(label, 0) for label in labels), form=form)
+        counted = tuple(counts.get(label, 0) for label in labels)
+        return cls(names=names, labels=labels, counts=counted, form=form, separator=separator)
 
     def encode(self, frame: Frame) -> Encoded:
         """Class numbers (N,) int64, or 0 and 1 for each label (N, C) float32."""
@@ -163,7 +166,7 @@ class Classes(Labelled):
             found = table[codes]
             unseen = firsts(found == -2, codes, words)
             return Encoded(np.where(found < 0, IGNORED, found), {ABSENT: found == -1, UNSEEN: found == -2}, unseen)
-        cells, owners, lost = flat(frame.column(self.names[0]))
+        cells, owners, lost = flat(frame.column(self.names[0]), self.separator)
         codes, words = factorize(cells)
         table = np.array([*(ids.get(word, -2) for word in words), -1], dtype=np.int64)
         found = table[codes]
@@ -183,7 +186,7 @@ def firsts(mask: np.ndarray, codes: np.ndarray, words: list[str]) -> dict[str, i
     return {words[code]: int(rows[i]) for code, i in zip(seen.tolist(), at.tolist(), strict=True)}
 
 
-def flat(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, np.ndarray, np.ndarray]:
+def flat(column: pa.ChunkedArray, separator: str = ";") -> tuple[pa.ChunkedArray, np.ndarray, np.ndarray]:
     """The labels of all rows (`a;b`, or lists) one after the other, the row of each, and which rows have no list."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -191,7 +194,7 @@ def flat(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, np.ndarray, np.ndarr
     if is_list(column.type):
         lists = column.cast(pa.list_(pa.string())).combine_chunks()
     else:
-        lists = pc.split_pattern(as_words(column).combine_chunks(), ";")
+        lists = pc.split_pattern(as_words(column).combine_chunks(), separator)
     if isinstance(lists, pa.ChunkedArray):
         lists = pa.concat_arrays(lists.chunks) if lists.num_chunks else pa.array([], pa.list_(pa.string()))
     owners = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False).astype(np.int64)

@@ -44,7 +44,7 @@ def decide(
                 return made
     target, why = find_target(frame, facts, settings, origin)
     rest, dropped = inputs_of(frame, facts, settings, target)
-    seen = TargetLook(frame, facts, target, rest)
+    seen = TargetLook(frame, facts, target, rest, origin)
     task, match = choose(seen, task)
     rest, unread = task.choose_inputs(seen)
     rest = rest if given is None else task.settle_inputs(rest, settings, given)
@@ -57,7 +57,7 @@ def decide(
                         details=details)  # fmt: skip
     reason = (task.origin_reason if task.origin == origin else "") or match.why
     why = "; ".join(part for part in (why, reason) if part)
-    return Decision(task, target, tuple(rest), why, match.form, tuple(dropped))
+    return Decision(task, target, tuple(rest), why, match.form, tuple(dropped), separator=match.separator)
 
 
 def candidates_without_target(frame: Frame, task: RowTask | None) -> list[RowTask]:

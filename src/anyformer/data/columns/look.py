@@ -37,7 +37,8 @@ class Facts:
     reason: str = ""
     dropped: str | None = None  # why it is left out, where it is
     odd: int = 0  # cells that do not fit the kind and are taken as missing
-    form: str = ""  # how dates are written: iso, d.m.y, ...
+    form: str = ""  # how dates or numbers are written: iso, d.m.y, ...
+    asked: bool = False  # whether a person said the kind
 
     @property
     def column(self) -> type[Column]:
@@ -75,7 +76,8 @@ def as_asked(name: str, facts: Facts, kind: str, column: pa.ChunkedArray) -> Fac
         shown = f" like {facts.examples[0]!r}" if facts.examples else ""
         raise UserError(f"the column {name!r} holds no {kind}s but values{shown}", where=f"data.types {name}",
                         fix=f"leave out {name}={kind}")  # fmt: skip
-    return replace(facts, kind=kind, reason="as asked", dropped=None, odd=max(known - good, 0), form=form)
+    return replace(facts, kind=kind, reason="as asked", dropped=None, odd=max(known - good, 0), form=form,
+                   asked=True)  # fmt: skip
 
 
 def finite(piece: Any) -> Any:
