@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from anyformer.data.columns.cells import LARGEST, as_words, clip_numbers, factorize, is_list, sort_names
-from anyformer.data.columns.convert import numbers
+from anyformer.data.columns.written import numbers_written
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.frame import Frame
 from anyformer.data.tag_schemes import are_spans, is_strict
@@ -211,28 +211,36 @@ def switches(column: pa.ChunkedArray) -> np.ndarray:
     return np.array([*spelled, np.nan])[codes]
 
 
+def read_numbers(frame: Frame, names: Sequence[str], forms: Sequence[str]) -> list[np.ndarray]:
+    """The cells of some columns as numbers (N,), each in the form it is written in; no forms are plain numbers."""
+    return [
+        numbers_written(frame.column(name), form) for name, form in zip(names, forms or [""] * len(names), strict=True)
+    ]
+
+
 class Values(Target):
     """Numbers, scaled by their mean and deviation in training while the model learns; `undo` gives them back."""
 
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
+    forms: tuple[str, ...] | None = None  # how each is written: 1.234,5 €; None: as programs write numbers
 
     @classmethod
-    def fit(cls, frame: Frame, names: tuple[str, ...], *, scale: str) -> Values:
-        """Mean and deviation of the training rows."""
+    def fit(cls, frame: Frame, names: tuple[str, ...], *, scale: str, forms: tuple[str, ...] = ()) -> Values:
+        """Mean and deviation of the training rows; `forms` are how the numbers are written, where not plainly."""
         means, deviations = [], []
-        for name in names:
-            values = clip_numbers(numbers(frame.column(name)))
+        for read in read_numbers(frame, names, forms):
+            values = clip_numbers(read)
             values = values[~np.isnan(values)]
             fitted = scale == "standard" and len(values) > 0
             mean, deviation = (float(values.mean()), float(values.std())) if fitted else (0.0, 1.0)
             means.append(mean)
             deviations.append(deviation if deviation > abs(mean) * 1e-14 else 1.0)
-        return cls(names=names, mean=tuple(means), deviation=tuple(deviations))
+        return cls(names=names, mean=tuple(means), deviation=tuple(deviations), forms=forms if any(forms) else None)
 
     def encode(self, frame: Frame) -> Encoded:
         """Scaled numbers (N,) or (N, K) in float32, nan where there is none; a row needs one of them."""
-        raw = clip_numbers(np.stack([numbers(frame.column(name)) for name in self.names], 1))
+        raw = clip_numbers(np.stack(read_numbers(frame, self.names, self.forms or ()), 1))
         scaled = (raw - np.asarray(self.mean)) / np.asarray(self.deviation)
         scaled = np.clip(scaled, -LARGEST, LARGEST).astype(np.float32)
         said = np.zeros(len(frame), bool)

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from anyformer.data.columns.cells import factorize, is_list
-from anyformer.data.columns.convert import numbers
 from anyformer.data.columns.look import Facts
+from anyformer.data.columns.written import numbers_written
 from anyformer.data.decision import TARGET_NAMES, Form, Input, Origin, name_of
 from anyformer.data.frame import Frame
 from anyformer.data.targets import OFF, ON, flat
@@ -100,6 +100,11 @@ class TargetLook:
         """Rows that have a value."""
         return int((self.values[0] >= 0).sum())
 
+    def number_form(self, name: str) -> str:
+        """How the numbers of a target are written; "" as programs write them, or where they are none."""
+        facts = self.facts[name]
+        return facts.form if facts.column.is_number else ""
+
     @cached_property
     def is_numeric(self) -> bool:
         """Whether nearly every value is a number."""
@@ -109,7 +114,7 @@ class TargetLook:
 
     @cached_property
     def known_numbers(self) -> np.ndarray:
-        found = numbers(self.column)
+        found = numbers_written(self.column, self.number_form(self.name))
         return found[np.isfinite(found)]
 
     @cached_property

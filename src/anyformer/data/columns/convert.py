@@ -12,6 +12,11 @@ if TYPE_CHECKING:
 
 # What people write into a cell they have no value for; spaces around it do not matter.
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NAN", "NULL", "null", "Null", "?", "-")
+# What stands in a column of numbers or dates where there is none, in small letters; elsewhere it may be a word.
+NONES = (
+    "none", "unknown", "unk", "missing", "nil", "na", "n.a.", "n.a", "nan", "null", "not available", "not applicable",
+    "*", "**", ".", "..", "...", "--", "---", "#div/0!", "#value!", "#ref!",
+)  # fmt: skip
 NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 PIECE = 2**17  # rows looked at in one go
 
@@ -71,6 +76,14 @@ def clean_words(piece: pa.Array) -> pa.Array:
 
     trimmed = pc.utf8_trim_whitespace(piece)
     return pc.if_else(pc.is_in(trimmed, value_set=pa.array(MISSING, piece.type)), pa.scalar(None, piece.type), trimmed)
+
+
+def stands_for_none(words: pa.Array) -> pa.Array:
+    """Which cleaned texts say that a number or a date is not known, in a word that is no mistake."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return pc.is_in(pc.utf8_lower(words), value_set=pa.array(NONES, words.type))
 
 
 def numbers_of(piece: pa.Array) -> np.ndarray:
@@ -138,6 +151,7 @@ def date_form(column: Any) -> str | None:
     known = 0
     for piece in pieces(column):
         words = pc.unique(clean_words(piece)).drop_null()
+        words = words.filter(pc.invert(stands_for_none(words)))
         known += len(words)
         for form in list(possible):
             good = int(np.count_nonzero(~np.isnat(moments_in(words, form))))
