@@ -383,6 +383,12 @@ class Future(Values):
     part = "series"
     horizon: int
     time: str | None = None
+    clock: tuple[str, ...] | None = None  # columns that say the time together with it: the hour of a day
+
+    @property
+    def time_columns(self) -> tuple[str, ...]:
+        """The columns that say the time together."""
+        return () if self.time is None else (self.time, *(self.clock or ()))
 
     def check(self) -> None:
         if self.horizon < 1:

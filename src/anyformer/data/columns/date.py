@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = {
     "iso": "2026-01-31", "y/m/d": "2026/01/31", "d.m.y": "31.01.2026", "d/m/y": "31/01/2026", "m/d/y": "01/31/2026",
+    "y-m": "2026-01", "month y": "Jan 2026", "d month y": "31 Jan 2026", "month d y": "Jan 31, 2026",
 }  # fmt: skip
 
 

@@ -232,7 +232,7 @@ class Scan:
     @property
     def named_year(self) -> bool:
         """Whether the column is named as years are, and holds such numbers: they count the rows, but tell of them."""
-        return NAMED_YEAR.search(self.name.strip()) is not None and 1000 <= self.low and self.high < 3000
+        return NAMED_YEAR.search(self.name.strip()) is not None and self.low >= 1000 and self.high < 3000
 
     @property
     def length(self) -> float:
