@@ -81,6 +81,7 @@ class TargetRules(Protocol):
     """What preparing rows asks of a task; `tasks.base.RowTask` answers it."""
 
     name: ClassVar[str]
+    splits_by_time: ClassVar[bool]
 
     def target_problems(self, frame: Frame, decision: Decision) -> list[tuple[str, np.ndarray]]:
         """Reasons a row has no target that can be used, each with a mask over the rows."""

@@ -49,6 +49,7 @@ class ClassifyTask(RowTask):
     title = "classification"
     verb = "names classes"
     objective = ClassLoss
+    splits_by_time = True
     weighs_classes = True
     gives_probabilities = True
     has_plain_logits = True

@@ -126,9 +126,18 @@ def find_target(
         return (found[0],), f"the column {found[0]!r} is named like a target"
     columns = ", ".join(frame.names[:12]) + (f" and {len(frame.names) - 12} more" if len(frame.names) > 12 else "")
     raise UserError(
-        f"which column is to be predicted is not said (columns: {columns[:160]})", where=name_of(frame),
+        f"which column is to be predicted is not said (columns: {columns[:160]})" + why_no_forecast(frame, facts),
+        where=name_of(frame),
         fix=f"add --target {shlex.quote(likely(frame, facts))}",
     )  # fmt: skip
+
+
+def why_no_forecast(frame: Frame, facts: Mapping[str, Facts]) -> str:
+    """Why rows with dates are no series to forecast, where each date comes several times; "" where there is no date."""
+    dates = [name for name in frame.names if facts[name].column.is_time]
+    if len(dates) != 1 or facts[dates[0]].unique == "many" or 2 * int(facts[dates[0]].unique) > len(frame):
+        return ""
+    return f"; each {dates[0]} comes several times, and a forecast takes one series a file, or a column for each"
 
 
 def likely(frame: Frame, facts: Mapping[str, Facts]) -> str:

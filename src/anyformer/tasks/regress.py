@@ -81,6 +81,7 @@ class RegressTask(NumberAnswers, RowTask):
     title = "regression"
     verb = "gives numbers"
     has_plain_logits = True
+    splits_by_time = True
     objective = Regression
     scales_numbers = True
 
