@@ -209,7 +209,7 @@ class TargetLook:
         """What stands between the labels of a cell, `a;b`; None where cells hold one label or numbers, or were
         said to be categories."""
         seen = self.facts[self.name]
-        if self.is_numeric or self.is_list or (seen.kind == "category" and seen.asked):
+        if self.is_numeric or self.is_list or (seen.asked and seen.column.in_table):
             return None
         return next((mark for mark in SEPARATORS if are_label_lists(self.values[1], mark)), None)
 
