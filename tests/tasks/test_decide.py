@@ -142,6 +142,14 @@ def test_columns_that_do_not_help_are_left_out_with_the_reason():
     assert reasons["who"] == "says the group" and reasons["c"] == "left out as asked"
 
 
+@pytest.mark.parametrize("name, kept", [("year", True), ("sales_year", True), ("row", False), ("number", False)])
+def test_years_that_count_the_rows_are_no_id(name, kept):
+    years = [str(1700 + at) for at in range(ROWS)]
+    found = decide(frame_of(**{name: years, "x": SIZE, "price": PRICE}), Data(target=("price",)))
+    assert ([column.name for column in found.inputs] == [name, "x"]) == kept
+    assert (name in dict(found.dropped)) == (not kept)
+
+
 def test_inputs_and_types_that_are_asked_for_win():
     frame = frame_of(id=[str(i) for i in range(ROWS)], x=SIZE, stars=STARS, label=YES)
     assert [c.name for c in decide(frame, Data(inputs=("id",))).inputs] == ["id"]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from anyformer.data.columns.base import absent
 from anyformer.data.columns.cells import as_words
 from anyformer.data.frame import Frame
 from anyformer.errors import UserError
@@ -35,7 +36,7 @@ class ColumnCounts:
         if not mask.any():
             return
         self.missing[name] = int(mask.sum())
-        said = mask & ~as_words(frame.column(name)).is_null().to_numpy()
+        said = mask & ~absent(frame.column(name), nones=True)
         if said.any():
             self.odd[name] = int(said.sum())
             self.odd_first[name] = describe_cell(frame, name, int(np.flatnonzero(said)[0]))

@@ -81,6 +81,7 @@ class TargetRules(Protocol):
     """What preparing rows asks of a task; `tasks.base.RowTask` answers it."""
 
     name: ClassVar[str]
+    splits_by_time: ClassVar[bool]
 
     def target_problems(self, frame: Frame, decision: Decision) -> list[tuple[str, np.ndarray]]:
         """Reasons a row has no target that can be used, each with a mask over the rows."""
@@ -114,6 +115,8 @@ class Decision:
     form: Form = "one"  # how labels are spelled
     dropped: tuple[tuple[str, str], ...] = ()  # column and reason
     notes: tuple[str, ...] = ()
+    separator: str = ";"  # of labels in a cell, where form is "list"
+    number_forms: tuple[str, ...] = ()  # how the numbers of each target are written, where not plainly
 
     @property
     def multi(self) -> bool:

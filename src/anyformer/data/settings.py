@@ -12,7 +12,8 @@ class Split(Spec):
     """Which rows validate and which test. Files and columns that say so win over shares.
 
     `column` holds train / valid / test for each row; rows with equal `group` stay on one side; `time` puts the latest
-    rows last: training, then validation, then test. Exact duplicates always stay on one side.
+    rows last: training, then validation, then test. Exact duplicates always stay on one side. Where nothing is said,
+    rows whose dates go on in regular steps are split by time, others at random; `shuffle` draws those at random too.
     """
 
     valid: float = 0.1
@@ -29,6 +30,8 @@ class Split(Spec):
     """A column whose equal values stay on one side."""
     time: str | None = None
     """A column by which the latest rows validate and test."""
+    shuffle: bool = False
+    """Whether rows are drawn at random even where a column of dates goes on in regular steps."""
     stratify: bool = True
     """Whether every side gets the same share of each class."""
 
@@ -42,6 +45,8 @@ class Split(Spec):
             raise UserError("nothing is left to train on", where="data.split", fix="use valid 0.1 and test 0.1")
         if sum(way is not None for way in (self.column, self.group, self.time)) > 1:
             raise UserError("two ways to split at once", where="data.split", fix="give one of column, group and time")
+        if self.shuffle and self.time is not None:
+            raise UserError("shuffle and time are two ways to split", where="data.split", fix="give one of them")
 
 
 class TokenizerSettings(Spec):

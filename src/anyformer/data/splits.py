@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from anyformer.data.columns.cells import factorize
-from anyformer.data.columns.convert import days, numbers
+from anyformer.data.columns.convert import days
 from anyformer.data.columns.look import look
 from anyformer.data.columns.parsed import Parsed
+from anyformer.data.columns.written import numbers_written
 from anyformer.data.decision import Decision, Input, name_of
 from anyformer.data.frame import Frame
 from anyformer.data.settings import Split
@@ -182,10 +183,10 @@ def by_time(
     """The earliest rows train, then come validation and test; rows with equal inputs stand where the last does."""
     facts = look(Frame(frame.table.select([name])), {})[name]
     if facts.column.is_time:
-        moments = days(frame.column(name))
+        moments = days(frame.column(name), facts.form or None)
         when = np.where(np.isnat(moments), np.nan, moments.astype("datetime64[s]").astype(np.int64).astype(np.float64))
     else:
-        when = numbers(frame.column(name))
+        when = numbers_written(frame.column(name), facts.form if facts.column.is_number else "")
     if not np.isfinite(when).any():
         raise UserError(f"{name} holds neither dates nor numbers", where="--time", fix="name a column of dates")
     lost = int((~np.isfinite(when)).sum())

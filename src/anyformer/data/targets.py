@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from anyformer.data.columns.cells import LARGEST, as_words, clip_numbers, factorize, is_list, sort_names
-from anyformer.data.columns.convert import numbers
+from anyformer.data.columns.written import numbers_written
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.frame import Frame
 from anyformer.data.tag_schemes import are_spans, is_strict
@@ -110,6 +110,7 @@ class Classes(Labelled):
     """One label a row (`one`), or several at once: spelled `a;b` in one column (`list`), or 0 and 1 in `columns`."""
 
     form: Literal["one", "list", "columns"] = "one"
+    separator: str = ";"  # of the labels of a cell, where form is "list"
 
     def sizes(self) -> dict[str, Any]:
         return {"classes": len(self.labels), "multi": self.multi}
@@ -136,19 +137,21 @@ class Classes(Labelled):
 
     @classmethod
     def fit(
-        cls, frame: Frame, names: tuple[str, ...], form: Literal["one", "list", "columns"], given: Sequence[str] | None
-    ) -> Classes:
+        cls, frame: Frame, names: tuple[str, ...], form: Literal["one", "list", "columns"],
+        given: Sequence[str] | None, *, separator: str = ";",
+    ) -> Classes:  # fmt: skip
         """The labels of the training rows; those of a model to start from keep their order where they hold them all."""
         if form == "columns":
             found = {name: int(np.nansum(switches(frame.column(name)))) for name in names}
             return cls(names=names, labels=names, counts=tuple(found.values()), form=form)
         if form == "list":
-            codes, words = factorize(flat(frame.column(names[0]))[0])
+            codes, words = factorize(flat(frame.column(names[0]), separator)[0])
         else:
             codes, words = factorize(frame.column(names[0]))
         counts = dict(zip(words, np.bincount(codes[codes >= 0], minlength=len(words)).tolist(), strict=True))
         labels = tuple(given) if given is not None and set(counts) <= set(given) else sort_names(counts)
-        return cls(names=names, labels=labels, counts=tuple(counts.get(label, 0) for label in labels), form=form)
+        counted = tuple(counts.get(label, 0) for label in labels)
+        return cls(names=names, labels=labels, counts=counted, form=form, separator=separator)
 
     def encode(self, frame: Frame) -> Encoded:
         """Class numbers (N,) int64, or 0 and 1 for each label (N, C) float32."""
@@ -163,7 +166,7 @@ class Classes(Labelled):
             found = table[codes]
             unseen = firsts(found == -2, codes, words)
             return Encoded(np.where(found < 0, IGNORED, found), {ABSENT: found == -1, UNSEEN: found == -2}, unseen)
-        cells, owners, lost = flat(frame.column(self.names[0]))
+        cells, owners, lost = flat(frame.column(self.names[0]), self.separator)
         codes, words = factorize(cells)
         table = np.array([*(ids.get(word, -2) for word in words), -1], dtype=np.int64)
         found = table[codes]
@@ -183,7 +186,7 @@ def firsts(mask: np.ndarray, codes: np.ndarray, words: list[str]) -> dict[str, i
     return {words[code]: int(rows[i]) for code, i in zip(seen.tolist(), at.tolist(), strict=True)}
 
 
-def flat(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, np.ndarray, np.ndarray]:
+def flat(column: pa.ChunkedArray, separator: str = ";") -> tuple[pa.ChunkedArray, np.ndarray, np.ndarray]:
     """The labels of all rows (`a;b`, or lists) one after the other, the row of each, and which rows have no list."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -191,7 +194,7 @@ def flat(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, np.ndarray, np.ndarr
     if is_list(column.type):
         lists = column.cast(pa.list_(pa.string())).combine_chunks()
     else:
-        lists = pc.split_pattern(as_words(column).combine_chunks(), ";")
+        lists = pc.split_pattern(as_words(column).combine_chunks(), separator)
     if isinstance(lists, pa.ChunkedArray):
         lists = pa.concat_arrays(lists.chunks) if lists.num_chunks else pa.array([], pa.list_(pa.string()))
     owners = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -208,28 +211,36 @@ def switches(column: pa.ChunkedArray) -> np.ndarray:
     return np.array([*spelled, np.nan])[codes]
 
 
+def read_numbers(frame: Frame, names: Sequence[str], forms: Sequence[str]) -> list[np.ndarray]:
+    """The cells of some columns as numbers (N,), each in the form it is written in; no forms are plain numbers."""
+    return [
+        numbers_written(frame.column(name), form) for name, form in zip(names, forms or [""] * len(names), strict=True)
+    ]
+
+
 class Values(Target):
     """Numbers, scaled by their mean and deviation in training while the model learns; `undo` gives them back."""
 
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
+    forms: tuple[str, ...] | None = None  # how each is written: 1.234,5 €; None: as programs write numbers
 
     @classmethod
-    def fit(cls, frame: Frame, names: tuple[str, ...], *, scale: str) -> Values:
-        """Mean and deviation of the training rows."""
+    def fit(cls, frame: Frame, names: tuple[str, ...], *, scale: str, forms: tuple[str, ...] = ()) -> Values:
+        """Mean and deviation of the training rows; `forms` are how the numbers are written, where not plainly."""
         means, deviations = [], []
-        for name in names:
-            values = clip_numbers(numbers(frame.column(name)))
+        for read in read_numbers(frame, names, forms):
+            values = clip_numbers(read)
             values = values[~np.isnan(values)]
             fitted = scale == "standard" and len(values) > 0
             mean, deviation = (float(values.mean()), float(values.std())) if fitted else (0.0, 1.0)
             means.append(mean)
             deviations.append(deviation if deviation > abs(mean) * 1e-14 else 1.0)
-        return cls(names=names, mean=tuple(means), deviation=tuple(deviations))
+        return cls(names=names, mean=tuple(means), deviation=tuple(deviations), forms=forms if any(forms) else None)
 
     def encode(self, frame: Frame) -> Encoded:
         """Scaled numbers (N,) or (N, K) in float32, nan where there is none; a row needs one of them."""
-        raw = clip_numbers(np.stack([numbers(frame.column(name)) for name in self.names], 1))
+        raw = clip_numbers(np.stack(read_numbers(frame, self.names, self.forms or ()), 1))
         scaled = (raw - np.asarray(self.mean)) / np.asarray(self.deviation)
         scaled = np.clip(scaled, -LARGEST, LARGEST).astype(np.float32)
         said = np.zeros(len(frame), bool)
@@ -372,6 +383,12 @@ class Future(Values):
     part = "series"
     horizon: int
     time: str | None = None
+    clock: tuple[str, ...] | None = None  # columns that say the time together with it: the hour of a day
+
+    @property
+    def time_columns(self) -> tuple[str, ...]:
+        """The columns that say the time together."""
+        return () if self.time is None else (self.time, *(self.clock or ()))
 
     def check(self) -> None:
         if self.horizon < 1:

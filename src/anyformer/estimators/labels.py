@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from anyformer.data.columns.convert import MISSING
+from anyformer.tasks.target_look import SEPARATORS, are_label_lists
 
 Cells = Literal["words", "file", "truths", "numbers"]  # what the cells of a target column were
 
@@ -19,7 +20,8 @@ def spell_classes(classes: np.ndarray) -> list[str]:
     (['0', '1'], ['a', 'b'], ['class 0', 'class 1'])
     """
     words = [word_of(value) for value in classes.tolist()]
-    clear = all(word == word.strip() and word not in MISSING and ";" not in word for word in words)
+    clear = all(word == word.strip() and word not in MISSING for word in words)
+    clear = clear and not any(are_label_lists(words, mark) for mark in SEPARATORS)
     return words if clear and len(set(words)) == len(words) else [f"class {i}" for i in range(len(words))]
 
 

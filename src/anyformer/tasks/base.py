@@ -519,6 +519,7 @@ class RowTask(Task):
     reads: ClassVar[str] = ""  # which inputs alone are read, for messages
     unread: ClassVar[str] = ""  # why the other inputs are left out
     takes_lines: ClassVar[bool] = False  # whether the lines of a text file are rows
+    splits_by_time: ClassVar[bool] = False  # whether the latest rows test where a column of dates runs regularly
     origin_reason: ClassVar[str] = ""  # why files of its `origin` are for this task
 
     # ------------------------------------------------------------ which data

@@ -37,9 +37,8 @@ from anyformer.tasks.base import RowTask
 from anyformer.tasks.network import pooled_style, preset_for_rows
 from anyformer.tasks.ngram_weights import fit_n_grams
 from anyformer.tasks.shapes import six_digits
-from anyformer.tasks.target_look import FEW, Match, TargetLook
+from anyformer.tasks.target_look import FEW, MOST_CLASSES, Match, TargetLook
 
-MOST_CLASSES = 10_000
 SELDOM = 10  # rows of a combination of labels below which it is no class of its own
 
 
@@ -50,6 +49,7 @@ class ClassifyTask(RowTask):
     title = "classification"
     verb = "names classes"
     objective = ClassLoss
+    splits_by_time = True
     weighs_classes = True
     gives_probabilities = True
     has_plain_logits = True
@@ -65,15 +65,16 @@ class ClassifyTask(RowTask):
         if not asked and seen.is_numeric and not seen.few_whole_numbers:
             return None
         words, used = seen.values[1], seen.used
-        if seen.labels_in_lists is not None:
-            example = next(word for word in words if ";" in word)[:40]
-            return Match("list", f"{seen.name} holds lists of {seen.labels_in_lists} labels like {example!r}")
+        if seen.separator is not None:
+            example = next(word for word in words if str(seen.separator) in word)[:40]
+            why = f"{seen.name} holds lists of {seen.labels_in_lists} labels like {example!r}"
+            return Match("list", f"{why}; if each is one class: --types {seen.name}=category", seen.separator)
         if len(words) > max(FEW, 0.9 * used) or len(words) > MOST_CLASSES:
             raise UserError(
                 f"{seen.name} has {len(words):,} different values in {used:,} rows, too many to be classes",
                 where=name_of(seen.frame), fix="name another --target, or say --task regress or translate",
             )  # fmt: skip
-        return Match("one", f"{seen.name} has {len(words):,} different values")
+        return Match("one", f"{seen.name} has {len(words):,} different values{seen.class_reason}")
 
     def match_columns(self, seen: TargetLook, asked: bool) -> Match | None:
         """Several columns are labels where all of them are on or off."""
@@ -89,7 +90,7 @@ class ClassifyTask(RowTask):
         if decision.form == "columns":
             return [(ABSENT, np.isnan(np.stack([switches(column) for column in columns], 1)).any(1))]
         if decision.form == "list":
-            return [(ABSENT, flat(columns[0])[2])]
+            return [(ABSENT, flat(columns[0], decision.separator)[2])]
         return super().target_problems(frame, decision)
 
     def strata(self, frame: Frame, decision: Decision) -> np.ndarray | None:
@@ -114,7 +115,7 @@ class ClassifyTask(RowTask):
             )  # fmt: skip
 
     def fit_target(self, frame: Frame, decision: Decision, settings: Data, labels: Sequence[str] | None) -> Classes:
-        return Classes.fit(frame, decision.target, decision.form, labels)
+        return Classes.fit(frame, decision.target, decision.form, labels, separator=decision.separator)
 
     # ------------------------------------------------------------ the model
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from anyformer.data.columns.look import Facts, look
 from anyformer.data.decision import TARGET_NAMES, Decision, Origin, inputs_of, name_of
@@ -12,6 +13,7 @@ from anyformer.data.prepared import Given
 from anyformer.data.settings import Data
 from anyformer.errors import UserError, did_you_mean
 from anyformer.tasks.base import RowTask, all_tasks
+from anyformer.tasks.decide_notes import notes_on
 from anyformer.tasks.target_look import Match, TargetLook
 
 # What a reader of files calls the column to predict, and the kind of the one to learn from.
@@ -44,9 +46,10 @@ def decide(
                 return made
     target, why = find_target(frame, facts, settings, origin)
     rest, dropped = inputs_of(frame, facts, settings, target)
-    seen = TargetLook(frame, facts, target, rest)
+    seen = TargetLook(frame, facts, target, rest, origin)
     task, match = choose(seen, task)
     rest, unread = task.choose_inputs(seen)
+    seen = replace(seen, inputs=rest)
     rest = rest if given is None else task.settle_inputs(rest, settings, given)
     dropped += [(column.name, task.unread) for column in unread]
     refuse_named(settings, [column.name for column in unread], task.reads)
@@ -57,7 +60,9 @@ def decide(
                         details=details)  # fmt: skip
     reason = (task.origin_reason if task.origin == origin else "") or match.why
     why = "; ".join(part for part in (why, reason) if part)
-    return Decision(task, target, tuple(rest), why, match.form, tuple(dropped))
+    return Decision(task, target, tuple(rest), why, match.form, tuple(dropped), separator=match.separator,
+                    notes=tuple(notes_on(seen, task.name)),
+                    number_forms=tuple(seen.number_form(name) for name in target))  # fmt: skip
 
 
 def candidates_without_target(frame: Frame, task: RowTask | None) -> list[RowTask]:
@@ -121,9 +126,18 @@ def find_target(
         return (found[0],), f"the column {found[0]!r} is named like a target"
     columns = ", ".join(frame.names[:12]) + (f" and {len(frame.names) - 12} more" if len(frame.names) > 12 else "")
     raise UserError(
-        f"which column is to be predicted is not said (columns: {columns[:160]})", where=name_of(frame),
+        f"which column is to be predicted is not said (columns: {columns[:160]})" + why_no_forecast(frame, facts),
+        where=name_of(frame),
         fix=f"add --target {shlex.quote(likely(frame, facts))}",
     )  # fmt: skip
+
+
+def why_no_forecast(frame: Frame, facts: Mapping[str, Facts]) -> str:
+    """Why rows with dates are no series to forecast, where each date comes several times; "" where there is no date."""
+    dates = [name for name in frame.names if facts[name].column.is_time]
+    if len(dates) != 1 or facts[dates[0]].unique == "many" or 2 * int(facts[dates[0]].unique) > len(frame):
+        return ""
+    return f"; each {dates[0]} comes several times, and a forecast takes one series a file, or a column for each"
 
 
 def likely(frame: Frame, facts: Mapping[str, Facts]) -> str:

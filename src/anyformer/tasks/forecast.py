@@ -19,6 +19,7 @@ from anyformer.data.datasets.arrays import MemoryArrays
 from anyformer.data.datasets.linear_forecast import fit_linear, latest
 from anyformer.data.datasets.prepare_series import order_by_time, prepare_gathered, prepare_series, scale_channels
 from anyformer.data.datasets.series import RawSeries, SeriesExamples, StepRows, after, window
+from anyformer.data.datasets.time_axis import joined_moments
 from anyformer.data.examples import Examples
 from anyformer.data.files.tables import frame_of
 from anyformer.data.frame import Frame
@@ -260,13 +261,13 @@ def in_time(
     assert isinstance(target, Future)
     new = parse_table(frame, preprocess)
     report_bad({row: with_place(error, frame, row) for row, error in new.bad.items()}, on_bad_rows, say)
-    time = target.time if target.time in frame.names else None
-    if target.time is not None and time is None:
-        say(f"note     there is no column {target.time}: the rows count as they stand")
-    order = order_by_time(frame, time, None, say)
-    raw = np.stack([numbers(new.frame.column(name)) for name in target.names], 1)[order]
+    time, lost = target.time_columns, [name for name in target.time_columns if name not in frame.names]
+    if lost:
+        say(f"note     there is no column {lost[0]}: the rows count as they stand")
+    timeline = order_by_time(frame, () if lost else time, None, say)
+    raw = np.stack([numbers(new.frame.column(name)) for name in target.names], 1)
     raw[~np.isfinite(raw)] = np.nan
-    return order, scale_channels(raw, preprocess)
+    return timeline.order, scale_channels(timeline.put(raw), preprocess)
 
 
 def windows_of(frame: Frame, preprocess: Preprocess, say: Say) -> SeriesExamples:
@@ -423,23 +424,27 @@ def foreseen(
     target = preprocess.target
     frame, notes = read_new_rows(source, preprocess, settings.replace(bad=on_bad_rows), cache)
     for line in notes:
-        if line != f"ignored {target.time}: not among the columns trained on":
+        if line != f"ignored {', '.join(target.time_columns)}: not among the columns trained on":
             say(line)
     order, values = in_time(frame, preprocess, say, on_bad_rows)
     if len(order) < preprocess.length:
         say(f"note     {len(order):,} rows, and the model looks back on {preprocess.length}: the rest is missing to it")
     (found,) = ahead(predictor, [values])
     columns: dict[str, Any] = {}
-    if target.time is not None and target.time in frame.names:
-        columns[target.time] = next_times(frame.column(target.time), order, target.horizon)
+    if target.time is not None and set(target.time_columns) <= set(frame.names):
+        columns[" ".join(target.time_columns)] = next_times(frame, target.time_columns, order, target.horizon)
     columns |= {name: pa.array(found[:, at]) for at, name in enumerate(target.names)}
     return pa.table(columns)
 
 
-def next_times(column: Any, order: np.ndarray, count: int) -> Any:
+def next_times(frame: Frame, time: Sequence[str], order: np.ndarray, count: int) -> Any:
     """The times of the steps to come, numbers or moments as the column has them."""
     import pyarrow as pa
 
+    if len(time) > 1:
+        joined = joined_moments(frame, time)[order].astype(np.int64).astype("datetime64[s]")
+        return pa.array([str(moment).replace("T", " ") for moment in after(np.unique(joined), count)])
+    column = frame.column(time[0])
     values = numbers(column)[order]
     if np.isfinite(values).sum() >= 0.5 * len(values):
         step = float(np.median(np.diff(values[-100:]))) if len(values) > 1 else 1.0
@@ -447,5 +452,5 @@ def next_times(column: Any, order: np.ndarray, count: int) -> Any:
         return pa.array(
             coming.astype(np.int64) if (values == np.round(values)).all() and step == round(step) else coming
         )
-    moments = days(column, None)[order]
+    moments = np.unique(days(column, None)[order])  # steps without a row stand where the one before them does
     return pa.array([str(moment).replace("T", " ") for moment in after(moments, count)])

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from anyformer.data.columns.cells import texts
-from anyformer.data.decision import Decision
+from anyformer.data.default_split import settle_split
 from anyformer.data.files.fasta import by_residue
 from anyformer.data.files.image_folders import unlabelled_images
 from anyformer.data.frame import Frame, Source
@@ -85,7 +85,8 @@ def prepare_table(
         settings = settings.replace(split=settings.split.replace(column=gathered.column), target=named)
         tell_files(gathered.frame, tell)
         decision = decide(gathered.frame, settings, task=task, origin=gathered.origin, given=given)
-        settings = with_default_group(settings, gathered, decision)
+        settings, notes_on_split = settle_split(settings, gathered, decision)
+        decision = replace(decision, notes=(*decision.notes, *notes_on_split))
         return prepare_rows(gathered, decision, settings, seed=seed, cache=cache, given=given, notes=notes, tell=tell)
     except BaseException:
         if not there:  # a mistake leaves nothing behind
@@ -113,15 +114,6 @@ def unlabelled_texts(source: Any, task: Task, settings: Data, cache: Path) -> li
     rows = np.flatnonzero(absent)
     columns = [texts(frame.take(rows).column(one.name)) for one in decision.inputs if one.column.is_text]
     return [joined for cells in zip(*columns, strict=True) if (joined := " ".join(cell for cell in cells if cell))]
-
-
-def with_default_group(settings: Data, gathered: Gathered, decision: Decision) -> Data:
-    """The settings with the rows that hang together by the task's own rule, where nothing else says the split."""
-    split = settings.split
-    if gathered.fixed is not None or split.column or split.group or split.time:
-        return settings
-    group = decision.task.default_group(gathered.frame, decision)
-    return settings if group is None else settings.replace(split=split.replace(group=group))
 
 
 # ---------------------------------------------------------------- new rows

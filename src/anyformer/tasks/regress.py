@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from anyformer.data.columns.cells import as_words
-from anyformer.data.columns.convert import numbers
+from anyformer.data.columns.written import numbers_written
 from anyformer.data.datasets.rows import RowExamples
 from anyformer.data.decision import Decision
 from anyformer.data.examples import Examples
@@ -19,7 +19,7 @@ from anyformer.data.prepared import Prepared, Say
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data
 from anyformer.data.sizes import Sizes
-from anyformer.data.targets import ABSENT, NOT_NUMBER, Values
+from anyformer.data.targets import ABSENT, NOT_NUMBER, Values, read_numbers
 from anyformer.errors import UserError
 from anyformer.evaluation import learners
 from anyformer.evaluation.answers import Answers
@@ -81,6 +81,7 @@ class RegressTask(NumberAnswers, RowTask):
     title = "regression"
     verb = "gives numbers"
     has_plain_logits = True
+    splits_by_time = True
     objective = Regression
     scales_numbers = True
 
@@ -107,7 +108,7 @@ class RegressTask(NumberAnswers, RowTask):
         if not asked and seen.not_switches is None:
             return None
         for name in seen.names:
-            if not np.isfinite(numbers(seen.frame.column(name))).any():
+            if not np.isfinite(numbers_written(seen.frame.column(name), seen.number_form(name))).any():
                 raise UserError(
                     f"{name} holds no numbers", where="--target", fix="several targets are all numbers, or all 0 and 1"
                 )
@@ -115,14 +116,14 @@ class RegressTask(NumberAnswers, RowTask):
 
     def target_problems(self, frame: Frame, decision: Decision) -> list[tuple[str, np.ndarray]]:
         columns = [frame.column(name) for name in decision.target]
-        lost = ~np.isfinite(np.stack([numbers(column) for column in columns], 1)).any(1)
+        lost = ~np.isfinite(np.stack(read_numbers(frame, decision.target, decision.number_forms), 1)).any(1)
         said = np.zeros(len(frame), bool)
         for column in columns:
             said |= ~as_words(column).is_null().to_numpy()
         return [(ABSENT, lost & ~said), (NOT_NUMBER, lost & said)]
 
     def fit_target(self, frame: Frame, decision: Decision, settings: Data, labels: Sequence[str] | None) -> Values:
-        return Values.fit(frame, decision.target, scale=settings.columns.target_scale)
+        return Values.fit(frame, decision.target, scale=settings.columns.target_scale, forms=decision.number_forms)
 
     # ------------------------------------------------------------ the model
 

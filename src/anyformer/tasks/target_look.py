@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from anyformer.data.columns.cells import factorize, is_list
-from anyformer.data.columns.convert import numbers
 from anyformer.data.columns.look import Facts
-from anyformer.data.decision import Form, Input, name_of
+from anyformer.data.columns.written import numbers_written
+from anyformer.data.decision import TARGET_NAMES, Form, Input, Origin, name_of
 from anyformer.data.frame import Frame
 from anyformer.data.targets import OFF, ON, flat
 from anyformer.errors import UserError
@@ -24,10 +24,19 @@ ALIKE = 0.6  # correlation of the frequencies of neighbouring values from which 
 UNEVEN = 5.0  # how many times as uneven as chance frequencies are that tell anything about an order
 # Words in a column's name that say what its whole numbers are.
 QUANTITIES = frozenset(
-    "age amount count day days height hour hours income length minute minutes month months number points price "
-    "quantity rating rings score size temperature total weight width year years".split()
+    "age amount balance births calls cases clicks cnt cost count counts customers day days deaths demand distance "
+    "downloads duration fare goals height hour hours humidity income km length likes mileage miles minute minutes "
+    "month months number orders passengers points population pressure price profit qty quantity rating rentals "
+    "retweets revenue rides rings salary sales score seconds shares size sold speed stock temperature tenure total "
+    "trips upvotes users views visitors visits volume wage weight width year years".split()
 )
-CODES = frozenset("category class code cluster digit group id kind label labels species type".split())
+CODES = frozenset(
+    "activity author category class classes code cluster diagnosis digit emotion genre group id intent intents kind "
+    "label labels language sentiment speaker species topic type".split()
+)
+MOST_CLASSES = 10_000
+ROWS_PER_CODE, ROWS_PER_NUMBER = 2, 5  # of many classes, on average: where the name says so, and where nothing does
+SEPARATORS = (";", "|", ",")  # of labels in one cell
 
 
 @dataclass(frozen=True)
@@ -36,6 +45,7 @@ class Match:
 
     form: Form = "one"
     why: str = ""
+    separator: str = ";"
 
 
 @dataclass(frozen=True)
@@ -46,6 +56,7 @@ class TargetLook:
     facts: Mapping[str, Facts]
     names: tuple[str, ...]
     inputs: Sequence[Input]
+    origin: Origin = "table"
 
     @property
     def name(self) -> str:
@@ -89,6 +100,11 @@ class TargetLook:
         """Rows that have a value."""
         return int((self.values[0] >= 0).sum())
 
+    def number_form(self, name: str) -> str:
+        """How the numbers of a target are written; "" as programs write them, or where they are none."""
+        facts = self.facts[name]
+        return facts.form if facts.column.is_number else ""
+
     @cached_property
     def is_numeric(self) -> bool:
         """Whether nearly every value is a number."""
@@ -98,21 +114,56 @@ class TargetLook:
 
     @cached_property
     def known_numbers(self) -> np.ndarray:
-        found = numbers(self.column)
+        found = numbers_written(self.column, self.number_form(self.name))
         return found[np.isfinite(found)]
 
     @cached_property
     def few_whole_numbers(self) -> bool:
         """Whether the numbers are few and whole, as the numbers of classes are, and measure nothing."""
-        return self.may_be_codes and not self.quantity
+        return self.named_by_files or (self.may_be_codes and not self.quantity)
+
+    @property
+    def named_by_files(self) -> bool:
+        """Whether folders or a file of labels say what each image or recording is: those are classes by any name."""
+        return self.origin in ("pictures", "sounds")
+
+    @cached_property
+    def name_words(self) -> set[str]:
+        """The words in the column's name, in lower case."""
+        return {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", self.name)}
+
+    @cached_property
+    def counts(self) -> tuple[np.ndarray, np.ndarray]:
+        """The different numbers in their order, and the rows of each."""
+        values, counts = np.unique(self.known_numbers, return_counts=True)
+        return values, counts
 
     @cached_property
     def may_be_codes(self) -> bool:
         """Whether the numbers are whole, and few enough to be the numbers of classes."""
-        known = self.known_numbers
-        different = np.unique(known)
-        few = len(different) <= FEW or (len(different) <= SOME and len(different) < SOME_SHARE * len(known))
-        return bool(few and (different == np.round(different)).all())
+        different = self.counts[0]
+        if not (different == np.round(different)).all():
+            return False
+        few = len(different) <= FEW or (
+            len(different) <= SOME and len(different) < SOME_SHARE * len(self.known_numbers)
+        )
+        return few or bool(self.many_classes)
+
+    @cached_property
+    def many_classes(self) -> str:
+        """Why many whole numbers are those of classes nevertheless; "" where they are not."""
+        different, counts = self.counts
+        if len(different) > MOST_CLASSES:
+            return ""
+        said = sorted(self.name_words & CODES)
+        if said and len(different) * ROWS_PER_CODE <= counts.sum():
+            return f"the name says {said[0]!r}"
+        alone = bool(self.inputs) and not any(column.column.in_table for column in self.inputs)
+        if not alone or self.name_words & QUANTITIES or len(different) * ROWS_PER_NUMBER > counts.sum():
+            return ""
+        if not count_from_start(different) or are_ordered(counts):
+            return ""
+        return "numbers without gaps, each in many rows, beside nothing that is measured"
 
     @cached_property
     def quantity(self) -> str:
@@ -120,30 +171,53 @@ class TargetLook:
 
         Classes of texts, images and sounds are often numbered; where no input is a number only the name decides.
         """
-        values, counts = np.unique(self.known_numbers, return_counts=True)
-        if len(values) <= SURELY_CLASSES:
+        values, counts = self.counts
+        if len(values) <= SURELY_CLASSES or self.name_words & CODES:
             return ""
-        words = set(re.findall(r"[a-z]+", self.name.lower()))
-        if words & CODES:
-            return ""
-        named = sorted(words & QUANTITIES)
+        named = sorted(self.name_words & QUANTITIES)
         if named:
             return f"the name says {named[0]!r}"
-        if any(column.column.is_number for column in self.inputs) and are_ordered(counts):
+        beside = any(column.column.in_table for column in self.inputs)
+        if beside and are_ordered(counts) and not self.numbered_by_frequency:
             return "neighbouring values are about as frequent, as those of a quantity are"
         return ""
 
     @cached_property
-    def labels_in_lists(self) -> int | None:
-        """How many labels the values hold where they are spelled `a;b`; None where they are not, or are numbers."""
-        if self.is_numeric:
+    def numbered_by_frequency(self) -> bool:
+        """Whether the numbers count from 0 or 1 and a larger one is never more frequent: the most frequent class is
+        often numbered first. A target that is called no more than that may do so but nearly."""
+        values, counts = self.counts
+        if not count_from_start(values):
+            return False
+        rises = int((np.diff(counts) > 0).sum())
+        return rises <= (len(counts) // 5 if self.name.lower() in TARGET_NAMES else 0)
+
+    @cached_property
+    def class_reason(self) -> str:
+        """Why numbers are taken for those of classes, and what says otherwise; "" where nobody would ask."""
+        if not self.is_numeric or len(self.counts[0]) <= SURELY_CLASSES:
+            return ""
+        if self.named_by_files:
+            why = "named by folders or a file of labels"
+        else:
+            said = sorted(self.name_words & CODES)
+            why = self.many_classes or (f"the name says {said[0]!r}" if said else "few whole numbers")
+        return f", {why}; if they measure something: --task regress"
+
+    @cached_property
+    def separator(self) -> str | None:
+        """What stands between the labels of a cell, `a;b`; None where cells hold one label or numbers, or were
+        said to be categories."""
+        seen = self.facts[self.name]
+        if self.is_numeric or self.is_list or (seen.asked and seen.column.in_table):
             return None
-        words = self.values[1]
-        lists = [word for word in words if ";" in word]
-        parts = {part.strip() for word in words for part in word.split(";")} - {""}
-        if not lists or any(len(part) > 60 for part in parts) or len(parts) > max(SOME, len(words)):
-            return None
-        return len(parts)
+        return next((mark for mark in SEPARATORS if are_label_lists(self.values[1], mark)), None)
+
+    @property
+    def labels_in_lists(self) -> int:
+        """How many labels the values hold where they are lists."""
+        parts = {part.strip() for word in self.values[1] for part in word.split(self.separator)}
+        return len(parts - {""})
 
     @property
     def few_labels(self) -> bool:
@@ -182,3 +256,34 @@ def are_ordered(counts: np.ndarray) -> bool:
     """
     uneven = ((counts - counts.mean()) ** 2).sum() / counts.mean() / (len(counts) - 1)  # about 1 by chance
     return bool(uneven > UNEVEN and np.corrcoef(counts[:-1], counts[1:])[0, 1] >= ALIKE)
+
+
+def count_from_start(values: np.ndarray) -> bool:
+    """Whether numbers in their order are 0, 1, 2, ... or 1, 2, 3, ... with hardly one left out."""
+    return bool(values[0] in (0, 1) and values[-1] - values[0] < 1.1 * len(values))
+
+
+def are_label_lists(words: Sequence[str], mark: str) -> bool:
+    """Whether values are labels with a mark between them. A comma or bar stands in other words too: there each label,
+    nearly, must stand in several values, and many at several places or alone, as `Boston, MA` does not.
+
+    >>> are_label_lists(["a", "a, b", "b, c", "c", "a, c"], ","), are_label_lists(["Bonn", "Salem, MA"], ",")
+    (True, False)
+    """
+    lists = [[part.strip() for part in word.split(mark) if part.strip()] for word in words]
+    parts = {part for row in lists for part in row}
+    if not any(mark in word for word in words) or any(len(part) > 60 for part in parts):
+        return False
+    if len(parts) > max(SOME, len(words)):
+        return False
+    if mark == ";":
+        return True
+    values = dict.fromkeys(parts, 0)
+    places: dict[str, set[int]] = {part: set() for part in parts}
+    for row in lists:
+        for place, part in enumerate(row):
+            values[part] += 1
+            places[part].add(-1 if len(row) == 1 else place)
+    again = sum(count > 1 for count in values.values())
+    free = sum(len(found) > 1 or found == {-1} for found in places.values())
+    return again >= 0.8 * len(parts) and free >= 0.5 * len(parts)

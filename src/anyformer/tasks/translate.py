@@ -83,7 +83,7 @@ class TranslateTask(RowTask):
             return Match("one", f"{seen.name} is text in pieces") if fits else None
         if asked:
             return Match()
-        if seen.is_numeric or seen.labels_in_lists is not None:
+        if seen.is_numeric or seen.separator is not None:
             return None
         many = len(seen.values[1]) > max(FEW, seen.used // 2)
         # About images only where asked for: `default_data` leaves them as they are, and was not asked here.

@@ -51,7 +51,7 @@ KINDS: list[tuple[str, list[Any], str]] = [
     ("truths as words", times("true", "false"), "category"),
     ("phrases that come again", times("New York", "San Francisco", "Los Angeles"), "category"),
     ("many words that come again", times(*[f"w{at}" for at in range(50)]), "category"),
-    ("thousands", times("1,234", "5,678"), "category"),
+    ("thousands", times("1,234", "5,678"), "number"),
     ("sentences", SENTENCES, "text"),
     ("a few sentences that come again", times(*SENTENCES[:100]), "text"),
     ("different words", [f"{R.choice('abcdef')}{R.random()}x" for _ in range(ROWS)], "text"),

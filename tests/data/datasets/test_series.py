@@ -121,8 +121,8 @@ def test_without_settings_the_windows_fit_the_rows(tmp_path: Path) -> None:
 def bad(name: str) -> tuple[dict[str, Any], dict[str, Any], str]:
     table = columns()
     if name == "twice":
-        table["date"][50] = table["date"][49]
-        return table, {}, "row 51: the time '2024-01-03 01:00:00' comes twice"
+        table["date"][50:60] = table["date"][40:50]
+        return table, {}, "row 51: the time '2024-01-02 16:00:00' comes twice, as 10 do; give one series a file"
     if name == "no-time":
         table["date"][50] = None
         return table, {}, "row 51: the time 'None' cannot be read"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from anyformer.data.columns.cells import as_words, factorize, is_list, texts
-from anyformer.data.columns.convert import MISSING, is_words
+from anyformer.data.columns.convert import MISSING, clean_words, is_words, pieces, stands_for_none
 from anyformer.data.columns.modality import Encoding, Modality
 from anyformer.data.columns.values import is_none, own_value, shown
 from anyformer.errors import UserError
@@ -257,10 +257,13 @@ def is_scalar(kind: pa.DataType) -> bool:
     return bool(is_words(kind) or types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
 
 
-def absent(cells: pa.ChunkedArray) -> np.ndarray:
-    """Which cells of a typed column hold nothing."""
+def absent(cells: pa.ChunkedArray, *, nones: bool = False) -> np.ndarray:
+    """Which cells of a typed column hold nothing, or with `nones` a word that says so, as of numbers and dates."""
     if is_words(cells.type):
-        return as_words(cells).is_null().to_numpy()
+        words = as_words(cells)
+        said = [stands_for_none(clean_words(piece)).fill_null(True) for piece in pieces(words)] if nones else []
+        lost: np.ndarray = words.is_null().to_numpy()
+        return np.concatenate([part.to_numpy(zero_copy_only=False) for part in said]) | lost if said else lost
     return cells.is_null(nan_is_null=True).to_numpy()
 
 

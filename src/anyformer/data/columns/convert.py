@@ -12,18 +12,33 @@ if TYPE_CHECKING:
 
 # What people write into a cell they have no value for; spaces around it do not matter.
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NAN", "NULL", "null", "Null", "?", "-")
+# What stands in a column of numbers or dates where there is none, in small letters; elsewhere it may be a word.
+NONES = (
+    "none", "unknown", "unk", "missing", "nil", "na", "n.a.", "n.a", "nan", "null", "not available", "not applicable",
+    "*", "**", ".", "..", "...", "--", "---", "#div/0!", "#value!", "#ref!",
+)  # fmt: skip
 NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 PIECE = 2**17  # rows looked at in one go
 
-CLOCK = r"(?P<h>\d{1,2})(?::(?P<n>\d{2})(?::(?P<s>\d{2})(?:[.,]\d+)?)?)?"
+CLOCK = r"(?P<h>\d{1,2})(?::(?P<n>\d{2})(?::(?P<s>\d{2})(?:[.,]\d+)?)?)?(?:\s?(?P<p>[AaPp])\.?[Mm]\.?)?"
 TIME = r"(?:[T ]" + CLOCK + r"\s?(?P<z>Z|UTC|[+-]\d{2}(?::?\d{2})?)?)?$"
-FORMS = {  # how a date is written, to what it is read by
+DAY_FORMS = {  # how a date is written in digits, to what it is read by
     "iso": r"^(?P<y>\d{4})-(?P<m>\d{1,2})-(?P<d>\d{1,2})" + TIME,
     "y/m/d": r"^(?P<y>\d{4})/(?P<m>\d{1,2})/(?P<d>\d{1,2})" + TIME,
     "d.m.y": r"^(?P<d>\d{1,2})\.(?P<m>\d{1,2})\.(?P<y>\d{4})" + TIME,
     "d/m/y": r"^(?P<d>\d{1,2})[/-](?P<m>\d{1,2})[/-](?P<y>\d{4})" + TIME,
     "m/d/y": r"^(?P<m>\d{1,2})[/-](?P<d>\d{1,2})[/-](?P<y>\d{4})" + TIME,
 }
+MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+MONTH = r"(?P<b>(?i:" + "|".join(MONTHS) + r"))[a-z]{0,6}\.?"
+YEAR = r"(?P<y>\d{4}|\d{2})"
+FORMS = DAY_FORMS | {
+    "y-m": r"^(?P<y>\d{4})[-/](?P<m>\d{1,2})$",
+    "month y": "^" + MONTH + r"[-/\s,']+" + YEAR + "$",
+    "d month y": r"^(?P<d>\d{1,2})[-/\s.]+" + MONTH + r"[-/\s,]+" + YEAR + TIME,
+    "month d y": "^" + MONTH + r"[-/\s]+(?P<d>\d{1,2})(?:st|nd|rd|th)?[-/\s,]+(?P<y>\d{4})" + TIME,
+}
+CENTURY = 30  # years of two digits below are of this century, as spreadsheets read them
 
 
 def numbers(column: Any) -> np.ndarray:
@@ -71,6 +86,14 @@ def clean_words(piece: pa.Array) -> pa.Array:
 
     trimmed = pc.utf8_trim_whitespace(piece)
     return pc.if_else(pc.is_in(trimmed, value_set=pa.array(MISSING, piece.type)), pa.scalar(None, piece.type), trimmed)
+
+
+def stands_for_none(words: pa.Array) -> pa.Array:
+    """Which cleaned texts say that a number or a date is not known, in a word that is no mistake."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return pc.is_in(pc.utf8_lower(words), value_set=pa.array(NONES, words.type))
 
 
 def numbers_of(piece: pa.Array) -> np.ndarray:
@@ -138,6 +161,7 @@ def date_form(column: Any) -> str | None:
     known = 0
     for piece in pieces(column):
         words = pc.unique(clean_words(piece)).drop_null()
+        words = words.filter(pc.invert(stands_for_none(words)))
         known += len(words)
         for form in list(possible):
             good = int(np.count_nonzero(~np.isnat(moments_in(words, form))))
@@ -183,18 +207,31 @@ def moments_in(words: pa.Array, form: str) -> np.ndarray:
     parts = pc.extract_regex(words, pattern=FORMS[form])
 
     def part(name: str, least: int) -> np.ndarray:
+        if f"?P<{name}>" not in FORMS[form]:
+            return np.full(len(words), least, np.int64)
         field = pc.struct_field(parts, name)
         there = pc.not_equal(field, "")
         whole = pc.if_else(there, field, pa.scalar(None, field.type)).cast(pa.int64())
         return whole.fill_null(least).to_numpy(zero_copy_only=False)
 
     year, month, day = part("y", 1970), part("m", 1), part("d", 1)
+    if "?P<b>" in FORMS[form]:
+        names = pc.index_in(pc.utf8_lower(pc.struct_field(parts, "b")), value_set=pa.array(MONTHS, words.type))
+        month = names.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64) + 1
+        year = np.where(year < CENTURY, year + 2000, np.where(year < 100, year + 1900, year))
     hour, minute, second = part("h", 0), part("n", 0), part("s", 0)
+    zone = np.zeros(len(words), np.int64)
+    twelve = np.ones(len(words), bool)
+    if "?P<h>" in FORMS[form]:
+        zone = shift(pc.struct_field(parts, "z"))
+        half = pc.utf8_lower(pc.struct_field(parts, "p")).fill_null("").to_numpy(zero_copy_only=False)
+        twelve = (half == "") | ((hour >= 1) & (hour <= 12))
+        hour = np.where(half == "", hour, hour % 12 + 12 * (half == "p"))
     months = ((year - 1970) * 12 + month - 1).astype("datetime64[M]")
     found = months.astype("datetime64[D]") + (day - 1)
     fits = pc.is_valid(parts).to_numpy(zero_copy_only=False) & (month >= 1) & (month <= 12) & (day >= 1)
-    fits &= (found.astype("datetime64[M]") == months) & (hour < 24) & (minute < 60) & (second < 61)
-    moments = found.astype("datetime64[s]") + (hour * 3600 + minute * 60 + second) - shift(pc.struct_field(parts, "z"))
+    fits &= (found.astype("datetime64[M]") == months) & (hour < 24) & (minute < 60) & (second < 61) & twelve
+    moments = found.astype("datetime64[s]") + (hour * 3600 + minute * 60 + second) - zone
     return np.where(fits, moments, np.datetime64("NaT", "s"))
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from anyformer.data.columns.base import ColumnValues, ParsedCells, absent
-from anyformer.data.columns.convert import FORMS, date_form, days, is_words
+from anyformer.data.columns.convert import FORMS, NONES, clean_words, date_form, days, is_words, pieces, stands_for_none
 from anyformer.data.columns.number import Number
 from anyformer.data.columns.table import TableColumn
 from anyformer.data.columns.values import own_value, shown
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = {
     "iso": "2026-01-31", "y/m/d": "2026/01/31", "d.m.y": "31.01.2026", "d/m/y": "31/01/2026", "m/d/y": "01/31/2026",
+    "y-m": "2026-01", "month y": "Jan 2026", "d month y": "31 Jan 2026", "month d y": "Jan 31, 2026",
 }  # fmt: skip
 
 
@@ -59,11 +60,18 @@ class Date(TableColumn):
         """The facts of a column of dates that are written in this form."""
         found = days(seen.column, form)
         good = found[~np.isnat(found)]
-        odd = seen.known - len(good)
+        nones = (
+            sum(stands_for_none(clean_words(piece)).true_count for piece in pieces(seen.column))
+            if seen.holds == "words"
+            else 0
+        )
+        odd = seen.known - nones - len(good)
         if not len(good):
             return seen.left_out("all missing")
         reason = f"dates from {str(good.min())[:10]} to {str(good.max())[:10]}"
-        return seen.made(cls.kind, reason + (f"; {odd:,} cells are none" if odd else ""), odd=odd, form=form)
+        return seen.made(
+            cls.kind, reason + (f"; {odd:,} cells are none" if odd else ""), odd=odd, form=form, nones=nones
+        )
 
     @classmethod
     def fitting_cells(cls, column: pa.ChunkedArray, facts: Facts) -> tuple[int, str]:
@@ -118,7 +126,7 @@ class Date(TableColumn):
         if not (is_words(cells.type) or pa.types.is_temporal(cells.type)):
             return super().parse_cells(cells, known=known)
         moments = days(cells, self.form or "iso")
-        odd = np.isnat(moments) & ~absent(cells)
+        odd = np.isnat(moments) & ~absent(cells, nones=True)
         return pa.array(moments), {row: self.wrong(cells[row].as_py()) for row in np.flatnonzero(odd).tolist()}
 
     def parse_values(self, values: Sequence[Any], *, known: bool = False) -> ParsedCells:
@@ -139,6 +147,9 @@ class Date(TableColumn):
             elif not self.is_missing(value) and np.isnat(moments[row]):
                 bad[row] = self.wrong(value)
         return pa.array(moments), bad
+
+    def is_missing(self, value: Any) -> bool:
+        return super().is_missing(value) or (isinstance(value, str) and value.strip().lower() in NONES)
 
     def wrong(self, value: Any) -> UserError:
         return UserError(f"{shown(value)} is not a date as the model was trained on", where=self.name,

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from anyformer.data.columns.cells import is_list
-from anyformer.data.columns.convert import PIECE, allowed_misfits, clean_words, is_words, numbers_in, numbers_of, pieces
+from anyformer.data.columns.convert import (
+    PIECE,
+    allowed_misfits,
+    clean_words,
+    is_words,
+    numbers_in,
+    numbers_of,
+    pieces,
+    stands_for_none,
+)
 from anyformer.data.columns.kinds import SKIP, Category, Column, kind_named, kinds
 from anyformer.data.frame import Frame
 from anyformer.errors import UserError
@@ -21,6 +30,7 @@ if TYPE_CHECKING:
 
 MANY = 10_000  # different values that are counted
 NAMED_ID = re.compile(r"(?:^|[\s_\-.#])(?i:id|ids|uuid|guid|index|idx|key|rowid|row|unnamed: ?0)$|[a-z](?:Id|ID)$")
+NAMED_YEAR = re.compile(r"(?:^|[\s_\-.#])(?i:year|years|yr|yyyy|jahr|annee|ano)$|[a-z]Year$")
 ID = "a different value in every row: looks like an id"
 Holds = Literal["words", "numbers", "truths", "moments", "clocks", "lists of words", "lists"]  # cells by their type
 
@@ -37,7 +47,8 @@ class Facts:
     reason: str = ""
     dropped: str | None = None  # why it is left out, where it is
     odd: int = 0  # cells that do not fit the kind and are taken as missing
-    form: str = ""  # how dates are written: iso, d.m.y, ...
+    form: str = ""  # how dates or numbers are written: iso, d.m.y, ...
+    asked: bool = False  # whether a person said the kind
 
     @property
     def column(self) -> type[Column]:
@@ -75,7 +86,8 @@ def as_asked(name: str, facts: Facts, kind: str, column: pa.ChunkedArray) -> Fac
         shown = f" like {facts.examples[0]!r}" if facts.examples else ""
         raise UserError(f"the column {name!r} holds no {kind}s but values{shown}", where=f"data.types {name}",
                         fix=f"leave out {name}={kind}")  # fmt: skip
-    return replace(facts, kind=kind, reason="as asked", dropped=None, odd=max(known - good, 0), form=form)
+    return replace(facts, kind=kind, reason="as asked", dropped=None, odd=max(known - good, 0), form=form,
+                   asked=True)  # fmt: skip
 
 
 def finite(piece: Any) -> Any:
@@ -113,6 +125,7 @@ class Scan:
         self.seen: Any = None  # the different values so far, None once they are too many
         self.many = False
         self.numeric = 0
+        self.nones = 0  # cells that say in a word that there is no number
         self.low, self.high, self.whole = np.inf, -np.inf, True
         self.maybe_number = True
         self.step_one = True
@@ -145,7 +158,10 @@ class Scan:
         self.known += len(values)
         self.count(values)
         if self.maybe_number and len(values):
-            self.weigh(self.find_numbers(values) if words else numbers_of(values))
+            found = self.find_numbers(values) if words else numbers_of(values)
+            if words and 0 < len(found) < len(values):
+                self.nones += pc.sum(stands_for_none(values)).as_py()
+            self.weigh(found)
         if words and len(values):
             self.letters += pc.sum(pc.utf8_length(values)).as_py()
             self.gaps += pc.sum(pc.count_substring(values, " ")).as_py()
@@ -175,7 +191,7 @@ class Scan:
     def weigh(self, found: np.ndarray) -> None:
         """Take numbers into account; where too many cells were none, give up."""
         self.numeric += len(found)
-        if self.known - self.numeric > allowed_misfits(self.rows):
+        if self.known - self.nones - self.numeric > allowed_misfits(self.rows):
             self.maybe_number = False  # more misfits than a column of this length may have
             return
         if len(found):
@@ -212,6 +228,11 @@ class Scan:
     def named_id(self) -> bool:
         """Whether the column is named like one that tells rows apart."""
         return NAMED_ID.search(self.name.strip()) is not None
+
+    @property
+    def named_year(self) -> bool:
+        """Whether the column is named as years are, and holds such numbers: they count the rows, but tell of them."""
+        return NAMED_YEAR.search(self.name.strip()) is not None and self.low >= 1000 and self.high < 3000
 
     @property
     def length(self) -> float:
@@ -265,10 +286,12 @@ class Scan:
         """The facts of a column that is of no use."""
         return self.made(SKIP, "", dropped=why)
 
-    def made(self, kind: str, reason: str, *, dropped: str | None = None, odd: int = 0, form: str = "") -> Facts:
-        """The facts of a column of a kind."""
+    def made(
+        self, kind: str, reason: str, *, dropped: str | None = None, odd: int = 0, form: str = "", nones: int = 0
+    ) -> Facts:
+        """The facts of a column of a kind; `nones` are cells that say in a word that there is nothing."""
         shown = [] if self.seen is None else [str(value) for value in self.seen.slice(0, 3).to_pylist()]
         examples = tuple(" ".join(text.split())[:30] for text in shown)
         unique: int | Literal["many"] = "many" if self.many else self.distinct
-        missing = self.rows - self.known
+        missing = self.rows - self.known + nones
         return Facts(kind, missing, unique, self.rows, examples, dropped or reason, dropped, odd, form)

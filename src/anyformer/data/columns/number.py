@@ -13,8 +13,10 @@ import torch
 
 from anyformer.data.columns.base import ColumnValues, ParsedCells, absent, is_scalar
 from anyformer.data.columns.cells import LARGEST, clip_numbers
-from anyformer.data.columns.convert import NUMBER, numbers
+from anyformer.data.columns.convert import NONES, clean_words, pieces, stands_for_none
 from anyformer.data.columns.table import TableColumn
+from anyformer.data.columns.values import shown
+from anyformer.data.columns.written import is_number_form, number_form, number_of_text, numbers_written
 from anyformer.errors import UserError
 
 if TYPE_CHECKING:
@@ -22,12 +24,11 @@ if TYPE_CHECKING:
 
     from anyformer.data.columns.look import Facts, Scan
     from anyformer.data.columns.parsed import Parsed
+    from anyformer.data.frame import Frame
     from anyformer.data.settings import Columns
 
 NOISE = 1e-3  # of a column's deviation: ties drawn apart before quantiles are taken, as FT-Transformer's authors do
 EDGE = 1e-7  # a value at the end of the training range stands at this quantile
-WRITTEN_NUMBER = re.compile(NUMBER, re.ASCII)
-COMMAS = r"^[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?$|^[+-]?\d+,\d+$"
 SPAN = re.compile(r"from (\S+) to ([^\s;]+)")
 
 
@@ -43,6 +44,7 @@ class Number(TableColumn):
     is_number: ClassVar[bool] = True
 
     scale: Literal["quantile", "standard", "none"] = "quantile"
+    form: str = ""  # how it is written: 1.234,5 €; "" as programs write numbers
     mean: float = 0.0
     deviation: float = 1.0
     quantiles: tuple[float, ...] | None = None
@@ -56,62 +58,85 @@ class Number(TableColumn):
     @classmethod
     def recognise(cls, seen: Scan) -> Facts | None:
         """Cells that are numbers, unless they only count the rows."""
-        if seen.holds == "words" and not (seen.maybe_number and seen.numeric):
-            if seen.all_match(COMMAS):
-                seen.hint = "; look like numbers written with commas"
-            return None
+        if seen.holds == "words":
+            plain = seen.maybe_number and 2 * seen.numeric >= seen.known
+            all_plain = plain and seen.numeric + seen.nones == seen.known
+            form = "" if all_plain else number_form(seen.column)
+            if form:
+                return cls.in_form(seen, form)
+            if not plain:
+                return None
         if seen.holds not in ("words", "numbers"):
             return None
-        odd = seen.known - seen.numeric
+        odd = seen.known - seen.numeric - seen.nones
         if seen.whole and not odd and seen.known == seen.rows > 1:
-            counts = seen.step_one and (seen.named_id or seen.rows >= 20)
+            counts = seen.step_one and (seen.named_id or seen.rows >= 20) and not seen.named_year
             if counts or (seen.named_id and seen.all_differ()):
                 return seen.id_of(cls.kind)
         reason = f"{'whole numbers' if seen.whole else 'numbers'} from {seen.low:g} to {seen.high:g}"
         if odd:
             reason += f"; {odd:,} cells are none and count as missing"
-        return seen.made(cls.kind, reason, odd=odd)
+        return seen.made(cls.kind, reason, odd=odd, nones=seen.nones)
+
+    @classmethod
+    def in_form(cls, seen: Scan, form: str) -> Facts:
+        """The facts of a column whose numbers are written in a form."""
+        found = numbers_written(seen.column, form)
+        good = found[~np.isnan(found)]
+        nones = sum(stands_for_none(clean_words(piece)).true_count for piece in pieces(seen.column))
+        odd = seen.known - nones - len(good)
+        reason = f"numbers from {good.min():g} to {good.max():g}; written like {form}"
+        return seen.made(cls.kind, reason, odd=odd, form=form, nones=nones)
 
     @classmethod
     def fitting_cells(cls, column: pa.ChunkedArray, facts: Facts) -> tuple[int, str]:
-        return int(np.count_nonzero(~np.isnan(numbers(column)))), ""
+        form = number_form(column) or ""
+        return int(np.count_nonzero(~np.isnan(numbers_written(column, form)))), form
 
     @classmethod
     def describe(cls, facts: Facts) -> str:
         span = SPAN.search(facts.reason)
-        return f"{span[1]}..{span[2]}" if span else facts.reason
+        form = f", written like {facts.form}" if facts.form else ""
+        return f"{span[1]}..{span[2]}{form}" if span else facts.reason
 
     @classmethod
     def read(cls, cells: pa.ChunkedArray, form: str = "") -> ColumnValues:
-        return numbers(cells)
+        return numbers_written(cells, form)
+
+    def read_from(self, parsed: Parsed) -> ColumnValues:
+        return parsed.values(type(self), self.name, self.form)
+
+    def features(self, frame: Frame) -> np.ndarray:
+        return numbers_written(frame.column(self.name), self.form)
 
     @classmethod
     def marks(cls, parsed: Parsed, name: str, form: str) -> np.ndarray | None:
-        values = parsed.values(cls, name) + 0.0  # one zero, not two
+        values = parsed.values(cls, name, form) + 0.0  # one zero, not two
         return np.where(np.isnan(values), np.nan, values).view(np.int64)
 
     @classmethod
     def fit(cls, name: str, values: ColumnValues, settings: Columns, *, seed: int = 0, form: str = "") -> Number:
         """The scale of a column's training rows."""
-        values = values if isinstance(values, np.ndarray) else numbers(values)
+        form = form if is_number_form(form) else ""
+        values = values if isinstance(values, np.ndarray) else numbers_written(values, form)
         values = clip_numbers(values[np.isfinite(values)])
         if settings.scale == "none" or len(values) == 0:
-            return cls(name=name, scale="none")
+            return cls(name=name, form=form, scale="none")
         mean, deviation = float(values.mean()), float(values.std())
         if deviation <= abs(mean) * 1e-14:  # one value, or rounding around one
-            return cls(name=name, scale="standard", mean=mean)
+            return cls(name=name, form=form, scale="standard", mean=mean)
         if settings.scale == "standard":
-            return cls(name=name, scale="standard", mean=mean, deviation=deviation)
+            return cls(name=name, form=form, scale="standard", mean=mean, deviation=deviation)
         # The noise follows from the order of the numbers: neither the column's name nor its unit changes anything.
         ranks = np.unique(values, return_inverse=True)[1].astype(np.int64)
         draw = np.random.default_rng((seed, zlib.crc32(ranks.tobytes())))
         thinned = thin_ties(values)
         noisy = thinned + NOISE * deviation * draw.standard_normal(len(thinned))
-        return cls(name=name, mean=mean, deviation=deviation, quantiles=quantiles(noisy, len(values)))
+        return cls(name=name, form=form, mean=mean, deviation=deviation, quantiles=quantiles(noisy, len(values)))
 
     def encode(self, values: ColumnValues) -> np.ndarray:
         """Scaled numbers (N,), nan where there is none."""
-        values = clip_numbers(values if isinstance(values, np.ndarray) else numbers(values))
+        values = clip_numbers(values if isinstance(values, np.ndarray) else numbers_written(values, self.form))
         if self.scale == "standard":
             values = (values - self.mean) / self.deviation
         elif self.quantiles is not None:
@@ -123,17 +148,18 @@ class Number(TableColumn):
 
         if not is_scalar(cells.type):
             return super().parse_cells(cells, known=known)
-        values = numbers(cells)
-        odd = np.isinf(cells.to_numpy()) if pa.types.is_floating(cells.type) else np.isnan(values) & ~absent(cells)
+        values = numbers_written(cells, self.form)
+        odd = np.isnan(values) & ~absent(cells, nones=True)
+        odd = np.isinf(cells.to_numpy()) if pa.types.is_floating(cells.type) else odd
         bad = {row: self.wrong(cells[row].as_py()) for row in np.flatnonzero(odd).tolist()}
         return pa.array(values, from_pandas=True), bad
 
     def parse_value(self, value: Any) -> float:
         if isinstance(value, str):
-            text = value.strip()
-            if not WRITTEN_NUMBER.fullmatch(text):
+            said = number_of_text(value, self.form)
+            if said is None:
                 raise self.wrong(value)
-            value = float(text)
+            value = said
         if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
             raise self.wrong(value)
         try:
@@ -143,6 +169,15 @@ class Number(TableColumn):
         if not math.isfinite(found):
             raise self.wrong(value)
         return found
+
+    def is_missing(self, value: Any) -> bool:
+        return super().is_missing(value) or (isinstance(value, str) and value.strip().lower() in NONES)
+
+    def wrong(self, value: Any) -> UserError:
+        if not self.form:
+            return super().wrong(value)
+        return UserError(f"{shown(value)} is not {self.noun} as the model was trained on", where=self.name,
+                         fix=f"write it like {self.form}")  # fmt: skip
 
     def arrow(self, values: list[Any], bad: dict[int, UserError]) -> pa.Array:
         import pyarrow as pa

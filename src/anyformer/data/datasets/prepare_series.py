@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from anyformer.data.columns.convert import days, numbers
-from anyformer.data.columns.look import Facts, look
+from anyformer.data.columns.convert import numbers
+from anyformer.data.columns.look import ID, Facts, look
 from anyformer.data.columns.number import Number
+from anyformer.data.columns.written import numbers_written
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.datasets.linear_forecast import best_look_back
 from anyformer.data.datasets.series import SeriesExamples
+from anyformer.data.datasets.time_axis import (
+    NAMED_TIME,
+    REPEATED,
+    Timeline,
+    find_time,
+    is_row_number,
+    moments_of,
+    step_numbers,
+)
 from anyformer.data.decision import name_of
 from anyformer.data.frame import Frame
 from anyformer.data.gather import Gathered, gather
@@ -23,11 +34,10 @@ from anyformer.data.report import tell_files
 from anyformer.data.settings import Data
 from anyformer.data.splits import FREE, SIDES, TEST, TRAIN, VALID
 from anyformer.data.store import fingerprint, save_frame
-from anyformer.data.targets import Future
+from anyformer.data.targets import Future, read_numbers
 from anyformer.errors import UserError, did_you_mean
 
 KIND = "series"
-NAMED_TIME = ("time", "timestamp", "datetime", "date", "t", "step", "index")
 HORIZON = 96  # where nothing is said and the rows are enough
 LOOK_BACKS = (12, 24, 48, 96, 192, 336, 512)  # tried where nothing is said, as far as the rows allow
 
@@ -68,20 +78,25 @@ def assemble_series(
     frame = gathered.frame
     facts = look(frame, settings.kinds())
     time, channels, dropped = choose_columns(frame, facts, settings)
-    tell(f"task     {task}: {len(channels)} channel{'s' * (len(channels) > 1)}" + (f" by {time}" if time else ""))
+    by = f" by {' and '.join(time)}" if time else ""
+    tell(f"task     {task}: {len(channels)} channel{'s' * (len(channels) > 1)}{by}")
     for name, reason in dropped:
         tell(f"left out {name}: {reason}")
-    order = order_by_time(frame, time, gathered.fixed, tell)
-    raw = np.stack([numbers(frame.column(name)) for name in channels], 1)[order]  # (T,V)
+    timeline = order_by_time(frame, time, gathered.fixed, tell)
+    forms = [number_form_of(facts[name]) for name in channels]
+    raw = np.stack(read_numbers(frame, channels, forms), 1)
     raw[~np.isfinite(raw)] = np.nan
-    counts = side_counts(gathered.fixed, settings, len(order))
+    raw, order = timeline.put(raw), timeline.order  # (T,V), (T,)
+    sides_of_steps = None if gathered.fixed is None else gathered.fixed[order]
+    counts = side_counts(sides_of_steps, settings, len(order))
     train = raw[: counts[TRAIN]]
     length, horizon = lengths(settings, counts, train, name_of(frame), tell)
     tell_channels(channels, raw, train, tell)
-    columns = tuple(Number.fit(name, train[:, at], settings.columns.replace(scale="standard"))
+    columns = tuple(Number.fit(name, train[:, at], settings.columns.replace(scale="standard"), form=forms[at])
                     for at, name in enumerate(channels))  # fmt: skip
     target = Future(names=channels, mean=tuple(c.mean for c in columns), deviation=tuple(c.deviation for c in columns),
-                    horizon=horizon, time=time)  # fmt: skip
+                    horizon=horizon, time=time[0] if time else None, clock=time[1:] or None,
+                    forms=tuple(forms) if any(forms) else None)  # fmt: skip
     preprocess = Preprocess(task=task, columns=columns, target=target, length=length)
     arrays = Arrays.new(cache)
     arrays.put("values", scale_channels(raw, preprocess))
@@ -94,7 +109,7 @@ def assemble_series(
     tell(f"windows  {length} steps back, {horizon} ahead: "
          + ", ".join(f"{name} {count:,}" for name, count in sides.items() if count))  # fmt: skip
     made: dict[str, Any] = {
-        "task": task, "target": list(channels), "rows": len(frame), "used": len(order), "split": sides,
+        "task": task, "target": list(channels), "rows": len(frame), "used": len(timeline.rows), "split": sides,
         "dropped": dict(dropped), "columns": {name: {"kind": "number"} for name in channels},
         "skipped": dict(frame.skipped),
         "sources": [vars(source) | {"notes": list(source.notes)} for source in frame.sources],
@@ -129,19 +144,20 @@ def scale_channels(raw: np.ndarray, preprocess: Preprocess) -> np.ndarray:
 
 def choose_columns(
     frame: Frame, facts: dict[str, Facts], settings: Data
-) -> tuple[str | None, tuple[str, ...], list[tuple[str, str]]]:
-    """The column of time, the channels, and what is left out."""
+) -> tuple[tuple[str, ...], tuple[str, ...], list[tuple[str, str]]]:
+    """The columns of time, the channels, and what is left out."""
     asked = settings.target or settings.inputs or ()
     for option, names in (("--time", [settings.split.time] if settings.split.time else []), ("--target", asked)):
         for name in names:
             if name not in frame.names:
                 raise UserError(f"{name_of(frame)} has no column {name!r}", where=option,
                                 fix=did_you_mean(name, frame.names))  # fmt: skip
-    time = settings.split.time or next((n for n in frame.names if n not in asked and is_time(frame, n, facts[n])), None)
+    time = time_of(frame, facts, settings, asked)
     channels, dropped = [], []
     for name in frame.names:
-        values = numbers(frame.column(name)) if name != time and (not asked or name in asked) else None
-        if name == time or name == settings.split.column:
+        wanted = name not in time and (not asked or name in asked)
+        values = numbers_written(frame.column(name), number_form_of(facts[name])) if wanted else None
+        if name in time or name == settings.split.column:
             continue
         if values is None:
             dropped.append((name, "not among the channels asked for"))
@@ -149,6 +165,8 @@ def choose_columns(
             if name in asked:
                 raise UserError(f"{name} holds no numbers", where="--target", fix="name columns of numbers")
             dropped.append((name, "holds no numbers"))
+        elif is_row_number(name, facts[name]) and name not in asked:
+            dropped.append((name, ID))
         elif np.isfinite(values).sum() < 0.5 * (facts[name].rows - facts[name].missing):
             dropped.append((name, "most cells are no numbers"))
         else:
@@ -156,6 +174,21 @@ def choose_columns(
     if not channels:
         raise UserError("no column holds numbers to forecast", where=name_of(frame), fix="give a table of numbers")
     return time, tuple(channels), dropped
+
+
+def time_of(frame: Frame, facts: dict[str, Facts], settings: Data, asked: Sequence[str]) -> tuple[str, ...]:
+    """The columns of time: the one that was named with the clock beside it, or what looks like it."""
+    named = settings.split.time
+    if named is not None:
+        found = find_time(frame.of([n for n in frame.names if n == named or not facts[n].column.is_time]), facts, asked)
+        return found if found[:1] == (named,) else (named,)
+    found = find_time(frame, facts, asked)
+    return found or tuple(n for n in frame.names if n not in asked and is_time(frame, n, facts[n]))[:1]
+
+
+def number_form_of(facts: Facts) -> str:
+    """How the numbers of a column are written."""
+    return facts.form if facts.column.is_number else ""
 
 
 def is_time(frame: Frame, name: str, facts: Facts) -> bool:
@@ -170,41 +203,51 @@ def is_time(frame: Frame, name: str, facts: Facts) -> bool:
     return name.lower() in NAMED_TIME or (even and name == frame.names[0] and len(frame.names) > 1)
 
 
-def order_by_time(frame: Frame, time: str | None, fixed: np.ndarray | None, tell: Say) -> np.ndarray:
+def order_by_time(frame: Frame, time: Sequence[str], fixed: np.ndarray | None, tell: Say) -> Timeline:
     """The rows in the order of time; files that validate and test come after, as given."""
     rows = np.arange(len(frame))
-    if time is None:
+    if not time:
         tell("note     no column of time: the rows count as they stand")
-        return rows
+        return Timeline(rows, rows, len(rows))
+    name = " and ".join(time)
     moments = moments_of(frame, time)
     if np.isnan(moments).any():
         row = int(np.flatnonzero(np.isnan(moments))[0])
-        raise UserError(f"the time {str(frame.cells(row)[time])[:40]!r} cannot be read", where=frame.place(row),
+        raise UserError(f"the time {said_time(frame, time, row)} cannot be read", where=frame.place(row),
                         fix="repair the cell, or remove the row")  # fmt: skip
     side = np.zeros(len(frame), np.int8) if fixed is None else np.where(fixed == FREE, TRAIN, fixed)
     order = np.lexsort((moments, side))
     same = (np.diff(moments[order]) == 0) & (np.diff(side[order]) == 0)
+    if same.sum() > REPEATED * len(order):
+        row = int(order[int(np.flatnonzero(same)[0]) + 1])
+        what = f"the time {said_time(frame, time, row)} comes twice, as {int(same.sum()):,} do"
+        raise UserError(what, where=frame.place(row), fix="give one series a file, or a column for each")
+    if (order != rows).any():
+        tell(f"note     the rows were not in the order of {name}, and are now")
+    steps = np.concatenate([[0], np.cumsum(~same)])
     if same.any():
         row = int(order[int(np.flatnonzero(same)[0]) + 1])
-        raise UserError(f"the time {str(frame.cells(row)[time])[:40]!r} comes twice", where=frame.place(row),
-                        fix="keep one row for each time")  # fmt: skip
-    if (order != rows).any():
-        tell(f"note     the rows were not in the order of {time}, and are now")
-    steps = np.diff(moments[order])
-    usual = float(np.median(steps)) if len(steps) else 0.0
-    odd = int((np.abs(steps - usual) > 1e-6 * max(1.0, abs(usual))).sum())
+        which = "row has" if same.sum() == 1 else "rows have"
+        tell(f"note     {int(same.sum()):,} {which} the {name} of another, first {frame.place(row)}: one step with "
+             "the mean of its rows")  # fmt: skip
+    different = moments[order][np.concatenate([[True], ~same])]
+    places = step_numbers(different) if len(np.unique(side)) == 1 else None
+    if places is not None and places[-1] + 1 > len(places):
+        missing = int(places[-1]) + 1 - len(places)
+        tell(f"note     {missing:,} of {int(places[-1]) + 1:,} steps of {name} have no row: their values are missing")
+        return Timeline(order, places[steps], int(places[-1]) + 1)
+    apart = np.diff(different)
+    usual = float(np.median(apart)) if len(apart) else 0.0
+    odd = int((np.abs(apart - usual) > 1e-6 * max(1.0, abs(usual))).sum())
     if odd:
-        tell(f"note     {odd:,} steps of {time} are longer or shorter than the others")
-    return order
+        tell(f"note     {odd:,} steps of {name} are longer or shorter than the others")
+    return Timeline(order, steps, int(steps[-1]) + 1)
 
 
-def moments_of(frame: Frame, time: str) -> np.ndarray:
-    """The time of every row as a number, nan where there is none."""
-    found = numbers(frame.column(time))
-    if np.isfinite(found).sum() >= 0.5 * len(found):
-        return found
-    when = days(frame.column(time), None)
-    return np.where(np.isnat(when), np.nan, when.astype("datetime64[s]").astype(np.float64))
+def said_time(frame: Frame, time: Sequence[str], row: int) -> str:
+    """The time of a row as its cells say it."""
+    cells = frame.cells(row)
+    return repr(" ".join(str(cells[name]) for name in time)[:40])
 
 
 def side_counts(fixed: np.ndarray | None, settings: Data, rows: int) -> list[int]:

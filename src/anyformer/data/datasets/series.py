@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from anyformer.data.datasets.arrays import Arrays
+from anyformer.data.datasets.time_axis import month_numbers
 from anyformer.data.examples import Draw, Examples
 from anyformer.data.frame import Frame
 from anyformer.data.targets import Future
@@ -130,6 +131,12 @@ def window(values: np.ndarray, at: np.ndarray, length: int) -> np.ndarray:
 
 def after(times: np.ndarray, count: int) -> np.ndarray:
     """The next moments, as far apart as most of the last ones are."""
-    steps = np.diff(times[-100:].astype("datetime64[s]").astype(np.int64))
+    seconds = times[-100:].astype("datetime64[s]").astype(np.int64)
+    months = month_numbers(seconds.astype(np.float64)) if len(seconds) > 1 else None
+    if months is not None:
+        step, last = round(float(np.median(np.diff(months)))), int(months[-1])
+        coming = (last + step * np.arange(1, count + 1)).astype("datetime64[M]").astype("datetime64[s]")
+        return coming + (times[-1].astype("datetime64[s]") - times[-1].astype("datetime64[M]").astype("datetime64[s]"))
+    steps = np.diff(seconds)
     usual = int(np.median(steps)) if len(steps) else 1
     return times[-1].astype("datetime64[s]") + np.arange(1, count + 1) * np.timedelta64(usual, "s")

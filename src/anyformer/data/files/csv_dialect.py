@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
-from anyformer.data.columns.convert import FORMS, MISSING, NUMBER
+from anyformer.data.columns.convert import DAY_FORMS, MISSING, NUMBER
 from anyformer.data.files.open_text import OpenedText
 from anyformer.data.settings import Format
 from anyformer.errors import UserError
@@ -312,4 +312,4 @@ def are_years(cells: list[str]) -> bool:
 
 def is_value(cell: str) -> bool:
     """Whether a cell is a number or a date."""
-    return any(re.match(form, cell) for form in (NUMBER, *FORMS.values()))
+    return any(re.match(form, cell) for form in (NUMBER, *DAY_FORMS.values()))

@@ -1,0 +1,115 @@
+"""How the numbers of a column are written: separators of thousands, a decimal comma, a currency or a percent sign.
+
+A form is a number as an example of it, with the sign behind it where there is one: `1.234,5 €`. It is recognised once
+for a column, kept with what was fitted, and every cell of new rows is read by it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from anyformer.data.columns.convert import (
+    NUMBER,
+    allowed_misfits,
+    clean_words,
+    is_words,
+    numbers,
+    numbers_in,
+    pieces,
+    stands_for_none,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MARKS = {  # a number as it is written, to what separates thousands and what decimals; the first that fits is taken
+    "1,234.5": (",", "."), "1.234,5": (".", ","), "1 234.5": (" ", "."), "1 234,5": (" ", ","), "1'234.5": ("'", "."),
+}  # fmt: skip
+LENGTH = len("1,234.5")  # of every example
+SIGNS = frozenset(
+    "% ‰ $ US$ A$ C$ R$ € £ ¥ ₹ ₽ ₩ ₺ ₪ zł kr Kč Rs USD EUR GBP CHF JPY INR CNY RUB CAD AUD BRL SEK NOK DKK PLN".split()
+)
+NOT_SIGN = re.compile(r"[\d\s.,'\u2019+()\-]+")
+SAMPLE = 1000  # different cells that decide whether the whole column is looked at
+
+
+def numbers_written(column: Any, form: str) -> np.ndarray:
+    """The cells as float64, nan where one is missing or not written in this form; "" is as programs write numbers."""
+    if not is_number_form(form) or not is_words(column.type):
+        return numbers(column)
+    parts = [numbers_in_form(clean_words(piece), form) for piece in pieces(column)]
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def is_number_form(form: str) -> bool:
+    """Whether a form is one of numbers; `iso` is one of dates."""
+    return form[:LENGTH] in MARKS
+
+
+def numbers_in_form(words: pa.Array, form: str) -> np.ndarray:
+    """Cleaned texts as float64, nan where one is not written in this form."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    (thousands, decimal), sign = MARKS[form[:LENGTH]], form[LENGTH:].strip()
+    for odd, plain in (("\u00a0", " "), ("\u202f", " "), ("\u2019", "'"), ("\u2212", "-")):
+        words = pc.replace_substring(words, odd, plain)
+    if sign:
+        words = pc.replace_substring(words, sign, "", max_replacements=1)
+    words = pc.replace_substring_regex(pc.utf8_trim_whitespace(words), r"^\((.*)\)$", r"-\1")  # as bookkeepers write -
+    words = pc.replace_substring_regex(words, r"^([+-])\s+", r"\1")
+    whole = rf"(?:[1-9]\d{{0,2}}(?:{re.escape(thousands)}\d{{3}})+|\d+)"
+    fits = pc.match_substring_regex(words, rf"^[+-]?{whole}(?:{re.escape(decimal)}\d+)?$")
+    words = pc.if_else(fits, words, pa.scalar(None, words.type))
+    return numbers_in(pc.replace_substring(pc.replace_substring(words, thousands, ""), decimal, "."))
+
+
+def number_form(column: Any) -> str | None:
+    """How the numbers of a column of words are written; None where they are none, "" where as programs write them.
+
+    Some cells may be something else, as few as of any column; a column of two currencies holds no numbers.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not is_words(column.type):
+        return None
+    found = [pc.unique(clean_words(piece)).drop_null() for piece in pieces(column)]
+    words = pc.unique(pa.chunked_array(found, found[0].type)) if found else pa.array([], pa.string())
+    words = words.filter(pc.invert(stands_for_none(words)))
+    sample = words.slice(0, SAMPLE)
+    signs = Counter(sign_of(word) for word in sample.to_pylist())
+    signs.pop("", None)
+    sign = signs.most_common(1)[0][0] if signs else ""
+    sign = sign if sign in SIGNS and 2 * signs[sign] >= len(sample) else ""
+    if not len(words):
+        return None
+    forms = [f"{example} {sign}".strip() for example in MARKS]
+    read = {form: np.isfinite(numbers_in_form(sample, form)).sum() for form in forms}
+    if not sign:
+        read = {"": np.isfinite(numbers_in(sample)).sum()} | read
+    best = max(read, key=lambda form: int(read[form]))  # the first of equals
+    if read[best] < len(sample) - allowed_misfits(len(sample)):
+        return None
+    good = np.isfinite(numbers_in_form(words, best) if best else numbers_in(words)).sum()
+    return best if len(words) - good <= allowed_misfits(len(words)) else None
+
+
+def sign_of(word: str) -> str:
+    """What stands in a cell beside digits and marks."""
+    return NOT_SIGN.sub("", word)
+
+
+def number_of_text(text: str, form: str) -> float | None:
+    """The number a text says in a form; None where it is none."""
+    import pyarrow as pa
+
+    text = text.strip()
+    if not form:
+        return float(text) if re.fullmatch(NUMBER, text, re.ASCII) else None
+    (value,) = numbers_in_form(pa.array([text], pa.string()), form).tolist()
+    return None if np.isnan(value) else value
