@@ -11,7 +11,8 @@ import numpy as np
 
 from anyformer.data.columns.base import Column
 from anyformer.data.columns.kinds import kind_named
-from anyformer.data.columns.look import Facts
+from anyformer.data.columns.look import ONE_VALUE, Facts
+from anyformer.data.columns.pixels import side_of_images
 from anyformer.data.frame import Frame
 from anyformer.data.settings import Data
 from anyformer.errors import UserError
@@ -65,6 +66,10 @@ def inputs_of(
             dropped.append((name, str(facts[name].dropped)))
         else:
             rest.append(Input(name, facts[name].kind, facts[name]))
+    if not rest:  # addresses and codes are better than nothing: what they are made of may be all there is to learn
+        codes = {name for name, why in dropped if facts[name].column.is_text and why == facts[name].dropped}
+        rest = [Input(name, facts[name].kind, facts[name]) for name in frame.names if name in codes]
+        dropped = [(name, why) for name, why in dropped if name not in codes]
     both = [name for name in settings.inputs or () if name in target]
     if both:
         raise UserError(f"{both[0]!r} is input and target at once", where="--inputs", fix="take it out of one")
@@ -119,6 +124,19 @@ class Decision:
     number_forms: tuple[str, ...] = ()  # how the numbers of each target are written, where not plainly
 
     @property
+    def remarks(self) -> tuple[str, ...]:
+        """All notes: those of the task, and what the columns look like that they are not read as."""
+        constant = [name for name, why in self.dropped if why == ONE_VALUE]
+        found = side_of_images({column.name: column.facts for column in self.inputs}, constant)
+        if found is None:
+            return self.notes
+        side, channels = found
+        shape = f"-1, {side}, {side}" + (f", {channels}" if channels > 1 else "")
+        way = f"as images: ImageClassifier().fit(rows.reshape({shape}).astype('uint8'), labels)"
+        count = f"{side * side * channels:,} columns look like pixels of {side} x {side} images"
+        return (*self.notes, f"{count}, read here as a table; {way}")
+
+    @property
     def multi(self) -> bool:
         """Whether a row may have several labels."""
         return self.form != "one"
@@ -128,7 +146,7 @@ class Decision:
         return {
             "task": self.task.name, "why": self.why, "target": list(self.target), "multi": self.multi,
             "columns": {column.name: {"kind": column.kind, "missing": column.facts.missing} for column in self.inputs},
-            "dropped": dict(self.dropped), "notes": list(self.notes),
+            "dropped": dict(self.dropped), "notes": list(self.remarks),
         }  # fmt: skip
 
 
@@ -140,7 +158,7 @@ def lines(decision: Decision, frame: Frame) -> list[str]:
         said.append(f"column   {column.name:<{width}}  {column.kind:<8}  {describe_column(column, frame)}".rstrip())
     for name, reason in decision.dropped:
         said.append(f"left out {name:<{width}}  {reason}")
-    return said + [f"note     {note}" for note in decision.notes]
+    return said + [f"note     {note}" for note in decision.remarks]
 
 
 def describe_column(column: Input, frame: Frame) -> str:

@@ -1,5 +1,4 @@
-"""Metrics taken apart into what each row adds, for standard errors and intervals. A metric that is no function of sums
-over rows, such as AUC, has none."""
+"""Metrics taken apart into what each row adds, for standard errors and intervals; other metrics have none."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ import numpy as np
 
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.bootstrap import RowSums, mean_of_rows, ratio
-from anyformer.evaluation.metrics import known_classes, pad_tags
+from anyformer.evaluation.metrics import auc_of_classes, known_classes, pad_tags
 from anyformer.evaluation.spans import spans
 from anyformer.evaluation.text_scores import NGRAMS, bleu_counts, row_scores
 
@@ -17,7 +16,7 @@ MOST_CLASSES = 200  # of a metric that is a mean over classes: each row adds thr
 
 
 def class_sums(answers: Answers, metric: str) -> RowSums | None:
-    """Of the metrics of classes: accuracy, balanced accuracy, macro-F1 and log loss."""
+    """Of the metrics of classes: accuracy, balanced accuracy, macro-F1, AUC and log loss."""
     truth, predicted, probability = known_classes(answers)
     if not len(truth):
         return None
@@ -26,12 +25,42 @@ def class_sums(answers: Answers, metric: str) -> RowSums | None:
     if metric == "log_loss" and probability is not None:
         small = float(np.finfo(np.float32).eps)
         return mean_of_rows(-np.log(np.clip(probability[np.arange(len(truth)), truth].astype(np.float64), small, 1.0)))
+    if metric == "auc" and probability is not None and probability.shape[1] <= MOST_CLASSES:
+        return auc_sums(truth, probability)
     classes = int(max(truth.max(), predicted.max())) + 1
     if metric not in ("balanced_accuracy", "macro_f1") or classes > MOST_CLASSES:
         return None
     true, said = np.eye(classes)[truth], np.eye(classes)[predicted]
     combine = balanced_accuracy_of if metric == "balanced_accuracy" else macro_f1_of
     return RowSums(np.concatenate([true * said, true, said], 1), combine)
+
+
+def auc_sums(truth: np.ndarray, probability: np.ndarray) -> RowSums | None:
+    """Of AUC, to first order (DeLong): a row adds the share of the other side's rows that stand on its right side.
+
+    The shares are those among all rows, so that the metric itself is exact and its spread that of large samples.
+    """
+    if auc_of_classes(truth, probability) is None:
+        return None
+    asked = [1] if probability.shape[1] == 2 else range(probability.shape[1])
+    found = [side_shares(truth == c, probability[:, c]) for c in asked if 0 < (truth == c).sum() < len(truth)]
+    whole = float(np.mean([(shares * own).sum() / own.sum() for shares, own, _ in found]))
+    parts = [np.stack([shares * own, own, shares * other, other], 1) for shares, own, other in found]
+
+    def combine(sums: np.ndarray) -> np.ndarray:
+        above, own, below, other = (sums[..., at::4] for at in range(4))
+        return (ratio(above, own) + ratio(below, other)).mean(-1) - whole
+
+    return RowSums(np.concatenate(parts, 1), combine)
+
+
+def side_shares(positive: np.ndarray, score: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of each row, the share of negative rows with a lower score, or of positive ones with a higher one, ties counted
+    half; which rows are positive, and which negative."""
+    own, other = np.sort(score[positive]), np.sort(score[~positive])
+    below = (np.searchsorted(other, score, "left") + np.searchsorted(other, score, "right")) / (2 * len(other))
+    above = 1 - (np.searchsorted(own, score, "left") + np.searchsorted(own, score, "right")) / (2 * len(own))
+    return np.where(positive, below, above), positive.astype(np.float64), (~positive).astype(np.float64)
 
 
 def label_set_sums(answers: Answers, metric: str) -> RowSums | None:

@@ -10,7 +10,7 @@ from anyformer.evaluation import figures as draw
 from anyformer.evaluation.bootstrap import Interval
 from anyformer.evaluation.page import Cell, figures, fold, image, pairs, picture, preformat, table, words
 from anyformer.evaluation.run_files import RunFiles, is_number
-from anyformer.evaluation.sentences import metric_name, show_difference, undecided, verdict, way
+from anyformer.evaluation.sentences import differences_beside, metric_name, show_difference, undecided, verdict, way
 from anyformer.evaluation.svg import number
 
 
@@ -50,6 +50,7 @@ def sureness(evaluation: Mapping[str, Any], main: str) -> str:
     if isinstance(interval, Mapping):
         low, high = number(interval["low"]), number(interval["high"])
         said.append(f"{metric_name(main)} {low} to {high} in 95 of 100 draws of as many rows, by bootstrap")
+    said += [one for each in (evaluation.get("baselines") or {}).values() for one in differences_beside(each)]
     said += [one for one in (undecided(evaluation.get("baselines") or {}), f"kept: {kept}" if kept else "") if one]
     return "".join(f"<p class='note'>{escape(one[:1].upper() + one[1:])}.</p>" for one in said)
 

@@ -61,6 +61,21 @@ def difference_of(baseline: Mapping[str, Any]) -> Interval | None:
     return Interval(**found) if isinstance(found, Mapping) and all(is_number(one) for one in found.values()) else None
 
 
+def differences_beside(baseline: Mapping[str, Any]) -> list[str]:
+    """How the model stands beside a baseline by the metrics that tell more than the main one, with their intervals.
+
+    >>> differences_beside({"name": "boosting", "beside": {"auc": {"value": 0.03, "low": 0.01, "high": 0.05}}})
+    ['better than boosting: AUC +0.03 (+0.01 to +0.05)']
+    """
+    said = []
+    for metric in baseline.get("beside") or {}:
+        found = difference_of({"difference": baseline["beside"][metric]})
+        if found is not None:
+            name = f"{relate(metric, found)} {baseline.get('name')}"
+            said.append(f"{name}: {metric_name(metric)} {show_difference(found)}")
+    return said
+
+
 def show_difference(difference: Interval) -> str:
     """A difference with its interval, signs and all.
 
@@ -73,8 +88,10 @@ def show_difference(difference: Interval) -> str:
 
 def undecided(baselines: Mapping[str, Any]) -> str:
     """What to know where the strong baseline is not told apart from the model; nothing where it is."""
-    found = difference_of(baselines.get("strong") or {})
-    if found is None or not found.has_zero:
+    strong = baselines.get("strong") or {}
+    found = difference_of(strong)
+    beside = [difference_of({"difference": one}) for one in (strong.get("beside") or {}).values()]
+    if found is None or not found.has_zero or any(one is not None and not one.has_zero for one in beside):
         return ""
     return "these rows and one seed do not decide which is better; more test rows or several --seed would"
 

@@ -19,7 +19,8 @@ from anyformer.slots import Head, HeadOutput
 
 MULTIPLIER = 1_000_003  # of the rolling hash of ids; a prime, as is the modulus
 MODULUS = 2**31 - 1  # the product of two numbers below it still fits 64 bits
-WIDEST = 64  # outputs up to which every n-gram has a weight of its own for each
+WIDEST = 64  # outputs up to which every n-gram that learns has a weight of its own for each
+MOST_FITTED = 2**26  # weights that a regression may be asked to find: 256 MiB
 
 
 class WideAndDeep(Head):
@@ -60,8 +61,9 @@ class WideAndDeep(Head):
         check_range("WideAndDeep", "alone", self.alone, 0, 1, fix="use 0.5, or 0 for never")
         if not self.scale > 0:
             raise UserError(f"scale {self.scale} is not positive", where="WideAndDeep", fix="use 30")
-        if self.fitted and self.outputs is not None and self.outputs > WIDEST:
-            raise UserError(f"{self.outputs} outputs are too many", where="WideAndDeep.fitted", fix="use false")
+        if self.fitted and self.outputs is not None and self.outputs * self.buckets > MOST_FITTED:
+            what = f"{self.buckets:,} buckets of {self.outputs} outputs are too many weights for a regression"
+            raise UserError(what, where="WideAndDeep.fitted", fix=f"use buckets={max(2, MOST_FITTED // self.outputs)}")
         if self.outputs is None:
             raise UserError("a head without logits has nothing to add to", where="WideAndDeep.deep", fix="give classes")
 
@@ -123,14 +125,15 @@ def learn_apart(wide: Tensor, deep: Tensor, alone: float, *, fitted: bool) -> Te
 
 
 class NGramWeights(Starting):
-    """A row of weights for each bucket; with many outputs the rows are short and a linear layer leads to them.
+    """A row of weights for each bucket; with many outputs the rows of those that learn are short, and a linear layer
+    leads to the outputs.
 
     `rarity` is what an n-gram of a bucket counts beside the others of its row; a fit gives it, and it does not learn.
     """
 
     def __init__(self, buckets: int, outputs: int, *, learns: bool) -> None:
         super().__init__()
-        direct = outputs <= WIDEST
+        direct = outputs <= WIDEST or not learns  # what a regression finds is not a product of two
         self.weight = nn.Parameter(torch.empty(buckets, outputs if direct else WIDEST), requires_grad=learns)
         self.starts["weight"] = constant(0.0) if direct else normal(0.01)
         self.rarity = None if learns else nn.Parameter(torch.empty(buckets), requires_grad=False)

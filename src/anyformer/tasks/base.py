@@ -113,17 +113,23 @@ class Baseline(NamedTuple):
     """A baseline's name, its metrics and the seconds it took; without metrics the name says why there are none.
 
     `difference` is the model's main metric less the baseline's, on the same rows; None where it is not known by rows.
+    `beside` are the differences of further metrics.
     """
 
     name: str
     metrics: dict[str, float]
     seconds: float
     difference: Interval | None = None
+    beside: Mapping[str, Interval] = {}
 
     def facts(self) -> dict[str, Any]:
         """As evaluation.json holds it."""
         found = {"name": self.name, "metrics": self.metrics, "seconds": round(self.seconds, 2)}
-        return found if self.difference is None else found | {"difference": self.difference.facts()}
+        if self.difference is not None:
+            found["difference"] = self.difference.facts()
+        if self.beside:
+            found["beside"] = {name: one.facts() for name, one in self.beside.items()}
+        return found
 
 
 class Task:
@@ -226,6 +232,7 @@ class Task:
             TunedSetting("training.optimizer.weight_decay", factors=(0.1, 1.0, 10.0)),
             TunedSetting("model.stack.depth", factors=(0.5, 1.0, 1.5)),
             TunedSetting("model.stack.block.dropout", values=(0.0, 0.1, 0.3)),
+            TunedSetting("model.stack.feed.dropout", values=(0.0, 0.15, 0.3, 0.5)),  # of a stack of feeds, for tables
         ]
 
     def default_objective(self, sizes: Sizes, counts: Sequence[int] | None, *, balanced: bool) -> Objective:
@@ -294,6 +301,11 @@ class Task:
         """The metric that chooses the best checkpoint, computed at every evaluation."""
         return self.main_metric(multi=multi, labels=labels)
 
+    def metrics_beside(self, preprocess: Preprocess) -> tuple[str, ...]:
+        """Metrics that tell more of this data than the main one: the first chooses the checkpoint in its place, and all
+        are compared with the baselines; none where the main one does."""
+        return ()
+
     def selection_loss(self, answers: Answers) -> float | None:
         """The loss that decides between checkpoints whose metrics are too close to call."""
         return self.all_metrics(answers).get("loss")
@@ -361,22 +373,28 @@ class Task:
 
     def baselines(
         self, answers: Answers, train: Examples, *, strong: bool = True, seconds: float | None = None,
-        metric: str | None = None,
+        metric: str | None = None, beside: Sequence[str] = (),
     ) -> dict[str, Any]:  # fmt: skip
         """Both baselines on the rows of `answers`, as evaluation.json holds them; the strong one within `seconds`. By
-        how much the model is ahead is told of `metric`, or of the main one."""
+        how much the model is ahead is told of `metric`, or of the main one, and of those `beside` it."""
         truth, before, after = self.truth(train), self.raw_rows(train), self.raw_rows(answers.examples)
         started = time.perf_counter()
         name, scores = self.trivial_baseline(truth, answers, before, after)
         took = time.perf_counter() - started
-        found = {"trivial": Baseline(name, scores, took, self.compare(answers, scores, metric)).facts()}
+
+        def stand(name: str, scores: Mapping[str, float], took: float) -> dict[str, Any]:
+            others = {one: self.compare(answers, scores, one) for one in beside if one in scores}
+            known = {one: difference for one, difference in others.items() if difference is not None}
+            return Baseline(name, dict(scores), took, self.compare(answers, scores, metric), known).facts()
+
+        found = {"trivial": stand(name, scores, took)}
         if strong:
             started = time.perf_counter()
             name, scores = "not learned: the time of the run was up", {}
             if seconds is None or seconds > LEAST_SECONDS:
                 name, scores = self.strong_in_time(truth, answers, before, after, seconds)
             took = time.perf_counter() - started
-            found["strong"] = Baseline(name, scores, took, self.compare(answers, scores, metric)).facts()
+            found["strong"] = stand(name, scores, took)
         return found
 
     def find_interval(self, answers: Answers, metric: str | None = None) -> Interval | None:

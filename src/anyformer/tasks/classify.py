@@ -39,6 +39,7 @@ from anyformer.tasks.ngram_weights import fit_n_grams
 from anyformer.tasks.shapes import six_digits
 from anyformer.tasks.target_look import FEW, MOST_CLASSES, Match, TargetLook
 
+UNEVEN = 0.8  # share of one class from which on accuracy hardly tells a model from one that always says it
 SELDOM = 10  # rows of a combination of labels below which it is no class of its own
 
 
@@ -192,6 +193,11 @@ class ClassifyTask(RowTask):
     def main_metric(self, *, multi: bool = False, labels: Sequence[str] = ()) -> str:
         return "micro_f1" if multi else "accuracy"
 
+    def metrics_beside(self, preprocess: Preprocess) -> tuple[str, ...]:
+        """Log loss and AUC where nearly all training rows are of one class."""
+        share = 0.0 if preprocess.multi else largest_share(preprocess)
+        return ("log_loss", "auc") if share > UNEVEN else ()
+
     def notes(self, answers: Answers) -> list[str]:
         alone = not answers.multi and len(np.unique(known_classes(answers)[0])) == 1
         return ["only one class is in this split: AUC is not defined"] if alone else []
@@ -302,6 +308,12 @@ def known_logits(answers: Answers) -> tuple[np.ndarray, np.ndarray]:
     truth = np.asarray(answers.truth)
     known = np.ones(len(truth), bool) if answers.multi else truth >= 0
     return answers.logits[known], truth[known]
+
+
+def largest_share(preprocess: Preprocess) -> float:
+    """The share of the most frequent class among the training rows."""
+    counts = None if preprocess.target is None else preprocess.target.label_counts()
+    return max(counts) / max(1, sum(counts)) if counts else 0.0
 
 
 def balanced_weights(counts: Sequence[int], multi: bool = False) -> tuple[float, ...]:

@@ -14,7 +14,6 @@ from anyformer.data.sizes import Sizes
 from anyformer.embeds import ConvStem, Frames, Joint, Maps, Patches, Table, Tokens
 from anyformer.errors import UserError
 from anyformer.heads import LM, LMWithPair, Pair, Pooled, Regress, WideAndDeep
-from anyformer.heads.wide import WIDEST
 from anyformer.nets.electra import Electra
 from anyformer.slots import Embed, Head, Network
 from anyformer.spec import comes_from_outside
@@ -23,8 +22,9 @@ if TYPE_CHECKING:
     from anyformer.tasks.base import RowTask, Task
 
 
-# Fitted n-grams have no optimizer's memory beside them, so that there is room for few to share a bucket.
-MOST_BUCKETS, MOST_WEIGHTS = 2**20, 2**22
+# Fitted n-grams have no optimizer's memory beside them, so that there is room for few to share a bucket. Many classes
+# have fewer buckets; below the fewest most n-grams share theirs, and steps that learn short rows do better.
+MOST_BUCKETS, LEAST_BUCKETS, MOST_WEIGHTS = 2**20, 2**13, 2**23
 FEW_TEXTS = 20_000  # training rows below which a text has the preset of a CPU on a GPU too
 
 
@@ -127,12 +127,16 @@ def embedding(spec: Model, name: str, sizes: Sizes) -> Embed:
     made: list[Embed] = []
     for part in sizes.parts:
         modality = modality_named(part)
-        parts = spec.embed.parts if isinstance(spec.embed, Joint) else (spec.embed,)
-        own = next((part for part in parts if isinstance(part, modality.embeds)), None)
+        own = next((part for part in parts_of(spec.embed) if isinstance(part, modality.embeds)), None)
         if own is None and modality.presets and len(sizes.parts) == 1:
             raise unfit(name, f"does not read {modality.plural}", modality.presets[0])
         made.append(modality.embed(own, sizes))
     return made[0] if len(made) == 1 else Joint(parts=tuple(made))
+
+
+def parts_of(embed: Embed) -> tuple[Embed, ...]:
+    """The embeddings whose tokens make one sequence."""
+    return embed.parts if isinstance(embed, Joint) else (embed,)
 
 
 def is_own(embed: Embed, sizes: Sizes) -> bool:
@@ -154,11 +158,11 @@ def widen(deep: Head, own: WideAndDeep, embed: Embed, sizes: Sizes, *, fitted: b
     has_logits = isinstance(deep, Regress) or (isinstance(deep, Pooled) and deep.classes is not None)
     if embed.vocabulary is None or not has_logits:
         return deep
-    made = own.replace(deep=deep, pair=sizes.segments > 0)
-    # Beside other columns n-grams do not explain all that a regression would give them: there they learn by steps.
-    if not fitted or not isinstance(embed, Tokens) or not made.outputs or made.outputs > WIDEST:
+    made = own.replace(deep=deep, pair=sizes.segments > 0 and isinstance(embed, Tokens))
+    room = MOST_WEIGHTS // (made.outputs or 1)
+    if not fitted or not any(isinstance(part, Tokens) for part in parts_of(embed)) or room < LEAST_BUCKETS:
         return made.replace(fitted=False)
-    return made.replace(fitted=True, buckets=max(own.buckets, min(MOST_BUCKETS, MOST_WEIGHTS // made.outputs)))
+    return made.replace(fitted=True, buckets=min(MOST_BUCKETS, room))
 
 
 def pooled_style(own: Head | None, pool: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from anyformer.core.context import lay_out
 from anyformer.core.model import Model
 from anyformer.data.examples import Examples
 from anyformer.data.prepared import Prepared, Say
+from anyformer.embeds import Joint, Tokens
 from anyformer.heads import WideAndDeep
 from anyformer.slots import Network
 
@@ -26,6 +27,7 @@ MOST_ENTRIES = 8_000_000  # n-grams of all rows together; beyond them rows are l
 STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0)  # 1 / penalty, as logistic regressions are usually given it
 USUAL = 5.0  # where no validation rows choose
 ROUNDS = 60
+MANY_WEIGHTS = 2**22
 Losses = Callable[[Tensor, Tensor], Tensor]  # logits (N,outputs) and targets to the loss of each row (N,)
 
 
@@ -55,10 +57,12 @@ def fit_n_grams(
     if not isinstance(spec, Model) or not isinstance(spec.head, WideAndDeep) or not spec.head.fitted:
         return {}
     head = spec.head
-    train = gather_rows(head, data.train, counted)
+    parts = spec.embed.parts if isinstance(spec.embed, Joint) else (spec.embed,)
+    place = next(at for at, part in enumerate(parts) if isinstance(part, Tokens))  # of the text among the inputs
+    train = gather_rows(head, data.train, counted, place)
     if not len(train) or head.outputs is None:
         return {}
-    valid = gather_rows(head, data.valid, counted) if data.valid is not None else None
+    valid = gather_rows(head, data.valid, counted, place) if data.valid is not None else None
     kept = torch.unique(train.buckets)  # most buckets are empty: only the others are solved for
     train, valid = narrow(train, kept), None if valid is None else narrow(valid, kept)
     rarity = inverse_frequency(train, len(kept))
@@ -76,17 +80,20 @@ def fit_n_grams(
             f"{out}.weight": torch.zeros(beside.shape), f"{out}.bias": found.bias}  # fmt: skip
 
 
-def gather_rows(head: WideAndDeep, examples: Examples, counted: Callable[[Tensor], Tensor]) -> NGramRows:
-    """The n-grams of rows with a known answer, as the head makes them; of all rows, unless they are very many."""
+def gather_rows(
+    head: WideAndDeep, examples: Examples, counted: Callable[[Tensor], Tensor], place: int = 0
+) -> NGramRows:
+    """The n-grams of rows with a known answer, as the head makes them; of all rows, unless they are very many. `place`
+    is that of the text among the inputs."""
     numbers = np.random.default_rng(0).permutation(len(examples))  # a file may be sorted by its classes
     buckets, shares, counts, targets, entries = [], [], [], [], 0
     for start in range(0, len(numbers), AT_ONCE):
         if entries > MOST_ENTRIES:
             break
         batch = examples.batch(numbers[start : start + AT_ONCE])
-        (tokens,) = batch.inputs
+        tokens, mask = batch.inputs[place], batch.named.get("mask")
         rows, length = tokens.shape
-        context = lay_out(rows, length, tokens.device, mask=batch.named.get("mask"),
+        context = lay_out(rows, length, tokens.device, mask=mask[place] if isinstance(mask, tuple) else mask,
                           segments=batch.named.get("segments"))  # fmt: skip
         codes, share = head.different_n_grams(replace(context, tokens=tokens))
         known = counted(batch.targets).reshape(len(batch), -1).any(1)
@@ -153,7 +160,8 @@ def search(train: NGramRows, valid: NGramRows | None, buckets: int, outputs: int
 def solve(rows: NGramRows, start: Fitted, losses: Losses) -> Fitted:
     """The weights with the lowest mean loss and penalty."""
     weight, bias = start.weight.clone().requires_grad_(), start.bias.clone().requires_grad_()
-    optimizer = torch.optim.LBFGS([weight, bias], max_iter=ROUNDS, history_size=10, line_search_fn="strong_wolfe")
+    history = 10 if weight.numel() <= MANY_WEIGHTS else 5  # each is two more copies of all weights
+    optimizer = torch.optim.LBFGS([weight, bias], max_iter=ROUNDS, history_size=history, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
         optimizer.zero_grad()

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from anyformer.data.preprocess import Preprocess
 from anyformer.evaluation.metrics import better
+from anyformer.tasks import Task
 from anyformer.training.step import Moment
 
 
@@ -79,6 +81,12 @@ class Standing:
             f"step {self.best_step:,}, {self.metric} {self.best:.4g}: within one standard error ({self.error:.2g}) of "
             f"the best, {self.top:.4g} at step {self.top_step:,}, and with the lower loss"
         )
+
+
+def choosing_metric(task: Task, preprocess: Preprocess) -> str:
+    """The metric by which a task's checkpoints are chosen where nobody says."""
+    beside = task.metrics_beside(preprocess)
+    return beside[0] if beside else task.selection_metric(multi=preprocess.multi, labels=preprocess.labels or ())
 
 
 def line_of(moment: Moment) -> dict[str, Any]:

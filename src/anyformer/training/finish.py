@@ -216,7 +216,8 @@ def find_baselines(session: Session, answers: Answers, *, strong: bool) -> dict[
     try:
         with torch.no_grad():
             found = session.task.baselines(answers, session.data.train, strong=strong, seconds=seconds,
-                                           metric=session.config.training.metric)  # fmt: skip
+                                           metric=session.config.training.metric,
+                                           beside=session.task.metrics_beside(session.data.preprocess))  # fmt: skip
     except Exception as error:
         session.folder.event("baseline failed", error=short_error(error))
         return {}

@@ -14,7 +14,7 @@ import torch
 from anyformer.errors import Stopped, UserError
 from anyformer.evaluation.bootstrap import relate
 from anyformer.evaluation.run_files import read_evaluation
-from anyformer.evaluation.sentences import difference_of, show_difference, undecided
+from anyformer.evaluation.sentences import difference_of, differences_beside, show_difference, undecided
 from anyformer.inference.devices import pick_device
 from anyformer.inference.opening import load
 from anyformer.inference.predictor import Predictor
@@ -104,7 +104,8 @@ def verdict_lines(evaluation: Mapping[str, Any]) -> list[str]:
     if difference is None:
         return []
     said = f"{relate(main, difference)} {strong.get('name')}: {main} {show_difference(difference)}, 95 % by bootstrap"
-    return [f"{'verdict':<10} {one}" for one in (said, undecided(evaluation.get("baselines") or {})) if one]
+    lines = [said, *differences_beside(strong), undecided(evaluation.get("baselines") or {})]
+    return [f"{'verdict':<10} {one}" for one in lines if one]
 
 
 def train(

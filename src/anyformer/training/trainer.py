@@ -30,7 +30,7 @@ from anyformer.inspection.routing import routed
 from anyformer.objectives import Batch
 from anyformer.objectives.draw import EVALUATION
 from anyformer.tasks import Evaluator
-from anyformer.training.best import Evaluated, Standing, line_of
+from anyformer.training.best import Evaluated, Standing, choosing_metric, line_of
 from anyformer.training.checkpoint import check_same, give_parts, read_checkpoint, save_checkpoint
 from anyformer.training.culprit import find_culprit
 from anyformer.training.display.display import display
@@ -100,8 +100,7 @@ class Session:
         micro = min(settings.micro_batch_size or self.batch, max(1, self.batch // parts))
         self.steps = Steps(self.data.train, self.order, self.config.objective, micro, self.parallel.part, parts)
         target = self.data.preprocess
-        chosen_by = self.task.selection_metric(multi=target.multi, labels=target.labels or ())
-        self.standing = Standing(settings.metric or chosen_by)
+        self.standing = Standing(settings.metric or choosing_metric(self.task, target))
         self.done = 0
         self.seconds = 0.0  # of earlier processes
 

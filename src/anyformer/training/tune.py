@@ -26,7 +26,7 @@ from anyformer.errors import Stopped, UserError
 from anyformer.evaluation.metrics import direction
 from anyformer.safe_files import read_json, replace_file
 from anyformer.tasks.base import TunedSetting
-from anyformer.training.best import Evaluated
+from anyformer.training.best import Evaluated, choosing_metric
 from anyformer.training.run.folder import CACHE, CHECKPOINTS, RUN_FILE, RunFolder, check_new
 from anyformer.training.settings import Config
 from anyformer.training.setup.budget import sizes_for
@@ -139,8 +139,7 @@ class Search:
             shutil.rmtree(folder)
             raise UserError("no rows validate, so that nothing can be chosen by them", where="--tune",
                             fix="leave data.split.valid as it is")  # fmt: skip
-        own = task.selection_metric(multi=data.preprocess.multi, labels=data.preprocess.labels or ())
-        search.state.metric = config.training.metric or own
+        search.state.metric = config.training.metric or choosing_metric(task, data.preprocess)
         search.state.trials = [TunedTrial(DEFAULTS, {})]
         space = usable_space(config, task.tuned(sizes_for(data)))
         count = count_trials(60 * minutes, took)

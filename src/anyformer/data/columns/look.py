@@ -29,9 +29,21 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MANY = 10_000  # different values that are counted
-NAMED_ID = re.compile(r"(?:^|[\s_\-.#])(?i:id|ids|uuid|guid|index|idx|key|rowid|row|unnamed: ?0)$|[a-z](?:Id|ID)$")
+NAMED_ID = re.compile(
+    r"(?:^|[\s_\-.#])(?i:[pqu]?ids?\d?|uuid|guid|index|idx|key|rowid|row|unnamed: ?0)$|[a-z](?:Id|ID)\d?$"
+)
 NAMED_YEAR = re.compile(r"(?:^|[\s_\-.#])(?i:year|years|yr|yyyy|jahr|annee|ano)$|[a-z]Year$")
+NAMED_LOGIN = re.compile(r"(?:^|[\s_\-.])(?i:user[ _]?name|user|login|handle|nick(?:name)?|screen[ _]?name)$")
+ONE_VALUE = "one value only"
 ID = "a different value in every row: looks like an id"
+# Words that tell rows apart and say nothing else. Formulas and sequences have other signs or no digits, and stay.
+TELLING_APART = {
+    "e-mail addresses": r"^[^\s@]+@[^\s@]+\.[A-Za-z]{2,}$",
+    "web addresses": r"^(?:(?:https?|ftp)://|www\.)\S+$",
+    "codes": r"^[A-Za-z0-9._:/#-]{0,39}[0-9][A-Za-z0-9._:/#-]{0,39}$",
+}
+ENOUGH_ROWS = 20  # below which every column has a different value in nearly every row
+NEARLY_ALL = 0.95
 Holds = Literal["words", "numbers", "truths", "moments", "clocks", "lists of words", "lists"]  # cells by their type
 
 
@@ -145,7 +157,7 @@ class Scan:
         if not self.known and self.holds != "lists":
             return self.left_out("all missing" if self.rows else "no rows")
         if self.distinct == 1 and not self.many and self.known == self.rows > 1:
-            return self.made(Category.kind, "", dropped="one value only")
+            return self.made(Category.kind, "", dropped=ONE_VALUE)
         found = (kind.recognise(self) for kind in kinds())
         return next((facts for facts in found if facts is not None), None) or self.left_out("holds lists of numbers")
 
@@ -277,6 +289,18 @@ class Scan:
             return self.distinct == self.rows
         first = self.column.slice(0, PIECE)
         return len(pc.unique(first)) == len(first) and pc.count_distinct(self.column).as_py() == self.rows
+
+    def telling_apart(self) -> str:
+        """What single words that are nearly all different tell rows apart by; "" where they may say something."""
+        import pyarrow.compute as pc
+
+        if self.known < ENOUGH_ROWS or self.share() < NEARLY_ALL:
+            return ""
+        if self.gaps == 0 and NAMED_LOGIN.search(self.name.strip()):
+            return "user names"
+        few = self.few
+        shares = {what: pc.mean(pc.match_substring_regex(few, like)).as_py() for what, like in TELLING_APART.items()}
+        return next((what for what, share in shares.items() if share >= NEARLY_ALL), "")
 
     def id_of(self, kind: str) -> Facts:
         """The facts of a column that only tells the rows apart."""

@@ -73,6 +73,8 @@ class Number(TableColumn):
             counts = seen.step_one and (seen.named_id or seen.rows >= 20) and not seen.named_year
             if counts or (seen.named_id and seen.all_differ()):
                 return seen.id_of(cls.kind)
+            if seen.named_id and seen.rows >= 20 and seen.share() > 0.5:
+                return seen.made(cls.kind, "", dropped="named like an id, most rows have a value of their own")
         reason = f"{'whole numbers' if seen.whole else 'numbers'} from {seen.low:g} to {seen.high:g}"
         if odd:
             reason += f"; {odd:,} cells are none and count as missing"

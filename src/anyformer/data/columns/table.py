@@ -11,6 +11,7 @@ import torch
 from anyformer.data.columns.base import Column
 from anyformer.data.columns.modality import Encoding, Modality, ModalityInputs
 from anyformer.data.habit import Habit
+from anyformer.embeds.numbers import PiecewiseCurve
 from anyformer.embeds.table import Table
 from anyformer.slots import Embed
 
@@ -25,6 +26,7 @@ FEW_ROWS = 4_000  # up to here a table has MOST_EPOCHS, beyond them fewer
 MOST_EPOCHS, LEAST_EPOCHS = 60, 20
 # From here on sines of the numbers are worth their freedom: on California they lose with 1,600 rows, win with 13,000.
 MANY_ROWS = 8_000
+BESIDE = PiecewiseCurve(bins=32)  # of numbers beside texts or images, whose presets have no table of their own
 
 
 class TableModality(Modality):
@@ -91,7 +93,7 @@ class TableModality(Modality):
 
     @classmethod
     def embed(cls, own: Embed | None, sizes: Sizes) -> Embed:
-        table = own if isinstance(own, Table) else Table(numbers=1)
+        table = own if isinstance(own, Table) else Table(numbers=1, curve=BESIDE)
         categories = tuple(sizes.categories or ()) or None
         return table.replace(numbers=sizes.numbers, categories=categories, missing=True)
 

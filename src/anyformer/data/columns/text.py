@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -111,6 +112,10 @@ class Text(Column):
             return seen.made(cls.kind, "lists of words")
         if seen.holds != "words":
             return None
+        what = "" if seen.hint else seen.telling_apart()
+        if what:
+            keeps = f"--types {shlex.quote(f'{seen.name}={cls.kind}')} reads them"
+            return seen.made(cls.kind, "", dropped=f"{what}, nearly all different: like an id, no text; {keeps}")
         how = "mostly different" if seen.share() > 0.5 else f"{seen.counted} different texts"
         about = f"{seen.words:.0f} words" if seen.words >= 1.5 else f"{seen.length:.0f} letters"
         return seen.made(cls.kind, f"{about} on average, {how}{seen.hint}")

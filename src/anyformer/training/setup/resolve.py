@@ -31,6 +31,7 @@ from anyformer.training.setup.choose_network import check_length, choose_network
 from anyformer.training.setup.defaults import default_training
 from anyformer.training.setup.idle_settings import refuse_idle
 from anyformer.training.setup.initial_weights import shared_weights
+from anyformer.training.setup.reasons import report_choice, report_defaults, report_preset
 from anyformer.training.setup.request import Request, replace_paths
 from anyformer.training.setup.teacher import Teacher
 
@@ -76,7 +77,10 @@ def resolve_config(
         preset=name,
         start=str(request.start.resolve()) if request.start is not None else "",
     )  # fmt: skip
+    report_preset(request, name, task, sizes, say, gpu=gpu, start=start is not None)
     report_config(config, device, say, start=None if start is None else str(request.start))
+    report_defaults(request, training, objective, task, sizes, say, start=start is not None)
+    report_choice(training, task, prepared, say)
     return config, prepared
 
 

@@ -1,0 +1,36 @@
+"""Columns that are the pixels of small images, a row each: `label,pixel0,...,pixel783`."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from anyformer.data.columns.look import Facts
+from anyformer.data.columns.number import Number
+
+LEAST = 64  # pixels: 8 x 8
+BRIGHTEST = 255
+SPAN = re.compile(r"whole numbers from (\d+) to (\d+)$")
+
+
+def side_of_images(facts: Mapping[str, Facts], constant: Iterable[str]) -> tuple[int, int] | None:
+    """The side and the channels of square images whose pixels these columns are; None where they are none.
+
+    Their names differ in a number alone, their cells are whole numbers up to 255, and there are a square of them, or
+    three squares. `constant` are further columns of one value, as the borders of images have.
+    """
+    names = [name for name, seen in facts.items() if is_brightness(seen)]
+    stems = Counter(re.sub(r"\d+", "#", name) for name in (*names, *constant))
+    stem, count = stems.most_common(1)[0] if stems else ("", 0)
+    if "#" not in stem or count < LEAST or sum(re.sub(r"\d+", "#", name) == stem for name in names) < count / 4:
+        return None
+    return next(((side, channels) for channels in (1, 3) for side in (math.isqrt(count // channels),)
+                 if side * side * channels == count), None)  # fmt: skip
+
+
+def is_brightness(seen: Facts) -> bool:
+    """Whether cells may be those of a pixel."""
+    span = SPAN.match(seen.reason)
+    return seen.kind == Number.kind and not seen.missing and span is not None and int(span[2]) <= BRIGHTEST
