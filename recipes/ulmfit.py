@@ -72,7 +72,7 @@ SHORT = Size(corpus_steps=20, texts_steps=10, epochs=2.0, settings={
 CPU = Size(corpus_steps=1000, texts_steps=200, epochs=2.0, settings={
     "model.stack.depth": 2, "model.stack.width": 64, "data.tokenizer.vocab_size": 2000,
     "data.tokenizer.max_length": 48,
-})  # fmt: skip
+}, rates={"scratch": 2e-3, "plain": 1e-3, "ulmfit": 2e-3, "lora": 4e-3})  # fmt: skip
 FULL = Size(corpus_steps=5000, texts_steps=1500, epochs=10.0, settings={
     "model.stack.depth": 4, "model.stack.width": 384, "data.tokenizer.vocab_size": 8000,
     "data.tokenizer.max_length": 128,

@@ -145,7 +145,7 @@ def test_sentinels_are_the_tokenizers_and_never_come_from_the_text(tmp_path: Pat
 # ---------------------------------------------------------------- resume
 
 
-@pytest.mark.parametrize("task", ["spans", "prefix"])
+@each_task
 def test_a_run_that_was_killed_ends_in_the_same_bits(task: str, tmp_path: Path, nursery: Nursery) -> None:
     chance = random.Random(0)
     (tmp_path / "book.txt").write_text("\n".join(" ".join(chance.choice(WORDS) for _ in range(8)) for _ in range(60)))
