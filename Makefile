@@ -88,8 +88,11 @@ format: $(DEV)   ## put the code in its form
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(DEV)    ## run the benchmarks one after another
-	@set -e; shopt -s nullglob; for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script; done
+# Those that measure this machine's processor by their defaults; the others need a GPU, data or a folder, or write a page.
+BENCHES := batched_rows busy_neighbour core_cost cpu_speed decode_speed detection_anchors hyena_cost look_cost mixer_cost \
+           plan_accuracy processes serve_speed speculative training_cost walk
+bench: $(DEV)    ## run the benchmarks of a CPU one after another
+	@set -e; for name in $(BENCHES); do echo "== benchmarks/$$name.py"; $(BIN)/python -m benchmarks.$$name; done
 
 # On a machine with a GPU, as test-gpu below. ARGS="--nanogpt DIR --rtdl DIR --minutes 9 --ahead 12" for all of it in one go.
 bench-gpu:       ## training beside nanoGPT, transformers, timm and rtdl on one GPU, into benchmarks/results

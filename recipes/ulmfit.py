@@ -2,14 +2,18 @@
 texts of the task, then a classifier (SST-2).
 
     python recipes/ulmfit.py --data textcls/ --corpus wikitext2/train.txt.xz
-    python recipes/ulmfit.py --data textcls/ --corpus wikitext2/train.txt.xz --full --device cuda --csv ulmfit.csv
+    python recipes/ulmfit.py --data textcls/ --corpus wikitext2/train.txt.xz --size cpu --models decoder-mini \
+        --seeds 0 1 2 --csv ulmfit.csv
+    python recipes/ulmfit.py --data textcls/ --corpus wikitext2/train.txt.xz --size full --device cuda --csv ulmfit.csv
 
-The first line is the short form for a CPU, which shows that everything runs; only --full is worth reading as a result.
+The first line is the short form, which shows that everything runs; the others give a result, the second of a small
+Transformer on one CPU core.
 Methods: `scratch` starts from nothing; `plain` fine-tunes all weights at one rate; `ulmfit` has its four settings
 (slower layers towards the input, slanted triangle, unfreezing layer by layer, concat pooling); `lora` trains adapters.
-A line of figures each: accuracy on the test rows, trained parameters, and the peak of GPU memory.
+A line of figures each: accuracy on the test rows, trained parameters, bytes of the optimizer's state, and the peak of
+the process's memory and of the GPU's. At the sizes `cpu` and `full` each run is a process of its own, for its peak.
 
-hardware: one H200 for --full. cost and expected figures: in benchmarks/LOG.md once they are measured.
+hardware: one CPU core for --size cpu, one H200 for full. cost and figures: docs/how-to/fine-tune.md, benchmarks/LOG.md.
 """
 
 from __future__ import annotations
@@ -30,7 +34,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from anyformer.checkpoints import tensors
 from anyformer.parent_death import end_with_parent
+from anyformer.training.checkpoint import OPTIM_FILE
+from anyformer.training.setup.memory import peak
+from anyformer.training.step import ADAPTER
 from anyformer.training.train import Run, train
 
 MODELS = ("lstm-lm", "decoder-mini")
@@ -54,16 +62,25 @@ class Size(NamedTuple):
     texts_steps: int
     epochs: float
     settings: dict[str, Any]
+    rates: dict[str, float] = RATES
 
 
 SHORT = Size(corpus_steps=20, texts_steps=10, epochs=2.0, settings={
     "model.stack.depth": 2, "model.stack.width": 64, "data.tokenizer.vocab_size": 1000,
     "data.tokenizer.max_length": 64,
 })  # fmt: skip
+CPU = Size(corpus_steps=1000, texts_steps=200, epochs=2.0, settings={
+    "model.stack.depth": 2, "model.stack.width": 64, "data.tokenizer.vocab_size": 2000,
+    "data.tokenizer.max_length": 48,
+}, rates={"scratch": 2e-3, "plain": 1e-3, "ulmfit": 2e-3, "lora": 4e-3})  # fmt: skip
 FULL = Size(corpus_steps=5000, texts_steps=1500, epochs=10.0, settings={
     "model.stack.depth": 4, "model.stack.width": 384, "data.tokenizer.vocab_size": 8000,
     "data.tokenizer.max_length": 128,
 })  # fmt: skip
+
+
+def size_named(name: str) -> Size:
+    return {"short": SHORT, "cpu": CPU, "full": FULL}[name]
 
 
 def rows_of(path: Path) -> list[tuple[str, str]]:
@@ -111,7 +128,7 @@ def classify(method: str, count: int, seed: int, start: Path, asked: argparse.Na
     }  # fmt: skip
     chosen |= {"ulmfit": ULMFIT, "lora": LORA}.get(method, {"training.optimizer.layer_lr_decay": 1.0})
     epochs = size.epochs if count > 500 else 4 * size.epochs  # few labels make few steps an epoch
-    fresh, rates = method == "scratch", RATES | (RECURRENT_RATES if out.name.startswith("lstm") else {})
+    fresh, rates = method == "scratch", size.rates | (RECURRENT_RATES if out.name.startswith("lstm") else {})
     return train(home / f"labels-{count}.csv", "classify", out.name if fresh else None, "label",
                  start=None if fresh else start, epochs=epochs, lr=rates[method], device=asked.device,
                  settings=chosen | (size.settings if fresh else {}), out=out / f"{method}-{count}-{seed}")  # fmt: skip
@@ -124,10 +141,11 @@ def measure(method: str, count: int, seed: int, start: Path, asked: argparse.Nam
     run = classify(method, count, seed, start, asked, size)
     memory = torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else None
     return {
-        "model": start.parent.name, "method": method, "labels": count, "seed": seed, "full": asked.full,
+        "model": start.parent.name, "method": method, "labels": count, "seed": seed, "size": asked.size,
         "test_accuracy": round(run.metrics["accuracy"], 4), "steps": run.facts["step"],
-        "trained_parameters": trained_parameters(run), "seconds": run.facts["seconds"],
-        "gpu_mib": None if memory is None else round(memory, 1),
+        "trained_parameters": trained_parameters(run), "optimizer_bytes": optimizer_bytes(run),
+        "peak_rss_mib": round((peak() or 0) / 2**20, 1), "gpu_mib": None if memory is None else round(memory, 1),
+        "seconds": run.facts["seconds"], "validation_accuracy": round(run.facts["best"]["value"], 4),
     }  # fmt: skip
 
 
@@ -137,6 +155,13 @@ def trained_parameters(run: Run) -> int:
     if path.is_file():
         return sum(layer["trained"] for layer in json.loads(path.read_text())["layers"])
     return sum(p.numel() for p in run.folder.config().model.build(device="meta").parameters())
+
+
+def optimizer_bytes(run: Run) -> int:
+    """Bytes of what the optimizer keeps beside the parameters, in the last checkpoint."""
+    last = max(run.folder.checkpoints.iterdir())
+    entries = tensors.read_header(last / OPTIM_FILE)
+    return sum(entry.stop - entry.start for name, entry in entries.items() if not name.startswith(ADAPTER))
 
 
 class Here(Executor):
@@ -151,12 +176,12 @@ class Here(Executor):
         return done
 
 
-def executor(workers: int) -> Executor:
-    """Processes that run side by side, or this one."""
-    if workers == 1:
+def executor(workers: int, size: str) -> Executor:
+    """Processes that run side by side, each for one run, or this one."""
+    if workers == 1 and size == "short":
         return Here()
     context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
-    return ProcessPoolExecutor(workers, context, end_with_parent, (os.getpid(),))
+    return ProcessPoolExecutor(workers, context, end_with_parent, (os.getpid(),), max_tasks_per_child=1)
 
 
 def write_line(line: dict[str, Any], path: Path | None) -> None:
@@ -178,16 +203,16 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
     parser.add_argument("--labels", type=int, nargs="+", default=list(LABELS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--full", action="store_true", help="the sizes that a result needs; a GPU")
+    parser.add_argument("--size", choices=("short", "cpu", "full"), default="short", help="`full` needs a GPU")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, default=Path("runs/ulmfit"))
     parser.add_argument("--csv", type=Path, help="add a line of figures for each run to this file")
     parser.add_argument("--workers", type=int, default=1, help="runs side by side, which changes their seconds alone")
     asked = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    size = FULL if asked.full else SHORT
+    size = size_named(asked.size)
     write_data(asked.data, asked.out / "data", tuple(asked.labels), seed=0)
-    with executor(asked.workers) as pool:
+    with executor(asked.workers, asked.size) as pool:
         stages = {pool.submit(language_models, model, asked, size, asked.out / model): model for model in asked.models}
         figures: list[Future[dict[str, Any]]] = []
         for stage in as_completed(stages):

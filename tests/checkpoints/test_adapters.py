@@ -17,6 +17,7 @@ import anyformer
 from anyformer import UserError
 from anyformer.checkpoints.adapters import write_adapter
 from anyformer.checkpoints.folder import Opened, open_folder, save_own
+from anyformer.checkpoints.operations import QKV
 from anyformer.training.lora import LoRA, adapter_names, add_adapters, low_rank_adapters, merge
 from tests.attack.tiny_models import TINY
 from tests.cli import made
@@ -80,12 +81,53 @@ def adapted(opened: Opened, lora: LoRA) -> nn.Module:
 
 @pytest.mark.parametrize("family", sorted(set(TINY) - set(WHOLE)))
 def test_an_adapter_answers_the_same_in_peft(family: str, tmp_path: Path) -> None:
+    compare_with_peft(family, LoRA(rank=2, alpha=3.0, targets=TARGETS.get(family, ("*.blocks.*",))), tmp_path)
+
+
+# The names of queries and values there; GPT-2 and GPT-NeoX keep queries, keys and values in one module.
+QUERY_VALUE = {"bert": {"query", "value"}, "llama": {"q_proj", "v_proj"}, "t5": {"q", "v"},
+               "bart": {"q_proj", "v_proj"}, "gpt2": {"c_attn"}, "gpt_neox": {"query_key_value"}}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", QUERY_VALUE)
+def test_an_adapter_of_queries_and_values_alone_answers_the_same_in_peft(family: str, tmp_path: Path) -> None:
+    compare_with_peft(family, LoRA(rank=2, alpha=3.0, projections=("q", "v")), tmp_path)
+    config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert {name.rpartition(".")[2] for name in config["target_modules"]} == QUERY_VALUE[family]
+    base, own = (
+        dict(anyformer.load(path).model.named_parameters()) for path in (tmp_path / "base", tmp_path / "adapter")
+    )
+    changed = [name for name in base if not torch.equal(base[name], own[name])]
+    assert changed and all(name.endswith((".qkv.weight", ".q.weight", ".kv.weight")) for name in changed)
+
+
+def test_queries_and_values_have_as_many_parameters_as_in_peft(tmp_path: Path) -> None:
+    """And keys keep their bits, which is the control of the comparison with peft: there they are left out as well."""
+    with quietly(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = their_base("bert", tmp_path / "base")
+        wrapped = peft.get_peft_model(theirs, peft.LoraConfig(r=2, target_modules=["query", "value"]))
+        there = sum(p.numel() for name, p in wrapped.named_parameters() if ".lora_" in name)
+    opened = open_folder(tmp_path / "base")
+    plain = {name: p.detach().clone() for name, p in opened.model.named_parameters()}
+    model = adapted(opened, LoRA(rank=2, projections=("q", "v")))
+    weights = {name: p.detach() for name, p in model.named_parameters()}
+    assert sum(weights[name].numel() for name in adapter_names(model)) == there
+    path = "stack.blocks.0.mixer"
+    rows = dict(
+        zip("qkv", QKV.push(torch.arange(len(plain[f"{path}.qkv.weight"])), model.get_submodule(path)), strict=True)
+    )
+    same = (merge(model, weights)[f"{path}.qkv.weight"] == plain[f"{path}.qkv.weight"]).all(1)
+    assert bool(same[rows["k"]].all()) and not bool(same[rows["q"]].any() or same[rows["v"]].any())
+
+
+def compare_with_peft(family: str, lora: LoRA, tmp_path: Path) -> None:
+    """Ours, ours in peft, and ours opened again answer alike."""
     with quietly():
         theirs = their_base(family, tmp_path / "base")
     opened = open_folder(tmp_path / "base")
     assert opened.family is not None
     before = ask_theirs(theirs)
-    lora = LoRA(rank=2, alpha=3.0, targets=TARGETS.get(family, ("*.blocks.*",)))
     ours = ask_ours(adapted(opened, lora), opened.spec)
     weights = {name: p.detach() for name, p in opened.model.named_parameters()}
     held = {name: weights[name] for name in adapter_names(opened.model)}

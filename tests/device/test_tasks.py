@@ -1,11 +1,13 @@
 """Every task on a GPU by the command line: train, evaluate, predict. A translator once died there after training.
 
-Needs a GPU; `make test-gpu`.
+Needs a GPU; `make test-gpu`. The cases themselves run anywhere: `SMOKE_DEVICE=cpu pytest tests/device/test_tasks.py`.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,9 +21,12 @@ from tests.cli.test_every_kind import KINDS
 from tests.cli.trying import done, standing_in
 from tests.data.audio.test_sound import classes
 from tests.data.datasets.test_series import columns
+from tests.tasks.test_qa import squad
 from tests.training.test_detection import annotated
 
-pytestmark = [pytest.mark.device, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+DEVICE = os.environ.get("SMOKE_DEVICE", "cuda")
+IS_THERE = DEVICE == "cpu" or torch.cuda.is_available()
+pytestmark = [pytest.mark.device, pytest.mark.skipif(not IS_THERE, reason="needs a GPU")]
 
 
 def series(folder: Path) -> Path:
@@ -35,6 +40,22 @@ def recordings(folder: Path) -> Path:
 
 def shapes(folder: Path) -> Path:
     return annotated(folder / "shapes", count=24)
+
+
+def sentences(folder: Path) -> Path:
+    """A text a line."""
+    chance, path = random.Random(0), folder / "lines.txt"
+    words = "the a cat dog sat ran on under mat house".split()
+    path.write_text("".join(" ".join(chance.choices(words, k=6)) + "\n" for _ in range(80)), encoding="utf-8")
+    return path
+
+
+def questions(folder: Path) -> Path:
+    return squad(folder / "squad.json")
+
+
+def captioned(folder: Path) -> Path:
+    return made.captions(folder, 60)
 
 
 # The data and words of each task; those of the CPU's tests, and the kinds that have tests of their own there.
@@ -55,6 +76,16 @@ TASKS: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     "spans": (made.book, ["--task", "spans", "--preset", "t5-small-tiny"]),
     "mass": (made.book, ["--task", "mass"]),
     "prefix": (made.book, ["--task", "prefix"]),
+    "deshuffle": (made.book, ["--task", "deshuffle"]),
+    "drop": (made.book, ["--task", "drop"]),
+    "contrast": (sentences, ["--task", "contrast"]),
+    "patches": (made.photos, ["--task", "patches"]),
+    "image-text": (made.colours, ["--task", "image-text", "--inputs", "image", "--inputs", "text",
+                                  "--types", "text=text"]),
+    "distill": (made.book, ["--task", "distill", "--teacher", "teacher"]),
+    "qa": (questions, []),
+    "captions": (captioned, ["--task", "translate", "--target", "caption"]),
+    "adversarial": (made.photos, ["--task", "adversarial", "--preset", "sagan-32-tiny"]),
     "prefix t5": (made.book, ["--task", "prefix", "--preset", "t5-small-tiny"]),
 }  # fmt: skip
 
@@ -67,16 +98,21 @@ def test_a_task_trains_evaluates_and_predicts_on_the_card(task: str, precision: 
     paths = [str(path) for path in (data if isinstance(data, list) else [data])]
     settings = [] if precision == "auto" else ["--set", f"training.precision={precision}"]
     with standing_in(tmp_path):
-        said = done("train", *paths, *words, "--out", "run", "--json", "--progress", "none", "--device", "cuda",
+        if task == "distill":
+            done("train", *paths, "--task", "masked", "--out", "teacher", "--steps", "2", "--device", DEVICE,
+                 "--progress", "none")  # fmt: skip
+        said = done("train", *paths, *words, "--out", "run", "--json", "--progress", "none", "--device", DEVICE,
                     "--steps", "3", *settings)  # fmt: skip
         assert said.json["status"] == "done"
         assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "done"
-        done("evaluate", "run", *paths, "--json", "--device", "cuda")
+        done("evaluate", "run", *paths, "--json", "--device", DEVICE)
         trained = find(said.json["task"])
         if trained.writes_text and not trained.has_target:
-            done("generate", "run", "It was", "--max-new-tokens", "3", "--device", "cuda")
+            done("generate", "run", "It was", "--max-new-tokens", "3", "--device", DEVICE)
         else:
             (tmp_path / "gaps.txt").write_text("It was [MASK] before.\n")
-            asked = "gaps.txt" if trained.answers_texts else paths[0]
-            done("predict", "run", asked, "-o", "found.csv", "--device", "cuda")
-            assert (tmp_path / "found.csv").read_text()  # a detector of three steps may find nothing; its header stands
+            (tmp_path / "classes.txt").write_text("down\nacross\n")
+            asked = "gaps.txt" if trained.answers_texts else "classes.txt" if task == "adversarial" else paths[0]
+            found = "found.png" if task == "adversarial" else "found.npy" if task == "contrast" else "found.csv"
+            done("predict", "run", asked, "-o", found, "--device", DEVICE)
+            assert (tmp_path / found).read_bytes()  # a detector of three steps may find nothing; its header stands

@@ -169,5 +169,7 @@ def test_more_processes_are_measured_by_real_commands(tmp_path: Path) -> None:
     with out.open(newline="") as file:
         (row,) = csv.DictReader(file)
     assert (row["processes"], row["parallel"], row["steps"]) == ("2", "ddp", "1") and float(row["tokens_per_s"]) > 0
+    peaks = [int(peak) for peak in row["peak_rss_mib"].split()]
+    assert len(peaks) == (2 if sys.platform == "linux" else 0) and all(50 < peak < 10_000 for peak in peaks)
     figures, pictures = render(None, out)
     assert f"| 2 | ddp | {float(row['ms_per_step']):.0f} |" in figures and "processes" in pictures

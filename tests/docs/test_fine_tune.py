@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shlex
@@ -67,3 +68,23 @@ def test_every_setting_that_the_page_names_is_one() -> None:
 
     named = set(re.findall(r"`((?:training|model)\.[\w.]+?)(?:=[^`]*)?`", PAGE.read_text(encoding="utf-8")))
     assert len(named) >= 9 and all(is_setting(path) for path in named), named
+
+
+def test_the_table_of_methods_is_that_of_the_file() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    (name,) = re.findall(r"benchmarks/results/(\S+-ulmfit\.csv)", text)
+    with (PAGE.parents[2] / "benchmarks" / "results" / name).open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    labels = {
+        "from scratch": "scratch",
+        "plain fine-tuning": "plain",
+        "ULMFiT's four settings": "ulmfit",
+        "LoRA": "lora",
+    }
+    for label, method in labels.items():
+        (line,) = re.findall(rf"^\| {label} \|.*$", text, re.MULTILINE)
+        found = [row for row in rows if row["method"] == method]
+        said = [f"{float(row['test_accuracy']):.3f}".removeprefix("0") for row in found]
+        state = f"{int(found[0]['optimizer_bytes']) / 1e6:.2f} MB"
+        said += ["not measured"] * (2 - len(said)) + [f"{int(found[0]['trained_parameters']):,}", state]
+        assert [cell.strip() for cell in line.strip("|").split("|")][1:] == said

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from anyformer.tasks import all_tasks
+from anyformer.tasks.pretraining import PretrainingTask
 from docs.pretraining_pictures import IMAGES, pictures
 from tests.cli import made
 from tests.cli.trying import done, standing_in
@@ -44,5 +47,32 @@ def test_the_pictures_are_those_that_the_code_draws() -> None:
     for name, svg in drawn.items():
         kept = (IMAGES / f"{name}.svg").read_text(encoding="utf-8")
         assert kept == svg + "\n", f"{name}: python -m docs.pretraining_pictures"
-    shown = set(re.findall(r"images/pretraining/([\w-]+)\.svg", PAGE.read_text(encoding="utf-8")))
-    assert shown <= set(drawn)
+
+
+def shown_on(pages: Iterable[Path]) -> set[str]:
+    """The pictures that pages show, not only link to."""
+    texts = [page.read_text(encoding="utf-8") for page in pages]
+    return {name for text in texts for name in re.findall(r"!\[[^]]+\]\(\S*images/pretraining/([\w-]+)\.svg\)", text)}
+
+
+def test_every_picture_is_shown_on_a_page() -> None:
+    kept = {path.stem for path in IMAGES.glob("*.svg")}
+    assert shown_on(PAGE.parent.glob("*.md")) == kept
+    assert shown_on([PAGE]) < kept  # control: links of the table alone do not count
+
+
+def table() -> dict[str, str]:
+    """The lines of the table of objectives by their tasks."""
+    lines = re.findall(r"^\| `(\w[\w-]*)`", PAGE.read_text(encoding="utf-8").partition("## ")[0], re.MULTILINE)
+    return {name: line for line in PAGE.read_text(encoding="utf-8").splitlines() for name in lines
+            if line.startswith(f"| `{name}`")}  # fmt: skip
+
+
+def test_the_table_has_every_objective_without_labels() -> None:
+    found = table()
+    pretraining = {task.name for task in all_tasks() if isinstance(task, PretrainingTask)}
+    assert set(found) == pretraining | {"lm", "distill", "contrast", "patches", "image-text"}
+    assert {"masked", "spans", "prefix"} <= pretraining
+    for name, line in found.items():
+        pictured = (IMAGES / f"{name}.svg").is_file()
+        assert (f"images/pretraining/{name}.svg" in line) == pictured == (name != "lm")

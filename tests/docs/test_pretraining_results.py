@@ -82,3 +82,14 @@ def test_a_run_gives_every_model_the_same_flops_and_a_row_for_every_task(tmp_pat
     page = render(tmp_path / "found.csv")
     assert "| BERT |" in page and "| DistilBERT |" in page and page.count("\n") == 5
     assert torch.isfinite(torch.tensor([float(row["score"]) for row in rows])).all()
+
+
+def test_the_gist_on_the_page_of_results_is_that_of_the_table() -> None:
+    path = newest()
+    assert path is not None
+    lines = [line.split(" | ") for line in render(path).splitlines() if line.startswith("| ")][1:]
+    means = {line[0].removeprefix("| "): float(line[-2]) for line in lines}
+    least, most = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
+    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    assert f"between {means[least]:.1f} ({least}) and {means[most]:.1f} ({most})" in text
+    assert max(abs(float(line[-2]) - float(line[-1].strip(" |"))) for line in lines) <= 2.5

@@ -113,11 +113,16 @@ def test_ulmfit_compares_its_methods(run: Callable[..., str], tmp_path: Path) ->
     small = {"model.stack.depth": 1, "model.stack.width": 32, "data.tokenizer.max_length": 16}
     told = run("ulmfit", "--data", tmp_path, "--corpus", tmp_path / "corpus.txt", "--out", tmp_path / "runs", "--csv",
                tmp_path / "lines.csv", "--models", "decoder-mini", "--labels", "40", "--device", "cpu",
-               SHORT=SimpleNamespace(corpus_steps=2, texts_steps=2, epochs=0.5, settings=small))  # fmt: skip
+               SHORT=SimpleNamespace(corpus_steps=2, texts_steps=2, epochs=0.5, settings=small,
+                                     rates=dict.fromkeys(("scratch", "plain", "ulmfit", "lora"), 1e-3)))  # fmt: skip
     lines = {line["method"]: line for line in map(json.loads, told.splitlines())}
     assert list(lines) == ["scratch", "plain", "ulmfit", "lora"]
     assert all(line["labels"] == 40 and 0 <= line["test_accuracy"] <= 1 for line in lines.values())
     assert lines["lora"]["trained_parameters"] < lines["plain"]["trained_parameters"]
+    for name, line in lines.items():  # AdamW keeps two numbers for each parameter that learns, and one for each tensor
+        beside = line["optimizer_bytes"] - 8 * line["trained_parameters"]
+        assert line["peak_rss_mib"] > 50 and beside < 200 * 4
+        assert (beside < 0) == (name == "ulmfit")  # half an epoch: its lower layers have not learned yet
     assert len((tmp_path / "lines.csv").read_text().splitlines()) == 5
 
 

@@ -134,6 +134,29 @@ def test_parts_of_a_batch_add_up(rows: RowExamples, regions: Any) -> None:
     assert (whole.words[~words] == 0).all() and (whole.patches[~patches] == 0).all() and (whole.words[words] > 0).all()
 
 
+def test_it_starts_at_chance(rows: RowExamples, home: Path) -> None:
+    """Words by luck among the vocabulary, patches among those of the image, pairs by a coin. (Pixels and colours, which
+    are numbers, start wherever the head does: at twice the loss of answering the mean.)"""
+    sizes = load_sizes(rows)
+    objective = ImageText(patch=(4, 4), regions="nce", alignment=0.0)
+    model = network("encoder-mini", "image-text", sizes).build(seed=0).eval()
+    batch = objective.corrupt(rows.batch(np.arange(len(rows))), Draw(0, 0), rows)
+    with torch.no_grad():
+        found, learned = (objective.terms(one, batch) for one in (model, load(home / "run").model))
+    words, patches = sides_hidden(batch, batch)
+    matched = batch.targets[:, 0] != IGNORED
+    same = objective.patch_losses(torch.zeros(len(batch), batch.inputs[1][1].shape[1], 48), *batch.inputs[1])
+    assert mean_of(same, patches) == pytest.approx(math.log(batch.inputs[1][1].shape[1]))
+    assert mean_of(found.words, words) == pytest.approx(math.log(sizes.vocab), rel=0.15)
+    assert mean_of(found.patches, patches) == pytest.approx(mean_of(same, patches), rel=0.15)
+    assert mean_of(found.match, matched) == pytest.approx(math.log(2), rel=0.15)
+    assert mean_of(learned.words, words) < 0.7 * math.log(sizes.vocab)  # control: a trained model is no longer there
+
+
+def mean_of(losses: Tensor, chosen: Tensor) -> float:
+    return losses[chosen].mean().item()
+
+
 def load_sizes(rows: RowExamples) -> Any:
     from anyformer.data.preprocess import sizes
     from anyformer.data.sizes import Sizes

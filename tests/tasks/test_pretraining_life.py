@@ -17,7 +17,11 @@ import torch
 
 import anyformer
 from anyformer import UserError
+from anyformer.data.sizes import Sizes
+from anyformer.heads import LM
+from anyformer.presets import preset
 from anyformer.serving.predict_rows import predict_what
+from anyformer.tasks import find
 from tests.cli.trying import done, run, standing_in
 from tests.families.parity import quietly
 from tests.serving.server import Server
@@ -221,3 +225,16 @@ def test_check_says_what_would_be_trained(runs: Runs) -> None:
     with standing_in(runs("masked")):
         said = done("check", "book.txt", "--task", "masked")
     assert "masked" in said.out + said.err
+
+
+def test_a_network_without_feeds_gives_its_head_no_activation() -> None:
+    """`masked` takes a plain head then; `replaced` needs one and says so."""
+    sizes, spec = Sizes(parts=["text"], vocab=64, length=16), preset("bert-base-tiny")
+    bare = spec.replace(head=None, stack=spec.stack.replace(block=spec.stack.block.replace(feed=None)))
+    made = find("masked").fit_network(bare, "bare", sizes)
+    assert made.head == LM(tied=True)
+    with pytest.raises(UserError, match="bare has blocks without a feed.*use electra-small-tiny"):
+        find("replaced").fit_network(bare, "bare", sizes)
+    whole = find("masked").fit_network(spec.replace(head=None), "bert-base-tiny", sizes)
+    assert whole.head.transform == "gelu"  # control: with feeds it is theirs
+    find("replaced").fit_network(spec, "bert-base-tiny", sizes)

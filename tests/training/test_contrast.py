@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import signal
 from pathlib import Path
@@ -12,9 +13,13 @@ import pytest
 import torch
 
 from anyformer import UserError, load
+from anyformer.data.sizes import Sizes
 from anyformer.inference.evaluate import evaluate_run
 from anyformer.inference.prediction_files import predict_files
+from anyformer.objectives import SentenceContrast
+from anyformer.presets import preset
 from anyformer.serving.predict_rows import embed_what, predict_what
+from anyformer.tasks import find
 from anyformer.training.train import Run, train
 from tests.training.nursery import Nursery
 from tests.training.test_resume import expect
@@ -119,3 +124,18 @@ def test_what_is_no_text_is_refused(place: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="lines of text are split at random"):
         train(place / "lines.txt", "contrast", out=tmp_path / "b", quiet=True,
               settings={"data.split.valid_file": (str(place / "lines.txt"),)})  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "temperature"), [("bert-base-tiny", 0.05), ("encoder-mini", 1.0)])
+def test_it_starts_at_chance(name: str, temperature: float) -> None:
+    """Texts that have nothing to do with each other are told apart by luck. (At a temperature of .05 the vectors of
+    encoder-mini, which are larger at the start, make it sure of wrong answers: 8.7 nats where chance is 4.2.)"""
+    sizes, count = Sizes(parts=["text"], vocab=200, length=16), 64
+    model = find("contrast").fit_network(preset(name), name, sizes).build(seed=0).eval()
+    drawn = torch.randint(5, 200, (2, count, 16), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        first, second = (model(text, mask=torch.ones_like(text, dtype=torch.bool)).pooled for text in drawn)
+    objective = SentenceContrast(temperature=temperature)
+    assert objective.losses_between(first, second).mean().item() == pytest.approx(math.log(count), rel=0.02)
+    known = objective.losses_between(first, first).mean().item()  # control: texts that do belong together are found
+    assert known < 0.85 * math.log(count)

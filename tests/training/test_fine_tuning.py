@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import anyformer
 from anyformer import UserError
 from anyformer.checkpoints import tensors
+from anyformer.checkpoints.operations import QKV
 from anyformer.nets.batch_norm import BatchNorm
 from anyformer.presets import preset
 from anyformer.training.freezing import Gradual, freeze
@@ -290,9 +291,35 @@ def test_the_folder_of_an_adapter_is_the_run(base: Path, tmp_path: Path) -> None
     assert more.facts["status"] == "done"  # and may be started from as any model folder
 
 
-def test_lora_killed_goes_on_to_the_bit(base: Path, tmp_path: Path, nursery: Nursery) -> None:
+def test_queries_and_values_alone_learn(base: Path, tmp_path: Path) -> None:
+    settings = {"data.target": "labels", "training.steps": 3, "training.optimizer.lr": 0.02, "start": base / "base",
+                "training.lora.rank": 2, "training.lora.projections": ["q", "v"]}  # fmt: skip
+    run = train(base / "topics.csv", tmp_path / "run", training__lora="LoRA", **settings)
+    before = {name: entry.read() for name, entry in tensors.read_header(run.path / "start.safetensors").items()}
+    after = saved(run, 3)
+    changed = moved(before, {name: value for name, value in after.items() if name in before})
+    assert changed and all(name.endswith(".mixer.qkv.weight") for name in changed)
+    model = preset("bert-base-tiny").build(device="meta")
+    for name in changed:
+        owner = model.get_submodule(name.removesuffix(".qkv.weight"))
+        parts = QKV.push((after[name] - before[name]).abs().amax(1), owner)
+        assert [bool((part > 0).any()) for part in parts] == [True, False, True]
+    held = tensors.read_header(run.path / "adapter" / "adapter_model.safetensors")
+    assert {name.split(".")[-3] for name in held if ".lora_" in name} == {"query", "value"}
+
+
+def test_a_projection_that_is_not_there_is_refused(base: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no layer of the targets has a projection 'w'.*use q, k, v, out, up, down"):
+        train(base / "topics.csv", tmp_path / "run", data__target="labels", training__lora="LoRA", start=base / "base",
+              training__lora__projections=["q", "w"])  # fmt: skip
+    with pytest.raises(UserError, match=r"LoRA\.projections: \(\) does not fit"):
+        LoRA(projections=())
+
+
+@pytest.mark.parametrize("more", [{}, {"training__lora__projections": "[q, v]"}], ids=["all", "queries-values"])
+def test_lora_killed_goes_on_to_the_bit(more: dict[str, Any], base: Path, tmp_path: Path, nursery: Nursery) -> None:
     words = ["train", str(base / "topics.csv"), "--target", "labels", "--from", str(base / "base"), *command(
-        training__lora="LoRA", training__lora__dropout=0.2, training__ema=0.9, training__optimizer__lr=0.01,
+        training__lora="LoRA", training__lora__dropout=0.2, training__ema=0.9, training__optimizer__lr=0.01, **more,
     )]  # fmt: skip
     assert nursery.run([*words, "--out", "whole"], tmp_path)[0] == 0
     code, said = nursery.run([*words, "--out", "run"], tmp_path, "kill@step:6")

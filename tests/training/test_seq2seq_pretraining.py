@@ -17,10 +17,12 @@ from anyformer.data.datasets.blocks import SourceBlocks
 from anyformer.data.reopen import reopen
 from anyformer.data.sizes import Sizes
 from anyformer.inference.evaluate import evaluate_run
+from anyformer.inference.filled_spans import decode_spans, has_sentinels
 from anyformer.objectives.draw import EVALUATION
 from anyformer.presets import preset, preset_names
 from anyformer.tasks import find
 from anyformer.training.run.folder import RunFolder
+from tests.cli.trying import done, standing_in
 from tests.families.parity import quietly
 from tests.training.nursery import Nursery
 from tests.training.test_resume import KILLED, expect
@@ -81,6 +83,28 @@ def test_spans_are_learned_and_written(spans: Path) -> None:
         text = " ".join([*words[:first], "<extra_id_0>", *words[first + 3 : 20], "<extra_id_1>"])
         right += model.generate(text).split()[:3] == words[first : first + 3]
     assert right >= 5, right  # a model that does not read the neighbours of the gap would have one
+
+
+def test_the_command_line_says_which_span_fills_which_gap(spans: Path, tmp_path: Path) -> None:
+    words = (ROUND * 4)[:23]
+    text = " ".join([*words[:4], "<extra_id_0>", *words[7:20], "<extra_id_1>"])
+    with standing_in(tmp_path):
+        said = done("generate", str(spans), text, "--quiet").out.split()
+        listed = done("generate", str(spans), text, "--json").json["texts"]
+        plain = done("generate", str(spans), " ".join(words[:6]), "--quiet").out
+    assert said[0] == "<extra_id_0>" and "<extra_id_1>" in said and listed == [" ".join(said)]
+    bare = anyformer.load(spans).generate(text)
+    assert [word for word in said if not word.startswith("<")] == bare.split()
+    assert said[1:4] == words[4:7]
+    assert "<extra_id" not in plain  # control: a prompt without gaps is answered as before
+
+
+def test_spans_are_decoded_with_their_sentinels_only(spans: Path) -> None:
+    tokenizer = anyformer.load(spans).words()
+    gaps = tokenizer.encode("<extra_id_0> cat sat <extra_id_1> <extra_id_2> mat")
+    assert decode_spans(tokenizer, [*gaps, 0]) == "<extra_id_0> cat sat <extra_id_1> <extra_id_2> mat"
+    assert decode_spans(tokenizer, tokenizer.encode("cat")) == "cat" and decode_spans(tokenizer, []) == ""
+    assert has_sentinels(tokenizer, "the <extra_id_0>") and not has_sentinels(tokenizer, "the cat")
 
 
 @pytest.mark.parametrize(("task", "name"), [
@@ -145,7 +169,7 @@ def test_sentinels_are_the_tokenizers_and_never_come_from_the_text(tmp_path: Pat
 # ---------------------------------------------------------------- resume
 
 
-@pytest.mark.parametrize("task", ["spans", "prefix"])
+@each_task
 def test_a_run_that_was_killed_ends_in_the_same_bits(task: str, tmp_path: Path, nursery: Nursery) -> None:
     chance = random.Random(0)
     (tmp_path / "book.txt").write_text("\n".join(" ".join(chance.choice(WORDS) for _ in range(8)) for _ in range(60)))

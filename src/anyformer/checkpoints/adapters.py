@@ -38,16 +38,19 @@ class Adapter:
 
     a: Tensor  # (slices * rank, in)
     b: Tensor  # (out, rank)
-    slice_of: Tensor  # (out,): the slice of each row
+    slice_of: Tensor  # (out,): the slice of each row, -1 where it has no adapter
     scale: float
 
     @property
     def rank(self) -> int:
         return self.b.shape[1]
 
-    def of_rows(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """A and B of some rows alone; rows of several slices need the rank of all of them."""
+    def of_rows(self, rows: Tensor) -> tuple[Tensor, Tensor] | None:
+        """A and B of some rows alone; rows of several slices need the rank of all of them. None without one."""
         slices = self.slice_of[rows].unique()
+        slices = slices[slices >= 0]
+        if not len(slices):
+            return None
         a = torch.cat([self.a[number * self.rank : (number + 1) * self.rank] for number in slices.tolist()])
         own = (self.slice_of[rows][:, None] == slices).repeat_interleave(self.rank, 1)  # (rows, slices * rank)
         return a, self.b[rows].repeat(1, len(slices)) * own
@@ -107,7 +110,10 @@ def write_adapter(
     transposed = False
     for path, adapter in adapters.items():
         for module in modules_of(pairs[f"{path}.weight"], len(adapter.slice_of)):
-            a, b = adapter.of_rows(module.rows.to(adapter.b.device))
+            found = adapter.of_rows(module.rows.to(adapter.b.device))
+            if found is None:
+                continue
+            a, b = found
             held[f"{ABOVE}{module.name}.lora_A.weight"], held[f"{ABOVE}{module.name}.lora_B.weight"] = a, b
             ranks[module.name], alphas[module.name] = len(a), adapter.scale * len(a)
             transposed = transposed or module.transposed

@@ -61,6 +61,7 @@ def generate(
     """
     import anyformer
     from anyformer.inference.decoding_settings import with_settings
+    from anyformer.inference.filled_spans import decode_spans, has_sentinels
 
     configure_messages(quiet)
     check_used(temperature, top_k, top_p, draft, draft_tokens)
@@ -83,12 +84,15 @@ def generate(
     given = {name: value for name, value in settings.items() if value is not None}
     chosen = with_settings(predictor.defaults, given)
     alone = chosen.num_beams == 1 and chosen.num_return_sequences == 1
-    watch = Watch(predictor, text, shown=alone and not as_json)
+    fills = has_sentinels(predictor.words(), text)  # without its sentinels nobody knows which span fills which gap
+    watch = Watch(predictor, text, shown=alone and not as_json and not fills)
     hear = watch.hear if chosen.num_beams == 1 else None
     result = predictor.run_generation(
         text, given, image=image, on_token=hear, draft=writer, json_schema=schema, regex=regex
     )
     rates, answer = watch.end(result), predictor.texts(result)
+    if fills:
+        answer = [decode_spans(predictor.words().target, row) for row in result.rows()]
     if as_json:
         rate = {"load_seconds": round(opened - started, 3), **rates.facts()}
         if result.passes is not None:

@@ -12,10 +12,8 @@ from torch import nn
 
 from anyformer.core.model import Model
 from anyformer.data.datasets.blocks import Blocks
-from anyformer.data.datasets.corpus import TaskTokens
 from anyformer.data.given_rows import OnBadRows
 from anyformer.data.prepared import Prepared, Say
-from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data
 from anyformer.embeds import Tokens
 from anyformer.heads import LM, LMWithPair
@@ -24,7 +22,7 @@ from anyformer.objectives.draw import EVALUATION
 from anyformer.objectives.objective import IGNORED
 from anyformer.slots import Network
 from anyformer.tasks.base import TrainedModel
-from anyformer.tasks.gaps import GAPS, TEXT, GapFiller, read_texts, text_of
+from anyformer.tasks.gaps import GAPS, TEXT, GapFiller, read_texts
 from anyformer.tasks.network import unfit
 from anyformer.tasks.pretraining import EncoderPretraining
 
@@ -40,8 +38,8 @@ class MaskedTask(EncoderPretraining):
     title = "masked language model"
     verb = "fills gaps"
     objective = Masked
-    tokens = TaskTokens(roles=("cls", "sep", "mask"))
-    answers_texts = True
+    asked_for = f"a text with {GAPS[0]} for each token to be named"
+    example_text = f"The {GAPS[0]} sat on the mat."
 
     # ------------------------------------------------------------ the model and its training
 
@@ -111,14 +109,5 @@ class MaskedTask(EncoderPretraining):
             }
         )
 
-    def parse_request(self, row: Any, preprocess: Preprocess) -> Any | None:
-        return text_of(row)
-
     def answer_requests(self, rows: Sequence[Any], predictor: TrainedModel, *, batch: int) -> list[Any] | None:
         return [filled.to_json() for filled in GapFiller(predictor).fill(rows, batch)]
-
-    def describe_request(self, preprocess: Preprocess) -> str:
-        return f'a text with {GAPS[0]} for each token to be named, bare or as {{"{TEXT}": ...}}'
-
-    def example_request(self, preprocess: Preprocess) -> Any | None:
-        return f"The {GAPS[0]} sat on the mat."

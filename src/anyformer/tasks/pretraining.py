@@ -14,10 +14,13 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from anyformer.core.activation import Act
 from anyformer.data.columns.text import embed_tokens
 from anyformer.data.datasets.blocks import Blocks
+from anyformer.data.datasets.corpus import TaskTokens
 from anyformer.data.datasets.windows import Windows
 from anyformer.data.examples import Examples
+from anyformer.data.preprocess import Preprocess
 from anyformer.data.sizes import Sizes
 from anyformer.embeds import Tokens
 from anyformer.evaluation import token_frequencies
@@ -27,11 +30,13 @@ from anyformer.evaluation.facts import short
 from anyformer.evaluation.metrics import language_metrics
 from anyformer.evaluation.neighbours import NeighbourCounts
 from anyformer.evaluation.token_frequencies import guess_by_frequency
+from anyformer.feeds import MLP, Experts
 from anyformer.heads import LM, LMWithPair
 from anyformer.objectives import Batch
 from anyformer.objectives.objective import IGNORED
 from anyformer.slots import Network
 from anyformer.tasks.evaluator import sort_back
+from anyformer.tasks.gaps import TEXT, text_of
 from anyformer.tasks.habits import FINE_TUNE, Habit
 from anyformer.tasks.network import is_own, require_model, size_for, unfit
 from anyformer.tasks.running_text import RunningTextTask
@@ -162,7 +167,12 @@ class PretrainingTask(RunningTextTask):
 
 
 class EncoderPretraining(PretrainingTask):
-    """A model that reads the whole text at once and scores the vocabulary at every place."""
+    """A model that reads the whole text at once and says something of every place."""
+
+    tokens = TaskTokens(roles=("cls", "sep", "mask"))
+    answers_texts = True
+    asked_for: ClassVar[str]  # what a request holds, and one such text
+    example_text: ClassVar[str]
 
     def default_preset(self, sizes: Sizes, *, gpu: bool) -> str:
         return f"encoder-{size_for(gpu)}"
@@ -207,10 +217,26 @@ class EncoderPretraining(PretrainingTask):
         made = require_model(self.fit_network(spec, name, sizes), name, self, sizes)
         return made.replace(embed=require_model(spec, name, self, sizes).embed)
 
+    def parse_request(self, row: Any, preprocess: Preprocess) -> Any | None:
+        return text_of(row)
+
+    def describe_request(self, preprocess: Preprocess) -> str:
+        return f'{self.asked_for}, bare or as {{"{TEXT}": ...}}'
+
+    def example_request(self, preprocess: Preprocess) -> Any | None:
+        return self.example_text
+
 
 def word_head(spec: Any) -> LM:
     """A head that names words in the style of a network: BERT and its relatives put a dense layer with a norm first."""
     norm = spec.embed.norm if isinstance(spec.embed, Tokens) else None
     if norm is None:
         return LM(tied=True)
-    return LM(tied=True, transform=spec.stack.block.feed.act, norm=norm, bias=True)
+    act = activation_of(spec)
+    return LM(tied=True) if act is None else LM(tied=True, transform=act, norm=norm, bias=True)
+
+
+def activation_of(spec: Any) -> Act | None:
+    """The activation of a network's feeds, which its head has too; None where its blocks have no feed."""
+    feed = spec.plain_stack.tiles[0].feed
+    return feed.act if isinstance(feed, MLP | Experts) else None

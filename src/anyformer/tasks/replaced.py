@@ -13,11 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.data.datasets.blocks import Blocks
-from anyformer.data.datasets.corpus import TaskTokens
 from anyformer.data.examples import Examples
 from anyformer.data.given_rows import OnBadRows
 from anyformer.data.prepared import Prepared, Say
-from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data
 from anyformer.data.sizes import Sizes
 from anyformer.evaluation.answers import Answers
@@ -33,9 +31,9 @@ from anyformer.objectives.objective import IGNORED
 from anyformer.slots import Network
 from anyformer.tasks.base import TrainedModel
 from anyformer.tasks.evaluator import sort_back
-from anyformer.tasks.gaps import TEXT, read_texts, text_of
-from anyformer.tasks.network import require_model
-from anyformer.tasks.pretraining import FEWEST, EncoderPretraining
+from anyformer.tasks.gaps import TEXT, read_texts
+from anyformer.tasks.network import require_model, unfit
+from anyformer.tasks.pretraining import FEWEST, EncoderPretraining, activation_of
 from anyformer.tasks.suspects import find_suspects
 
 if TYPE_CHECKING:
@@ -68,8 +66,8 @@ class ReplacedTask(EncoderPretraining):
     title = "replaced-token detection"
     verb = "tells replaced tokens"
     objective = ReplacedByGenerator
-    tokens = TaskTokens(roles=("cls", "sep", "mask"))
-    answers_texts = True
+    asked_for = "a text"
+    example_text = "The cat sat on the mat."
     smaller_is_better = ("generator_loss",)
 
     # ------------------------------------------------------------ the model and its training
@@ -81,8 +79,11 @@ class ReplacedTask(EncoderPretraining):
         """The encoder as a discriminator, and a generator beside it."""
         own = require_model(spec, name, self, sizes)
         encoder = require_model(super().fit_network(own, name, sizes), name, self, sizes)
+        act = activation_of(encoder)
+        if act is None:
+            raise unfit(name, "has blocks without a feed, whose activation its head would take", "electra-small-tiny")
         share = spec.share if isinstance(spec, Electra) else Electra.share
-        return Electra(discriminator=encoder.replace(head=Replaced(act=activation_of(encoder))), share=share)
+        return Electra(discriminator=encoder.replace(head=Replaced(act=act)), share=share)
 
     def adapt_network(self, spec: Network, name: str, sizes: Sizes) -> Network:
         made = self.fit_network(spec, name, sizes)
@@ -220,22 +221,8 @@ class ReplacedTask(EncoderPretraining):
         return pa.table({TEXT: texts, "prediction": [one.suspects for one in found],
                          "probability": [round(share, 6) for share in most]})  # fmt: skip
 
-    def parse_request(self, row: Any, preprocess: Preprocess) -> Any | None:
-        return text_of(row)
-
     def answer_requests(self, rows: Sequence[Any], predictor: TrainedModel, *, batch: int) -> list[Any] | None:
         return [found.to_json() for found in find_suspects(predictor, rows, batch)]
-
-    def describe_request(self, preprocess: Preprocess) -> str:
-        return f'a text, bare or as {{"{TEXT}": ...}}'
-
-    def example_request(self, preprocess: Preprocess) -> Any | None:
-        return "The cat sat on the mat."
-
-
-def activation_of(spec: Any) -> Any:
-    """The activation of a network's feeds, which its head has too."""
-    return spec.plain_stack.tiles[0].feed.act
 
 
 def detection_metrics(replaced: np.ndarray, score: np.ndarray) -> dict[str, float]:

@@ -1,7 +1,8 @@
 """LoRA: the trained weights stay as they are, and each linear layer learns a product of two thin matrices beside them.
 
 y = W x + (alpha / rank) B A x with A (rank, in), B (out, rank) (2106.09685). A layer that holds several projections,
-such as queries, keys and values, has an A for each: an adapter can then be written for who keeps them apart.
+such as queries, keys and values, has an A for each: an adapter can then be written for who keeps them apart, and some
+of them alone may have one (`projections`).
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ class LoRA(Spec):
     """What B A is multiplied by, times `rank`."""
     targets: tuple[str, ...] = ("*.blocks.*",)
     """Paths of the linear layers, or of modules that they are in; `*` stands for anything."""
+    projections: tuple[str, ...] | None = None
+    """Which projections of those layers: q, k, v, gate, or the name of a layer that is one, as out; None: all."""
     dropout: float = 0.0
     """Dropout probability of what A reads."""
     trained: tuple[str, ...] | None = None
@@ -51,7 +54,8 @@ class LoRA(Spec):
 
 
 class LoRALinear(Linear):
-    """A linear layer with an adapter beside its weight. `slice_of` says which projection each of its rows is of."""
+    """A linear layer with an adapter beside its weight. `slice_of` says which projection each of its rows is of, -1
+    where that has no adapter."""
 
     def __init__(self, base: nn.Linear, slice_of: Tensor, lora: LoRA, generator: torch.Generator) -> None:
         nn.Module.__init__(self)  # nn.Linear's own would make another weight
@@ -59,41 +63,54 @@ class LoRALinear(Linear):
         self.weight, self.bias = base.weight, base.bias
         self.scale, self.dropout = lora.alpha / lora.rank, lora.dropout
         count, weight = int(slice_of.max()) + 1, base.weight
+        rows = (slice_of >= 0).nonzero()[:, 0]
         down = torch.empty(count * lora.rank, base.in_features)
         nn.init.kaiming_uniform_(down, a=math.sqrt(5), generator=generator)
         self.lora_A = nn.Parameter(down.to(weight))
-        self.lora_B = nn.Parameter(weight.new_zeros(base.out_features, lora.rank))
-        # Each row reads the A of its own projection only. No buffer: a plain layer has none.
-        own = F.one_hot(slice_of, count).repeat_interleave(lora.rank, 1)  # (out, count * rank)
+        self.lora_B = nn.Parameter(weight.new_zeros(len(rows), lora.rank))
+        # Each row reads the A of its own projection only. No buffers: a plain layer has none.
+        own = F.one_hot(slice_of[rows], count).repeat_interleave(lora.rank, 1)  # (rows, count * rank)
         self.own = own.to(weight) if count > 1 else None
+        self.adapted = rows.to(weight.device) if len(rows) < base.out_features else None
 
     def forward(self, input: Tensor) -> Tensor:
         low = F.linear(F.dropout(input, self.dropout, self.training), self.lora_A)
         return super().forward(input) + self.scale * F.linear(low, self.wide(self.lora_B))
 
     def wide(self, b: Tensor) -> Tensor:
-        """B with zeros for the A's of other projections, (out, rank) to (out, count * rank)."""
-        return b if self.own is None else b.repeat(1, self.own.shape[1] // b.shape[1]) * self.own
+        """B with zeros for the A's of other projections, (rows, rank) to (out, count * rank)."""
+        wide = b if self.own is None else b.repeat(1, self.own.shape[1] // b.shape[1]) * self.own
+        return wide if self.adapted is None else all_rows(wide, self.adapted, self.out_features)
 
     def merged(self, weight: Tensor, a: Tensor, b: Tensor) -> Tensor:
         """The weight of a plain layer that computes the same."""
         return weight + self.scale * (self.wide(b) @ a)
 
 
-def slices_of(owner: nn.Module, name: str, linear: nn.Linear) -> Tensor:
-    """Which projection each row of a linear layer belongs to, (out,); 0 for all where it is one."""
+def all_rows(b: Tensor, rows: Tensor, count: int) -> Tensor:
+    """Some rows of B (rows, n) as all of them (count, n), with zeros for the others."""
+    return b.new_zeros(count, b.shape[1]).index_copy(0, rows, b)
+
+
+def rows_by_projection(owner: nn.Module, name: str, linear: nn.Linear) -> dict[str, Tensor]:
+    """The rows of each projection that a linear layer holds; a layer that is one has its own name."""
     rows = torch.arange(linear.out_features)
     if isinstance(owner, AttentionModule) and name == "qkv":
-        parts = QKV.push(rows, owner)
-    elif isinstance(owner, CrossModule) and name == "kv":
-        parts = KV.push(rows, owner)
-    elif isinstance(owner, MLPModule) and name == "up" and owner.spec.gated:
-        parts = GATE.push(rows, owner)
-    else:
-        parts = [rows]
-    found = torch.empty_like(rows)
-    for number, part in enumerate(parts):
-        found[part] = number
+        return dict(zip("qkv", QKV.push(rows, owner), strict=True))
+    if isinstance(owner, CrossModule) and name == "kv":
+        return dict(zip("kv", KV.push(rows, owner), strict=True))
+    if isinstance(owner, MLPModule) and name == "up" and owner.spec.gated:
+        return dict(zip(("gate", "up"), GATE.push(rows, owner), strict=True))
+    return {name: rows}
+
+
+def slices_of(owner: nn.Module, name: str, linear: nn.Linear, lora: LoRA) -> Tensor:
+    """Which adapted projection each row of a linear layer belongs to, (out,) from 0 on; -1 where it has no adapter."""
+    found = torch.full((linear.out_features,), -1)
+    chosen = [rows for projection, rows in rows_by_projection(owner, name, linear).items()
+              if lora.projections is None or projection in lora.projections]  # fmt: skip
+    for number, rows in enumerate(chosen):
+        found[rows] = number
     return found
 
 
@@ -111,11 +128,26 @@ def add_adapters(model: nn.Module, lora: LoRA | None, seed: int) -> None:
         if not is_inside(name, lora.trained or ()):
             parameter.requires_grad_(False)
     generator = torch.Generator().manual_seed(seed)
-    for path, module in linear.items():
-        if is_inside(path, lora.targets) and not is_inside(path, lora.trained or ()):
-            above, _, name = path.rpartition(".")
-            owner = model.get_submodule(above)
-            setattr(owner, name, LoRALinear(module, slices_of(owner, name, module), lora, generator))
+    inside = {path: module for path, module in linear.items() if is_inside(path, lora.targets)}
+    check_projections(model, inside, lora)
+    for path, module in inside.items():
+        above, _, name = path.rpartition(".")
+        owner = model.get_submodule(above)
+        slice_of = slices_of(owner, name, module, lora)
+        if not is_inside(path, lora.trained or ()) and bool((slice_of >= 0).any()):
+            setattr(owner, name, LoRALinear(module, slice_of, lora, generator))
+
+
+def check_projections(model: nn.Module, inside: Mapping[str, nn.Linear], lora: LoRA) -> None:
+    """Refuse the name of a projection that no layer of the targets has."""
+    there: dict[str, None] = {}
+    for path, module in inside.items():
+        above, _, name = path.rpartition(".")
+        there |= dict.fromkeys(rows_by_projection(model.get_submodule(above), name, module))
+    for name in lora.projections or ():
+        if name not in there:
+            raise UserError(f"no layer of the targets has a projection {name!r}", where=f"{WHERE}.projections",
+                            fix=f"use {', '.join(there)}")  # fmt: skip
 
 
 def remove_adapters(model: nn.Module) -> None:
@@ -147,8 +179,10 @@ def low_rank_adapters(spec: Network, lora: LoRA, held: Mapping[str, Tensor]) -> 
             above, _, last = path.rpartition(".")
             linear = model.get_submodule(path)
             assert isinstance(linear, nn.Linear)
-            slice_of = slices_of(model.get_submodule(above), last, linear)
-            found[path] = Adapter(held[name], held[f"{path}.lora_B"], slice_of, lora.alpha / lora.rank)
+            slice_of, b = slices_of(model.get_submodule(above), last, linear, lora), held[f"{path}.lora_B"]
+            rows = (slice_of >= 0).nonzero()[:, 0]
+            b = all_rows(b, rows.to(b.device), len(slice_of))
+            found[path] = Adapter(held[name], b, slice_of, lora.alpha / lora.rank)
     return found
 
 
