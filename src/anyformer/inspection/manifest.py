@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from anyformer.inspection.answer import Query, finite
+from anyformer.inspection.axis import text_of
 from anyformer.inspection.views import views
 from anyformer.inspection.web_files import web_files
 from anyformer.version import __version__
@@ -89,4 +90,4 @@ def written(capture: Capture) -> str:
     axis = capture.axes.get("decoder")
     if axis is None or capture.modality != "pair":
         return ""
-    return "".join(token.text for token in axis.tokens if token.kind == "word")[:LONGEST_INPUT].strip()
+    return text_of(axis.tokens)[:LONGEST_INPUT].strip()

@@ -78,6 +78,7 @@ export const start = async (source) => {
     },
     announce: (text) => { byId("live").textContent = text; },
     tokens: (axis) => manifest.axes[axis]?.tokens ?? [],
+    queries: (site) => namesOf(manifest, site),
     describe: (selection = look.selection) => words(manifest, selection),
   };
 
@@ -136,8 +137,7 @@ export const start = async (source) => {
     const several = (name, label, options, now, kind = "") => h("span", { class: kind },
       h("select", { "aria-label": label, data: { focus: `trail-${name}` }, onchange: (event) => store.select({ [name]: Number(event.target.value) }) },
         options.map((text, i) => h("option", { value: i, selected: i === now }, text))));
-    const token = (name, axis, now) => {
-      const list = look.tokens(axis);
+    const token = (name, list, now) => {
       if (list.length > MOST_OPTIONS) return h("span", { class: name }, h("input", { type: "number", min: 0, max: list.length - 1, value: now,
         "aria-label": `${name}, a token's number`, data: { focus: `trail-${name}` }, onchange: (event) => store.select({ [name]: placeIn(event.target.value, list.length) }) }));
       return several(name, name === "query" ? "Query token" : "Key token", list.map((each, i) => `${quoted(each.text, 18)} ${i}`), now, name);
@@ -147,7 +147,7 @@ export const start = async (source) => {
     const walked = (name, label, options, now) => { const [back, on] = arrows(name, options.length, label.toLowerCase()); return h("span", {}, back, several(name, label, options, now), on); };
     const dot = (sign, kind = "dot") => h("span", { class: kind, "aria-hidden": "true" }, sign);
     replace(box, walked("site", "Layer", manifest.sites.map((each) => each.label), index), dot("·"), walked("head", "Head", times(site.heads, (i) => `head ${i}`), head), dot("·"),
-      token("query", site.queries, query), dot("\u2192", "dot to"), token("key", site.keys, key));
+      token("query", look.queries(site), query), dot("\u2192", "dot to"), token("key", look.tokens(site.keys), key));
   };
 
   // ---- views ----
@@ -305,10 +305,13 @@ export const start = async (source) => {
   root.ready = "yes";
 };
 
+/** The tokens of a site's rows: in cross-attention those that the decoder writes while it reads the ones before them. */
+const namesOf = ({ axes }, { kind, queries }) => (kind === "cross" && axes[queries]?.written) || (axes[queries]?.tokens ?? []);
+
 /** "Layer 3 · head 5 · "boy" → "young"": the selection in words. */
 const words = (manifest, { site, head, query, key }) => {
   const at = manifest.sites[site];
   if (!at) return "";
-  const name = (axis, i) => { const token = manifest.axes[axis]?.tokens[i]; return token ? quoted(token.text) : String(i); };
-  return `${at.label} · head ${head} · ${name(at.queries, query)} \u2192 ${name(at.keys, key)}`;
+  const name = (list, i) => (list?.[i] ? quoted(list[i].text) : String(i));
+  return `${at.label} · head ${head} · ${name(namesOf(manifest, at), query)} \u2192 ${name(manifest.axes[at.keys]?.tokens, key)}`;
 };

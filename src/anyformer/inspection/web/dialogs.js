@@ -25,10 +25,10 @@ export const findToken = (look) => {
   const found = h("div", { class: "found", role: "group", "aria-label": "Tokens found" });
   const box = open("Find a token", h("label", {}, h("span", { class: "unseen" }, "Part of the token"), h("input", { type: "text", autocomplete: "off", placeholder: "part of a token", oninput: () => list() })), found);
   const input = box.querySelector("input");
-  const hit = (axis, part) => look.tokens(axis).map(({ text }, i) => [text, i]).filter(([text]) => text.toLowerCase().includes(part));
+  const hit = (list, part) => list.map(({ text }, i) => [text, i]).filter(([text]) => text.toLowerCase().includes(part));
   const list = () => {
     const part = input.value.toLowerCase();
-    const lines = part && [["query", site.queries], ["key", site.keys]].flatMap(([name, axis]) => hit(axis, part).slice(0, 20).map(([text, i]) =>
+    const lines = part && [["query", look.queries(site)], ["key", look.tokens(site.keys)]].flatMap(([name, list]) => hit(list, part).slice(0, 20).map(([text, i]) =>
       knob(`${visible(text)} · ${name} ${i}`, () => { box.close(); look.select({ [name]: i }); })));
     replace(found, lines, part && !lines.length ? soft("No token has this part.") : null);
   };

@@ -1,14 +1,4 @@
-// A map over an image: patches({picture, data, grid, range, scale, opacity, smooth, contours, selected, onSelect, ...}) -> element.
-//
-//   picture    {data: Uint8Array (rows, columns, 3), shape}; null draws the map alone
-//   data       one number a patch, row by row; grid: [rows, columns]
-//   opacity    of the map over the picture, 0 to 1; smooth: between patches too
-//   contours   shares of the whole: a line around the strongest patches that hold that much together
-//   selected   number of the framed patch or null; onSelect(i), onHover(i or null) and describe(i, value) as in look/heatmap
-//
-// pictureControls(look, fade) are the controls for it, pictureOptions(look) and coloured(look, values) what they say;
-// place(i, columns) names a patch.
-// The element has show(data) and fade(opacity), which draw at once.
+// An image with its grid of patches; see README.md.
 
 import { h, svg } from "look/element";
 import { paint, walked } from "look/heatmap";

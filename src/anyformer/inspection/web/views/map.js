@@ -68,7 +68,7 @@ export const draw = (panel, answer, look) => {
   const { query, key } = look.selection;
   const { site } = look;
   const [nr, nc] = map.shape;
-  const queries = look.tokens(site.queries), keys = look.tokens(site.keys);
+  const queries = look.queries(site), keys = look.tokens(site.keys);
   const isWeights = facts.show === "weights";
   const other = facts.kind === "other";
   const name = other ? "share" : SHOWN[facts.show];
