@@ -82,6 +82,8 @@ export const start = async (source) => {
     describe: (selection = look.selection) => words(manifest, selection),
   };
 
+  const canRenew = () => source.live && Boolean(manifest.renew);
+
   // ---- header ----
   const header = () => {
     const [now, other] = theme() === "dark" ? ["dark", "light"] : ["light", "dark"];
@@ -92,7 +94,7 @@ export const start = async (source) => {
         h("h1", { class: "brand" }, manifest.title, h("span", {}, " · anyformer look")),
         h("span", { class: "push" }),
         knob("checking numbers \u2026", null, { class: "chip trust", focus: "trust", disabled: true }),
-        source.live && manifest.renew ? tool("New input", "new", renew) : null,
+        canRenew() ? [tool("New input", "new", () => renew(false)), tool("Compare", "compare", () => renew(true))] : null,
         tool("Tour", "tour", () => startTour(look)), tool("Keys", "keys", openKeys),
         tool(now === "dark" ? "Light" : "Dark", "theme", () => {
           root.theme = other;
@@ -122,11 +124,17 @@ export const start = async (source) => {
   const redraw = () => { header(); check(); show(); };
   const adopt = (next) => { manifest = next; header(); check(); };
   const openKeys = () => showKeys(manifest.keys ?? [], { get on() { return keys.on; }, set on(value) { keys.on = value; storage.set("look-keys", value ? "on" : "off"); } });
-  const renew = () => showNew(manifest.renew, async (body) => {
-    const next = await source.renew(body);
+  const renew = (compare) => showNew(manifest.renew, async (body) => {
+    const next = await source.renew(body, manifest.capture);
     adopt(next);
-    store.select({ capture: next.capture, query: next.start.query, key: next.start.key });
-  });
+    store.select({ capture: next.capture, ...(compare ? { view: "compare", other: null } : { query: next.start.query, key: next.start.key }) });
+  }, compare);
+  const compare = () => {
+    const there = manifest.views.some(({ name, applies }) => name === "compare" && applies);
+    if (there && look.selection.view !== "compare") store.select({ view: "compare" });
+    else if (canRenew()) renew(true);
+    else look.announce("Nothing can be compared in this page.");
+  };
 
   const step = (name, by, length) => store.select({ [name]: placeIn(look.selection[name] + by, length) });
   const trail = () => {
@@ -245,7 +253,7 @@ export const start = async (source) => {
     };
     if (!view) { frame(state("Nothing to show", h("p", {}, "No view applies to this model."))); settle(); return; }
     const lead = (...actions) => h("div", { class: "lead" }, h("div", { class: "words" }, h("h2", {}, view.title), h("p", { class: "read" }, view.read)), ...actions);
-    if (!view.applies) { frame(lead(), state("Not for this model", h("p", {}, view.why))); settle(); return; }
+    if (!view.applies) { frame(lead(), state("Not for this model", h("p", {}, view.why), name === "compare" && canRenew() ? knob("Compare with another input", () => renew(true), { focus: "begin-compare" }) : null)); settle(); return; }
     const slow = setTimeout(() => { if (mine === turn) { frame(lead(), h("p", { class: "state" }, "Computing \u2026")); main.setAttribute("aria-busy", "true"); } }, 200);
     try {
       const [{ draw }, answer] = await Promise.all([import(`look/views/${name}`), look.ask(name)]);
@@ -279,7 +287,7 @@ export const start = async (source) => {
     "[": () => step("site", -1, manifest.sites.length), "]": () => step("site", 1, manifest.sites.length),
     "{": () => step("head", -1, look.site?.heads ?? 1), "}": () => step("head", 1, look.site?.heads ?? 1),
     "?": openKeys, "/": () => findToken(look), e: () => showExport(exports.map(([word, go]) => [word, guarded(go)])),
-    c: () => cycle("scale", ["sqrt", "linear", "log"]), n: () => cycle("numbers", ["0", "1"]), s: () => cycle("sink", ["0", "1"]),
+    c: () => cycle("scale", ["sqrt", "linear", "log"]), n: () => cycle("numbers", ["0", "1"]), s: () => cycle("sink", ["0", "1"]), d: compare,
     Escape: () => { const { query = 0, key = 0 } = manifest.start ?? {}; store.select({ query, key }); },
   };
   document.addEventListener("keydown", (event) => {
