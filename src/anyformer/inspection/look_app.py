@@ -20,7 +20,7 @@ from anyformer.data.files.data_urls import MOST_PIXELS
 from anyformer.errors import UserError
 from anyformer.extras import require
 from anyformer.inspection.answer import Query, finite
-from anyformer.inspection.checkpoint_steps import followed_runs
+from anyformer.inspection.checkpoint_steps import followed_runs, newest_look
 from anyformer.inspection.manifest import manifest_of, trust_of_page
 from anyformer.inspection.read_query import EVERYTHING, answered
 from anyformer.inspection.run_watch import run_news
@@ -165,26 +165,30 @@ class LookApp:
         return LookResponse(200, "application/octet-stream", body, headers)
 
     def new(self, body: bytes, parameters: dict[str, str]) -> LookResponse:
-        """Looks at another input with the same model; with {"compare": true} beside the one that is shown."""
-        from anyformer.inspection.capture import look
-
+        """Looks at another input, beside this one if it is to compare; or at the newest checkpoint of a run."""
         _, old = self.capture(parameters)
         with self.lock:
-            posted = read_body(body, old, MOST_BODY if old.input_kind == "image" else self.typed)
-            given = new_input(posted, old)
-            capture = look(old.source, given, name=old.name, budget=old.budget)
-            capture.run = old.run
-            if posted.get("compare") is True:
-                capture = put_beside(old, capture, self.beside)
-            else:
-                for other in old.others:  # a second model reads the new input too; a second input stays behind
-                    if other.source is not old.source:
-                        capture.compare(look(other.source, given, name=other.name, budget=other.budget))
+            posted = read_body(body, MOST_BODY if old.input_kind == "image" else self.typed)
+            capture = newest_look(old) if posted.get("newest") is True else self.with_input(posted, old)
             self.made += 1
             self.captures[str(self.made)] = capture
             while len(self.captures) > self.ring:
                 self.captures.popitem(last=False)
             return as_json({**manifest_of(capture), "capture": str(self.made), "renew": capture.input_kind})
+
+    def with_input(self, posted: Mapping[str, Any], old: Capture) -> Capture:
+        """The same model over what was posted."""
+        from anyformer.inspection.capture import look
+
+        given = new_input(posted, old)
+        capture = look(old.source, given, name=old.name, budget=old.budget)
+        capture.run = old.run
+        if posted.get("compare") is True:
+            return put_beside(old, capture, self.beside)
+        for other in old.others:  # a second model reads the new input too; a second input stays behind
+            if other.source is not old.source:
+                capture.compare(look(other.source, given, name=other.name, budget=other.budget))
+        return capture
 
 
 def from_own_page(method: str, headers: Mapping[str, str], hosts: set[str]) -> bool:
@@ -227,10 +231,8 @@ def put_beside(first: Capture, second: Capture, most: int) -> Capture:
     return found
 
 
-def read_body(body: bytes, capture: Capture, most: int) -> Mapping[str, Any]:
+def read_body(body: bytes, most: int) -> Mapping[str, Any]:
     """The object that was posted."""
-    if capture.input_kind is None:
-        raise UserError("this model reads nothing that can be typed", where="input", fix="run anyformer look again")
     if len(body) > most:
         raise TooLarge(f"{len(body):,} bytes are too many", fix=f"send at most {most:,}")
     try:
@@ -244,6 +246,8 @@ def read_body(body: bytes, capture: Capture, most: int) -> Mapping[str, Any]:
 
 def new_input(given: Mapping[str, Any], capture: Capture) -> Any:
     """What was posted: {"input": text}, {"input": {a row}} or {"image": its bytes in base64}."""
+    if capture.input_kind is None:
+        raise UserError("this model reads nothing that can be typed", where="input", fix="run anyformer look again")
     if capture.input_kind == "image":
         return posted_image(given.get("image"))
     value = given.get("input")

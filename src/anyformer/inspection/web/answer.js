@@ -65,9 +65,9 @@ export const served = (base) => {
       if (response.headers.get("look-keep") !== "no") kept = [{ view, reads, params: { ...params }, answer }, ...kept].slice(0, KEPT);
       return answer;
     },
-    renew: async (body, capture) => {
+    renew: async (body, capture = null) => {
       const headers = { "content-type": "application/json" };
-      return (await request(`/api/new${body.compare ? `?capture=${encodeURIComponent(capture)}` : ""}`, { method: "POST", headers, body: JSON.stringify(body) })).json();
+      return (await request(`/api/new${capture === null ? "" : `?capture=${encodeURIComponent(capture)}`}`, { method: "POST", headers, body: JSON.stringify(body) })).json();
     },
   };
 };

@@ -76,6 +76,7 @@ export const start = async (source) => {
       const { view: _, ...now } = look.selection;
       return source.ask(view, { ...now, ...own(), ...params });
     },
+    newest: async () => { const next = await source.renew({ newest: true }, manifest.capture); adopt(next); store.select({ capture: next.capture, step: null }); },
     announce: (text) => { byId("live").textContent = text; },
     tokens: (axis) => manifest.axes[axis]?.tokens ?? [],
     queries: (site) => namesOf(manifest, site),
@@ -125,7 +126,7 @@ export const start = async (source) => {
   const adopt = (next) => { manifest = next; header(); check(); };
   const openKeys = () => showKeys(manifest.keys ?? [], { get on() { return keys.on; }, set on(value) { keys.on = value; storage.set("look-keys", value ? "on" : "off"); } });
   const renew = (compare) => showNew(manifest.renew, async (body) => {
-    const next = await source.renew(body, manifest.capture);
+    const next = await source.renew(body, compare ? manifest.capture : null);
     adopt(next);
     store.select({ capture: next.capture, ...(compare ? { view: "compare", other: null } : { query: next.start.query, key: next.start.key }) });
   }, compare);

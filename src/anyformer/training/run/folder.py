@@ -32,6 +32,7 @@ from anyformer.safe_files import (
     replace_file,
 )
 from anyformer.tasks.base import Task, find
+from anyformer.training.run.history import open_run
 from anyformer.training.settings import Config
 
 RUN_FILE, CONFIG_FILE, METRICS_FILE, EVENTS_FILE = "run.json", "config.yaml", "metrics.jsonl", "events.jsonl"
@@ -216,9 +217,9 @@ class RunFolder:
                 return path
         newest = store.latest(self.checkpoints)
         if newest is None:
-            raise UserError(
-                "the run has no whole checkpoint yet", where=str(self.path), fix=f"anyformer resume {self.path}"
-            )
+            trains = open_run(self.path).status.startswith("running")
+            fix = f"wait: anyformer runs watch {self.path.name}" if trains else f"anyformer resume {self.path}"
+            raise UserError("the run has no whole checkpoint yet", where=str(self.path), fix=fix)
         return newest[1]
 
 
