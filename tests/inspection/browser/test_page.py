@@ -104,6 +104,17 @@ def test_a_hovered_cell_is_previewed_and_a_click_pins_it(page_of, capture_of, se
     assert (selection(page)["query"], selection(page)["key"]) == ("3", "1")
 
 
+def test_a_cell_leads_to_its_steps(page_of, settled):
+    page = page_of("gpt", site=1, head=2, query=4, key=1)
+    page.focus(".field")
+    press(page, settled, "ArrowDown")
+    page.get_by_role("button", name="Step by step for this cell").click()
+    settled(page)
+    found = selection(page)
+    assert page.inner_text("h2") == "Step by step" and page.locator(".state").count() == 0
+    assert (found["site"], found["head"], found["query"], found["key"]) == ("1", "2", "5", "1")
+
+
 def test_letters_change_scale_numbers_and_sink(page_of, settled):
     page = page_of("gpt")
     press(page, settled, "c")

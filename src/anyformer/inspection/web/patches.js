@@ -5,6 +5,7 @@ import { paint, walked } from "look/heatmap";
 import { buttons, scales, select, slider, toggle } from "look/controls";
 import { number, percent } from "look/format";
 import { clamp, sum } from "look/lists";
+import { place as placeOf } from "look/palette";
 
 /** A patch by its row and column, counted from 1. */
 export const place = (i, columns) => `r${Math.floor(i / columns)} c${i % columns}`;
@@ -97,6 +98,11 @@ export const patches = ({ picture = null, data, grid: [rows, columns], range, sc
   };
   const show = (values, framed = selected, bounds = range) => {
     paint(map, values, [rows, columns], { range: bounds, scale });
+    if (picture) { // what is not looked at stays the picture: nothing lies over a weight of 0
+      const pen = map.getContext("2d"), drawn = pen.getImageData(0, 0, columns, rows);
+      values.forEach((value, i) => { drawn.data[4 * i + 3] = Math.round(255 * placeOf(value, ...bounds, scale)); });
+      pen.putImageData(drawn, 0, 0);
+    }
     marks(values, framed);
   };
   const fade = (value) => { map.style.opacity = picture ? String(value) : "1"; };
