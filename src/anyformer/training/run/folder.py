@@ -32,7 +32,6 @@ from anyformer.safe_files import (
     replace_file,
 )
 from anyformer.tasks.base import Task, find
-from anyformer.training.run.history import open_run
 from anyformer.training.settings import Config
 
 RUN_FILE, CONFIG_FILE, METRICS_FILE, EVENTS_FILE = "run.json", "config.yaml", "metrics.jsonl", "events.jsonl"
@@ -217,9 +216,9 @@ class RunFolder:
                 return path
         newest = store.latest(self.checkpoints)
         if newest is None:
-            trains = open_run(self.path).status.startswith("running")
-            fix = f"wait: anyformer runs watch {self.path.name}" if trains else f"anyformer resume {self.path}"
-            raise UserError("the run has no whole checkpoint yet", where=str(self.path), fix=fix)
+            raise UserError(
+                "the run has no whole checkpoint yet", where=str(self.path), fix=f"anyformer resume {self.path}"
+            )
         return newest[1]
 
 
