@@ -56,6 +56,44 @@ def t5() -> Predictor:
     return Predictor(Opened(spec, spec.build(seed=2)), tokenizer=words(), defaults=defaults)
 
 
+PAIRS = {"two": "zwei", "three": "drei", "six": "sechs", "eight": "acht"}
+
+
+def translator() -> Predictor:
+    """An encoder-decoder whose weights are set so that step t reads source token t and writes its translation.
+
+    The first 32 channels are one-hot words, the last 16 one-hot positions; cross-attention compares the positions and
+    copies the words, and the head turns each word into its pair.
+    """
+    known = train_tokenizer([" ".join([*PAIRS, *PAIRS.values()])], "word", 32,
+                            special={"unk": "<unk>", "bos": "<s>", "eos": "</s>"}, add_eos=True)  # fmt: skip
+    embed = Tokens(vocab=known.size, position=Learned(length=16))
+    encoder = Model(embed=embed, stack=Stack(width=48, depth=1, block=Block(mixer=Attention(heads=1))))
+    block = Block(mixer=Attention(heads=1), cross=Cross(heads=1))
+    decoder = Model(embed=embed, stack=Stack(width=48, depth=1, causal=True, block=block))
+    spec = Seq2Seq(encoder=encoder, decoder=decoder, head=LM(tied=False))
+    network = spec.build(seed=0).eval()
+    state = {name: torch.zeros_like(value) for name, value in network.state_dict().items()}
+    for name in state:
+        if name.endswith(("before.weight", "final.weight")):
+            state[name] += 1.0
+    for side in ("encoder", "decoder"):
+        state[f"{side}.embed.table.weight"][:, : known.size] = 4 * torch.eye(known.size)
+        state[f"{side}.embed.position.table.weight"][:, 32:] = 4 * torch.eye(16)
+    cross = "decoder.stack.blocks.0.cross"
+    state[f"{cross}.q.weight"][32:, 32:] = 2 * torch.eye(16)
+    state[f"{cross}.kv.weight"][:48][32:, 32:] = 2 * torch.eye(16)
+    state[f"{cross}.kv.weight"][48:][:32, :32] = torch.eye(32)
+    state[f"{cross}.out.weight"][:32, :32] = 9 * torch.eye(32)
+    written = {known.encode(one)[0]: known.encode(other)[0] for one, other in PAIRS.items()} | {known.eos: known.eos}
+    head = next(name for name in state if name.startswith("head.") and name.endswith("weight"))
+    for one, other in written.items():
+        state[head][other, one] = 1.0
+    network.load_state_dict(state)
+    defaults = Generation(decoder_start_token_id=known.bos, eos_token_id=known.eos, max_new_tokens=8)
+    return Predictor(Opened(spec, network), tokenizer=known, defaults=defaults)
+
+
 def vit(registers: int = 0) -> Predictor:
     """An image classifier over 3 by 4 patches of 4 pixels."""
     embed = Patches(size=(12, 16), patch=4, registers=registers)
@@ -115,12 +153,12 @@ def ft() -> Predictor:
 
 def inputs(kind: str) -> Any:
     """What a model of that kind is looked at with."""
-    return {"gpt": TEXT, "bert": TEXT, "t5": TEXT, "vit": image(), "ft": ROW}[kind]
+    return {"gpt": TEXT, "bert": TEXT, "t5": TEXT, "translator": " ".join(PAIRS), "vit": image(), "ft": ROW}[kind]
 
 
 def predictor(kind: str) -> Predictor:
     torch.manual_seed(0)
-    return {"gpt": gpt, "bert": bert, "t5": t5, "vit": vit, "ft": ft}[kind]()
+    return {"gpt": gpt, "bert": bert, "t5": t5, "translator": translator, "vit": vit, "ft": ft}[kind]()
 
 
 KINDS = ("gpt", "bert", "t5", "vit", "ft")

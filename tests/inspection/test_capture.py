@@ -7,6 +7,7 @@ import torch
 
 import anyformer
 from anyformer.errors import UserError
+from anyformer.inspection.axis import text_of, word_tokens
 from anyformer.inspection.capture import look
 from anyformer.inspection.shadow import shadow
 from tests.inspection import models
@@ -103,8 +104,17 @@ def test_tokens_are_shown_as_people_read_them():
     axis = look(models.gpt(), "a <script> & é 日").axes[""]
     assert all(token.text for token in axis.tokens)
     assert any("<" in token.text for token in axis.tokens)
-    pieces = [token for token in axis.tokens if token.note == "a part of a character"]
-    assert pieces and all(token.text.startswith("<") for token in pieces)  # the bytes of a letter never seen
+    assert text_of(axis.tokens) == "a <script> & é 日"  # no letter is lost, and none comes twice
+
+
+def test_a_character_in_pieces_is_named_on_the_first():
+    tokens = look(models.gpt(), "日x é").axes[""].tokens  # neither letter is one token
+    assert [token.text for token in tokens] == ["日", "·2/3", "·3/3", "x", " ", "é", "·2/2"]
+    assert [token.kind for token in tokens] == ["word", "piece", "piece", "word", "word", "word", "piece"]
+    assert tokens[1].note == "piece 2 of 3 of 日: <97>" and "日".encode() == b"\xe6\x97\xa5"
+    words = models.words()
+    lone = word_tokens(words, [token.id for token in tokens[:2]])  # a text cut within the character
+    assert [token.text for token in lone] == ["<e6>", "<97>"] and lone[0].note == "a part of a character"
 
 
 def test_rows_of_a_batch_are_looked_at_one_by_one():

@@ -77,6 +77,35 @@ def test_a_site_that_is_no_cross_attention_shows_the_first_that_is():
     assert queries[0] == Query() and len(queries) == 1 + 2 + 2 * 4
 
 
+def test_a_row_is_the_token_that_its_step_writes():
+    """A translator whose weights are set: while it writes "zwei" it reads "two", by construction."""
+    capture = look(models.translator(), " ".join(models.PAIRS))
+    found = cross.answer(capture, Query())
+    sources = [token["text"].strip() for token in found.facts["sources"]]
+    aligned = {token["text"].strip(): sources[best]
+               for token, best in list(zip(found.facts["targets"], found.arrays["best"], strict=True))[:4]}  # fmt: skip
+    assert aligned == {two: one for one, two in models.PAIRS.items()}
+    read = [text.strip() for text in found.facts["after"]]  # control: by what the steps read, pairs are off by one
+    assert read[:3] == ["<s>", "zwei", "drei"] and sources[found.arrays["best"][1]] == "three"
+    assert [token["note"] for token in found.facts["targets"]][1:] == [
+        "after zwei", "after drei", "after sechs", "after acht", "predicted after </s>"]  # fmt: skip
+
+
+def test_the_last_row_is_what_the_model_would_write():
+    capture = look(models.translator(), " ".join(models.PAIRS), target="zwei drei")
+    ids = capture.given.args[1][0].tolist()
+    written = capture.axes["decoder"].written
+    assert [token.id for token in written] == [*ids[1:], int(capture.output.logits[0, -1].argmax())]
+    assert not look(models.gpt(), models.TEXT).axes[""].written
+
+
+def test_what_writes_nothing_keeps_its_own_names():
+    facts = cross.answer(look(recurrent(), (SOURCE, TARGET)), Query()).facts
+    assert [token["text"] for token in facts["targets"]] == ["8", "9", facts["targets"][2]["text"]]
+    table = look(models.ft(), models.ROW)
+    assert all(not axis.written for axis in table.axes.values())
+
+
 def recurrent(**changes: Any) -> Any:
     words, reading = Tokens(vocab=23), Stack(width=16, depth=1, block=Block(mixer=Attention(heads=4)))
     writing = Stack(width=16, depth=1, causal=True, block=Block(mixer=AttendingRecurrent(**changes)))
@@ -124,7 +153,8 @@ def test_long_targets_come_in_windows(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cross, "WINDOW", 3)
     part = cross.answer(capture, Query(options={"start": "2"}))
     assert np.allclose(part.arrays["weights"], whole[2:5], atol=1e-6) and part.arrays["weights"].shape == (3, 7)
-    assert [token["text"] for token in part.facts["targets"]] == capture.axes["decoder"].texts[2:5]
+    assert part.facts["after"] == capture.axes["decoder"].texts[2:5]
+    assert [token["text"] for token in part.facts["targets"]] == capture.axes["decoder"].texts[3:6]
     with pytest.raises(UserError, match="start"):
         cross.answer(capture, Query(options={"start": "99"}))
 
@@ -141,7 +171,7 @@ def test_a_beam_is_shown_with_its_own_target():
         ids = made.ids[number : number + 1, : 1 + int(made.lengths[number])]
         right = look(predictor.model, (capture.given.args[0], ids)).weights(3).mean(0)
         assert np.allclose(found.arrays["weights"], right, atol=1e-6)
-        assert [token["id"] for token in found.facts["targets"]] == ids[0].tolist()
+        assert [token["id"] for token in found.facts["targets"]][:-1] == ids[0, 1:].tolist()
         assert found.facts["beams"][number]["score"] == pytest.approx(float(made.scores[number]), abs=1e-5)
         texts.append(found.facts["beams"][number]["text"])
     assert len(set(texts)) > 1  # control: beams differ

@@ -145,7 +145,10 @@ def test_names_of_tokens_columns_and_classes_are_there() -> None:
     assert {"An", "old", "dog", "young", "boy", "query", "key"} <= texts("gpt", "map")
     assert {"age", "income", "city", "pet", "read by [CLS]"} <= texts("ft", "table")
     assert {"bad", "fair", "good", "Layer 0", "Embedding"} <= texts("bert", "lens")
-    assert {"source", "target", "An", "boy"} <= texts("t5", "cross")
+    assert {"source", "written", "An", "boy"} <= texts("t5", "cross")
+    rows = [mark for mark in draw(captured("translator"), "cross").marks if isinstance(mark, Label)]
+    middle = {mark.text.strip(): mark.y for mark in rows if mark.text.strip() in models.PAIRS.values()}
+    assert list(middle) == list(models.PAIRS.values())  # the first row writes "zwei"
     assert {"input"} <= texts("vit", "image")
 
 

@@ -81,8 +81,19 @@ def test_an_image_gives_a_grid_and_an_encoder_decoder_its_alignment():
     both = look(t5, models.TEXT)
     facts = inside_facts(t5.model, t5.spec, data, Batch(both.given.args, None, None, named=both.given.options))
     site = [site for site in both.sites if site.kind == "cross"][-1]
-    assert facts["kind"] == "cross" and "what was read" in inside(facts)
+    assert facts["kind"] == "cross" and "What was read" in inside(facts)
     assert np.allclose(facts["weights"], both.weights(site.index).mean(0).numpy(), atol=1e-4)
+
+
+def test_the_alignment_of_a_report_names_what_is_written():
+    predictor = models.translator()
+    capture, data = look(predictor, " ".join(models.PAIRS)), SimplePrepared()
+    data.tokenizer = predictor.tokenizer
+    facts = inside_facts(predictor.model, predictor.spec, data, Batch(capture.given.args, None, None))
+    pairs = {query.strip(): facts["keys"][int(np.argmax(row))].strip()
+             for query, row in zip(facts["queries"], facts["weights"], strict=True)}  # fmt: skip
+    assert {pairs[two]: two for two in models.PAIRS.values()} == models.PAIRS
+    assert "read (columns) to write each token (rows)" in inside(facts)
 
 
 class SimplePrepared:

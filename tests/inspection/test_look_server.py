@@ -7,6 +7,7 @@ import http.client
 import io
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from anyformer.errors import UserError
 from anyformer.inspection.answer import Query, ViewAnswer
 from anyformer.inspection.capture import look
 from anyformer.inspection.look_app import MOST_BODY, RING, LookApp
+from anyformer.inspection.manifest import KEYS
 from anyformer.inspection.read_query import NotedQuery, answered
 from anyformer.inspection.server import serve_look
 from anyformer.inspection.views import views
@@ -148,6 +150,45 @@ def test_a_new_input_is_a_new_capture_and_old_ones_go(capture):
     assert len(app.captures) == RING and "1" not in app.captures
     assert app.respond("GET", "/look/api/manifest?capture=1").status == 404
     assert json.loads(app.respond("GET", "/look/api/manifest").body)["capture"] == str(RING + 1)
+
+
+def test_a_second_input_is_put_beside_the_one_that_is_shown(capture):
+    app = LookApp(look(models.gpt(), models.TEXT, name="gpt"))
+
+    def post(body, address="/look/api/new"):
+        answer = app.respond("POST", address, json.dumps(body).encode())
+        return answer.status, json.loads(answer.body)
+
+    def compared(number):
+        body = app.respond("GET", f"/look/api/view/compare?capture={number}&site=1&head=2").body
+        return ViewAnswer.from_bytes(body)
+
+    assert app.respond("GET", "/look/api/view/compare").status == 400
+    status, told = post({"input": "An old cat and a young boy", "compare": True})
+    assert status == 200 and told["capture"] == "2" and told["input"] == models.TEXT
+    assert next(view for view in told["views"] if view["name"] == "compare")["applies"]
+    own = look(models.gpt(), models.TEXT).compare(look(models.gpt(), "An old cat and a young boy"))
+    assert compared(2).arrays["difference"] == pytest.approx(own.difference(1, 2).numpy(), abs=1e-6)
+    assert app.respond("GET", "/look/api/view/compare?capture=1").status == 400  # what was shown before is as it was
+    for text in ("one dog", "two dogs", "three dogs"):
+        post({"input": text, "compare": True})
+    assert compared(5).facts["others"] == ["three dogs", "two dogs", "one dog"]  # the newest first, and no more
+    assert post({"input": "a cat", "compare": True}, "/look/api/new?capture=2")[1]["input"] == models.TEXT
+    assert compared(6).facts["others"] == ["a cat", "An old cat and a young boy"]
+    assert not app.captures["5"].others[0].others  # control: the second input itself is compared with nothing
+    status, told = post({"input": "a dog"})
+    assert status == 200 and not next(view for view in told["views"] if view["name"] == "compare")["applies"]
+    assert post({"input": "", "compare": True})[0] == 400
+
+
+def test_the_how_to_names_every_key():
+    """The table of the how-to and the page's own list of keys are the same."""
+    text = (Path(__file__).parents[2] / "docs" / "how-to" / "look.md").read_text()
+    cells = [
+        cell.strip() for line in text.splitlines() if line.startswith("| `") for cell in line.strip("|").split("|")
+    ]
+    written = {does: keys.replace("`", "").split() for keys, does in zip(cells[::2], cells[1::2], strict=True)}
+    assert written == {does: list(keys) for does, *keys in KEYS}
 
 
 def test_an_image_comes_as_bytes_never_as_a_path(tmp_path):

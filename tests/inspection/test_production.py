@@ -6,12 +6,15 @@ import copy
 import gc
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+import anyformer
 from anyformer.inspection.capture import Capture, look
 from anyformer.inspection.shadow import shadow
 from tests.inspection import models
@@ -103,6 +106,32 @@ def test_a_model_in_training_goes_on_as_if_nobody_looked() -> None:
 
     for plain, looked in zip(steps(False), steps(True), strict=True):
         assert torch.equal(plain, looked)
+
+
+def seconds_of(run: Callable[[], object], times: int = 15) -> float:
+    """The fastest of some passes: what else runs here only slows."""
+    taken = []
+    for _ in range(times):
+        began = time.perf_counter()
+        run()
+        taken.append(time.perf_counter() - began)
+    return min(taken)
+
+
+@pytest.mark.alone
+@torch.no_grad()
+def test_a_model_that_was_looked_at_is_as_fast_as_before() -> None:
+    """Within noise; a model whose maps are made in the pass, the eager way of other viewers, is beyond it."""
+    model, ids = models.gpt(depth=4, heads=8, width=128).model.eval(), tokens(4, 256) % models.words().size
+    model(ids)
+    before = seconds_of(lambda: model(ids))
+    capture = look(model, ids[:1])
+    use(capture)
+    after = seconds_of(lambda: model(ids))
+    again = seconds_of(lambda: model(ids))
+    assert min(after, again) < 1.1 * before
+    eager = seconds_of(lambda: anyformer.attention_maps(model, ids), times=3)
+    assert eager > 1.3 * before  # control
 
 
 COMPILED = """

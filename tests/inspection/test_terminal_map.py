@@ -14,6 +14,7 @@ from anyformer.inspection.capture import Capture, look
 from anyformer.inspection.terminal_map import draw_map, pool
 from anyformer.terminal.colour import SHADES, shade
 from anyformer.terminal.words import visible
+from tests.inspection import models
 from tests.inspection.models import inputs, predictor
 from tests.laws.nets import build, language, tokens
 
@@ -113,3 +114,9 @@ def test_a_head_that_does_not_exist_is_refused(text: Capture) -> None:
             draw_map(text, 0, head, width)
     with pytest.raises(UserError, match="no site 9"):
         draw_map(text, 9, 0, 80)
+
+
+def test_rows_of_cross_attention_are_what_is_written():
+    capture = look(models.translator(), " ".join(models.PAIRS))
+    site = next(site.index for site in capture.sites if site.kind == "cross")
+    assert "rows are written, columns read (·zwei ... </s> → ·two ... </s>" in draw_map(capture, site, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,9 @@ from anyformer.errors import UserError
 if TYPE_CHECKING:
     from anyformer.inference.predictor import Predictor
     from anyformer.inspection.capture import Capture
+
+WAIT = 0.25  # seconds between two looks at a run that has no checkpoint yet
+WAITING_LINE = 15.0  # seconds between two lines about it
 
 
 def look(
@@ -63,7 +67,31 @@ def look(
             other = captured(with_model or folder, given if beside is None else beside, target, device, budget)
             shown.compare(other)
     if not written(shown, view, layer, head, html, png, svg, save, terminal, as_json):
+        view = view or ("training" if is_training(folder) else None)
         serve_page(shown, view, layer, head, port, open_browser=not no_browser and not quiet)
+
+
+def is_training(folder: Path) -> bool:
+    """Whether it is a run that goes on."""
+    from anyformer.training.run.history import RUN, open_run
+
+    return (folder / RUN).is_file() and open_run(folder).status.startswith("running")
+
+
+def await_checkpoint(folder: Path) -> None:
+    """Wait for the first checkpoint of a run that has just begun; what ended without any, the loader names."""
+    from anyformer.checkpoints import store
+    from anyformer.training.run.history import open_run
+
+    said = 0.0
+    while is_training(folder) and store.latest(folder / "checkpoints") is None:
+        if time.monotonic() - said > WAITING_LINE:
+            run = open_run(folder)
+            total = "" if run.number("total") is None else f" of {run.number('total'):,.0f}"
+            note(f"waiting  {folder.name} trains, step {run.step or 0:,.0f}{total}: the page opens at its first "
+                 "checkpoint (--set training.save_every=100 writes them sooner; Ctrl-C ends the wait)")  # fmt: skip
+            said = time.monotonic()
+        time.sleep(WAIT)
 
 
 def captured(folder: Path, given: str | None, target: str | None, device: str, budget: str) -> Capture:
@@ -71,6 +99,7 @@ def captured(folder: Path, given: str | None, target: str | None, device: str, b
     import anyformer
     from anyformer.inspection.capture import look as capture
 
+    await_checkpoint(folder)
     predictor = anyformer.load(folder, device=device)
     found = capture(predictor, inputs_from(given, predictor), target=target, budget=budget, name=folder.name)
     found.run = folder if (folder / "run.json").is_file() else None
@@ -164,9 +193,5 @@ def serve_page(
         import webbrowser
 
         webbrowser.open(address)
-    try:
-        standing.wait()
-    except KeyboardInterrupt:
-        note("ended")
-    finally:
-        standing.close()
+    standing.wait()  # until Ctrl-C, which closes it
+    note("ended")

@@ -67,8 +67,12 @@ def inside(facts: Mapping[str, Any] | None) -> str:
         what = f"What the token {facts['query']} reads of one validation image in {layer}, {heads}"
     else:
         drawn = draw.heat_map(facts["weights"], facts["queries"], facts["keys"], f"Attention in {layer}")
-        where = "written tokens (rows) look in what was read" if facts["kind"] == "cross" else "each token (row) looks"
-        what = f"Where {where} in {layer}, {heads}, for one validation row"
+        where = (
+            "What was read (columns) to write each token (rows)"
+            if facts["kind"] == "cross"
+            else ("Where each token (row) looks")
+        )
+        what = f"{where} in {layer}, {heads}, for one validation row"
         what += f"; its first {len(facts['keys'])} tokens" if facts["cut"] else ""
     note = (
         "Attention shows where information was read, not why. <code>anyformer look</code> shows every layer and head."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from anyformer.data.tokenizers.tokenizer import Tokenizer
     from anyformer.inference.predictor import Predictor
 
-SPECIAL = "special"
+SPECIAL, PIECE = "special", "piece"
+MOST_PIECES = 8  # tokens that one character, with what a tokenizer merged to it, may be cut into
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Token:
     """One token as people read it."""
 
     text: str
-    kind: str = "word"  # word, special, patch, register, column, frame, query or token
+    kind: str = "word"  # word, piece, special, patch, register, column, frame, query or token
     id: int | None = None
     note: str = ""
 
@@ -42,6 +43,7 @@ class TokenAxis:
     tokens: tuple[Token, ...]
     grid: tuple[int, int] | None = None  # rows and columns of patches
     first: int = 0  # index of the first patch
+    written: tuple[Token, ...] = ()  # of a decoder: what each of its steps writes, the token after the one it reads
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -51,9 +53,13 @@ class TokenAxis:
         return [token.text for token in self.tokens]
 
     def to_json(self) -> dict[str, Any]:
-        tokens = [{key: value for key, value in asdict(token).items() if value not in (None, "")} | {"text": token.text}
-                  for token in self.tokens]  # fmt: skip
-        return {"name": self.name, "tokens": tokens, "grid": self.grid, "first": self.first}
+        found = {"name": self.name, "tokens": tokens_as_json(self.tokens), "grid": self.grid, "first": self.first}
+        return found | ({"written": tokens_as_json(self.written)} if self.written else {})
+
+
+def tokens_as_json(tokens: Sequence[Token]) -> list[dict[str, Any]]:
+    return [{key: value for key, value in asdict(token).items() if value not in (None, "")} | {"text": token.text}
+            for token in tokens]  # fmt: skip
 
 
 def axis_of(
@@ -180,10 +186,39 @@ def column_names(predictor: Predictor | None) -> tuple[list[str], list[str]]:
 
 
 def word_tokens(words: Tokenizer | None, ids: Sequence[int]) -> list[Token]:
-    """The tokens of ids: their text with its spaces, pieces of one character shown by their bytes."""
+    """The tokens of a text: each with its spaces; of a character in pieces the first has it, "·2/3" the second of 3."""
     if words is None:
         return [Token(str(number), "word", number) for number in ids]
-    return [word_token(words, number) for number in ids]
+    found = [word_token(words, number) for number in ids]
+    at = 0
+    while at < len(ids):
+        text, count = read_pieces(words, ids[at : at + MOST_PIECES])
+        for part in range(count if count > 1 else 0):
+            note = f"piece {part + 1} of {count} of {text.strip()}: {found[at + part].text}"
+            shown = (text, "word") if part == 0 else (f"·{part + 1}/{count}", PIECE)
+            found[at + part] = Token(*shown, ids[at + part], note)
+        at += count
+    return found
+
+
+def read_pieces(words: Tokenizer, ids: Sequence[int]) -> tuple[str, int]:
+    """The text that begins with the first of these ids, and how many of them it takes; a lone piece is no text."""
+    spelled, together = words.spelling.tokens, b""
+    for count, number in enumerate(ids, 1):
+        piece = spelled[number] if 0 <= number < len(spelled) else None
+        if piece is None:
+            break
+        together += piece
+        try:
+            return together.decode(), count
+        except UnicodeDecodeError:
+            continue
+    return "", 1
+
+
+def text_of(tokens: Iterable[Token]) -> str:
+    """What words spell together; special tokens and further pieces of a character add nothing."""
+    return "".join(token.text for token in tokens if token.kind == "word")
 
 
 def word_token(words: Tokenizer, number: int) -> Token:

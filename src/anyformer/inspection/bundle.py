@@ -28,6 +28,7 @@ from anyformer.errors import UserError
 from anyformer.inspection.answer import SELECTION, Query, ViewAnswer, finite
 from anyformer.inspection.axis import Token, TokenAxis
 from anyformer.inspection.budget import bytes_of, size_text
+from anyformer.inspection.capture_base import CaptureBase
 from anyformer.inspection.given import NetworkInputs
 from anyformer.inspection.prediction import PossibleAnswer
 from anyformer.inspection.site import Site
@@ -209,7 +210,7 @@ def unpacked(path: Path, data: bytes) -> bytes:
     return found
 
 
-class Saved:
+class Saved(CaptureBase):
     """A .look file, read as a capture is: what it does not hold it says. `Saved.open("x.look")`."""
 
     def __init__(self, path: Path, metadata: Mapping[str, str], arrays: dict[str, np.ndarray]) -> None:
@@ -217,10 +218,9 @@ class Saved:
         self.manifest: dict[str, Any] = read_json_text(path, metadata.get("manifest", ""), dict)
         self.answers: list[dict[str, Any]] = read_json_text(path, metadata.get("answers", ""), list)
         try:
-            self.title, self.modality = str(self.manifest["title"])[:400], str(self.manifest["kind"])
+            self.about = str(self.manifest["title"])[:400], str(self.manifest["kind"])
             self.axes = {name: read_axis(one) for name, one in self.manifest["axes"].items()}
             self.sites = tuple(read_site(i, one, self.axes) for i, one in enumerate(self.manifest["sites"]))
-            self.batch = 1
             self.given = NetworkInputs((), pixels=self.read_pixels(), text=str(self.manifest["input"]))
             for i, entry in enumerate(self.answers):
                 check_answer(entry, arrays[f"answer.{i}"])
@@ -263,30 +263,25 @@ class Saved:
     def map_shape(self, site: Site) -> tuple[int, int, int]:
         return site.heads, len(self.axes[site.queries]), len(self.axes[site.keys])
 
+    @property
+    def title(self) -> str:
+        """The model in a few words."""
+        return self.about[0]
+
+    @property
+    def modality(self) -> str:
+        """What kind of input it is."""
+        return self.about[1]
+
+    @property
+    def batch(self) -> int:
+        """A file holds one row."""
+        return 1
+
     def lacks(self, what: str) -> UserError:
         return UserError(f"this file does not hold {what}", where=self.path.name, fix="look with the model itself")
 
     # ------------------------------------------------------------ maps
-
-    def site(self, index: int) -> Site:
-        if not 0 <= index < len(self.sites):
-            raise UserError(f"there is no site {index}", where="look", fix=f"use 0 to {len(self.sites) - 1}")
-        return self.sites[index]
-
-    def find_site(self, layer: int, *, kind: str = "self", stack: str | None = None) -> Site:
-        """The site of a layer counted from 0, as `Capture.find_site` finds it."""
-        from anyformer.inspection.capture import Capture
-
-        return Capture.find_site(self, layer, kind=kind, stack=stack)  # type: ignore[arg-type]
-
-    def attention(
-        self, layer: int, head: int | None = None, *, rows: slice = slice(None), kind: str = "self",
-        stack: str | None = None,
-    ) -> Tensor:  # fmt: skip
-        """Exact weights in float32: (H,t,S), or (t,S) of one head. Layers and heads are counted from 0."""
-        from anyformer.inspection.capture import Capture
-
-        return Capture.attention(self, layer, head, rows=rows, kind=kind, stack=stack)  # type: ignore[arg-type]
 
     def weights(self, site: int, *, rows: slice = slice(None), row: int | None = None) -> Tensor:
         """The weights (H,t,S) at a site for some queries."""
@@ -386,24 +381,6 @@ class Saved:
 
         return framed_page(self.html())
 
-    def png(
-        self, path: str | Path, view: str = "map", *, layer: int | None = None, head: int | None = None,
-        query: int | None = None, site: int | None = None, scale: str = "sqrt", zoom: float = 2.0,
-    ) -> Path:  # fmt: skip
-        """Write one picture as PNG."""
-        from anyformer.inspection.figure import write_png
-
-        return write_png(self, path, view, layer=layer, head=head, query=query, site=site, scale=scale, zoom=zoom)
-
-    def svg(
-        self, path: str | Path, view: str = "map", *, layer: int | None = None, head: int | None = None,
-        query: int | None = None, site: int | None = None, scale: str = "sqrt",
-    ) -> Path:  # fmt: skip
-        """Write one picture as SVG."""
-        from anyformer.inspection.figure import write_svg
-
-        return write_svg(self, path, view, layer=layer, head=head, query=query, site=site, scale=scale)
-
     def show(self, port: int = 0, *, open_browser: bool = True) -> LookServer:
         """Serve the page on loopback until stopped; gives the running server."""
         from anyformer.inspection.saved_app import serve_saved
@@ -421,10 +398,13 @@ class Saved:
 
 
 def read_axis(given: Any) -> TokenAxis:
-    tokens = tuple(
-        Token(str(one["text"]), str(one.get("kind", "word")), one.get("id"), str(one.get("note", "")))
-        for one in given["tokens"]
-    )
+    tokens, written = (
+        tuple(Token(str(one["text"]), str(one.get("kind", "word")), one.get("id"), str(one.get("note", "")))
+              for one in given.get(part, ()))
+        for part in ("tokens", "written")
+    )  # fmt: skip
+    if written and len(written) != len(tokens):
+        raise ValueError("other tokens are written than read")
     grid, first = given.get("grid"), given.get("first", 0)
     if grid is not None:
         rows, columns = grid
@@ -433,7 +413,7 @@ def read_axis(given: Any) -> TokenAxis:
         if first + rows * columns > len(tokens):
             raise ValueError("a grid larger than its tokens")
         grid = (rows, columns)
-    return TokenAxis(str(given["name"]), tokens, grid, first if grid is not None else 0)
+    return TokenAxis(str(given["name"]), tokens, grid, first if grid is not None else 0, written)
 
 
 def read_site(index: int, given: Any, axes: Mapping[str, TokenAxis]) -> Site:

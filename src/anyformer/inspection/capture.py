@@ -23,12 +23,14 @@ from anyformer.embeds.table import Table
 from anyformer.errors import UserError
 from anyformer.inspection.axis import TokenAxis, axis_of, merged, numbered
 from anyformer.inspection.budget import bytes_of, check, check_map, price_call
+from anyformer.inspection.capture_base import ALL, CaptureBase
 from anyformer.inspection.example_input import example_input, input_kind
 from anyformer.inspection.given import NetworkInputs, given_to
 from anyformer.inspection.prediction import PossibleAnswer, predictions
 from anyformer.inspection.record import record_pass
 from anyformer.inspection.replay import BlockCall, MixerCall, PassRecord
 from anyformer.inspection.site import Site, head_counts, is_weighing, kind_of, label_of, part_of
+from anyformer.inspection.word_names import written_tokens
 from anyformer.mixers.attention import AttentionInputs
 
 if TYPE_CHECKING:
@@ -40,7 +42,6 @@ if TYPE_CHECKING:
     from anyformer.inspection.steps import HeadSteps
     from anyformer.inspection.trust import Trust
 
-ALL = slice(None)
 MOST_KEPT = 64 * 2**20  # bytes of results that are remembered; a long map is asked for in many parts
 Layers = str | Iterable[int]
 
@@ -103,7 +104,7 @@ def check_budget(model: nn.Module, given: NetworkInputs, layers: Layers, budget:
     check(price_call(model, given.args, given.options, layers), budget)
 
 
-class Capture:
+class Capture(CaptureBase):
     """One pass and everything that can be asked about it; see the module's first lines."""
 
     def __init__(
@@ -118,6 +119,8 @@ class Capture:
         self.others: list[Capture] = []
         self.run: Path | None = None  # the folder of the training run it is from, whose checkpoints a page can show
         self.axes = self.find_axes()
+        if "decoder" in self.axes:
+            self.axes["decoder"] = replace(self.axes["decoder"], written=written_tokens(self))
         self.sites = tuple(self.site_of(i, call) for i, call in enumerate(found.mixers))
         self.kept: dict[tuple[Any, ...], Any] = {}  # the newest results, so that a page can ask for parts of one
 
@@ -210,34 +213,6 @@ class Capture:
         return None if not ids or any(number is None for number in ids) else [int(number or 0) for number in ids]
 
     # ------------------------------------------------------------ maps
-
-    def site(self, index: int) -> Site:
-        if not 0 <= index < len(self.sites):
-            raise UserError(f"there is no site {index}", where="look", fix=f"use 0 to {len(self.sites) - 1}")
-        return self.sites[index]
-
-    def find_site(self, layer: int, *, kind: str = "self", stack: str | None = None) -> Site:
-        """The site of a layer counted from 0; of an encoder-decoder the decoder's unless `stack` says otherwise."""
-        stacks = [stack] if stack is not None else ["", "decoder", "encoder", "first", "second"]
-        for one in stacks:
-            for site in self.sites:
-                here = site.stack == one and site.layer == layer
-                if here and (site.kind == kind or (kind, site.kind) == ("self", "other")):
-                    return site
-        raise UserError(f"there is no {kind} attention in layer {layer}", where="look",
-                        fix="layers are " + ", ".join(sorted({str(site.layer) for site in self.sites})))  # fmt: skip
-
-    def attention(
-        self, layer: int, head: int | None = None, *, rows: slice = ALL, kind: str = "self", stack: str | None = None
-    ) -> Tensor:
-        """Exact weights in float32: (H,t,S), or (t,S) of one head. Layers and heads are counted from 0."""
-        site = self.find_site(layer, kind=kind, stack=stack)
-        found = self.weights(site.index, rows=rows)
-        if head is None:
-            return found
-        if not 0 <= head < site.heads:
-            raise UserError(f"there is no head {head}", where=site.label, fix=f"use 0 to {site.heads - 1}")
-        return found[head]
 
     def weights(self, site: int, *, rows: slice = ALL, row: int | None = None) -> Tensor:
         """The weights (H,t,S) at a site for some queries of one row of the batch, in float32 on the CPU."""
@@ -405,24 +380,6 @@ class Capture:
         from anyformer.inspection.page import notebook
 
         return notebook(self)
-
-    def png(
-        self, path: str | Path, view: str = "map", *, layer: int | None = None, head: int | None = None,
-        query: int | None = None, site: int | None = None, scale: str = "sqrt", zoom: float = 2.0,
-    ) -> Path:  # fmt: skip
-        """Write one picture as PNG; see `inspection.figure` for the views there are."""
-        from anyformer.inspection.figure import write_png
-
-        return write_png(self, path, view, layer=layer, head=head, query=query, site=site, scale=scale, zoom=zoom)
-
-    def svg(
-        self, path: str | Path, view: str = "map", *, layer: int | None = None, head: int | None = None,
-        query: int | None = None, site: int | None = None, scale: str = "sqrt",
-    ) -> Path:  # fmt: skip
-        """Write one picture as SVG."""
-        from anyformer.inspection.figure import write_svg
-
-        return write_svg(self, path, view, layer=layer, head=head, query=query, site=site, scale=scale)
 
     def save(self, path: str | Path) -> Path:
         """Write a .look file: the answers of every view, which open without the model."""

@@ -128,6 +128,30 @@ def look_alike(capture: Capture, source: Any) -> Capture:
     return Capture(source, capture.inputs, predictor, copied, given, found)
 
 
+def newest_look(capture: Capture) -> Capture:
+    """The same input through the newest checkpoint of the capture's run."""
+    from anyformer.inference.opening import load
+
+    folder = run_folder(capture)
+    newest = None if folder is None else store.latest(folder / "checkpoints")
+    if folder is None or newest is None:
+        raise UserError("there is no checkpoint", where="look", fix="open the folder of a run that has one")
+    step, path = newest
+    found = look_alike(capture, load(path, device=str(device_of(capture))))
+    found.name, found.run, found.budget = f"{folder.name} · step {step:,}", folder, capture.budget
+    return found
+
+
+def own_step(capture: Capture) -> int | None:
+    """The step of the checkpoint that a capture's model is; None of a model that is none of the run's checkpoints."""
+    run, predictor = run_folder(capture), capture.predictor
+    own = None if predictor is None else predictor.opened.folder
+    if run is None or own is None:
+        return None
+    there = store.committed(run / "checkpoints")
+    return next((step for step, path in there if path.resolve() == Path(own).resolve()), None)
+
+
 def device_of(capture: Capture) -> Any:
     return next(capture.model.parameters()).device
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -31,8 +31,8 @@ from anyformer.version import __version__
 
 if TYPE_CHECKING:
     from anyformer.inspection.axis import TokenAxis
-    from anyformer.inspection.bundle import Saved
-    from anyformer.inspection.capture import Capture
+    from anyformer.inspection.capture_base import CaptureBase
+    from anyformer.inspection.lens import Lens
     from anyformer.inspection.site import Site
 
 EDGE = 20.0  # white around a figure
@@ -54,7 +54,7 @@ class Chosen:
 
 
 def write_png(
-    capture: Capture | Saved, path: str | Path, view: str = "map", *, layer: int | None = None, head: int | None = None,
+    capture: CaptureBase, path: str | Path, view: str = "map", *, layer: int | None = None, head: int | None = None,
     query: int | None = None, site: int | None = None, scale: str = "sqrt", zoom: float = 2.0,
 ) -> Path:  # fmt: skip
     """One picture as PNG, with `zoom` pixels to each of its units. Layers, heads, queries and sites count from 0."""
@@ -65,7 +65,7 @@ def write_png(
 
 
 def write_svg(
-    capture: Capture | Saved, path: str | Path, view: str = "map", *, layer: int | None = None, head: int | None = None,
+    capture: CaptureBase, path: str | Path, view: str = "map", *, layer: int | None = None, head: int | None = None,
     query: int | None = None, site: int | None = None, scale: str = "sqrt",
 ) -> Path:  # fmt: skip
     """One picture as SVG. Layers, heads, queries and sites count from 0."""
@@ -84,7 +84,7 @@ def written(path: str | Path, data: str | bytes) -> Path:
 
 
 def draw(
-    capture: Capture | Saved, view: str = "map", *, layer: int | None = None, head: int | None = None,
+    capture: CaptureBase, view: str = "map", *, layer: int | None = None, head: int | None = None,
     query: int | None = None, site: int | None = None, scale: str = "sqrt",
 ) -> Drawing:  # fmt: skip
     """One picture as a list of marks; a layer means its self-attention, in the view `cross` its cross-attention."""
@@ -99,7 +99,7 @@ def draw(
 # ---------------------------------------------------------------- putting pieces together
 
 
-def framed(capture: Any, width: float, height: float, marks: list[Mark], what: Sequence[str]) -> Drawing:
+def framed(capture: CaptureBase, width: float, height: float, marks: list[Mark], what: Sequence[str]) -> Drawing:
     """Marks with white around them and the caption below."""
     wide = max(width, NARROWEST)
     told = " · ".join((*what, f"anyformer {__version__}"))
@@ -110,7 +110,7 @@ def framed(capture: Any, width: float, height: float, marks: list[Mark], what: S
     return drawing
 
 
-def quoted(capture: Any) -> str:
+def quoted(capture: CaptureBase) -> str:
     text: str = capture.given.text
     pixels = capture.given.pixels
     if pixels is not None and text.isidentifier():  # the name of a type: an image that came without a path
@@ -118,7 +118,7 @@ def quoted(capture: Any) -> str:
     return f'"{text}"' if capture.modality in ("text", "pair") else text
 
 
-def with_key(capture: Any, matrix: Matrix, what: Sequence[str]) -> Drawing:
+def with_key(capture: CaptureBase, matrix: Matrix, what: Sequence[str]) -> Drawing:
     """A matrix and, to its right, what its colours mean."""
     marks = matrix.draw(EDGE, EDGE)
     high = min(max(matrix.high, 40.0), 160.0)
@@ -127,7 +127,7 @@ def with_key(capture: Any, matrix: Matrix, what: Sequence[str]) -> Drawing:
                   (*what, f"{SCALES[matrix.scale]}, 0 to {number_text(matrix.top)}"))  # fmt: skip
 
 
-def chosen_site(capture: Any, site: int | None, allowed: Callable[[Site], bool], what: str) -> Site:
+def chosen_site(capture: CaptureBase, site: int | None, allowed: Callable[[Site], bool], what: str) -> Site:
     """The site that was named, or the first that fits."""
     fitting = [one for one in capture.sites if allowed(one)]
     if site is None:
@@ -156,19 +156,19 @@ def head_words(site: Site, head: int | None) -> str:
 # ---------------------------------------------------------------- maps
 
 
-def map_figure(capture: Any, chosen: Chosen) -> Drawing:
+def map_figure(capture: CaptureBase, chosen: Chosen) -> Drawing:
     site = chosen_site(capture, chosen.site, lambda one: True, "attention map")
     check_head(site, chosen.head)
     return map_of_site(capture, site, chosen, marked=False)
 
 
-def cross_figure(capture: Any, chosen: Chosen) -> Drawing:
+def cross_figure(capture: CaptureBase, chosen: Chosen) -> Drawing:
     site = chosen_site(capture, chosen.site, lambda one: one.kind == "cross", "cross-attention")
     check_head(site, chosen.head)
     return map_of_site(capture, site, chosen, marked=True)
 
 
-def map_of_site(capture: Any, site: Site, chosen: Chosen, *, marked: bool) -> Drawing:
+def map_of_site(capture: CaptureBase, site: Site, chosen: Chosen, *, marked: bool) -> Drawing:
     """The whole map, or its largest weights pooled where it has too many tokens to be drawn."""
     _, queries, keys = map_shape(capture, site.index)
     rows, columns = capture.axes[site.queries], capture.axes[site.keys]
@@ -184,9 +184,15 @@ def map_of_site(capture: Any, site: Site, chosen: Chosen, *, marked: bool) -> Dr
         words.append(f"{'largest' if chosen.head is not None else 'mean'} of {seen.step[0]} x {seen.step[1]} weights")
     else:
         every = capture.weights(site.index)
-        names = [rows.texts, columns.texts]
+        names = [[token.text for token in capture.row_tokens(site)], columns.texts]
     values = (every.mean(0) if chosen.head is None else every[chosen.head]).float().numpy()
-    axes = ("target", "source") if site.kind == "cross" else ("query", "key")
+    axes = (
+        ("written", "source")
+        if rows.written and site.kind == "cross"
+        else ("target", "source")
+        if site.kind == "cross"
+        else ("query", "key")
+    )
     matrix = Matrix(
         values, names[0], names[1], float(values.max()), chosen.scale, row_axis=axes[0], column_axis=axes[1],
         marked=values.argmax(1).tolist() if marked and ticks is None else None, ticks=ticks,
@@ -206,7 +212,7 @@ def round_places(count: int, step: int, cells: int) -> tuple[list[str], list[int
     return names, [i for i, name in enumerate(names) if name]
 
 
-def heads_figure(capture: Any, chosen: Chosen) -> Drawing:
+def heads_figure(capture: CaptureBase, chosen: Chosen) -> Drawing:
     """Layers down, heads across."""
     sites = [one for one in capture.sites if chosen.site in (None, one.index)]
     if not sites:
@@ -244,7 +250,7 @@ def heads_figure(capture: Any, chosen: Chosen) -> Drawing:
 # ---------------------------------------------------------------- images
 
 
-def image_axis(capture: Any, site: Site) -> TokenAxis:
+def image_axis(capture: CaptureBase, site: Site) -> TokenAxis:
     axis: TokenAxis = capture.axes[site.keys]
     if axis.grid is None or capture.given.pixels is None:
         raise UserError("this input is no image", where="picture", fix="use view='map'")
@@ -260,7 +266,7 @@ def reading_token(axis: TokenAxis, query: int | None) -> tuple[int | None, str]:
     return (0, cut(axis.tokens[0].text)) if axis.first > 0 else (None, "mean of all patches")
 
 
-def image_figure(capture: Any, chosen: Chosen) -> Drawing:
+def image_figure(capture: CaptureBase, chosen: Chosen) -> Drawing:
     """The image, then what one token reads of it in each head."""
     on_grid = [one.index for one in capture.sites if capture.axes[one.keys].grid is not None]
     site = chosen_site(capture, on_grid[-1] if chosen.site is None and on_grid else chosen.site,
@@ -279,9 +285,12 @@ def image_figure(capture: Any, chosen: Chosen) -> Drawing:
     return panel_figure(capture, panels, chosen.scale, [what])
 
 
-def panel_figure(capture: Any, panels: Sequence[tuple[str, np.ndarray]], scale: str, what: list[str]) -> Drawing:
+def panel_figure(
+    capture: CaptureBase, panels: Sequence[tuple[str, np.ndarray]], scale: str, what: list[str]
+) -> Drawing:
     """The image and overlays of it, four to a row; each overlay has its own largest value, written above it."""
-    pixels: np.ndarray = capture.given.pixels
+    pixels = capture.given.pixels
+    assert pixels is not None
     unit = PANEL / max(pixels.shape[:2])
     wide, high = pixels.shape[1] * unit, pixels.shape[0] * unit
     pictures = [("input", pixels)] + [
@@ -315,7 +324,7 @@ def overlay(pixels: np.ndarray, cells: np.ndarray, scale: str, resolution: int =
 # ---------------------------------------------------------------- rollout
 
 
-def rollout_figure(capture: Any, chosen: Chosen) -> Drawing:
+def rollout_figure(capture: CaptureBase, chosen: Chosen) -> Drawing:
     shares = capture.rollout()  # (T,S)
     rows, columns = capture.axes[output_axis(capture)], columns_axis(capture)
     words = ["attention rollout, residual 0.5, mean of heads"]
@@ -344,12 +353,12 @@ def rollout_figure(capture: Any, chosen: Chosen) -> Drawing:
 # ---------------------------------------------------------------- filters
 
 
-def filters_figure(capture: Any, chosen: Chosen) -> Drawing:
+def filters_figure(capture: CaptureBase, chosen: Chosen) -> Drawing:
     """The principal components of the patch filters, and those of the same network before training."""
-    from anyformer.inspection.bundle import Saved
+    from anyformer.inspection.capture import Capture
     from anyformer.inspection.filters import components_of, patch_filters, untrained_filters
 
-    if isinstance(capture, Saved):
+    if not isinstance(capture, Capture):
         raise UserError("this file holds no weights", where="picture", fix="look at the model itself")
     found = {"this model": patch_filters(capture.model), "untrained": untrained_filters(capture.model)}
     marks: list[Mark] = []
@@ -371,9 +380,9 @@ def filters_figure(capture: Any, chosen: Chosen) -> Drawing:
 # ---------------------------------------------------------------- lens
 
 
-def lens_figure(capture: Any, chosen: Chosen) -> Drawing:
+def lens_figure(capture: CaptureBase, chosen: Chosen) -> Drawing:
     found = capture.lens(top=12)
-    if found.kind == "numbers":
+    if found.values is not None:
         values = found.values[:, 0, 0].tolist()
         bars = Bars(found.layers, values)
         return framed(capture, bars.width, bars.height, bars.draw(EDGE, EDGE), ["the answer after each layer"])
@@ -398,7 +407,7 @@ def lens_figure(capture: Any, chosen: Chosen) -> Drawing:
     return with_key(capture, matrix, [f"logit lens: {some}the most probable {found.kind} after each layer"])
 
 
-def class_lens(capture: Any, found: Any, chosen: Chosen) -> Drawing:
+def class_lens(capture: CaptureBase, found: Lens, chosen: Chosen) -> Drawing:
     """One answer for the whole input: layers down, classes across, the last layer's best first."""
     order = found.ids[-1, 0].tolist()
     shares = torch.zeros(len(found.layers), len(order))
@@ -418,7 +427,7 @@ def class_lens(capture: Any, found: Any, chosen: Chosen) -> Drawing:
 # ---------------------------------------------------------------- tables
 
 
-def table_figure(capture: Any, chosen: Chosen) -> Drawing:
+def table_figure(capture: CaptureBase, chosen: Chosen) -> Drawing:
     """What the class token reads of each column, sorted; beside it, which columns read each other."""
     sites = [one for one in capture.sites if chosen.site in (None, one.index) and one.kind == "self"]
     axis = capture.axes[sites[0].keys] if sites else None
@@ -450,7 +459,7 @@ def table_figure(capture: Any, chosen: Chosen) -> Drawing:
                    "ranks only: a weight is no effect"])  # fmt: skip
 
 
-FIGURES: dict[str, Callable[[Any, Chosen], Drawing]] = {
+FIGURES: dict[str, Callable[[CaptureBase, Chosen], Drawing]] = {
     "map": map_figure, "heads": heads_figure, "cross": cross_figure, "image": image_figure, "rollout": rollout_figure,
     "filters": filters_figure, "lens": lens_figure, "table": table_figure,
 }  # fmt: skip

@@ -43,8 +43,11 @@ def inside_facts(model: nn.Module, spec: Network, data: Prepared, batch: Batch) 
         weights = capture.weights(site.index, rows=slice(0, 1)).mean(0)[0, keys.first : keys.first + rows * columns]
         return facts | {"grid": rounded(weights.reshape(rows, columns)), "query": queries.tokens[0].text}
     weights = capture.weights(site.index, rows=slice(0, MOST)).mean(0)[:, :MOST]
-    real = [i for i in range(len(weights)) if float(weights[i].sum()) > 0]
-    return facts | {"queries": [queries.tokens[i].text for i in real], "keys": keys.texts[:MOST],
+    ids = capture.token_ids(queries.name)
+    pad = None if ids is None or data.tokenizer is None else data.tokenizer.target.pad
+    real = [i for i in range(len(weights)) if float(weights[i].sum()) > 0 and not (i and ids and ids[i] == pad)]
+    named = capture.row_tokens(site)
+    return facts | {"queries": [named[i].text for i in real], "keys": keys.texts[:MOST],
                     "weights": rounded(weights[real]), "cut": max(len(queries), len(keys)) > MOST}  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import copy
 import io
 import json
 import logging
@@ -19,7 +20,7 @@ from anyformer.data.files.data_urls import MOST_PIXELS
 from anyformer.errors import UserError
 from anyformer.extras import require
 from anyformer.inspection.answer import Query, finite
-from anyformer.inspection.checkpoint_steps import followed_runs
+from anyformer.inspection.checkpoint_steps import followed_runs, newest_look
 from anyformer.inspection.manifest import manifest_of, trust_of_page
 from anyformer.inspection.read_query import EVERYTHING, answered
 from anyformer.inspection.run_watch import run_news
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from anyformer.inspection.capture import Capture
 
 log = logging.getLogger("anyformer")
+BESIDE = 3  # captures that one is compared with from the page
 RING = 8  # captures kept: the one a server starts with, and the newest inputs
 MOST_BODY = 16 * 2**20  # bytes of a new input
 MOST_PARAMETERS = 40
@@ -70,12 +72,12 @@ class TooLarge(UserError):
 class LookApp:
     """Answers the page about some captures, the newest `ring`. One lock: a capture computes one thing at a time.
 
-    `typed` are the bytes that a new input may have where it is no image.
+    `typed` are the bytes that a new input may have where it is no image, `beside` how many a capture is compared with.
     """
 
-    def __init__(self, capture: Capture, *, ring: int = RING, typed: int = MOST_BODY) -> None:
+    def __init__(self, capture: Capture, *, ring: int = RING, typed: int = MOST_BODY, beside: int = BESIDE) -> None:
         self.captures: OrderedDict[str, Capture] = OrderedDict({"1": capture})
-        self.made, self.ring, self.typed = 1, ring, typed
+        self.made, self.ring, self.typed, self.beside = 1, ring, typed, beside
         self.lock = threading.Lock()
 
     def respond(self, method: str, address: str, body: bytes = b"") -> LookResponse:
@@ -163,22 +165,30 @@ class LookApp:
         return LookResponse(200, "application/octet-stream", body, headers)
 
     def new(self, body: bytes, parameters: dict[str, str]) -> LookResponse:
-        """Looks at another input with the same model."""
-        from anyformer.inspection.capture import look
-
+        """Looks at another input, beside this one if it is to compare; or at the newest checkpoint of a run."""
         _, old = self.capture(parameters)
         with self.lock:
-            given = new_input(body, old, MOST_BODY if old.input_kind == "image" else self.typed)
-            capture = look(old.source, given, name=old.name, budget=old.budget)
-            capture.run = old.run
-            for other in old.others:  # a second model reads the new input too; a second input stays behind
-                if other.source is not old.source:
-                    capture.compare(look(other.source, given, name=other.name, budget=other.budget))
+            posted = read_body(body, MOST_BODY if old.input_kind == "image" else self.typed)
+            capture = newest_look(old) if posted.get("newest") is True else self.with_input(posted, old)
             self.made += 1
             self.captures[str(self.made)] = capture
             while len(self.captures) > self.ring:
                 self.captures.popitem(last=False)
             return as_json({**manifest_of(capture), "capture": str(self.made), "renew": capture.input_kind})
+
+    def with_input(self, posted: Mapping[str, Any], old: Capture) -> Capture:
+        """The same model over what was posted."""
+        from anyformer.inspection.capture import look
+
+        given = new_input(posted, old)
+        capture = look(old.source, given, name=old.name, budget=old.budget)
+        capture.run = old.run
+        if posted.get("compare") is True:
+            return put_beside(old, capture, self.beside)
+        for other in old.others:  # a second model reads the new input too; a second input stays behind
+            if other.source is not old.source:
+                capture.compare(look(other.source, given, name=other.name, budget=other.budget))
+        return capture
 
 
 def from_own_page(method: str, headers: Mapping[str, str], hosts: set[str]) -> bool:
@@ -212,10 +222,17 @@ def check_selection(capture: Capture, query: Query) -> None:
             raise UserError(f"there is no {name} {value}", where=site.label, fix=f"use 0 to {count - 1}")
 
 
-def new_input(body: bytes, capture: Capture, most: int = MOST_BODY) -> Any:
-    """What was posted: {"input": text}, {"input": {a row}} or {"image": its bytes in base64}."""
-    if capture.input_kind is None:
-        raise UserError("this model reads nothing that can be typed", where="input", fix="run anyformer look again")
+def put_beside(first: Capture, second: Capture, most: int) -> Capture:
+    """The first capture with the second to compare, the newest `most` of them; what pages know of the first stays."""
+    found = copy.copy(first)
+    found.kept, found.others = {}, []
+    found.compare(second)
+    found.others += first.others[: most - 1]
+    return found
+
+
+def read_body(body: bytes, most: int) -> Mapping[str, Any]:
+    """The object that was posted."""
     if len(body) > most:
         raise TooLarge(f"{len(body):,} bytes are too many", fix=f"send at most {most:,}")
     try:
@@ -224,6 +241,13 @@ def new_input(body: bytes, capture: Capture, most: int = MOST_BODY) -> Any:
         raise UserError("this is not JSON", where="input", fix='send {"input": "a text"}') from None
     if not isinstance(given, Mapping):
         raise UserError("this is no object", where="input", fix='send {"input": "a text"}')
+    return given
+
+
+def new_input(given: Mapping[str, Any], capture: Capture) -> Any:
+    """What was posted: {"input": text}, {"input": {a row}} or {"image": its bytes in base64}."""
+    if capture.input_kind is None:
+        raise UserError("this model reads nothing that can be typed", where="input", fix="run anyformer look again")
     if capture.input_kind == "image":
         return posted_image(given.get("image"))
     value = given.get("input")

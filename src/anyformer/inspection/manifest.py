@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from anyformer.inspection.answer import Query, finite
+from anyformer.inspection.axis import text_of
 from anyformer.inspection.views import views
 from anyformer.inspection.web_files import web_files
 from anyformer.version import __version__
@@ -19,11 +20,12 @@ KEYS = (
     ("previous, next layer", "[", "]"),
     ("previous, next head", "{", "}"),
     ("move the cell (in a map)", "\u2190\u2191", "\u2192\u2193"),
-    ("nearer, farther, all (in a map)", "+", "\u2212", "0"),
+    ("nearer, farther, all (in a large map)", "+", "\u2212", "0"),
     ("find a token", "/"),
     ("scale: square root, linear, log", "c"),
     ("numbers in the cells", "n"),
-    ("hide the sink (the token most heads rest on)", "s"),
+    ("hide the key with the largest mean weight (the sink)", "s"),
+    ("compare with another input", "d"),
     ("export", "e"),
     ("these keys", "?"),
     ("close; back to the starting cell", "Esc"),
@@ -89,4 +91,4 @@ def written(capture: Capture) -> str:
     axis = capture.axes.get("decoder")
     if axis is None or capture.modality != "pair":
         return ""
-    return "".join(token.text for token in axis.tokens if token.kind == "word")[:LONGEST_INPUT].strip()
+    return text_of(axis.tokens)[:LONGEST_INPUT].strip()

@@ -35,5 +35,5 @@ class MountedLook(LookApp):
         from anyformer.inspection.capture import look
 
         capture = look(self.predictor, name=self.name, budget=BUDGET)
-        super().__init__(capture, ring=RING, typed=TYPED)
+        super().__init__(capture, ring=RING, typed=TYPED, beside=1)
         self.started = True

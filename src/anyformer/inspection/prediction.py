@@ -11,7 +11,7 @@ from torch import Tensor
 from anyformer.core.model import Seq2Seq
 from anyformer.core.towers import Towers
 from anyformer.heads import LM, Boxes, Forecast, ImageTextHead, LMWithPair, Replaced, Span
-from anyformer.inspection.axis import SPECIAL, Token, word_token
+from anyformer.inspection.axis import SPECIAL, Token, text_of, word_token
 
 if TYPE_CHECKING:
     from anyformer.data.targets import Values
@@ -62,7 +62,7 @@ def best_spans(capture: Capture, logits: Tensor, top: int) -> list[PossibleAnswe
         reverse=True,
     )
     return [
-        PossibleAnswer("".join(token.text for token in tokens[first : last + 1]).strip(), share,
+        PossibleAnswer(text_of(tokens[first : last + 1]).strip(), share,
                        float(logits[first, 0] + logits[last, 1]), first)
         for share, first, last in found[:top]
     ]  # fmt: skip

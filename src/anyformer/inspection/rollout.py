@@ -21,6 +21,7 @@ from anyformer.mixers.axial import AxialModule
 
 if TYPE_CHECKING:
     from anyformer.inspection.capture import Capture, Site
+    from anyformer.inspection.capture_base import CaptureBase
 
 Fuse = Literal["mean", "max", "min"]
 FUSES: tuple[Fuse, ...] = ("mean", "max", "min")
@@ -247,14 +248,14 @@ def check_options(fuse: str, residual: float, discard: float) -> None:
         raise UserError(f"discard {discard} is not a share below 1", where="rollout", fix="use 0.9")
 
 
-def stacks_of(capture: Capture) -> list[str]:
+def stacks_of(capture: CaptureBase) -> list[str]:
     """What can be rolled out, in the order people ask for it."""
     stacks = list(dict.fromkeys(site.stack for site in capture.sites if "." not in site.stack))  # none inside a part
     both = "encoder" in stacks and any(site.kind == CROSS for site in capture.sites)
     return [CROSS, *stacks] if both else stacks
 
 
-def chosen_stack(capture: Capture, stack: str) -> str:
+def chosen_stack(capture: CaptureBase, stack: str) -> str:
     known = stacks_of(capture)
     if not known:
         raise UserError("this network has no attention to roll out", where="rollout", fix="look at a Transformer")
@@ -266,18 +267,18 @@ def chosen_stack(capture: Capture, stack: str) -> str:
     return stack
 
 
-def exchanges(capture: Capture, stack: str) -> bool:
+def exchanges(capture: CaptureBase, stack: str) -> bool:
     """Whether it is one of two streams that read each other (ViLBERT); two towers (CLIP) do not."""
     return stack in STREAMS and any(site.stack in STREAMS and site.kind == CROSS for site in capture.sites)
 
 
-def depth_of(capture: Capture, stack: str) -> int:
+def depth_of(capture: CaptureBase, stack: str) -> int:
     """Layers that a stack has."""
     within = "decoder" if stack == CROSS else stack
     return 1 + max((site.layer for site in capture.sites if site.stack == within), default=-1)
 
 
-def attention_sites(capture: Capture, stack: str, depth: int | None) -> list[Site]:
+def attention_sites(capture: CaptureBase, stack: str, depth: int | None) -> list[Site]:
     """The attentions of the first `depth` layers of a stack, all if not said, in the order of the pass."""
     layers = depth_of(capture, stack)
     if depth is not None and not 0 <= depth <= layers:
@@ -301,12 +302,12 @@ def check_keys(site: Site, weights: Tensor, tokens: int) -> None:
                         where="rollout", fix=f"use depth {site.layer} or less")  # fmt: skip
 
 
-def first_axis(capture: Capture, stack: str) -> str:
+def first_axis(capture: CaptureBase, stack: str) -> str:
     """The name of the input tokens of a stack."""
     return next(site.queries for site in capture.sites if site.stack == stack)
 
 
-def input_axes(capture: Capture, stack: str = "") -> list[str]:
+def input_axes(capture: CaptureBase, stack: str = "") -> list[str]:
     """The names of the axes that a rollout's columns stand for, one behind the other."""
     stack = chosen_stack(capture, stack)
     if exchanges(capture, stack):
@@ -314,7 +315,7 @@ def input_axes(capture: Capture, stack: str = "") -> list[str]:
     return [first_axis(capture, "encoder" if stack == CROSS else stack)]
 
 
-def columns_axis(capture: Capture, stack: str = "") -> TokenAxis:
+def columns_axis(capture: CaptureBase, stack: str = "") -> TokenAxis:
     """The tokens that a rollout's columns stand for, and the patches among them."""
     axes = [capture.axes[name] for name in input_axes(capture, stack)]
     tokens = tuple(token for axis in axes for token in axis.tokens)
@@ -326,7 +327,7 @@ def columns_axis(capture: Capture, stack: str = "") -> TokenAxis:
     return TokenAxis(axes[0].name, tokens)
 
 
-def output_axis(capture: Capture, stack: str = "", depth: int | None = None) -> str:
+def output_axis(capture: CaptureBase, stack: str = "", depth: int | None = None) -> str:
     """The name of the axis that its rows stand for."""
     stack = chosen_stack(capture, stack)
     within = "decoder" if stack == CROSS else stack

@@ -15,14 +15,14 @@ from anyformer.terminal.heat import heat_map
 from anyformer.terminal.words import visible
 
 if TYPE_CHECKING:
-    from anyformer.inspection.capture import Capture
+    from anyformer.inspection.capture_base import CaptureBase
 
 LABEL = 10  # letters of a token
 NARROWEST = 24
 
 
 def draw_map(
-    capture: Capture, site: int, head: int, width: int | None = None, *, console: Console | None = None
+    capture: CaptureBase, site: int, head: int, width: int | None = None, *, console: Console | None = None
 ) -> str:
     """One head's weights as text, coloured where the console is a terminal with colours; NO_COLOR gives shades of grey.
 
@@ -41,7 +41,7 @@ def draw_map(
 
 
 def map_of(
-    capture: Capture, site: int, head: int, width: int, *, colour: bool = True, ascii_only: bool = False
+    capture: CaptureBase, site: int, head: int, width: int, *, colour: bool = True, ascii_only: bool = False
 ) -> Text:
     """The picture with its title and its scale."""
     place = capture.site(site)
@@ -50,7 +50,7 @@ def map_of(
     if width < NARROWEST:
         raise UserError(f"width {width} is too narrow for a map", where=place.label, fix=f"use {NARROWEST} or more")
     weights = capture.weights(site)[head]  # (T,S)
-    rows = [visible(text, ascii_only) for text in capture.axes[place.queries].texts]
+    rows = [visible(token.text, ascii_only) for token in capture.row_tokens(place)]
     columns = [visible(text, ascii_only) for text in capture.axes[place.keys].texts]
     dot, arrow = (".", "->") if ascii_only else ("·", "→")
     out = Text(f"{place.label.replace('·', dot)} {dot} head {head}\n\n", no_wrap=True)
@@ -65,7 +65,8 @@ def map_of(
         pooled = pool(drawn, step)
         out.append_text(packed_map(pooled, rows[::step], margin - 1, colour=colour, ascii_only=ascii_only))
         note = f"; a cell is the largest of {step} by {step} tokens" if step > 1 else ""
-    out.append(f"\n\nrows ask, columns answer ({first_and_last(rows)} {arrow} {first_and_last(columns)})")
+    roles = "rows are written, columns read" if place.kind == "cross" else "rows ask, columns answer"
+    out.append(f"\n\n{roles} ({first_and_last(rows)} {arrow} {first_and_last(columns)})")
     out.append(f"\nweights from 0 to {whole:.3g}, by their square root{note}")
     return out
 

@@ -1,33 +1,69 @@
-"""Words and classes by their ids, as a page writes them."""
+"""Words and classes by their ids, as a page writes them, and what each step of a decoder writes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from anyformer.core.model import Seq2Seq
-from anyformer.inspection.axis import Token, word_tokens
+from anyformer.inspection.axis import Token, word_token, word_tokens
 
 if TYPE_CHECKING:
+    from anyformer.data.tokenizers.tokenizer import Tokenizer
     from anyformer.inspection.capture import Capture
 
 
-def words_of(capture: Capture, ids: Iterable[int]) -> list[Token]:
-    """The tokens of ids that a model writes; numbers where there is no tokenizer."""
+def written_words(capture: Capture) -> Tokenizer | None:
+    """The tokenizer of what a model writes."""
     words = None if capture.predictor is None else capture.predictor.tokenizer
-    if words is not None and isinstance(capture.model.spec, Seq2Seq):
-        words = words.target
-    return word_tokens(words, list(ids))
+    return words.target if words is not None and isinstance(capture.model.spec, Seq2Seq) else words
+
+
+def words_of(capture: Capture, ids: Iterable[int]) -> list[Token]:
+    """The tokens of a text that a model writes; numbers where there is no tokenizer."""
+    return word_tokens(written_words(capture), list(ids))
 
 
 def names_of(capture: Capture, ids: Iterable[int], kind: str) -> dict[int, str]:
     """What each id stands for, among words or classes."""
     different = sorted(set(ids))
     if kind == "word":
-        return {token.id: token.text for token in words_of(capture, different) if token.id is not None}
+        words = written_words(capture)  # each by itself: neighbours here are no text
+        return {number: str(number) if words is None else word_token(words, number).text for number in different}
     if capture.predictor is None:
         return {number: f"class {number}" for number in different}
     return {number: capture.predictor.label(number) for number in different}
+
+
+def written_tokens(capture: Capture) -> tuple[Token, ...]:
+    """What each step of an encoder-decoder writes: the token after the one it reads, at the end the predicted one.
+
+    The attention of a step serves that token, so that it names the rows of cross-attention. Empty where no text is
+    written.
+    """
+    from anyformer.inspection.trace import writes
+
+    ids = capture.token_ids("decoder")
+    logits = getattr(capture.output, "logits", None)
+    if not isinstance(getattr(capture.model, "spec", None), Seq2Seq) or ids is None or not writes(capture.model):
+        return ()
+    if not isinstance(logits, Tensor) or logits.dim() != 3 or logits.shape[1] != len(ids):
+        return ()
+    words = written_words(capture)
+    pad = None if words is None else words.pad
+    last = next((place for place, number in enumerate(ids) if place and number == pad), len(ids)) - 1
+    answered = int(logits[min(capture.row, len(logits) - 1), last].argmax())
+    read = capture.axes["decoder"].tokens
+    following = [*ids[1:], answered]
+    following[last] = answered
+    found = words_of(capture, following)
+    notes = [f"after {token.text.strip() or repr(token.text)}" for token in read]
+    notes[last] = f"predicted {notes[last]}"
+    return tuple(replace(token, note=f"{note}, {token.note}" if token.note else note)
+                 for token, note in zip(found, notes, strict=True))  # fmt: skip
 
 
 def token_facts(token: Token) -> dict[str, Any]:

@@ -92,6 +92,32 @@ def test_it_is_without_faults_in_both_themes_and_fits(compared, address):
     without_faults(compared(gpt(), TEXT, "A very old dog", address)[0])
 
 
+def test_d_asks_for_a_second_input_then_goes_to_the_view(page_of, settled):
+    page = page_of("translator", "map")
+    page.keyboard.press("d")
+    dialog = page.get_by_role("dialog", name="Compare with another input")
+    dialog.get_by_label("A text").fill("two six three eight")
+    dialog.get_by_role("button", name="Compare").click()
+    page.wait_for_selector("dialog", state="detached")
+    settled(page)
+    assert page.locator("h2").first.inner_text() == "Compare"
+    assert page.locator(".drawing dd").all_inner_texts() == ['"two three six eight"', '"two six three eight"']
+    page.locator("[data-focus=view-map]").click()
+    settled(page)
+    page.keyboard.press("d")  # there is something to compare by now
+    settled(page)
+    assert page.locator("h2").first.inner_text() == "Compare" and page.locator("dialog").count() == 0
+    page.keyboard.press("d")  # and here it adds another
+    assert page.get_by_role("dialog", name="Compare with another input").count() == 1
+
+
+def test_the_view_itself_begins_a_comparison(page_of):
+    page = page_of("bert", "compare")
+    assert "press d for a second input" in page.locator("main").inner_text()
+    page.get_by_role("button", name="Compare with another input").click()
+    assert page.get_by_role("dialog", name="Compare with another input").count() == 1
+
+
 def test_a_second_model_reads_a_new_input_too(pages, settled):
     capture = look(gpt(), TEXT)
     capture.compare(look(gpt(), TEXT))

@@ -6,6 +6,7 @@ import pytest
 
 from anyformer.inspection.answer import Query
 from anyformer.inspection.views import cross
+from tests.inspection import models
 from tests.inspection.browser.reading import exact_rows
 
 
@@ -49,11 +50,25 @@ def test_the_alignment_names_each_targets_strongest_source(page_of, capture_of, 
     rows = page.locator("[aria-label=Alignment] tbody tr")
     assert rows.count() == right.shape[0]
     for t, row in enumerate(rows.all()):
-        text = row.locator("td").first.inner_text()
+        text = row.locator("td").nth(1).inner_text()
         assert text.replace("\u00b7", " ") == capture.axes["encoder"].tokens[int(right[t].argmax())].text
     rows.nth(3).locator("button").click()
     settled(page)
     assert "query=3" in page.url and f"key={int(right[3].argmax())}" in page.url
+
+
+def test_a_word_stands_beside_its_translation(page_of):
+    """A translator whose weights are set: writing "zwei" it reads "two"; the token it had read before stands beside."""
+    page = page_of("translator", "cross", site=2)
+    rows = page.locator("[aria-label=Alignment] tbody tr").evaluate_all(
+        "rows => rows.map(row => [...row.cells].map(cell => cell.textContent.replace('\u00b7', '')))"
+    )
+    assert [row[0::2][:2] for row in rows[:4]] == [[two, one] for one, two in models.PAIRS.items()]
+    assert [row[1] for row in rows[:3]] == ["<s>", "zwei", "drei"]
+    page.locator("[aria-label='Target tokens'] button").nth(1).focus()
+    assert page.locator("[aria-label='Target tokens'] button").nth(1).get_attribute("aria-label") == " drei, after zwei"
+    assert page.locator("select[data-focus=trail-query] option").first.inner_text() == '"zwei" 0'
+    assert exact_rows(page)[0][1::2][:2] == [" zwei", " two"]
 
 
 def test_nothing_is_wider_than_a_small_screen(page_of):

@@ -27,11 +27,12 @@ def alpha_of(page: Page) -> float:
 
 
 def colours(page: Page) -> list[list[int]]:
-    """The map's pixels, one a patch."""
+    """The map's pixels as they would stand on white, one a patch."""
     return page.evaluate(
         """() => { const map = document.querySelector('canvas.map');
         const pixels = map.getContext('2d').getImageData(0, 0, map.width, map.height).data;
-        return Array.from({length: map.width * map.height}, (_, i) => Array.from(pixels.slice(i * 4, i * 4 + 3))); }"""
+        return Array.from({length: map.width * map.height}, (_, i) => Array.from(pixels.slice(i * 4, i * 4 + 3),
+            (c) => 255 + (c - 255) * pixels[i * 4 + 3] / 255)); }"""
     )
 
 
@@ -52,9 +53,20 @@ def test_the_map_has_one_pixel_a_patch_on_the_true_grid(page_of: Callable[..., P
     pixels = colours(page)
     assert len(pixels) == 12
     drawn = [light(pixel) for pixel in pixels]  # the stronger the darker
-    assert drawn.index(min(drawn)) == int(weights.argmax()) and drawn.index(max(drawn)) == int(weights.argmin())
+    assert drawn.index(min(drawn)) == int(weights.argmax()) and drawn[int(weights.argmin())] == max(drawn)
     assert page.get_attribute(GRID, "aria-rowcount") == "3" and page.get_attribute(GRID, "aria-colcount") == "4"
     assert page.locator(THUMBS).count() == 4
+
+
+def test_nothing_lies_over_what_is_not_looked_at(page_of: Callable[..., Page], capture_of: Any) -> None:
+    page = page_of("vit", "image", site=1, head=2, scale="linear")
+    weights = capture_of("vit").weights(1)[2, 0, 1:]
+    alpha = page.evaluate(
+        """() => { const map = document.querySelector('canvas.map');
+        const { data } = map.getContext('2d').getImageData(0, 0, map.width, map.height);
+        return Array.from({length: map.width * map.height}, (_, i) => data[i * 4 + 3] / 255); }"""
+    )
+    assert alpha == pytest.approx((weights / weights.max()).tolist(), abs=3e-3)  # as strong as the weight
 
 
 def test_the_picture_is_under_the_map(page_of: Callable[..., Page], capture_of: Any) -> None:

@@ -46,6 +46,39 @@ def test_a_head_of_128_tokens_is_drawn_in_time(twelve, pages, settled):
     assert page.evaluate(DRAWN, "look:draw") < 50
 
 
+# From the key that was pressed to the page that has drawn what it asked for, in milliseconds.
+SWITCHES = """() => { const found = window.switches = []; let began = null;
+    document.addEventListener('keydown', (event) => { began = event.timeStamp; }, true);
+    new MutationObserver(() => { if (began !== null && document.documentElement.dataset.busy === 'no') {
+        found.push(performance.now() - began); began = null; } })
+        .observe(document.documentElement, { attributeFilter: ['data-busy'] }); }"""
+
+
+@pytest.mark.alone
+def test_a_head_is_switched_in_time_from_the_key_to_the_drawn_page(twelve, pages, settled):
+    """The question to the server is part of it; the best of some counts: the machine may be busy."""
+    page = pages.open(f"{twelve.url}#view=map")
+    settled(page)
+    page.evaluate(SWITCHES)
+    for count in range(1, 9):
+        page.keyboard.press("}")
+        settled(page)
+        assert page.evaluate("window.switches.length") == count
+    assert sorted(page.evaluate("window.switches"))[1] < 50
+
+
+@pytest.mark.alone
+def test_the_page_is_interactive_within_a_second_of_its_navigation(twelve, pages, settled):
+    taken = []
+    page = pages.open(f"{twelve.url}#view=map")
+    for _ in range(3):
+        settled(page)
+        entry = "performance.getEntriesByName('look:interactive').map((each) => each.startTime + each.duration)"
+        taken.append(page.evaluate(entry)[0])  # times count from the beginning of the navigation
+        page.reload()
+    assert 0 < min(taken) < 1000
+
+
 def test_the_scripts_are_small(page_of):
     scripts = {name: len(file.text.encode()) for name, file in web_files().items() if name.endswith(".js")}
     assert sum(scripts.values()) < 250_000

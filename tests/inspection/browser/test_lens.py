@@ -60,3 +60,13 @@ def test_without_the_norm_the_page_says_that_the_last_row_is_not_the_model(page_
     page.locator("input[data-focus=option-norm]").uncheck()
     settled(page)
     assert "norm=0" in page.url and "is not the model's answer" in page.inner_text("#panel")
+
+
+def test_the_column_that_is_looked_at_is_in_sight(page_of):
+    page = page_of("gpt", "lens", width=360)
+    inside = """() => { const cell = document.querySelector('table.lens [aria-current]').getBoundingClientRect();
+        const box = document.querySelector('table.lens').parentNode.getBoundingClientRect();
+        return [cell.left >= box.left, cell.right <= box.right + 1]; }"""
+    assert page.evaluate(inside) == [True, True]
+    page.evaluate("document.querySelector('table.lens').parentNode.scrollLeft = 0")
+    assert page.evaluate(inside) == [True, False]  # control: it lies far to the right

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from PIL import Image
 
-from anyformer.inspection.manifest import manifest_of
+from anyformer.inspection.manifest import KEYS, manifest_of
 from tests.inspection.browser.test_views import violations
 
 
@@ -51,6 +51,25 @@ def test_keys_walk_through_layers_and_heads(page_of, settled):
     assert page.input_value("select[aria-label=Layer]") == "0" and page.input_value("select[aria-label=Head]") == "1"
 
 
+def test_every_key_of_the_list_does_something(page_of, settled):
+    """Each key that the dialog names is taken by the page or by the map that has the focus."""
+    page = page_of("gpt", site=0, head=0)
+    named = {"\u2190\u2191": ["ArrowLeft", "ArrowUp"], "\u2192\u2193": ["ArrowRight", "ArrowDown"],
+             "Esc": ["Escape"], "+": [], "\u2212": [], "0": []}  # fmt: skip
+    # The last three are those of large maps: test_zoom.py presses them.
+    taken = """key => { document.querySelector('.field').focus();
+        const event = new KeyboardEvent('keydown', { key, bubbles: true, cancelable: true });
+        const free = document.activeElement.dispatchEvent(event);
+        document.querySelector('dialog')?.close(); return !free; }"""
+    keys = [one for _, *keys in KEYS for key in keys for one in named.get(key, [key])]
+    found = {}
+    for key in keys:
+        found[key] = page.evaluate(taken, key)
+        settled(page)
+    assert found == dict.fromkeys(keys, True)
+    assert not page.evaluate(taken, "q")  # control: another letter is nobody's
+
+
 def test_arrows_move_the_cell_and_say_it(page_of, capture_of, settled):
     page = page_of("gpt", site=1, head=2, query=3, key=1)
     page.focus(".field")
@@ -83,6 +102,17 @@ def test_a_hovered_cell_is_previewed_and_a_click_pins_it(page_of, capture_of, se
     page.locator(".field").click(position=there)
     settled(page)
     assert (selection(page)["query"], selection(page)["key"]) == ("3", "1")
+
+
+def test_a_cell_leads_to_its_steps(page_of, settled):
+    page = page_of("gpt", site=1, head=2, query=4, key=1)
+    page.focus(".field")
+    press(page, settled, "ArrowDown")
+    page.get_by_role("button", name="Step by step for this cell").click()
+    settled(page)
+    found = selection(page)
+    assert page.inner_text("h2") == "Step by step" and page.locator(".state").count() == 0
+    assert (found["site"], found["head"], found["query"], found["key"]) == ("1", "2", "5", "1")
 
 
 def test_letters_change_scale_numbers_and_sink(page_of, settled):

@@ -37,6 +37,12 @@ def test_a_served_model_opens_on_its_map_and_reads_a_new_text(server, pages, set
     page.wait_for_selector("dialog", state="detached")
     settled(page)
     assert page.locator("dd.input").first.inner_text() == "She prefers cats"
+    page.keyboard.press("d")
+    page.locator("dialog textarea").fill("She prefers dogs")
+    page.locator("dialog .primary").click()
+    page.wait_for_selector("dialog", state="detached")
+    settled(page)
+    assert page.locator(".drawing dd").all_inner_texts() == ['"She prefers cats"', '"She prefers dogs"']
 
 
 def test_without_the_password_nothing_opens(server, pages):

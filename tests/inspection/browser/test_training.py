@@ -121,6 +121,11 @@ def test_a_run_that_grows_is_followed(run, opened, settled, tmp_path):
     count = len(requests)
     page.wait_for_timeout(2500)
     assert len(requests) == count  # a run that has ended is not asked again
+    page.get_by_role("button", name="Look at the newest checkpoint, step 30").click()
+    page.locator("h1.brand", has_text="growing · step 30").wait_for()
+    settled(page)
+    page.locator('[data-fact="Status"]').wait_for()
+    assert page.get_by_role("button", name="Look at the newest checkpoint").count() == 0  # it is what is shown
 
 
 def test_a_run_can_be_opened_from_its_exported_page(run, pages, settled, tmp_path):

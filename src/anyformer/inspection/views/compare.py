@@ -28,7 +28,7 @@ EXPORTED = 24  # heads whose maps travel in an exported page
 
 def applies(capture: Capture) -> str | None:
     if not capture.others:
-        return "There is nothing to compare with: add a second input with --with, or a second model with --with-model."
+        return "There is nothing to compare with yet: press d for a second input, or start with --with or --with-model."
     return layout_problem(capture, capture.others[0]) or None
 
 

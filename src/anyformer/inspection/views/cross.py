@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from anyformer.inspection.answer import Query, ViewAnswer
+from anyformer.inspection.axis import text_of
 from anyformer.inspection.beams import BEAMS, beam_capture, beams_of, has_beams
 from anyformer.inspection.replay import ATTENDING
 from anyformer.inspection.word_names import token_facts, words_of
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
     from anyformer.inspection.site import Site
 
 TITLE = "Cross-attention"
-READ = "A row is a target token, a column a source token. The stronger a cell, the more the decoder looked there."
+READ = (
+    "A row is a target token as it is written, a column a source token. The stronger a cell, the more the decoder "
+    "looked there to write it."
+)
 TOUR = (4, "Cross-attention. Which part of the source each written word looks at.")
 WINDOW = 256  # target tokens in one answer
 
@@ -49,6 +53,7 @@ def answer(capture: Capture, query: Query) -> ViewAnswer:
     site = next((one for one in sites if one.index == query.site), sites[0])
     heads = query.choice("heads", "mean", ("mean", "one"))
     targets, sources = capture.axes[site.queries], capture.axes[site.keys]
+    rows = capture.row_tokens(site)
     start = query.integer("start", 0, 0, len(targets) - 1)
     every = capture.weights(site.index, rows=slice(start, start + WINDOW))  # (H,t,S)
     head = min(query.head, site.heads - 1) if heads == "one" else 0
@@ -58,7 +63,8 @@ def answer(capture: Capture, query: Query) -> ViewAnswer:
     facts = {
         "site": site.index, "sites": [{"index": one.index, "label": one.label} for one in sites],
         "mixer": site.mixer, "heads": site.heads, "head": head, "mean": heads == "mean",
-        "targets": [token_facts(token) for token in targets.tokens[start : start + WINDOW]],
+        "targets": [token_facts(token) for token in rows[start : start + WINDOW]],
+        "after": targets.texts[start : start + WINDOW] if targets.written else None,
         "sources": [token_facts(token) for token in sources.tokens], "start": start, "count": len(targets),
         "window": WINDOW, "sums": [float(sums.min()), float(sums.max())],
         "beam": beam, "beams": beams, "has_beams": has_beams(capture),
@@ -75,8 +81,7 @@ def answer(capture: Capture, query: Query) -> ViewAnswer:
 
 def beam_facts(capture: Capture) -> list[dict[str, Any]]:
     """The texts of the beams, for choosing one."""
-    texts = ["".join(token.text for token in words_of(capture, beam.ids[0].tolist()) if token.kind != "special")
-             for beam in beams_of(capture)]  # fmt: skip
+    texts = [text_of(words_of(capture, beam.ids[0].tolist())) for beam in beams_of(capture)]
     return [{"text": text, "score": beam.score} for text, beam in zip(texts, beams_of(capture), strict=True)]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from anyformer.errors import UserError
 from anyformer.inspection.answer import Query, ViewAnswer
-from anyformer.inspection.checkpoint_steps import followed_runs, losses_at, spread
+from anyformer.inspection.checkpoint_steps import followed_runs, losses_at, own_step, spread
 from anyformer.inspection.head_stats import STATISTICS
 from anyformer.inspection.run_watch import PROBE
 from anyformer.training.run.history import History, figures_of, history
@@ -47,7 +47,7 @@ def answer(capture: Capture, query: Query) -> ViewAnswer:
     looks, past = series.read(), history(series.folder)
     steps = [found.step for found in looks]
     facts: dict[str, Any] = {
-        "run": series.folder.name, "steps": steps,
+        "run": series.folder.name, "steps": steps, "own": own_step(capture),
         "runs": [folder.name for folder in followed_runs(capture)],
         "statistics": list(STATISTICS), "names": STATISTICS, "losses": losses_at(past, steps),
         "predictions": [

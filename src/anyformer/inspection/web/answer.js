@@ -1,10 +1,4 @@
-// Reads answers: one safetensors file each, with the facts as JSON in its metadata.
-//
-//   readAnswer(buffer) -> {facts, arrays: {name: {data: TypedArray, shape}}}
-//   served(base) and held(packed): two sources with the same `manifest()` and `ask(view, params)`.
-//
-// An answer names the parameters it was made from (`reads`). It is kept, and given again for every question that agrees
-// on those: moving the cell costs nothing where the view did not read it.
+// Reads answers of the server or of an exported page; see README.md.
 
 const TYPES = {
   F32: Float32Array, F64: Float64Array, U8: Uint8Array, I8: Int8Array, U16: Uint16Array, I16: Int16Array,
@@ -71,9 +65,9 @@ export const served = (base) => {
       if (response.headers.get("look-keep") !== "no") kept = [{ view, reads, params: { ...params }, answer }, ...kept].slice(0, KEPT);
       return answer;
     },
-    renew: async (body) => {
+    renew: async (body, capture = null) => {
       const headers = { "content-type": "application/json" };
-      return (await request("/api/new", { method: "POST", headers, body: JSON.stringify(body) })).json();
+      return (await request(`/api/new${capture === null ? "" : `?capture=${encodeURIComponent(capture)}`}`, { method: "POST", headers, body: JSON.stringify(body) })).json();
     },
   };
 };

@@ -76,10 +76,14 @@ export const start = async (source) => {
       const { view: _, ...now } = look.selection;
       return source.ask(view, { ...now, ...own(), ...params });
     },
+    newest: async () => { const next = await source.renew({ newest: true }, manifest.capture); adopt(next); store.select({ capture: next.capture, step: null }); },
     announce: (text) => { byId("live").textContent = text; },
     tokens: (axis) => manifest.axes[axis]?.tokens ?? [],
+    queries: (site) => namesOf(manifest, site),
     describe: (selection = look.selection) => words(manifest, selection),
   };
+
+  const canRenew = () => source.live && Boolean(manifest.renew);
 
   // ---- header ----
   const header = () => {
@@ -91,7 +95,7 @@ export const start = async (source) => {
         h("h1", { class: "brand" }, manifest.title, h("span", {}, " · anyformer look")),
         h("span", { class: "push" }),
         knob("checking numbers \u2026", null, { class: "chip trust", focus: "trust", disabled: true }),
-        source.live && manifest.renew ? tool("New input", "new", renew) : null,
+        canRenew() ? [tool("New input", "new", () => renew(false)), tool("Compare", "compare", () => renew(true))] : null,
         tool("Tour", "tour", () => startTour(look)), tool("Keys", "keys", openKeys),
         tool(now === "dark" ? "Light" : "Dark", "theme", () => {
           root.theme = other;
@@ -121,11 +125,17 @@ export const start = async (source) => {
   const redraw = () => { header(); check(); show(); };
   const adopt = (next) => { manifest = next; header(); check(); };
   const openKeys = () => showKeys(manifest.keys ?? [], { get on() { return keys.on; }, set on(value) { keys.on = value; storage.set("look-keys", value ? "on" : "off"); } });
-  const renew = () => showNew(manifest.renew, async (body) => {
-    const next = await source.renew(body);
+  const renew = (compare) => showNew(manifest.renew, async (body) => {
+    const next = await source.renew(body, compare ? manifest.capture : null);
     adopt(next);
-    store.select({ capture: next.capture, query: next.start.query, key: next.start.key });
-  });
+    store.select({ capture: next.capture, ...(compare ? { view: "compare", other: null } : { query: next.start.query, key: next.start.key }) });
+  }, compare);
+  const compare = () => {
+    const there = manifest.views.some(({ name, applies }) => name === "compare" && applies);
+    if (there && look.selection.view !== "compare") store.select({ view: "compare" });
+    else if (canRenew()) renew(true);
+    else look.announce("Nothing can be compared in this page.");
+  };
 
   const step = (name, by, length) => store.select({ [name]: placeIn(look.selection[name] + by, length) });
   const trail = () => {
@@ -136,8 +146,7 @@ export const start = async (source) => {
     const several = (name, label, options, now, kind = "") => h("span", { class: kind },
       h("select", { "aria-label": label, data: { focus: `trail-${name}` }, onchange: (event) => store.select({ [name]: Number(event.target.value) }) },
         options.map((text, i) => h("option", { value: i, selected: i === now }, text))));
-    const token = (name, axis, now) => {
-      const list = look.tokens(axis);
+    const token = (name, list, now) => {
       if (list.length > MOST_OPTIONS) return h("span", { class: name }, h("input", { type: "number", min: 0, max: list.length - 1, value: now,
         "aria-label": `${name}, a token's number`, data: { focus: `trail-${name}` }, onchange: (event) => store.select({ [name]: placeIn(event.target.value, list.length) }) }));
       return several(name, name === "query" ? "Query token" : "Key token", list.map((each, i) => `${quoted(each.text, 18)} ${i}`), now, name);
@@ -147,7 +156,7 @@ export const start = async (source) => {
     const walked = (name, label, options, now) => { const [back, on] = arrows(name, options.length, label.toLowerCase()); return h("span", {}, back, several(name, label, options, now), on); };
     const dot = (sign, kind = "dot") => h("span", { class: kind, "aria-hidden": "true" }, sign);
     replace(box, walked("site", "Layer", manifest.sites.map((each) => each.label), index), dot("·"), walked("head", "Head", times(site.heads, (i) => `head ${i}`), head), dot("·"),
-      token("query", site.queries, query), dot("\u2192", "dot to"), token("key", site.keys, key));
+      token("query", look.queries(site), query), dot("\u2192", "dot to"), token("key", look.tokens(site.keys), key));
   };
 
   // ---- views ----
@@ -245,7 +254,7 @@ export const start = async (source) => {
     };
     if (!view) { frame(state("Nothing to show", h("p", {}, "No view applies to this model."))); settle(); return; }
     const lead = (...actions) => h("div", { class: "lead" }, h("div", { class: "words" }, h("h2", {}, view.title), h("p", { class: "read" }, view.read)), ...actions);
-    if (!view.applies) { frame(lead(), state("Not for this model", h("p", {}, view.why))); settle(); return; }
+    if (!view.applies) { frame(lead(), state("Not for this model", h("p", {}, view.why), name === "compare" && canRenew() ? knob("Compare with another input", () => renew(true), { focus: "begin-compare" }) : null)); settle(); return; }
     const slow = setTimeout(() => { if (mine === turn) { frame(lead(), h("p", { class: "state" }, "Computing \u2026")); main.setAttribute("aria-busy", "true"); } }, 200);
     try {
       const [{ draw }, answer] = await Promise.all([import(`look/views/${name}`), look.ask(name)]);
@@ -279,7 +288,7 @@ export const start = async (source) => {
     "[": () => step("site", -1, manifest.sites.length), "]": () => step("site", 1, manifest.sites.length),
     "{": () => step("head", -1, look.site?.heads ?? 1), "}": () => step("head", 1, look.site?.heads ?? 1),
     "?": openKeys, "/": () => findToken(look), e: () => showExport(exports.map(([word, go]) => [word, guarded(go)])),
-    c: () => cycle("scale", ["sqrt", "linear", "log"]), n: () => cycle("numbers", ["0", "1"]), s: () => cycle("sink", ["0", "1"]),
+    c: () => cycle("scale", ["sqrt", "linear", "log"]), n: () => cycle("numbers", ["0", "1"]), s: () => cycle("sink", ["0", "1"]), d: compare,
     Escape: () => { const { query = 0, key = 0 } = manifest.start ?? {}; store.select({ query, key }); },
   };
   document.addEventListener("keydown", (event) => {
@@ -305,10 +314,13 @@ export const start = async (source) => {
   root.ready = "yes";
 };
 
+/** The tokens of a site's rows: in cross-attention those that the decoder writes while it reads the ones before them. */
+const namesOf = ({ axes }, { kind, queries }) => (kind === "cross" && axes[queries]?.written) || (axes[queries]?.tokens ?? []);
+
 /** "Layer 3 · head 5 · "boy" → "young"": the selection in words. */
 const words = (manifest, { site, head, query, key }) => {
   const at = manifest.sites[site];
   if (!at) return "";
-  const name = (axis, i) => { const token = manifest.axes[axis]?.tokens[i]; return token ? quoted(token.text) : String(i); };
-  return `${at.label} · head ${head} · ${name(at.queries, query)} \u2192 ${name(at.keys, key)}`;
+  const name = (list, i) => (list?.[i] ? quoted(list[i].text) : String(i));
+  return `${at.label} · head ${head} · ${name(namesOf(manifest, at), query)} \u2192 ${name(manifest.axes[at.keys]?.tokens, key)}`;
 };

@@ -1,7 +1,4 @@
-// Horizontal bars with their numbers: bars({items: [{name, value, on, colour, onclick, label}], range, format, label}).
-//
-// `range` [low, high] is taken from the values where not given; a negative value goes to the left of zero. `label` names
-// the whole for a screen reader. A bar whose item has `onclick` has a button as its name.
+// Bars with names; see README.md.
 
 import { h } from "look/element";
 import { number } from "look/format";

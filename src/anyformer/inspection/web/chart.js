@@ -1,8 +1,4 @@
-// A line chart: chart({series: [{name, values, x, colour, dash}], x: {label, ticks}, y: {label, range, format}, mark, label, width, height, onSelect}).
-//
-// values: numbers (null leaves a gap) at x = 0, 1, 2 ... or at `x`; lines differ by dash and by a name at their end, not by
-// colour alone. `mark` draws an upright line at one x. `label` says in a sentence what is drawn. `onSelect(x)` answers clicks;
-// give another way by keyboard beside it (a slider or the values table).
+// A line chart; see README.md.
 
 import { svg } from "look/element";
 import { round, whole } from "look/format";

@@ -1,12 +1,4 @@
-// Controls bound to an option of the address. Each takes `look` and {name, label, ...}; a value equal to `fallback` is
-// left out of the address, so that a page without options and a page with all defaults are the same page.
-//
-// select and buttons take options: [[value, text]]; a toggle is "1" or absent ("0" where the fallback is true); a slider has
-// onInput(value) while it is dragged. knob(text, onclick, {focus, ...attributes}) is a button and nothing more, `button` one that
-// keeps the focus by its text; arrow(event, {page, line}) is [down, right] of an arrow key, of Page Up and Down by `page` and of
-// Home and End by `line`, else null.
-//
-// `draw` runs again after each change; `data-focus` lets the page put the focus back on the same control.
+// Controls bound to an option of the address; see README.md.
 
 import { h } from "look/element";
 import { number } from "look/format";

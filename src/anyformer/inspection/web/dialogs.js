@@ -25,10 +25,10 @@ export const findToken = (look) => {
   const found = h("div", { class: "found", role: "group", "aria-label": "Tokens found" });
   const box = open("Find a token", h("label", {}, h("span", { class: "unseen" }, "Part of the token"), h("input", { type: "text", autocomplete: "off", placeholder: "part of a token", oninput: () => list() })), found);
   const input = box.querySelector("input");
-  const hit = (axis, part) => look.tokens(axis).map(({ text }, i) => [text, i]).filter(([text]) => text.toLowerCase().includes(part));
+  const hit = (list, part) => list.map(({ text }, i) => [text, i]).filter(([text]) => text.toLowerCase().includes(part));
   const list = () => {
     const part = input.value.toLowerCase();
-    const lines = part && [["query", site.queries], ["key", site.keys]].flatMap(([name, axis]) => hit(axis, part).slice(0, 20).map(([text, i]) =>
+    const lines = part && [["query", look.queries(site)], ["key", look.tokens(site.keys)]].flatMap(([name, list]) => hit(list, part).slice(0, 20).map(([text, i]) =>
       knob(`${visible(text)} · ${name} ${i}`, () => { box.close(); look.select({ [name]: i }); })));
     replace(found, lines, part && !lines.length ? soft("No token has this part.") : null);
   };
@@ -54,23 +54,23 @@ const inBase64 = (file) => new Promise((done, failed) => {
   reader.readAsDataURL(file);
 });
 
-/** Asks for another input; `go(body)` resolves when the new capture is there. */
-export const showNew = (kind, go) => {
+/** Asks for another input, to look at or to compare; `go(body)` resolves when the new capture is there. */
+export const showNew = (kind, go, compare = false) => {
   const image = kind === "image", rows = kind === "table";
   const field = image ? h("input", { type: "file", accept: "image/*", "aria-label": "An image" })
     : h("textarea", { rows: rows ? 8 : 4, "aria-label": rows ? "A row, as JSON" : "A text" });
   const told = h("p", { class: "soft small", role: "status" });
   const body = async () => {
-    if (!image) return { input: field.value };
+    if (!image) return { input: field.value, compare };
     if (!field.files.length) throw new Error("Choose an image first.");
-    return { image: await inBase64(field.files[0]) };
+    return { image: await inBase64(field.files[0]), compare };
   };
-  const send = knob("Look", async () => {
+  const send = knob(compare ? "Compare" : "Look", async () => {
     send.disabled = true;
     told.textContent = "Reading \u2026";
     try { await go(await body()); box.close(); } catch (error) { told.textContent = [error.message, error.fix].filter(Boolean).join(" "); send.disabled = false; }
   }, { class: "primary" });
-  const box = open("Another input", soft(rows ? "One row as JSON, such as {\"age\": 41, \"city\": \"Bern\"}." : image ? "An image for the same model." : "A text for the same model."),
+  const box = open(compare ? "Compare with another input" : "Another input", soft(rows ? "One row as JSON, such as {\"age\": 41, \"city\": \"Bern\"}." : image ? "An image for the same model." : "A text for the same model."),
     field, told, row(send));
   field.focus();
   return box;

@@ -1,8 +1,4 @@
-// Makes elements: h("button", {class: "plain", onclick: go, "aria-label": "Next"}, "Next", child, [more]).
-//
-// Props: `class`, `data` (an object), `style` (an object, set property by property: a style attribute would be refused by
-// the page's policy), `onname` functions, `true`/`false`/null for attributes that are there or not, else an attribute.
-// Children: nodes, texts, numbers, arrays; null and false are left out. Text is always text, never markup.
+// Makes elements; see README.md.
 
 const SVG = "http://www.w3.org/2000/svg";
 

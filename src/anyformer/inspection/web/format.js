@@ -1,4 +1,4 @@
-// Numbers and words as the page writes them: three significant digits, a true minus sign, visible spaces.
+// Numbers and words as the page writes them.
 
 const MINUS = "\u2212";
 

@@ -1,11 +1,4 @@
-// Formulas as MathML, which browsers lay out and read aloud themselves.
-//
-//   formula("p_i,j =", frac("e^s_j", "∑ e^s_l"), "=", 0.412)   a block of its own
-//   row(...), frac(top, bottom), sqrt(...), sub(base, below), sup(base, above): parts of one; mtext("words")
-//
-// A part is a node, a number (written as the page writes numbers), a list of parts, or a text: words between spaces, in
-// which letters are names, digits numbers and the rest operators; W_K^⊤ sets K below and ⊤ above; q:query gives a name
-// the colour of an axis ("query" | "key" | "value" | "head").
+// Formulas as MathML; see README.md.
 
 import { append, h } from "look/element";
 import { number } from "look/format";

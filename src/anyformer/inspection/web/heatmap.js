@@ -1,19 +1,4 @@
-// A matrix as a picture: heatmap({data, shape: [rows, columns], rows, columns, ...}) -> element.
-//
-//   data       numbers, row by row; NaN is a cell that does not exist (masked) and is drawn in its own grey
-//   rows, columns   {labels: [text], kind: "query" | "key" | null, start}: rulers; `start` is the number of the first one
-//   range, scale, sides   [low, high], "linear" | "sqrt" | "log", "one" | "two" (see look/palette)
-//   selected, onSelect    [row, column] in the numbering of the rulers; onSelect(row, column) for a click or an arrow key
-//   onHover(row, column, value) while the pointer is over a cell, onHover(null) when it leaves: a preview, never the only way
-//   describe(row, column, value)   the sentence announced for a cell; `announce` takes it (look.announce)
-//   onZoom(by, cell)      wheel, pinch and + - 0 (look/zoom); `whole` [rows, columns]: arrow keys go on beyond what is drawn
-//   numbers    write each value into its cell
-//   marginals  {rows: numbers, columns: numbers, rowsName, columnsName}: thin bars to the right and below
-//   width, most, label    room in pixels, the largest cell in pixels, a name for screen readers
-//
-// legend({range, scale, sides, format}) says what
-// the colours mean. byTokens(queries, keys): the rulers of a map with the texts of these. paint(canvas, data, shape, {range,
-// scale, sides}) draws a picture alone; picture(data, shape, style, size) makes it, e.g. a thumbnail, `size` pixels at its longer side.
+// A matrix as a picture, its legend and its rulers; see README.md.
 
 import { arrow } from "look/controls";
 import { h, svg } from "look/element";

@@ -1,11 +1,4 @@
-// Colours of numbers. A ramp has 256 entries; each theme has its own, starting at the panel's background.
-//
-//   theme()                          "light" | "dark", as the page is drawn now
-//   ramp("one" | "two")              Uint8Array (256*3): one-sided from the background, or two-sided about the middle
-//   colour(0.3, "one")               "rgb(...)" of a number in 0..1
-//   onColour(0.3, "one")             the text colour that is readable on it
-//   place(value, low, high, scale)   value -> 0..1 by "linear" | "sqrt" | "log"
-//   category(i)                      one of eight colours told apart by colour-blind readers, with a dash pattern each
+// Colours of values; see README.md.
 
 import { clamp } from "look/lists";
 

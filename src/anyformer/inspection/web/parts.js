@@ -1,12 +1,4 @@
-// What views are put together from, beside their pictures.
-//
-//   note(...words), soft(...words)   a remark below a picture, and one in its place
-//   titled(title, ...children)     a part of the view under its heading
-//   beside(...children)            parts in one line, below each other where there is no room
-//   part(title, ...children)       one of them that takes its share of the line, a region of that name
-//   roomOf(panel, most)            how wide a picture may be, in pixels; with `most`, between 280 and that
-//   table(label, columns, rows, {numbers, tall})   a table that scrolls, beyond the height `tall`: the first cell of
-//                                  a row is its name, the columns in `numbers` stand at the right; null and false are left out
+// What views are put together from, beside their pictures; see README.md.
 
 import { scroll } from "look/controls";
 import { h } from "look/element";

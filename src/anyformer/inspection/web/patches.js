@@ -1,20 +1,11 @@
-// A map over an image: patches({picture, data, grid, range, scale, opacity, smooth, contours, selected, onSelect, ...}) -> element.
-//
-//   picture    {data: Uint8Array (rows, columns, 3), shape}; null draws the map alone
-//   data       one number a patch, row by row; grid: [rows, columns]
-//   opacity    of the map over the picture, 0 to 1; smooth: between patches too
-//   contours   shares of the whole: a line around the strongest patches that hold that much together
-//   selected   number of the framed patch or null; onSelect(i), onHover(i or null) and describe(i, value) as in look/heatmap
-//
-// pictureControls(look, fade) are the controls for it, pictureOptions(look) and coloured(look, values) what they say;
-// place(i, columns) names a patch.
-// The element has show(data) and fade(opacity), which draw at once.
+// An image with its grid of patches; see README.md.
 
 import { h, svg } from "look/element";
 import { paint, walked } from "look/heatmap";
 import { buttons, scales, select, slider, toggle } from "look/controls";
 import { number, percent } from "look/format";
 import { clamp, sum } from "look/lists";
+import { place as placeOf } from "look/palette";
 
 /** A patch by its row and column, counted from 1. */
 export const place = (i, columns) => `r${Math.floor(i / columns)} c${i % columns}`;
@@ -107,6 +98,11 @@ export const patches = ({ picture = null, data, grid: [rows, columns], range, sc
   };
   const show = (values, framed = selected, bounds = range) => {
     paint(map, values, [rows, columns], { range: bounds, scale });
+    if (picture) { // what is not looked at stays the picture: nothing lies over a weight of 0
+      const pen = map.getContext("2d"), drawn = pen.getImageData(0, 0, columns, rows);
+      values.forEach((value, i) => { drawn.data[4 * i + 3] = Math.round(255 * placeOf(value, ...bounds, scale)); });
+      pen.putImageData(drawn, 0, 0);
+    }
     marks(values, framed);
   };
   const fade = (value) => { map.style.opacity = picture ? String(value) : "1"; };

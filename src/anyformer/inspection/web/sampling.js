@@ -1,11 +1,4 @@
-// What sampling settings make of a distribution, without running the model again:
-//
-//   renormalise(logprobs, partition, {temperature, topK, topP, whole}) -> {probabilities, exact}
-//
-// logprobs: the most probable tokens, best first. partition: log sum over the whole vocabulary of p ** (1 / temperature),
-// so that a temperature is exact though few tokens are here. Order: temperature, top-k, top-p, as in generation; topK 0
-// and topP 1 change nothing. `whole`: the tokens here are all there are. `exact` is false where tokens that are not here
-// may come too: their sum is then not known, and topP stands for it.
+// Sampling settings applied to a distribution; see README.md.
 
 import { sum } from "look/lists";
 

@@ -1,12 +1,4 @@
-// What is selected, shared by every view and kept in the address: #view=map&site=3&head=5&query=2&key=4&scale=log.
-//
-//   const store = makeStore(defaults, onChange)
-//   store.selection          {view, site, head, query, key, ...options of views, as strings}
-//   store.select({head: 3})  changes some; null takes an option away; numbers stay numbers
-//   store.option("scale", "sqrt")
-//
-// The part after # works in a file and in a notebook's frame as well, where the rest of an address may not change.
-// A new view, site or head is a step of the back button; moving the cell about is not.
+// The selection and its address; see README.md.
 
 const NUMBERS = ["site", "head", "query", "key"];
 const STEPS = ["capture", "view", "site", "head"];

@@ -1,8 +1,4 @@
-// Token chips: tokens({tokens, values, range, scale, sides, selected, onSelect, format, label, focus, numbers}).
-//
-// tokens: [{text, kind, id, note}]; `values` (one number a token, or null) colours them, by `range` and `scale` as in a map;
-// `numbers: true` writes the value beside the text, so that colour is not alone. With `onSelect(index)` the chips are
-// buttons: one tab stop, arrow keys move between them.
+// Token chips; see README.md.
 
 import { arrow } from "look/controls";
 import { h } from "look/element";

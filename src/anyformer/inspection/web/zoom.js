@@ -1,8 +1,4 @@
-// A window into a map, kept in the address: zoom (cells a side), top and left (its corner).
-//
-// windowIn(look, start, shape) is {corner, size, zoomed} within a tile; zoomBy(.., by, at): by 1 is nearer, -1 farther, 0 all,
-// the cell `at` stays in its place; follow(view, cell) moves the corner as little as the cell needs. gestures(field, cellAt,
-// onZoom): the wheel (on a focused map, or with Ctrl), two fingers, + - 0.
+// Zoom of a map; see README.md.
 
 import { clamp, times } from "look/lists";
 

@@ -19,7 +19,9 @@ export const draw = (panel, answer, look) => {
   const pick = (t, s) => look.select({ site: facts.site, query: facts.start + t, key: s });
   const scale = look.option("scale", "sqrt");
   const sources = facts.sources.map((token) => token.text), targets = facts.targets.map((token) => token.text);
-  const said = (t, s) => `target ${quoted(targets[t])}, source ${quoted(sources[s])}: ${number(weight(t, s))}`;
+  // A step of the decoder reads one token and writes the next: what it looks at serves the written one.
+  const after = (t) => (facts.after ? `, written after ${quoted(facts.after[t])}` : "");
+  const said = (t, s) => `target ${quoted(targets[t])}${after(t)}, source ${quoted(sources[s])}: ${number(weight(t, s))}`;
 
   // Whatever is chosen here is about this site, also where the page came from another one.
   const bound = { option: look.option, select: (changes) => look.select({ site: facts.site, ...changes }) };
@@ -34,32 +36,32 @@ export const draw = (panel, answer, look) => {
 
   // What the target chosen, or the one under the pointer or the focus, looked at.
   const lit = h("div", {});
-  const light = (t) => replace(lit, titled(`Source, as ${quoted(targets[t])} saw it`,
+  const light = (t) => replace(lit, titled(facts.after ? `Source, as it was read to write ${quoted(targets[t])}` : `Source, as ${quoted(targets[t])} saw it`,
     tokens({ tokens: facts.sources, values: rowOf(arrays.weights, t), range: [0, 1], scale, numbers: S <= 64, selected: t === at ? key : null, onSelect: (s) => pick(t, s), label: "Source tokens", focus: "cross-source" })));
   const chips = tokens({ tokens: facts.targets, selected: at, onSelect: (t) => pick(t, arrays.best.data[t]), label: "Target tokens", focus: "cross-target" });
   const index = (event) => [...chips.children].indexOf(event.target.closest("button"));
   for (const kind of ["mouseover", "focusin"]) chips.addEventListener(kind, (event) => { const t = index(event); if (t >= 0) light(t); });
   for (const kind of ["mouseleave", "focusout"]) chips.addEventListener(kind, () => light(at));
   light(at);
-  panel.append(titled("Target", chips), lit);
+  panel.append(titled(facts.after ? "Target, as written" : "Target", chips), lit);
 
   const range = [0, Math.max(...arrays.weights.data, 1e-12)];
   panel.append(h("div", {}, heatmap({ data: arrays.weights.data, shape: [T, S], ...byTokens(targets, sources),
     range, scale, selected: [at, key], onSelect: pick, describe: said, announce: look.announce, numbers: isOn(look, "numbers"), width: roomOf(panel), label: "Target by source" }),
   h("p", { class: "below" }, legend({ range, scale }))));
 
-  panel.append(titled("Alignment", note("The source token that each target token looked at most: where, not why."),
-    table("Alignment", ["Target", "Source", "Weight", facts.heads > 1 && "Heads that agree"], targets.map((text, t) => {
+  panel.append(titled("Alignment", note(`The source token that was read most ${facts.after ? "to write each token" : "by each target token"}: where, not why.`),
+    table("Alignment", ["Target", facts.after && "After", "Source", "Weight", facts.heads > 1 && "Heads that agree"], targets.map((text, t) => {
       const s = arrays.best.data[t];
       return [knob(visible(text), () => pick(t, s), { class: "plain mono", "aria-pressed": String(t === at && s === key), focus: `align-${t}` }),
-        h("span", { class: "mono" }, visible(sources[s])), number(weight(t, s)), facts.heads > 1 && `${agreeing(arrays.by_head, t, s)} of ${facts.heads}`];
-    }), { numbers: [2, 3], tall: "320px" })));
+        facts.after && h("span", { class: "mono soft" }, visible(facts.after[t])), h("span", { class: "mono" }, visible(sources[s])), number(weight(t, s)), facts.heads > 1 && `${agreeing(arrays.by_head, t, s)} of ${facts.heads}`];
+    }), { numbers: facts.after ? [3, 4] : [2, 3], tall: "320px" })));
 
   const which = facts.heads === 1 ? facts.mixer : facts.mean ? `the mean of ${facts.heads} heads` : `head ${facts.head}`;
   return {
-    summary: `In ${which}, ${quoted(targets[at])} looked most at ${quoted(sources[arrays.best.data[at]])} (${percent(weight(at, arrays.best.data[at]))}). Rows sum to ${number(facts.sums[0], 6)} at least and ${number(facts.sums[1], 6)} at most.`,
-    columns: ["target position", "target", "source position", "source", "weight"],
-    rows: targets.flatMap((text, t) => sources.map((source, s) => [facts.start + t, text, s, source, weight(t, s)])),
+    summary: `In ${which}, ${facts.after ? `to write ${quoted(targets[at])} the decoder` : quoted(targets[at])} looked most at ${quoted(sources[arrays.best.data[at]])} (${percent(weight(at, arrays.best.data[at]))}). Rows sum to ${number(facts.sums[0], 6)} at least and ${number(facts.sums[1], 6)} at most.`,
+    columns: ["target position", "target", "source position", "source", "weight", ...(facts.after ? ["written after"] : [])],
+    rows: targets.flatMap((text, t) => sources.map((source, s) => [facts.start + t, text, s, source, weight(t, s), ...(facts.after ? [facts.after[t]] : [])])),
   };
 };
 

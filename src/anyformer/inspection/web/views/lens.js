@@ -80,12 +80,16 @@ const drawGrid = (panel, { facts, arrays }, look) => {
   const where = facts.next ? "after" : "at";
   const here = quoted(tokens[at].text), answer = quoted(chosen(at));
 
-  panel.append(grid({
+  const cells = grid({
     label: "First choice of each layer at each position", rows: layers, columns: tokens.map((token) => cut(visible(token.text), 12)),
     corner: facts.next ? "next after" : "", selected: [layer, at],
     cell: (l, t) => ({ text: cut(visible(best(l, t).name), 12), share: place(best(l, t).p, 0, 1), said: `${layers[l]}, ${where} ${quoted(tokens[t].text)}: ${told(l, t)}` }),
     onSelect: (l, t) => { look.announce(`${layers[l]}: ${told(l, t)}`); look.select({ layer: l === L - 1 ? null : l, ...move(t) }); },
-  }), legend({ range: [0, 1], format: percent, name: h("span", {}, "probability of the first choice") }));
+  });
+  panel.append(cells, legend({ range: [0, 1], format: percent, name: h("span", {}, "probability of the first choice") }));
+
+  const on = cells.querySelector("[aria-current]").parentNode;
+  if (on.offsetLeft + on.offsetWidth > cells.clientWidth) cells.scrollLeft = on.offsetLeft + on.offsetWidth - cells.clientWidth; // in sight
 
   /** A number of each layer at this position, and what all positions together have. */
   const lines = (array, name, together, drawn = Number) => {

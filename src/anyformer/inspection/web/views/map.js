@@ -68,7 +68,7 @@ export const draw = (panel, answer, look) => {
   const { query, key } = look.selection;
   const { site } = look;
   const [nr, nc] = map.shape;
-  const queries = look.tokens(site.queries), keys = look.tokens(site.keys);
+  const queries = look.queries(site), keys = look.tokens(site.keys);
   const isWeights = facts.show === "weights";
   const other = facts.kind === "other";
   const name = other ? "share" : SHOWN[facts.show];
@@ -133,7 +133,8 @@ export const draw = (panel, answer, look) => {
   }
   sayMine();
   if (view.zoomed && drawn === "map") panel.append(note(`Queries ${view.corner[0]} to ${view.corner[0] + view.size[0] - 1} and keys ${view.corner[1]} to ${view.corner[1] + view.size[1] - 1} of ${facts.shape.join(" by ")}. ${look.notes.zoom}`));
-  panel.append(readout, h("p", {}, drawn === "lines" ? h("span", { class: "soft small" }, `The thicker a line, the larger the ${name}: up to ${number(range[1])}. Lines below a fiftieth of that are left out.`)
+  const steps = !other && look.manifest.views.some(({ name: each, applies }) => each === "steps" && applies);
+  panel.append(readout, steps ? h("p", {}, knob("Step by step for this cell", () => look.select({ view: "steps" }), { class: "link", focus: "to-steps" })) : "", h("p", {}, drawn === "lines" ? h("span", { class: "soft small" }, `The thicker a line, the larger the ${name}: up to ${number(range[1])}. Lines below a fiftieth of that are left out.`)
     : legend({ ...style, masked: data.some(Number.isNaN), name: isWeights && !facts.long ? h("span", {}, "Bars at the right: entropy of a row; below: mean weight of a key.") : "" })));
 
   // The row that is looked at, as text: what most people want to read.

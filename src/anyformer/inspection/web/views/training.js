@@ -5,7 +5,7 @@
 // probes {name: [[x, y]]}; arrays: maps (K,t,s) u8 = 255 sqrt(weight), heads (K,H,statistics) f32.
 
 import { h, replace } from "look/element";
-import { cut, number, percent, whole } from "look/format";
+import { cut, number, percent, quoted, whole } from "look/format";
 import { byTokens, heatmap, legend } from "look/heatmap";
 import { button, row, select } from "look/controls";
 import { chart, wholeTicks } from "look/chart";
@@ -94,7 +94,7 @@ export const draw = (panel, { facts, arrays }, look) => {
     at = i;
     const data = Float32Array.from(rowOf({ data: arrays.maps.data, shape: [steps.length, T * S] }, i), (value) => (value / 255) ** 2);
     const loss = Object.entries(facts.losses[i]).filter(([, value]) => value !== null).map(([name, value]) => `${SPLITS[name] ?? name} loss ${number(value)}`);
-    const says = facts.predictions[i].map((one) => `${cut(one.name, 24)} ${one.probability === null ? number(one.logit) : percent(one.probability)}`);
+    const says = facts.predictions[i].map((one) => `${quoted(one.name)} ${one.probability === null ? number(one.logit) : percent(one.probability)}`);
     const { query, key } = look.selection;
     output.textContent = `Step ${whole(steps[i])}`;
     replace(place,
@@ -174,7 +174,15 @@ export const draw = (panel, { facts, arrays }, look) => {
   if (!look.live) followed.clear();
   drawCurves();
 
-  const showStatus = (all) => replace(status, all.map((known) => strip(known, all.length > 1 ? known.news.name : null)));
+  const later = ({ news: { checkpoint } }) => (checkpoint !== null && checkpoint !== facts.own
+    ? row(button(`Look at the newest checkpoint, step ${whole(checkpoint)}`, async () => {
+      try { await look.newest(); } catch (error) { look.announce(error.message); }
+    }, { focus: "newest" })) : null);
+  const showStatus = (all) => {
+    const focused = status.contains(document.activeElement);
+    replace(status, all.map((known) => strip(known, all.length > 1 ? known.news.name : null)), all.length ? later(all[0]) : null);
+    if (focused) status.querySelector("button")?.focus();
+  };
   const follow = async () => {
     if (!panel.isConnected) return;
     let running = false, newest = null;

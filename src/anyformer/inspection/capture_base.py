@@ -1,0 +1,118 @@
+"""What a capture and a .look file have in common: sites and their tokens, exact weights, and pictures."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from anyformer.errors import UserError
+
+if TYPE_CHECKING:
+    from anyformer.inspection.axis import Token, TokenAxis
+    from anyformer.inspection.given import NetworkInputs
+    from anyformer.inspection.lens import Lens
+    from anyformer.inspection.site import Site
+
+ALL = slice(None)
+
+
+class CaptureBase(ABC):
+    """Sites, tokens and weights of one pass, wherever they come from."""
+
+    axes: dict[str, TokenAxis]
+    sites: tuple[Site, ...]
+    given: NetworkInputs
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """The model in a few words."""
+
+    @property
+    @abstractmethod
+    def modality(self) -> str:
+        """text, image, table, pair (an encoder-decoder) or other."""
+
+    @property
+    @abstractmethod
+    def batch(self) -> int:
+        """Rows of the input."""
+
+    @abstractmethod
+    def weights(self, site: int, *, rows: slice = ALL, row: int | None = None) -> Tensor:
+        """The weights (H,t,S) at a site for some queries, in float32."""
+
+    @abstractmethod
+    def rollout(self) -> Tensor:
+        """Attention through all layers as one map (T,S)."""
+
+    @abstractmethod
+    def lens(self, top: int = 10) -> Lens:
+        """What the head would answer after each layer."""
+
+    @abstractmethod
+    def names(self, ids: Iterable[int], kind: str) -> dict[int, str]:
+        """What ids of words or classes stand for."""
+
+    # ------------------------------------------------------------ sites
+
+    def site(self, index: int) -> Site:
+        if not 0 <= index < len(self.sites):
+            raise UserError(f"there is no site {index}", where="look", fix=f"use 0 to {len(self.sites) - 1}")
+        return self.sites[index]
+
+    def find_site(self, layer: int, *, kind: str = "self", stack: str | None = None) -> Site:
+        """The site of a layer counted from 0; of an encoder-decoder the decoder's unless `stack` says otherwise."""
+        stacks = [stack] if stack is not None else ["", "decoder", "encoder", "first", "second"]
+        for one in stacks:
+            for site in self.sites:
+                here = site.stack == one and site.layer == layer
+                if here and (site.kind == kind or (kind, site.kind) == ("self", "other")):
+                    return site
+        raise UserError(f"there is no {kind} attention in layer {layer}", where="look",
+                        fix="layers are " + ", ".join(sorted({str(site.layer) for site in self.sites})))  # fmt: skip
+
+    def row_tokens(self, site: Site) -> tuple[Token, ...]:
+        """The tokens that name a site's rows: in cross-attention those that its steps write, where they write any."""
+        axis = self.axes[site.queries]
+        return axis.written if site.kind == "cross" and axis.written else axis.tokens
+
+    def attention(
+        self, layer: int, head: int | None = None, *, rows: slice = ALL, kind: str = "self", stack: str | None = None
+    ) -> Tensor:
+        """Exact weights in float32: (H,t,S), or (t,S) of one head. Layers and heads are counted from 0."""
+        site = self.find_site(layer, kind=kind, stack=stack)
+        found = self.weights(site.index, rows=rows)
+        if head is None:
+            return found
+        if not 0 <= head < site.heads:
+            raise UserError(f"there is no head {head}", where=site.label, fix=f"use 0 to {site.heads - 1}")
+        return found[head]
+
+    # ------------------------------------------------------------ pictures
+
+    def png(
+        self, path: str | Path, view: str = "map", *, layer: int | None = None, head: int | None = None,
+        query: int | None = None, site: int | None = None, scale: str = "sqrt", zoom: float = 2.0,
+    ) -> Path:  # fmt: skip
+        """Write one picture as PNG; see `inspection.figure` for the views there are."""
+        from anyformer.inspection.figure import write_png
+
+        return write_png(self, path, view, layer=layer, head=head, query=query, site=site, scale=scale, zoom=zoom)
+
+    def svg(
+        self, path: str | Path, view: str = "map", *, layer: int | None = None, head: int | None = None,
+        query: int | None = None, site: int | None = None, scale: str = "sqrt",
+    ) -> Path:  # fmt: skip
+        """Write one picture as SVG."""
+        from anyformer.inspection.figure import write_svg
+
+        return write_svg(self, path, view, layer=layer, head=head, query=query, site=site, scale=scale)
+
+    @abstractmethod
+    def show(self, port: int = 0, *, open_browser: bool = True) -> Any:
+        """Serve the page on loopback until stopped; gives the running server."""
