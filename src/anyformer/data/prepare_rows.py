@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -162,7 +163,7 @@ class RowPreparation:
         self.places[UNSEEN] = self.frame.place(row)
         rows = np.flatnonzero(~strange)
         self.keep(rows)
-        smaller = Sides(sides.side[rows], sides.duplicates, sides.notes, sides.stratified)
+        smaller = replace(sides, side=sides.side[rows])
         return smaller, encode_target(self.frame, preprocess), list(targets.unseen)
 
 

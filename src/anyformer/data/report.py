@@ -22,6 +22,8 @@ def tell_files(frame: Frame, tell: Say) -> None:
         tell(f"file     {source.name}: {rows}{how}")
     if len(frame.sources) > 20:
         tell(f"file     and {len(frame.sources) - 20:,} more")
+    for remark in frame.remarks:
+        tell(f"note     {remark}")
 
 
 def tell_target(preprocess: Preprocess, decision: Decision, trained: int, tell: Say) -> None:
@@ -40,11 +42,10 @@ def tell_split(sides: Sides, preprocess: Preprocess, settings: Split, tell: Say)
     counts = [int((sides.side == number).sum()) for number in range(len(SIDES))]
     total = max(1, sum(counts))
     how = "drawn at random"
-    by_file = settings.valid_file is not None or settings.test_file is not None
     if settings.column:
         how = f"as column {settings.column} says"
-    elif by_file:
-        how = "by file" if settings.valid_file or not settings.valid else "test by file, valid drawn from the rest"
+    elif sides.by_file:
+        how = sides.by_file
     elif settings.group:
         how = f"whole groups of {settings.group}"
     elif settings.time:

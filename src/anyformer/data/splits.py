@@ -35,6 +35,7 @@ class Sides:
     duplicates: int = 0  # rows whose inputs another row has too
     notes: list[str] = field(default_factory=list)
     stratified: bool = False  # whether each class has its share on every side
+    by_file: str = ""  # which sides the files say, where they say any
 
     def rows(self, side: int) -> np.ndarray:
         """The rows of one side, in the order of the file."""
@@ -64,6 +65,8 @@ def split(
     shares = (settings.valid, settings.test)
     if given:
         shares = (0.0 if (side == VALID).any() else settings.valid, 0.0)
+    if fixed is not None:
+        found.by_file = "test by file, valid drawn from the rest" if shares[0] else "by file"
     side[open_rows] = TRAIN
     classes = None if settings.group is not None or not settings.stratify else decision.task.strata(frame, decision)
     found.stratified = classes is not None

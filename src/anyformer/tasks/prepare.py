@@ -64,6 +64,8 @@ def prepare_table(
         source, origin = {"image": files}, "table"  # nobody needs class folders of images without labels
     if origin == "fasta":
         settings = by_residue(settings, alone=False)
+    if origin == "texts" and "text" not in settings.kinds():
+        settings = settings.replace(types=(*(settings.types or ()), "text=text"))  # however short and few they are
     there = cache.exists()
     notes: list[str] = []
 
@@ -143,7 +145,7 @@ def read_new_rows(source: Any, preprocess: Preprocess, settings: Data, cache: Pa
         if paths is not None and origin == "text":
             frame = lines_of(paths, lone or "text", settings.format)
         else:
-            frame = gather(source, origin, plain, cache / "read").frame
+            frame = gather(source, origin, plain, cache / "read", whole=True).frame
     return frame_of_model(frame, preprocess)
 
 
