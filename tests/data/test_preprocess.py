@@ -163,7 +163,7 @@ def test_labels_are_sorted_and_spelled_as_in_the_file():
     target = Classes.fit(frame_of(y=["10", "9", "10", "2"]), ("y",), "one", None)
     assert target.labels == ("2", "9", "10") and target.counts == (1, 1, 2)
     found = target.encode(frame_of(y=["9", "", "11", "10"]))
-    assert found.values.tolist() == [1, -100, -100, 2]
+    assert found.values.tolist() == [1, -100, -200, 2]
     assert found.unusable[ABSENT].tolist() == [False, True, False, False]
     assert found.unusable[UNSEEN].tolist() == [False, False, True, False] and found.unseen == {"11": 2}
 

@@ -85,6 +85,13 @@ def tell_counts(counts: ColumnCounts, preprocess: Preprocess, unseen: list[str],
         tell(f"note     held-out rows have labels that no training row has, and are left out: {shown}")
 
 
+def tell_wrong(rows: int, labels: list[str], tell: Say) -> None:
+    """Test rows whose label no model trained here can give."""
+    shown = ", ".join(repr(label[:40]) for label in labels[:6]) + (" ..." if len(labels) > 6 else "")
+    said = f"{rows:,} test rows have labels" if rows > 1 else "1 test row has a label"
+    tell(f"note     {said} that no training row has, so that every answer to them counts as wrong: {shown}")
+
+
 def tell_rows(total: int, used: int, skipped: dict[str, int], places: dict[str, str], tell: Say) -> None:
     """Used and skipped rows, which add up."""
     left = sum(skipped.values())

@@ -14,7 +14,7 @@ from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.frame import Frame
 from anyformer.data.tag_schemes import are_spans, is_strict
 from anyformer.errors import UserError
-from anyformer.objectives.objective import IGNORED
+from anyformer.objectives.objective import IGNORED, UNKNOWN
 from anyformer.spec import Spec
 
 if TYPE_CHECKING:
@@ -73,6 +73,11 @@ class Target(Spec, slot=True):
     def warnings(self) -> list[str]:
         """What is worth knowing about the training rows."""
         return []
+
+    @property
+    def scores_unseen(self) -> bool:
+        """Whether a test row may have a label that training lacks: every answer to it is wrong."""
+        return False
 
 
 class Labelled(Target):
@@ -134,6 +139,10 @@ class Classes(Labelled):
         """Whether a row may have several labels."""
         return self.form != "one"
 
+    @property
+    def scores_unseen(self) -> bool:
+        return not self.multi
+
     @classmethod
     def fit(
         cls, frame: Frame, names: tuple[str, ...], form: Literal["one", "list", "columns"], given: Sequence[str] | None
@@ -162,7 +171,8 @@ class Classes(Labelled):
             table = np.array([*(ids.get(word, -2) for word in words), -1], dtype=np.int64)
             found = table[codes]
             unseen = firsts(found == -2, codes, words)
-            return Encoded(np.where(found < 0, IGNORED, found), {ABSENT: found == -1, UNSEEN: found == -2}, unseen)
+            values = np.where(found == -2, UNKNOWN, np.where(found < 0, IGNORED, found))
+            return Encoded(values, {ABSENT: found == -1, UNSEEN: found == -2}, unseen)
         cells, owners, lost = flat(frame.column(self.names[0]))
         codes, words = factorize(cells)
         table = np.array([*(ids.get(word, -2) for word in words), -1], dtype=np.int64)

@@ -100,7 +100,7 @@ class Session:
         micro = min(settings.micro_batch_size or self.batch, max(1, self.batch // parts))
         self.steps = Steps(self.data.train, self.order, self.config.objective, micro, self.parallel.part, parts)
         target = self.data.preprocess
-        chosen_by = self.task.selection_metric(multi=target.multi, labels=target.labels or ())
+        chosen_by = self.task.selection_metric(multi=target.multi, labels=target.answer_names)
         self.standing = Standing(settings.metric or chosen_by)
         self.done = 0
         self.seconds = 0.0  # of earlier processes

@@ -139,7 +139,7 @@ class Search:
             shutil.rmtree(folder)
             raise UserError("no rows validate, so that nothing can be chosen by them", where="--tune",
                             fix="leave data.split.valid as it is")  # fmt: skip
-        own = task.selection_metric(multi=data.preprocess.multi, labels=data.preprocess.labels or ())
+        own = task.selection_metric(multi=data.preprocess.multi, labels=data.preprocess.answer_names)
         search.state.metric = config.training.metric or own
         search.state.trials = [TunedTrial(DEFAULTS, {})]
         space = usable_space(config, task.tuned(sizes_for(data)))

@@ -20,7 +20,7 @@ from anyformer.data.mixing import MixedRows, mix_rows
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.targets import TaskAnswer
 from anyformer.objectives.batch import Batch
-from anyformer.objectives.objective import IGNORED
+from anyformer.objectives.objective import IGNORED, UNKNOWN
 from anyformer.objectives.token_facts import TokenFacts
 
 if TYPE_CHECKING:
@@ -115,7 +115,8 @@ class RowExamples(Examples):
         if "targets" not in self.arrays:  # new rows: nothing to compare with, in the shape of what is answered
             assert self.preprocess.target is not None
             return torch.from_numpy(self.preprocess.target.absent(len(at)))
-        return torch.from_numpy(np.array(self.arrays["targets"][at]))
+        found = torch.from_numpy(np.array(self.arrays["targets"][at]))
+        return found if found.is_floating_point() else found.masked_fill(found == UNKNOWN, IGNORED)
 
     def pair(
         self, at: np.ndarray, chosen: np.ndarray, draw: Draw | None
