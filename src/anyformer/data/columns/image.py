@@ -187,13 +187,14 @@ class Image(FileColumn):
     def decode(cls, frame: Frame, name: str, settings: Data, arrays: Arrays, *, given: Given, say: Say) -> Decoded:
         """Decode every image, in processes, into `arrays["pixels"]` (N, C, H, W)."""
         steps = given.images
-        size, channels, there = picture_arrays(
+        shape, there = picture_arrays(
             frame.column(name), frame.folder, settings.images, arrays, PIXELS, bad=settings.bad, processes=workers(),
             steps=steps, say=lambda line: say(line.removeprefix("images: ")),
         )  # fmt: skip
+        size, channels = shape.sides[0], shape.channels
         return Decoded(
             column=cls(name=name, size=size, channels=channels), there=there, broken=~there & ~empty(frame, name),
-            same=equal_pixels(arrays[PIXELS]), steps=steps or picture_steps(size, channels),
+            same=equal_pixels(arrays[PIXELS]), steps=steps or picture_steps(size, channels, shape.size),
         )  # fmt: skip
 
     def settle(self, decoded: Decoded, arrays: Arrays, kept: np.ndarray, train: np.ndarray) -> Image:
