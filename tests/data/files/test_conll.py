@@ -5,15 +5,14 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from anyformer.data.columns.words import WordList
 from anyformer.data.files.conll import conll_text, read_conll
 from anyformer.data.files.parallel_text import read_pairs
-from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Format
 from anyformer.errors import UserError
 from anyformer.evaluation.answers import Answers
@@ -85,7 +84,7 @@ def test_predicted_tags_are_read_again_whatever_stands_in_a_word(tmp_path: Path)
     """What a model answers: a tab or the end of a line in a word does not make it two."""
     sentences = [["New\tYork", "is"], ["a\nb", "c\r\nd", "e"]]
     tags = [["B-X", "O"], ["O", "B-X", "O"]]
-    preprocess = Preprocess(task="tag", columns=(WordList(name="words"),))
+    preprocess: Any = SimpleNamespace(columns=(SimpleNamespace(name="words"),))
     examples = SimpleNamespace(cells=lambda row: {"words": sentences[row]})
     text = find("tag").to_conll(Answers("tag", tags, tags, examples=examples), preprocess)
     (tmp_path / "a.conll").write_text(text, encoding="utf-8", newline="\n")
