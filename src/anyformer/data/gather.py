@@ -27,6 +27,7 @@ class Gathered:
     origin: Origin
     fixed: np.ndarray | None = None  # (N,) int8: train, valid, test or FREE
     column: str | None = None  # that says the side of each row
+    target: tuple[str, ...] | None = None  # what a test file lacks, and is therefore asked for
 
 
 def paths_of(source: Any) -> list[Path] | None:
@@ -188,8 +189,10 @@ def side_files(paths: Sequence[Path], origin: str, settings: Data) -> SideFiles 
 def gather_sides(found: SideFiles, origin: str, settings: Data, cache: Path) -> Gathered:
     """The rows of files that say by their names whether they train, validate or test.
 
-    A file without the target cannot tell how good a model is: it is left out, and what answers it is said.
+    A file without the target cannot tell how good a model is: it is left out, and what answers it is said. The only
+    column that it lacks is the target, where nobody names one.
     """
+    target = None
     frame = read_all(found.train, origin, settings, cache / "train")
     frames, sides, remarks = [frame], [np.full(len(frame), FREE, np.int8)], list(found.notes)
     for name, side, files in (("valid", VALID, found.valid), ("test", TEST, found.test)):
@@ -199,14 +202,16 @@ def gather_sides(found: SideFiles, origin: str, settings: Data, cache: Path) -> 
         lost = [column for column in frame.names if column not in extra.names]
         if lost and (settings.target is None or set(lost) & set(settings.target)):
             shown = lost[0] if len(lost) == 1 else f"{lost[0]} and {len(lost) - 1} more"
-            remarks.append(f"{files[0].name} has no column {shown}, so that nothing is scored on it; when the model is "
+            if settings.target is None and len(lost) == 1:
+                target, shown = (lost[0],), f"{shown}, which is therefore the target"
+            remarks.append(f"{files[0].name} has no column {shown}; nothing is scored on it; when the model is "
                            f"trained, anyformer predict RUN {files[0]} answers its rows")  # fmt: skip
             continue
         frames.append(fit_to_columns(extra, frame, f"--{name}"))
         sides.append(np.full(len(extra), side, np.int8))
     whole = replace(concatenate_frames(frames), remarks=tuple(remarks))
     kind: Origin = origin  # type: ignore[assignment]
-    return Gathered(whole, kind, np.concatenate(sides) if len(sides) > 1 else None)
+    return Gathered(whole, kind, np.concatenate(sides) if len(sides) > 1 else None, target=target)
 
 
 def find_split_column(frame: Frame, settings: Data) -> str | None:

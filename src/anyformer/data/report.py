@@ -43,7 +43,7 @@ def tell_split(sides: Sides, preprocess: Preprocess, settings: Split, tell: Say)
     total = max(1, sum(counts))
     how = "drawn at random"
     if settings.column:
-        how = f"as column {settings.column} says"
+        how = f"as column {settings.column} says" + (", valid drawn from the rest" if sides.draws_valid else "")
     elif sides.by_file:
         how = sides.by_file
     elif settings.group:
@@ -89,7 +89,7 @@ def tell_wrong(rows: int, labels: list[str], tell: Say) -> None:
     """Test rows whose label no model trained here can give."""
     shown = ", ".join(repr(label[:40]) for label in labels[:6]) + (" ..." if len(labels) > 6 else "")
     said = f"{rows:,} test rows have labels" if rows > 1 else "1 test row has a label"
-    tell(f"note     {said} that no training row has, so that every answer to them counts as wrong: {shown}")
+    tell(f"note     {said} that no training row has, and every answer there counts as wrong: {shown}")
 
 
 def tell_rows(total: int, used: int, skipped: dict[str, int], places: dict[str, str], tell: Say) -> None:

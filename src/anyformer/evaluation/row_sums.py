@@ -53,12 +53,12 @@ def label_set_sums(answers: Answers, metric: str) -> RowSums | None:
 
 def number_sums(answers: Answers, metric: str) -> RowSums | None:
     """Of RMSE and MAE; of several outputs the mean of each one's, as it is or by the output's deviation."""
-    scaled = metric == "scaled_rmse" and answers.scale is not None
-    if not (scaled or metric in ("rmse", "mae")) or not len(answers.truth):
+    scale = answers.scale if metric == "scaled_rmse" else None
+    if (scale is None and metric not in ("rmse", "mae")) or not len(answers.truth):
         return None
     truth = np.asarray(answers.truth, np.float64).reshape(len(answers.truth), -1)
     wrong = np.asarray(answers.predicted, np.float64).reshape(len(truth), -1) - truth
-    wrong = wrong / answers.scale if scaled else wrong
+    wrong = wrong if scale is None else wrong / scale
     known = np.isfinite(wrong)
     errors = np.where(known, np.abs(wrong) if metric == "mae" else wrong**2, 0.0)
     return RowSums(np.concatenate([errors, known], 1), mean_of_outputs if metric == "mae" else root_mean_of)

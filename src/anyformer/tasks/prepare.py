@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from anyformer.data.columns.cells import texts
+from anyformer.data.columns.look import look
 from anyformer.data.decision import Decision
 from anyformer.data.files.fasta import by_residue
 from anyformer.data.files.image_folders import unlabelled_images
@@ -64,8 +65,6 @@ def prepare_table(
         source, origin = {"image": files}, "table"  # nobody needs class folders of images without labels
     if origin == "fasta":
         settings = by_residue(settings, alone=False)
-    if origin == "texts" and "text" not in settings.kinds():
-        settings = settings.replace(types=(*(settings.types or ()), "text=text"))  # however short and few they are
     there = cache.exists()
     notes: list[str] = []
 
@@ -82,8 +81,10 @@ def prepare_table(
             why = other.recognise_rows(gathered.frame, settings)
             if why:
                 return other.prepare_gathered(gathered, settings, cache=cache, say=say, why=why)
+        if origin == "texts" and not settings.kinds() and look(gathered.frame.of(["text"]), {})["text"].kind != "text":
+            settings = settings.replace(types=("text=text",))  # however few and short they are
         # Of a file of tagged words the target only names the column that was read.
-        named = None if gathered.origin == "sentences" else settings.target
+        named = None if gathered.origin == "sentences" else settings.target or gathered.target
         settings = settings.replace(split=settings.split.replace(column=gathered.column), target=named)
         tell_files(gathered.frame, tell)
         decision = decide(gathered.frame, settings, task=task, origin=gathered.origin, given=given)

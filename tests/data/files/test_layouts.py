@@ -302,6 +302,20 @@ def test_a_test_table_without_the_target_is_not_scored_and_it_is_said(tmp_path: 
         gathered(tmp_path / "set", tmp_path, target=("y",))
 
 
+def test_the_only_column_that_a_test_table_lacks_is_the_target(tmp_path: Path) -> None:
+    table(tmp_path / "set" / "train.csv", 60)
+    path = tmp_path / "set" / "test.csv"
+    path.write_text("x,y\n" + "0.5,a\n" * 9)
+    assert gathered(tmp_path / "set", tmp_path).target == ("z",)
+    lines = said(tmp_path / "set", tmp_path)
+    assert any("no column z, which is therefore the target" in line for line in lines)
+    assert any(line.startswith("target   z: 1 number") for line in lines)
+    # The control: where two are lacking, or one is named, nothing is concluded.
+    path.write_text("x\n" + "0.5\n" * 9)
+    assert gathered(tmp_path / "set", tmp_path).target is None
+    assert gathered(tmp_path / "set", tmp_path, target=("y",)).target is None
+
+
 @pytest.mark.parametrize("ending", ["conll", "jsonl", "parquet"])
 def test_files_of_other_kinds_have_sides_too(ending: str, tmp_path: Path) -> None:
     root = tmp_path / "set"

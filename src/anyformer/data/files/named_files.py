@@ -28,7 +28,8 @@ def find_named_files(frame: Frame) -> Frame:
     if not frame.sources or not frame.sources[0].path:
         return frame
     base = frame.folder
-    near = folders_below(base, NEAR, FEW)
+    beside = [os.path.join(os.pardir, each) for each in folders_below(base.parent, 1, FEW)[1:]]  # meta/x.csv and audio/
+    near = [*folders_below(base, NEAR, FEW), *beside]
     table, remarks = frame.table, []
     for at, name in enumerate(frame.names):
         if not pa.types.is_string(table.schema.field(at).type):
@@ -43,7 +44,7 @@ def find_named_files(frame: Frame) -> Frame:
         if ending is None:
             continue
         some = spread(table.column(at))  # the first ones may all be in one of several folders
-        below = folders_below(base, DEEP, MOST) if named else near
+        below = [*folders_below(base, DEEP, MOST), *beside] if named else near
         holders = [each for each in below if any(os.path.isfile(base / each / (cell + ending)) for cell in some)]
         if holders:
             cells = [place(base, holders, cell, ending) for cell in table.column(at).to_pylist()]
