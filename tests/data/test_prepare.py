@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from anyformer.data.counts import UNKNOWN
 from anyformer.data.prepare_rows import examples_for
 from anyformer.data.prepared import Given
 from anyformer.data.reopen import open_prepared
@@ -18,7 +19,7 @@ from anyformer.data.splits import TRAIN
 from anyformer.data.tokenizers.tokenizer import train_tokenizer
 from anyformer.errors import UserError
 from anyformer.evaluation.answers import Answers
-from anyformer.objectives.objective import IGNORED, UNKNOWN
+from anyformer.objectives.objective import IGNORED
 from anyformer.tasks import find
 from anyformer.tasks.prepare import prepare, read_new_rows
 

@@ -10,11 +10,12 @@ import numpy as np
 
 from anyformer.data.columns.cells import LARGEST, as_words, clip_numbers, factorize, is_list, sort_names
 from anyformer.data.columns.convert import numbers
+from anyformer.data.counts import UNKNOWN
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.frame import Frame
 from anyformer.data.tag_schemes import are_spans, is_strict
 from anyformer.errors import UserError
-from anyformer.objectives.objective import IGNORED, UNKNOWN
+from anyformer.objectives.objective import IGNORED
 from anyformer.spec import Spec
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from typing import Literal
 
 import numpy as np
 
+from anyformer.data.counts import UNKNOWN
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.average_precision import average_precision
 from anyformer.evaluation.spans import are_spans, precision_recall_f1, span_counts
 from anyformer.evaluation.text_scores import bleu_available, bleu_chrf, exact_match, rouge
-from anyformer.objectives.objective import UNKNOWN
 
 SMALLER = {
     "loss",

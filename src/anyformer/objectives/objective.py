@@ -15,7 +15,6 @@ from anyformer.slots import Losses
 from anyformer.spec import Spec
 
 IGNORED = -100  # a class or token target that does not count
-UNKNOWN = -200  # a class that training does not have: no loss counts it, and every answer to it is wrong
 
 
 def with_extra(total: Tensor, losses: Losses | None, counted: Tensor | int) -> Tensor:

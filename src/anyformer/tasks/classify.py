@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from anyformer.data.calibration import Calibration
 from anyformer.data.columns.cells import as_words, factorize
 from anyformer.data.columns.kinds import only_modality
+from anyformer.data.counts import UNKNOWN
 from anyformer.data.datasets.rows import RowExamples
 from anyformer.data.decision import Decision, name_of
 from anyformer.data.examples import Examples
@@ -34,7 +35,6 @@ from anyformer.evaluation.row_sums import class_sums, label_set_sums
 from anyformer.heads import Distilled, Pooled
 from anyformer.objectives import Classify as ClassLoss
 from anyformer.objectives import Objective
-from anyformer.objectives.objective import UNKNOWN
 from anyformer.slots import Network
 from anyformer.tasks.base import RowTask
 from anyformer.tasks.network import pooled_style, preset_for_rows

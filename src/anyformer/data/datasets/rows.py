@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from anyformer.data.columns.cells import texts
+from anyformer.data.counts import UNKNOWN
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.examples import Draw, Examples
 from anyformer.data.frame import Frame
@@ -20,7 +21,7 @@ from anyformer.data.mixing import MixedRows, mix_rows
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.targets import TaskAnswer
 from anyformer.objectives.batch import Batch
-from anyformer.objectives.objective import IGNORED, UNKNOWN
+from anyformer.objectives.objective import IGNORED
 from anyformer.objectives.token_facts import TokenFacts
 
 if TYPE_CHECKING:
