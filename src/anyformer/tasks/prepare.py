@@ -81,7 +81,11 @@ def prepare_table(
             why = other.recognise_rows(gathered.frame, settings)
             if why:
                 return other.prepare_gathered(gathered, settings, cache=cache, say=say, why=why)
-        if origin == "texts" and not settings.kinds() and look(gathered.frame.of(["text"]), {})["text"].kind != "text":
+        if (
+            origin == "texts"
+            and not settings.kinds()
+            and not look(gathered.frame.of(["text"]), {})["text"].column.is_text
+        ):
             settings = settings.replace(types=("text=text",))  # however few and short they are
         # Of a file of tagged words the target only names the column that was read.
         named = None if gathered.origin == "sentences" else settings.target or gathered.target
