@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from anyformer.data.counts import UNKNOWN
 from anyformer.data.prepare_rows import examples_for
 from anyformer.data.prepared import Given
 from anyformer.data.reopen import open_prepared
@@ -17,6 +18,9 @@ from anyformer.data.settings import Columns, Data, Split, TokenizerSettings
 from anyformer.data.splits import TRAIN
 from anyformer.data.tokenizers.tokenizer import train_tokenizer
 from anyformer.errors import UserError
+from anyformer.evaluation.answers import Answers
+from anyformer.objectives.objective import IGNORED
+from anyformer.tasks import find
 from anyformer.tasks.prepare import prepare, read_new_rows
 
 DRAW = np.random.default_rng(1)
@@ -182,6 +186,32 @@ def test_a_label_that_only_held_out_rows_have_is_left_out_and_named(tmp_path):
         row["label"] += "."
     with pytest.raises(UserError, match=r"row 152: the label '(yes|no).' is in no training row, nor is any other"):
         go(tmp_path, [written(tmp_path / "dots.csv", rows)], split=Split(column="part"), name="dots")
+
+
+def test_a_label_that_only_test_rows_have_counts_as_wrong(tmp_path):
+    """Without such rows a model that lacks classes would look better than it is."""
+    rows = [dict(row, part="train" if i < 120 else "valid" if i < 150 else "test") for i, row in enumerate(ROWS)]
+    for at in (130, 160, 170):
+        rows[at]["label"] = "perhaps"
+    made = go(tmp_path, [written(tmp_path / "cars.csv", rows)], split=Split(column="part"))
+    assert len(made.test) == 50 and len(made.valid) == 29  # which chooses between checkpoints, and needs known labels
+    assert any(
+        "2 test rows have labels that no training row has" in note and "'perhaps'" in note for note in made.notes
+    )
+    stored = np.asarray(made.test.arrays["targets"][made.test.rows])
+    batch = made.test.batch(range(50))
+    assert (stored == UNKNOWN).sum() == 2 and (batch.targets == IGNORED).tolist() == (stored == UNKNOWN).tolist()
+    said = np.where(stored >= 0, stored, 0)  # right wherever it can be
+    task, answers = find("classify"), Answers("classify", stored, said, np.eye(2)[said], ["no", "yes"])
+    found = task.metrics(answers)
+    assert found["accuracy"] == 48 / 50 and found["balanced_accuracy"] == pytest.approx(2 / 3) and found["auc"] == 1.0
+    assert task.row_sums(answers, "accuracy").value == pytest.approx(48 / 50)
+    assert task.row_sums(answers, "balanced_accuracy").value == pytest.approx(2 / 3)
+    assert task.notes(answers)[0].startswith("2 rows have a label that training lacks")
+    assert task.describe(answers, int(np.flatnonzero(stored < 0)[0]))["truth"] == "(a label that training lacks)"
+    # The control: a missing label is no wrong answer.
+    missing = Answers("classify", np.where(stored < 0, IGNORED, stored), said, np.eye(2)[said], ["no", "yes"])
+    assert task.metrics(missing)["accuracy"] == 1.0 and not task.notes(missing)
 
 
 def test_files_for_validation_and_test_are_those_sides(tmp_path):

@@ -120,6 +120,25 @@ def test_a_column_without_a_training_value_knows_only_the_unknown():
 # ---------------------------------------------------------------- dates
 
 
+@pytest.mark.quick
+def test_a_simple_learner_sees_the_same_parts_of_a_date():
+    """Boosting cannot cut weekends out of one number of seconds: it gets what the network gets, unscaled."""
+    days = np.datetime64("2024-01-01") + np.arange(400)
+    frame = frame_of(d=[str(day) for day in days], y=[f"{(day.astype(int) + 3) % 7 >= 5}" for day in days])
+    fitted = Date.fit("d", frame.column("d"), Columns(scale="none"))
+    parts = fitted.features(frame)
+    names = [part.name for part in fitted.parts]
+    assert names == ["year", "month", "day", "weekday", "elapsed days"]
+    assert np.array_equal(parts, fitted.encode(frame.column("d")))
+    weekday = parts[:, names.index("weekday")]
+    assert np.array_equal(weekday >= 5, [word == "True" for word in frame.column("y").to_pylist()])
+    # A cell without a date has no part at all.
+    assert np.isnan(fitted.features(frame_of(d=["", "2024-02-29"]))[0]).all()
+    # The control: the days alone cannot be cut once into weekends and other days.
+    elapsed = parts[:, names.index("elapsed days")]
+    assert not any(np.array_equal(elapsed >= cut, weekday >= 5) for cut in np.unique(elapsed))
+
+
 def test_dates_become_parts_and_days_since_the_first():
     fitted = Date.fit("d", column(["2024-02-29", "2024-03-01", "2023-12-31"]), Columns(scale="none"))
     assert [part.name for part in fitted.parts] == ["year", "month", "day", "weekday", "elapsed days"]
@@ -144,7 +163,7 @@ def test_labels_are_sorted_and_spelled_as_in_the_file():
     target = Classes.fit(frame_of(y=["10", "9", "10", "2"]), ("y",), "one", None)
     assert target.labels == ("2", "9", "10") and target.counts == (1, 1, 2)
     found = target.encode(frame_of(y=["9", "", "11", "10"]))
-    assert found.values.tolist() == [1, -100, -100, 2]
+    assert found.values.tolist() == [1, -100, -200, 2]
     assert found.unusable[ABSENT].tolist() == [False, True, False, False]
     assert found.unusable[UNSEEN].tolist() == [False, False, True, False] and found.unseen == {"11": 2}
 

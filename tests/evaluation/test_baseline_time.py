@@ -42,6 +42,16 @@ def test_all_rows_are_learned_from_where_there_is_time(count: int, monkeypatch: 
 
 
 @pytest.mark.quick
+def test_no_number_of_rows_is_left_with_a_part_of_them_where_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counts between the attempts' own: the last one may add few rows, and is worth it."""
+    for count in [*range(200, 2_200, 7), *range(7_900, 16_100, 97), 13_209, 40_000]:
+        assert learned(Machine(row=1e-5), count, 60.0, monkeypatch) == ("boosting", count)
+    # The control: where all rows do not fit, an attempt that would add only few is not begun.
+    machine = Machine(row=1e-2, imports=0.0)
+    assert learned(machine, 1_900, 26.0, monkeypatch)[1] == machine.asked[-1] == 1_000
+
+
+@pytest.mark.quick
 @pytest.mark.parametrize("seconds", [3.0, 10.0, 60.0])
 @pytest.mark.parametrize("row", [1e-3, 5e-3])
 def test_the_time_is_kept_and_a_good_part_of_it_is_used(

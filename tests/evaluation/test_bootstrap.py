@@ -84,7 +84,7 @@ def label_sets() -> Answers:
 def numbers() -> Answers:
     truth = np.random.default_rng(0).normal(size=(100, 2))
     truth[3, 1] = np.nan
-    return Answers("regress", truth, truth * 0.9 + 0.1, labels=["x", "y"])
+    return Answers("regress", truth, truth * 0.9 + 0.1, labels=["x", "y"], scale=np.array([3.0, 0.5]))
 
 
 def tags() -> Answers:
@@ -102,7 +102,7 @@ def texts() -> Answers:
 SUMS = [
     (classes, class_sums, ["accuracy", "balanced_accuracy", "macro_f1", "log_loss", "auc"]),
     (label_sets, label_set_sums, ["micro_f1", "macro_f1", "exact_match"]),
-    (numbers, number_sums, ["rmse", "mae"]),
+    (numbers, number_sums, ["rmse", "mae", "scaled_rmse"]),
     (tags, tag_sums, ["span_f1", "accuracy"]),
     (texts, text_sums, ["bleu", "rouge_l"]),
 ]

@@ -121,6 +121,26 @@ def test_numbers_as_scikit_learn_counts_them(outputs):
         assert ours["rmse.b"] == pytest.approx(theirs.root_mean_squared_error(truth[:, 1], predicted[:, 1]))
 
 
+@pytest.mark.quick
+def test_of_several_numbers_each_counts_by_its_own_deviation():
+    """A price and a share: the mean of their errors is the price's alone, and the share could be anything."""
+    draw = np.random.default_rng(2)
+    truth = np.stack([draw.normal(size=500) * 1e6, draw.normal(size=500)], 1)
+    good, bad = truth + [2e5, 0.1], truth + [1e5, 9.0]
+    ours, theirs = (
+        metrics(Answers("regress", truth, said, labels=["price", "share"], scale=np.array([1e6, 1.0])))
+        for said in (good, bad)
+    )
+    assert next(iter(ours)) == main_metric("regress", tags=["price", "share"]) == "scaled_rmse"
+    assert ours["scaled_rmse"] == pytest.approx(0.15) and theirs["scaled_rmse"] == pytest.approx(4.55)
+    assert ours["rmse.share"] == pytest.approx(0.1) and theirs["rmse.price"] == pytest.approx(1e5)
+    assert better("scaled_rmse", ours["scaled_rmse"], theirs["scaled_rmse"])
+    # The control: in the units of the file the prediction that knows nothing of the share is the better one.
+    assert better("rmse", theirs["rmse"], ours["rmse"])
+    assert main_metric("regress", tags=["price"]) == "rmse"
+    assert "scaled_rmse" not in metrics(Answers("regress", truth[:, 0], good[:, 0], labels=["price"]))
+
+
 def test_missing_numbers_do_not_count_and_constant_truth_has_an_r2():
     truth = np.array([[1.0, np.nan], [2.0, 3.0], [3.0, 4.0]])
     ours = metrics(Answers("regress", truth, np.nan_to_num(truth) + np.array([[0.0, 1.0]])))

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from anyformer.evaluation.baseline_time import expected_seconds
 from anyformer.training.duration import WINDOW, Budget, Correction, Pace, Plan
 from anyformer.training.schedule import WSD, Constant, Cosine, InverseSqrt, Linear
 from tests.training.nursery import Child, Nursery
@@ -114,6 +115,19 @@ def test_control_without_corrections_the_time_is_missed() -> None:
         budget = Fixed(120.0, STEP, EVALUATION, ROW, ROWS)
         seconds, _ = trained(budget, int(0.9 * 120 / STEP), MACHINES[machine])
         assert seconds > 1.1 * 120 if slow else seconds < 0.8 * 120
+
+
+@pytest.mark.quick
+def test_many_rows_keep_time_for_the_learner_and_the_promise_holds() -> None:
+    """A learner that uses what was kept for it ends within a tenth of the time; few rows keep what they always did."""
+    few, many = (
+        Budget(120.0, STEP, EVALUATION, ROW, ROWS, learning=expected_seconds(count)) for count in (354, 54_000)
+    )
+    assert few.closing == Budget(120.0, STEP, EVALUATION, ROW, ROWS).closing < 7
+    assert 1.5 * few.closing < many.closing < 0.1 * 120
+    seconds, plan = trained(many, int(0.9 * 120 / STEP), lambda now: 1.0)
+    assert 0.9 * 120 <= seconds - CLOSING + many.closing <= 1.1 * 120, (seconds, plan.corrections)
+    assert 0.9 * 120 <= seconds <= 1.1 * 120  # and where it needs hardly any of it
 
 
 @pytest.mark.quick

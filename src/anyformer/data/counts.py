@@ -12,6 +12,8 @@ from anyformer.data.columns.cells import as_words
 from anyformer.data.frame import Frame
 from anyformer.errors import UserError
 
+UNKNOWN = -200  # a class that training does not have: no loss counts it, and every answer to it is wrong
+
 
 @dataclass
 class ColumnCounts:

@@ -36,6 +36,7 @@ class Frame:
     skipped: Mapping[str, int] = field(default_factory=dict)  # reason to number of rows left out while reading
     numbers: np.ndarray | None = None  # each row's number in its source, counted from 0; None: all rows, in order
     skipped_at: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # reason to the first few such places
+    remarks: tuple[str, ...] = ()  # what is worth saying of how its files were found, a sentence each
 
     def __len__(self) -> int:
         return self.table.num_rows

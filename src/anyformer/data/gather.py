@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from anyformer.data.decision import Origin
 from anyformer.data.frame import Frame
 from anyformer.data.settings import Data
+from anyformer.data.side_files import KINDS, SideFiles, find_side_files
 from anyformer.data.splits import FREE, SPELLED, TEST, TRAIN, VALID
 from anyformer.errors import UserError, did_you_mean
 
@@ -26,6 +27,7 @@ class Gathered:
     origin: Origin
     fixed: np.ndarray | None = None  # (N,) int8: train, valid, test or FREE
     column: str | None = None  # that says the side of each row
+    target: tuple[str, ...] | None = None  # what a test file lacks, and is therefore asked for
 
 
 def paths_of(source: Any) -> list[Path] | None:
@@ -38,13 +40,13 @@ def paths_of(source: Any) -> list[Path] | None:
 
 
 def origin_of(paths: Paths, wanted: str | None) -> str:
-    """What files hold: table, text (running), pairs, sentences, pictures, sounds or fasta.
+    """What files hold: table, text (running), texts (in class folders), pairs, sentences, pictures, sounds or fasta.
 
     `wanted` is what a task reads where files may be read in several ways, None where it is not known yet.
     """
     from anyformer.data.files.path_kinds import kind_of_path
 
-    if len(paths) == 2 and wanted in (None, "pairs") and parallel(paths):
+    if wanted in (None, "pairs") and parallel(paths):
         return "pairs"
     kinds = [kind_of_path(Path(path)) for path in paths]
     if any(kind in ("images", "image", "idx") for kind in kinds):
@@ -58,19 +60,33 @@ def origin_of(paths: Paths, wanted: str | None) -> str:
     if all(kind in ("text", "folder-of-text") for kind in kinds):
         if wanted == "pairs" and len(paths) == 2:
             return "pairs"
+        if wanted in (None, "table") and class_texts(paths):
+            return "texts"
         return "text" if wanted in (None, "text") or "folder-of-text" in kinds else "table"
     return "table"
 
 
 def parallel(paths: Paths) -> bool:
-    """Whether two files are named alike but for the language: train.en, train.de."""
+    """Whether two files are named alike but for the language, as train.en and train.de, or a folder holds such."""
+    from anyformer.data.files.language_names import are_parallel, parallel_sides
     from anyformer.data.files.path_kinds import kind_of_name
 
+    if len(paths) == 1 and Path(paths[0]).is_dir():
+        return parallel_sides(Path(paths[0])) is not None
+    if len(paths) != 2:
+        return False
     one, two = (bare(Path(path)) for path in paths)
     said = any(kind_of_name(path.name) not in ("", "text") for path in (one, two))
-    return (
-        one.stem == two.stem and one.suffix != two.suffix and not said and all(Path(path).is_file() for path in paths)
-    )
+    if one.stem == two.stem and one.suffix != two.suffix and not said:
+        return all(Path(path).is_file() for path in paths)
+    return are_parallel(*map(Path, paths))
+
+
+def class_texts(paths: Paths) -> bool:
+    """Whether paths are folders of texts with one sub-folder a class."""
+    from anyformer.data.files.text_folders import holds_class_texts
+
+    return all(Path(path).is_dir() and holds_class_texts(Path(path)) for path in paths)
 
 
 def bare(path: Path) -> Path:
@@ -100,6 +116,10 @@ def read_all(paths: Paths, origin: str, settings: Data, cache: Path) -> Frame:
         from anyformer.data.files.audio_folders import read_sounds
 
         return read_sounds(found)
+    if origin == "texts":
+        from anyformer.data.files.text_folders import read_text_folders
+
+        return read_text_folders(found, settings.format, bad=settings.bad)
     if origin == "sentences":
         from anyformer.data.files.conll import read_conll
 
@@ -113,17 +133,24 @@ def read_all(paths: Paths, origin: str, settings: Data, cache: Path) -> Frame:
         records = files_of([path for path in found if path not in tables], "fasta")
         return read_labelled(records, tables, settings, cache)
     if origin == "pairs":
+        from anyformer.data.files.language_names import pair_in
         from anyformer.data.files.parallel_text import read_pairs
 
+        if len(found) == 1 and found[0].is_dir():
+            found = pair_in(found[0])
         return read_pairs(found, settings.format, bad=settings.bad, cache=cache)
+    from anyformer.data.files.named_files import find_named_files
     from anyformer.data.files.tables import read
 
-    return read(files_of(found, "table"), settings.format, bad=settings.bad, cache=cache)
+    return find_named_files(read(files_of(found, "table"), settings.format, bad=settings.bad, cache=cache))
 
 
-def gather(source: Any, origin: str, settings: Data, cache: Path) -> Gathered:
-    """The rows of a source and of the files that validate and test, one behind the other."""
-    paths = paths_of(source)
+def gather(source: Any, origin: str, settings: Data, cache: Path, *, whole: bool = False) -> Gathered:
+    """The rows of a source and of the files that validate and test, one behind the other; with `whole` a folder is
+    taken as it is, whatever its files are called."""
+    paths, sides_ = paths_of(source), None
+    if paths is not None and not whole and (sides_ := side_files(paths, origin, settings)) is not None:
+        return gather_sides(sides_, origin, settings, cache)
     if paths is None:
         from anyformer.data.files.tables import frame_of
 
@@ -144,11 +171,47 @@ def gather(source: Any, origin: str, settings: Data, cache: Path) -> Gathered:
         extra = read_all(files, kind, settings, cache / name.strip("-"))
         frames.append(fit_to_columns(extra, frame, name))
         sides.append(np.full(len(extra), side, np.int8))
-    whole = concatenate_frames(frames)
+    joined = concatenate_frames(frames)
     origin_: Origin = kind if kind in ("sentences", "pairs", "pictures", "sounds") else "table"  # type: ignore[assignment]
     fixed = np.concatenate(sides) if len(sides) > 1 else None
-    column = settings.split.column or (None if fixed is not None else find_split_column(whole, settings))
-    return Gathered(whole, origin_, fixed, column)
+    column = settings.split.column or (None if fixed is not None else find_split_column(joined, settings))
+    return Gathered(joined, origin_, fixed, column)
+
+
+def side_files(paths: Sequence[Path], origin: str, settings: Data) -> SideFiles | None:
+    """The files of one folder that say by their names what they are for, if they do."""
+    if len(paths) != 1 or not Path(paths[0]).is_dir():
+        return None
+    files = files_of(paths, KINDS[origin]) if origin in KINDS else []
+    return find_side_files(paths, origin, settings, files)
+
+
+def gather_sides(found: SideFiles, origin: str, settings: Data, cache: Path) -> Gathered:
+    """The rows of files that say by their names whether they train, validate or test.
+
+    A file without the target cannot tell how good a model is: it is left out, and what answers it is said. The only
+    column that it lacks is the target, where nobody names one.
+    """
+    target = None
+    frame = read_all(found.train, origin, settings, cache / "train")
+    frames, sides, remarks = [frame], [np.full(len(frame), FREE, np.int8)], list(found.notes)
+    for name, side, files in (("valid", VALID, found.valid), ("test", TEST, found.test)):
+        if not files:
+            continue
+        extra = read_all(files, origin, settings, cache / name)
+        lost = [column for column in frame.names if column not in extra.names]
+        if lost and (settings.target is None or set(lost) & set(settings.target)):
+            shown = lost[0] if len(lost) == 1 else f"{lost[0]} and {len(lost) - 1} more"
+            if settings.target is None and len(lost) == 1:
+                target, shown = (lost[0],), f"{shown}, which is therefore the target"
+            remarks.append(f"{files[0].name} has no column {shown}; nothing is scored on it; when the model is "
+                           f"trained, anyformer predict RUN {files[0]} answers its rows")  # fmt: skip
+            continue
+        frames.append(fit_to_columns(extra, frame, f"--{name}"))
+        sides.append(np.full(len(extra), side, np.int8))
+    whole = replace(concatenate_frames(frames), remarks=tuple(remarks))
+    kind: Origin = origin  # type: ignore[assignment]
+    return Gathered(whole, kind, np.concatenate(sides) if len(sides) > 1 else None, target=target)
 
 
 def find_split_column(frame: Frame, settings: Data) -> str | None:
@@ -168,8 +231,6 @@ def find_split_column(frame: Frame, settings: Data) -> str | None:
 
 def fit_to_columns(extra: Frame, frame: Frame, option: str) -> Frame:
     """Another file's rows with the columns of the first; one that is missing is named."""
-    from dataclasses import replace
-
     if extra.names == frame.names:
         return extra
     if set(extra.names) != set(frame.names) and len(extra.names) == len(frame.names) and no_header(extra, frame):
@@ -213,7 +274,8 @@ def concatenate_frames(frames: Sequence[Frame]) -> Frame:
         for reason, found in frame.skipped_at.items():
             places[reason] = (*places.get(reason, ()), *found)[:5]
     sources = tuple(source for frame in frames for source in frame.sources)
-    return Frame(table, sources, skipped, np.concatenate(numbers), places)
+    remarks = tuple(remark for frame in frames for remark in frame.remarks)
+    return Frame(table, sources, skipped, np.concatenate(numbers), places, remarks)
 
 
 def worded_table(table: Any, schema: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +22,9 @@ from anyformer.data.images.preprocessing import ImageSteps
 from anyformer.data.mixing import mixing_rates
 from anyformer.data.prepared import Given, Prepared, Say
 from anyformer.data.preprocess import Preprocess, fit_preprocess, fitting, sizes
-from anyformer.data.report import tell_counts, tell_rows, tell_split, tell_target
+from anyformer.data.report import tell_counts, tell_rows, tell_split, tell_target, tell_wrong
 from anyformer.data.settings import Data
-from anyformer.data.splits import SIDES, TRAIN, Sides, split
+from anyformer.data.splits import SIDES, TEST, TRAIN, Sides, split
 from anyformer.data.store import facts_for, fingerprint, pad_of, read_prepared, seal
 from anyformer.data.targets import UNSEEN, Classes, Encoded, TaskAnswer, Values
 from anyformer.data.tokenizers.fit import tokenizer_for
@@ -76,6 +77,8 @@ def prepare_rows(
         if said := modality.describe(preprocess):
             tell(f"{modality.name:<8} {said}")
     tell_counts(counts, preprocess, unseen, tell)
+    if targets is not None and UNSEEN in targets.unusable and (strange := int(targets.unusable[UNSEEN].sum())):
+        tell_wrong(strange, list(targets.unseen), tell)
     tell_rows(work.total, len(frame), work.skipped, work.places, tell)
     facts = {
         **decision.plain(), "rows": work.total, "used": len(frame), "skipped": work.skipped,
@@ -144,7 +147,8 @@ class RowPreparation:
         return found
 
     def known_labels(self, sides: Sides, preprocess: Preprocess) -> tuple[Sides, Encoded | None, list[str]]:
-        """Leave out rows whose label training does not have, or refuse them; gives those labels."""
+        """Leave out rows whose label training does not have, or refuse them; gives those labels. Test rows stay where
+        they can count as wrong: without them a model that lacks classes would look better than it is."""
         targets = encode_target(self.frame, preprocess)
         if targets is None or UNSEEN not in targets.unusable or not targets.unusable[UNSEEN].any():
             return sides, targets, []
@@ -158,12 +162,17 @@ class RowPreparation:
                 f"the label {label[:40]!r} is in no training row, nor is any other label of {lost[0]}",
                 where=self.frame.place(row), fix=did_you_mean(label, preprocess.labels or ()),
             )  # fmt: skip
+        if preprocess.target is not None and preprocess.target.scores_unseen:
+            strange = strange & (sides.side != TEST)
+        if not strange.any():
+            return sides, targets, []
+        left = encode_target(self.frame.take(np.flatnonzero(strange)), preprocess)
         self.skipped[UNSEEN] = int(strange.sum())
-        self.places[UNSEEN] = self.frame.place(row)
+        self.places[UNSEEN] = self.frame.place(int(np.flatnonzero(strange)[0]))
         rows = np.flatnonzero(~strange)
         self.keep(rows)
-        smaller = Sides(sides.side[rows], sides.duplicates, sides.notes, sides.stratified)
-        return smaller, encode_target(self.frame, preprocess), list(targets.unseen)
+        smaller = replace(sides, side=sides.side[rows])
+        return smaller, encode_target(self.frame, preprocess), list(left.unseen if left is not None else ())
 
 
 def given_preprocess(given: Given, decision: Decision) -> Preprocess | None:

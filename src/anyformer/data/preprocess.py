@@ -14,7 +14,7 @@ from anyformer.data.columns.parsed import Parsed
 from anyformer.data.decision import Decision, name_of
 from anyformer.data.frame import Frame
 from anyformer.data.settings import Data
-from anyformer.data.targets import Classes, Target
+from anyformer.data.targets import Classes, Target, Values
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 from anyformer.errors import UserError, did_you_mean
 from anyformer.safe_files import inside, read_text
@@ -49,6 +49,11 @@ class Preprocess(Spec):
     def labels(self) -> tuple[str, ...] | None:
         """The names of the classes or tags."""
         return None if self.target is None else self.target.label_names()
+
+    @property
+    def answer_names(self) -> tuple[str, ...]:
+        """The names of the classes or tags, or of the numbers that are predicted."""
+        return self.labels or (self.target.names if isinstance(self.target, Values) else ())
 
     @property
     def multi(self) -> bool:

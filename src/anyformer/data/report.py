@@ -22,6 +22,8 @@ def tell_files(frame: Frame, tell: Say) -> None:
         tell(f"file     {source.name}: {rows}{how}")
     if len(frame.sources) > 20:
         tell(f"file     and {len(frame.sources) - 20:,} more")
+    for remark in frame.remarks:
+        tell(f"note     {remark}")
 
 
 def tell_target(preprocess: Preprocess, decision: Decision, trained: int, tell: Say) -> None:
@@ -40,11 +42,10 @@ def tell_split(sides: Sides, preprocess: Preprocess, settings: Split, tell: Say)
     counts = [int((sides.side == number).sum()) for number in range(len(SIDES))]
     total = max(1, sum(counts))
     how = "drawn at random"
-    by_file = settings.valid_file is not None or settings.test_file is not None
     if settings.column:
-        how = f"as column {settings.column} says"
-    elif by_file:
-        how = "by file" if settings.valid_file or not settings.valid else "test by file, valid drawn from the rest"
+        how = f"as column {settings.column} says" + (", valid drawn from the rest" if sides.draws_valid else "")
+    elif sides.by_file:
+        how = sides.by_file
     elif settings.group:
         how = f"whole groups of {settings.group}"
     elif settings.time:
@@ -82,6 +83,13 @@ def tell_counts(counts: ColumnCounts, preprocess: Preprocess, unseen: list[str],
     if unseen:
         shown = ", ".join(repr(label[:40]) for label in unseen[:6]) + (" ..." if len(unseen) > 6 else "")
         tell(f"note     held-out rows have labels that no training row has, and are left out: {shown}")
+
+
+def tell_wrong(rows: int, labels: list[str], tell: Say) -> None:
+    """Test rows whose label no model trained here can give."""
+    shown = ", ".join(repr(label[:40]) for label in labels[:6]) + (" ..." if len(labels) > 6 else "")
+    said = f"{rows:,} test rows have labels" if rows > 1 else "1 test row has a label"
+    tell(f"note     {said} that no training row has, and every answer there counts as wrong: {shown}")
 
 
 def tell_rows(total: int, used: int, skipped: dict[str, int], places: dict[str, str], tell: Say) -> None:

@@ -36,6 +36,8 @@ class Sides:
     duplicates: int = 0  # rows whose inputs another row has too
     notes: list[str] = field(default_factory=list)
     stratified: bool = False  # whether each class has its share on every side
+    by_file: str = ""  # which sides the files say, where they say any
+    draws_valid: bool = False  # whether a split that is given lacks rows to validate
 
     def rows(self, side: int) -> np.ndarray:
         """The rows of one side, in the order of the file."""
@@ -65,6 +67,9 @@ def split(
     shares = (settings.valid, settings.test)
     if given:
         shares = (0.0 if (side == VALID).any() else settings.valid, 0.0)
+    found.draws_valid = given and shares[0] > 0
+    if fixed is not None:
+        found.by_file = "test by file, valid drawn from the rest" if shares[0] else "by file"
     side[open_rows] = TRAIN
     classes = None if settings.group is not None or not settings.stratify else decision.task.strata(frame, decision)
     found.stratified = classes is not None

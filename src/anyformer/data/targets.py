@@ -10,6 +10,7 @@ import numpy as np
 
 from anyformer.data.columns.cells import LARGEST, as_words, clip_numbers, factorize, is_list, sort_names
 from anyformer.data.columns.written import numbers_written
+from anyformer.data.counts import UNKNOWN
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.frame import Frame
 from anyformer.data.tag_schemes import are_spans, is_strict
@@ -74,6 +75,11 @@ class Target(Spec, slot=True):
         """What is worth knowing about the training rows."""
         return []
 
+    @property
+    def scores_unseen(self) -> bool:
+        """Whether a test row may have a label that training lacks: every answer to it is wrong."""
+        return False
+
 
 class Labelled(Target):
     """A target of named classes, tags or objects."""
@@ -135,6 +141,10 @@ class Classes(Labelled):
         """Whether a row may have several labels."""
         return self.form != "one"
 
+    @property
+    def scores_unseen(self) -> bool:
+        return not self.multi
+
     @classmethod
     def fit(
         cls, frame: Frame, names: tuple[str, ...], form: Literal["one", "list", "columns"],
@@ -165,7 +175,8 @@ class Classes(Labelled):
             table = np.array([*(ids.get(word, -2) for word in words), -1], dtype=np.int64)
             found = table[codes]
             unseen = firsts(found == -2, codes, words)
-            return Encoded(np.where(found < 0, IGNORED, found), {ABSENT: found == -1, UNSEEN: found == -2}, unseen)
+            values = np.where(found == -2, UNKNOWN, np.where(found < 0, IGNORED, found))
+            return Encoded(values, {ABSENT: found == -1, UNSEEN: found == -2}, unseen)
         cells, owners, lost = flat(frame.column(self.names[0]), self.separator)
         codes, words = factorize(cells)
         table = np.array([*(ids.get(word, -2) for word in words), -1], dtype=np.int64)

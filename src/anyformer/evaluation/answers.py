@@ -43,6 +43,9 @@ class Answers:
     groups: list[str] | None = None  # what each row belongs to, by which metrics are given too: tasks of one model
     extra: dict[str, float] = field(default_factory=dict)
     logits: np.ndarray | None = None  # what the probabilities are made of, before any calibration
+    scale: np.ndarray | None = (
+        None  # of each output of a regression: its deviation in training, by which errors compare
+    )
     certainty: list[list[float]] | None = None  # how likely the predicted tag of each word is
 
 

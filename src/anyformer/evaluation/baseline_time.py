@@ -12,6 +12,7 @@ from anyformer.evaluation.learners import MOST_ROWS
 FIRST = 250  # training rows of the first attempt, which also pays for the imports and says nothing about the time
 GROWTH = 8  # times the rows of the next attempt at most: what a small sample says of a large one goes only so far
 MARGIN = 1.5  # times the expected seconds that an attempt must have
+ROWS_A_SECOND = 2500  # a linear model of small images on one core, its features and the attempts before it included
 
 Scored = tuple[str, dict[str, float]]  # a baseline's name and its metrics
 Learn = Callable[[Any, RawRows], Scored]  # from the truth and the inputs of some training rows
@@ -31,10 +32,16 @@ def learn_in_time(learn: Learn, truth: Any, train: RawRows, seconds: float) -> S
         if rows == count:
             return scored
         following = rows_in_time(timed, ended - time.perf_counter(), count)
-        if following < 2 * rows:
+        # Twice the rows tell more for certain; all of them are worth it however few they add, and need no excuse.
+        if following < min(2 * rows, count):
             name, scores = scored
             return f"{name} on {rows:,} of {count:,} rows", scores
         rows = following
+
+
+def expected_seconds(count: int) -> float:
+    """About how long a learner takes for so many rows, before anything was measured."""
+    return count / ROWS_A_SECOND
 
 
 def rows_in_time(timed: list[tuple[int, float]], left: float, count: int) -> int:

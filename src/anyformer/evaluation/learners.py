@@ -55,6 +55,15 @@ def learn(
     return Learnt(name + said_rows, predicted)
 
 
+def load_learners() -> None:
+    """Import what a learner needs, before its time is taken; nothing where it is not installed."""
+    if is_installed("sklearn"):
+        import sklearn.decomposition
+        import sklearn.ensemble
+        import sklearn.feature_extraction.text
+        import sklearn.linear_model  # noqa: F401
+
+
 @contextlib.contextmanager
 def quiet_and_single() -> Iterator[None]:
     """One thread, so that sums come in one order and a training beside it is left alone; no word about convergence."""

@@ -12,12 +12,22 @@ from typing import Literal
 
 import numpy as np
 
+from anyformer.data.counts import UNKNOWN
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.average_precision import average_precision
 from anyformer.evaluation.spans import are_spans, precision_recall_f1, span_counts
 from anyformer.evaluation.text_scores import bleu_available, bleu_chrf, exact_match, rouge
 
-SMALLER = {"loss", "perplexity", "bits_per_byte", "log_loss", "rmse", "mae", "calibration_error"}  # tasks add their own
+SMALLER = {
+    "loss",
+    "perplexity",
+    "bits_per_byte",
+    "log_loss",
+    "rmse",
+    "mae",
+    "scaled_rmse",
+    "calibration_error",
+}  # tasks add their own
 MOST_NATS = 700.0  # e to this power is still a number
 
 
@@ -61,21 +71,35 @@ def known_classes(answers: Answers) -> tuple[np.ndarray, np.ndarray, np.ndarray 
     return truth[keep], predicted[keep], None if answers.probability is None else np.asarray(answers.probability)[keep]
 
 
+def scored_classes(answers: Answers) -> tuple[np.ndarray, np.ndarray]:
+    """Truth and predicted of the rows whose class is known, and behind them of those whose class the model does not
+    have: one more class, which is never predicted."""
+    truth, predicted, _ = known_classes(answers)
+    strange = np.asarray(answers.truth) == UNKNOWN
+    if not strange.any() or not len(truth):
+        return truth, predicted
+    missed = np.asarray(answers.predicted).astype(np.int64)[strange]
+    another = max(int(truth.max()), int(predicted.max()), int(missed.max())) + 1
+    return np.concatenate([truth, np.full(len(missed), another)]), np.concatenate([predicted, missed])
+
+
 def class_counts(truth: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndarray:
     """How often class i was called j, as (classes, classes)."""
     return np.bincount(truth * classes + predicted, minlength=classes * classes).reshape(classes, classes)
 
 
 def class_metrics(answers: Answers) -> dict[str, float]:
-    """Accuracy, balanced accuracy, macro-F1; AUC and log loss where there are probabilities."""
-    truth, predicted, probability = known_classes(answers)
+    """Accuracy, balanced accuracy, macro-F1; AUC and log loss where there are probabilities, which compare the classes
+    that the model knows."""
+    truth, _, probability = known_classes(answers)
     if not len(truth):
         return {}
-    counts = class_counts(truth, predicted, int(max(truth.max(), predicted.max())) + 1)
+    scored = scored_classes(answers)
+    counts = class_counts(*scored, int(max(part.max() for part in scored)) + 1)
     hits, true, said = counts.diagonal(), counts.sum(1), counts.sum(0)
     met, seen = true > 0, true + said > 0
     found = {
-        "accuracy": hits.sum() / len(truth),
+        "accuracy": hits.sum() / len(scored[0]),
         "balanced_accuracy": (hits[met] / true[met]).mean(),
         "macro_f1": (2 * hits[seen] / (true + said)[seen]).mean(),
     }
@@ -151,13 +175,21 @@ def object_metrics(answers: Answers) -> dict[str, float]:
 
 
 def number_metrics(answers: Answers) -> dict[str, float]:
-    """RMSE, MAE and R²; of several outputs their means, then each output on its own."""
+    """RMSE, MAE and R²; of several outputs their means, then each output on its own.
+
+    A mean over outputs of different units is that of the largest one: before it stands the mean of each RMSE by the
+    output's deviation in training, where that is known.
+    """
     truth, predicted = np.asarray(answers.truth, np.float64), np.asarray(answers.predicted, np.float64)
     if truth.ndim == 1 or truth.shape[1] == 1:
         return one_number_metrics(truth.reshape(-1), predicted.reshape(-1))
     names = answers.labels or [str(k) for k in range(truth.shape[1])]
     each = {name: one_number_metrics(truth[:, k], predicted[:, k]) for k, name in enumerate(names)}
     found = {}
+    if answers.scale is not None:
+        pairs = zip(each.values(), np.asarray(answers.scale, np.float64).tolist(), strict=True)
+        scaled = mean_of(one["rmse"] / scale if "rmse" in one else None for one, scale in pairs)
+        found = {} if scaled is None else {"scaled_rmse": scaled}
     for key in ("rmse", "mae", "r2"):
         mean = mean_of(one.get(key) for one in each.values())
         if mean is not None:

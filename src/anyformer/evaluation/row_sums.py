@@ -8,7 +8,7 @@ import numpy as np
 
 from anyformer.evaluation.answers import Answers
 from anyformer.evaluation.bootstrap import RowSums, mean_of_rows, ratio
-from anyformer.evaluation.metrics import auc_of_classes, known_classes, pad_tags
+from anyformer.evaluation.metrics import auc_of_classes, known_classes, pad_tags, scored_classes
 from anyformer.evaluation.spans import spans
 from anyformer.evaluation.text_scores import NGRAMS, bleu_counts, row_scores
 
@@ -20,13 +20,14 @@ def class_sums(answers: Answers, metric: str) -> RowSums | None:
     truth, predicted, probability = known_classes(answers)
     if not len(truth):
         return None
-    if metric == "accuracy":
-        return mean_of_rows((truth == predicted).astype(np.float64))
     if metric == "log_loss" and probability is not None:
         small = float(np.finfo(np.float32).eps)
         return mean_of_rows(-np.log(np.clip(probability[np.arange(len(truth)), truth].astype(np.float64), small, 1.0)))
     if metric == "auc" and probability is not None and probability.shape[1] <= MOST_CLASSES:
         return auc_sums(truth, probability)
+    truth, predicted = scored_classes(answers)
+    if metric == "accuracy":
+        return mean_of_rows((truth == predicted).astype(np.float64))
     classes = int(max(truth.max(), predicted.max())) + 1
     if metric not in ("balanced_accuracy", "macro_f1") or classes > MOST_CLASSES:
         return None
@@ -80,14 +81,16 @@ def label_set_sums(answers: Answers, metric: str) -> RowSums | None:
 
 
 def number_sums(answers: Answers, metric: str) -> RowSums | None:
-    """Of RMSE and MAE; of several outputs the mean of each one's."""
-    if metric not in ("rmse", "mae") or not len(answers.truth):
+    """Of RMSE and MAE; of several outputs the mean of each one's, as it is or by the output's deviation."""
+    scale = answers.scale if metric == "scaled_rmse" else None
+    if (scale is None and metric not in ("rmse", "mae")) or not len(answers.truth):
         return None
     truth = np.asarray(answers.truth, np.float64).reshape(len(answers.truth), -1)
     wrong = np.asarray(answers.predicted, np.float64).reshape(len(truth), -1) - truth
+    wrong = wrong if scale is None else wrong / scale
     known = np.isfinite(wrong)
-    errors = np.where(known, wrong**2 if metric == "rmse" else np.abs(wrong), 0.0)
-    return RowSums(np.concatenate([errors, known], 1), root_mean_of if metric == "rmse" else mean_of_outputs)
+    errors = np.where(known, np.abs(wrong) if metric == "mae" else wrong**2, 0.0)
+    return RowSums(np.concatenate([errors, known], 1), mean_of_outputs if metric == "mae" else root_mean_of)
 
 
 def tag_sums(answers: Answers, metric: str) -> RowSums | None:

@@ -88,6 +88,7 @@ def main_share(main: str) -> bool:
         "bits_per_byte",
         "log_loss",
         "rmse",
+        "scaled_rmse",
         "mae",
         "bleu",
         "chrf",

@@ -15,6 +15,7 @@ NAMES = {
     "loss": "loss (nats)", "perplexity": "perplexity", "bits_per_byte": "bits per byte", "accuracy": "accuracy",
     "balanced_accuracy": "balanced accuracy", "macro_f1": "macro-F1", "micro_f1": "micro-F1", "auc": "AUC",
     "log_loss": "log loss", "exact_match": "exact match", "f1": "F1", "rmse": "RMSE", "mae": "MAE", "r2": "R²",
+    "scaled_rmse": "scaled RMSE",
     "span_f1": "span F1", "span_precision": "span precision", "span_recall": "span recall", "bleu": "BLEU",
     "chrf": "chrF", "rouge_1": "ROUGE-1", "rouge_2": "ROUGE-2", "rouge_l": "ROUGE-L",
     "fid": "FID",

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from anyformer.data.calibration import Calibration
 from anyformer.data.columns.cells import as_words, factorize
 from anyformer.data.columns.kinds import only_modality
+from anyformer.data.counts import UNKNOWN
+from anyformer.data.datasets.rows import RowExamples
 from anyformer.data.decision import Decision, name_of
+from anyformer.data.examples import Examples
 from anyformer.data.frame import Frame
 from anyformer.data.prepared import Prepared, Say
 from anyformer.data.preprocess import Preprocess
@@ -38,6 +41,9 @@ from anyformer.tasks.network import pooled_style, preset_for_rows
 from anyformer.tasks.ngram_weights import fit_n_grams
 from anyformer.tasks.shapes import six_digits
 from anyformer.tasks.target_look import FEW, MOST_CLASSES, Match, TargetLook
+
+if TYPE_CHECKING:
+    from anyformer.tasks.evaluator import Evaluator
 
 UNEVEN = 0.8  # share of one class from which on accuracy hardly tells a model from one that always says it
 SELDOM = 10  # rows of a combination of labels below which it is no class of its own
@@ -147,6 +153,16 @@ class ClassifyTask(RowTask):
 
     # ------------------------------------------------------------ evaluation
 
+    def answer(
+        self, evaluator: Evaluator, model: nn.Module, examples: Examples, rows: np.ndarray, *, decode: bool
+    ) -> Answers:
+        """Labels that training lacks, which a batch takes for missing, are there again: answers to them are wrong."""
+        found = super().answer(evaluator, model, examples, rows, decode=decode)
+        if not isinstance(examples, RowExamples) or found.multi or "targets" not in examples.arrays:
+            return found
+        stored = np.asarray(examples.arrays["targets"][examples.rows[np.sort(rows)]])
+        return replace(found, truth=np.where(stored == UNKNOWN, UNKNOWN, found.truth))
+
     def read_logits(self, logits: torch.Tensor, truth: np.ndarray, preprocess: Preprocess) -> Answers:
         kept = truth.astype(np.int64) if preprocess.multi else truth
         found = Answers(self.name, kept, labels=list(preprocess.labels or ()), multi=preprocess.multi,
@@ -199,11 +215,21 @@ class ClassifyTask(RowTask):
         return ("log_loss", "auc") if share > UNEVEN else ()
 
     def notes(self, answers: Answers) -> list[str]:
-        alone = not answers.multi and len(np.unique(known_classes(answers)[0])) == 1
-        return ["only one class is in this split: AUC is not defined"] if alone else []
+        if answers.multi:
+            return []
+        strange = int((np.asarray(answers.truth) == UNKNOWN).sum())
+        which = "1 row has" if strange == 1 else f"{strange:,} rows have"
+        said = f"{which} a label that training lacks: every answer to it is wrong; AUC and log loss are of the others"
+        found = [said] if strange else []
+        alone = len(np.unique(known_classes(answers)[0])) == 1
+        return [*found, "only one class is in this split: AUC is not defined"] if alone else found
 
     def has_truth(self, answers: Answers) -> np.ndarray:
-        return super().has_truth(answers) if answers.multi else np.asarray(answers.truth) >= 0
+        if answers.multi:
+            return super().has_truth(answers)
+        truth = np.asarray(answers.truth)
+        known = truth >= 0  # labels of which training has none are answers only beside others that it has
+        return known | (truth == UNKNOWN) if known.any() else known
 
     # ------------------------------------------------------------ baselines
 
@@ -260,6 +286,8 @@ class ClassifyTask(RowTask):
 
     def describe(self, answers: Answers, row: int) -> dict[str, Any]:
         def label(number: int) -> str:
+            if number < 0:
+                return "(a label that training lacks)" if number == UNKNOWN else "(none)"
             return answers.labels[number] if answers.labels and number < len(answers.labels) else str(number)
 
         truth, predicted = np.asarray(answers.truth[row]), np.asarray(answers.predicted[row])

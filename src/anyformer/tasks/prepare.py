@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from anyformer.data.columns.cells import texts
+from anyformer.data.columns.look import look
 from anyformer.data.default_split import settle_split
 from anyformer.data.files.fasta import by_residue
 from anyformer.data.files.image_folders import unlabelled_images
@@ -80,8 +81,14 @@ def prepare_table(
             why = other.recognise_rows(gathered.frame, settings)
             if why:
                 return other.prepare_gathered(gathered, settings, cache=cache, say=say, why=why)
+        if (
+            origin == "texts"
+            and not settings.kinds()
+            and not look(gathered.frame.of(["text"]), {})["text"].column.is_text
+        ):
+            settings = settings.replace(types=("text=text",))  # however few and short they are
         # Of a file of tagged words the target only names the column that was read.
-        named = None if gathered.origin == "sentences" else settings.target
+        named = None if gathered.origin == "sentences" else settings.target or gathered.target
         settings = settings.replace(split=settings.split.replace(column=gathered.column), target=named)
         tell_files(gathered.frame, tell)
         decision = decide(gathered.frame, settings, task=task, origin=gathered.origin, given=given)
@@ -135,7 +142,7 @@ def read_new_rows(source: Any, preprocess: Preprocess, settings: Data, cache: Pa
         if paths is not None and origin == "text":
             frame = lines_of(paths, lone or "text", settings.format)
         else:
-            frame = gather(source, origin, plain, cache / "read").frame
+            frame = gather(source, origin, plain, cache / "read", whole=True).frame
     return frame_of_model(frame, preprocess)
 
 

@@ -56,7 +56,7 @@ class NumberAnswers(Task):
 
     def metrics_of(self, answers: Answers, predicted: np.ndarray) -> dict[str, float]:
         """Metrics of other predictions for the same rows."""
-        return self.metrics(Answers(self.name, answers.truth, predicted, labels=answers.labels))
+        return self.metrics(Answers(self.name, answers.truth, predicted, labels=answers.labels, scale=answers.scale))
 
     def facts(self, answers: Answers) -> dict[str, Any]:
         return number_facts(answers)
@@ -144,7 +144,12 @@ class RegressTask(NumberAnswers, RowTask):
         target = preprocess.target
         assert isinstance(target, Values)
         found = logits.numpy() if len(target.names) > 1 else logits.numpy()[:, 0]
-        return Answers(self.name, target.undo(truth), target.undo(found), labels=list(target.names))
+        scale = np.asarray(target.deviation) if len(target.names) > 1 else None
+        return Answers(self.name, target.undo(truth), target.undo(found), labels=list(target.names), scale=scale)
+
+    def main_metric(self, *, multi: bool = False, labels: Sequence[str] = ()) -> str:
+        """Of several targets the scaled error: in the units of the file the largest one alone would decide."""
+        return "scaled_rmse" if len(labels) > 1 else super().main_metric(multi=multi, labels=labels)
 
     def truth(self, examples: Examples) -> Any:
         assert isinstance(examples, RowExamples) and isinstance(examples.preprocess.target, Values)

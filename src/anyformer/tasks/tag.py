@@ -19,7 +19,7 @@ from anyformer.data.columns.words import WordList
 from anyformer.data.datasets.rows import RowExamples
 from anyformer.data.decision import Decision, Input, name_of
 from anyformer.data.examples import Examples
-from anyformer.data.files.conll import read_words
+from anyformer.data.files.conll import conll_text, read_words
 from anyformer.data.files.path_kinds import kind_of_path
 from anyformer.data.frame import Frame
 from anyformer.data.prepared import Given
@@ -239,11 +239,10 @@ class TagTask(RowTask):
 
     def to_conll(self, answers: Answers, preprocess: Preprocess) -> str:
         """One word and its tag a line, a blank line between sentences."""
-        lines = []
-        for row, tags in enumerate(answers.predicted):
-            words = answers.examples.cells(row)[sentence_of(preprocess)]
-            lines += [f"{word}\t{tag}" for word, tag in zip(words, tags, strict=True)] + [""]
-        return "\n".join(lines) + "\n"
+        name = sentence_of(preprocess)
+        return conll_text(
+            [answers.examples.cells(row)[name] for row in range(len(answers.predicted))], answers.predicted
+        )
 
     def to_json(self, answers: Answers) -> list[dict[str, Any]]:
         name = sentence_of(answers.examples.preprocess)

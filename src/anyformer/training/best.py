@@ -86,7 +86,7 @@ class Standing:
 def choosing_metric(task: Task, preprocess: Preprocess) -> str:
     """The metric by which a task's checkpoints are chosen where nobody says."""
     beside = task.metrics_beside(preprocess)
-    return beside[0] if beside else task.selection_metric(multi=preprocess.multi, labels=preprocess.labels or ())
+    return beside[0] if beside else task.selection_metric(multi=preprocess.multi, labels=preprocess.answer_names)
 
 
 def line_of(moment: Moment) -> dict[str, Any]:

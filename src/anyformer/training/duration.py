@@ -20,6 +20,7 @@ TOLERANCE = 0.02  # share of the time by which the expected end may miss it befo
 WINDOW = 0.05  # share of the time over which the pace of steps is averaged
 FINAL = 0.25  # share of the time that the final evaluation may claim at most; rows beyond it are not evaluated
 CLOSING = 0.04  # share of the time for what follows it: baselines and the report
+LEARNING = 0.08  # share that these may have at most, where a strong baseline has many rows to learn from
 CLOSING_SECONDS = 1.5  # and seconds that these take whatever the time: imports, the page, the end of the process
 USED_UP = 0.75  # a schedule with less left than this share of what the clock says begins anew
 GRACE = 0.03  # share of the time that the final evaluation may always take, also where the steps ended late
@@ -164,6 +165,7 @@ class Budget:
     rows: int  # of the evaluation after the last step
     decoding: float = 0.0  # writing texts for it
     most: int | None = None  # steps that are enough, however much time is left
+    learning: float = 0.0  # the strong baseline on all training rows
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Budget | None:
@@ -177,7 +179,7 @@ class Budget:
     @property
     def closing(self) -> float:
         """Seconds set aside for baselines and the report."""
-        return CLOSING_SECONDS + CLOSING * self.seconds
+        return CLOSING_SECONDS + min(max(CLOSING * self.seconds, self.learning), LEARNING * self.seconds)
 
     def slowdown(self, pace: Pace) -> float:
         """How many times as long as in the trial a step takes now; other work is taken to be as much slower."""

@@ -173,7 +173,8 @@ def test_pictures_are_names_of_files_that_are_there(tmp_path: Path) -> None:
     assert facts(names, folder=str(tmp_path)).kind == "image"
     assert facts([str(tmp_path / name) for name in names]).kind == "image"
     gone = facts(names, folder=str(tmp_path / "elsewhere"))
-    assert gone.kind == "text" and "none of which is there" in gone.reason
+    assert gone.kind == "skip" and gone.dropped is not None and "none of which is there" in gone.dropped
+    assert facts(times("a.png", "b.png"), folder=str(tmp_path)).kind == "category"  # seen again and again
 
 
 # ---------------------------------------------------------------- cells as values

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from anyformer.data.files.conll import read_conll, write_conll
+from anyformer.data.files.conll import conll_text, read_conll
 from anyformer.data.files.parallel_text import read_pairs
 from anyformer.data.settings import Format
 from anyformer.errors import UserError
+from anyformer.evaluation.answers import Answers
+from anyformer.tasks import find
 from tests.data.files.bad_tables import written
 from tests.data.files.bad_texts import UNIVERSAL, WORDS, both
 
@@ -70,16 +74,31 @@ WORD = st.text(st.characters(blacklist_categories=("Cs", "Cc", "Z")), min_size=1
 )
 def test_what_is_written_is_read_again(tmp_path: Path, sentences) -> None:
     words, tags = ([[pair[at] for pair in sentence] for sentence in sentences] for at in (0, 1))
-    write_conll(tmp_path / "a.conll", words, tags)
+    (tmp_path / "a.conll").write_text(conll_text(words, tags), encoding="utf-8", newline="\n")
     frame = read_conll([tmp_path / "a.conll"], PLAIN)
     assert frame.column("words").to_pylist() == words and frame.column("tags").to_pylist() == tags
-    assert [path.name for path in tmp_path.iterdir()] == ["a.conll"]
 
 
-def test_words_without_tags_are_not_written(tmp_path: Path) -> None:
+@pytest.mark.quick
+def test_predicted_tags_are_read_again_whatever_stands_in_a_word(tmp_path: Path) -> None:
+    """What a model answers: a tab or the end of a line in a word does not make it two."""
+    sentences = [["New\tYork", "is"], ["a\nb", "c\r\nd", "e"]]
+    tags = [["B-X", "O"], ["O", "B-X", "O"]]
+    preprocess: Any = SimpleNamespace(columns=(SimpleNamespace(name="words"),))
+    examples = SimpleNamespace(cells=lambda row: {"words": sentences[row]})
+    text = find("tag").to_conll(Answers("tag", tags, tags, examples=examples), preprocess)
+    (tmp_path / "a.conll").write_text(text, encoding="utf-8", newline="\n")
+    frame = read_conll([tmp_path / "a.conll"], PLAIN)
+    assert frame.column("words").to_pylist() == [["New York", "is"], ["a b", "c  d", "e"]]
+    assert frame.column("tags").to_pylist() == tags
+    # The control: joined as they are, the words of the same answer are other lines.
+    plain = "\n".join(f"{word}\t{tag}" for word, tag in zip(sentences[1], tags[1], strict=True))
+    assert plain.count("\n") > len(sentences[1]) - 1
+
+
+def test_words_without_tags_are_not_written() -> None:
     with pytest.raises(UserError, match="sentence 2: 2 words but 1 tags"):
-        write_conll(tmp_path / "a.conll", [["a"], ["b", "c"]], [["O"], ["O"]])
-    assert list(tmp_path.iterdir()) == []
+        conll_text([["a"], ["b", "c"]], [["O"], ["O"]])
 
 
 def test_universal_sample_opens_by_default(tmp_path: Path) -> None:

@@ -41,8 +41,8 @@ def arrays_of(values: Any, folder: Path, **options: Any) -> tuple[int, int, np.n
     said: list[str] = []
     settings = options.pop("settings", ImageSettings())
     arrays = Arrays.new(folder / "arrays")
-    size, channels, ok = picture_arrays(values, folder, settings, arrays, "pixels", say=said.append, **options)
-    return size, channels, ok, arrays["pixels"], said
+    shape, ok = picture_arrays(values, folder, settings, arrays, "pixels", say=said.append, **options)
+    return shape.sides[0], shape.channels, ok, arrays["pixels"], said
 
 
 def write(path: Path, array: np.ndarray) -> Path:
@@ -207,6 +207,29 @@ def test_training_pixels_equal_those_of_the_saved_steps(tmp_path: Path, channels
         assert torch.equal(steps(value)[0], torch.from_numpy(row)), value
     wrong = normalise(stored, picture_steps(25, channels)) + 1e-6
     assert not torch.equal(steps(values[0])[0], torch.from_numpy(wrong[0]))  # the control
+
+
+@pytest.mark.parametrize("side", [(28, 56), (56, 28), (8, 64)])
+def test_small_pictures_of_one_shape_are_kept_whole(tmp_path: Path, side: tuple[int, int]) -> None:
+    """Two digits side by side are not cut down to the middle of both."""
+    random = np.random.default_rng(3)
+    drawn = [random.integers(1, 256, side, dtype=np.uint8) for _ in range(4)]
+    paths = [str(write(tmp_path / f"{i}.png", one)) for i, one in enumerate(drawn)]
+    size, channels, ok, stored, said = arrays_of(paths, tmp_path)
+    assert ok.all() and (size, channels) == (max(side), 1) and stored.shape[2:] == (size, size)
+    for one, row in zip(drawn, stored, strict=True):
+        assert np.array_equal(row[0][row[0].any(1)][:, row[0].any(0)], one)  # every pixel, and zeros around
+    assert f"padded to {size} x {size}" in said[0]
+    # A model trained on them does the same to a new picture, and to a larger one of the same shape.
+    steps = picture_steps(size, channels, side)
+    steps.save(tmp_path)
+    read = ImageSteps.read(tmp_path / "preprocessor_config.json")
+    assert torch.equal(read(paths[0])[0], torch.from_numpy(normalise(stored, read)[0]))
+    grown = write(tmp_path / "grown.png", drawn[0].repeat(2, 0).repeat(2, 1))
+    assert read(str(grown)).shape[-2:] == (size, size)
+    # The control: pictures of several shapes are cropped to one as before.
+    other = write(tmp_path / "other.png", random.integers(1, 256, (30, 40), dtype=np.uint8))
+    assert arrays_of([*paths, str(other)], tmp_path)[0] == 32
 
 
 def test_see_through_pictures_equal_the_saved_steps_once_decoded(tmp_path: Path) -> None:

@@ -116,9 +116,9 @@ class Date(TableColumn):
         return np.stack([part.encode(found[part.name]) for part in self.parts or ()], 1)
 
     def features(self, frame: Frame) -> np.ndarray:
-        """Seconds since 1970."""
-        moments = days(frame.column(self.name), self.form or None)
-        return np.where(np.isnat(moments), np.nan, moments.astype("datetime64[s]").astype(np.float64))
+        """The parts that the network gets too, unscaled (N, parts): year, weekday, hour, ... and elapsed days."""
+        found = dates(days(frame.column(self.name), self.form or None), self.start)
+        return np.stack([found[part.name] for part in self.parts or ()], 1)
 
     def parse_cells(self, cells: pa.ChunkedArray, *, known: bool = False) -> ParsedCells:
         import pyarrow as pa

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 from anyformer.data.columns.base import FileColumn
 from anyformer.data.columns.category import Category
-from anyformer.data.columns.text import Text
 
 if TYPE_CHECKING:
     from anyformer.data.columns.look import Facts, Scan
 
 
 def recognise_files(seen: Scan, kind: type[FileColumn], endings: tuple[str, ...]) -> Facts | None:
-    """Names of files of a kind, where at least one of the first is there; else they are words like others."""
+    """Names of files of a kind, where at least one of the first is there; else names that differ are left out."""
     if seen.holds != "words":
         return None
     names = seen.few.slice(0, 200).to_pylist()
@@ -23,5 +22,7 @@ def recognise_files(seen: Scan, kind: type[FileColumn], endings: tuple[str, ...]
     places = [os.path.join(folder, name) for name in names[:20] for folder in (seen.folders or [""])]
     if any(os.path.isfile(place) for place in places):
         return seen.made(kind.kind, f"names of {kind.kind} files")
-    seen.hint = f"; names of {kind.plural}, none of which is there"
-    return Category.repeated(seen) or Text.recognise(seen)
+    repeated = Category.repeated(seen)
+    if repeated is not None:  # such as icons: the same few names again and again say something by themselves
+        return repeated
+    return seen.left_out(f"names of {kind.plural}, none of which is there, such as {names[0][-60:]!r}")

@@ -18,6 +18,7 @@ from anyformer.data.columns.values import shown
 from anyformer.data.files.data_urls import PICTURES_SAID, example_picture, picture_bytes
 from anyformer.data.files.example_files import picture
 from anyformer.data.files.image_folders import unlabelled_images
+from anyformer.data.files.path_kinds import IMAGES
 from anyformer.data.habit import Habit
 from anyformer.data.images.augmentation import augmented_batch
 from anyformer.data.images.decode_all import new_pictures, normalise, picture_arrays, picture_steps
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from anyformer.data.settings import Data
     from anyformer.data.sizes import Sizes
 
-ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
 PIXELS = "pixels"  # the array of all images, (N, C, H, W)
 BLOCK = 2**22  # bytes hashed at once
 MOST_WORKERS = 8
@@ -181,19 +181,20 @@ class Image(FileColumn):
 
     @classmethod
     def recognise(cls, seen: Scan) -> Facts | None:
-        return recognise_files(seen, cls, ENDINGS)
+        return recognise_files(seen, cls, IMAGES)
 
     @classmethod
     def decode(cls, frame: Frame, name: str, settings: Data, arrays: Arrays, *, given: Given, say: Say) -> Decoded:
         """Decode every image, in processes, into `arrays["pixels"]` (N, C, H, W)."""
         steps = given.images
-        size, channels, there = picture_arrays(
+        shape, there = picture_arrays(
             frame.column(name), frame.folder, settings.images, arrays, PIXELS, bad=settings.bad, processes=workers(),
             steps=steps, say=lambda line: say(line.removeprefix("images: ")),
         )  # fmt: skip
+        size, channels = shape.sides[0], shape.channels
         return Decoded(
             column=cls(name=name, size=size, channels=channels), there=there, broken=~there & ~empty(frame, name),
-            same=equal_pixels(arrays[PIXELS]), steps=steps or picture_steps(size, channels),
+            same=equal_pixels(arrays[PIXELS]), steps=steps or picture_steps(size, channels, shape.size),
         )  # fmt: skip
 
     def settle(self, decoded: Decoded, arrays: Arrays, kept: np.ndarray, train: np.ndarray) -> Image:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from anyformer.data.columns.cells import texts
+from anyformer.data.counts import UNKNOWN
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.examples import Draw, Examples
 from anyformer.data.frame import Frame
@@ -115,7 +116,8 @@ class RowExamples(Examples):
         if "targets" not in self.arrays:  # new rows: nothing to compare with, in the shape of what is answered
             assert self.preprocess.target is not None
             return torch.from_numpy(self.preprocess.target.absent(len(at)))
-        return torch.from_numpy(np.array(self.arrays["targets"][at]))
+        found = torch.from_numpy(np.array(self.arrays["targets"][at]))
+        return found if found.is_floating_point() else found.masked_fill(found == UNKNOWN, IGNORED)
 
     def pair(
         self, at: np.ndarray, chosen: np.ndarray, draw: Draw | None

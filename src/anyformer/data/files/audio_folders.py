@@ -7,9 +7,10 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from anyformer.data.files.image_folders import SIDES, UNNAMED, unicode
+from anyformer.data.files.image_folders import UNNAMED, table_or, unicode
 from anyformer.data.files.open_text import import_pyarrow, show_path
 from anyformer.data.files.path_kinds import SOUNDS
+from anyformer.data.files.side_folders import any_file, classes_in, find_side_folders
 from anyformer.data.frame import Frame, Source
 from anyformer.errors import UserError
 
@@ -25,30 +26,32 @@ def read_sounds(paths: Sequence[Path]) -> Frame:
     rows: list[Row] = []
     sources: list[Source] = []
     skipped: dict[str, int] = {}
+    remarks: list[str] = []
     for path in paths:
         if not path.is_dir():
             raise UserError("a recording on its own has no label", where=path.name, fix=LAYOUT)
-        found, source = class_folders(path, skipped)
+        found, source, said = class_folders(path, skipped)
+        remarks += said
         rows, sources = rows + found, [*sources, source]
     labels = sorted({label for _, label, _ in rows})
     if len(labels) < 2:
-        raise UserError(f"only one class ({labels[0][:60]})", where=show_path(paths[0]), fix=LAYOUT)
+        raise UserError(f"only one class ({labels[0][:60]})", where=show_path(paths[0]), fix=table_or(paths, LAYOUT))
     columns = {"audio": pa.array([row[0] for row in rows]), "label": pa.array([row[1] for row in rows])}
     if any(side for _, _, side in rows):
         columns["split"] = pa.array([side or "train" for _, _, side in rows])
-    return Frame(pa.table(columns), tuple(sources), skipped)
+    return Frame(pa.table(columns), tuple(sources), skipped, remarks=tuple(remarks))
 
 
-def class_folders(root: Path, skipped: dict[str, int]) -> tuple[list[Row], Source]:
-    """Recordings with the name of the folder they are in."""
+def class_folders(root: Path, skipped: dict[str, int]) -> tuple[list[Row], Source, tuple[str, ...]]:
+    """Recordings with the name of the folder they are in, and what is said of other folders."""
     inner = folders_in(root)
     if len(inner) == 1 and not any(map(is_sound, root.iterdir())) and len(folders_in(inner[0])) > 1:
         root, inner = inner[0], folders_in(inner[0])
-    sides = {path: SIDES[path.name.lower()] for path in inner if path.name.lower() in SIDES}
+    sides = find_side_folders(root, inner, folders_in, lambda folder: any_file(folder, is_sound))
     rows: list[Row] = []
     size, mark = 0, hashlib.sha256()
-    for above, side in sides.items() if sides and len(sides) == len(inner) else [(root, "")]:
-        for kind in folders_in(above):
+    for above, side in sides.above:
+        for kind in classes_in(above, folders_in) if above != root else folders_in(above):
             for path in sounds_below(kind, skipped):
                 rows.append((str(path), kind.name, side))
                 size += path.stat().st_size
@@ -64,7 +67,7 @@ def class_folders(root: Path, skipped: dict[str, int]) -> tuple[list[Row], Sourc
         loose = skipped.get("outside the class folders", 0)
         what = f"{loose:,} recordings but no class folders with recordings" if loose else "no recordings"
         raise UserError(what, where=show_path(root), fix=LAYOUT)
-    return rows, Source(root.name, str(root), len(rows), size, mark.hexdigest(), "clip")
+    return rows, Source(root.name, str(root), len(rows), size, mark.hexdigest(), "clip"), sides.notes
 
 
 def folders_in(folder: Path) -> list[Path]:

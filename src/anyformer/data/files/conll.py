@@ -14,7 +14,6 @@ from anyformer.data.files.open_text import OpenedText, import_pyarrow, open_text
 from anyformer.data.frame import Frame, Source
 from anyformer.data.settings import Format
 from anyformer.errors import UserError, did_you_mean
-from anyformer.safe_files import replacing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -193,14 +192,15 @@ class ConllFields:
         return words, tags
 
 
-def write_conll(path: Path, sentences: Sequence[Sequence[str]], tags: Sequence[Sequence[str]]) -> None:
-    """Write words and their tags, a pair a line with a tab between them, a blank line after each sentence."""
-    with replacing(path) as part, part.open("w", encoding="utf-8", newline="\n") as file:
-        for at, (words, marks) in enumerate(zip(sentences, tags, strict=True)):
-            if len(words) != len(marks):
-                what = f"{len(words)} words but {len(marks)} tags"
-                raise UserError(what, where=f"sentence {at + 1}", fix="give one tag a word")
-            for word, mark in zip(words, marks, strict=True):
-                clean = [re.sub(r"[\t\r\n]", " ", str(text)) for text in (word, mark)]
-                file.write("\t".join(clean) + "\n")
-            file.write("\n")
+def conll_text(sentences: Sequence[Sequence[str]], tags: Sequence[Sequence[str]]) -> str:
+    """Words and their tags, a pair a line with a tab between them, a blank line after each sentence; tabs and ends of
+    lines inside a word become spaces, or its line would be another one."""
+    lines: list[str] = []
+    for at, (words, marks) in enumerate(zip(sentences, tags, strict=True)):
+        if len(words) != len(marks):
+            what = f"{len(words)} words but {len(marks)} tags"
+            raise UserError(what, where=f"sentence {at + 1}", fix="give one tag a word")
+        for word, mark in zip(words, marks, strict=True):
+            lines.append("\t".join(re.sub(r"[\t\r\n]", " ", str(text)) for text in (word, mark)))
+        lines.append("")
+    return "".join(f"{line}\n" for line in lines)

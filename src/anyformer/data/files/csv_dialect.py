@@ -23,6 +23,8 @@ NO_QUOTES = "quotes are part of the text"
 NONE = "\x1f"  # stands for no delimiter: a character that texts do not hold
 NAMES = {"\t": "tab", " ": "space", NONE: "none"}
 LABEL = re.compile(r"^(?:\d{1,3}|__label__\S+|[A-Z]{2,}[A-Z_]*(?::\S+)?)$")
+BLANK_FIELD = re.compile(r'"([^"]*)"|(\S+)')
+FEWEST_BLANK = 5  # lines of a table without any other delimiter
 LABELS, LABELLED = 100, 50  # labels at most, and lines at least, for lines like `label text`
 
 
@@ -39,6 +41,7 @@ class CsvLayout:
     spaces: bool = False  # a space follows every delimiter and belongs to no value
     returns: bool = False  # lines end in \r alone, as they did on old Macs
     labelled: bool = False  # lines are `label text`
+    blanks: bool = False  # spaces or tabs, however many, separate the fields
     notes: tuple[str, ...] = ()
 
 
@@ -59,6 +62,11 @@ def layout_of(file: OpenedText, format: Format) -> CsvLayout:
         return CsvLayout(
             " ", False, ("label", "text"), False, labelled=True, notes=("each line is a label and a text",)
         )
+    if given is None and are_blank_rows(full[:ROWS]):
+        rows = [blank_fields(line) for line in full[:ROWS]]
+        layout = CsvLayout(" ", False, (), False, blanks=True)
+        layout = name_columns(layout, rows, list(range(1, len(rows) + 1)), format, file)
+        return replace(layout, notes=("columns separated by spaces or tabs", *layout.notes))
     delimiter = given or found_delimiter(lines, file)
     quoted = file.quotes > 0
     notes: list[str] = []
@@ -122,6 +130,35 @@ def found_delimiter(lines: Sequence[str], file: OpenedText) -> str:
     if usual in first:
         return usual
     return NONE if not any(mark in first for mark in DELIMITERS) else delimiter
+
+
+def are_blank_rows(lines: Sequence[str]) -> bool:
+    """Whether lines are rows of numbers with any number of spaces or tabs between them, as older data sets have them.
+
+    Nothing else may cut them as well: a table with tabs has empty cells, and a text is no row of numbers.
+    """
+    rows = [blank_fields(line) for line in lines]
+    widths = Counter(map(len, rows))
+    if len(rows) < FEWEST_BLANK or not widths:
+        return False
+    width, count = widths.most_common(1)[0]
+    if width < 2 or count < 0.99 * len(rows):
+        return False
+    delimiter, share, cut = best_delimiter(lines)
+    aligned = delimiter == "\t" and cut < width and sum("  " in line for line in lines) >= 0.9 * len(lines)
+    if share >= count / len(rows) and not aligned:  # one tab may stand among columns that spaces align
+        return False
+    cells = [cell for row in rows[1:] for cell in row]
+    return sum(is_value(cell) for cell in cells) >= 0.75 * len(cells)
+
+
+def blank_fields(line: str) -> list[str]:
+    """The fields of a line between spaces and tabs; what is quoted is one.
+
+    >>> blank_fields('  18.0   8\t"ford torino"')
+    ['18.0', '8', 'ford torino']
+    """
+    return [quoted or plain for quoted, plain in BLANK_FIELD.findall(line)]
 
 
 def is_labelled(lines: Sequence[str]) -> bool:
@@ -244,7 +281,7 @@ def name_columns(
     if above and len(rows) > above and len(rows[above]) not in (width, width - 1):
         above = 0
     top, below = rows[above], rows[above + 1 :]
-    header = format.header if format.header is not None else looks_like_header(top, below)
+    header = format.header if format.header is not None else looks_like_header(*without_empty_end(top, below))
     notes: list[str] = []
     if above and header:
         notes.append(f"{above} line{'s' if above > 1 else ''} above the table left out")
@@ -271,6 +308,14 @@ def name_columns(
         what = f"the column name {shown} comes twice" if len(twice) == 1 else f"column names {shown} come twice"
         raise UserError(what, where=f"{file.name} row {above + 1}", fix="rename one of them")
     return replace(layout, names=names, header=True, lead=ends[above], above=above, notes=tuple(notes))
+
+
+def without_empty_end(top: list[str], below: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    """The rows without the last columns that are empty in all of them, which delimiters at the end of lines make."""
+    full = next((at for at in range(len(top), 0, -1) if top[at - 1].strip()), 0)
+    if full == len(top) or any(cell.strip() for row in below for cell in row[full:]):
+        return top, below
+    return top[:full], [row[:full] if len(row) == len(top) else row for row in below]
 
 
 def looks_like_header(top: list[str], below: list[list[str]]) -> bool:

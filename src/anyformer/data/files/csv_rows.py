@@ -6,9 +6,18 @@ import csv
 import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from anyformer.data.files.csv_dialect import NO_QUOTES, SAMPLE, CsvLayout, keeps_quotes, layout_of, long_fields
+from anyformer.data.files.csv_dialect import (
+    NO_QUOTES,
+    SAMPLE,
+    CsvLayout,
+    blank_fields,
+    keeps_quotes,
+    layout_of,
+    long_fields,
+)
 from anyformer.data.files.open_text import OpenedText
 from anyformer.data.files.spool import Spool
 from anyformer.data.settings import Format
@@ -88,6 +97,8 @@ class CsvTable:
         """Its rows, block by block."""
         if self.layout.labelled:
             return read_labelled_lines(self.file, self.left)
+        if self.layout.blanks:
+            return read_blank_rows(self.file, self.layout, self.left)
         if self.layout.spaces and self.layout.quoted:
             return by_hand(self.file, self.layout, self.left)
         return arrow_batches(self.file, self.layout, self.left, size)
@@ -235,6 +246,24 @@ def batch_of(names: tuple[str, ...], rows: list[list[str]]) -> pa.RecordBatch:
 
     columns = [pa.array([row[at] for row in rows], pa.string()) for at in range(len(names))]
     return pa.RecordBatch.from_arrays(columns, names=list(names))
+
+
+def read_blank_rows(file: OpenedText, layout: CsvLayout, left: Left) -> Iterator[pa.RecordBatch]:
+    """Rows whose fields stand between any number of spaces and tabs."""
+    width, kept = len(layout.names), list[list[str]]()
+    lines = ((at, line) for at, line in enumerate(file.lines(), 1) if line.strip())
+    for number, (at, line) in enumerate(islice(lines, layout.above + layout.header, None)):
+        fields = blank_fields(line)
+        if len(fields) == width:
+            kept.append(fields)
+        else:
+            reason = "too few fields" if len(fields) < width else "too many fields"
+            left.add(number, reason, f"{len(fields)} fields where {width} are expected", at)
+        if len(kept) == BATCH:
+            yield batch_of(layout.names, kept)
+            kept = []
+    if kept:
+        yield batch_of(layout.names, kept)
 
 
 def read_labelled_lines(file: OpenedText, left: Left) -> Iterator[pa.RecordBatch]:

@@ -8,17 +8,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from anyformer.data.files.idx import IdxHeader, idx_head, read_idx
+from anyformer.data.files.named_files import table_in
 from anyformer.data.files.open_text import HEAD, import_pyarrow, looks_like, present, show_path
+from anyformer.data.files.path_kinds import IMAGES
+from anyformer.data.files.side_folders import SIDES, any_file, classes_in, find_side_folders
 from anyformer.data.frame import Frame, Source
 from anyformer.errors import UserError
 
-SUFFIXES = frozenset(
-    ".png .jpg .jpeg .jpe .jfif .gif .webp .bmp .tif .tiff .ppm .pgm .pbm .pnm .ico .avif .jp2 .tga".split()
-)
-SIDES = {
-    "train": "train", "training": "train", "valid": "valid", "val": "valid", "validation": "valid", "dev": "valid",
-    "test": "test", "testing": "test", "t10k": "test",
-}  # fmt: skip
+SUFFIXES = frozenset(IMAGES)
 LAYOUT = "make one folder a class, with its images inside; or give a CSV with columns image and label"
 ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".xz", ".bz2", ".7z", ".rar")
 UNNAMED = "name is not UTF-8"
@@ -33,6 +30,7 @@ def read_pictures(paths: Sequence[str | Path]) -> Frame:
     rows: list[Row] = []
     sources: list[Source] = []
     skipped: dict[str, int] = {}
+    remarks: list[str] = []
     files = [Path(path) for path in paths if not Path(path).is_dir()]
     if files:
         found, origin = idx_table(files)
@@ -40,32 +38,44 @@ def read_pictures(paths: Sequence[str | Path]) -> Frame:
     for folder in (Path(path) for path in paths if Path(path).is_dir()):
         inside = [path for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith(".")]
         idx = [path for path in inside if idx_named(path)]
-        found, origin = idx_table(idx) if idx else class_folders(folder, skipped)
+        if idx:
+            found, origin = idx_table(idx)
+        else:
+            found, origin, said = class_folders(folder, skipped)
+            remarks += said
         rows, sources = rows + found, sources + origin
     labels = sorted({label for _, label, _ in rows})
     if len(labels) < 2:
         where = show_path(Path(paths[0])) if paths else "images"
-        raise UserError(f"only one class ({labels[0][:60]})" if labels else "no images", where=where, fix=LAYOUT)
+        what = f"only one class ({labels[0][:60]})" if labels else "no images"
+        raise UserError(what, where=where, fix=table_or(paths, LAYOUT))
     columns = {"image": pa.array([row[0] for row in rows]), "label": pa.array([row[1] for row in rows])}
     if any(side for _, _, side in rows):
         columns["split"] = pa.array([side or "train" for _, _, side in rows])
-    return Frame(pa.table(columns), tuple(sources), skipped)
+    return Frame(pa.table(columns), tuple(sources), skipped, remarks=tuple(remarks))
+
+
+def table_or(paths: Sequence[str | Path], fix: str) -> str:
+    """What mends a folder without classes: the table in it, which may name its files, else another layout."""
+    tables = [table for path in paths if Path(path).is_dir() and (table := table_in(Path(path))) is not None]
+    return f"give the table that names its files: {show_path(tables[0])}" if tables else fix
 
 
 # ---------------------------------------------------------------- folders
 
 
-def class_folders(root: Path, skipped: dict[str, int]) -> tuple[list[Row], list[Source]]:
-    """Every image below the class folders of a folder; what is no image by its name is counted."""
+def class_folders(root: Path, skipped: dict[str, int]) -> tuple[list[Row], list[Source], tuple[str, ...]]:
+    """Every image below the class folders of a folder, and what is said of other folders; what is no image by its name
+    is counted."""
     root = unwrap_folder(root)
     inner = folders_in(root)
     refuse_other_layouts(root, inner)
-    sides = {path: SIDES[path.name.lower()] for path in inner if path.name.lower() in SIDES}
+    sides = find_side_folders(root, inner, folders_in, lambda folder: any_file(folder, is_image))
     rows: list[Row] = []
     empty: list[str] = []
     size, mark = 0, hashlib.sha256()
-    for above, side in sides.items() if sides and len(sides) == len(inner) else [(root, "")]:
-        for kind in folders_in(above):
+    for above, side in sides.above:
+        for kind in classes_in(above, folders_in) if above != root else folders_in(above):
             before = len(rows)
             for path in images_below(kind, skipped):
                 rows.append((str(path), kind.name, side))
@@ -86,7 +96,8 @@ def class_folders(root: Path, skipped: dict[str, int]) -> tuple[list[Row], list[
         archives = sorted(path.name for path in root.iterdir() if path.suffix in ARCHIVES)
         raise UserError(what, where=show_path(root), fix=f"unpack {archives[0][:60]} first" if archives else LAYOUT)
     notes = tuple(f"class folder {name} is empty" for name in empty)
-    return rows, [Source(root.name, str(root), len(rows), size, mark.hexdigest(), "image", 1, notes)]
+    source = Source(root.name, str(root), len(rows), size, mark.hexdigest(), "image", 1, notes)
+    return rows, [source], sides.notes
 
 
 def unwrap_folder(root: Path) -> Path:

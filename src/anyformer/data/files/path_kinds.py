@@ -8,15 +8,18 @@ from collections import Counter
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from anyformer.data.files.csv_dialect import LABELLED, best_delimiter, is_labelled
+from anyformer.data.files.csv_dialect import LABELLED, are_blank_rows, best_delimiter, is_labelled
 from anyformer.data.files.encoding import encoding_of_mark
 from anyformer.data.files.open_text import looks_like, packing, present, read_up_to, refuse, show_path, unpack_stream
 from anyformer.errors import UserError
 
 SAMPLE = 2**18
-TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet", ".arrow", ".feather", ".ipc")
+TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet", ".arrow", ".feather", ".ipc", ".arff")
 CONLL = (".conll", ".conllu", ".conll03", ".conll2003", ".conllx", ".iob", ".iob2", ".bio")
-IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+IMAGES = (
+    ".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm",
+    ".ico", ".avif", ".jp2", ".tga",
+)  # fmt: skip
 SOUNDS = (".wav", ".flac", ".ogg", ".mp3")
 FASTA = (".fasta", ".fa", ".faa", ".fna", ".ffn", ".frn")
 TEXTS = (".txt", ".md", ".rst", ".text", ".py", ".tex", ".html", ".htm", ".xml")
@@ -89,6 +92,8 @@ def kind_of_text(head: bytes, *, named_text: bool) -> str:
     if all(line.lstrip().startswith("{") and line.rstrip().endswith("}") for line in full[:20]):
         return "table" if '"' in full[0] else "text"
     if text.lstrip()[:2].replace(" ", "").startswith(("[{", "[\n")) and '{"' in text[:4096]:
+        return "table"
+    if are_blank_rows(full[:1000]):
         return "table"
     delimiter, share, width = best_delimiter(lines)
     if len(full) > 1 and share >= 0.98 and not (named_text and delimiter == "," and not tidy(full, delimiter)):

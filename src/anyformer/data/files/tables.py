@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from anyformer.data.columns.arrow import as_type, common_type, plain_table
+from anyformer.data.files.arff import arff_rows, is_arff
 from anyformer.data.files.csv_rows import CsvTable, Left
 from anyformer.data.files.json_rows import json_rows
 from anyformer.data.files.open_text import OpenedText, import_pyarrow, open_text_file, present
@@ -107,6 +108,9 @@ def read_one(path: Path, format: Format, strict: bool, cache: Path | None) -> Fi
     if is_json(file_, format):
         left = Left(path.name, 1, "row", strict)
         table, notes = json_rows(file_, left, Spool(cache, name))
+    elif is_arff(file_.head(4096)):
+        left = Left(path.name, 1, "row", strict)
+        table, notes = arff_rows(file_, left, Spool(cache, name))
     else:
         rows = CsvTable(file_, format, strict=strict)
         check_names(rows.layout.names, path.name)

@@ -27,11 +27,12 @@ OWN = 64  # pictures of one size are taken as they are up to this side
 STEPS = ((160, 224), (80, 96), (48, 64), (0, 32))  # from this usual side on, the size of the network's input
 
 
-def picture_steps(size: int, channels: int) -> ImageSteps:
-    """What a model trained here does to a new picture, to be saved beside it."""
+def picture_steps(size: int, channels: int, resized: int | tuple[int, int] | None = None) -> ImageSteps:
+    """What a model trained here does to a new picture, to be saved beside it; `resized` where it is not cropped but
+    padded to that size."""
     half = (0.5,) * channels
     return ImageSteps(
-        size=size, crop=(size, size), resample=BILINEAR, mean=half, std=half, convert=channels == 3,
+        size=resized or size, crop=(size, size), resample=BILINEAR, mean=half, std=half, convert=channels == 3,
         kind="CLIPImageProcessor",
     )  # fmt: skip
 
@@ -62,8 +63,8 @@ def picture_arrays(
     bad: Literal["skip", "error"] = "skip",
     processes: int = 1,
     steps: ImageSteps | None = None,
-) -> tuple[int, int, np.ndarray]:
-    """Every picture decoded into `arrays[name]` (N, C, H, W); gives the size, the channels and which rows are there.
+) -> tuple[ImageShape, np.ndarray]:
+    """Every picture decoded into `arrays[name]` (N, C, H, W); gives how pixels were made and which rows are there.
 
     A value is a path (taken from `folder`), `file#n` inside an IDX file, the bytes of a picture file, an array or
     nothing. What cannot be read is named, then skipped or an error; a row without a picture is only not there.
@@ -106,7 +107,7 @@ def picture_arrays(
         room.flush()
     if heads:
         tell(say, list(heads.values()), shape, troubles, given, len(given) - len(there), room.nbytes)
-    return shape.sides[0], shape.channels, ok
+    return shape, ok
 
 
 def new_pictures(
@@ -165,18 +166,26 @@ def shape_of(heads: Sequence[tuple[int, int, bool]], settings: ImageSettings, st
             raise UserError("the model takes pictures of any size", where="images", fix="set its size")
         return ImageShape(steps.size, steps.crop, steps.resample, 3 if steps.mean is None else len(steps.mean))
     channels = settings.channels or (1 if all(gray for _, _, gray in heads) else 3)
-    size = settings.size or usual_size([(wide, high) for wide, high, _ in heads])
+    sizes = [(wide, high) for wide, high, _ in heads]
+    if settings.size is None and are_small(sizes):
+        # Whole, in the middle of a square of zeros: a crop to the shorter side would lose most of a line of digits.
+        (wide, high), side = sizes[0], max(sizes[0])
+        return ImageShape(side if wide == high else (high, wide), (side, side), BILINEAR, channels)
+    size = settings.size or usual_size(sizes)
     return ImageShape(size, (size, size), BILINEAR, channels)
 
 
-def usual_size(sizes: Sequence[tuple[int, int]]) -> int:
-    """The pictures' own size where all are equal and small, else the size of network input next to most of them.
+def are_small(sizes: Sequence[tuple[int, int]]) -> bool:
+    """Whether all pictures have one size, and it is small enough to be taken as it is."""
+    return len(set(sizes)) == 1 and min(sizes[0]) >= 4 and max(sizes[0]) <= OWN
 
-    >>> usual_size([(28, 28)] * 3), usual_size([(640, 480), (500, 300)]), usual_size([(40, 30), (33, 60)])
-    (28, 224, 32)
+
+def usual_size(sizes: Sequence[tuple[int, int]]) -> int:
+    """The size of network input next to most of the pictures.
+
+    >>> usual_size([(640, 480), (500, 300)]), usual_size([(40, 30), (33, 60)])
+    (224, 32)
     """
-    if len(set(sizes)) == 1 and min(sizes[0]) >= 4 and max(sizes[0]) <= OWN:
-        return min(sizes[0])
     side = statistics.median(min(size) for size in sizes)
     return next(size for least, size in STEPS if side >= least)
 
@@ -247,7 +256,9 @@ def tell(
         wide, high = [w for w, _ in sides], [h for _, h in sides]
         what = f"{min(wide)} to {max(wide)} wide, {min(high)} to {max(high)} high"
     rows, columns = shape.sides
-    kept = "" if sides == [(columns, rows)] else f"; resized and cropped to {columns} x {rows}"
+    padded = isinstance(shape.size, tuple) and shape.crop is not None and shape.size != shape.crop
+    how = "padded" if padded and sides == [(shape.size[1], shape.size[0])] else "resized and cropped"  # type: ignore[index]
+    kept = "" if sides == [(columns, rows)] else f"; {how} to {columns} x {rows}"
     colour = "gray" if shape.channels == 1 else "colour"
     say(f"images: {len(heads):,}, {what}, {colour}{kept}; {size / 1e6:,.1f} MB on disk")
     if none:

@@ -163,7 +163,7 @@ def decide_length(
             evaluated = eval_rows = in_time
         budget = Budget(
             limit * 60, found.step, evaluation=found.row * evaluated + 0.05, row=found.row, rows=rows,
-            decoding=found.decoding, most=most,
+            decoding=found.decoding, most=most, learning=find(config.task).baseline_seconds(data.train),
         )  # fmt: skip
         final = min(whole + found.decoding, FINAL * budget.seconds)
         # Steps with small batches take a part of the time: how much on average does not depend on their number.
