@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 from torch import Tensor, nn
 
 from anyformer.kernels.onednn import linear
@@ -14,7 +16,7 @@ class Linear(nn.Linear):
         return linear(input, self.weight, self.bias)
 
 
-def is_plain_linear(module: nn.Module) -> bool:
+def is_plain_linear(module: nn.Module) -> TypeGuard[nn.Linear]:
     """Whether a module is a linear layer and no more: neither adapted, quantised nor shared by members."""
     return type(module) in (Linear, nn.Linear)
 

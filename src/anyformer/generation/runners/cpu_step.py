@@ -71,7 +71,7 @@ def is_plain_block(block: BlockModule) -> bool:
         return False
     norms = (block.around_mixer.before, block.around_feed.before)  # type: ignore[union-attr]
     return all(type(norm) in (LayerNormModule, RMSNormModule) for norm in norms) and all(
-        is_plain_linear(part) or type(part) is Int8Linear for part in (mixer.qkv, mixer.out, feed.up, feed.down)
+        is_plain_linear(part) or isinstance(part, Int8Linear) for part in (mixer.qkv, mixer.out, feed.up, feed.down)
     )
 
 
