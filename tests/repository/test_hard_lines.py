@@ -98,7 +98,7 @@ def code_from_data(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def compiled_elsewhere(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Compiled code is loaded from disk: `kernels.compile` alone has it made, in a folder that only its owner writes."""
+    """Compiled code is loaded from disk: `kernels.compile` alone makes it, in a folder that only its owner writes."""
     names = full_names(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute | ast.Name):
@@ -182,7 +182,10 @@ KEPT = {
         "def f(options):\n    return g(**options)",
     ],
     "no environment variable below the command line": ["import os\nos.path.join('a', 'b')\nos.replace('a', 'b')"],
-    "no compiled code but by kernels.compile": ["import re\nre.compile('x')", "import torch\ntorch.compiler.disable(f)"],
+    "no compiled code but by kernels.compile": [
+        "import re\nre.compile('x')",
+        "import torch\ntorch.compiler.disable(f)",
+    ],
     "no print": ["console.print('x')", "import logging\nlogging.getLogger('anyformer').info('x')"],
     "no code from data": [
         "network.eval()",

@@ -13,7 +13,7 @@ from anyformer.core.context import Context, Mask, lay_out
 from anyformer.core.own_init import Starting, constant
 from anyformer.core.state import State
 from anyformer.embeds.maps import cells
-from anyformer.errors import UserError, check_range
+from anyformer.errors import UserError, check_fraction, check_range
 from anyformer.positions.grid import Grid
 from anyformer.slots import Embed, Position
 from anyformer.spec import field
@@ -63,8 +63,7 @@ class ConvStem(Embed):
         check_range("ConvStem", "channels", self.channels, 1, fix="use 3")
         if min(self.pixels) < 1:
             raise UserError(f"size {self.size} is below 1", where="ConvStem", fix="use 32")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"dropout {self.dropout} is not a share below 1", where="ConvStem", fix="use 0.1")
+        check_fraction("ConvStem", "dropout", self.dropout, fix="use 0.1")
         tokens, limit = self.grid[0] * self.grid[1], None if self.position is None else self.position.limit
         if limit is not None and limit < tokens:
             raise UserError(f"{tokens} tokens do not fit {limit} positions", where="ConvStem", fix="use Grid()")

@@ -12,7 +12,7 @@ from anyformer.about import About
 from anyformer.core.context import Context, Mask, lay_out
 from anyformer.core.state import State
 from anyformer.embeds.mel import log_mel
-from anyformer.errors import UserError, check_range
+from anyformer.errors import UserError, check_fraction, check_range
 from anyformer.positions.grid import Grid
 from anyformer.slots import Embed, Norm, Position
 from anyformer.spec import field
@@ -79,8 +79,7 @@ class Frames(Embed):
                                 where=f"Frames.{name}", fix=f"use {least} or more, or a smaller patch")  # fmt: skip
         if self.std <= 0:
             raise UserError(f"std {self.std} is not above 0", where="Frames.std", fix="leave it out")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"dropout {self.dropout} is not a share below 1", where="Frames", fix="use 0.1")
+        check_fraction("Frames", "dropout", self.dropout, fix="use 0.1")
         if self.distill and not self.cls:
             raise UserError("a distillation token comes with a class token", where="Frames.distill", fix="use cls=True")
         limit = None if self.position is None else self.position.limit

@@ -13,7 +13,7 @@ from anyformer.about import About
 from anyformer.core.context import Context, Mask, lay_out
 from anyformer.core.linear import EmbeddingTable
 from anyformer.core.state import State
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_fraction
 from anyformer.slots import Embed, Norm
 
 Input = Tensor | tuple[Tensor | None, ...] | None
@@ -41,8 +41,7 @@ class Joint(Embed):
     """Dropout probability of what comes out."""
 
     def check(self) -> None:
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"dropout {self.dropout} is not a share below 1", where="Joint", fix="use 0.1")
+        check_fraction("Joint", "dropout", self.dropout, fix="use 0.1")
 
     @property
     def vocabulary(self) -> tuple[int, int | None] | None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from anyformer.about import About
 from anyformer.core.context import Context, Mask, lay_out
 from anyformer.core.state import State
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_fraction
 from anyformer.slots import Backbone, Embed, Norm, Position
 
 
@@ -50,8 +50,7 @@ class Maps(Embed):
     def check(self) -> None:
         if min(self.pixels) < 1:
             raise UserError(f"size {self.size} is below 1", where="Maps", fix="use 224")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"dropout {self.dropout} is not a share below 1", where="Maps", fix="use 0.1")
+        check_fraction("Maps", "dropout", self.dropout, fix="use 0.1")
         if self.every_layer and self.position is None:
             raise UserError("there is no position to add in every layer", where="Maps.every_layer",
                             fix="use position=SinusoidGrid()")  # fmt: skip

@@ -17,7 +17,7 @@ from anyformer.core.attention_weights import Weighing
 from anyformer.core.context import Context
 from anyformer.core.history import RecurrentState
 from anyformer.core.join_states import pad_right
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_at_least
 from anyformer.mixers.alignment import Alignment, Score, check_product
 from anyformer.mixers.cells import Cell, Held, Kind, Uncompiled, Walk
 from anyformer.slots import Mixer, Relative
@@ -52,8 +52,7 @@ class AttendingRecurrent(Mixer):
     )
 
     def check(self) -> None:
-        if self.hidden is not None and self.hidden < 1:
-            raise UserError(f"hidden {self.hidden} is below 1", where="AttendingRecurrent", fix="use 1 or more")
+        check_at_least("AttendingRecurrent", "hidden", self.hidden, 1, fix="use 1 or more")
         if self.context != "attention" and self.score != "additive":
             raise UserError(f'context "{self.context}" compares nothing: there is no score to choose',
                             where="AttendingRecurrent.score", fix='use context="attention"')  # fmt: skip

@@ -12,7 +12,7 @@ from anyformer.about import About
 from anyformer.core.context import Context
 from anyformer.core.document_rows import DocumentLines
 from anyformer.core.history import InputHistory
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_at_least
 from anyformer.mixers.fft import convolve
 from anyformer.mixers.long_filter import LongFilter, ShortFilter
 from anyformer.slots import Mixer, Relative
@@ -57,10 +57,8 @@ class Hyena(Mixer):
         if self.order < 2:
             raise UserError(f"order {self.order} leaves no long filter", where="Hyena.order", fix="use 2 or more")
         for name in ("short", "longest", "filter_width", "filter_depth"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} {getattr(self, name)} is below 1", where="Hyena", fix="use 1 or more")
-        if self.bands < 0:
-            raise UserError(f"bands {self.bands} is below 0", where="Hyena", fix="use 16")
+            check_at_least("Hyena", name, getattr(self, name), 1, fix="use 1 or more")
+        check_at_least("Hyena", "bands", self.bands, 0, fix="use 16")
 
     def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
         return HyenaModule(self, width, causal)

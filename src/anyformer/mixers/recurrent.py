@@ -11,7 +11,7 @@ from anyformer.about import About
 from anyformer.core.context import Context
 from anyformer.core.document_rows import DocumentLines
 from anyformer.core.history import RecurrentState
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_at_least
 from anyformer.mixers.cells import Cell, Held, Kind, Uncompiled, Walk, pieces
 from anyformer.slots import Mixer, Relative
 from anyformer.spec import field
@@ -44,8 +44,7 @@ class Recurrent(Mixer):
     def check(self) -> None:
         for name in ("hidden", "truncate"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"{name} {value} is below 1", where="Recurrent", fix="use 1 or more, or leave it out")
+            check_at_least("Recurrent", name, value, 1, fix="use 1 or more, or leave it out")
 
     def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
         if causal and self.directions == 2:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from anyformer.about import About
 from anyformer.core.building import materialise
 from anyformer.core.own_init import Starting, constant
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_at_least
 from anyformer.nets.batch_norm import MOMENTUM, BatchNorm
 from anyformer.nets.map_attention import MapAttention
 from anyformer.nets.spectral import SpectralConv, SpectralLinear, SpectralTable
@@ -73,8 +73,7 @@ class SAGAN(Network):
 
     def check(self) -> None:
         for name in ("classes", "width", "noise", "colours"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} {getattr(self, name)} is below 1", where="SAGAN", fix=f"use {name}=64")
+            check_at_least("SAGAN", name, getattr(self, name), 1, fix=f"use {name}=64")
         up, down = LAYOUTS[self.size].sides(self.size)
         shared = sorted(set(up) & set(down))
         if self.attention is not None and self.attention not in shared:

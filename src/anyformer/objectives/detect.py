@@ -36,7 +36,7 @@ class Detect(Objective):
             if getattr(self, name) < 0:
                 raise UserError(f"{name} {getattr(self, name)} is below 0", where="Detect", fix="use 5 and 2")
         if not 0 < self.nothing <= 1:
-            raise UserError(f"nothing {self.nothing} is not a share above 0", where="Detect", fix="use 0.1")
+            raise UserError(f"nothing {self.nothing} is outside (0, 1]", where="Detect", fix="use 0.1")
 
     def weight(self, batch: Batch) -> int:
         return int((batch.targets[..., 0] != IGNORED).sum(1).clamp(min=1).sum())

@@ -57,7 +57,7 @@ class ImageText(Objective):
 
     def check(self) -> None:
         if not 0 < self.rate < 1:
-            raise UserError(f"rate {self.rate} is not a share", where="ImageText", fix="use 0.15")
+            raise UserError(f"rate {self.rate} is outside (0, 1)", where="ImageText", fix="use 0.15")
         shares = (self.words, self.patches, self.match)
         if min(shares) < 0 or sum(shares) <= 0:
             raise UserError(f"words, patches and match are {shares}", where="ImageText", fix="use 1, 1 and 1")

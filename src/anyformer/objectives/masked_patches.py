@@ -35,7 +35,7 @@ class MaskedPatches(Objective):
 
     def check(self) -> None:
         if not 0 < self.rate < 1:
-            raise UserError(f"rate {self.rate} is not a share", where="MaskedPatches", fix="use 0.6")
+            raise UserError(f"rate {self.rate} is outside (0, 1)", where="MaskedPatches", fix="use 0.6")
 
     @property
     def cell(self) -> tuple[int, int]:

@@ -32,7 +32,7 @@ class Translate(TeachableWords, Objective):
     def check(self) -> None:
         if not 0 <= self.label_smoothing < 1:
             raise UserError(
-                f"label_smoothing {self.label_smoothing} is not a share below 1", where="Translate", fix="use 0.1"
+                f"label_smoothing {self.label_smoothing} is outside [0, 1)", where="Translate", fix="use 0.1"
             )
         if not 0 <= self.consistency < 1000:
             raise UserError(f"consistency {self.consistency} is no weight", where="Translate", fix="use 5, or 0")

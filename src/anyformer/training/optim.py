@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_fraction
 from anyformer.spec import Spec, field
 from anyformer.training.distributed.parts import is_distributed, spread_like
 from anyformer.training.layers import layer_factors
@@ -41,8 +41,7 @@ class AdamW(Optimizer):
 
     def check(self) -> None:
         check_rates("AdamW", self.lr, self.weight_decay)
-        if not 0 < self.layer_lr_decay <= 1:
-            raise UserError(f"layer_lr_decay {self.layer_lr_decay} is not a share", where="AdamW", fix="use 0.9 or 1")
+        check_fraction("AdamW", "layer_lr_decay", self.layer_lr_decay, zero=False, one=True, fix="use 0.9 or 1")
 
     def build(self, model: nn.Module) -> list[torch.optim.Optimizer]:
         return [adamw(self.groups(trained_parameters(model), layer_factors(model, self.layer_lr_decay)), self, model)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from anyformer.data.settings import Data
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_fraction
 from anyformer.objectives import Objective
 from anyformer.slots import Network
 from anyformer.spec import Spec, field
@@ -115,8 +115,7 @@ class Training(Spec):
             raise UserError(f"threshold {self.threshold} is no probability", where="training.threshold", fix="use 0.5")
         if self.grad_clip is not None and self.grad_clip <= 0:
             raise UserError(f"grad_clip {self.grad_clip} is not positive", where="training.grad_clip", fix="use 1.0")
-        if self.ema is not None and not 0 < self.ema < 1:
-            raise UserError(f"ema {self.ema} is not a share", where="training.ema", fix="use 0.999")
+        check_fraction("training", "ema", self.ema, zero=False, fix="use 0.999")
         if (
             self.batch_size is not None
             and self.micro_batch_size is not None
