@@ -10,7 +10,7 @@ DONE, OUR_BUG, USER_ERROR, DIVERGED, RESOURCES, INTERRUPTED, TERMINATED = 0, 1, 
 
 
 class UserError(ValueError):
-    """A mistake in what the user gave; its first line alone says what, where and how to mend it.
+    """A mistake in what the user gave; its first line alone says what, where and how to fix it.
 
     >>> str(UserError("width 770 is not divisible by heads 12", where="model.stack", fix="use width 768"))
     'model.stack: width 770 is not divisible by heads 12; use width 768'

@@ -70,7 +70,7 @@ def read_bytes(path: Path) -> bytes:
     except OSError as error:
         raise UserError(f"cannot be read ({error.strerror})", where=path.name, fix="check its permissions") from None
     if len(data) > LIMIT:
-        raise UserError(f"more than {LIMIT} bytes", where=path.name, fix="that is no file of a model folder")
+        raise UserError(f"more than {LIMIT} bytes", where=path.name, fix="that is not a file of a model folder")
     return data
 
 
@@ -88,7 +88,7 @@ def read_json(path: Path) -> dict[str, Any]:
         text = read_text(path)
         if text.count(",") + text.count("[") + text.count("{") > MOST_VALUES:
             raise UserError(
-                f"more than {MOST_VALUES:,} values", where=path.name, fix="that is no file of a model folder"
+                f"more than {MOST_VALUES:,} values", where=path.name, fix="that is not a file of a model folder"
             )
         data = json.loads(text)
     except UserError:

@@ -280,7 +280,7 @@ class HeadOutput(NamedTuple):
 class Head(Spec, slot=True):
     """Tokens into an answer: `build(width, vocabulary) -> Module`; `forward(hidden, context, table) -> HeadOutput`.
 
-    `vocabulary` and `table` are the embedding's, where it has one, for heads that score words with the same rows.
+    `vocabulary` and `table` are the embedding's, where it has one, for language-model heads tied to it.
     """
 
     needs_grid: ClassVar[bool] = False  # whether its tokens must have rows and columns

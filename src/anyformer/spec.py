@@ -270,7 +270,7 @@ def parse_spec(data: Mapping[str, Any], kind: Any, *, complete: bool) -> Spec:
     if name is None and len(known) == 1:
         (name,) = known
     if not isinstance(name, str):
-        raise UserError("which part is meant is not said", fix="add type: " + " | ".join(sorted(known)))
+        raise UserError("no part named", fix="add type: " + " | ".join(sorted(known)))
     if name not in known:
         slot = slots[0].__name__
         raise UnknownPart.named(name, f"{name!r} is not a known {slot}", known, where="type")

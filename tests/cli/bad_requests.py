@@ -81,7 +81,7 @@ BAD = [
     typed("a target twice", "--target label --target label", "data.target: 'label' is given twice"),
     typed("a target of a language model", "--target label --task lm", "a language model has no target"),
     typed("no settings file and none beside it", "--config nowhere.yaml", "no such file; give a YAML file"),
-    Bad("no file of a name like it", "nowhere.csv", ("there is no such file; check the path",)),
+    Bad("no file of a name like it", "nowhere.csv", ("no such file; check the path",)),
     typed("out where none can be made", "--target label --out /proc/run", "--out /proc/run", "no folder can be made"),
     typed("no such option", "--stpes 10", "did you mean '--steps'"),
     typed("no such column", "--target lable", "--target", "did you mean 'label'"),

@@ -80,7 +80,7 @@ def test_a_template_names_columns_and_ends_in_the_answer() -> None:
     for wrong in ("{question}", "{answer} {question}", "{answer}{answer}"):
         with pytest.raises(UserError, match="names {answer} once"):
             Template.parse(wrong)
-    with pytest.raises(UserError, match="no column is called 'contxt'.*did you mean 'context'"):
+    with pytest.raises(UserError, match="unknown column 'contxt'.*did you mean 'context'"):
         Template.parse("{contxt} {answer}").prompt(row)
 
 
@@ -237,13 +237,13 @@ def test_mistakes_are_told_in_one_line(place: Path) -> None:
         done("train", "reviews.csv", "--target", "label", "--steps", "1", "--out", "other", "--progress", "none")
         for words, wanted in (
             (["run", "q.csv", "--template", "x {answer}"], "--template is for prompting"),
-            (["run", "q.csv", "--shots", "one"], "'one' is no list of numbers"),
+            (["run", "q.csv", "--shots", "one"], "'one' is not a list of numbers"),
             (["run", "q.csv", "--shots", "-1"], "no number of examples"),
             (["run", "q.csv", "--shots", "10"], "10 examples of 10 rows"),
-            (["run", "--shots", "0"], "there are no questions"),
+            (["run", "--shots", "0"], "no questions given"),
             (["run", "q.csv", "--shots", "0", "--by", "chance"], "'chance' is not known"),
             (["run", "q.csv", "--shots", "0", "-o", "x.txt"], "no table ends in '.txt'"),
-            (["run", "reviews.csv", "--shots", "0", "--template", "{texxt} {answer}"], "no column is called 'texxt'"),
+            (["run", "reviews.csv", "--shots", "0", "--template", "{texxt} {answer}"], "unknown column 'texxt'"),
             (["other", "q.csv", "--shots", "0"], "--shots asks a language model"),
             (["run", "book.txt", "--shots", "0"], "no column is a question"),
         ):

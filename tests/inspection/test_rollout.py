@@ -362,7 +362,7 @@ def test_w25_the_lectures_two_layers() -> None:
         ({"discard": 1.0}, r"discard 1.0 is outside \[0, 1\)"),
         ({"depth": 9}, "depth 9 is not in this stack; use 0 to 3"),
         ({"stack": "encoder"}, "no stack 'encoder'"),
-        ({"rows": [70]}, "there is no token 70"),
+        ({"rows": [70]}, "token 70 is out of range"),
     ],
 )
 def test_what_makes_no_sense_is_refused(options: dict[str, Any], said: str) -> None:

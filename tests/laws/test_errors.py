@@ -188,7 +188,7 @@ SETTINGS: dict[str, tuple[Callable[[], Any], str]] = {
     "bool-for-number": (lambda: Attention(heads=True), "True does not fit; expected a whole number"),
     "nan": (lambda: Rope(theta=float("nan")), "nan does not fit; expected a number"),
     "misspelt": (lambda: Attention(haeds=4), "Attention has no setting 'haeds'; did you mean 'heads'"),
-    "preset": (lambda: preset("gpt-2"), "no preset is called 'gpt-2'; did you mean 'gpt2'"),
+    "preset": (lambda: preset("gpt-2"), "unknown preset 'gpt-2'; did you mean 'gpt2'"),
     "path": (lambda: replace_in(language(), {"stack.block[3].norm": "NoNorm"}), "block has no item 3"),
 }
 

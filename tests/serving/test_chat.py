@@ -107,7 +107,7 @@ def test_commands(folders: Folders, monkeypatch: pytest.MonkeyPatch, tmp_path: P
 @pytest.mark.parametrize(("line", "told"), [
     ("/sett temperature 1", "did you mean 'set'"), ("/set temprature 1", "did you mean 'temperature'"),
     ("/set temperature hot", "temperature is 'hot'"), ("/set temperature nan", "temperature is 'nan'"),
-    ("/set top_k 1.5", "top_k is '1.5'"), ("/save", "which file is not said"), ("/load nowhere.json", "nowhere.json"),
+    ("/set top_k 1.5", "top_k is '1.5'"), ("/save", "no file given"), ("/load nowhere.json", "nowhere.json"),
     ("good " * 400, "do not fit a context of 256"),
 ])  # fmt: skip
 def test_a_mistake_is_one_line_and_ends_a_script(
@@ -239,7 +239,7 @@ def test_on_a_terminal_answers_stream_and_ctrl_c_stops_them(folders: Folders) ->
         talk.type("/probs\r")
         assert "48;" in talk.until("> ")  # on coloured ground
         talk.type("/nothing\r")
-        talk.until("error: chat: there is no /nothing")
+        talk.until("error: chat: unknown command /nothing")
         talk.until("> ")
         talk.interrupt()
         talk.until("Ctrl-C again ends")

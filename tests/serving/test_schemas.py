@@ -46,7 +46,7 @@ def test_what_is_right_is_read_as_it_is(at: int) -> None:
 
 WRONG: list[tuple[type[BaseModel], str, str | None, str]] = [
     (CompletionRequest, '{"prompt": "a", "temprature": 1}', "temprature", "did you mean 'temperature'?"),
-    (CompletionRequest, '{"prompt": "a", "logit_bias": {}}', "logit_bias", "there is no field"),
+    (CompletionRequest, '{"prompt": "a", "logit_bias": {}}', "logit_bias", "unknown field"),
     (CompletionRequest, '{"prompt": "a", "presence_penalty": 2.5}', "presence_penalty", "less than or equal to 2"),
     (CompletionRequest, '{"prompt": "a", "max_tokens": "5"}', "max_tokens", "integer"),
     (CompletionRequest, '{"prompt": "a", "max_tokens": 5.5}', "max_tokens", "integer"),
@@ -78,8 +78,8 @@ WRONG: list[tuple[type[BaseModel], str, str | None, str]] = [
      "messages[0].content[0].type", "'text'"),
     (ChatRequest, '{"messages": [{"role": "user", "content": "a"}], "response_format": {"type": "xml"}}',
      "response_format", "json_schema"),
-    (ChatRequest, '{"messages": [{"role": "user", "content": "a"}], "tools": []}', "tools", "there is no field"),
-    (EmbeddingRequest, '{"input": "a", "dimensions": 3}', "dimensions", "there is no field"),
+    (ChatRequest, '{"messages": [{"role": "user", "content": "a"}], "tools": []}', "tools", "unknown field"),
+    (EmbeddingRequest, '{"input": "a", "dimensions": 3}', "dimensions", "unknown field"),
     (PredictRequest, '{"rows": []}', "rows", "at least 1"),
     (PredictRequest, '{"row": ["a"]}', "row", "did you mean 'rows'?"),
 ]  # fmt: skip

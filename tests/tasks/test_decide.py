@@ -109,9 +109,7 @@ def test_numbers_of_classes_beside_texts_are_told_by_their_name_alone():
 
 
 def test_a_target_is_guessed_only_where_one_column_is_named_like_it():
-    with pytest.raises(
-        UserError, match=r"which column is to be predicted is not said \(columns: x, city\); add --target"
-    ):
+    with pytest.raises(UserError, match=r"no target column given \(columns: x, city\); add --target"):
         decide(frame_of(x=SIZE, city=CITY), Data())
     with pytest.raises(UserError, match="which column is to be predicted"):
         decide(frame_of(x=SIZE, label=YES, y=STARS), Data())

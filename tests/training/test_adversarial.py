@@ -126,7 +126,7 @@ def test_an_image_is_drawn_for_each_class_that_is_named(whole: Run, tmp_path: Pa
     assert np.array_equal(drawn[0], drawn[2]) and not np.array_equal(drawn[0], drawn[1])
     assert np.array_equal(predictor.generate_images(["1", "0"], seed=0)[0], drawn[0])  # whatever is drawn beside it
     assert predictor.generate_images(["1"] * 3, seed=4).shape == (3, 32, 32, 3)
-    with pytest.raises(UserError, match=r"rows\[1\].*no class is called '7'"):
+    with pytest.raises(UserError, match=r"rows\[1\].*unknown class '7'"):
         predictor.predict(["1", "7"])
     assert predictor.predict(["7", "1"], on_bad_rows="skip")[0] is None
     with pytest.raises(UserError, match="gives no probabilities"):
@@ -150,7 +150,7 @@ def test_images_are_drawn_over_http(whole: Run) -> None:
     assert right["label"] == "0" and right["seed"] == 0
     with Image.open(io.BytesIO(base64.b64decode(right["image"].partition(",")[2]))) as image:
         assert np.array_equal(np.asarray(image), predictor.generate_images(["0"], seed=0)[0])
-    assert isinstance(wrong, UserError) and "no class is called '7'" in wrong.what
+    assert isinstance(wrong, UserError) and "unknown class '7'" in wrong.what
     assert isinstance(bad, UserError) and bad.where == "seed"
 
 
@@ -215,7 +215,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_changes_no_weight(images: Pa
             trained(images, tmp_path / "run")
     finally:
         faults.arm("")
-    assert "the last checkpoint is whole" in str(error.value.details)
+    assert "the last checkpoint is intact" in str(error.value.details)
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000004"]
     engine = engine_for(TINY.build(seed=0))
     before = [p.detach().clone() for p in engine.parameters]
@@ -293,7 +293,7 @@ def test_what_cannot_be_trained_is_refused(images: Path, tmp_path: Path) -> None
         trained(images, tmp_path / "a", training__compile=True)
     with pytest.raises(UserError, match="add --set data.images.size=32"):
         trained(images, tmp_path / "a", data__images__size=64)
-    with pytest.raises(UserError, match="discriminator_lr_scale 0.0 is no factor"):
+    with pytest.raises(UserError, match="discriminator_lr_scale 0.0 is not a factor"):
         trained(images, tmp_path / "a", objective__discriminator_lr_scale=0.0)
     (tmp_path / "table.csv").write_text("a,label\n" + "".join(f"{n},{n % 2}\n" for n in range(40)))
     with pytest.raises(UserError, match="label does not fit"):

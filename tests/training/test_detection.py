@@ -158,7 +158,7 @@ def test_a_run_from_the_file_to_the_boxes(tmp_path: Path, caplog: pytest.LogCapt
     for given in ([tmp_path / "a" / "images"], [path], [tmp_path / "a" / "images" / "0.png"]):
         text = predict_files(run.path, given, None, device="cpu", batch=4, as_json=False, say=lambda _: None)
         assert text is not None and text.startswith("image,label,score,left,top,width,height\n")
-    with pytest.raises(UserError, match="there are no images"):
+    with pytest.raises(UserError, match="no images given"):
         predict_files(run.path, [tmp_path / "run" / "data"], None, device="cpu", batch=4, as_json=True, say=print)
     # The same network goes on with other classes: only its class scores start anew.
     other = annotated(tmp_path / "b", names=("bright", "dark", "none of both"))

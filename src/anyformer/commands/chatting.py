@@ -22,18 +22,18 @@ HELP = """/set NAME VALUE   a setting of answers; /set alone lists them
 /system TEXT      what the model is told to be; alone: nothing
 /clear            forget what was said
 /save FILE        write the conversation to a file
-/load FILE        go on with one
+/load FILE        load one and continue it
 /stats            figures of the last answer and of all
 /probs            the last answer, coloured by how probable each piece was
 /quit             end; so do Ctrl-D, and Ctrl-C twice
-//TEXT            say something that begins with a stroke"""
+//TEXT            send a message that begins with a slash"""
 
 
 def chat(
     folder: Annotated[Path | None, typer.Argument(help="A run, or a folder of anyformer or Hugging Face.")] = None,
-    url: Annotated[str | None, typer.Option(help="A server that speaks like OpenAI's, in place of a folder.")] = None,
+    url: Annotated[str | None, typer.Option(help="URL of an OpenAI-compatible server, in place of a folder.")] = None,
     model: Annotated[str | None, typer.Option(help="The model of the server; its first if not given.")] = None,
-    key: Annotated[str | None, typer.Option(envvar="ANYFORMER_API_KEY", help="The key of the server.")] = None,
+    key: Annotated[str | None, typer.Option(envvar="ANYFORMER_API_KEY", help="API key of the server.")] = None,
     system: Annotated[str | None, typer.Option(help="What the model is told to be.")] = None,
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="At most this many tokens an answer.")] = None,
     temperature: Annotated[float | None, typer.Option(min=0, max=2, help="Sample; 0 is greedy.")] = None,
@@ -155,7 +155,7 @@ class Chat:
         try:
             return sys.stdin.readline()
         except UnicodeDecodeError as error:
-            raise UserError(f"the input is no UTF-8 ({error.reason})", where="stdin", fix="convert it") from None
+            raise UserError(f"the input is not UTF-8 ({error.reason})", where="stdin", fix="convert it") from None
 
     # ------------------------------------------------------------ out
 
@@ -203,7 +203,7 @@ class Chat:
             return False
         if name not in self.commands:
             fix = did_you_mean(name[:40], [*self.commands, "quit"])
-            raise UserError(f"there is no /{name[:40]}", where="chat", fix=fix)
+            raise UserError(f"unknown command /{name[:40]}", where="chat", fix=fix)
         self.commands[name](rest.strip())
         return True
 
@@ -229,7 +229,7 @@ class Chat:
 
     def stats(self, rest: str) -> None:
         if self.last is None:
-            note("there is no answer yet")
+            note("no answer yet")
             return
         note(self.last.rates.line())
         note(f"{self.answers} answers, {self.tokens:,} tokens, {self.seconds:.1f} s in all; "
@@ -237,7 +237,7 @@ class Chat:
 
     def probs(self, rest: str) -> None:
         if self.last is None or not self.last.words:
-            note("there is no answer yet")
+            note("no answer yet")
         elif all(share is None for _, share in self.last.words):
             note("the server gives no probabilities")
         else:
@@ -247,7 +247,7 @@ class Chat:
 def file_named_by(rest: str, command: str) -> Path:
     """The file that a command names."""
     if not rest:
-        raise UserError("which file is not said", where=command, fix=f"write {command} talk.json")
+        raise UserError("no file given", where=command, fix=f"write {command} talk.json")
     return Path(rest).expanduser()
 
 

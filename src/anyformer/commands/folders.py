@@ -33,17 +33,23 @@ def generate(
     image: Annotated[Path | None, typer.Option(help="An image, of which the prompt asks something.")] = None,
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="At most this many new tokens.")] = None,
     temperature: Annotated[float | None, typer.Option(min=0, help="Sample; 0 is greedy.")] = None,
-    top_k: Annotated[int | None, typer.Option(min=0, help="Sample among the k likeliest.")] = None,
-    top_p: Annotated[float | None, typer.Option(min=0, max=1, help="Sample among the likeliest that reach p.")] = None,
+    top_k: Annotated[int | None, typer.Option(min=0, help="Sample among the k most likely.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Sample among the most likely that sum to p.")
+    ] = None,
     num_beams: Annotated[int | None, typer.Option(min=1, help="Beam search.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="The same seed gives the same text.")] = None,
-    json_schema: Annotated[Path | None, typer.Option(help="A file with the JSON schema the text must obey.")] = None,
-    regex: Annotated[str | None, typer.Option(help="A pattern that the whole text must match.")] = None,
-    lookup: Annotated[int | None, typer.Option(min=1, help="Try so many tokens of an earlier passage at once.")] = None,
-    draft: Annotated[
-        str | None, typer.Option(help="A smaller model, or int8 for this one rounded, writes ahead; same text.")
+    json_schema: Annotated[
+        Path | None, typer.Option(help="A file with the JSON schema that the text must match.")
     ] = None,
-    draft_tokens: Annotated[int | None, typer.Option(min=1, help="So many tokens ahead.")] = None,
+    regex: Annotated[str | None, typer.Option(help="A pattern that the whole text must match.")] = None,
+    lookup: Annotated[
+        int | None, typer.Option(min=1, help="Prompt lookup: propose so many tokens of an earlier passage.")
+    ] = None,
+    draft: Annotated[
+        str | None, typer.Option(help="Draft model: a smaller model, or int8 for this one rounded; same text.")
+    ] = None,
+    draft_tokens: Annotated[int | None, typer.Option(min=1, help="Draft tokens per step.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16, float16; as on disk if not given.")] = None,
     quantise: Annotated[str | None, typer.Option(help="int8: weights in a quarter of the memory.")] = None,
     device: Device = "auto",
@@ -109,7 +115,7 @@ def check_used(
         where = "--top-k" if top_k is not None else "--top-p"
         raise UserError("--temperature 0 always takes the likeliest token", where=where, fix="leave one of them out")
     if draft_tokens is not None and draft is None:
-        raise UserError("nobody writes ahead", where="--draft-tokens", fix="add --draft int8")
+        raise UserError("there is no draft model", where="--draft-tokens", fix="add --draft int8")
 
 
 class Watch:
@@ -196,7 +202,7 @@ def convert(
     from anyformer.checkpoints.target import check_target
 
     if to not in ("anyformer", "hf", "onnx"):
-        raise UserError(f"there is no format {to!r}", where="--to", fix=did_you_mean(to, ["anyformer", "hf", "onnx"]))
+        raise UserError(f"unknown format {to!r}", where="--to", fix=did_you_mean(to, ["anyformer", "hf", "onnx"]))
     configure_messages(quiet)
     check_target(target)
     share = share_of_heads(prune_heads, data)
@@ -261,7 +267,7 @@ def share_of_heads(words: str | None, data: Path | None) -> float | None:
         except ValueError:
             share = -1.0
         if not 0 < share < 1:
-            raise UserError(f"{words!r} is no share of the heads", where="--prune-heads", fix="write 25%")
+            raise UserError(f"{words!r} is not a share of the heads", where="--prune-heads", fix="write 25%")
     if share is not None and data is None:
         raise UserError("which heads count least has to be measured", where="--prune-heads",
                         fix="add --data FILE with rows like those it was trained on")  # fmt: skip
@@ -360,5 +366,5 @@ def torch_dtype(name: str | None) -> Any:
     if name is None:
         return None
     if name not in DTYPES:
-        raise UserError(f"no dtype is called {name!r}", where="--dtype", fix=did_you_mean(name, DTYPES))
+        raise UserError(f"unknown dtype {name!r}", where="--dtype", fix=did_you_mean(name, DTYPES))
     return getattr(torch, name)

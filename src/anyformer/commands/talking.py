@@ -138,13 +138,13 @@ class LocalTalker:
     def prompt(self, conversation: Conversation, new: int | None, say: Say) -> tuple[list[int], list[int] | None]:
         """The tokens to read, after leaving out what no longer fits."""
         if self.pair:  # an encoder-decoder answers each question by itself
-            chosen = self.predictor.defaults
-            start = chosen.decoder_start_token_id if chosen.decoder_start_token_id is not None else chosen.bos_token_id
+            start = self.predictor.defaults.start_token
             if start is None and self.predictor.preprocess is not None:
                 start = self.predictor.preprocess.start
             if start is None:
-                raise UserError("nothing says which token a text begins with", where=self.name,
-                                fix="add decoder_start_token_id to its generation_config.json")  # fmt: skip
+                from anyformer.generation.config import no_start_token
+
+                raise no_start_token(self.name, "add it to its generation_config.json")
             return [start], self.words.encode(conversation.turns[-1]["content"], safe=True)
         room = self.store.limit - min(new or LEAST, max(1, self.store.limit // 4))
         told = False

@@ -36,7 +36,7 @@ StdinFormat = Annotated[
 ]
 BatchSize = Annotated[int, typer.Option(min=1, help="Rows at a time.")]
 Threshold = Annotated[
-    float | None, typer.Option(help="Probability from which on a label, or the second of two classes, is the answer.")
+    float | None, typer.Option(help="Least probability at which a label, or the second of two classes, is predicted.")
 ]
 MODES = ("auto", "bar", "lines", "none")
 
@@ -145,16 +145,16 @@ def check_restarts(request: Request, world: World) -> None:
 
 
 def asked_again(request: Request, progress: str, quiet: bool, launch: Launch) -> Trained | None:
-    """The same line typed again where a run already is: on a terminal, offer to go on with it."""
+    """The same line typed again where a run already is: on a terminal, offer to resume it."""
     out = request.out
     if not launch.world.is_alone or out is None or quiet or not (out / "run.json").is_file() or not is_terminal():
         return None
-    from anyformer.training.train import resume as go_on
+    from anyformer.training.train import resume as resume_run
 
     note(f"a run is there already: {out}; it is never overwritten")
-    if not typer.confirm("go on with it?", default=True, err=True):
+    if not typer.confirm("resume it?", default=True, err=True):
         return None  # refused with the ways that are left
-    return go_on(out, say=note_line, progress=progress, quiet=quiet, started=launch.started)
+    return resume_run(out, say=note_line, progress=progress, quiet=quiet, started=launch.started)
 
 
 def is_terminal() -> bool:
@@ -178,20 +178,20 @@ def run_rehearsal(request: Request, *, as_json: bool, quiet: bool) -> None:
 def resume(
     context: typer.Context,
     run: Run,
-    steps: Annotated[int | None, typer.Option(help="Another number of steps in all.")] = None,
-    lr: Annotated[float | None, typer.Option("--lr", help="Another learning rate from here on.")] = None,
+    steps: Annotated[int | None, typer.Option(help="A new total number of steps.")] = None,
+    lr: Annotated[float | None, typer.Option("--lr", help="A new learning rate from here on.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="path=value, e.g. training.save_every=50.")
     ] = None,
     allow_change: Annotated[
-        list[str] | None, typer.Option(help="A setting that may change though results will; e.g. steps.")
+        list[str] | None, typer.Option(help="A setting that may change although the results change; e.g. steps.")
     ] = None,
     progress: Progress = "auto",
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda[:N] or mps; as before if not given.")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Go on with a run that was stopped or killed, to the same bits as if it had not been.
+    """Resume a run that was stopped or killed; the result is the same to the bit.
 
     \b
     Example:
@@ -201,7 +201,7 @@ def resume(
     """
     from anyformer.training.setup.changes import change_run
     from anyformer.training.setup.settings_file import parse_settings
-    from anyformer.training.train import resume as go_on
+    from anyformer.training.train import resume as resume_run
 
     launch = launched(context)
     configure_messages(quiet)
@@ -218,8 +218,10 @@ def resume(
         if changes or allowed:
             change_run(run, changes, allowed, say)
 
-    done = go_on(run, say=say, progress=progress_mode(progress, quiet), quiet=quiet, device=device, world=launch.world,
-                 change=change, started=launch.started)  # fmt: skip
+    done = resume_run(
+        run, say=say, progress=progress_mode(progress, quiet), quiet=quiet, device=device, world=launch.world,
+        change=change, started=launch.started,
+    )  # fmt: skip
     if launch.world.is_first:
         conclude(done, as_json=as_json, quiet=quiet)
 
@@ -288,11 +290,11 @@ def prompt_model(
     from anyformer.inference.shots import ShotSettings, evaluate_shots
 
     if not files:
-        raise UserError("there are no questions", where="--shots", fix="give a file with questions and answers")
+        raise UserError("no questions given", where="--shots", fix="give a file with questions and answers")
     try:
         numbers = tuple(int(number) for number in shots.split(","))
     except ValueError:
-        raise UserError(f"{shots!r} is no list of numbers", where="--shots", fix="write 0,1,5") from None
+        raise UserError(f"{shots!r} is not a list of numbers", where="--shots", fix="write 0,1,5") from None
     examples, out = asked.pop("examples"), asked.pop("out")
     settings = ShotSettings(numbers, **{name: value for name, value in asked.items() if value is not None})
     report = evaluate_shots(run, files, settings, examples=examples, out=out, device=device, batch=batch,
@@ -362,7 +364,7 @@ def progress_mode(progress: str, quiet: bool) -> str:
 
 def check_mode(progress: str) -> None:
     if progress not in MODES:
-        raise UserError(f"no progress is called {progress!r}", where="--progress", fix=did_you_mean(progress, MODES))
+        raise UserError(f"unknown progress {progress!r}", where="--progress", fix=did_you_mean(progress, MODES))
 
 
 @contextmanager
@@ -385,7 +387,7 @@ def with_standard_input(paths: Sequence[Path], format: str | None) -> Iterator[l
     What it holds is found out by looking, unless `format` says it.
     """
     if format is not None and format not in FORMATS:
-        raise UserError(f"no format is called {format!r}", where="--format", fix=did_you_mean(format, FORMATS))
+        raise UserError(f"unknown format {format!r}", where="--format", fix=did_you_mean(format, FORMATS))
     count = list(paths).count(STDIN)
     if format is not None and not count:
         raise UserError("--format is for rows from standard input", where="--format", fix="give - in place of a file")

@@ -134,7 +134,9 @@ class AudioSettings(Spec):
                 fix="use 16000",
             )
         if self.seconds is not None and not 0.01 <= self.seconds <= 600:
-            raise UserError(f"{self.seconds} seconds are no clip", where="data.audio.seconds", fix="use 1 to 10")
+            raise UserError(
+                f"seconds {self.seconds} is outside 0.01 to 600", where="data.audio.seconds", fix="use 1 to 10"
+            )
         if not 0 <= self.shift < 1:
             raise UserError(f"shift {self.shift} is outside [0, 1)", where="data.audio.shift", fix="use 0.1")
         check_range("data.audio", "gain", self.gain, 0, 60, fix="use 6")
@@ -264,7 +266,7 @@ class Data(Spec):
                 )
             if kind not in known:
                 raise UserError(
-                    f"{kind!r} is no kind of column", where=f"data.types {name}", fix=did_you_mean(kind, known)
+                    f"{kind!r} is not a kind of column", where=f"data.types {name}", fix=did_you_mean(kind, known)
                 )
             asked[name] = kind
         return asked

@@ -57,7 +57,7 @@ class ConvStem(Embed):
 
     def check(self) -> None:
         if not self.widths or min(self.widths) < 1 or len(self.depths) != len(self.widths) or min(self.depths) < 0:
-            raise UserError(f"widths {self.widths} and depths {self.depths} are no stages", where="ConvStem",
+            raise UserError(f"widths {self.widths} and depths {self.depths} are not stages", where="ConvStem",
                             fix="give one width and one depth a stage")  # fmt: skip
         check_range("ConvStem", "stride", self.stride, 1, fix="use 1")
         check_range("ConvStem", "channels", self.channels, 1, fix="use 3")

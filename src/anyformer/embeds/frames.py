@@ -198,7 +198,7 @@ class FramesModule(nn.Module):
 
 
 def check_sound(spec: Frames, sound: Tensor, lengths: Tensor | None) -> None:
-    """Refuse what is no batch of clips of at most the longest length."""
+    """Refuse what is not a batch of clips of at most the longest length."""
     ready = isinstance(sound, Tensor) and sound.dim() == 3
     most = spec.frames if ready else spec.samples
     wanted = f"(B, {spec.mels}, frames)" if ready else "(B, samples)"

@@ -108,7 +108,7 @@ class Engine:
             self.lock.notify_all()
 
     def resume(self, sequences: Iterable[Sequence]) -> None:
-        """Their clients, who were behind (`Sequence.paused`), have caught up; they go on with the next step."""
+        """Their clients, who were behind (`Sequence.paused`), have caught up; they continue with the next step."""
         for sequence in sequences:
             sequence.paused = False
         with self.lock:

@@ -160,7 +160,7 @@ def check_tokens(tokens: abc.Sequence[int], vocab: int, name: str) -> list[int]:
     """A copy of the tokens, all of them known to the model."""
     found = list(tokens)
     if not found:
-        raise UserError(f"there are no {name}", fix="give at least one")
+        raise UserError(f"no {name} given", fix="give at least one")
     low, high = min(found), max(found)
     if low < 0 or high >= vocab:
         raise UserError(f"{name} hold the id {low if low < 0 else high}", fix=f"ids go from 0 to {vocab - 1}")

@@ -15,7 +15,7 @@ from anyformer.errors import UserError
 from anyformer.generation.beam import beam_search
 from anyformer.generation.cache.open_store import open_batch_store
 from anyformer.generation.cache.store import SequenceStore
-from anyformer.generation.config import DEFAULT_NEW_TOKENS, Generation
+from anyformer.generation.config import DEFAULT_NEW_TOKENS, Generation, no_start_token
 from anyformer.generation.guide import Guide
 from anyformer.generation.prompts import (
     GenerationInputs,
@@ -133,12 +133,9 @@ def prepare_inputs(
     source, source_mask = tokens, None
     if isinstance(spec, Seq2Seq):
         source, source_mask = check_source(spec, tokens, mask, device)
-        start = (
-            settings.decoder_start_token_id if settings.decoder_start_token_id is not None else settings.bos_token_id
-        )
+        start = settings.start_token
         if start is None:
-            raise UserError("nothing says which token a text begins with", where="Generation",
-                            fix="give decoder_start_token_id")  # fmt: skip
+            raise no_start_token("Generation", "give it")
         ids = torch.full((batch_size(source), 1), start, device=device)
         real = None
     else:

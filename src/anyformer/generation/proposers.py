@@ -51,7 +51,7 @@ def make_proposer(
         raise UserError("proposals come from a draft or from the prompt", where="draft",
                         fix="leave out one of draft and prompt_lookup_num_tokens")  # fmt: skip
     if isinstance(draft, str):
-        raise UserError(f"there is no draft {draft!r}", where="draft",
+        raise UserError(f"unknown draft {draft!r}", where="draft",
                         fix='give a model, or "int8" for the model itself in 8 bits')  # fmt: skip
     return Draft(model, draft, inputs, sampler, settings, store)
 

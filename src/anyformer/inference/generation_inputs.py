@@ -30,7 +30,7 @@ def generation_inputs(predictor: Predictor, prompt: Prompt | None, image: Any) -
         return ids.to(predictor.device), None, len(ids)
     texts = [prompt] if isinstance(prompt, str) else list(prompt or ())
     if not texts:
-        raise UserError("there is no prompt", fix="give at least one text")
+        raise UserError("no prompt given", fix="give at least one text")
     ids, mask = predictor.words().batch(texts, side="right", device=predictor.device)
     if ids.shape[1] == 0 or not mask.any(1).all():
         raise UserError("a prompt is empty", fix="give at least one token, such as a newline")

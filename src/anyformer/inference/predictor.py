@@ -18,6 +18,7 @@ from anyformer.data.images.preprocessing import ImageSteps
 from anyformer.data.tokenizers.tokenizer import Tokenizer, pad_ids
 from anyformer.errors import UserError
 from anyformer.generation import Generated, Generation, Scored, Step, generate, score
+from anyformer.generation.config import no_start_token
 from anyformer.heads import LM, Pooled, Regress, TokenHead
 from anyformer.inference.decoding_settings import with_settings
 from anyformer.inference.generation_inputs import Prompt, draft_network, generation_inputs, make_guides
@@ -108,7 +109,7 @@ class Predictor:
         """`generate` with everything that decoding knows: ids, log-probabilities, finish reasons."""
         if self.head_kind() is not LM:
             raise UserError(
-                "this model has no head that scores words",
+                "this model has no language-model head",
                 where=str(self.opened.head),
                 fix="open a causal or encoder-decoder model",
             )
@@ -246,8 +247,7 @@ class Predictor:
         """What the decoder of a model that writes nothing reads: the source itself behind the first token."""
         start = self.defaults.decoder_start_token_id
         if start is None:
-            raise UserError("nothing says which token the decoder's text begins with", where="config.json",
-                            fix="add decoder_start_token_id")  # fmt: skip
+            raise no_start_token("config.json", "add it")
         return torch.cat([ids.new_full((len(ids), 1), start), ids[:, :-1]], 1), mask
 
     def pixels(self, rows: Sequence[Any]) -> Tensor:
@@ -270,12 +270,12 @@ class Predictor:
             yield rows[start : start + size]
 
     def listed(self, rows: Any) -> list[Any]:
-        """Texts, lists of token ids or images as a list; anything that is no list of rows is refused."""
+        """Texts, lists of token ids or images as a list; anything that is not a list of rows is refused."""
         if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
             raise UserError("rows are a list, one entry an input", fix="write predict([text])")
         found = [row.tolist() if isinstance(row, Tensor) and self.images is None else row for row in rows]
         if not found:
-            raise UserError("there are no rows", where="rows", fix="give at least one")
+            raise UserError("no rows given", where="rows", fix="give at least one")
         return found
 
     def has_columns(self) -> bool:

@@ -43,7 +43,7 @@ def save_predictor(predictor: Predictor, folder: str | Path) -> Path:
 def export_predictor(predictor: Predictor, folder: str | Path, to: str = "hf") -> Path:
     """Write a folder for others: "hf" opens in transformers and vLLM, "onnx" in ONNX Runtime."""
     if to not in ("hf", "onnx"):
-        raise UserError(f"there is no format {to!r}", where="export", fix='use "hf" or "onnx"')
+        raise UserError(f"unknown format {to!r}", where="export", fix='use "hf" or "onnx"')
     check_whole(predictor.model, folder)
     made = with_calibrated_logits(predictor)
     with new_folder(folder, needed=bytes_of(predictor.model)) as path:

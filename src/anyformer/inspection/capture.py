@@ -213,7 +213,7 @@ class Capture:
 
     def site(self, index: int) -> Site:
         if not 0 <= index < len(self.sites):
-            raise UserError(f"there is no site {index}", where="look", fix=f"use 0 to {len(self.sites) - 1}")
+            raise UserError(f"site {index} is out of range", where="look", fix=f"use 0 to {len(self.sites) - 1}")
         return self.sites[index]
 
     def find_site(self, layer: int, *, kind: str = "self", stack: str | None = None) -> Site:
@@ -236,7 +236,7 @@ class Capture:
         if head is None:
             return found
         if not 0 <= head < site.heads:
-            raise UserError(f"there is no head {head}", where=site.label, fix=f"use 0 to {site.heads - 1}")
+            raise UserError(f"head {head} is out of range", where=site.label, fix=f"use 0 to {site.heads - 1}")
         return found[head]
 
     def weights(self, site: int, *, rows: slice = ALL, row: int | None = None) -> Tensor:

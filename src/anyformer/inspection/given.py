@@ -82,7 +82,7 @@ def bare(model: nn.Module, inputs: Any) -> NetworkInputs:
 
 
 def by_task(predictor: Predictor, inputs: Any) -> NetworkInputs | None:
-    """What a task reads that is no row of columns: a series, a class to draw. None of other tasks."""
+    """What a task reads that is not a row of columns: a series, a class to draw. None of other tasks."""
     from anyformer.tasks import find
 
     assert predictor.preprocess is not None
@@ -215,7 +215,7 @@ def with_target(predictor: Predictor, given: NetworkInputs, target: str | None) 
         start = predictor.defaults.decoder_start_token_id
         start = predictor.defaults.bos_token_id if start is None else start
         if start is None:
-            raise UserError("nothing says which token a text begins with", where="target", fix="leave target out")
+            raise UserError("decoder_start_token_id is not set", where="target", fix="leave target out")
         ids = torch.tensor([[start, *predictor.words().target.encode(target)]], device=predictor.device)
     options |= {} if mask is None else {"source_mask": mask}
     return NetworkInputs((source, ids), options, given.pixels, given.text)

@@ -198,7 +198,7 @@ def top_rows(length: int, rows: Sequence[int] | None) -> Tensor:
     found = torch.zeros(len(rows), length, dtype=torch.float64)
     for i, row in enumerate(rows):
         if not -length <= row < length:
-            raise UserError(f"there is no token {row}", where="rollout", fix=f"use 0 to {length - 1}")
+            raise UserError(f"token {row} is out of range", where="rollout", fix=f"use 0 to {length - 1}")
         found[i, row] = 1.0
     return found
 

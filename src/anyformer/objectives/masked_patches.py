@@ -40,7 +40,7 @@ class MaskedPatches(Objective):
     @property
     def cell(self) -> tuple[int, int]:
         if self.patch is None:
-            raise UserError("the size of a patch is not said", where="MaskedPatches.patch", fix="give the network's")
+            raise UserError("no patch size given", where="MaskedPatches.patch", fix="give the network's")
         return self.patch
 
     def corrupt(self, batch: Batch, draw: Draw, source: BatchSource) -> Batch:

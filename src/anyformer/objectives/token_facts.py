@@ -70,5 +70,5 @@ def facts_of(source: BatchSource) -> TokenFacts:
     """What is known of the tokens of a source of text."""
     found = getattr(source, "facts", None)
     if not isinstance(found, TokenFacts):
-        raise UserError(f"{type(source).__name__} are no blocks of text", fix="prepare the text for a pretraining task")
+        raise UserError(f"{type(source).__name__} is not blocks of text", fix="prepare the text for a pretraining task")
     return found

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from anyformer.data.tokenizers.backends import LibraryEngine
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 
-HALF = "\ufffd"  # what a decoder writes for bytes that are no whole character, yet
+HALF = "\ufffd"  # what a decoder writes for bytes that are not a whole character, yet
 KEPT = 8  # tokens before the newest that a decoder may look back on; more than the longest of TAKEN_BACK has letters
 WINDOW = 32  # tokens read again with each new one, at most about
 # What a tokenizer that tidies its words takes blanks out of, once it stands there whole.
@@ -41,7 +41,7 @@ class Detokenizer:
         return ByteTextPieces(self) if self.by_bytes else TextPieces(self, before)
 
     def token(self, number: int) -> tuple[bytes, str]:
-        """What one token writes, in bytes and as a name: its text, or its bytes where they are no text of their own."""
+        """What one token writes, in bytes and as a name: its text, or its bytes where they are not text alone."""
         found = self.tokens.get(number)
         if found is None:
             spelling = self.tokenizer.spelling[0]
@@ -142,7 +142,7 @@ class ByteTextPieces:
         return self.decoder.decode(b"".join([token(one)[0] for one in ids]))
 
     def end(self) -> str:
-        """What was no whole character to the end."""
+        """What was not a whole character to the end."""
         return self.decoder.decode(b"", True)
 
 

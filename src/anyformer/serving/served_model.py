@@ -9,8 +9,8 @@ from typing import Any
 
 from anyformer.core.model import Model, Seq2Seq
 from anyformer.embeds import Tokens
-from anyformer.errors import UserError
 from anyformer.generation import Generation
+from anyformer.generation.config import no_start_token
 from anyformer.generation.guide import Guide
 from anyformer.heads import LM
 from anyformer.inference.decoding_settings import changed_settings
@@ -81,14 +81,9 @@ class ServedModel:
 
     def start_tokens(self) -> list[int]:
         """What an encoder-decoder's output begins with."""
-        settings = self.predictor.defaults
-        first = (
-            settings.decoder_start_token_id if settings.decoder_start_token_id is not None else settings.bos_token_id
-        )
+        first = self.predictor.defaults.start_token
         if first is None:
-            raise UserError(
-                "nothing says which token a text begins with", fix="add decoder_start_token_id to the folder"
-            )
+            raise no_start_token("", "add it to generation_config.json of the folder")
         return [first]
 
     def check_name(self, asked: str | None) -> None:
@@ -126,7 +121,7 @@ def can_generate(predictor: Predictor) -> bool:
     if not isinstance(spec, Model | Seq2Seq) or not isinstance(spec.head, LM):
         return False
     if isinstance(spec, Seq2Seq) and not isinstance(spec.encoder.embed, Tokens):
-        return False  # what it reads is no text alone: its rows come by /v1/predict
+        return False  # what it reads is not text alone: its rows come by /v1/predict
     decoder = spec.decoder if isinstance(spec, Seq2Seq) else spec
     return decoder.stack.causal and decoder.embed.vocabulary is not None
 

@@ -47,7 +47,7 @@ class ServeOptions:
     device: str = "auto"
     dtype: torch.dtype | None = None
     quantise: str | None = None
-    rows: int = 16
+    max_batch_size: int = 16
     context: int | None = None
     key: str | None = None
     no_auth: bool = False
@@ -76,7 +76,11 @@ def serve(request: ServeOptions, on_ready: Callable[[RunningServer], None]) -> N
         raise UserError(f"{request.host} can be reached by others, and there is no key", where="--host",
                         fix="give --key-file FILE, or --insecure-no-auth")  # fmt: skip
     if request.key is not None and (not request.key.isascii() or len(request.key) < 8 or " " in request.key):
-        raise UserError("the key is no secret", where="--key", fix="use at least 8 ASCII characters without blanks")
+        raise UserError(
+            "the key is too short, or holds blanks or letters beyond ASCII",
+            where="--key",
+            fix="use at least 8 ASCII characters without blanks",
+        )
     most = most_connections(request.connections)
     listening = listen(request.host, request.port)
     with contextlib.closing(listening):
@@ -97,7 +101,7 @@ def listen(host: str, port: int) -> socket.socket:
         ]
         listening = socket.socket(family, kind)
     except (OSError, UnicodeError) as error:
-        raise UserError(f"there is no address {host!r} here", where="--host", fix="use 127.0.0.1") from error
+        raise UserError(f"address {host!r} is not of this machine", where="--host", fix="use 127.0.0.1") from error
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
@@ -223,7 +227,7 @@ class ServerRun:
         store = None
         if can_generate(predictor) and predictor.tokenizer is not None:
             store = open_serving_store(
-                predictor.model, capacity=request.rows, limit=request.context, strict=request.strict
+                predictor.model, capacity=request.max_batch_size, limit=request.context, strict=request.strict
             )
         text_of = None if predictor.tokenizer is None else predictor.tokenizer.target.decode
         engine = Engine(store, text_of=text_of, queue_tokens=request.queue_tokens)

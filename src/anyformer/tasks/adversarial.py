@@ -366,7 +366,7 @@ def read_requests(source: Any, preprocess: Preprocess, on_bad_rows: OnBadRows) -
             found.append((None, number))
     report_bad(bad, on_bad_rows, logger.warning)
     if not found:
-        raise UserError("there are no rows", where="rows", fix="name at least one class")
+        raise UserError("no rows given", where="rows", fix="name at least one class")
     return found
 
 
@@ -389,10 +389,10 @@ def parse_row(row: Any, preprocess: Preprocess, *, seed: int = 0) -> tuple[int, 
     else:
         label = row
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
-        raise UserError(f"{str(seed)[:40]!r} is no seed", where=SEED, fix="give a whole number from 0 on")
+        raise UserError(f"{str(seed)[:40]!r} is not a seed", where=SEED, fix="give a whole number from 0 on")
     labels = preprocess.labels or ()
     if label is None and len(labels) == 1:
         label = labels[0]
     if label is None or str(label) not in labels:
-        raise UserError(f"no class is called {str(label)[:40]!r}", where=LABEL, fix=did_you_mean(str(label), labels))
+        raise UserError(f"unknown class {str(label)[:40]!r}", where=LABEL, fix=did_you_mean(str(label), labels))
     return labels.index(str(label)), seed

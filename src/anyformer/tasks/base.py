@@ -299,7 +299,7 @@ class Task:
         return self.all_metrics(answers).get("loss")
 
     def row_sums(self, answers: Answers, metric: str) -> RowSums | None:
-        """A metric taken apart by rows, for its standard error and interval; None where it is no function of sums."""
+        """A metric taken apart by rows, for its standard error and interval; None where it is no sum over rows."""
         return None
 
     def fit_temperatures(self, answers: Answers) -> tuple[float, ...] | None:
@@ -329,7 +329,7 @@ class Task:
     def evaluate_files(
         self, evaluator: Evaluator, predictor: TrainedModel, files: Sequence[Path], say: Say
     ) -> Answers | None:
-        """Answers on files with known answers that are no rows of a table; None where they are."""
+        """Answers on files with known answers that are not rows of a table; None where they are."""
         return None
 
     # ------------------------------------------------------------ baselines
@@ -380,7 +380,7 @@ class Task:
         return found
 
     def find_interval(self, answers: Answers, metric: str | None = None) -> Interval | None:
-        """A metric, or the main one, with its interval by bootstrap; None where it is no function of sums over rows."""
+        """A metric, or the main one, with its interval by bootstrap; None where it is no function of row sums."""
         main = metric or next(iter(self.all_metrics(answers)), "")
         sums = None if answers.predicted is None else self.row_sums(answers, main)
         return None if sums is None else estimate_interval(sums)
@@ -463,7 +463,7 @@ class Task:
         raise UserError("only words with tags are written as CoNLL", where=".conll", fix="name it .csv or .jsonl")
 
     def predict(self, predictor: TrainedModel, source: Any, *, batch: int, on_bad_rows: OnBadRows) -> list[Any] | None:
-        """One answer an input where inputs are no rows of a table; None where they are."""
+        """One answer an input where inputs are not rows of a table; None where they are."""
         return None
 
     def prediction_table(
@@ -480,7 +480,7 @@ class Task:
         return None
 
     def prediction_file(self, predictor: TrainedModel, files: Sequence[Path], suffix: str) -> bytes:
-        """A prediction file that is no table, of one of the `own_suffixes`."""
+        """A prediction file that is not a table, of one of the `own_suffixes`."""
         raise NotImplementedError
 
     # ------------------------------------------------------------ serving
@@ -654,4 +654,4 @@ def find(name: str) -> Task:
         if name == task.name or name in task.other_names:
             return task
     names = [task.name for task in all_tasks()]
-    raise UnknownPart.named(name, f"no task is called {name!r}", names, where="--task")
+    raise UnknownPart.named(name, f"unknown task {name!r}", names, where="--task")

@@ -40,7 +40,7 @@ from anyformer.tasks.shapes import six_digits
 from anyformer.tasks.target_look import FEW, Match, TargetLook
 
 MOST_CLASSES = 10_000
-SELDOM = 10  # rows of a combination of labels below which it is no class of its own
+SELDOM = 10  # rows of a combination of labels below which it is not a class of its own
 
 
 class ClassifyTask(RowTask):

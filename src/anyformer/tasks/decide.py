@@ -121,7 +121,7 @@ def find_target(
         return (found[0],), f"the column {found[0]!r} is named like a target"
     columns = ", ".join(frame.names[:12]) + (f" and {len(frame.names) - 12} more" if len(frame.names) > 12 else "")
     raise UserError(
-        f"which column is to be predicted is not said (columns: {columns[:160]})", where=name_of(frame),
+        f"no target column given (columns: {columns[:160]})", where=name_of(frame),
         fix=f"add --target {shlex.quote(likely(frame, facts))}",
     )  # fmt: skip
 

@@ -255,7 +255,7 @@ def image_values(source: Any) -> list[Any]:
         else:
             found.append(path)
     if not found:
-        raise UserError("there are no images", where=", ".join(map(str, given))[:100], fix="give images or a folder")
+        raise UserError("no images given", where=", ".join(map(str, given))[:100], fix="give images or a folder")
     return found
 
 
@@ -268,7 +268,7 @@ def given_images(source: Any) -> list[Any]:
         rows = rows.table.to_pylist()
     rows = list(rows)
     if not rows:
-        raise UserError("there are no rows", where="rows", fix="give at least one")
+        raise UserError("no rows given", where="rows", fix="give at least one")
     return rows
 
 

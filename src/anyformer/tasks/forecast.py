@@ -138,7 +138,7 @@ class ForecastTask(NumberAnswers):
         return "loss"
 
     def row_sums(self, answers: Answers, metric: str) -> RowSums | None:
-        """Drawn are as many neighbouring windows as foresee a step in common: what overlaps is no new row."""
+        """Drawn are as many neighbouring windows as foresee a step in common: what overlaps is not a new row."""
         found = super().row_sums(answers, metric)
         if found is None or not isinstance(answers.examples, StepRows):
             return found
@@ -262,7 +262,7 @@ def in_time(
     report_bad({row: with_place(error, frame, row) for row, error in new.bad.items()}, on_bad_rows, say)
     time = target.time if target.time in frame.names else None
     if target.time is not None and time is None:
-        say(f"note     there is no column {target.time}: the rows count as they stand")
+        say(f"note     no column {target.time}: the rows count as they stand")
     order = order_by_time(frame, time, None, say)
     raw = np.stack([numbers(new.frame.column(name)) for name in target.names], 1)[order]
     raw[~np.isfinite(raw)] = np.nan
@@ -345,7 +345,7 @@ def read_histories(
             _, values = in_time(frame, preprocess, lambda line: None, on_bad_rows)
         return [values]
     if not rows:
-        raise UserError("there are no rows", where="rows", fix="give at least one")
+        raise UserError("no rows given", where="rows", fix="give at least one")
     found: list[np.ndarray | None] = []
     bad: dict[int, UserError] = {}
     for at, row in enumerate(rows):
@@ -371,7 +371,7 @@ def of_array(values: np.ndarray, names: Sequence[str]) -> Any:
         return {name: values[:, at] for at, name in enumerate(names)}
     if values.ndim == 3 and values.shape[2] == len(names):
         return [{name: one[:, at] for at, name in enumerate(names)} for one in values]
-    raise UserError(f"an array {values.shape} is no series of {len(names)} channels", where="rows",
+    raise UserError(f"an array {values.shape} is not a series of {len(names)} channels", where="rows",
                     fix=f"give (T, {len(names)}) or (N, T, {len(names)}) numbers, oldest first")  # fmt: skip
 
 
@@ -386,7 +386,7 @@ def history(row: Any, preprocess: Preprocess) -> np.ndarray:
         raise UserError(f"a row is {shown(row)}", fix=fix)
     for name in row:
         if name not in columns:
-            raise UserError(f"there is no column {str(name)[:40]!r}", fix=did_you_mean(str(name)[:40], names))
+            raise UserError(f"unknown column {str(name)[:40]!r}", fix=did_you_mean(str(name)[:40], names))
     lost = [name for name in names if name not in row]
     if lost:
         raise UserError(f"the column {lost[0]!r} is missing", fix=fix)
@@ -394,7 +394,7 @@ def history(row: Any, preprocess: Preprocess) -> np.ndarray:
     for name, column in columns.items():
         values = row[name]
         if not isinstance(values, list | tuple | np.ndarray) or not 1 <= len(values) <= MOST_STEPS:
-            raise UserError(f"{shown(values)} is no series", where=name,
+            raise UserError(f"{shown(values)} is not a series", where=name,
                             fix=f"give 1 to {MOST_STEPS:,} numbers, oldest first, null for none")  # fmt: skip
         if len(values) != len(row[names[0]]):
             raise UserError(f"is {len(values):,} steps long, {names[0]} is {len(row[names[0]]):,}", where=name,

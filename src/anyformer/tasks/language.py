@@ -109,7 +109,7 @@ class LanguageTask(RunningTextTask):
     def answer(
         self, evaluator: Evaluator, model: nn.Module, examples: Examples, rows: np.ndarray, *, decode: bool
     ) -> Answers:
-        """Summed nats over the windows; the very first token, which nothing comes before, is no target."""
+        """Summed nats over the windows; the very first token, which nothing comes before, is not a target."""
         assert isinstance(examples, Windows)
         nats, tokens, losses = evaluator.sum_tokens(model, examples, rows)
         whole = len(rows) == len(examples)

@@ -113,7 +113,7 @@ def texts_of(source: Any, origin: str, settings: Data, cache: Path, task: str) -
     names = names or [name for name, facts in look(frame, settings.kinds()).items() if facts.column.is_text]
     if len(names) != 1 or names[0] not in frame.names:
         first = (names or frame.names)[0]
-        raise UserError("which column holds the text is not said", where=f"--task {task}", fix=f"add --inputs {first}")
+        raise UserError("no text column given", where=f"--task {task}", fix=f"add --inputs {first}")
     side = np.zeros(len(frame), np.int8) if gathered.fixed is None else gathered.fixed
     side = np.where(side == FREE, TRAIN, side)
     cells = list(zip(texts(frame.column(names[0])), side.tolist(), strict=True))

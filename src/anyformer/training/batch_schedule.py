@@ -39,7 +39,7 @@ class Grow(BatchSchedule):
         where = "training.batch_size_schedule"
         check_at_least(where, "start", self.start, 1, fix="use 32")
         if not self.until > 0:
-            raise UserError(f"until {self.until} is no part of a run", where=f"{where}.until", fix="use 0.5")
+            raise UserError(f"until {self.until} is not positive", where=f"{where}.until", fix="use 0.5")
 
     def check_batch(self, batch: int) -> None:
         if self.start is not None and self.start >= batch:

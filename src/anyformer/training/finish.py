@@ -84,7 +84,7 @@ def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
             session.say(effect_line(name, effects[name]))
         splits[name] = task.all_metrics(answers)
     if task.gives_probabilities and fitted is None:
-        session.say("probs    as the model gives them: too few validation rows to fit a temperature on")
+        session.say("probs    not calibrated: too few validation rows to fit a temperature")
     evaluation: dict[str, Any] = {
         "task": config.task,
         "weights": use,

@@ -187,7 +187,7 @@ def run_search(
 ) -> Run:  # fmt: skip
     """Try settings for so many minutes; the best of them becomes the run, which is then trained to its end."""
     if not 0 < minutes < 10**6:
-        raise UserError(f"{minutes} minutes are no time", where="--tune", fix="use 10")
+        raise UserError(f"{minutes} minutes is outside (0, 1000000)", where="--tune", fix="use 10")
     path = request.out if request.out is not None else Path("runs") / run_name(request)
     search = Search.begin(request, path, minutes, pick_device(request.device), silence if quiet else say)
     say(f"run      {path}")
@@ -199,7 +199,7 @@ def resume(
     path: str | Path, *, say: Say | None = None, progress: str = "auto", quiet: bool = False, device: str | None = None,
     world: World = ALONE, change: Callable[[], None] | None = None, started: float | None = None,
 ) -> Run:  # fmt: skip
-    """Go on with a run from its newest whole checkpoint; a complete one is only finished up.
+    """Resume a run from its newest intact checkpoint; one whose training is complete is only evaluated.
 
     `change` is called before, in the first process: it may write other settings into the run. `started` is when this
     part of it began.
@@ -284,7 +284,7 @@ def pretrain_first(
         say(f"stage 2  {folder.path}")
     except Stopped as error:
         folder.update(status="interrupted", reason=f"while pretraining: {error}"[:300])
-        raise Stopped(f"stopped in the first stage; saved. Go on with: anyformer resume {folder.path}",
+        raise Stopped(f"stopped in the first stage; saved. Resume with: anyformer resume {folder.path}",
                       code=error.exit_code) from None  # fmt: skip
     except Exception as error:
         folder.update(status="failed", reason=f"while pretraining: {error}"[:300])
@@ -306,7 +306,7 @@ def as_source(data: Any) -> Any:
         if len(paths) <= 16 and all(len(str(path)) < 1024 and path.exists() for path in paths):
             return paths
     if data is None:
-        raise UserError("there is no data", fix="give a file, a folder or a table")
+        raise UserError("no data given", fix="give a file, a folder or a table")
     return data
 
 

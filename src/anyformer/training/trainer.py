@@ -135,7 +135,7 @@ class Session:
                 yield
         except KeyboardInterrupt:
             self.record("interrupted", f"{doing}stopped at once")
-            raise Stopped(f"stopped at once; the last checkpoint stands. Go on with: anyformer resume "
+            raise Stopped(f"stopped at once; the last checkpoint is intact. Resume with: anyformer resume "
                           f"{self.folder.path}", code=asked.code or INTERRUPTED) from None  # fmt: skip
         except (RuntimeError, ConnectionError, EOFError) as error:
             found = lost_worker(error, self.folder.path)
@@ -171,7 +171,7 @@ class Session:
             self.engine.compile()
         self.report_layer_rates()
         if settings.probe is not None and self.parallel.shards:
-            self.say("probe    nothing is measured: each process holds a part of the model (training.parallel)")
+            self.say("probe    off: each process holds a part of the model (training.parallel)")
         if newest is not None:
             self.restore(self.folder.checkpoints / newest, facts.get("allowed") or ())
         elif facts.get("settled"):
@@ -261,8 +261,8 @@ class Session:
         for line in describe_length(training, found, self.order_rows(batch_stages(training, training.steps or 1))):
             self.say(line)
         if asked.minutes is not None and asked.steps is None and budget is not None and budget.most == training.steps:
-            self.say("enough   more passes than such data usually wants would only overfit, so that the rest of the "
-                     "time stays unused; --epochs N for more")  # fmt: skip
+            self.say("enough   more epochs than such data usually needs would only overfit: the rest of the time is "
+                     "not used; --epochs N for more")  # fmt: skip
         faults.point("settled")
 
     # ------------------------------------------------------------ the loop
@@ -305,7 +305,7 @@ class Session:
                 if code is not None and not last:
                     self.flush()
                     raise Stopped(f"stopped at step {self.done:,} of {self.total:,}; saved. "
-                                  f"Go on with: anyformer resume {self.folder.path}", code=code)  # fmt: skip
+                                  f"Resume with: anyformer resume {self.folder.path}", code=code)  # fmt: skip
             self.flush()
 
     def take_step(self, step: int, micros: list[Any]) -> None:
@@ -414,7 +414,7 @@ class Session:
         """All metrics of the validation rows, and what chooses between checkpoints."""
         scores, metric = self.task.all_metrics(answers), self.standing.metric
         if metric not in scores:
-            raise UserError(f"there is no metric {metric!r} of {self.task.title}", where="training.metric",
+            raise UserError(f"unknown metric {metric!r} of {self.task.title}", where="training.metric",
                             fix=did_you_mean(metric, scores))  # fmt: skip
         sums = None if answers.predicted is None else self.task.row_sums(answers, metric)
         error = 0.0 if sums is None else standard_error(sums)
@@ -555,8 +555,8 @@ class Session:
         for name, value in self.engine.weights().items():
             if not bool(torch.isfinite(local(value)).all()):
                 raise Diverged(f"step {self.done:,}: the weight {name} is not finite", where=str(self.folder.path),
-                               fix="lower the rate: --set training.optimizer.lr=0.0003",
-                               details=["it was not saved; the checkpoint before is whole"])  # fmt: skip
+                               fix="lower the learning rate: --set training.optimizer.lr=0.0003",
+                               details=["it was not saved; the checkpoint before is intact"])  # fmt: skip
 
     def elapsed(self) -> float:
         """Seconds of this run, in all its processes."""
@@ -605,11 +605,11 @@ class Session:
         self.folder.write("crash.txt", f"step {moment.step}: {tensor} is not finite\nrows {all_rows}\n")
         best = "" if not rows else f" at {shown[0]}"
         # Of several phases an earlier one may have moved its weights before a later one failed.
-        kept = "weights are those of the step before; nothing was spoilt"
-        kept = kept if len(self.engine.phases) == 1 else "nothing was saved; the last checkpoint is whole"
+        kept = "the weights are those of the step before"
+        kept = kept if len(self.engine.phases) == 1 else "nothing was saved; the last checkpoint is intact"
         raise Diverged(
             f"step {moment.step:,}: {tensor} is not finite (loss {float(moment.loss)}){best}; rows {all_rows[:8]}",
-            where=str(self.folder.path), fix="lower the rate: --set training.optimizer.lr=0.0003",
+            where=str(self.folder.path), fix="lower the learning rate: --set training.optimizer.lr=0.0003",
             details=[f"row {place}" for place in shown] + [kept],
         )  # fmt: skip
 

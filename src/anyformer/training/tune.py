@@ -206,7 +206,7 @@ class Search:
         except Stopped as error:
             if not session.has_paused:
                 self.write()
-                raise Stopped(f"stopped while tuning; saved. Go on with: anyformer resume {self.folder}",
+                raise Stopped(f"stopped while tuning; saved. Resume with: anyformer resume {self.folder}",
                               code=error.exit_code) from None  # fmt: skip
         except UserError as error:  # it diverged, or its memory ran out: the others may do better
             trial.problem = error.line

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MOST_KNOWN = 50_000  # words of the table
 FIRST, LAST = 12, 8  # letters of a long word that are read
 AFFIX = 4  # letters of a prefix or suffix at most
-PADDING = 0  # the row of `word_ids`, `hashes` and `letters` that is no word
+PADDING = 0  # the row of `word_ids`, `hashes` and `letters` that is not a word
 
 
 class WordsModality(Modality):

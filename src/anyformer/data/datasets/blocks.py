@@ -23,7 +23,7 @@ class Blocks(Windows):
     """One part of a text in blocks of `length` tokens, with the tokenizer's begin and end tokens around each.
 
     A block is the same text in every epoch: what changes is what an objective hides of it (`Objective.corrupt`). The
-    ids are both the input and the targets, nothing is shifted; begin, end and padding are no targets. With a draw the
+    ids are both the input and the targets, nothing is shifted; begin, end and padding are not targets. With a draw the
     last block reaches back so that it is full; without one it is padded, and every token comes exactly once.
 
     >>> rows = Blocks(np.arange(10), 4)

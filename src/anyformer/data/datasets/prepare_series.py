@@ -150,7 +150,7 @@ def choose_columns(
                 raise UserError(f"{name} holds no numbers", where="--target", fix="name columns of numbers")
             dropped.append((name, "holds no numbers"))
         elif np.isfinite(values).sum() < 0.5 * (facts[name].rows - facts[name].missing):
-            dropped.append((name, "most cells are no numbers"))
+            dropped.append((name, "most cells are not numbers"))
         else:
             channels.append(name)
     if not channels:

@@ -72,7 +72,7 @@ class RunFolder:
     def open(cls, path: Path) -> RunFolder:
         """The folder of a run that exists."""
         if not (path / RUN_FILE).is_file():
-            what = "is no run: it has no run.json" if path.is_dir() else "is a file, not the folder of a run"
+            what = "is not a run: it has no run.json" if path.is_dir() else "is a file, not the folder of a run"
             what = what if path.exists() else "is not there"
             raise UserError(f"{path} {what}", fix="see: anyformer runs")
         return cls(path)

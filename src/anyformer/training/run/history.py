@@ -151,7 +151,7 @@ def find_run(folder: Path, name: str) -> RunRecord:
                 details=close[:20],
             )  # fmt: skip
     fix = did_you_mean(name, known) if known else "see 'anyformer runs'"
-    raise UserError(f"no run is called {name!r}", where=str(folder), fix=fix)
+    raise UserError(f"unknown run {name!r}", where=str(folder), fix=fix)
 
 
 # ---------------------------------------------------------------------------------------------------- metrics
@@ -164,7 +164,7 @@ class Follower:
         self.path, self.offset, self.bad, self.file = path, 0, 0, -1
 
     def read(self) -> list[dict[str, Any]]:
-        """New lines as objects; a line still being written waits, a line that is no JSON object is counted."""
+        """New lines as objects; a line still being written waits, a line that is not a JSON object is counted."""
         try:
             with open_regular(self.path) as file:
                 now = os.fstat(file.fileno())

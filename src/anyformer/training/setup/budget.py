@@ -102,13 +102,13 @@ def should_compile(
 ) -> bool:  # fmt: skip
     """Whether compiling pays in the `left` seconds that training would take without; says why."""
     if not has_compiler(device):
-        say("compile  off: there is no compiler here")
+        say("compile  off: no compiler found")
     elif not (config.objective.compiles and compiles(config.model)):
         say("compile  off: a part of this model cannot be compiled")
     elif config.training.unfreeze is not None:
-        say("compile  off: layers begin to learn one after the other, and each time it would be compiled anew")
+        say("compile  off: training.unfreeze would recompile the model at each stage")
     elif not find(config.task).has_one_shape(sizes_for(data)) or config.training.batch_size_schedule is not None:
-        say("compile  off: batches differ in shape, each would be compiled anew")
+        say("compile  off: batches differ in shape, each would be recompiled")
     else:
         expected = expect_cost(record_path(config, steps[0][0], device), device)
         say(explain_choice(expected, left))

@@ -87,7 +87,7 @@ class Teacher:
                             fix=f"give another teacher, or --task {known.name}")  # fmt: skip
 
     def check_vocabulary(self, student: Network) -> None:
-        """Refuse a teacher that scores fewer words than the student."""
+        """Refuse a teacher whose vocabulary is smaller than the student's."""
         mine, theirs = (words_scored(spec) for spec in (student, self.predictor.spec))
         if mine is not None and theirs is not None and theirs < mine:
             raise UserError(f"the teacher knows {theirs:,} tokens, the student {mine:,}", where="--teacher",
