@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from anyformer.data.datasets.blocks import Blocks
-from anyformer.data.prepared import Given
+from anyformer.data.prepared import StartModelConstraints
 from anyformer.data.settings import Data, Split, TokenizerSettings
 from anyformer.data.sizes import Sizes
 from anyformer.evaluation.svg import figure, label, tag
@@ -125,7 +125,9 @@ def prepare_sentence(task: PretrainingTask) -> Blocks:
         path = Path(folder) / "text.txt"
         path.write_text(" ".join(SENTENCES))
         cache = Path(folder) / "cache"
-        found = task.prepare([path], settings, seed=0, cache=cache, given=Given(), say=lambda line: None)
+        found = task.prepare(
+            [path], settings, seed=0, cache=cache, given=StartModelConstraints(), say=lambda line: None
+        )
         assert isinstance(found.train, Blocks)
         found.train.ids = found.train.ids.copy()  # the folder goes away
         return found.train

@@ -190,7 +190,7 @@ def replacing(path: Path) -> Iterator[Path]:
     if path.is_dir() and not path.is_symlink():
         raise not_plain(path, "a folder")
     remove_unfinished(path)
-    part, handle = claim_part(path)
+    part, handle = claim_file(path)
     try:
         yield part
         flush(part)
@@ -203,7 +203,7 @@ def replacing(path: Path) -> Iterator[Path]:
         os.close(handle)
 
 
-def claim_part(path: Path) -> tuple[Path, int]:
+def claim_file(path: Path) -> tuple[Path, int]:
     """A new file `.name.1234abcd.part` and the lock on it, by which others see that somebody is writing it."""
     name = cut_to(path.name, LONGEST_NAME - PART_MARK)
     while True:
@@ -225,6 +225,12 @@ def remove_unfinished(path: Path) -> None:
                     part.unlink()
             finally:
                 os.close(handle)
+
+
+def check_disk_space(folder: Path, needed: int) -> None:
+    """Refuse before writing what cannot fit."""
+    if needed and shutil.disk_usage(folder).free < needed:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def hold_lock(handle: int) -> bool:

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Literal, Self, dataclass_transform
 from anyformer.about import About
 from anyformer.errors import UserError, did_you_mean, nearest
 from anyformer.extras import require
-from anyformer.other_names import field_called
+from anyformer.other_names import OLD_ANSWERS, field_called
 from anyformer.own_parts import UnknownPart
 
 FORMAT = 1  # version of the saved form; a change of meaning raises it and adds an entry to MIGRATIONS
@@ -41,6 +41,8 @@ class Spec:
         cls.abstract = slot
         dataclass(frozen=True, kw_only=True, repr=False)(cls)
         cls.__init__ = guarded(cls, cls.__init__)  # type: ignore[method-assign]
+        if comes_from_outside(cls):
+            refuse_old_answers(cls)
         if "build" in vars(cls) and comes_from_outside(cls):
             cls.build = recording(cls.build)  # type: ignore[attr-defined]
 
@@ -171,6 +173,13 @@ MADE_OUTSIDE: weakref.WeakSet[Any] = weakref.WeakSet()  # modules that parts fro
 def comes_from_outside(kind: type) -> bool:
     """Whether a class is not the library's own."""
     return kind.__module__.partition(".")[0] != __name__.partition(".")[0]
+
+
+def refuse_old_answers(kind: type) -> None:
+    """A question of a slot that was renamed, still answered by its old name, would never be asked again."""
+    for old, new in OLD_ANSWERS.items():
+        if old in vars(kind) and new in dir(kind):
+            raise UserError(f"{old} is called {new} now", where=kind.__name__, fix="rename it")
 
 
 def built_outside(module: Any) -> bool:

@@ -106,7 +106,7 @@ def test_examples_are_other_rows_and_more_shots_keep_those_of_fewer() -> None:
 
 def loop(predictor: Predictor, prompt: str, choice: str) -> tuple[float, int]:
     """log p of a choice behind a prompt by a pass for every token in double precision, and how many tokens it has."""
-    words, model = predictor.words(), predictor.model.double()
+    words, model = predictor.require_tokenizer(), predictor.model.double()
     read = words.encode(prompt.rstrip(" "))
     tokens = words.encode(prompt + choice)[len(read) :]
     total = 0.0
@@ -143,7 +143,7 @@ def test_a_blank_before_the_answer_belongs_to_the_choice() -> None:
     predictor = writer("gpt2-tiny")
     for prompt in ("Answer: ", "Answer:", ""):
         for one, choice in zip(continuations(predictor, prompt, ["blue", "white"]), ["blue", "white"], strict=True):
-            whole = predictor.words().encode(prompt + choice)
+            whole = predictor.require_tokenizer().encode(prompt + choice)
             assert list((one.prefix if prompt else ()) + one.tokens) == whole and len(one.tokens) >= 1
     spaced = continuations(predictor, "Answer: ", ["blue"])[0]
     assert predictor.decode(spaced.tokens) == " blue"

@@ -47,7 +47,7 @@ def test_stdout_is_the_answers_and_nothing_else(folders: Folders, monkeypatch: p
     assert said.code == 0, said.err
     text = anyformer.load(folders["writer"]).generate("The good film", max_new_tokens=12)
     assert said.out == text + "\n"
-    assert said.err.splitlines()[0] == "writer was not trained to chat: it goes on with your text"
+    assert said.err.splitlines()[0] == "writer was not trained to chat: it continues your text"
     assert RATES.search(said.err), said.err
     quiet = piped(monkeypatch, "The good film\n", folders["writer"], *GREEDY, "--quiet")
     assert (quiet.out, quiet.err) == (said.out, "")
@@ -67,14 +67,14 @@ def test_a_model_with_a_template_is_asked_by_it(folders: Folders, monkeypatch: p
     assert "not trained to chat" not in said.err
     predictor = anyformer.load(folders["talker"])
     prompt = "<s>system: Be brief</s>\n<s>user: Hello</s>\n<s>assistant: "
-    ids = predictor.words().encode(prompt, special=False, safe=False)
+    ids = predictor.require_tokenizer().encode(prompt, special=False, safe=False)
     found = said.json
     assert found["prompt_tokens"] == len(ids) and found["new_tokens"] <= 12
     assert found["finish_reason"] in ("eos", "length") and found["time_to_first_token"] > 0
     import torch
 
     ids_out = predictor.run_generation(
-        torch.tensor([ids]), {"max_new_tokens": 12, "eos_token_id": predictor.words().eos}
+        torch.tensor([ids]), {"max_new_tokens": 12, "eos_token_id": predictor.require_tokenizer().eos}
     )
     assert found["text"].strip() == predictor.texts(ids_out)[0].strip()
 
@@ -221,7 +221,7 @@ def take_terminal() -> None:
 def test_on_a_terminal_answers_stream_and_ctrl_c_stops_them(folders: Folders) -> None:
     with Terminal(folders["patient"], "--temperature", "1", "--seed", "1") as talk:
         talk.until("> ")
-        assert "it goes on with your text" in talk.text
+        assert "it continues your text" in talk.text
         talk.type("/set max_new_tokens 3500\r")
         talk.until("> ")
         talk.type("The good film\r")

@@ -293,7 +293,7 @@ def test_vectors_ignore_their_neighbours_and_count_their_tokens(kind: str, model
     assert np.linalg.norm(alone[0]["embedding"]) == pytest.approx(1, abs=1e-5)
     assert difference(alone[0], alone[1]) > 1e-3 or kind == "pictures"
     if kind != "pictures":
-        ids = predictor.words().encode(rows[0])
+        ids = predictor.require_tokenizer().encode(rows[0])
         assert alone[0]["tokens"] == len(ids)
         assert difference(what([ids])[0], alone[0]) < 1e-6
         assert isinstance(what([[10**8]])[0], UserError) and isinstance(what([[]])[0], UserError)

@@ -219,8 +219,8 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_changes_no_weight(images: Pa
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000004"]
     engine = engine_for(TINY.build(seed=0))
     before = [p.detach().clone() for p in engine.parameters]
-    moment = engine.step(0, [batch_of(torch.full((4, 3, 32, 32), torch.nan), torch.zeros(4, dtype=torch.long))])
-    assert not engine.finite(moment) and set(moment.losses) == {"discriminator"}  # the generator had no turn
+    step_result = engine.step(0, [batch_of(torch.full((4, 3, 32, 32), torch.nan), torch.zeros(4, dtype=torch.long))])
+    assert not engine.finite(step_result) and set(step_result.losses) == {"discriminator"}  # the generator had no turn
     assert all(torch.equal(a, b) for a, b in zip(before, engine.parameters, strict=True))
 
 
@@ -230,17 +230,21 @@ def test_each_phase_moves_its_own_net_and_the_mean_follows_the_generator() -> No
     start = {name: p.detach().clone() for name, p in net.named_parameters()}
     assert engine.mean is not None and all(name.startswith("generator.") for name in engine.mean)
     mean = {name: p.clone() for name, p in engine.mean.items()}
-    moment = engine.step(0, [batch_of(torch.rand(4, 3, 32, 32) * 2 - 1, torch.tensor([0, 1, 0, 1]))])
+    step_result = engine.step(0, [batch_of(torch.rand(4, 3, 32, 32) * 2 - 1, torch.tensor([0, 1, 0, 1]))])
     moved = {name for name, p in net.named_parameters() if not torch.equal(p, start[name])}
     assert {"generator.start.weight", "discriminator.out.weight", "generator.start.u"} <= moved
     assert all(p.grad is None for p in net.parameters())
     for name, p in engine.mean.items():  # the first step counts nine elevenths
         assert torch.equal(p, torch.lerp(mean[name], dict(net.named_parameters())[name], 1 - 2 / 11))
-    assert moment.step == 1 and set(moment.losses) == {"discriminator", "generator"}
-    assert all(np.isfinite(float(value)) for value in (moment.loss, moment.norm, *moment.losses.values()))
+    assert step_result.step == 1 and set(step_result.losses) == {"discriminator", "generator"}
+    assert all(
+        np.isfinite(float(value)) for value in (step_result.loss, step_result.norm, *step_result.losses.values())
+    )
     rates = [group["lr"] for optimizer in engine.optimizers for group in optimizer.param_groups]
     betas = [group["betas"] for optimizer in engine.optimizers for group in optimizer.param_groups]
-    assert set(rates[: len(rates) // 2]) == {4e-4} and set(rates[len(rates) // 2 :]) == {1e-4} and moment.rate == 1e-4
+    assert (
+        set(rates[: len(rates) // 2]) == {4e-4} and set(rates[len(rates) // 2 :]) == {1e-4} and step_result.lr == 1e-4
+    )
     assert set(betas) == {(0.0, 0.9)}
 
 

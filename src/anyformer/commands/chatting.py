@@ -11,7 +11,8 @@ from typing import Annotated
 import typer
 
 from anyformer.commands.conversation import SETTINGS, Conversation
-from anyformer.commands.folders import Device, check_writes, torch_dtype
+from anyformer.commands.folders import check_writes, torch_dtype
+from anyformer.commands.options import Device, Dtype
 from anyformer.commands.talking import LocalTalker, Reply, Talker
 from anyformer.commands.words import configure_messages, note, write, write_piece
 from anyformer.errors import UserError, did_you_mean
@@ -39,12 +40,12 @@ def chat(
     temperature: Annotated[float | None, typer.Option(min=0, max=2, help="Sample; 0 is greedy.")] = None,
     top_p: Annotated[float | None, typer.Option(min=0, max=1, help="Sample among the likeliest that reach p.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="The same seed gives the same answers.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16, float16; as on disk if not given.")] = None,
+    dtype: Dtype = None,
     device: Device = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a turn on stdout.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="The answers only, no messages.")] = False,
 ) -> None:
-    """Talk with a model; one that was not trained to chat goes on with the text.
+    """Talk with a model; one that was not trained to chat continues the text.
 
     \b
     Example:
@@ -236,12 +237,12 @@ class Chat:
              f"{len(self.conversation.turns)} turns")  # fmt: skip
 
     def probs(self, rest: str) -> None:
-        if self.last is None or not self.last.words:
+        if self.last is None or not self.last.pieces:
             note("no answer yet")
-        elif all(share is None for _, share in self.last.words):
+        elif all(share is None for _, share in self.last.pieces):
             note("the server gives no probabilities")
         else:
-            show_probabilities(self.last.words)
+            show_probabilities(self.last.pieces)
 
 
 def file_named_by(rest: str, command: str) -> Path:

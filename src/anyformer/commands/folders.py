@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from anyformer.commands.options import Device, Dtype, Folder, Json, Quantise, Quiet
 from anyformer.commands.rates import Rates
 from anyformer.commands.words import configure_messages, note, short, write, write_piece
 from anyformer.errors import UserError, did_you_mean
@@ -18,10 +19,6 @@ if TYPE_CHECKING:
     from anyformer.generation import Generated, Step
     from anyformer.inference.predictor import Predictor
 
-Folder = Annotated[Path, typer.Argument(help="A folder of anyformer or Hugging Face.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda[:N] or mps.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="The result only, no messages.")]
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
@@ -50,8 +47,8 @@ def generate(
         str | None, typer.Option(help="Draft model: a smaller model, or int8 for this one rounded; same text.")
     ] = None,
     draft_tokens: Annotated[int | None, typer.Option(min=1, help="Draft tokens per step.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16, float16; as on disk if not given.")] = None,
-    quantise: Annotated[str | None, typer.Option(help="int8: weights in a quarter of the memory.")] = None,
+    dtype: Dtype = None,
+    quantise: Quantise = None,
     device: Device = "auto",
     as_json: Json = False,
     quiet: Quiet = False,
@@ -124,11 +121,11 @@ class Watch:
     def __init__(self, predictor: Predictor, prompt: str, *, shown: bool) -> None:
         from anyformer.serving.detokenizer import Detokenizer, TextPieces
 
-        words = predictor.words()
+        tokenizer = predictor.require_tokenizer()
         self.pieces, self.shown, self.rates = (
-            TextPieces(Detokenizer(words.target)),
+            TextPieces(Detokenizer(tokenizer.target)),
             shown,
-            Rates(len(words.encode(prompt))),
+            Rates(len(tokenizer.encode(prompt))),
         )
         self.line_ends = ""  # the newest, until something follows them: a text is written with one at its end
 
@@ -267,7 +264,7 @@ def share_of_heads(words: str | None, data: Path | None) -> float | None:
         except ValueError:
             share = -1.0
         if not 0 < share < 1:
-            raise UserError(f"{words!r} is not a share of the heads", where="--prune-heads", fix="write 25%")
+            raise UserError(f"{words!r} is not a percentage of the heads", where="--prune-heads", fix="write 25%")
     if share is not None and data is None:
         raise UserError("which heads count least has to be measured", where="--prune-heads",
                         fix="add --data FILE with rows like those it was trained on")  # fmt: skip

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from anyformer.commands.folders import Device, Folder, Quiet
+from anyformer.commands.options import Device, Folder, Quiet
 from anyformer.commands.words import configure_messages, note, write
 from anyformer.errors import UserError
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from anyformer.commands.folders import Device, Folder, Quiet, torch_dtype
+from anyformer.commands.folders import torch_dtype
+from anyformer.commands.options import Device, Dtype, Folder, Quantise, Quiet
 from anyformer.commands.words import configure_messages, note, short, write
 from anyformer.errors import UserError
 from anyformer.extras import require
@@ -26,8 +27,8 @@ def serve(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free one.")] = 8000,
     device: Device = "auto",
-    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16, float16; as on disk if not given.")] = None,
-    quantise: Annotated[str | None, typer.Option(help="int8: weights in a quarter of the memory.")] = None,
+    dtype: Dtype = None,
+    quantise: Quantise = None,
     max_batch_size: Annotated[int, typer.Option(min=1, max=4096, help="Most sequences decoded in one step.")] = 16,
     rows: Annotated[
         int | None, typer.Option(min=1, max=4096, hidden=True, help="Old name of --max-batch-size.")

@@ -16,9 +16,10 @@ import typer
 from anyformer.commands import asking
 from anyformer.commands.asking import AskOptions, refuse_settings
 from anyformer.commands.launch import Launch
+from anyformer.commands.options import Device, Json, Quiet
 from anyformer.commands.words import configure_messages, note, note_line, write, write_line
 from anyformer.errors import UserError, did_you_mean
-from anyformer.training.distributed.world import World, told_once
+from anyformer.training.distributed.world import World, report_once_per_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 
 Run = Annotated[Path, typer.Argument(help="The folder of a run.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="The result only, no messages.")]
 Progress = Annotated[str, typer.Option(help="auto, bar, lines or none.")]
 StdinFormat = Annotated[
     str | None, typer.Option("--format", help="What - holds: csv, tsv, jsonl, json, parquet, txt or conll.")
@@ -58,7 +57,7 @@ def train(
     batch_size: asking.BatchSize = None,
     max_length: asking.MaxLength = None,
     seed: asking.Seed = None,
-    device: asking.Device = "auto",
+    device: Device = "auto",
     valid: asking.Valid = None,
     test: asking.Test = None,
     split_column: asking.SplitColumn = None,
@@ -95,7 +94,7 @@ def train(
         target, task, preset, start, steps, epochs, minutes, lr, batch_size, max_length, seed, device, valid, test,
         split_column, group, time, types, inputs, config, settings, pretrain, teacher,
     )  # fmt: skip
-    with told_once(launch.world):
+    with report_once_per_host(launch.world):
         check_mode(progress)
         refuse_settings(data)
         request = asked.request(list(data), out)
@@ -209,7 +208,7 @@ def resume(
     # An option of its own is allowed by being typed: who writes --steps knows that the run becomes another.
     asked = {"training.steps": steps, "training.optimizer.lr": lr}
     named = {path: value for path, value in asked.items() if value is not None}
-    with told_once(launch.world):
+    with report_once_per_host(launch.world):
         check_mode(progress)
         changes = parse_settings(settings or []) | named
     allowed = [*(allow_change or []), *named]
@@ -245,7 +244,7 @@ def evaluate(
     threshold: Threshold = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="A new .csv or .json with the table.")] = None,
     format: StdinFormat = None,
-    device: asking.Device = "auto",
+    device: Device = "auto",
     batch_size: BatchSize = 64,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -313,7 +312,7 @@ def predict(
     ] = False,
     threshold: Threshold = None,
     format: StdinFormat = None,
-    device: asking.Device = "auto",
+    device: Device = "auto",
     batch_size: BatchSize = 64,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a row, each on a line of its own.")] = False,
     quiet: Quiet = False,

@@ -68,14 +68,14 @@ class Block(Spec):
             raise UserError("a parallel block has no place for cross-attention", where="Block.cross", fix="use serial")
 
     @property
-    def looks(self) -> bool:
+    def has_cross_attention(self) -> bool:
         """Whether it reads an encoder's output."""
         return self.cross is not None or self.mixer.looks_at_memory
 
     @property
-    def answers_some(self) -> bool:
+    def supports_token_subset(self) -> bool:
         """Whether it can be computed for some tokens alone, all the others being read."""
-        return self.mixer.answers_some and not (self.feed is not None and self.feed.counts_tokens)
+        return self.mixer.supports_token_subset and not (self.feed is not None and self.feed.counts_tokens)
 
     def build(
         self, width: int, *, causal: bool, memory_width: int | None = None, drop_path: float = 0.0

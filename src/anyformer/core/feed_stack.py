@@ -47,7 +47,7 @@ class FeedStack(Body):
         return ()
 
     @property
-    def looks(self) -> bool:
+    def has_cross_attention(self) -> bool:
         return False
 
     def build(self, *, memory_width: int | None = None) -> nn.Module:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context, Mask, lay_out
+from anyformer.core.pytrees import as_tuple
 from anyformer.core.state import State
 from anyformer.embeds.mel import log_mel
 from anyformer.errors import UserError, check_fraction, check_range
@@ -211,7 +212,3 @@ def check_sound(spec: Frames, sound: Tensor, lengths: Tensor | None) -> None:
     if lengths is not None and (lengths.shape != sound.shape[:1] or lengths.is_floating_point()):
         raise UserError(f"lengths have shape {tuple(lengths.shape)} and type {lengths.dtype}",
                         fix=f"expected whole numbers ({sound.shape[0]},)")  # fmt: skip
-
-
-def as_tuple(mask: Mask) -> tuple[Tensor, ...]:
-    return mask if isinstance(mask, tuple) else (mask,)  # type: ignore[return-value]

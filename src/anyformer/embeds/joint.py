@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from anyformer.about import About
 from anyformer.core.context import Context, Mask, lay_out
 from anyformer.core.linear import EmbeddingTable
+from anyformer.core.pytrees import as_tuple
 from anyformer.core.state import State
 from anyformer.errors import UserError, check_fraction
 from anyformer.slots import Embed, Norm
@@ -159,10 +160,6 @@ def join_tokens(pieces: list[Context | None], batch: int) -> Tensor | None:
     ids = [piece.index.new_full((batch, piece.index.shape[1]), -1) if piece.tokens is None else piece.tokens.long()
            for piece in known]  # fmt: skip
     return torch.cat(ids, 1)
-
-
-def as_tuple(given: Input) -> tuple[Tensor | None, ...]:
-    return given if isinstance(given, tuple) else (given,)
 
 
 def batch_of(given: Input) -> int:

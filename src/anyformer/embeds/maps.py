@@ -60,7 +60,7 @@ class Maps(Embed):
         return (self.size, self.size) if isinstance(self.size, int) else self.size
 
     @property
-    def adds(self) -> bool:
+    def has_layer_positions(self) -> bool:
         return self.every_layer
 
     @property

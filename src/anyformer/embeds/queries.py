@@ -46,7 +46,7 @@ class Queries(Embed):
                             where="Queries.anchors", fix="use count = rows * columns")  # fmt: skip
 
     @property
-    def adds(self) -> bool:
+    def has_layer_positions(self) -> bool:
         return True
 
     def build(self, width: int) -> nn.Module:

@@ -113,7 +113,7 @@ class Sequence:
         return self.prefill_cost + self.max_new_tokens
 
     def is_expired(self, now: float) -> bool:
-        """Whether nobody waits for it any more."""
+        """Whether it is cancelled or past its deadline."""
         return self.cancelled or (self.deadline is not None and now >= self.deadline)
 
     def finish_reason(self, token: int) -> FinishReason | None:

@@ -19,10 +19,10 @@ from anyformer.generation.config import DEFAULT_NEW_TOKENS, Generation, no_start
 from anyformer.generation.guide import Guide
 from anyformer.generation.prompts import (
     GenerationInputs,
+    check_context_length,
     check_ids,
     check_mask,
     check_model,
-    check_room,
     decoder_of,
     flush_right,
     max_positions,
@@ -143,7 +143,7 @@ def prepare_inputs(
         ids, real, _ = flush_right(given, check_mask(mask, given))
     longest = ids.shape[1] if real is None else int(real.sum(1).max())
     new = max_new_tokens(settings, decoder, ids.shape[1], longest)
-    check_room(decoder, longest, new)
+    check_context_length(decoder, longest, new)
     if not isinstance(spec, Seq2Seq):
         return GenerationInputs(ids, real, longest, new, stops)
     return GenerationInputs(ids, real, longest, new, stops, source, source_mask)
@@ -253,7 +253,7 @@ class Decoding:
         self.ids[:, self.prompt + self.count] = step.tokens
         self.count += 1
         self.steps.append(step)
-        # A finished sequence goes on with token 0, whatever its padding is: the padding id may be no token at all.
+        # A finished sequence continues with token 0, whatever its padding is: the padding id may be no token at all.
         self.last = sampled.where(live, 0)
         self.finished = self.count == self.limit
         if len(self.ends):

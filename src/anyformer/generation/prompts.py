@@ -141,7 +141,7 @@ def supports_static_cache(model: Any) -> bool:
     )
 
 
-def check_room(spec: Model, prompt: int, new: int) -> None:
+def check_context_length(spec: Model, prompt: int, new: int) -> None:
     """Refuse before the start what would end in the middle of a text."""
     limit, why = max_positions(spec)
     if limit is None or prompt + new <= limit:

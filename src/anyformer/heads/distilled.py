@@ -29,7 +29,7 @@ class Distilled(Head):
         check_at_least("Distilled", "classes", self.classes, 1, fix="give the number of labels")
 
     @property
-    def reads_some(self) -> bool:
+    def reads_token_subset(self) -> bool:
         return True
 
     def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:

@@ -57,7 +57,7 @@ class Pooled(Head):
             check_fraction("Pooled", name, getattr(self, name), fix="use 0.1")
 
     @property
-    def reads_some(self) -> bool:
+    def reads_token_subset(self) -> bool:
         return self.pool in READS_SOME and self.classes is not None  # else its vector stands beside the hidden states
 
     @property

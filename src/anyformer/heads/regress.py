@@ -37,7 +37,7 @@ class Regress(Head):
         check_fraction("Regress", "dropout", self.dropout, fix="use 0.1")
 
     @property
-    def reads_some(self) -> bool:
+    def reads_token_subset(self) -> bool:
         return self.pool in READS_SOME
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -132,12 +133,12 @@ class Predictor:
 
     def encode(self, text: str) -> list[int]:
         """The token ids of a text, as the model reads it."""
-        return self.words().encode(text)
+        return self.require_tokenizer().encode(text)
 
     def decode(self, ids: Sequence[int] | Tensor) -> str:
         """The text that token ids stand for, without special tokens; of the language written, for a translator."""
-        words = self.words().target if isinstance(self.spec, Seq2Seq) else self.words()
-        return words.decode(ids.tolist() if isinstance(ids, Tensor) else ids)
+        tokenizer = self.require_tokenizer().target if isinstance(self.spec, Seq2Seq) else self.require_tokenizer()
+        return tokenizer.decode(ids.tolist() if isinstance(ids, Tensor) else ids)
 
     def score(self, text: str | Tensor) -> Scored:
         """Log-probability of each token given those before it, and their sum, by the chain rule."""
@@ -259,9 +260,9 @@ class Predictor:
         """Texts, pairs of texts, or lists of token ids, as ids (B,T) and mask (B,T)."""
         if isinstance(rows[0], list) and self.tokenizer is None:
             return pad_ids(list(rows), 0, side="right", device=self.device)
-        words = self.words()
-        ids = list(rows) if isinstance(rows[0], list) else words.encode_batch(list(rows))
-        return words.padded(ids, side="right", device=self.device)
+        tokenizer = self.require_tokenizer()
+        ids = list(rows) if isinstance(rows[0], list) else tokenizer.encode_batch(list(rows))
+        return tokenizer.padded(ids, side="right", device=self.device)
 
     def parts(self, rows: Any, size: int) -> Iterator[Sequence[Any]]:
         """The rows in batches of `size`."""
@@ -295,11 +296,16 @@ class Predictor:
         head = self.spec.head if isinstance(self.spec, Model | Seq2Seq) else None
         return None if head is None else type(head)
 
-    def words(self) -> Tokenizer:
+    def require_tokenizer(self) -> Tokenizer:
         """The tokenizer; an error where there is none."""
         if self.tokenizer is None:
             raise UserError("the folder has no tokenizer", fix="give ids as a tensor, or add tokenizer.json")
         return self.tokenizer
+
+    def words(self) -> Tokenizer:
+        """The old name of `require_tokenizer`."""
+        warnings.warn("Predictor.words is called require_tokenizer since 0.2.0", FutureWarning, stacklevel=2)
+        return self.require_tokenizer()
 
     def calibrated(self, calibration: Calibration | None) -> Predictor:
         """The same model with other temperatures or another threshold."""

@@ -74,8 +74,12 @@ def hf_config(predictor: Predictor) -> dict[str, Any]:
     """Ids and lengths for the config.json of a model trained here; without them transformers would assume its own."""
     if predictor.opened.family is not None or predictor.tokenizer is None:
         return {}
-    words = predictor.tokenizer
-    found: dict[str, Any] = {"bos_token_id": words.bos, "eos_token_id": words.eos, "pad_token_id": words.pad}
+    tokenizer = predictor.tokenizer
+    found: dict[str, Any] = {
+        "bos_token_id": tokenizer.bos,
+        "eos_token_id": tokenizer.eos,
+        "pad_token_id": tokenizer.pad,
+    }
     if predictor.preprocess is not None and predictor.preprocess.length is not None:
         found["max_position_embeddings"] = predictor.preprocess.length
     if predictor.defaults.decoder_start_token_id is not None:  # by which their losses shift the targets

@@ -274,7 +274,7 @@ def trace_of(
     if not writes(capture.model):
         mask_id = mask_id_of(capture)
         assert mask_id is not None and capture.predictor is not None
-        words = capture.predictor.words()
+        words = capture.predictor.require_tokenizer()
         special = [number for number in (words.bos, words.eos, words.sep, words.pad, words.cls) if number is not None]
         options = {name: row_of(value, capture.row) for name, value in capture.given.options.items()}
         return trace_masked(capture.model, torch.tensor(ids), mask_id, top=top, special=special, options=options)

@@ -54,7 +54,7 @@ class Attention(Mixer):
     dropout: float = 0.0
     """Dropout probability of the attention weights."""
 
-    answers_some: ClassVar[bool] = True
+    supports_token_subset: ClassVar[bool] = True
     has_static_cache: ClassVar[bool] = True
     takes_added: ClassVar[bool] = True
     takes_relative: ClassVar[bool] = True

@@ -64,7 +64,7 @@ class Hyena(Mixer):
         return HyenaModule(self, width, causal)
 
 
-class Past:
+class HyenaState:
     """What decoding remembers: the last projections, the inputs of every long filter, and its taps."""
 
     def __init__(self, filters: int, limit: int | None) -> None:
@@ -80,7 +80,7 @@ class Past:
         for part in (self.streams, *self.inputs):
             part.truncate(length)
 
-    def join(self, others: Sequence[Past]) -> None:
+    def join(self, others: Sequence[HyenaState]) -> None:
         self.streams.join([other.streams for other in others])
         for n, part in enumerate(self.inputs):
             part.join([other.inputs[n] for other in others])
@@ -114,7 +114,7 @@ class HyenaModule(nn.Module):
         )  # fmt: skip
         self.out = nn.Linear(width, width)
 
-    def forward(self, x: Tensor, context: Context, state: Past | None, tables: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, x: Tensor, context: Context, state: HyenaState | None, tables: tuple[Tensor, ...]) -> Tensor:
         streams = self.streams(x)  # (B,T,(N+1)D)
         if context.added is not None:  # gates know where they are, values do not (DETR)
             gates = self.streams(x + context.added)[..., self.width :]
@@ -139,7 +139,7 @@ class HyenaModule(nn.Module):
             value = long(n, value * gate)
         return value * gates[-1]
 
-    def go_on(self, streams: Tensor, context: Context, state: Past) -> Tensor:
+    def go_on(self, streams: Tensor, context: Context, state: HyenaState) -> Tensor:
         """The same for new tokens (B,T,...), after those of the state."""
         length = streams.shape[1]
         held = state.streams.update(streams, self.spec.short if context.rolling else None)
@@ -161,7 +161,7 @@ class HyenaModule(nn.Module):
 
         return self.gated(streams, long)
 
-    def taps(self, state: Past, lags: int) -> Tensor:
+    def taps(self, state: HyenaState, lags: int) -> Tensor:
         """The newest `lags` taps (filters, lags, D), the longest lag first: computed once a text, and as it grows."""
         known = 0 if state.taps is None else state.taps.shape[1]
         if state.taps is None or known < lags:
@@ -169,9 +169,9 @@ class HyenaModule(nn.Module):
             state.taps = self.long(more)[:, 0].transpose(1, 2).flip(1).contiguous()
         return state.taps[:, -lags:]
 
-    def state(self, batch: int, limit: int | None) -> Past:
+    def state(self, batch: int, limit: int | None) -> HyenaState:
         """An empty memory of projections and of the inputs of every long filter."""
-        return Past(self.spec.order - 1, limit)
+        return HyenaState(self.spec.order - 1, limit)
 
 
 def along(u: Tensor, taps: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from anyformer.core.context import Context
 from anyformer.core.document_rows import DocumentLines
 from anyformer.core.history import RecurrentState
 from anyformer.errors import UserError, check_at_least
-from anyformer.mixers.cells import Cell, Held, Kind, Uncompiled, Walk, pieces
+from anyformer.mixers.cells import CarriedState, Cell, Held, Kind, Uncompiled, pieces
 from anyformer.slots import Mixer, Relative
 from anyformer.spec import field
 
@@ -91,7 +91,7 @@ class RecurrentModule(Uncompiled):
     def step_by_step(self, x: Tensor, context: Context, state: RecurrentState) -> Tensor:
         """Decoding where rows differ in padding or documents, or where every token's state must be kept."""
         fresh = self.forth.nothing(x)
-        walk, steps = Walk(context, fresh, state.now if state.length else fresh), list[Held]()
+        walk, steps = CarriedState(context, fresh, state.now if state.length else fresh), list[Held]()
         answers = []
         for t in range(x.shape[1]):
             now = self.forth.step(x[:, t], walk.before(t))

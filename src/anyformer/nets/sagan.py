@@ -104,7 +104,7 @@ class ClassBatchNorm(Starting):
         return torch.addcmul(shift, x, factor)
 
 
-class Doubling(nn.Module):
+class UpBlock(nn.Module):
     """A residual block of the generator: norm, ReLU, twice the size, 3x3, norm, ReLU, 3x3."""
 
     def __init__(self, classes: int, inputs: int, outputs: int) -> None:
@@ -125,7 +125,7 @@ def twice(x: Tensor) -> Tensor:
     return F.interpolate(x, scale_factor=2.0, mode="nearest")
 
 
-class Halving(nn.Module):
+class DownBlock(nn.Module):
     """A residual block of the discriminator: ReLU, 3x3, ReLU, 3x3, mean of 2x2 where `halve`.
 
     The `first` sees pixels, which have no sign to cut off, and leaves the ReLU before them out.
@@ -153,7 +153,7 @@ class Generator(nn.Module):
         up, _ = layout.sides(spec.size)
         self.place = None if spec.attention is None else up.index(spec.attention)
         self.start = SpectralLinear(spec.noise, channels[0] * START * START)
-        self.blocks = nn.ModuleList(Doubling(spec.classes, a, b) for a, b in pairwise(channels))
+        self.blocks = nn.ModuleList(UpBlock(spec.classes, a, b) for a, b in pairwise(channels))
         self.attention = None if self.place is None else MapAttention(channels[self.place + 1])
         self.norm = BatchNorm(channels[-1])
         self.end = SpectralConv(channels[-1], spec.colours, 3)
@@ -176,7 +176,7 @@ class Discriminator(nn.Module):
         _, down = layout.sides(spec.size)
         self.place = None if spec.attention is None else down.index(spec.attention)
         self.blocks = nn.ModuleList(
-            Halving(a, b, halve=i < layout.halvings, first=i == 0) for i, (a, b) in enumerate(pairwise(channels))
+            DownBlock(a, b, halve=i < layout.halvings, first=i == 0) for i, (a, b) in enumerate(pairwise(channels))
         )
         self.attention = None if self.place is None else MapAttention(channels[self.place + 1])
         self.out = SpectralLinear(channels[-1], 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 
@@ -57,13 +56,6 @@ class TokenFacts:
         if self.closes_word is not None:
             begins = begins | np.concatenate([[True], self.closes_word[tokens[:-1]]])
         return np.cumsum(begins) - begins[:1].sum()
-
-
-class TextSource(BatchSource, Protocol):
-    """Where blocks of running text come from; batches have ids (B,T) as their one input."""
-
-    @property
-    def facts(self) -> TokenFacts: ...
 
 
 def facts_of(source: BatchSource) -> TokenFacts:

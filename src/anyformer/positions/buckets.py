@@ -43,7 +43,7 @@ class Buckets(Relative):
         return BucketsModule(self, heads, causal)
 
     @property
-    def biased(self) -> bool:
+    def has_bias(self) -> bool:
         return True
 
     def bias(self, tables: tuple[Tensor, ...], query: Tensor, key: Tensor) -> Tensor | None:

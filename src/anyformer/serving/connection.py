@@ -145,7 +145,7 @@ def connection_class(limits: Limits) -> type[HttpToolsProtocol]:
                 self.reject(too_much_framing())
 
         def on_message_begin(self) -> None:
-            """A request begins; nobody waits for the one before any more, unless it is being answered."""
+            """A request begins; those that were answered are dropped."""
             self.in_headers, self.body_bytes = True, 0
             self.reading_since = self.reading_since or time.monotonic()
             self.cycles = [cycle for cycle in self.cycles if not cycle.response_complete]

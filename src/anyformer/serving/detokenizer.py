@@ -86,7 +86,7 @@ class TextPieces:
     def add(self, ids: Iterable[int]) -> str:
         """More tokens; the text that is now settled."""
         self.ids += ids
-        if self.reader.bytes and self.in_bytes():
+        if self.reader.bytes and self.is_in_bytes():
             return ""
         text = self.reader.text(self.ids)
         piece = self.hand_out(text, len(text) - self.unsettled(text))
@@ -104,7 +104,7 @@ class TextPieces:
         self.given = max(self.given, upto)
         return piece
 
-    def in_bytes(self) -> bool:
+    def is_in_bytes(self) -> bool:
         """Whether the newest token that spells something is a single byte."""
         last = next((one for one in reversed(self.ids) if one not in self.reader.special), None)
         return last in self.reader.bytes

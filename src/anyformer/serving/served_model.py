@@ -51,12 +51,12 @@ class ServedModel:
     @cached_property
     def reader(self) -> Detokenizer:
         """What turns new tokens into text."""
-        return Detokenizer(self.predictor.words().target)
+        return Detokenizer(self.predictor.require_tokenizer().target)
 
     @cached_property
     def longest_token(self) -> int:
         """Characters of the longest token: no text with more than that for each place in the context can fit."""
-        return max((len(raw) for raw in self.predictor.words().spelling[0] if raw is not None), default=1)
+        return max((len(raw) for raw in self.predictor.require_tokenizer().spelling[0] if raw is not None), default=1)
 
     @property
     def source_limit(self) -> int | None:
@@ -68,9 +68,9 @@ class ServedModel:
         """The folder's own decoding settings, as far as they are about single tokens."""
         found = {name: value for name, value in changed_settings(self.predictor.defaults).items() if name in KEPT}
         ends = self.predictor.defaults.ends
-        words = self.predictor.tokenizer
-        if not ends and words is not None and words.eos is not None:
-            ends = (words.eos,)
+        tokenizer = self.predictor.tokenizer
+        if not ends and tokenizer is not None and tokenizer.eos is not None:
+            ends = (tokenizer.eos,)
         return Generation.from_settings(found | {"eos_token_id": ends, "do_sample": True})
 
     @cached_property
@@ -111,8 +111,8 @@ class ServedModel:
         """A fresh guide for one sequence."""
         from anyformer.generation.grammar import json_guide, regex_guide
 
-        words, ends = self.predictor.words().target, self.settings.ends
-        return regex_guide(words, rule, ends) if kind == "regex" else json_guide(words, rule, ends)
+        tokenizer, ends = self.predictor.require_tokenizer().target, self.settings.ends
+        return regex_guide(tokenizer, rule, ends) if kind == "regex" else json_guide(tokenizer, rule, ends)
 
 
 def can_generate(predictor: Predictor) -> bool:

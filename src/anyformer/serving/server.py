@@ -86,10 +86,10 @@ def serve(request: ServeOptions, on_ready: Callable[[RunningServer], None]) -> N
     with contextlib.closing(listening):
         serving = ServerRun(request, listening, most, on_ready)
         asyncio.run(serving.run())
-    if serving.hangs():
+    if serving.is_stuck():
         logging.getLogger("anyformer").warning("the engine hangs and is left behind")
         os._exit(0)  # Python would wait for it, or crash beside it
-    if serving.computes():
+    if serving.is_computing():
         os._exit(0)
 
 
@@ -257,14 +257,14 @@ class ServerRun:
         while time.monotonic() < until and self.server.server_state.tasks:
             await asyncio.sleep(TICK)
 
-    def hangs(self) -> bool:
+    def is_stuck(self) -> bool:
         """Whether the engine's thread does not end."""
         thread = None if self.standing is None else self.standing.engine.thread
         if thread is not None:
             thread.join(0.3)
         return thread is not None and thread.is_alive()
 
-    def computes(self) -> bool:
+    def is_computing(self) -> bool:
         """Whether something is still being computed for the page at /look."""
         return self.gate.app is not None and self.gate.app.state.shared.look.worker.busy  # type: ignore[attr-defined]
 

@@ -20,7 +20,7 @@ from anyformer.data.files.tables import frame_of
 from anyformer.data.frame import Frame
 from anyformer.data.gather import gather, origin_of
 from anyformer.data.given_rows import OnBadRows, by_row, is_files, report_bad, take_rows
-from anyformer.data.habit import Habit
+from anyformer.data.habit import TrainingDefaults
 from anyformer.data.images.preprocessing import pillow
 from anyformer.data.prepared import Prepared, Say
 from anyformer.data.preprocess import Preprocess
@@ -102,11 +102,11 @@ class AdversarialTask(RowTask):
             raise UserError(what, where="--preset", fix=f"add --set data.images.size={spec.size}")
         return spec.replace(classes=sizes.classes, colours=sizes.channels)
 
-    def habit(self, sizes: Sizes, *, start: bool) -> Habit:
+    def habit(self, sizes: Sizes, *, start: bool) -> TrainingDefaults:
         """As 1805.08318 trains: Adam without momentum at a constant rate, in full precision, no gradient clipped."""
         settings = {"optimizer.betas": (0.0, 0.9), "schedule": {"type": "Constant", "warmup": 0.0}, "ema": 0.999,
                     "grad_clip": None, "precision": "fp32", "eval_rows": 256}  # fmt: skip
-        return Habit(
+        return TrainingDefaults(
             epochs=100, batch_size=64, lr=1e-4, weight_decay=0.0, gpu_batch_size=64, gpu_lr=1e-4, settings=settings
         )
 

@@ -32,7 +32,7 @@ from anyformer.data.frame import Frame
 from anyformer.data.gather import Gathered
 from anyformer.data.given_rows import OnBadRows
 from anyformer.data.images.preprocessing import ImageSteps
-from anyformer.data.prepared import Given, Prepared, Say
+from anyformer.data.prepared import Prepared, Say, StartModelConstraints
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data
 from anyformer.data.sizes import Sizes
@@ -48,7 +48,7 @@ from anyformer.evaluation.metrics import MOST_NATS, SMALLER
 from anyformer.objectives import Objective
 from anyformer.own_parts import UnknownPart
 from anyformer.slots import Network
-from anyformer.tasks.habits import Habit, habit_for
+from anyformer.tasks.habits import TrainingDefaults, habit_for
 from anyformer.tasks.network import fit_row_network, preset_for_parts
 from anyformer.tasks.target_look import Match, TargetLook
 
@@ -171,7 +171,15 @@ class Task:
         return Data()
 
     def prepare(
-        self, source: Any, settings: Data, *, seed: int, cache: Path, given: Given, say: Say, why: str = ""
+        self,
+        source: Any,
+        settings: Data,
+        *,
+        seed: int,
+        cache: Path,
+        given: StartModelConstraints,
+        say: Say,
+        why: str = "",
     ) -> Prepared:
         """Files or Python data, ready to train on; `why` is how the task was recognised."""
         raise NotImplementedError
@@ -215,7 +223,7 @@ class Task:
         """Weights that the training rows give without a step, by name, such as those of least squares; often none."""
         return {}
 
-    def habit(self, sizes: Sizes, *, start: bool) -> Habit:
+    def habit(self, sizes: Sizes, *, start: bool) -> TrainingDefaults:
         """How such data is usually trained; `start` is whether there is a model to start from."""
         return habit_for(sizes.parts, start=start, rows=sizes.rows)
 
@@ -545,7 +553,7 @@ class RowTask(Task):
         """The inputs that are read, and those that are not."""
         return list(seen.inputs), []
 
-    def settle_inputs(self, inputs: list[Input], settings: Data, given: Given) -> list[Input]:
+    def settle_inputs(self, inputs: list[Input], settings: Data, given: StartModelConstraints) -> list[Input]:
         """The inputs with kinds that suit the network to be trained, where it was named or is started from."""
         return inputs
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from anyformer.data.columns.look import Facts, look
 from anyformer.data.decision import TARGET_NAMES, Decision, Origin, inputs_of, name_of
 from anyformer.data.frame import Frame
-from anyformer.data.prepared import Given
+from anyformer.data.prepared import StartModelConstraints
 from anyformer.data.settings import Data
 from anyformer.errors import UserError, did_you_mean
 from anyformer.tasks.base import RowTask, all_tasks
@@ -25,7 +25,12 @@ def row_tasks() -> list[RowTask]:
 
 
 def decide(
-    frame: Frame, settings: Data, *, task: RowTask | None = None, origin: Origin = "table", given: Given | None = None
+    frame: Frame,
+    settings: Data,
+    *,
+    task: RowTask | None = None,
+    origin: Origin = "table",
+    given: StartModelConstraints | None = None,
 ) -> Decision:
     """The task, target and inputs of a frame: what was asked for, and else what the columns look like.
 

@@ -25,7 +25,7 @@ from anyformer.data.frame import Frame
 from anyformer.data.gather import Gathered
 from anyformer.data.given_rows import OnBadRows, is_files, report_bad, room_for, take_rows
 from anyformer.data.new_rows import parse_table, with_place
-from anyformer.data.prepared import Given, Prepared, Say
+from anyformer.data.prepared import Prepared, Say, StartModelConstraints
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.recognise import shows_series
 from anyformer.data.settings import Data
@@ -44,7 +44,7 @@ from anyformer.positions import Learned
 from anyformer.safe_files import scratch_folder
 from anyformer.slots import Network
 from anyformer.tasks.base import TrainedModel, preprocess_of
-from anyformer.tasks.habits import FINE_TUNE, Habit
+from anyformer.tasks.habits import FINE_TUNE, TrainingDefaults
 from anyformer.tasks.network import require_model, unfit
 from anyformer.tasks.prepare import frame_of_model, read_new_rows
 from anyformer.tasks.regress import NumberAnswers
@@ -73,7 +73,15 @@ class ForecastTask(NumberAnswers):
         return shows_series(frame, settings)
 
     def prepare(
-        self, source: Any, settings: Data, *, seed: int, cache: Path, given: Given, say: Say, why: str = ""
+        self,
+        source: Any,
+        settings: Data,
+        *,
+        seed: int,
+        cache: Path,
+        given: StartModelConstraints,
+        say: Say,
+        why: str = "",
     ) -> Prepared:
         refuse_both(settings, "a time series")
         refuse_columns(settings, "a time series", used=("--target", "--inputs", "--types", "--time", "--split-column"))
@@ -93,12 +101,12 @@ class ForecastTask(NumberAnswers):
             raise unfit(name, "does not read time series", "forecaster-small")
         return fit_series(made, made.embed, sizes)
 
-    def habit(self, sizes: Sizes, *, start: bool) -> Habit:
+    def habit(self, sizes: Sizes, *, start: bool) -> TrainingDefaults:
         if start:
             return FINE_TUNE
         # Tiny networks are no faster in bf16, and values near a large level differ in digits that it has not.
-        return Habit(epochs=20, batch_size=64, lr=3e-4, weight_decay=0.0, gpu_batch_size=128, gpu_lr=3e-4, patience=6,
-                     settings={"precision": "fp32", "ema": 0.99})  # fmt: skip
+        return TrainingDefaults(epochs=20, batch_size=64, lr=3e-4, weight_decay=0.0, gpu_batch_size=128, gpu_lr=3e-4,
+                                patience=6, settings={"precision": "fp32", "ema": 0.99})  # fmt: skip
 
     def fit_weights(self, spec: Network, data: Prepared, say: Say) -> dict[str, torch.Tensor]:
         """The linear map of the window, where the head has one, by least squares."""

@@ -165,7 +165,7 @@ def choose_weights(session: Session, evaluator: Evaluator, metric: str) -> str:
     if settings.average < 2:
         return best.name
     paths = [path for step, path in store.committed(folder.checkpoints)
-             if (session.regular(step) or step == session.done) and not store.problem(path)]  # fmt: skip
+             if (session.is_save_step(step) or step == session.done) and not store.problem(path)]  # fmt: skip
     paths = paths[: settings.average]
     mean = mean_of(paths, session.device)
     if session.data.valid is None:

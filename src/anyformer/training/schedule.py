@@ -1,4 +1,4 @@
-"""Learning-rate schedules: the factor on the rate as a pure function of the step, so there is nothing to restore."""
+"""Learning-rate schedules: the factor on the lr as a pure function of the step, so there is nothing to restore."""
 
 from __future__ import annotations
 

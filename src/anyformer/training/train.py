@@ -21,9 +21,9 @@ from anyformer.inference.predictor import Predictor
 from anyformer.slots import Network
 from anyformer.training.display.format import figure
 from anyformer.training.distributed.peers import Peers, join
-from anyformer.training.distributed.world import ALONE, World, told_once
+from anyformer.training.distributed.world import ALONE, World, report_once_per_host
 from anyformer.training.finish import finish, rewrite_report
-from anyformer.training.run.folder import FollowedRunFolder, RunFolder
+from anyformer.training.run.folder import ReadOnlyRunFolder, RunFolder
 from anyformer.training.setup.initial_weights import save_start_weights
 from anyformer.training.setup.new_run import create, run_name
 from anyformer.training.setup.pretraining import PRETRAIN_FOLDER
@@ -174,7 +174,7 @@ def run_request(
     if not world.is_first:
         say, quiet = silence, True
     with join(world, request.device) as peers:
-        path = Path(peers.first(lambda: str(create(request, say, peers.device, world=world).path)))
+        path = Path(peers.broadcast(lambda: str(create(request, say, peers.device, world=world).path)))
         say(f"run      {path}")
         folder = opened(path, peers)
         work(folder, peers.device, say, progress=progress, quiet=quiet, peers=peers, started=started)
@@ -214,10 +214,10 @@ def resume(
     if has_search(Path(path)):
         place = pick_device(device or str(RunFolder.open(Path(path) / TUNE_FOLDER / DEFAULTS).facts.get("device")))
         Search.open(Path(path), place, tell).run("silent" if quiet else progress)
-    with told_once(world):
+    with report_once_per_host(world):
         asked = device or str(RunFolder.open(Path(path)).facts.get("device") or "auto")
     with join(world, asked) as peers:
-        facts = peers.first(look)
+        facts = peers.broadcast(look)
         if facts.get("status") == "done":
             tell(f"the run is complete: {facts['step']:,} steps, finished {facts.get('finished')}")
             if peers.is_first and not (Path(path) / "report.html").is_file():
@@ -230,7 +230,7 @@ def resume(
 
 def opened(path: Path, peers: Peers) -> RunFolder:
     """The run as this process may use it: one writes, the others read."""
-    return RunFolder.open(path) if peers.is_first else FollowedRunFolder.open(path)
+    return RunFolder.open(path) if peers.is_first else ReadOnlyRunFolder.open(path)
 
 
 def work(
@@ -273,7 +273,7 @@ def pretrain_first(
     When the run began, on the clock of `time.perf_counter`: its minutes are those of both stages.
     """
     stage = RunFolder.open(folder.path / PRETRAIN_FOLDER)
-    folder.hold()  # nobody else may train the second stage meanwhile
+    folder.lock()  # nobody else may train the second stage meanwhile
     try:
         if stage.facts["status"] != "done":
             say(f"stage 1  {stage.path}")
@@ -290,7 +290,7 @@ def pretrain_first(
         folder.update(status="failed", reason=f"while pretraining: {error}"[:300])
         raise
     finally:
-        folder.let_go()
+        folder.unlock()
     return time.perf_counter() - float(stage.facts.get("seconds") or 0.0)
 
 

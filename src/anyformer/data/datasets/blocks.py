@@ -122,8 +122,8 @@ def ordinary_tokens(tokenizer: Tokenizer, size: int) -> np.ndarray:
 def word_edges(tokenizer: Tokenizer, size: int) -> tuple[np.ndarray, np.ndarray]:
     """Which ids begin a word whatever is before them (V,), and which end one whatever is behind (V,).
 
-    WordPiece marks what goes on with a word by ##. Elsewhere a word is letters and digits in a row: a piece that begins
-    with one goes on with what ended in one, and a blank, a line end or a sign stands between. A byte of a character
+    WordPiece marks what continues a word by ##. Elsewhere a word is letters and digits in a row: a piece that begins
+    with one continues what ended in one, and a blank, a line end or a sign stands between. A byte of a character
     beyond ASCII is taken for a letter: it is one, in most texts, and a character is never cut.
     """
     begins, closes = np.zeros(size, bool), np.zeros(size, bool)

@@ -61,7 +61,7 @@ class CsvTable:
         return Left(self.file.name, first, "line" if self.layout.labelled else "row", self.strict)
 
     def into(self, spool: Callable[[], Spool]) -> pa.Table:
-        """All its rows, every cell as the text that stands there. A wrong guess is mended by reading once more."""
+        """All its rows, every cell as the text that stands there. A wrong guess is corrected by reading once more."""
         size = BLOCK
         while True:
             self.left, target = self.fresh(), spool()

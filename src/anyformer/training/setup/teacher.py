@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anyformer.core.model import Model, Seq2Seq
-from anyformer.data.prepared import Given, Prepared
+from anyformer.data.prepared import Prepared, StartModelConstraints
 from anyformer.errors import UserError
 from anyformer.inference.opening import best_of, load
 from anyformer.inference.predictor import Predictor
@@ -41,7 +41,7 @@ class Teacher:
             return request
         return dataclasses.replace(request, task=find(request.task).taught_by(self.predictor).name)
 
-    def complete(self, given: Given) -> Given:
+    def complete(self, given: StartModelConstraints) -> StartModelConstraints:
         """What the data must fit: the teacher reads the same batches as the student."""
         own = self.predictor
         if given.tokenizer is not None and own.tokenizer is not None and given.tokenizer.sha256 != own.tokenizer.sha256:
