@@ -319,7 +319,7 @@ def test_a_vocabulary_that_cannot_spell_it_says_so() -> None:
     guide = json_guide(few, {"type": "object"}, [])
     for token in few.encode("{ ", special=False):
         guide.accept(token)
-    with pytest.raises(UserError, match="JSON schema: no token of this vocabulary can go on"):
+    with pytest.raises(UserError, match="JSON schema: no token of this vocabulary can continue"):
         guide.mask()
 
 

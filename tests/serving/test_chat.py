@@ -332,7 +332,7 @@ def test_servers_of_others_are_understood(monkeypatch: pytest.MonkeyPatch) -> No
 BROKEN: dict[str, tuple[int, bytes, str]] = {
     "an error": (500, b'{"error": {"message": "engine on fire", "code": null}}', "500: engine on fire"),
     "a page": (404, b"<html>no</html>", "404: <html>no</html>"),
-    "no JSON": (200, b"data: {oops\n\n", "no JSON"),
+    "no JSON": (200, b"data: {oops\n\n", "not JSON"),
     "no end": (200, b'data: {"choices": []}\n\n', "broke off"),
     "an error on the way": (200, b'data: {"error": {"message": "gone"}}\n\n', "the server says: gone"),
     "an endless line": (200, b"data: " + b"x" * (2**20 + 10), "too long"),
@@ -349,7 +349,11 @@ def test_a_broken_server_is_one_line(kind: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_no_server_and_no_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    for url, told in (("http://127.0.0.1:9", "no server answers"), ("ftp://x", "no address"), ("http://x:y", "port")):
+    for url, told in (
+        ("http://127.0.0.1:9", "no server answers"),
+        ("ftp://x", "not an address"),
+        ("http://x:y", "port"),
+    ):
         said = piped(monkeypatch, "one\n", "--url", url)
         assert said.code == 2 and told in said.errors[0], said.err
 

@@ -65,7 +65,7 @@ WRONG: list[tuple[type[BaseModel], str, str | None, str]] = [
     (CompletionRequest, '{"prompt": "a", "stop": ["a","b","c","d","e"]}', "stop", "at most 4"),
     (CompletionRequest, '{"prompt": "a", "stop": ""}', "stop", ""),
     (CompletionRequest, '{"prompt": "a", "stream_options": {"usage": true}}', "stream_options.usage", "include_usage"),
-    (CompletionRequest, "[1]", None, "no JSON object"),
+    (CompletionRequest, "[1]", None, "not a JSON object"),
     (CompletionRequest, "{", None, "not JSON"),
     (CompletionRequest, '{"prompt": "\\ud800"}', None, "not JSON"),
     (CompletionRequest, '{"json_schema": ' + '{"a":' * 500 + "1" + "}" * 501, None, "recursion"),

@@ -120,6 +120,34 @@ class Gate(Shaped):
         return list(tensor.unflatten(0, (-1, 2)).unbind(1))
 
 
+class Halves(Shaped):
+    """One projection whose halves are gate and value, in either order, into neighbouring rows (inner, 2)."""
+
+    def __init__(self, gate: int) -> None:
+        self.gate = gate  # which half it is: 0 or 1
+
+    def pull(self, parts: Sequence[Tensor], owner: Any) -> Tensor:
+        halves = parts[0].chunk(2)
+        return torch.stack([halves[self.gate], halves[1 - self.gate]], 1).flatten(0, 1)
+
+    def push(self, tensor: Tensor, owner: Any) -> list[Tensor]:
+        pair = tensor.unflatten(0, (-1, 2)).unbind(1)
+        return [torch.cat([pair[self.gate], pair[1 - self.gate]])]
+
+
+class StackedTensors(Shaped):
+    """Several tensors of `counts` rows each, one below the other."""
+
+    def __init__(self, *counts: int) -> None:
+        self.counts = counts
+
+    def pull(self, parts: Sequence[Tensor], owner: Any) -> Tensor:
+        return torch.cat(list(parts))
+
+    def push(self, tensor: Tensor, owner: Any) -> list[Tensor]:
+        return list(tensor.split(list(self.counts)))
+
+
 class Patch(Shaped):
     """A convolution's weight (D, channels, rows, columns) as a matrix; its bias as it is."""
 

@@ -223,8 +223,8 @@ PICTURES_REFUSED: list[tuple[Any, str]] = [
     (np.full((9, 9, 3), -0.5), "pixels go from"),
     (np.zeros((9, 9, 7), np.uint8), "shape (9, 9, 7)"),
     (3.5, "float"),
-    ([], "no pictures"),
-    ("nowhere.png", "no such picture"),
+    ([], "no images given"),
+    ("nowhere.png", "no such image"),
 ]
 
 
