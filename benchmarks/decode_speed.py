@@ -168,7 +168,7 @@ def ask_trained(folder: Path, prompt: str, new: int) -> None:
     predictor = anyformer.load(folder, device="cpu")
     model = predictor.model.eval()
     small = anyformer.quantise(copy.deepcopy(model))
-    ids = predictor.words().batch([prompt], side="right", device=torch.device("cpu"))[0]
+    ids = predictor.require_tokenizer().batch([prompt], side="right", device=torch.device("cpu"))[0]
     for name, more in (("greedy", {}), ("sampled", {"do_sample": True, "seed": 1})):
         settings = Generation(max_new_tokens=new, **more)
         plain, made = (generate(model, ids, settings=settings, draft=draft) for draft in (None, "int8"))

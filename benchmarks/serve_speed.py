@@ -126,7 +126,9 @@ async def streamed(port: int, prompts: list[list[int]], new: int) -> float:
 def by_http(folder: Path, prompts: list[list[int]], new: int, rows: int, context: int) -> float:
     """Tokens a second through a server process, asked from a third process."""
     threads = str(torch.get_num_threads())
-    with Server(folder, "--rows", str(rows), "--context", str(context), env={"OMP_NUM_THREADS": threads}) as server:
+    with Server(
+        folder, "--max-batch-size", str(rows), "--context", str(context), env={"OMP_NUM_THREADS": threads}
+    ) as server:
         ask = json.dumps({"port": server.port, "prompts": prompts, "new": new})
         command = [sys.executable, __file__, "--ask", "-"]
         rounds = [subprocess.run(command, input=ask, capture_output=True, text=True, check=True) for _ in range(2)]

@@ -28,7 +28,7 @@ LEFT_OUT = ("spec.py", "errors.py")  # every file uses them
 
 
 @dataclass
-class Walk:
+class CarriedState:
     """What was visited so far."""
 
     files: dict[str, None] = field(default_factory=dict)  # in the order of their first visit
@@ -66,7 +66,7 @@ class Walk:
 
 def walk_command(words: list[str], *, is_listed: bool) -> None:
     """Run one command of the command line and print its walk."""
-    walk = Walk()
+    walk = CarriedState()
     sys.setprofile(walk.see)
     try:
         code = anyformer.cli.main(words)

@@ -68,7 +68,7 @@ def settings(c: FamilyConfig) -> Model:
     stack = Stack(width=width, depth=depth, block=(first, *[block] * (depth - 1)), final=NoNorm())
     head = Pooled() if outputs is None else Regress(outputs=outputs, norm=LayerNorm(), act="relu")
     if c.unread():
-        raise UserError(f"{c.unread()[0]!r} is no argument of FTTransformer", where=c.where, fix="remove it")
+        raise UserError(f"{c.unread()[0]!r} is not an argument of FTTransformer", where=c.where, fix="remove it")
     return Model(embed=embed, stack=stack, head=head, init="table")
 
 
@@ -88,7 +88,7 @@ def sizes(spec: Model) -> dict[str, Any]:
         again = settings(FamilyConfig(made, SIZES))
         if again.replace(init=spec.init) == spec:
             return made
-    raise UserError("this network is no FT-Transformer of rtdl", where="spec", fix="keep it as an anyformer folder")
+    raise UserError("this network is not an FT-Transformer of rtdl", where="spec", fix="keep it as an anyformer folder")
 
 
 class Identity(Shaped):

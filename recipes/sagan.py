@@ -40,7 +40,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     spec = preset(asked.preset)
     if not isinstance(spec, SAGAN):
-        raise UserError(f"{asked.preset} is no SAGAN", where="--preset", fix="use sagan-32")
+        raise UserError(f"{asked.preset} is not a SAGAN", where="--preset", fix="use sagan-32")
     images = from_sheets(asked.images, asked.out / "sheets")
     began = time.monotonic()
     features = classifier(asked, images)

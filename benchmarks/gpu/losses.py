@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.objectives import Causal
-from anyformer.training.optim import AdamW, decays
+from anyformer.training.optim import AdamW, has_weight_decay
 from anyformer.training.schedule import Constant
 from benchmarks.gpu.jobs import OURS, Decoder, Place
 from benchmarks.gpu.ours import PLANNED_STEPS, build_engine, settle, text_batch
@@ -56,7 +56,7 @@ def train_plainly(sizes: Decoder, batches: list[Tensor], device: torch.device) -
     """The same model in float32, eager, by a loop of torch's own pieces."""
     model = sizes.network().build(seed=0, device=device).train()
     groups = [
-        {"params": [p for name, p in model.named_parameters() if decays(name, p) is decayed],
+        {"params": [p for name, p in model.named_parameters() if has_weight_decay(name, p) is decayed],
          "weight_decay": OPTIMIZER.weight_decay if decayed else 0.0}
         for decayed in (True, False)
     ]  # fmt: skip

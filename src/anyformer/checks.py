@@ -77,7 +77,7 @@ def permutation(model: nn.Module, *inputs: Any, bound: float = 1e-6, seed: int =
     """How far f(RX) is from R f(X) for a random order R of the words, patches or columns.
 
     Near 0 without positions and causal order, clearly above with them. Positions stay where they are while the tokens
-    move; a table's learned feature vectors are no positions and move with their column. Class tokens of images stay.
+    move; a table's learned feature vectors are not positions and move with their column. Class tokens of images stay.
     """
     spec = getattr(model, "spec", None)
     if spec is not None and not isinstance(spec, Model):
@@ -171,7 +171,7 @@ def padding(model: nn.Module, tokens: Tensor | None = None, *, side: str = "left
             vocab: int | None = None) -> Report:  # fmt: skip
     """How much padding on one side changes the real tokens' answers."""
     if side not in ("left", "right"):
-        raise UserError(f"{side!r} is no side of a text", where="padding", fix=did_you_mean(side, ("left", "right")))
+        raise UserError(f"{side!r} is not a side of a text", where="padding", fix=did_you_mean(side, ("left", "right")))
     if amount < 1:
         raise UserError(f"{amount} tokens of padding change nothing", where="padding", fix="use 3")
     size = vocab or vocab_of(model)

@@ -48,7 +48,7 @@ from anyformer.errors import (
 )
 from anyformer.extras import explain_import
 from anyformer.own_parts import import_installed, import_modules, take_imports
-from anyformer.training.distributed.world import let_first_tell, read_world
+from anyformer.training.distributed.world import read_world, wait_before_exit
 from anyformer.version import __version__
 
 # What the system says of a name or place that somebody chose: not there, not allowed, too long, in a circle.
@@ -194,12 +194,12 @@ def main(args: Sequence[str] | None = None) -> int:
     except typer.TyperException as error:
         _trace(debug)
         if world.local_rank:  # the first process of a machine says it for all
-            let_first_tell(world)
+            wait_before_exit(world)
             return USER_ERROR
         return _complain(explain_usage(error.format_message(), given, every_option()), exit_code=USER_ERROR)
     except AlreadyReported as error:  # by another process of the same training
         _trace(debug)
-        let_first_tell(world)
+        wait_before_exit(world)
         return error.exit_code
     except Stopped as stop:  # asked for, and everything is saved
         note_line(str(stop))

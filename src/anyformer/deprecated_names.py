@@ -25,7 +25,7 @@ DEPRECATED: dict[str, Renamed] = {}
 
 
 def find_new_name(name: str) -> str | None:
-    """What an old name is called now, with a warning at the line that used it; None for a name that is no old one."""
+    """What an old name is called now, with a warning at the line that used it; None for a name that is current."""
     found = DEPRECATED.get(name)
     if found is None:
         return None

@@ -10,7 +10,7 @@ DONE, OUR_BUG, USER_ERROR, DIVERGED, RESOURCES, INTERRUPTED, TERMINATED = 0, 1, 
 
 
 class UserError(ValueError):
-    """A mistake in what the user gave; its first line alone says what, where and how to mend it.
+    """A mistake in what the user gave; its first line alone says what, where and how to fix it.
 
     >>> str(UserError("width 770 is not divisible by heads 12", where="model.stack", fix="use width 768"))
     'model.stack: width 770 is not divisible by heads 12; use width 768'
@@ -92,6 +92,31 @@ def check_range(
         raise UserError(f"{name} {value} is below {least}", where=f"{part}.{name}", fix=fix)
     if value is not None and most is not None and value > most:
         raise UserError(f"{name} {value} is above {most}", where=f"{part}.{name}", fix=fix)
+
+
+def check_at_least(part: str, name: str, value: float | None, least: float, *, fix: str) -> None:
+    """Refuse a number below its least value, by the name of its own setting; None passes.
+
+    >>> check_at_least("Attention", "heads", 0, 1, fix="use 8")
+    Traceback (most recent call last):
+    anyformer.errors.UserError: Attention.heads: heads 0 is below 1; use 8
+    """
+    check_range(part, name, value, least, fix=fix)
+
+
+def check_fraction(
+    part: str, name: str, value: float | None, *, zero: bool = True, one: bool = False, fix: str
+) -> None:
+    """Refuse a number outside 0 to 1, by the name of its own setting; `zero` and `one` say whether these are allowed.
+
+    >>> check_fraction("MLP", "dropout", 2, fix="use 0.1")
+    Traceback (most recent call last):
+    anyformer.errors.UserError: MLP.dropout: dropout 2 is outside [0, 1); use 0.1
+    """
+    if value is None or (0 < value < 1) or (zero and value == 0) or (one and value == 1):
+        return
+    interval = f"{'[' if zero else '('}0, 1{']' if one else ')'}"
+    raise UserError(f"{name} {value} is outside {interval}", where=f"{part}.{name}", fix=fix)
 
 
 MOST = 12  # names listed where none is near

@@ -40,6 +40,12 @@ OTHER_NAMES = {
     "objective.num_beams": ("beams", "beam_size", "beam_width"),
 }  # fmt: skip
 
+# What parts from outside may still call a question of their slot.
+OLD_ANSWERS = {
+    "biased": "has_bias", "adds": "has_layer_positions", "looks": "has_cross_attention",
+    "answers_some": "supports_token_subset", "reads_some": "reads_token_subset",
+}  # fmt: skip
+
 
 def setting_called(path: str) -> str | None:
     """The setting that other programs call by this name or path, or None; where two fit, the one in the same place.

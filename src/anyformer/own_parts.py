@@ -66,13 +66,13 @@ def import_module(name: str, *, where: str) -> None:
         importlib.import_module(name)
     except ModuleNotFoundError as error:
         missing = error.name or name
-        what = f"there is no module {missing!r}" + ("" if missing == name else f", which {name} imports")
+        what = f"module {missing!r} not found" + ("" if missing == name else f", which {name} imports")
         raise UserError(what, where=where, fix="run it from the folder the module lies in, or install it") from None
     except UserError:
         raise
     except Exception as error:  # whatever somebody's module may raise
         what = f"the module cannot be imported: {type(error).__name__}: {error}"
-        raise UserError(what, where=where, fix="mend the module") from error
+        raise UserError(what, where=where, fix="fix the module") from error
 
 
 def modules_outside(kinds: Sequence[type]) -> list[str]:

@@ -31,6 +31,6 @@ def watch(parent: int) -> None:
 
 
 def end_if_orphaned(parent: int) -> None:
-    """An orphan is given to another parent."""
+    """End this process when its parent has ended: then the parent's id is another."""
     if os.getppid() != parent:
         os._exit(1)

@@ -70,7 +70,7 @@ def read_bytes(path: Path) -> bytes:
     except OSError as error:
         raise UserError(f"cannot be read ({error.strerror})", where=path.name, fix="check its permissions") from None
     if len(data) > LIMIT:
-        raise UserError(f"more than {LIMIT} bytes", where=path.name, fix="that is no file of a model folder")
+        raise UserError(f"more than {LIMIT} bytes", where=path.name, fix="that is not a file of a model folder")
     return data
 
 
@@ -88,7 +88,7 @@ def read_json(path: Path) -> dict[str, Any]:
         text = read_text(path)
         if text.count(",") + text.count("[") + text.count("{") > MOST_VALUES:
             raise UserError(
-                f"more than {MOST_VALUES:,} values", where=path.name, fix="that is no file of a model folder"
+                f"more than {MOST_VALUES:,} values", where=path.name, fix="that is not a file of a model folder"
             )
         data = json.loads(text)
     except UserError:
@@ -190,7 +190,7 @@ def replacing(path: Path) -> Iterator[Path]:
     if path.is_dir() and not path.is_symlink():
         raise not_plain(path, "a folder")
     remove_unfinished(path)
-    part, handle = claim_part(path)
+    part, handle = claim_file(path)
     try:
         yield part
         flush(part)
@@ -203,7 +203,7 @@ def replacing(path: Path) -> Iterator[Path]:
         os.close(handle)
 
 
-def claim_part(path: Path) -> tuple[Path, int]:
+def claim_file(path: Path) -> tuple[Path, int]:
     """A new file `.name.1234abcd.part` and the lock on it, by which others see that somebody is writing it."""
     name = cut_to(path.name, LONGEST_NAME - PART_MARK)
     while True:
@@ -225,6 +225,12 @@ def remove_unfinished(path: Path) -> None:
                     part.unlink()
             finally:
                 os.close(handle)
+
+
+def check_disk_space(folder: Path, needed: int) -> None:
+    """Refuse before writing what cannot fit."""
+    if needed and shutil.disk_usage(folder).free < needed:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def hold_lock(handle: int) -> bool:

@@ -29,7 +29,7 @@ class HeadSizes(NamedTuple):
         return self.heads // self.groups
 
 
-Losses = dict[str, Tensor]  # auxiliary losses by name; they come back from a forward pass, never by a side door
+Losses = dict[str, Tensor]  # auxiliary losses by name; returned by the forward pass, never stored on a module
 
 
 class Norm(Spec, slot=True):
@@ -97,7 +97,7 @@ class Relative(Spec, slot=True):
         return None
 
     @property
-    def biased(self) -> bool:
+    def has_bias(self) -> bool:
         """Whether `bias` answers; known from the spec so that a kernel can be chosen without a tensor."""
         return False
 
@@ -123,7 +123,9 @@ class Mixer(Spec, slot=True):
     causal_form: ClassVar[bool] = True  # whether it can be kept from seeing the future
     compiles: ClassVar[bool] = True  # whether torch can compile it whole; its own recurrent cells it cannot
     has_static_cache: ClassVar[bool] = False  # whether its module offers `static_cache(...)` (core/static_cache.py)
-    answers_some: ClassVar[bool] = False  # whether its module's `forward` takes `some`, the tokens that need an answer
+    supports_token_subset: ClassVar[bool] = (
+        False  # whether its module's `forward` takes `some`, the tokens that need an answer
+    )
     exact: ClassVar[bool] = True  # whether later tokens change nothing at all; a Fourier transform leaves rounding
 
     @property
@@ -175,7 +177,7 @@ class Embed(Spec, slot=True):
         return self
 
     @property
-    def adds(self) -> bool:
+    def has_layer_positions(self) -> bool:
         """Whether it has positions for every layer, added to queries and keys there (`context.added`)."""
         return False
 
@@ -249,9 +251,9 @@ class Body(Spec, slot=True):
         return tuple(dict.fromkeys(block.mixer for block in self.layers))
 
     @property
-    def looks(self) -> bool:
+    def has_cross_attention(self) -> bool:
         """Whether some layer reads an encoder's output."""
-        return any(block.looks for block in self.layers)
+        return any(block.has_cross_attention for block in self.layers)
 
     @property
     def causal(self) -> bool | Literal["prefix_lm"]:
@@ -259,7 +261,7 @@ class Body(Spec, slot=True):
         return False
 
     @property
-    def answers_some(self) -> bool:
+    def supports_token_subset(self) -> bool:
         """Whether its module's `forward` takes `some`, the tokens that the head reads, and gives those alone."""
         return False
 
@@ -280,7 +282,7 @@ class HeadOutput(NamedTuple):
 class Head(Spec, slot=True):
     """Tokens into an answer: `build(width, vocabulary) -> Module`; `forward(hidden, context, table) -> HeadOutput`.
 
-    `vocabulary` and `table` are the embedding's, where it has one, for heads that score words with the same rows.
+    `vocabulary` and `table` are the embedding's, where it has one, for language-model heads tied to it.
     """
 
     needs_grid: ClassVar[bool] = False  # whether its tokens must have rows and columns
@@ -291,7 +293,7 @@ class Head(Spec, slot=True):
         return None
 
     @property
-    def reads_some(self) -> bool:
+    def reads_token_subset(self) -> bool:
         """Whether it reads a few tokens only: those of its module's `tokens_read(context)`. Given them alone, with
         their context, it answers the same, so the last block need not compute the others."""
         return False

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Literal, Self, dataclass_transform
 from anyformer.about import About
 from anyformer.errors import UserError, did_you_mean, nearest
 from anyformer.extras import require
-from anyformer.other_names import field_called
+from anyformer.other_names import OLD_ANSWERS, field_called
 from anyformer.own_parts import UnknownPart
 
 FORMAT = 1  # version of the saved form; a change of meaning raises it and adds an entry to MIGRATIONS
@@ -41,6 +41,8 @@ class Spec:
         cls.abstract = slot
         dataclass(frozen=True, kw_only=True, repr=False)(cls)
         cls.__init__ = guarded(cls, cls.__init__)  # type: ignore[method-assign]
+        if comes_from_outside(cls):
+            refuse_old_answers(cls)
         if "build" in vars(cls) and comes_from_outside(cls):
             cls.build = recording(cls.build)  # type: ignore[attr-defined]
 
@@ -173,6 +175,13 @@ def comes_from_outside(kind: type) -> bool:
     return kind.__module__.partition(".")[0] != __name__.partition(".")[0]
 
 
+def refuse_old_answers(kind: type) -> None:
+    """A question of a slot that was renamed, still answered by its old name, would never be asked again."""
+    for old, new in OLD_ANSWERS.items():
+        if old in vars(kind) and new in dir(kind):
+            raise UserError(f"{old} is called {new} now", where=kind.__name__, fix="rename it")
+
+
 def built_outside(module: Any) -> bool:
     """Whether a part from outside the library built this module."""
     return module in MADE_OUTSIDE
@@ -270,7 +279,7 @@ def parse_spec(data: Mapping[str, Any], kind: Any, *, complete: bool) -> Spec:
     if name is None and len(known) == 1:
         (name,) = known
     if not isinstance(name, str):
-        raise UserError("which part is meant is not said", fix="add type: " + " | ".join(sorted(known)))
+        raise UserError("no part named", fix="add type: " + " | ".join(sorted(known)))
     if name not in known:
         slot = slots[0].__name__
         raise UnknownPart.named(name, f"{name!r} is not a known {slot}", known, where="type")

@@ -338,7 +338,7 @@ def by_serve(folder: Path, scratch: Path) -> int:
     from anyformer.serving.server import ServeOptions, serve
 
     try:
-        serve(ServeOptions(folder, host="127.0.0.1", port=0, rows=2), lambda standing: os._exit(0))
+        serve(ServeOptions(folder, host="127.0.0.1", port=0, max_batch_size=2), lambda standing: os._exit(0))
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2

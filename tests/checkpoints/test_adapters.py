@@ -221,7 +221,7 @@ def test_what_is_wrong_with_an_adapter_is_said(tmp_path: Path) -> None:
     config.write_text(json.dumps(json.loads(config.read_text()) | {"base_model_name_or_path": "../adapter"}))
     with pytest.raises(UserError, match="the adapter is its own base"):
         anyformer.load(tmp_path / "adapter")
-    with pytest.raises(UserError, match="there is no adapter"):
+    with pytest.raises(UserError, match="no adapter found"):
         anyformer.load(tmp_path / "base", adapter=tmp_path / "base")
     wide = spec.replace(stack=spec.stack.replace(width=2 * spec.stack.width))
     save_own(tmp_path / "wide", wide, wide.build(seed=0))

@@ -132,7 +132,7 @@ def test_what_a_killed_process_leaves_is_removed_by_the_next(source: Path, tmp_p
     assert not (tmp_path / "new").exists(), "half a folder has the final name"
     (left,) = [path for path in tmp_path.iterdir() if path != mine]
     assert left.name.startswith(target.PART)
-    alive = target.claim_part(tmp_path / "new")  # another process writes to the same place right now
+    alive = target.claim_folder(tmp_path / "new")  # another process writes to the same place right now
     predictor = anyformer.load(source)
     predictor.save(tmp_path / "other")
     assert left.is_dir(), "it belongs to another target"

@@ -79,8 +79,8 @@ def test_the_weakest_go_first_and_a_layer_keeps_a_head() -> None:
     "words, said",
     [
         (["--prune-heads", "3"], "write layer.head, both from 0"),
-        (["--prune-heads", "9.0"], "there is no layer 9; layers are numbered 0 to"),
-        (["--prune-heads", "0.9"], "there is no head 0.9"),
+        (["--prune-heads", "9.0"], "layer 9 is out of range; layers are numbered 0 to"),
+        (["--prune-heads", "0.9"], "head 0.9 is out of range"),
         (["--prune-heads", "0.0,0.1,0.2,0.3"], "no head left"),
         (["--prune-heads", "25%"], "add --data FILE"),
         (["--prune-heads", "0%", "--data", "x.csv"], "write 25%"),

@@ -200,7 +200,7 @@ def test_show_tells_the_facts_and_draws_the_curve(home, capsys):
     out = capsys.readouterr().out
     for word in ("interrupted", "Ctrl-C", "reviews.csv", "at step 100: loss", "1 min 30 s", "●", "▀", "step 100"):
         assert word in out
-    assert "go on with: anyformer resume runs/a" in out and "\x1b" not in out
+    assert "resume with: anyformer resume runs/a" in out and "\x1b" not in out
     assert call("a") == 0  # the name alone
     assert capsys.readouterr().out == out
     assert call("show", "a", "--json") == 0

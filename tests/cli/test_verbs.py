@@ -93,7 +93,7 @@ def test_on_a_terminal_the_same_line_asks(home: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("typer.confirm", lambda text, **settings: asked.append(text) or True)
     with standing_in(home):
         said = done("train", "data.csv", "--out", "run")
-    assert asked == ["go on with it?"] and "the run is complete" in said.err
+    assert asked == ["resume it?"] and "the run is complete" in said.err
 
 
 def test_a_config_file_gives_the_same_run_again(home: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from anyformer.data.counts import UNKNOWN
 from anyformer.data.prepare_rows import examples_for
-from anyformer.data.prepared import Given
+from anyformer.data.prepared import StartModelConstraints
 from anyformer.data.reopen import open_prepared
 from anyformer.data.settings import Columns, Data, Split, TokenizerSettings
 from anyformer.data.splits import TRAIN
@@ -400,7 +400,7 @@ def go_text(path, tmp_path):
 
 def test_a_given_model_brings_tokenizer_labels_length_and_start(tmp_path):
     words = train_tokenizer([text() for _ in range(50)], "wordpiece", 200)
-    given = Given(tokenizer=words, labels=["yes", "maybe", "no"], length=7, segments=False)
+    given = StartModelConstraints(tokenizer=words, labels=["yes", "maybe", "no"], length=7, segments=False)
     rows = {
         "one": [r["note"] for r in ROWS],
         "two": [r["note"] for r in ROWS[::-1]],
@@ -411,7 +411,9 @@ def test_a_given_model_brings_tokenizer_labels_length_and_start(tmp_path):
     batch = made.train.batch(range(20))
     assert batch.inputs[0].shape[1] <= 7 and "segments" not in batch.named and made.facts["sizes"]["classes"] == 3
     pairs = {"source": rows["one"], "target": rows["two"]}
-    made = go(tmp_path, pairs, task="translate", given=Given(tokenizer=words, start=words.pad), name="pairs")
+    made = go(
+        tmp_path, pairs, task="translate", given=StartModelConstraints(tokenizer=words, start=words.pad), name="pairs"
+    )
     assert (made.train.batch([0]).inputs[1][:, 0] == words.pad).all()
 
 

@@ -89,8 +89,10 @@ def compared(folder: Path, made_here: Path) -> tuple[Any, Any]:
         model = AutoModelForCausalLM.from_pretrained(made_here).eval()
         words = AutoTokenizer.from_pretrained(made_here)
     for text in ("Once upon a rose", "a time. There", "häh? \n\n 1"):
-        ids = ours.words().encode(text)
-        assert words(text).input_ids == ids and words.decode(ids) == ours.words().decode(ids, skip_special=False)
+        ids = ours.require_tokenizer().encode(text)
+        assert words(text).input_ids == ids and words.decode(ids) == ours.require_tokenizer().decode(
+            ids, skip_special=False
+        )
         given = torch.tensor([ids])
         settings = {"max_new_tokens": 16, "do_sample": False, "temperature": 1.0, "top_k": None}
         with quietly():
@@ -107,10 +109,10 @@ def test_a_decoder_that_is_exported_writes_the_same_in_transformers(kind: str, t
     assert (kind, config["architectures"][0]) in {(family, name) for family, name, _ in rows()}
     ours, (model, words) = compared(source, tmp_path / "out")
     kept = model.generation_config
-    assert kept.eos_token_id == [ours.words().eos, 7] and (kept.top_k, kept.temperature) == (17, 0.5)
+    assert kept.eos_token_id == [ours.require_tokenizer().eos, 7] and (kept.top_k, kept.temperature) == (17, 0.5)
     assert kept.do_sample and kept.repetition_penalty == 1.25
     said = words.apply_chat_template([{"role": "user", "content": "Hi"}], tokenize=False)
-    assert said == "<s>user: Hi</s><s>assistant:" and ours.words().chat_template == TEMPLATE
+    assert said == "<s>user: Hi</s><s>assistant:" and ours.require_tokenizer().chat_template == TEMPLATE
 
 
 def test_the_comparison_notices_other_weights(tmp_path: Path) -> None:
@@ -142,7 +144,7 @@ def test_a_run_on_text_goes_by_the_page(words: list[str], architecture: str, act
     config = json.loads((tmp_path / "dst" / "config.json").read_text())
     assert config["architectures"] == [architecture] and config.get("hidden_act") == act
     ours, (model, _) = compared(tmp_path / "run", tmp_path / "dst")
-    words_here = ours.words()
+    words_here = ours.require_tokenizer()
     assert config["eos_token_id"] == words_here.eos and config["pad_token_id"] == words_here.pad
     assert config.get("max_position_embeddings", config.get("n_positions")) >= 32
     assert model.config.eos_token_id == words_here.eos and model.config.vocab_size == words_here.size

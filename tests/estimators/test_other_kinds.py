@@ -97,5 +97,5 @@ def test_images(tmp_path: Path) -> None:
     assert np.allclose(fitted.predict_proba([str(path) for path in paths]), fitted.predict_proba(X), atol=1e-5)
     by_path = ImageClassifier(steps=40, lr=0.003, settings=settings).fit([str(path) for path in paths], y)
     assert np.array_equal(by_path.predict(X), fitted.predict(X))
-    with pytest.raises(UserError, match="is no picture"):
+    with pytest.raises(UserError, match="is not a picture"):
         ImageClassifier().fit(X.astype(float), y)

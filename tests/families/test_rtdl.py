@@ -106,7 +106,7 @@ def test_the_command_goes_there_and_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("changes, said", [
     ({"linformer_kv_compression_ratio": 0.5}, "Linformer"),
     ({"ffn_activation": "GEGLU"}, "expected ReLU or ReGLU"),
-    ({"d_blok": 3}, "'d_blok' is no argument"),
+    ({"d_blok": 3}, "'d_blok' is not an argument"),
     ({"d_block": None}, "sizes are missing"),
 ])  # fmt: skip
 def test_what_is_not_implemented_is_refused_by_name(changes: dict[str, Any], said: str) -> None:

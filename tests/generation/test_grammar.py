@@ -275,10 +275,10 @@ def deep(levels: int) -> Any:
         ({"$defs": {"x": {"type": "strin"}}, "$ref": "#/$defs/x"}, r"JSON schema /\$defs/x: Invalid type: strin"),
         ({"$ref": "https://example.org/s.json"}, "does not fetch"),
         ({"type": "string", "pattern": "(a"}, "JSON schema: unclosed group"),
-        ("{", "the schema is no JSON"),
+        ("{", "the schema is not JSON"),
         ([], "a schema is an object, not list"),
         (False, "nothing obeys the schema false"),
-        ({"minimum": float("nan")}, "the schema is no JSON"),
+        ({"minimum": float("nan")}, "the schema is not JSON"),
         ({"type": "integer", "multipleOf": 99991}, "multipleOf 99991 makes too large a table"),
         ({"allOf": [{"multipleOf": 101}, {"multipleOf": 0.00103}]}, "makes? too large a table"),
         (deep(70), "levels deep; use at most 64"),
@@ -303,7 +303,7 @@ def test_schemas_that_cannot_be_obeyed_are_refused(schema: Any, message: str) ->
         (r"\bfoo", "lookarounds not supported"),
         ("[[a]", "the pattern is not clear: Possible nested set at position 1"),
         ("a" * 5000, "the pattern has 5,000 characters; use at most 4,096"),
-        ("", "there is no pattern"),
+        ("", "no pattern given"),
     ],
 )
 def test_patterns_that_cannot_be_obeyed_are_refused(pattern: str, message: str) -> None:
@@ -314,12 +314,12 @@ def test_patterns_that_cannot_be_obeyed_are_refused(pattern: str, message: str) 
 
 def test_a_vocabulary_that_cannot_spell_it_says_so() -> None:
     few = train_tokenizer(["abc { "], "char", 20)
-    with pytest.raises(UserError, match="regex: no token of this vocabulary can go on with the text"):
+    with pytest.raises(UserError, match="regex: no token of this vocabulary can continue the text"):
         regex_guide(few, "[0-9]+", [])
     guide = json_guide(few, {"type": "object"}, [])
     for token in few.encode("{ ", special=False):
         guide.accept(token)
-    with pytest.raises(UserError, match="JSON schema: no token of this vocabulary can go on"):
+    with pytest.raises(UserError, match="JSON schema: no token of this vocabulary can continue"):
         guide.mask()
 
 

@@ -233,7 +233,7 @@ def test_a_model_that_is_not_plain_drafts_itself_too() -> None:
 
 
 def test_what_is_no_draft() -> None:
-    with pytest.raises(UserError, match="there is no draft 'int4'"):
+    with pytest.raises(UserError, match="unknown draft 'int4'"):
         generate(small(), prompts(1, 4), settings=GREEDY, draft="int4")
     with pytest.raises(UserError, match="in 8 bits itself"):
         generate(quantise(small()), prompts(1, 4), settings=GREEDY, draft="int8")

@@ -67,7 +67,7 @@ def test_wrong_settings(given: dict[str, Any], message: str) -> None:
 
 @pytest.mark.quick
 def test_an_unknown_setting_is_named_with_its_nearest() -> None:
-    with pytest.raises(UserError, match="there is no setting 'temprature'; did you mean 'temperature'"):
+    with pytest.raises(UserError, match="unknown setting 'temprature'; did you mean 'temperature'"):
         Generation.from_settings({"temprature": 1.0})
     assert Generation.from_settings({"temperature": 0.5}).temperature == 0.5
 
@@ -115,7 +115,7 @@ def test_other_wrong_inputs() -> None:
             lambda: generate(two, given, none, settings=Generation(bos_token_id=0)),
             "row 1 of source mask hides every token",
         ),
-        (lambda: generate(two, given), "nothing says which token a text begins with; give decoder_start_token_id"),
+        (lambda: generate(two, given), "decoder_start_token_id is not set; give it"),
         (
             lambda: generate(two, given, settings=Generation(decoder_start_token_id=23)),
             "decoder_start_token_id holds the id 23",
@@ -128,12 +128,12 @@ def test_other_wrong_inputs() -> None:
         (lambda: generate(net, given, settings=Generation(logprobs=24)), "logprobs is 24; there are 23 tokens"),
         (lambda: generate(net, given, settings=Generation(max_length=4)), "max_length 4 leaves no room after 4 tokens"),
         (lambda: generate(net, given, settings=Generation(do_sample=True, seed=(1, 2, 3))), "3 seeds for 2 prompts"),
-        (lambda: generate(bare.build(), given), "no head that scores words; give it head=LM"),
+        (lambda: generate(bare.build(), given), "no language-model head; give it head=LM"),
         (
             lambda: generate(bare.replace(head=LM(), stack=bare.stack.replace(causal=False)).build(), given),
             "causal=True",
         ),
-        (lambda: generate(torch.nn.Linear(2, 2), given), "Linear is no built Model or Seq2Seq"),
+        (lambda: generate(torch.nn.Linear(2, 2), given), "Linear is not a built Model or Seq2Seq"),
     ):
         with pytest.raises(UserError, match=message):
             call()

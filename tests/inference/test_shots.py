@@ -80,7 +80,7 @@ def test_a_template_names_columns_and_ends_in_the_answer() -> None:
     for wrong in ("{question}", "{answer} {question}", "{answer}{answer}"):
         with pytest.raises(UserError, match="names {answer} once"):
             Template.parse(wrong)
-    with pytest.raises(UserError, match="no column is called 'contxt'.*did you mean 'context'"):
+    with pytest.raises(UserError, match="unknown column 'contxt'.*did you mean 'context'"):
         Template.parse("{contxt} {answer}").prompt(row)
 
 
@@ -106,7 +106,7 @@ def test_examples_are_other_rows_and_more_shots_keep_those_of_fewer() -> None:
 
 def loop(predictor: Predictor, prompt: str, choice: str) -> tuple[float, int]:
     """log p of a choice behind a prompt by a pass for every token in double precision, and how many tokens it has."""
-    words, model = predictor.words(), predictor.model.double()
+    words, model = predictor.require_tokenizer(), predictor.model.double()
     read = words.encode(prompt.rstrip(" "))
     tokens = words.encode(prompt + choice)[len(read) :]
     total = 0.0
@@ -143,7 +143,7 @@ def test_a_blank_before_the_answer_belongs_to_the_choice() -> None:
     predictor = writer("gpt2-tiny")
     for prompt in ("Answer: ", "Answer:", ""):
         for one, choice in zip(continuations(predictor, prompt, ["blue", "white"]), ["blue", "white"], strict=True):
-            whole = predictor.words().encode(prompt + choice)
+            whole = predictor.require_tokenizer().encode(prompt + choice)
             assert list((one.prefix if prompt else ()) + one.tokens) == whole and len(one.tokens) >= 1
     spaced = continuations(predictor, "Answer: ", ["blue"])[0]
     assert predictor.decode(spaced.tokens) == " blue"
@@ -237,13 +237,13 @@ def test_mistakes_are_told_in_one_line(place: Path) -> None:
         done("train", "reviews.csv", "--target", "label", "--steps", "1", "--out", "other", "--progress", "none")
         for words, wanted in (
             (["run", "q.csv", "--template", "x {answer}"], "--template is for prompting"),
-            (["run", "q.csv", "--shots", "one"], "'one' is no list of numbers"),
+            (["run", "q.csv", "--shots", "one"], "'one' is not a list of numbers"),
             (["run", "q.csv", "--shots", "-1"], "no number of examples"),
             (["run", "q.csv", "--shots", "10"], "10 examples of 10 rows"),
-            (["run", "--shots", "0"], "there are no questions"),
+            (["run", "--shots", "0"], "no questions given"),
             (["run", "q.csv", "--shots", "0", "--by", "chance"], "'chance' is not known"),
             (["run", "q.csv", "--shots", "0", "-o", "x.txt"], "no table ends in '.txt'"),
-            (["run", "reviews.csv", "--shots", "0", "--template", "{texxt} {answer}"], "no column is called 'texxt'"),
+            (["run", "reviews.csv", "--shots", "0", "--template", "{texxt} {answer}"], "unknown column 'texxt'"),
             (["other", "q.csv", "--shots", "0"], "--shots asks a language model"),
             (["run", "book.txt", "--shots", "0"], "no column is a question"),
         ):

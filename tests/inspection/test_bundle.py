@@ -94,7 +94,7 @@ def test_what_a_file_does_not_hold_it_says(tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match="does not hold"):
             ask()
-    with pytest.raises(UserError, match="no site 9"):
+    with pytest.raises(UserError, match="site 9 is out of range"):
         small.weights(9)
 
 

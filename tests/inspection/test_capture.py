@@ -76,7 +76,7 @@ def test_layers_and_heads_by_number():
     capture = look(models.gpt(), models.TEXT)
     assert torch.equal(capture.attention(1, 2), capture.weights(1)[2])
     assert torch.equal(capture.attention(0, rows=slice(2, 4)), capture.weights(0)[:, 2:4])
-    with pytest.raises(UserError, match="no head 9"):
+    with pytest.raises(UserError, match="head 9 is out of range"):
         capture.attention(0, 9)
     with pytest.raises(UserError, match="layer 5"):
         capture.attention(5)

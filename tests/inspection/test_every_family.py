@@ -60,7 +60,7 @@ def naive(p: AttentionInputs) -> Tensor:
         score = score * scores.scale
         if scores.soft_cap is not None:
             score = scores.soft_cap * torch.tanh(score / scores.soft_cap)
-        if relative is not None and relative.biased:
+        if relative is not None and relative.has_bias:
             bias = relative.bias(*places)[0].double()
             score = score + bias[h if len(bias) > 1 else 0]
         power = torch.exp(score - score.amax(1, keepdim=True)) * seen[h if len(seen) > 1 else 0]
@@ -127,7 +127,7 @@ def test_maps_are_the_same_whichever_kernel_ran(
     engine: str, relative: Relative, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Maps of the first layer do not depend on the kernel at all, those of the second by what it rounds."""
-    if engine == "blocks" and relative.biased:
+    if engine == "blocks" and relative.has_bias:
         relative = Rope(theta=500.0)  # that kernel has no bias: another rotation instead
     ids = tokens(1, 64)
     model = build(language(mixer=WINDOWED, relative=relative), dtype=dtype)

@@ -155,7 +155,7 @@ def test_an_encoder_decoder_has_a_share_of_cross_attention():
     capture = look(models.t5(), models.TEXT)
     assert set(stream_norms(capture, "decoder").shares()) == {"mixer", "cross", "feed"}
     assert set(stream_norms(capture, "encoder").shares()) == {"mixer", "feed"}
-    with pytest.raises(UserError, match="no stack"):
+    with pytest.raises(UserError, match="unknown stack"):
         stream_norms(capture, "middle")
 
 

@@ -124,7 +124,7 @@ def test_own_loss_and_wrong_words() -> None:
         assert found.whole == pytest.approx(float(model(IDS).hidden.square().sum()), rel=1e-5)
     with pytest.raises(UserError, match="did you mean 'gradient'"):
         head_importance(model, IDS, method="gradients")  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="no part 'encoder'"):
+    with pytest.raises(UserError, match="unknown part 'encoder'"):
         found.grid("encoder")
 
 

@@ -111,7 +111,7 @@ def test_shuffling_moves_one_column_and_no_other():
 
 @pytest.mark.parametrize(("given", "message"), [
     ({"columns": ["agee"]}, "did you mean 'age'"),
-    ({"metric": "rmse"}, "no metric 'rmse'"),
+    ({"metric": "rmse"}, "unknown metric 'rmse'"),
     ({"repeats": 0}, "below 1"),
 ])  # fmt: skip
 def test_what_cannot_be_measured_is_said(given, message):

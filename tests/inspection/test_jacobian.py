@@ -82,7 +82,7 @@ def test_parts_of_an_encoder_decoder() -> None:
 
 def test_what_cannot_be_asked_is_refused() -> None:
     model = plain()
-    with pytest.raises(UserError, match="no layer 7"):
+    with pytest.raises(UserError, match="layer 7 is out of range"):
         token_jacobian(model, IDS, 7)
     with pytest.raises(UserError, match="did you mean 'feed'"):
         token_jacobian(model, IDS, 0, "feeds")  # type: ignore[arg-type]

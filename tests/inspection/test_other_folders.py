@@ -143,7 +143,7 @@ def test_images_without_their_preparation_are_refused_in_words(tmp_path: Path) -
 
 def their_answer(model: Any, predictor: Any, question: str, context: str) -> str:
     """By the tokens of one pair, as transformers sees them, every passage of the context tried."""
-    words = predictor.words()
+    words = predictor.require_tokenizer()
     pair = words.core.encode(question, context)
     kinds = (
         {"token_type_ids": torch.tensor([pair.type_ids])} if isinstance(model.config, transformers.BertConfig) else {}

@@ -182,14 +182,14 @@ def test_the_model_itself_is_never_touched() -> None:
 @pytest.mark.parametrize(
     "query, said",
     [
-        (Query(99), "no site 99"),
-        (Query(0, 9), "no head 9"),
+        (Query(99), "site 99 is out of range"),
+        (Query(0, 9), "head 9 is out of range"),
         (Query(0, 0, 500), "no query 500"),
         (Query(0, 0, 0, 500), "no key 500"),
         (Query(options={"heads": "1"}), "names nothing"),
-        (Query(options={"heads": "0.77"}), "no head 0.77"),
+        (Query(options={"heads": "0.77"}), "head 0.77 is out of range"),
         (Query(options={"tokens": "x"}), "names no token"),
-        (Query(options={"tokens": "encoder.1"}), "no part 'encoder'"),
+        (Query(options={"tokens": "encoder.1"}), "unknown part 'encoder'"),
         (Query(options={"edges": "0.0.1"}), "names nothing"),
         (Query(options={"heads": ",".join(["0.1"] * 65)}), "at most 64"),
         (Query(options={"of": "nothing"}), "not known"),

@@ -358,11 +358,11 @@ def test_w25_the_lectures_two_layers() -> None:
     ("options", "said"),
     [
         ({"fuse": "sum"}, "heads cannot be fused by 'sum'"),
-        ({"residual": 1.5}, "residual 1.5 is not a share"),
-        ({"discard": 1.0}, "discard 1.0 is not a share below 1"),
+        ({"residual": 1.5}, r"residual 1.5 is outside \[0, 1\]"),
+        ({"discard": 1.0}, r"discard 1.0 is outside \[0, 1\)"),
         ({"depth": 9}, "depth 9 is not in this stack; use 0 to 3"),
         ({"stack": "encoder"}, "no stack 'encoder'"),
-        ({"rows": [70]}, "there is no token 70"),
+        ({"rows": [70]}, "token 70 is out of range"),
     ],
 )
 def test_what_makes_no_sense_is_refused(options: dict[str, Any], said: str) -> None:

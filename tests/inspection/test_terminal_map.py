@@ -109,10 +109,10 @@ def test_every_site_can_be_drawn(kind: str) -> None:
 
 
 def test_a_head_that_does_not_exist_is_refused(text: Capture) -> None:
-    for head, width, word in ((4, 80, "no head 4"), (0, 10, "too narrow")):
+    for head, width, word in ((4, 80, "head 4 is out of range"), (0, 10, "too narrow")):
         with pytest.raises(UserError, match=word):
             draw_map(text, 0, head, width)
-    with pytest.raises(UserError, match="no site 9"):
+    with pytest.raises(UserError, match="site 9 is out of range"):
         draw_map(text, 9, 0, 80)
 
 

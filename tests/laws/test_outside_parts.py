@@ -165,3 +165,21 @@ def test_a_feed_from_outside_that_draws_is_tried_out_without_a_trace() -> None:
     before = torch.get_rng_state()
     language(feed=Watched())
     assert made and torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_question_by_its_old_name_is_refused() -> None:
+    with pytest.raises(UserError, match="Tilted: biased is called has_bias now; rename it"):
+
+        class Tilted(Relative):
+            @property
+            def biased(self) -> bool:
+                return True
+
+    class Straight(Relative):  # control: the new name, and an old one that another slot has
+        adds: bool = False
+
+        @property
+        def has_bias(self) -> bool:
+            return True
+
+    assert Straight().has_bias

@@ -76,7 +76,7 @@ def test_some_tokens_are_those_of_the_whole_pass(head: Head, options: dict[str, 
     check_equal(model(head=head, causal=causal), (GIVEN,), options)
 
 
-@pytest.mark.parametrize("mixer", [m for m in every(Mixer) if m.values[0].answers_some])
+@pytest.mark.parametrize("mixer", [m for m in every(Mixer) if m.values[0].supports_token_subset])
 @pytest.mark.parametrize("options", [{}, {"mask": RIGHT}], ids=["plain", "right"])
 def test_with_every_mixer_that_can(mixer: Mixer, options: dict[str, Any]) -> None:
     for pool in ("first", "last"):

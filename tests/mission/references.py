@@ -33,7 +33,7 @@ def has_test(root: Path, test: str) -> bool:
 
 @cache
 def named_tests(path: Path) -> frozenset[str]:
-    """The test functions of a file, those of its classes too; none where there is no such file."""
+    """The test functions of a file, those of its classes too; none where no such file."""
     if not path.is_file():
         return frozenset()
     nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))

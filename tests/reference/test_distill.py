@@ -179,5 +179,5 @@ def test_what_cannot_be_taught_is_refused() -> None:
         Distill(temperature=0)
     with pytest.raises(UserError, match="beta -1.0 is below 0"):
         Distill(beta=-1)
-    with pytest.raises(UserError, match="there is no teacher"):
+    with pytest.raises(UserError, match="no teacher given"):
         Distill().loss(pair(LM(tied=True), causal=True)[0], batch_of(HIDDEN))

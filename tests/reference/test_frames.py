@@ -216,7 +216,7 @@ def test_what_is_no_sound_is_refused(given: Any, said: str) -> None:
     ("settings", "said"),
     [
         ({"sample_rate": 0}, "below 1"), ({"patch": 64}, "less than a patch"), ({"stride": 0}, "below 1"),
-        ({"std": 0.0}, "std"), ({"cls": False}, "comes with a class token"), ({"dropout": 1.0}, "share"),
+        ({"std": 0.0}, "std"), ({"cls": False}, "comes with a class token"), ({"dropout": 1.0}, "outside"),
     ],
     ids=lambda value: value if isinstance(value, str) else next(iter(value)),
 )  # fmt: skip

@@ -98,7 +98,7 @@ def test_a_missing_sequence_is_zero_and_left_out_of_the_product() -> None:
         ({"features": ()}, "does not fit"),
         ({"features": ("first", "first")}, "comes twice"),
         ({"features": ("sum",)}, "sum"),
-        ({"dropout": 1.0}, "not a share below 1"),
+        ({"dropout": 1.0}, "dropout 1.0 is outside"),
     ],
 )
 def test_what_does_not_fit_is_refused(settings: Any, said: str) -> None:

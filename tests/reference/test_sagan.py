@@ -13,7 +13,7 @@ from torch.nn.utils import parametrizations
 from anyformer import UserError, preset
 from anyformer.core.init import initialise
 from anyformer.nets.map_attention import MapAttention
-from anyformer.nets.sagan import LAYOUTS, SAGAN, ClassBatchNorm, Doubling, Halving
+from anyformer.nets.sagan import LAYOUTS, SAGAN, ClassBatchNorm, DownBlock, UpBlock
 from anyformer.nets.spectral import Spectral, SpectralConv, SpectralLinear, SpectralTable
 from anyformer.objectives.adversarial import discriminator_loss, generator_loss
 
@@ -207,7 +207,7 @@ def test_class_batch_norm_equals_torch_s_with_the_class_s_factor_and_shift() -> 
 
 def test_blocks_equal_the_published_order_of_resizing_and_convolving() -> None:
     """Here a shortcut's 1x1 stands before the repeating and after the mean, for less work: nothing else changes."""
-    up, down = filled(Doubling(2, 6, 4)).eval(), filled(Halving(3, 5, halve=True, first=False)).eval()
+    up, down = filled(UpBlock(2, 6, 4)).eval(), filled(DownBlock(3, 5, halve=True, first=False)).eval()
     x, labels = numbers(2, 6, 3, 3), torch.tensor([0, 1])
     large = F.interpolate(x, scale_factor=2)
     wanted = F.interpolate(F.relu(up.norm1(x, labels)), scale_factor=2)

@@ -98,7 +98,7 @@ def code_from_data(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def compiled_elsewhere(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Compiled code is loaded from disk: `core.compiling` alone has it made, in a folder that only its owner writes."""
+    """Compiled code is loaded from disk: `kernels.compile` alone makes it, in a folder that only its owner writes."""
     names = full_names(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute | ast.Name):
@@ -117,7 +117,7 @@ RULES: dict[str, tuple[Finder, set[str]]] = {
         environment_read,
         {"anyformer.cli", "anyformer.kernels.compile_cache"},
     ),
-    "no compiled code but by core.compiling": (
+    "no compiled code but by kernels.compile": (
         compiled_elsewhere,
         {"anyformer.kernels.compile", "anyformer.kernels.triton"},
     ),
@@ -142,7 +142,7 @@ CROSSED = {
         "from os import getenv as g\ng('A')",
         "import os as system\nsystem.getenv('A')",
     ],
-    "no compiled code but by core.compiling": [
+    "no compiled code but by kernels.compile": [
         "import torch\ntorch.compile(f)",
         "from torch import compile as make\nmake(f)",
         "from torch.utils import cpp_extension\ncpp_extension.load('x', [])",
@@ -182,7 +182,10 @@ KEPT = {
         "def f(options):\n    return g(**options)",
     ],
     "no environment variable below the command line": ["import os\nos.path.join('a', 'b')\nos.replace('a', 'b')"],
-    "no compiled code but by core.compiling": ["import re\nre.compile('x')", "import torch\ntorch.compiler.disable(f)"],
+    "no compiled code but by kernels.compile": [
+        "import re\nre.compile('x')",
+        "import torch\ntorch.compiler.disable(f)",
+    ],
     "no print": ["console.print('x')", "import logging\nlogging.getLogger('anyformer').info('x')"],
     "no code from data": [
         "network.eval()",

@@ -30,6 +30,6 @@ def test_tests_named_on_a_page_exist(page) -> None:
 
 
 def test_a_wrong_name_is_noticed() -> None:
-    assert missing("`tests/repository/test_words.py`, `test_imports.py`, `tests/repository`") == []
-    assert missing("`tests/repository/test_words.py`, `test_none.py`") == ["`test_none.py`"]
+    assert missing("`tests/repository/test_no_machine_paths.py`, `test_imports.py`, `tests/repository`") == []
+    assert missing("`tests/repository/test_no_machine_paths.py`, `test_none.py`") == ["`test_none.py`"]
     assert missing("tests/nowhere/test_words.py") == ["tests/nowhere/test_words.py"]

@@ -62,7 +62,7 @@ def prove_fault(folder: Path, *, count: int, rows: int = 16, tokens: int = 48) -
     """Memory runs out once in the middle of a step of all rows, and once while a prompt is read: that one is hit."""
     found = Figures("isolation")
     faults = f"oom@decode:{count},oom@prefill:3"  # prompts that wait together are read in few passes
-    with Server(folder, "--rows", str(rows), fault=faults) as server:
+    with Server(folder, "--max-batch-size", str(rows), fault=faults) as server:
         bodies = requests(server, count, 7, tokens=tokens)
         answers = asyncio.run(every(server, bodies, rows))
         again = asyncio.run(answered(server, bodies, rows))  # both faults lie behind

@@ -59,7 +59,7 @@ def whole(answer: Answer | str) -> bool:
 def prove_end(folder: Path, *, clients: int, grace: float, tokens: int, rows: int = 16, again: bool = True) -> Figures:
     """SIGTERM with many in flight."""
     found = Figures("shutdown")
-    with Server(folder, "--grace", str(grace), "--rows", str(rows)) as server:
+    with Server(folder, "--grace", str(grace), "--max-batch-size", str(rows)) as server:
         seen = asyncio.run(told_to_end(server, clients, tokens))
         left = [pid for pid in server.group() if pid != server.pid]
         statuses = [answer.status for answer in seen["answers"] if isinstance(answer, Answer)]

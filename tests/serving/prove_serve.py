@@ -49,7 +49,7 @@ class Setting:
 
 
 def fuzzed(given: Setting) -> Figures:
-    with Server(given.folders["talker"], "--rows", "128", "--context", "40") as server:
+    with Server(given.folders["talker"], "--max-batch-size", "128", "--context", "40") as server:
         found, said = fuzz.prove(server, given.place, cases=given.size(20_000, 1_000), examples=given.size(600, 60),
                                  rounds=given.size(40, 4), workers=2, timeout=1800)  # fmt: skip
     if not all(figure.ok for figure in found):
@@ -58,18 +58,18 @@ def fuzzed(given: Setting) -> Figures:
 
 
 def hung_up(given: Setting) -> Figures:
-    with Server(given.folders["patient"], "--rows", "8") as server:
+    with Server(given.folders["patient"], "--max-batch-size", "8") as server:
         return disconnects.prove(server, total=given.size(500, 50), together=given.size(10, 5))
 
 
 def slow_lines(given: Setting) -> Figures:
-    with Server(given.folders["patient"], "--rows", "64", "--queue-tokens", "200000") as server:
+    with Server(given.folders["patient"], "--max-batch-size", "64", "--queue-tokens", "200000") as server:
         return slow.prove(server, senders=given.size(200, 20), readers=given.size(50, 4), asked=given.size(200, 30),
                           ratio=1.2, reading=True)  # fmt: skip
 
 
 def overloaded(given: Setting) -> Figures:
-    with Server(given.folders["writer"], "--rows", "16", "--queue-tokens", "640") as server:
+    with Server(given.folders["writer"], "--max-batch-size", "16", "--queue-tokens", "640") as server:
         return overload.prove(server, rows=16, clients=256, seconds=given.size(60, 8))
 
 
@@ -88,18 +88,18 @@ def isolated(given: Setting) -> Figures:
 
 
 def soaked(given: Setting) -> Figures:
-    with Server(given.folders["talker"], "--rows", "16") as server:
+    with Server(given.folders["talker"], "--max-batch-size", "16") as server:
         found = soak.prove(server, seconds=given.size(60, 16), growth=given.size(6, 60))
     if given.hour:
-        with Server(given.folders["talker"], "--rows", "16") as server:
+        with Server(given.folders["talker"], "--max-batch-size", "16") as server:
             found += soak.prove(server, seconds=3600, growth=0.25)
     return found
 
 
 def in_company(given: Setting) -> Figures:
-    with Server(given.folders["writer"], "--rows", "32") as server:
+    with Server(given.folders["writer"], "--max-batch-size", "32") as server:
         found = company.prove(server, count=given.size(320, 32))
-    with Server(given.folders["writer"], "--rows", "32", "--strict") as server:
+    with Server(given.folders["writer"], "--max-batch-size", "32", "--strict") as server:
         found += company.prove(server, count=given.size(160, 32), bits=True)
     return found
 

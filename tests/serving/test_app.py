@@ -122,9 +122,10 @@ def test_a_greedy_text_is_that_of_generate(around: Around, predictor: Predictor)
     body = {"model": "writer", "prompt": prompts, "max_tokens": 12, "temperature": 0}
     found = right(around.post("/v1/completions", body), Completion)
     assert [choice["text"] for choice in found["choices"]] == expected
-    assert found["usage"]["prompt_tokens"] == sum(len(predictor.words().encode(one)) for one in prompts)
+    assert found["usage"]["prompt_tokens"] == sum(len(predictor.require_tokenizer().encode(one)) for one in prompts)
     as_ids = right(
-        around.post("/v1/completions", body | {"prompt": predictor.words().encode_batch(prompts)}), Completion
+        around.post("/v1/completions", body | {"prompt": predictor.require_tokenizer().encode_batch(prompts)}),
+        Completion,
     )
     assert [choice["text"] for choice in as_ids["choices"]] == expected
 
@@ -155,7 +156,7 @@ def test_a_stream_is_the_same_text_in_pieces(around: Around) -> None:
 
 
 def test_scoring_alone(around: Around, predictor: Predictor) -> None:
-    ids = predictor.words().encode("The good film was")
+    ids = predictor.require_tokenizer().encode("The good film was")
     found = right(
         around.post("/v1/completions", {"prompt": [ids], "max_tokens": 0, "echo": True, "logprobs": 1}), Completion
     )

@@ -47,7 +47,7 @@ def test_stdout_is_the_answers_and_nothing_else(folders: Folders, monkeypatch: p
     assert said.code == 0, said.err
     text = anyformer.load(folders["writer"]).generate("The good film", max_new_tokens=12)
     assert said.out == text + "\n"
-    assert said.err.splitlines()[0] == "writer was not trained to chat: it goes on with your text"
+    assert said.err.splitlines()[0] == "writer was not trained to chat: it continues your text"
     assert RATES.search(said.err), said.err
     quiet = piped(monkeypatch, "The good film\n", folders["writer"], *GREEDY, "--quiet")
     assert (quiet.out, quiet.err) == (said.out, "")
@@ -67,14 +67,14 @@ def test_a_model_with_a_template_is_asked_by_it(folders: Folders, monkeypatch: p
     assert "not trained to chat" not in said.err
     predictor = anyformer.load(folders["talker"])
     prompt = "<s>system: Be brief</s>\n<s>user: Hello</s>\n<s>assistant: "
-    ids = predictor.words().encode(prompt, special=False, safe=False)
+    ids = predictor.require_tokenizer().encode(prompt, special=False, safe=False)
     found = said.json
     assert found["prompt_tokens"] == len(ids) and found["new_tokens"] <= 12
     assert found["finish_reason"] in ("eos", "length") and found["time_to_first_token"] > 0
     import torch
 
     ids_out = predictor.run_generation(
-        torch.tensor([ids]), {"max_new_tokens": 12, "eos_token_id": predictor.words().eos}
+        torch.tensor([ids]), {"max_new_tokens": 12, "eos_token_id": predictor.require_tokenizer().eos}
     )
     assert found["text"].strip() == predictor.texts(ids_out)[0].strip()
 
@@ -107,7 +107,7 @@ def test_commands(folders: Folders, monkeypatch: pytest.MonkeyPatch, tmp_path: P
 @pytest.mark.parametrize(("line", "told"), [
     ("/sett temperature 1", "did you mean 'set'"), ("/set temprature 1", "did you mean 'temperature'"),
     ("/set temperature hot", "temperature is 'hot'"), ("/set temperature nan", "temperature is 'nan'"),
-    ("/set top_k 1.5", "top_k is '1.5'"), ("/save", "which file is not said"), ("/load nowhere.json", "nowhere.json"),
+    ("/set top_k 1.5", "top_k is '1.5'"), ("/save", "no file given"), ("/load nowhere.json", "nowhere.json"),
     ("good " * 400, "do not fit a context of 256"),
 ])  # fmt: skip
 def test_a_mistake_is_one_line_and_ends_a_script(
@@ -221,7 +221,7 @@ def take_terminal() -> None:
 def test_on_a_terminal_answers_stream_and_ctrl_c_stops_them(folders: Folders) -> None:
     with Terminal(folders["patient"], "--temperature", "1", "--seed", "1") as talk:
         talk.until("> ")
-        assert "it goes on with your text" in talk.text
+        assert "it continues your text" in talk.text
         talk.type("/set max_new_tokens 3500\r")
         talk.until("> ")
         talk.type("The good film\r")
@@ -239,7 +239,7 @@ def test_on_a_terminal_answers_stream_and_ctrl_c_stops_them(folders: Folders) ->
         talk.type("/probs\r")
         assert "48;" in talk.until("> ")  # on coloured ground
         talk.type("/nothing\r")
-        talk.until("error: chat: there is no /nothing")
+        talk.until("error: chat: unknown command /nothing")
         talk.until("> ")
         talk.interrupt()
         talk.until("Ctrl-C again ends")
@@ -332,7 +332,7 @@ def test_servers_of_others_are_understood(monkeypatch: pytest.MonkeyPatch) -> No
 BROKEN: dict[str, tuple[int, bytes, str]] = {
     "an error": (500, b'{"error": {"message": "engine on fire", "code": null}}', "500: engine on fire"),
     "a page": (404, b"<html>no</html>", "404: <html>no</html>"),
-    "no JSON": (200, b"data: {oops\n\n", "no JSON"),
+    "no JSON": (200, b"data: {oops\n\n", "not JSON"),
     "no end": (200, b'data: {"choices": []}\n\n', "broke off"),
     "an error on the way": (200, b'data: {"error": {"message": "gone"}}\n\n', "the server says: gone"),
     "an endless line": (200, b"data: " + b"x" * (2**20 + 10), "too long"),
@@ -349,7 +349,11 @@ def test_a_broken_server_is_one_line(kind: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_no_server_and_no_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    for url, told in (("http://127.0.0.1:9", "no server answers"), ("ftp://x", "no address"), ("http://x:y", "port")):
+    for url, told in (
+        ("http://127.0.0.1:9", "no server answers"),
+        ("ftp://x", "not an address"),
+        ("http://x:y", "port"),
+    ):
         said = piped(monkeypatch, "one\n", "--url", url)
         assert said.code == 2 and told in said.errors[0], said.err
 

@@ -152,7 +152,7 @@ def test_control_an_endless_template_is_stopped_by_the_limit(monkeypatch: pytest
 def test_a_template_that_is_none_is_an_error_at_the_start(tmp_path: Path, words: Tokenizer) -> None:
     for bad in ("{% for", "{{ 1 +", "{% nothing %}"):
         (tmp_path / "chat_template.jinja").write_text(bad)
-        with pytest.raises(UserError, match="mend or remove"):
+        with pytest.raises(UserError, match="fix or remove"):
             open_chat_template(tmp_path, words)
     (tmp_path / "chat_template.jinja").write_text("a" * (chat_template.LONGEST + 1))
     with pytest.raises(UserError, match="characters"):

@@ -173,17 +173,17 @@ WRONG: list[tuple[str, Any, str]] = [
     ("tagger", ["a"] * 5000, "5,000 words are too many"),
     ("pictures", "http://example.org/a.png", "an address is not followed"),
     ("pictures", "file:///etc/passwd", "an address is not followed"),
-    ("pictures", "/etc/passwd", "is no data URL"),
+    ("pictures", "/etc/passwd", "is not a data URL"),
     ("pictures", {"image": "data:image/tiff;base64,AAAA"}, "begins with 'data:image/tiff;base64'"),
     ("pictures", {"image": "data:image/png,abc"}, "begins with"),
-    ("pictures", {"image": "data:image/png;base64,@@@"}, "is no base64"),
+    ("pictures", {"image": "data:image/png;base64,@@@"}, "is not base64"),
     ("pictures", {"image": "data:image/png;base64,"}, "is empty"),
     ("pictures", {"image": as_url(b"GIF89a nonsense")}, "cannot be read"),
     ("pictures", {"image": as_url(drawing(True)[:80])}, "cannot be read"),
     ("pictures", {"image": as_url(drawing(True, form="GIF"), "image/png")}, "cannot be read"),
     ("pictures", {"image": None}, "the row is empty"),
-    ("mixed", ["good film", 1, "Rome", "/etc/passwd"], "picture: is no data URL"),
-    ("pictures", {"picture": "x"}, "there is no column 'picture'"),
+    ("mixed", ["good film", 1, "Rome", "/etc/passwd"], "picture: is not a data URL"),
+    ("pictures", {"picture": "x"}, "unknown column 'picture'"),
 ]
 
 
@@ -293,7 +293,7 @@ def test_vectors_ignore_their_neighbours_and_count_their_tokens(kind: str, model
     assert np.linalg.norm(alone[0]["embedding"]) == pytest.approx(1, abs=1e-5)
     assert difference(alone[0], alone[1]) > 1e-3 or kind == "pictures"
     if kind != "pictures":
-        ids = predictor.words().encode(rows[0])
+        ids = predictor.require_tokenizer().encode(rows[0])
         assert alone[0]["tokens"] == len(ids)
         assert difference(what([ids])[0], alone[0]) < 1e-6
         assert isinstance(what([[10**8]])[0], UserError) and isinstance(what([[]])[0], UserError)

@@ -46,7 +46,7 @@ def test_what_is_right_is_read_as_it_is(at: int) -> None:
 
 WRONG: list[tuple[type[BaseModel], str, str | None, str]] = [
     (CompletionRequest, '{"prompt": "a", "temprature": 1}', "temprature", "did you mean 'temperature'?"),
-    (CompletionRequest, '{"prompt": "a", "logit_bias": {}}', "logit_bias", "there is no field"),
+    (CompletionRequest, '{"prompt": "a", "logit_bias": {}}', "logit_bias", "unknown field"),
     (CompletionRequest, '{"prompt": "a", "presence_penalty": 2.5}', "presence_penalty", "less than or equal to 2"),
     (CompletionRequest, '{"prompt": "a", "max_tokens": "5"}', "max_tokens", "integer"),
     (CompletionRequest, '{"prompt": "a", "max_tokens": 5.5}', "max_tokens", "integer"),
@@ -65,7 +65,7 @@ WRONG: list[tuple[type[BaseModel], str, str | None, str]] = [
     (CompletionRequest, '{"prompt": "a", "stop": ["a","b","c","d","e"]}', "stop", "at most 4"),
     (CompletionRequest, '{"prompt": "a", "stop": ""}', "stop", ""),
     (CompletionRequest, '{"prompt": "a", "stream_options": {"usage": true}}', "stream_options.usage", "include_usage"),
-    (CompletionRequest, "[1]", None, "no JSON object"),
+    (CompletionRequest, "[1]", None, "not a JSON object"),
     (CompletionRequest, "{", None, "not JSON"),
     (CompletionRequest, '{"prompt": "\\ud800"}', None, "not JSON"),
     (CompletionRequest, '{"json_schema": ' + '{"a":' * 500 + "1" + "}" * 501, None, "recursion"),
@@ -78,8 +78,8 @@ WRONG: list[tuple[type[BaseModel], str, str | None, str]] = [
      "messages[0].content[0].type", "'text'"),
     (ChatRequest, '{"messages": [{"role": "user", "content": "a"}], "response_format": {"type": "xml"}}',
      "response_format", "json_schema"),
-    (ChatRequest, '{"messages": [{"role": "user", "content": "a"}], "tools": []}', "tools", "there is no field"),
-    (EmbeddingRequest, '{"input": "a", "dimensions": 3}', "dimensions", "there is no field"),
+    (ChatRequest, '{"messages": [{"role": "user", "content": "a"}], "tools": []}', "tools", "unknown field"),
+    (EmbeddingRequest, '{"input": "a", "dimensions": 3}', "dimensions", "unknown field"),
     (PredictRequest, '{"rows": []}', "rows", "at least 1"),
     (PredictRequest, '{"row": ["a"]}', "row", "did you mean 'rows'?"),
 ]  # fmt: skip

@@ -102,7 +102,7 @@ def test_columns_are_recognised_by_name_and_by_what_they_hold(tmp_path: Path) ->
     free = [[f"{name} lives in Oslo.", f"Where does {name} live?", f"It is town {at}"]
             for at, name in enumerate(made.PEOPLE * 5)]  # fmt: skip
     path = made.table(tmp_path / "free.csv", ["context", "question", "answer"], free)
-    with pytest.raises(anyformer.UserError, match="which column is to be predicted"):
+    with pytest.raises(anyformer.UserError, match="no target column given"):
         prepared(path, tmp_path / "c")
 
 

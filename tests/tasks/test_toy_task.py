@@ -103,4 +103,4 @@ def test_without_its_module_a_run_says_what_to_import(folder: Path) -> None:
     unknown = cli(folder, "train", "stars.csv", "--task", "rate", toy=False)
     assert unknown.returncode == 2 and "--import MODULE" in unknown.stderr
     absent = cli(folder, "train", "stars.csv", "--import", "nowhere")
-    assert absent.returncode == 2 and "no module 'nowhere'" in absent.stderr
+    assert absent.returncode == 2 and "module 'nowhere' not found" in absent.stderr

@@ -126,7 +126,7 @@ def test_an_image_is_drawn_for_each_class_that_is_named(whole: Run, tmp_path: Pa
     assert np.array_equal(drawn[0], drawn[2]) and not np.array_equal(drawn[0], drawn[1])
     assert np.array_equal(predictor.generate_images(["1", "0"], seed=0)[0], drawn[0])  # whatever is drawn beside it
     assert predictor.generate_images(["1"] * 3, seed=4).shape == (3, 32, 32, 3)
-    with pytest.raises(UserError, match=r"rows\[1\].*no class is called '7'"):
+    with pytest.raises(UserError, match=r"rows\[1\].*unknown class '7'"):
         predictor.predict(["1", "7"])
     assert predictor.predict(["7", "1"], on_bad_rows="skip")[0] is None
     with pytest.raises(UserError, match="gives no probabilities"):
@@ -150,7 +150,7 @@ def test_images_are_drawn_over_http(whole: Run) -> None:
     assert right["label"] == "0" and right["seed"] == 0
     with Image.open(io.BytesIO(base64.b64decode(right["image"].partition(",")[2]))) as image:
         assert np.array_equal(np.asarray(image), predictor.generate_images(["0"], seed=0)[0])
-    assert isinstance(wrong, UserError) and "no class is called '7'" in wrong.what
+    assert isinstance(wrong, UserError) and "unknown class '7'" in wrong.what
     assert isinstance(bad, UserError) and bad.where == "seed"
 
 
@@ -215,12 +215,12 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_changes_no_weight(images: Pa
             trained(images, tmp_path / "run")
     finally:
         faults.arm("")
-    assert "the last checkpoint is whole" in str(error.value.details)
+    assert "the last checkpoint is intact" in str(error.value.details)
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000004"]
     engine = engine_for(TINY.build(seed=0))
     before = [p.detach().clone() for p in engine.parameters]
-    moment = engine.step(0, [batch_of(torch.full((4, 3, 32, 32), torch.nan), torch.zeros(4, dtype=torch.long))])
-    assert not engine.finite(moment) and set(moment.losses) == {"discriminator"}  # the generator had no turn
+    step_result = engine.step(0, [batch_of(torch.full((4, 3, 32, 32), torch.nan), torch.zeros(4, dtype=torch.long))])
+    assert not engine.finite(step_result) and set(step_result.losses) == {"discriminator"}  # the generator had no turn
     assert all(torch.equal(a, b) for a, b in zip(before, engine.parameters, strict=True))
 
 
@@ -230,17 +230,21 @@ def test_each_phase_moves_its_own_net_and_the_mean_follows_the_generator() -> No
     start = {name: p.detach().clone() for name, p in net.named_parameters()}
     assert engine.mean is not None and all(name.startswith("generator.") for name in engine.mean)
     mean = {name: p.clone() for name, p in engine.mean.items()}
-    moment = engine.step(0, [batch_of(torch.rand(4, 3, 32, 32) * 2 - 1, torch.tensor([0, 1, 0, 1]))])
+    step_result = engine.step(0, [batch_of(torch.rand(4, 3, 32, 32) * 2 - 1, torch.tensor([0, 1, 0, 1]))])
     moved = {name for name, p in net.named_parameters() if not torch.equal(p, start[name])}
     assert {"generator.start.weight", "discriminator.out.weight", "generator.start.u"} <= moved
     assert all(p.grad is None for p in net.parameters())
     for name, p in engine.mean.items():  # the first step counts nine elevenths
         assert torch.equal(p, torch.lerp(mean[name], dict(net.named_parameters())[name], 1 - 2 / 11))
-    assert moment.step == 1 and set(moment.losses) == {"discriminator", "generator"}
-    assert all(np.isfinite(float(value)) for value in (moment.loss, moment.norm, *moment.losses.values()))
+    assert step_result.step == 1 and set(step_result.losses) == {"discriminator", "generator"}
+    assert all(
+        np.isfinite(float(value)) for value in (step_result.loss, step_result.norm, *step_result.losses.values())
+    )
     rates = [group["lr"] for optimizer in engine.optimizers for group in optimizer.param_groups]
     betas = [group["betas"] for optimizer in engine.optimizers for group in optimizer.param_groups]
-    assert set(rates[: len(rates) // 2]) == {4e-4} and set(rates[len(rates) // 2 :]) == {1e-4} and moment.rate == 1e-4
+    assert (
+        set(rates[: len(rates) // 2]) == {4e-4} and set(rates[len(rates) // 2 :]) == {1e-4} and step_result.lr == 1e-4
+    )
     assert set(betas) == {(0.0, 0.9)}
 
 
@@ -293,7 +297,7 @@ def test_what_cannot_be_trained_is_refused(images: Path, tmp_path: Path) -> None
         trained(images, tmp_path / "a", training__compile=True)
     with pytest.raises(UserError, match="add --set data.images.size=32"):
         trained(images, tmp_path / "a", data__images__size=64)
-    with pytest.raises(UserError, match="discriminator_lr_scale 0.0 is no factor"):
+    with pytest.raises(UserError, match="discriminator_lr_scale 0.0 is not a factor"):
         trained(images, tmp_path / "a", objective__discriminator_lr_scale=0.0)
     (tmp_path / "table.csv").write_text("a,label\n" + "".join(f"{n},{n % 2}\n" for n in range(40)))
     with pytest.raises(UserError, match="label does not fit"):

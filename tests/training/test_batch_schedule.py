@@ -21,7 +21,7 @@ from anyformer.errors import UserError
 from anyformer.objectives import Causal
 from anyformer.presets.decoders import gpt2
 from anyformer.training.batch_schedule import Grow
-from anyformer.training.duration import WINDOW, Budget, Pace, Plan, size_at, steps_in_time
+from anyformer.training.duration import WINDOW, Budget, Plan, Throughput, size_at, steps_in_time
 from anyformer.training.loader import Steps
 from anyformer.training.optim import AdamW, Muon
 from anyformer.training.schedule import Constant
@@ -187,7 +187,7 @@ def test_minutes_are_kept_though_steps_become_longer() -> None:
     for believed in (True, False):
         stages = batch_stages(settings, planned)
         sizes = [(first, rows / 64) for first, rows in stages]
-        plan, pace, now, done = Plan(planned), Pace(WINDOW * seconds), 4.0, 0
+        plan, pace, now, done = Plan(planned), Throughput(WINDOW * seconds), 4.0, 0
         while done < plan.total(done):
             took = full * size_at(sizes, done)
             now, done = now + took, done + 1

@@ -17,7 +17,7 @@ from anyformer import UserError, preset, replace_in
 from anyformer.data.datasets.detection import move_edges
 from anyformer.data.datasets.prepare_detection import prepare_detection
 from anyformer.data.images.preprocessing import ImageSteps
-from anyformer.data.prepared import Given
+from anyformer.data.prepared import StartModelConstraints
 from anyformer.data.reopen import reopen
 from anyformer.data.settings import Data, ImageSettings, Split
 from anyformer.data.sizes import Sizes
@@ -95,7 +95,7 @@ def annotated(folder: Path, count: int = 12, names: tuple[str, ...] = ("bright",
 def prepared(path: Path, cache: Path, **settings: Any) -> Any:
     said: list[str] = []
     made = prepare_detection(
-        [path], Data(**settings), task="detect", seed=0, cache=cache, given=Given(), say=said.append
+        [path], Data(**settings), task="detect", seed=0, cache=cache, given=StartModelConstraints(), say=said.append
     )
     return made, said
 
@@ -136,12 +136,24 @@ def test_sizes_flips_and_colours_are_as_asked(tmp_path: Path) -> None:
     steps = ImageSteps.from_dict({"image_processor_type": "DetrImageProcessor", "size": {"shortest_edge": 800}})
     assert steps.mean == (0.485, 0.456, 0.406) and steps.to_dict()["size"] == {"shortest_edge": 800}
     other = prepare_detection(
-        [path], Data(), task="detect", seed=0, cache=tmp_path / "y", given=Given(images=steps), say=lambda _: None
+        [path],
+        Data(),
+        task="detect",
+        seed=0,
+        cache=tmp_path / "y",
+        given=StartModelConstraints(images=steps),
+        say=lambda _: None,
     )
     assert other.images is not None and other.images.mean == steps.mean
     with pytest.raises(UserError, match="2 files are given"):
         prepare_detection(
-            [path, path], Data(), task="detect", seed=0, cache=tmp_path / "z", given=Given(), say=lambda _: None
+            [path, path],
+            Data(),
+            task="detect",
+            seed=0,
+            cache=tmp_path / "z",
+            given=StartModelConstraints(),
+            say=lambda _: None,
         )
 
 
@@ -158,7 +170,7 @@ def test_a_run_from_the_file_to_the_boxes(tmp_path: Path, caplog: pytest.LogCapt
     for given in ([tmp_path / "a" / "images"], [path], [tmp_path / "a" / "images" / "0.png"]):
         text = predict_files(run.path, given, None, device="cpu", batch=4, as_json=False, say=lambda _: None)
         assert text is not None and text.startswith("image,label,score,left,top,width,height\n")
-    with pytest.raises(UserError, match="there are no images"):
+    with pytest.raises(UserError, match="no images given"):
         predict_files(run.path, [tmp_path / "run" / "data"], None, device="cpu", batch=4, as_json=True, say=print)
     # The same network goes on with other classes: only its class scores start anew.
     other = annotated(tmp_path / "b", names=("bright", "dark", "none of both"))

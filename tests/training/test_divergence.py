@@ -21,7 +21,7 @@ from anyformer.training.loader import Steps
 from anyformer.training.run.folder import RunFolder
 from anyformer.training.setup.new_run import create
 from anyformer.training.setup.request import Request
-from anyformer.training.step import Moment, TrainingEngine
+from anyformer.training.step import StepResult, TrainingEngine
 from anyformer.training.trainer import Session
 from anyformer.training.update import ScaledUpdate
 from tests.training.nursery import Nursery
@@ -121,11 +121,11 @@ def test_nothing_is_spoilt(place: Place, data: Path, tmp_path: Path, monkeypatch
     hashes: list[tuple[str, str]] = []
     whole = TrainingEngine.step
 
-    def watched(engine: TrainingEngine, step: int, micros: list[Batch]) -> Moment:
+    def watched(engine: TrainingEngine, step: int, micros: list[Batch]) -> StepResult:
         before = sha(engine.model)
-        moment = whole(engine, step, micros)
+        step_result = whole(engine, step, micros)
         hashes.append((before, sha(engine.model)))
-        return moment
+        return step_result
 
     faults.arm(place.fault)
     with monkeypatch.context() as patch:
@@ -133,7 +133,7 @@ def test_nothing_is_spoilt(place: Place, data: Path, tmp_path: Path, monkeypatch
         patch.setattr(TrainingEngine, "step", watched)
         with pytest.raises(Diverged) as error:
             session.run()
-    session.folder.let_go()
+    session.folder.unlock()
     message = str(error.value)
     assert error.value.exit_code == 3 and len(message) <= 300
     assert f"step {place.step:,}: {place.says}" in message
@@ -154,9 +154,9 @@ def test_nothing_is_spoilt(place: Place, data: Path, tmp_path: Path, monkeypatch
 
 
 def measured() -> object:
-    from anyformer.training.setup.budget import Measured
+    from anyformer.training.setup.budget import TrialTimes
 
-    return Measured(step=0.01, row=0.0, memory=0, limit=None)
+    return TrialTimes(step=0.01, row=0.0, memory=0, limit=None)
 
 
 def test_without_the_guard_weights_would_be_spoilt() -> None:
@@ -182,7 +182,7 @@ def test_spoilt_weights_are_not_saved(data: Path, tmp_path: Path) -> None:
     faults.arm("nan-weight@gradients:6")
     with pytest.raises(Diverged, match="step 6: the weight .* is not finite"):
         session.run()
-    session.folder.let_go()
+    session.folder.unlock()
     assert [step for step, _ in store.committed(session.folder.checkpoints)] == [3]
 
 
@@ -220,7 +220,7 @@ def test_an_exit_code_of_3_from_a_real_process(data: Path, nursery: Nursery) -> 
 def test_a_machine_without_memory_is_told_from_a_bug(data: Path, tmp_path: Path) -> None:
     """Torch's own words when the machine has no more; any other error stays what it is."""
     session = session_of("text", data, tmp_path / "run")
-    session.folder.let_go()
+    session.folder.unlock()
     with pytest.raises(NoRoom) as error, session.enough_memory(lambda: session.steps[0]):
         torch.empty(2**50)
     assert "batch 4 x length 24" in str(error.value) and error.value.exit_code == 4 and len(error.value.details) >= 2
@@ -235,6 +235,6 @@ def test_out_of_memory_in_the_first_trial_is_said_too(
     monkeypatch.setattr("anyformer.training.trainer.measure", lambda *words: torch.empty(2**50))
     with pytest.raises(NoRoom, match="step 1: out of memory with batch 4; try --set training.micro_batch_size=2"):
         session.run()
-    session.folder.let_go()
+    session.folder.unlock()
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "failed"
     assert RunFolder.open(tmp_path / "run").facts["step"] == 0

@@ -201,8 +201,8 @@ def test_a_step_whose_targets_all_do_not_count_moves_nothing_far() -> None:
     engine = engine_for("lm")
     batch = Rows("lm").batch([0, 1])
     batch.targets.fill_(-100)
-    moment = engine.step(0, [batch])
-    assert engine.finite(moment) and float(moment.loss) == 0.0
+    step_result = engine.step(0, [batch])
+    assert engine.finite(step_result) and float(step_result.loss) == 0.0
 
 
 # ---------------------------------------------------------------- all positions at once
@@ -250,7 +250,7 @@ def test_one_masked_pass_is_every_next_token_by_itself(causal: bool) -> None:
 
 def trained(engine: TrainingEngine, steps: Steps, first: int, last: int) -> list[tuple[float, float, float]]:
     moments = [engine.step(step, steps[step]) for step in range(first, last)]
-    return [(float(m.loss), float(m.norm), m.rate) for m in moments]
+    return [(float(m.loss), float(m.norm), m.lr) for m in moments]
 
 
 def state_of(engine: TrainingEngine) -> dict[str, Tensor]:

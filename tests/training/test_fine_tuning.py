@@ -204,8 +204,8 @@ def test_the_statistics_of_a_frozen_batch_norm_stay() -> None:
     ({"training.lora": "LoRA"}, "there is none to start from; give --from FOLDER"),
     ({"training.lora": {"type": "LoRA", "rank": 0}}, "rank 0 is below 1"),
     ({"training.lora": "LoRA", "training.average": 2}, "the mean of several adapters"),
-    ({"training.unfreeze": {"type": "Gradual", "epochs": 0}}, "epochs 0.0 is no part of a run"),
-    ({"training.schedule": {"type": "Slanted", "cut": 1.0}}, "cut 1.0 is not a share"),
+    ({"training.unfreeze": {"type": "Gradual", "epochs": 0}}, "epochs 0.0 is not positive"),
+    ({"training.schedule": {"type": "Slanted", "cut": 1.0}}, "cut 1.0 is outside (0, 1)"),
 ])  # fmt: skip
 def test_what_cannot_be_is_refused(settings: dict[str, Any], said: str, tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:

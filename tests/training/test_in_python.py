@@ -16,7 +16,7 @@ from anyformer.errors import UserError
 from anyformer.tasks import LanguageTask
 from anyformer.training import finish, trainer
 from anyformer.training import train as job
-from anyformer.training.best import Evaluated, Standing
+from anyformer.training.best import BestCheckpoint, EvaluationResult
 from tests.cli import made
 
 FEW = {"training.steps": 2, "training.threads": 1, "training.batch_size": 4}
@@ -120,8 +120,8 @@ def test_a_report_or_a_sample_that_fails_is_noted_and_not_fatal(
 
 @pytest.mark.quick
 def test_of_equal_metrics_the_lower_loss_is_better() -> None:
-    standing = Standing("accuracy")
-    taken = [standing.take(Evaluated(value, loss, 0.0), step) for step, (value, loss) in
+    standing = BestCheckpoint("accuracy")
+    taken = [standing.take(EvaluationResult(value, loss, 0.0), step) for step, (value, loss) in
              enumerate([(0.5, 1.0), (0.5, 0.9), (0.5, 0.95), (0.4, 0.1), (0.6, 2.0), (0.6, 2.0)])]  # fmt: skip
     assert taken == [True, True, False, False, True, False]
     assert (standing.best, standing.best_step, standing.since) == (0.6, 4, 1)
@@ -132,24 +132,24 @@ def test_metrics_within_a_standard_error_are_a_tie_that_the_loss_decides() -> No
     """The luckiest of several checkpoints is not kept; one that is worse beyond the error is not either, however low
     its loss, and ties do not add up to a way down."""
     seen = [(0.80, 0.50), (0.82, 0.60), (0.79, 0.45), (0.77, 0.40), (0.81, 0.44)]
-    kept, plain = Standing("accuracy"), Standing("accuracy")
-    taken = [kept.take(Evaluated(value, loss, 0.04), step) for step, (value, loss) in enumerate(seen)]
+    kept, plain = BestCheckpoint("accuracy"), BestCheckpoint("accuracy")
+    taken = [kept.take(EvaluationResult(value, loss, 0.04), step) for step, (value, loss) in enumerate(seen)]
     assert taken == [True, False, True, False, True]
     assert kept.best_step == 4 and kept.top_step == 1 and "standard error" in kept.explain()
     for step, (value, loss) in enumerate([*seen, (0.70, 0.1)]):
-        plain.take(Evaluated(value, loss, 0.0), step)
+        plain.take(EvaluationResult(value, loss, 0.0), step)
     assert plain.best_step == 1 and plain.explain() == ""  # control: without the error, the highest
-    far = Standing("rmse")
+    far = BestCheckpoint("rmse")
     for step, (value, loss) in enumerate([(2.0, 3.0), (1.0, 2.0), (1.2, 1.0), (1.05, 1.9)]):
-        far.take(Evaluated(value, loss, 0.1), step)
+        far.take(EvaluationResult(value, loss, 0.1), step)
     assert far.best_step == 3
 
 
 @pytest.mark.quick
 def test_patience_counts_from_the_last_better_loss_too() -> None:
-    standing = Standing("accuracy")
+    standing = BestCheckpoint("accuracy")
     for step, (value, loss) in enumerate([(0.5, 1.0), (0.4, 0.9), (0.4, 0.8), (0.4, 0.85), (0.4, 0.9)]):
-        standing.take(Evaluated(value, loss, 0.0), step)
+        standing.take(EvaluationResult(value, loss, 0.0), step)
     assert (standing.best_step, standing.moved_step, standing.since) == (0, 2, 2)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from anyformer.evaluation.baseline_time import expected_seconds
-from anyformer.training.duration import WINDOW, Budget, Correction, Pace, Plan
+from anyformer.training.duration import WINDOW, Budget, Correction, Plan, Throughput
 from anyformer.training.schedule import WSD, Constant, Cosine, InverseSqrt, Linear
 from tests.training.nursery import Child, Nursery
 from tests.training.tiny import differing, logged_lines, resume, write_data
@@ -42,7 +42,7 @@ def trained(
 
     `late` steps are looked at together, as on a GPU; the first step is done `start` seconds after the command.
     """
-    plan, pace, now, done, seen = Plan(planned), Pace(WINDOW * budget.seconds), start, 0, (0, start)
+    plan, pace, now, done, seen = Plan(planned), Throughput(WINDOW * budget.seconds), start, 0, (0, start)
     while done < plan.total(done):
         now, done = now + STEP * slower(now), done + 1
         if done % late == 0 or done == plan.total(done):

@@ -98,7 +98,7 @@ def failing(at: int) -> Iterator[list[Batch]]:
     steps = text_steps()
     for step in range(at):
         yield steps[step]
-    raise UserError("row 7 cannot be read", where="book.txt", fix="mend it")
+    raise UserError("row 7 cannot be read", where="book.txt", fix="fix it")
 
 
 def test_the_error_of_a_fetch_comes_at_its_step_with_its_own_words() -> None:

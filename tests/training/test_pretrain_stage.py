@@ -91,7 +91,7 @@ def test_stopped_in_either_stage_or_between_them_it_goes_on_to_the_bit(
     code, said = nursery.run(words("run"), tmp_path, fault)
     assert code == (130 if fault.startswith("int") else -signal.SIGKILL), said
     if fault.startswith("int"):
-        assert f"stopped in the first stage; saved. Go on with: anyformer resume {Path('run')}" in said
+        assert f"stopped in the first stage; saved. Resume with: anyformer resume {Path('run')}" in said
         assert RunFolder.open(tmp_path / "run").facts["status"] == "interrupted"
     (tmp_path / "half.csv").unlink()  # the run needs no file any more
     code, said = nursery.run(resume("run"), tmp_path)

@@ -286,9 +286,9 @@ def test_killed_before_its_folder_is_there_nothing_is_left_for_long(place: Path,
     alive = place / ".new-other-12345678"
     alive.mkdir()
     held = RunFolder(alive)
-    held.hold()
+    held.lock()
     expect(nursery, CASES["table"].train("next", training__steps=1), place, 0)
-    held.let_go()
+    held.unlock()
     assert [path.name for path in place.glob(".new-*") if (path / ".lock").is_file()] == [alive.name]
 
 

@@ -330,7 +330,7 @@ assert failed and done and failed == list(range(1024, 1024 * (len(failed) + 1), 
 mount("-t", "tmpfs", "-o", "size=64m", "tmpfs")
 save(where, 1, 16)
 mount("-o", "remount,ro")
-for what in (lambda: save(where, 2, 16), lambda: RunFolder(where).hold(), lambda: RunFolder(where).write("a", "b"),
+for what in (lambda: save(where, 2, 16), lambda: RunFolder(where).lock(), lambda: RunFolder(where).write("a", "b"),
              lambda: RunFolder(where).append("m.jsonl", [{"step": 1}])):
     try:
         what()
@@ -368,7 +368,7 @@ def test_a_full_and_a_read_only_disk(tmp_path: Path) -> None:
 def hold_and_fork(folder: str) -> int:
     """Holds the lock and dies, leaving a child that lives on; prints the child's number."""
     run = RunFolder(Path(folder))
-    run.hold()
+    run.lock()
     child = os.fork()
     if child == 0:
         signal.pause()
@@ -383,20 +383,20 @@ def test_a_lock_ends_with_its_process_even_if_a_worker_lives_on(tmp_path: Path, 
     try:
         os.kill(int(said), 0)  # the orphan is alive
         folder = RunFolder(tmp_path)
-        folder.hold()
-        folder.let_go()
+        folder.lock()
+        folder.unlock()
     finally:
         os.kill(int(said), signal.SIGKILL)
 
 
 def test_the_lock_keeps_a_second_one_out(tmp_path: Path) -> None:
     first, second = RunFolder(tmp_path), RunFolder(tmp_path)
-    first.hold()
+    first.lock()
     with pytest.raises(UserError, match="another process is training here"):
-        second.hold()
+        second.lock()
     let_all_go()
-    second.hold()
-    second.let_go()
+    second.lock()
+    second.unlock()
 
 
 def test_half_written_files_of_a_run_are_swept(tmp_path: Path) -> None:

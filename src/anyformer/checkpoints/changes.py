@@ -289,7 +289,7 @@ def other_position(spec: Network, model: nn.Module, kind: str, length: int = 102
     """The same model with another kind of position; what the old kind had learned is gone, so it wants training."""
     if kind not in (*ABSOLUTE, *RELATIVE, "none"):
         raise UserError(
-            f"no position is called {kind!r}",
+            f"unknown position {kind!r}",
             where="--position",
             fix=did_you_mean(kind, [*ABSOLUTE, *RELATIVE, "none"]),
         )

@@ -54,7 +54,7 @@ class Opened:
             return [str(name) for name in listed] if isinstance(listed, list) else None
         if not all(key.isdecimal() for key in named):
             raise UserError(
-                "id2label has keys that are no numbers", where=CONFIG_FILE, fix='expected {"0": "name", ...}'
+                "id2label has keys that are not numbers", where=CONFIG_FILE, fix='expected {"0": "name", ...}'
             )
         return [str(named[key]) for key in sorted(named, key=int)]
 
@@ -69,7 +69,7 @@ def open_folder(
     folder = Path(folder)
     if not folder.is_dir():
         raise UserError(
-            "there is no such folder", where=str(folder), fix="give the path of a model folder; nothing is downloaded"
+            "no such folder", where=str(folder), fix="give the path of a model folder; nothing is downloaded"
         )
     if (folder / SPEC_FILE).is_file():
         return replace(open_own(folder, device, dtype), folder=folder)

@@ -58,7 +58,7 @@ def export_onnx(folder: str | Path, predictor: Any) -> Path:
             "only encoders, classifiers and image models go to ONNX", where="--to onnx", fix="use --to hf for a decoder"
         )
     if not compiles(spec):
-        raise UserError("a recurrence goes token by token, which is no graph of one length", where="--to onnx",
+        raise UserError("a recurrence goes token by token, which has no graph of one length", where="--to onnx",
                         fix="keep it as an anyformer folder")  # fmt: skip
     for module in ("onnx", "onnxscript"):  # torch's exporter says so only deep inside
         require(module, "ONNX needs", where="--to onnx")

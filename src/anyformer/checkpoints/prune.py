@@ -113,7 +113,7 @@ def by_layer(names: list[HeadName], part: str, stack: Stack) -> Gone:
     gone: Gone = defaultdict(set)
     for name in names:
         crossing = name.part == CROSS
-        if name.part == part or (crossing and stack.looks):
+        if name.part == part or (crossing and stack.has_cross_attention):
             gone[name.layer, "cross" if crossing else "mixer"].add(name.head)
     if gone and stack.groups is not None:
         raise UserError("layers that share weights cannot lose different heads", where="heads",
@@ -163,7 +163,7 @@ def groups_left(kept: list[int], sizes: HeadSizes, where: str) -> list[int]:
 
 def fewer_positions(relative: Relative, kept: list[int], sizes: HeadSizes) -> Relative:
     """Relative positions for the heads that are left."""
-    if not relative.biased:
+    if not relative.has_bias:
         return relative
     if isinstance(relative, SomeHeads):  # pruned before
         return relative.replace(heads=tuple(relative.heads[head] for head in kept))

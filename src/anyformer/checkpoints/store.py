@@ -8,10 +8,8 @@ greatest step whose manifest verifies; names and times of files decide nothing.
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
-import os
 import re
 import secrets
 import shutil
@@ -47,7 +45,7 @@ def commit(parent: Path, name: str, writers: Sequence[Writer], facts: Mapping[st
     with writing(parent, needed):
         try:
             make_folder(parent)
-            check_room(parent, needed)
+            safe_files.check_disk_space(parent, needed)
             part.mkdir()
             for place, write in writers:
                 write(part)
@@ -71,12 +69,6 @@ def commit(parent: Path, name: str, writers: Sequence[Writer], facts: Mapping[st
             raise
     faults.point("renamed")
     return final
-
-
-def check_room(parent: Path, needed: int) -> None:
-    """Refuse before writing what cannot fit."""
-    if needed and shutil.disk_usage(parent).free < needed:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def writing(place: Path, needed: int = 0) -> AbstractContextManager[None]:

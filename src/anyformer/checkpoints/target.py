@@ -18,7 +18,7 @@ from pathlib import Path
 
 from anyformer import faults
 from anyformer.errors import UserError
-from anyformer.safe_files import FULL, flush, hold_lock, is_at, writing
+from anyformer.safe_files import FULL, check_disk_space, flush, hold_lock, is_at, writing
 
 TRIES = 100  # names for a hidden folder; in some places, such as /proc, no folder can be made under any
 PART = ".anyformer-part-"  # begins the names of folders that are being written
@@ -53,11 +53,11 @@ def new_folder(target: str | Path, *, needed: int = 0) -> Iterator[Path]:
     target = check_target(target)
     made = make_parents(target.parent)
     try:
-        part, lock = claim_part(target)
+        part, lock = claim_folder(target)
         try:
             remove_leftovers(target, part)
             with written_whole(target, needed):
-                check_room(target, needed)
+                check_disk_space(target.parent, needed)
                 yield part
                 for path in part.iterdir():
                     flush(path)
@@ -84,7 +84,7 @@ def make_parents(parent: Path) -> list[Path]:
     return missing
 
 
-def claim_part(target: Path) -> tuple[Path, int]:
+def claim_folder(target: Path) -> tuple[Path, int]:
     """The hidden folder and its lock, held for as long as this process lives.
 
     Between its making and its lock another process may take it for a leftover: then the next name is tried.
@@ -122,12 +122,6 @@ def remove_leftovers(target: Path, own: Path) -> None:
                     shutil.rmtree(path, ignore_errors=True)
             finally:
                 os.close(lock)
-
-
-def check_room(target: Path, needed: int) -> None:
-    """Refuse before writing what cannot fit."""
-    if needed > shutil.disk_usage(target.parent).free:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @contextmanager

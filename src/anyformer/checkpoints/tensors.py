@@ -139,7 +139,7 @@ def read_folder(folder: Path, *, stem: str = "model") -> dict[str, Entry]:
             raise UserError(f"{twice[0]} is in two shards", where=name, fix="copy the folder again")
         found |= shard
         if len(found) > MOST_TENSORS:
-            raise UserError(f"more than {MOST_TENSORS:,} tensors", where=index.name, fix="that is no model")
+            raise UserError(f"more than {MOST_TENSORS:,} tensors", where=index.name, fix="that is not a model")
     lost = sorted(set(placed) - set(found))
     if lost:
         raise UserError(f"{len(lost)} tensors of the index are in no shard, first {lost[0]}", where=index.name,

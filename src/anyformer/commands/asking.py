@@ -33,7 +33,6 @@ LearningRate = Annotated[float | None, typer.Option("--lr", help="Learning rate 
 BatchSize = Annotated[int | None, typer.Option(help="Rows a step.")]
 MaxLength = Annotated[int | None, typer.Option(help="Tokens of a row at most, or of a window of text.")]
 Seed = Annotated[int | None, typer.Option(help="Everything random follows from it.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda[:N] or mps.")]
 Valid = Annotated[list[Path] | None, typer.Option(help="A file to validate on, in place of a share.")]
 Test = Annotated[list[Path] | None, typer.Option(help="A file to test on, in place of a share.")]
 SplitColumn = Annotated[str | None, typer.Option(help="A column that says train, valid or test.")]

@@ -11,7 +11,8 @@ from typing import Annotated
 import typer
 
 from anyformer.commands.conversation import SETTINGS, Conversation
-from anyformer.commands.folders import Device, check_writes, torch_dtype
+from anyformer.commands.folders import check_writes, torch_dtype
+from anyformer.commands.options import Device, Dtype
 from anyformer.commands.talking import LocalTalker, Reply, Talker
 from anyformer.commands.words import configure_messages, note, write, write_piece
 from anyformer.errors import UserError, did_you_mean
@@ -22,29 +23,29 @@ HELP = """/set NAME VALUE   a setting of answers; /set alone lists them
 /system TEXT      what the model is told to be; alone: nothing
 /clear            forget what was said
 /save FILE        write the conversation to a file
-/load FILE        go on with one
+/load FILE        load one and continue it
 /stats            figures of the last answer and of all
 /probs            the last answer, coloured by how probable each piece was
 /quit             end; so do Ctrl-D, and Ctrl-C twice
-//TEXT            say something that begins with a stroke"""
+//TEXT            send a message that begins with a slash"""
 
 
 def chat(
     folder: Annotated[Path | None, typer.Argument(help="A run, or a folder of anyformer or Hugging Face.")] = None,
-    url: Annotated[str | None, typer.Option(help="A server that speaks like OpenAI's, in place of a folder.")] = None,
+    url: Annotated[str | None, typer.Option(help="URL of an OpenAI-compatible server, in place of a folder.")] = None,
     model: Annotated[str | None, typer.Option(help="The model of the server; its first if not given.")] = None,
-    key: Annotated[str | None, typer.Option(envvar="ANYFORMER_API_KEY", help="The key of the server.")] = None,
+    key: Annotated[str | None, typer.Option(envvar="ANYFORMER_API_KEY", help="API key of the server.")] = None,
     system: Annotated[str | None, typer.Option(help="What the model is told to be.")] = None,
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="At most this many tokens an answer.")] = None,
     temperature: Annotated[float | None, typer.Option(min=0, max=2, help="Sample; 0 is greedy.")] = None,
     top_p: Annotated[float | None, typer.Option(min=0, max=1, help="Sample among the likeliest that reach p.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="The same seed gives the same answers.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16, float16; as on disk if not given.")] = None,
+    dtype: Dtype = None,
     device: Device = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a turn on stdout.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="The answers only, no messages.")] = False,
 ) -> None:
-    """Talk with a model; one that was not trained to chat goes on with the text.
+    """Talk with a model; one that was not trained to chat continues the text.
 
     \b
     Example:
@@ -155,7 +156,7 @@ class Chat:
         try:
             return sys.stdin.readline()
         except UnicodeDecodeError as error:
-            raise UserError(f"the input is no UTF-8 ({error.reason})", where="stdin", fix="convert it") from None
+            raise UserError(f"the input is not UTF-8 ({error.reason})", where="stdin", fix="convert it") from None
 
     # ------------------------------------------------------------ out
 
@@ -203,7 +204,7 @@ class Chat:
             return False
         if name not in self.commands:
             fix = did_you_mean(name[:40], [*self.commands, "quit"])
-            raise UserError(f"there is no /{name[:40]}", where="chat", fix=fix)
+            raise UserError(f"unknown command /{name[:40]}", where="chat", fix=fix)
         self.commands[name](rest.strip())
         return True
 
@@ -229,25 +230,25 @@ class Chat:
 
     def stats(self, rest: str) -> None:
         if self.last is None:
-            note("there is no answer yet")
+            note("no answer yet")
             return
         note(self.last.rates.line())
         note(f"{self.answers} answers, {self.tokens:,} tokens, {self.seconds:.1f} s in all; "
              f"{len(self.conversation.turns)} turns")  # fmt: skip
 
     def probs(self, rest: str) -> None:
-        if self.last is None or not self.last.words:
-            note("there is no answer yet")
-        elif all(share is None for _, share in self.last.words):
+        if self.last is None or not self.last.pieces:
+            note("no answer yet")
+        elif all(share is None for _, share in self.last.pieces):
             note("the server gives no probabilities")
         else:
-            show_probabilities(self.last.words)
+            show_probabilities(self.last.pieces)
 
 
 def file_named_by(rest: str, command: str) -> Path:
     """The file that a command names."""
     if not rest:
-        raise UserError("which file is not said", where=command, fix=f"write {command} talk.json")
+        raise UserError("no file given", where=command, fix=f"write {command} talk.json")
     return Path(rest).expanduser()
 
 

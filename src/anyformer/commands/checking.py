@@ -10,12 +10,11 @@ import typer
 
 from anyformer.commands import asking
 from anyformer.commands.asking import AskOptions, is_settings
+from anyformer.commands.options import Json, Quiet
 from anyformer.commands.words import configure_messages, note, write, write_line
 from anyformer.errors import UserError
 
 MODEL_FILES = ("config.json", "anyformer.json")
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="The result only, no messages.")]
 
 
 def check(
@@ -172,18 +171,18 @@ def of_model(folder: Path) -> tuple[dict[str, Any], list[str]]:
         for name, parameter in predictor.model.named_parameters()
         if not torch.isfinite(parameter).all()
     ]
-    words = predictor.tokenizer
+    tokenizer = predictor.tokenizer
     vocabulary = getattr(predictor.spec, "embed", None)
     known = None if vocabulary is None or vocabulary.vocabulary is None else vocabulary.vocabulary[0]
-    if words is not None and known is not None and words.size > known:
-        bad.append(f"the tokenizer has {words.size} tokens, the model knows {known}")
+    if tokenizer is not None and known is not None and tokenizer.size > known:
+        bad.append(f"the tokenizer has {tokenizer.size} tokens, the model knows {known}")
     return {
         "folder": str(folder),
         "family": opened.family.model_type if opened.family else "anyformer",
         "head": opened.head or type(getattr(predictor.spec, "head", predictor.spec)).__name__,
         "parameters": sum(p.numel() for p in predictor.model.parameters()),
         "dtype": str(opened.dtype).removeprefix("torch."),
-        "tokenizer": None if words is None else f"{words.size} tokens",
+        "tokenizer": None if tokenizer is None else f"{tokenizer.size} tokens",
         "labels": predictor.labels,
         "unknown options": opened.unread,
     }, bad

@@ -72,7 +72,7 @@ class Conversation:
     def set(self, name: str, value: str) -> None:
         """A setting by its name; `none` puts it back."""
         if name not in SETTINGS:
-            raise UserError(f"there is no setting {name!r}", where="/set", fix=did_you_mean(name, SETTINGS))
+            raise UserError(f"unknown setting {name!r}", where="/set", fix=did_you_mean(name, SETTINGS))
         if value == "none":
             self.settings.pop(name, None)
             return

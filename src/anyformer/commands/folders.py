@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from anyformer.commands.options import Device, Dtype, Folder, Json, Quantise, Quiet
 from anyformer.commands.rates import Rates
 from anyformer.commands.words import configure_messages, note, short, write, write_piece
 from anyformer.errors import UserError, did_you_mean
@@ -18,10 +19,6 @@ if TYPE_CHECKING:
     from anyformer.generation import Generated, Step
     from anyformer.inference.predictor import Predictor
 
-Folder = Annotated[Path, typer.Argument(help="A folder of anyformer or Hugging Face.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda[:N] or mps.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="The result only, no messages.")]
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
@@ -33,19 +30,25 @@ def generate(
     image: Annotated[Path | None, typer.Option(help="An image, of which the prompt asks something.")] = None,
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="At most this many new tokens.")] = None,
     temperature: Annotated[float | None, typer.Option(min=0, help="Sample; 0 is greedy.")] = None,
-    top_k: Annotated[int | None, typer.Option(min=0, help="Sample among the k likeliest.")] = None,
-    top_p: Annotated[float | None, typer.Option(min=0, max=1, help="Sample among the likeliest that reach p.")] = None,
+    top_k: Annotated[int | None, typer.Option(min=0, help="Sample among the k most likely.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Sample among the most likely that sum to p.")
+    ] = None,
     num_beams: Annotated[int | None, typer.Option(min=1, help="Beam search.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="The same seed gives the same text.")] = None,
-    json_schema: Annotated[Path | None, typer.Option(help="A file with the JSON schema the text must obey.")] = None,
-    regex: Annotated[str | None, typer.Option(help="A pattern that the whole text must match.")] = None,
-    lookup: Annotated[int | None, typer.Option(min=1, help="Try so many tokens of an earlier passage at once.")] = None,
-    draft: Annotated[
-        str | None, typer.Option(help="A smaller model, or int8 for this one rounded, writes ahead; same text.")
+    json_schema: Annotated[
+        Path | None, typer.Option(help="A file with the JSON schema that the text must match.")
     ] = None,
-    draft_tokens: Annotated[int | None, typer.Option(min=1, help="So many tokens ahead.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16, float16; as on disk if not given.")] = None,
-    quantise: Annotated[str | None, typer.Option(help="int8: weights in a quarter of the memory.")] = None,
+    regex: Annotated[str | None, typer.Option(help="A pattern that the whole text must match.")] = None,
+    lookup: Annotated[
+        int | None, typer.Option(min=1, help="Prompt lookup: propose so many tokens of an earlier passage.")
+    ] = None,
+    draft: Annotated[
+        str | None, typer.Option(help="Draft model: a smaller model, or int8 for this one rounded; same text.")
+    ] = None,
+    draft_tokens: Annotated[int | None, typer.Option(min=1, help="Draft tokens per step.")] = None,
+    dtype: Dtype = None,
+    quantise: Quantise = None,
     device: Device = "auto",
     as_json: Json = False,
     quiet: Quiet = False,
@@ -113,7 +116,7 @@ def check_used(
         where = "--top-k" if top_k is not None else "--top-p"
         raise UserError("--temperature 0 always takes the likeliest token", where=where, fix="leave one of them out")
     if draft_tokens is not None and draft is None:
-        raise UserError("nobody writes ahead", where="--draft-tokens", fix="add --draft int8")
+        raise UserError("there is no draft model", where="--draft-tokens", fix="add --draft int8")
 
 
 class Watch:
@@ -122,11 +125,11 @@ class Watch:
     def __init__(self, predictor: Predictor, prompt: str, *, shown: bool) -> None:
         from anyformer.serving.detokenizer import Detokenizer, TextPieces
 
-        words = predictor.words()
+        tokenizer = predictor.require_tokenizer()
         self.pieces, self.shown, self.rates = (
-            TextPieces(Detokenizer(words.target)),
+            TextPieces(Detokenizer(tokenizer.target)),
             shown,
-            Rates(len(words.encode(prompt))),
+            Rates(len(tokenizer.encode(prompt))),
         )
         self.line_ends = ""  # the newest, until something follows them: a text is written with one at its end
 
@@ -200,7 +203,7 @@ def convert(
     from anyformer.checkpoints.target import check_target
 
     if to not in ("anyformer", "hf", "onnx"):
-        raise UserError(f"there is no format {to!r}", where="--to", fix=did_you_mean(to, ["anyformer", "hf", "onnx"]))
+        raise UserError(f"unknown format {to!r}", where="--to", fix=did_you_mean(to, ["anyformer", "hf", "onnx"]))
     configure_messages(quiet)
     check_target(target)
     share = share_of_heads(prune_heads, data)
@@ -265,7 +268,7 @@ def share_of_heads(words: str | None, data: Path | None) -> float | None:
         except ValueError:
             share = -1.0
         if not 0 < share < 1:
-            raise UserError(f"{words!r} is no share of the heads", where="--prune-heads", fix="write 25%")
+            raise UserError(f"{words!r} is not a percentage of the heads", where="--prune-heads", fix="write 25%")
     if share is not None and data is None:
         raise UserError("which heads count least has to be measured", where="--prune-heads",
                         fix="add --data FILE with rows like those it was trained on")  # fmt: skip
@@ -364,5 +367,5 @@ def torch_dtype(name: str | None) -> Any:
     if name is None:
         return None
     if name not in DTYPES:
-        raise UserError(f"no dtype is called {name!r}", where="--dtype", fix=did_you_mean(name, DTYPES))
+        raise UserError(f"unknown dtype {name!r}", where="--dtype", fix=did_you_mean(name, DTYPES))
     return getattr(torch, name)

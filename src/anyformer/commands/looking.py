@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from anyformer.commands.folders import Device, Folder, Quiet
+from anyformer.commands.options import Device, Folder, Quiet
 from anyformer.commands.words import configure_messages, note, write
 from anyformer.errors import UserError
 
@@ -43,7 +43,7 @@ def look(
     terminal: Annotated[bool, typer.Option("--terminal", help="Draw the map of one head here.")] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free one.")] = 0,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address, open nothing.")] = False,
-    budget: Annotated[str, typer.Option(help="Memory that the look may take.")] = "1GB",
+    budget: Annotated[str, typer.Option(help="Most memory that the capture may use.")] = "1GB",
     device: Device = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="What the capture holds, as one JSON object.")] = False,
     quiet: Quiet = False,
@@ -130,7 +130,7 @@ def inputs_from(given: str | None, predictor: Predictor) -> Any:
         raise UserError(f"this model reads the columns {names}", where="INPUT",
                         fix='give a row as JSON, {"column": value, ...}, or a file')  # fmt: skip
     if predictor.images is not None and not columns and not compares and not Path(given).is_file():
-        raise UserError("there is no such image", where=given, fix="give the path of an image file")
+        raise UserError("no such image", where=given, fix="give the path of an image file")
     return Path(given) if len(columns) > 1 or (compares and Path(given).is_file()) else given
 
 

@@ -14,7 +14,7 @@ from anyformer.commands.talking import CONTINUES, FORGOTTEN, PLAIN_TOKENS, Reply
 from anyformer.errors import UserError
 
 SECONDS = 600.0  # without a word from the server
-MOST = 2**20  # bytes of one line or of an answer that is no stream
+MOST = 2**20  # bytes of one line or of an answer that is not a stream
 
 
 class Refused(UserError):
@@ -31,11 +31,13 @@ class RemoteTalker:
     def __init__(self, url: str, *, model: str | None = None, key: str | None = None) -> None:
         parts = urllib.parse.urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-            raise UserError("is no address of a server", where=f"--url {url[:80]}", fix="write http://127.0.0.1:8000")
+            raise UserError(
+                "is not an address of a server", where=f"--url {url[:80]}", fix="write http://127.0.0.1:8000"
+            )
         try:
             self.secure, self.host, self.port = parts.scheme == "https", parts.hostname, parts.port
         except ValueError:
-            raise UserError("the port is no number", where=f"--url {url[:80]}", fix="use one up to 65535") from None
+            raise UserError("the port is not a number", where=f"--url {url[:80]}", fix="use one up to 65535") from None
         self.base = parts.path.rstrip("/").removesuffix("/v1")
         self.url, self.key = url, key
         about = self.about(model)
@@ -195,7 +197,7 @@ def parse_json(text: str, url: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise UserError("the server's answer is no JSON", where=url[:80], fix="check the address")
+        raise UserError("the server's answer is not JSON", where=url[:80], fix="check the address")
     return found
 
 

@@ -217,7 +217,7 @@ def show(run: RunRecord, as_json: bool) -> None:
     if past.steps or past.evals:
         put("\n" + picture(run) + "\n")  # its colours are for the terminal to act on
     if run.status in (STOPPED, "interrupted", "failed"):
-        write(f"\ngo on with: anyformer resume {run.folder}")
+        write(f"\nresume with: anyformer resume {run.folder}")
 
 
 def plain_figures(past: Any, split: str) -> dict[str, float]:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from anyformer.commands.folders import Device, Folder, Quiet, torch_dtype
+from anyformer.commands.folders import torch_dtype
+from anyformer.commands.options import Device, Dtype, Folder, Quantise, Quiet
 from anyformer.commands.words import configure_messages, note, short, write
 from anyformer.errors import UserError
 from anyformer.extras import require
@@ -22,37 +23,41 @@ if TYPE_CHECKING:
 def serve(
     folder: Folder,
     host: Annotated[
-        str, typer.Option(help="The address to listen at; beyond this machine a key is needed.")
+        str, typer.Option(help="Address to listen on; any but this machine's own needs a key.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free one.")] = 8000,
     device: Device = "auto",
-    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16, float16; as on disk if not given.")] = None,
-    quantise: Annotated[str | None, typer.Option(help="int8: weights in a quarter of the memory.")] = None,
-    rows: Annotated[int, typer.Option(min=1, max=4096, help="Texts written at once.")] = 16,
-    context: Annotated[int | None, typer.Option(min=2, help="Tokens of a text with its prompt, at most.")] = None,
-    key: Annotated[
-        str | None, typer.Option(envvar="ANYFORMER_API_KEY", help="The key clients must send.", show_envvar=True)
+    dtype: Dtype = None,
+    quantise: Quantise = None,
+    max_batch_size: Annotated[int, typer.Option(min=1, max=4096, help="Most sequences decoded in one step.")] = 16,
+    rows: Annotated[
+        int | None, typer.Option(min=1, max=4096, hidden=True, help="Old name of --max-batch-size.")
     ] = None,
-    key_file: Annotated[Path | None, typer.Option(help="A file whose first line is the key.")] = None,
+    context: Annotated[int | None, typer.Option(min=2, help="Most tokens of a sequence, prompt included.")] = None,
+    key: Annotated[
+        str | None, typer.Option(envvar="ANYFORMER_API_KEY", help="API key that clients must send.", show_envvar=True)
+    ] = None,
+    key_file: Annotated[Path | None, typer.Option(help="A file whose first line is the API key.")] = None,
     insecure_no_auth: Annotated[
-        bool, typer.Option("--insecure-no-auth", help="Let anybody in who can reach it.")
+        bool, typer.Option("--insecure-no-auth", help="Serve beyond this machine without an API key.")
     ] = False,
     name: Annotated[
-        str | None, typer.Option(help="What clients call the model; the folder's name if not given.")
+        str | None, typer.Option(help="The model's name in requests; the folder's name if not given.")
     ] = None,
-    allow_host: Annotated[
-        list[str] | None, typer.Option(help="A further name under which clients reach the server.")
-    ] = None,
+    allow_host: Annotated[list[str] | None, typer.Option(help="A further host name accepted in requests.")] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="The same bits for a text alone and in company; slower.")
+        bool, typer.Option("--strict", help="The same bits whatever else is in the batch; slower.")
     ] = False,
     grace: Annotated[
-        float, typer.Option(min=0, max=3600, help="Seconds that running texts have after SIGTERM.")
+        float, typer.Option(min=0, max=3600, help="Seconds that running requests have after SIGTERM.")
     ] = 30.0,
-    queue_tokens: Annotated[int, typer.Option(min=1, help="Tokens that may wait before clients are refused.")] = 65_536,
+    queue_tokens: Annotated[
+        int, typer.Option(min=1, help="Tokens that may be queued before requests are rejected.")
+    ] = 65_536,
     deadline: Annotated[float | None, typer.Option(min=0.001, help="Seconds a request may take.")] = None,
     connections: Annotated[
-        int | None, typer.Option(min=1, max=1_000_000, help="Open at once; by default as many as ulimit -n allows.")
+        int | None,
+        typer.Option(min=1, max=1_000_000, help="Most open connections; by default as many as ulimit -n allows."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON line on stdout when ready.")] = False,
     quiet: Quiet = False,
@@ -62,7 +67,7 @@ def serve(
     \b
     Example:
       anyformer serve FOLDER
-      anyformer serve runs/demo --port 0 --rows 32 --key-file key.txt --host 0.0.0.0
+      anyformer serve runs/demo --port 0 --max-batch-size 32 --key-file key.txt --host 0.0.0.0
     """
     needs_serve()
     from anyformer.serving.server import ServeOptions
@@ -72,7 +77,8 @@ def serve(
     if quantise not in (None, "int8"):
         raise UserError(f"weights cannot be quantised to {quantise!r}", where="--quantise", fix="use int8")
     request = ServeOptions(
-        folder, host=host, port=port, device=device, dtype=torch_dtype(dtype), quantise=quantise, rows=rows,
+        folder, host=host, port=port, device=device, dtype=torch_dtype(dtype), quantise=quantise,
+        max_batch_size=max_batch_size if rows is None else rows,
         context=context, key=the_key(key, key_file), no_auth=insecure_no_auth, name=name, strict=strict, grace=grace,
         queue_tokens=queue_tokens, deadline=deadline, connections=connections, known_as=tuple(allow_host or ()),
     )  # fmt: skip
@@ -160,7 +166,9 @@ def block(standing: RunningServer, secret: bool) -> str:
             longest = cache["context_in_memory"]
             fits = "" if longest is None else f"; memory is there for {store.capacity} texts of {longest:,} tokens"
             lines.append(f"cache    {size(each)} a token, {size(cache['kv_bytes'] or 0)} when all are full{fits}")
-        form = "the folder's own template" if served.chat.name == "folder" else "plain turns, for want of a template"
+        form = (
+            "the folder's own template" if served.chat.name == "folder" else "plain turns: the folder has no template"
+        )
         lines.append(f"chat     {form}")
         path, body = "completions", {"model": served.name, "prompt": "Once upon a time", "max_tokens": 32}
     else:

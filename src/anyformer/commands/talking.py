@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import queue
 from collections.abc import Callable, Generator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -14,12 +14,11 @@ from anyformer.commands.rates import Rates
 from anyformer.errors import UserError
 
 if TYPE_CHECKING:
-    from anyformer.engine.sequence import Event
     from anyformer.inference.predictor import Predictor
 
 Say = Callable[[str], None]
-PLAIN_TOKENS = 256  # of an answer, where the model only goes on with a text
-CONTINUES = "it goes on with your text"
+PLAIN_TOKENS = 256  # of an answer, where the model only continues a text
+CONTINUES = "it continues your text"
 LEAST = 64  # tokens that an answer should have room for
 FORGOTTEN = "the conversation no longer fits the context: the oldest turns are left out"
 
@@ -31,12 +30,12 @@ class Reply:
     rates: Rates = field(default_factory=Rates)
     text: str = ""
     finish: str = ""
-    words: list[tuple[str, float | None]] = field(default_factory=list)  # pieces of text with their probability
+    pieces: list[tuple[str, float | None]] = field(default_factory=list)  # pieces of text with their probability
 
     def add(self, piece: str, logprob: float | None) -> str:
         """A piece of text has come."""
         self.text += piece
-        self.words.append((piece, None if logprob is None else math.exp(min(0.0, logprob))))
+        self.pieces.append((piece, None if logprob is None else math.exp(min(0.0, logprob))))
         return piece
 
 
@@ -74,51 +73,41 @@ class LocalTalker:
             fix = f"anyformer generate {folder} --image FILE"
             raise UserError("this model writes about images and does not chat", where=str(folder), fix=fix)
         self.predictor, self.name = predictor, folder.name or str(folder)
-        self.words = predictor.words()
-        self.reader = Detokenizer(self.words.target)
-        self.form = open_chat_template(best_of(folder), self.words)
+        self.tokenizer = predictor.require_tokenizer()
+        self.reader = Detokenizer(self.tokenizer.target)
+        self.form = open_chat_template(best_of(folder), self.tokenizer)
         self.plain = isinstance(self.form, PlainTemplate)
         self.pair = isinstance(predictor.spec, Seq2Seq)
         self.does = "it answers each line by itself" if self.pair else CONTINUES
         self.store = open_serving_store(predictor.model, capacity=1)
-        self.engine = Engine(self.store, text_of=self.words.target.decode, queue_tokens=2 * self.store.limit + 1)
+        self.engine = Engine(self.store, text_of=self.tokenizer.target.decode, queue_tokens=2 * self.store.limit + 1)
         self.engine.start()
 
     def answer(self, conversation: Conversation, answer: Reply, say: Say) -> Generator[str, None, None]:
         """Pieces of the answer, whole characters each."""
-        from anyformer.engine.sequence import Failed, Finished, NewToken, Sequence
+        from anyformer.engine.engine import stream_tokens
         from anyformer.serving.detokenizer import TextPieces
 
         settings = self.settings(conversation)
         tokens, source = self.prompt(conversation, settings.max_new_tokens, say)
         answer.rates = Rates(len(tokens if source is None else source))
-        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        sequence = Sequence(tokens, settings, events.put, source=source)
-        self.engine.submit(sequence)
         pieces = TextPieces(self.reader, () if self.pair else tokens)
         waiting = 0.0  # log-probability of tokens whose characters are not whole yet
-        try:
-            while True:
-                event = events.get()
-                if isinstance(event, NewToken):
-                    answer.rates.token()
-                    waiting += event.logprob
-                    piece = pieces.add([event.token])
-                    if piece:
-                        yield answer.add(piece, waiting)
-                        waiting = 0.0
-                elif isinstance(event, Failed):
-                    raise event.error
-                elif isinstance(event, Finished):
-                    answer.finish = event.reason
-                    rest = pieces.end()
-                    if rest:
-                        yield answer.add(rest, waiting)
-                    return
-        finally:
-            if sequence.status != "finished":
-                answer.finish = "cancelled"
-                self.engine.cancel(sequence)
+
+        def finish(reason: str) -> None:
+            answer.finish = reason
+
+        with closing(stream_tokens(self.engine, tokens, settings, source, on_finish=finish)) as events:
+            for event in events:
+                answer.rates.token()
+                waiting += event.logprob
+                piece = pieces.add([event.token])
+                if piece:
+                    yield answer.add(piece, waiting)
+                    waiting = 0.0
+        rest = pieces.end()
+        if rest:
+            yield answer.add(rest, waiting)
 
     def settings(self, conversation: Conversation) -> Any:
         """The folder's settings with those of the conversation."""
@@ -131,21 +120,21 @@ class LocalTalker:
         changes: dict[str, Any] = {"num_beams": 1, "num_return_sequences": 1, "early_stopping": False}
         if self.plain and chosen.max_new_tokens is None and not self.pair:
             changes["max_new_tokens"] = PLAIN_TOKENS  # a text without an end would fill the context
-        if not chosen.ends and self.words.eos is not None:
-            changes["eos_token_id"] = self.words.eos
+        if not chosen.ends and self.tokenizer.eos is not None:
+            changes["eos_token_id"] = self.tokenizer.eos
         return replace(chosen, **changes)
 
     def prompt(self, conversation: Conversation, new: int | None, say: Say) -> tuple[list[int], list[int] | None]:
         """The tokens to read, after leaving out what no longer fits."""
         if self.pair:  # an encoder-decoder answers each question by itself
-            chosen = self.predictor.defaults
-            start = chosen.decoder_start_token_id if chosen.decoder_start_token_id is not None else chosen.bos_token_id
+            start = self.predictor.defaults.start_token
             if start is None and self.predictor.preprocess is not None:
                 start = self.predictor.preprocess.start
             if start is None:
-                raise UserError("nothing says which token a text begins with", where=self.name,
-                                fix="add decoder_start_token_id to its generation_config.json")  # fmt: skip
-            return [start], self.words.encode(conversation.turns[-1]["content"], safe=True)
+                from anyformer.generation.config import no_start_token
+
+                raise no_start_token(self.name, "add it to its generation_config.json")
+            return [start], self.tokenizer.encode(conversation.turns[-1]["content"], safe=True)
         room = self.store.limit - min(new or LEAST, max(1, self.store.limit // 4))
         told = False
         while True:
@@ -162,10 +151,10 @@ class LocalTalker:
     def ids(self, conversation: Conversation) -> list[int]:
         """Tokens of the conversation as the model reads it; without a template it is one text."""
         if not self.plain:
-            return self.form.ids(self.words, conversation.turns)
-        ids = self.words.encode(conversation.as_text(), safe=True)
+            return self.form.ids(self.tokenizer, conversation.turns)
+        ids = self.tokenizer.encode(conversation.as_text(), safe=True)
         if not ids:
-            raise UserError("there is nothing to go on from", fix="write at least one character")
+            raise UserError("nothing to continue", fix="write at least one character")
         return ids
 
     def close(self) -> None:

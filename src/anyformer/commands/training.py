@@ -16,9 +16,10 @@ import typer
 from anyformer.commands import asking
 from anyformer.commands.asking import AskOptions, refuse_settings
 from anyformer.commands.launch import Launch
+from anyformer.commands.options import Device, Json, Quiet
 from anyformer.commands.words import configure_messages, note, note_line, write, write_line
 from anyformer.errors import UserError, did_you_mean
-from anyformer.training.distributed.world import World, told_once
+from anyformer.training.distributed.world import World, report_once_per_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,15 +29,13 @@ if TYPE_CHECKING:
 
 
 Run = Annotated[Path, typer.Argument(help="The folder of a run.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="The result only, no messages.")]
 Progress = Annotated[str, typer.Option(help="auto, bar, lines or none.")]
 StdinFormat = Annotated[
     str | None, typer.Option("--format", help="What - holds: csv, tsv, jsonl, json, parquet, txt or conll.")
 ]
 BatchSize = Annotated[int, typer.Option(min=1, help="Rows at a time.")]
 Threshold = Annotated[
-    float | None, typer.Option(help="Probability from which on a label, or the second of two classes, is the answer.")
+    float | None, typer.Option(help="Least probability at which a label, or the second of two classes, is predicted.")
 ]
 MODES = ("auto", "bar", "lines", "none")
 
@@ -58,7 +57,7 @@ def train(
     batch_size: asking.BatchSize = None,
     max_length: asking.MaxLength = None,
     seed: asking.Seed = None,
-    device: asking.Device = "auto",
+    device: Device = "auto",
     valid: asking.Valid = None,
     test: asking.Test = None,
     split_column: asking.SplitColumn = None,
@@ -95,7 +94,7 @@ def train(
         target, task, preset, start, steps, epochs, minutes, lr, batch_size, max_length, seed, device, valid, test,
         split_column, group, time, types, inputs, config, settings, pretrain, teacher,
     )  # fmt: skip
-    with told_once(launch.world):
+    with report_once_per_host(launch.world):
         check_mode(progress)
         refuse_settings(data)
         request = asked.request(list(data), out)
@@ -145,16 +144,16 @@ def check_restarts(request: Request, world: World) -> None:
 
 
 def asked_again(request: Request, progress: str, quiet: bool, launch: Launch) -> Trained | None:
-    """The same line typed again where a run already is: on a terminal, offer to go on with it."""
+    """The same line typed again where a run already is: on a terminal, offer to resume it."""
     out = request.out
     if not launch.world.is_alone or out is None or quiet or not (out / "run.json").is_file() or not is_terminal():
         return None
-    from anyformer.training.train import resume as go_on
+    from anyformer.training.train import resume as resume_run
 
     note(f"a run is there already: {out}; it is never overwritten")
-    if not typer.confirm("go on with it?", default=True, err=True):
+    if not typer.confirm("resume it?", default=True, err=True):
         return None  # refused with the ways that are left
-    return go_on(out, say=note_line, progress=progress, quiet=quiet, started=launch.started)
+    return resume_run(out, say=note_line, progress=progress, quiet=quiet, started=launch.started)
 
 
 def is_terminal() -> bool:
@@ -178,20 +177,20 @@ def run_rehearsal(request: Request, *, as_json: bool, quiet: bool) -> None:
 def resume(
     context: typer.Context,
     run: Run,
-    steps: Annotated[int | None, typer.Option(help="Another number of steps in all.")] = None,
-    lr: Annotated[float | None, typer.Option("--lr", help="Another learning rate from here on.")] = None,
+    steps: Annotated[int | None, typer.Option(help="A new total number of steps.")] = None,
+    lr: Annotated[float | None, typer.Option("--lr", help="A new learning rate from here on.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="path=value, e.g. training.save_every=50.")
     ] = None,
     allow_change: Annotated[
-        list[str] | None, typer.Option(help="A setting that may change though results will; e.g. steps.")
+        list[str] | None, typer.Option(help="A setting that may change although the results change; e.g. steps.")
     ] = None,
     progress: Progress = "auto",
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda[:N] or mps; as before if not given.")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Go on with a run that was stopped or killed, to the same bits as if it had not been.
+    """Resume a run that was stopped or killed; the result is the same to the bit.
 
     \b
     Example:
@@ -201,7 +200,7 @@ def resume(
     """
     from anyformer.training.setup.changes import change_run
     from anyformer.training.setup.settings_file import parse_settings
-    from anyformer.training.train import resume as go_on
+    from anyformer.training.train import resume as resume_run
 
     launch = launched(context)
     configure_messages(quiet)
@@ -209,7 +208,7 @@ def resume(
     # An option of its own is allowed by being typed: who writes --steps knows that the run becomes another.
     asked = {"training.steps": steps, "training.optimizer.lr": lr}
     named = {path: value for path, value in asked.items() if value is not None}
-    with told_once(launch.world):
+    with report_once_per_host(launch.world):
         check_mode(progress)
         changes = parse_settings(settings or []) | named
     allowed = [*(allow_change or []), *named]
@@ -218,8 +217,10 @@ def resume(
         if changes or allowed:
             change_run(run, changes, allowed, say)
 
-    done = go_on(run, say=say, progress=progress_mode(progress, quiet), quiet=quiet, device=device, world=launch.world,
-                 change=change, started=launch.started)  # fmt: skip
+    done = resume_run(
+        run, say=say, progress=progress_mode(progress, quiet), quiet=quiet, device=device, world=launch.world,
+        change=change, started=launch.started,
+    )  # fmt: skip
     if launch.world.is_first:
         conclude(done, as_json=as_json, quiet=quiet)
 
@@ -243,7 +244,7 @@ def evaluate(
     threshold: Threshold = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="A new .csv or .json with the table.")] = None,
     format: StdinFormat = None,
-    device: asking.Device = "auto",
+    device: Device = "auto",
     batch_size: BatchSize = 64,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -288,11 +289,11 @@ def prompt_model(
     from anyformer.inference.shots import ShotSettings, evaluate_shots
 
     if not files:
-        raise UserError("there are no questions", where="--shots", fix="give a file with questions and answers")
+        raise UserError("no questions given", where="--shots", fix="give a file with questions and answers")
     try:
         numbers = tuple(int(number) for number in shots.split(","))
     except ValueError:
-        raise UserError(f"{shots!r} is no list of numbers", where="--shots", fix="write 0,1,5") from None
+        raise UserError(f"{shots!r} is not a list of numbers", where="--shots", fix="write 0,1,5") from None
     examples, out = asked.pop("examples"), asked.pop("out")
     settings = ShotSettings(numbers, **{name: value for name, value in asked.items() if value is not None})
     report = evaluate_shots(run, files, settings, examples=examples, out=out, device=device, batch=batch,
@@ -311,7 +312,7 @@ def predict(
     ] = False,
     threshold: Threshold = None,
     format: StdinFormat = None,
-    device: asking.Device = "auto",
+    device: Device = "auto",
     batch_size: BatchSize = 64,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a row, each on a line of its own.")] = False,
     quiet: Quiet = False,
@@ -362,7 +363,7 @@ def progress_mode(progress: str, quiet: bool) -> str:
 
 def check_mode(progress: str) -> None:
     if progress not in MODES:
-        raise UserError(f"no progress is called {progress!r}", where="--progress", fix=did_you_mean(progress, MODES))
+        raise UserError(f"unknown progress {progress!r}", where="--progress", fix=did_you_mean(progress, MODES))
 
 
 @contextmanager
@@ -385,7 +386,7 @@ def with_standard_input(paths: Sequence[Path], format: str | None) -> Iterator[l
     What it holds is found out by looking, unless `format` says it.
     """
     if format is not None and format not in FORMATS:
-        raise UserError(f"no format is called {format!r}", where="--format", fix=did_you_mean(format, FORMATS))
+        raise UserError(f"unknown format {format!r}", where="--format", fix=did_you_mean(format, FORMATS))
     count = list(paths).count(STDIN)
     if format is not None and not count:
         raise UserError("--format is for rows from standard input", where="--format", fix="give - in place of a file")

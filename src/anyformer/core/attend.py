@@ -94,8 +94,8 @@ class Scores:
         return replace(self, **of_queries, **of_pairs, ordered=False, some=True)
 
     @property
-    def biased(self) -> bool:
-        return self.added is not None or (self.relative is not None and self.relative.biased)
+    def has_bias(self) -> bool:
+        return self.added is not None or (self.relative is not None and self.relative.has_bias)
 
     @property
     def needs_weights(self) -> bool:
@@ -123,7 +123,7 @@ class Scores:
 
     def copies(self, q: Tensor) -> int:
         """How many masks of T x S there are: one a head where a bias has heads, one a row where rows differ."""
-        heads = q.shape[1] if self.biased else 1 if self.allowed is None else self.allowed.shape[1]
+        heads = q.shape[1] if self.has_bias else 1 if self.allowed is None else self.allowed.shape[1]
         rows = 1  # a plain loop: `max(..., default=)` over a generator breaks the compiler's graph
         for part in (self.key_mask, self.key_documents, self.allowed, self.added, self.query_index):
             if part is not None:
@@ -164,7 +164,7 @@ class Scores:
         """What is added to those queries' scaled scores: (B or 1, H or 1, t, S), or None."""
         rows = slice(None) if rows is None else rows
         total = None if self.added is None else self.added[:, :, rows]
-        if self.relative is not None and self.relative.biased:
+        if self.relative is not None and self.relative.has_bias:
             assert self.query_positions is not None and self.key_positions is not None
             term = self.relative.bias(self.tables, self.query_positions[:, rows], self.key_positions)
             if term is not None:
@@ -208,7 +208,7 @@ def choose(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0
     if q.is_meta:
         return Choice("shapes", "there are shapes alone")
     long = scores.copies(q) * q.shape[2] * k.shape[2] > ROWS
-    hidden = scores.biased or scores.hides(q.shape[2], k.shape[2])
+    hidden = scores.has_bias or scores.hides(q.shape[2], k.shape[2])
     exact = q.dtype == torch.promote_types(q.dtype, torch.float32)  # else the reference would round less, and cost more
     if dropout and not hidden and not scores.causal and not long and exact and q.device.type == "cpu":
         return Choice("reference", "no fused kernel of a CPU offers dropout, and nothing is hidden")
@@ -227,7 +227,7 @@ def choose_for_window(q: Tensor, k: Tensor, scores: Scores, dropout: float) -> C
     few = queries * keys < fewest_pairs(q.dtype, scores, keys) or scores.some
     if ruled or few or scores.hides_alike or not scores.hides(queries, keys):
         return None
-    if dropout == 0.0 and not scores.biased and not scores.needs_weights:
+    if dropout == 0.0 and not scores.has_bias and not scores.needs_weights:
         return Choice("blocks", "a mask on a CPU: each block of queries meets only keys that it can see")
     # Chunks as long as the window meet twice as many keys as they see, thrice without causal order.
     if scores.window is not None and queries == keys and scores.window * (2 if scores.causal else 3) < keys:
@@ -359,7 +359,7 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0) 
     channels = -(-channels // ALIGNED) * ALIGNED if crooked else channels
     q, k, v = (widen(x, channels).contiguous() if crooked else widen(x, channels) for x in (q, k, v))
     groups, folded = k.shape[1], False
-    plain = not scores.hides(queries, keys) and not scores.biased
+    plain = not scores.hides(queries, keys) and not scores.has_bias
     # The fused kernels of a GPU read shared heads where they are; everything else needs a copy for each query head.
     shares = groups != heads and plain and q.is_cuda and q.dtype in (torch.bfloat16, torch.float16)
     if groups != heads and queries == 1:
@@ -376,7 +376,7 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: float = 0.0) 
         return out.reshape(out.shape[0], heads, queries, channels)[..., :out_channels]
     entries = keys * scores.copies(q)
     # Padding alone hides the same keys from every query: such a mask has one row, and the kernel for CPUs takes it so.
-    one_row = not q.is_cuda and dropout == 0.0 and scores.hides_alike and not scores.biased
+    one_row = not q.is_cuda and dropout == 0.0 and scores.hides_alike and not scores.has_bias
     if one_row or queries * entries <= ROWS:  # asked before any loop over rows, which would fix T in a compiled graph
         out = masked(q, k, v, scores, slice(None), dropout, folded)
     else:  # recompute each block in the backward pass, else autograd would keep every block's mask

@@ -10,7 +10,7 @@ from anyformer.core.context import Context, Some, take
 from anyformer.core.history import RecomputedInputs
 from anyformer.core.residual import Place, Residual
 from anyformer.core.state import LayerState, PartState
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_fraction
 from anyformer.feeds.mlp import MLP
 from anyformer.norms.layer import LayerNorm
 from anyformer.positions.none import NoRelative
@@ -58,8 +58,7 @@ class Block(Spec):
                 where="Block.relative", fix="use relative=NoRelative() or mixer=Attention(...)",
             )  # fmt: skip
         for name in ("dropout", "drop_path"):
-            if not 0 <= getattr(self, name) < 1:
-                raise UserError(f"{name} {getattr(self, name)} is not a share below 1", where="Block", fix="use 0.1")
+            check_fraction("Block", name, getattr(self, name), fix="use 0.1")
         if self.order == "parallel" and self.feed is None:
             raise UserError("a parallel block without a feed has one branch", where="Block.order", fix="use serial")
         if self.cross is not None and not self.cross.looks_at_memory:
@@ -69,14 +68,14 @@ class Block(Spec):
             raise UserError("a parallel block has no place for cross-attention", where="Block.cross", fix="use serial")
 
     @property
-    def looks(self) -> bool:
+    def has_cross_attention(self) -> bool:
         """Whether it reads an encoder's output."""
         return self.cross is not None or self.mixer.looks_at_memory
 
     @property
-    def answers_some(self) -> bool:
+    def supports_token_subset(self) -> bool:
         """Whether it can be computed for some tokens alone, all the others being read."""
-        return self.mixer.answers_some and not (self.feed is not None and self.feed.counts_tokens)
+        return self.mixer.supports_token_subset and not (self.feed is not None and self.feed.counts_tokens)
 
     def build(
         self, width: int, *, causal: bool, memory_width: int | None = None, drop_path: float = 0.0

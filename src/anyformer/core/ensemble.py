@@ -1,7 +1,7 @@
 """An ensemble in one network: members share every weight and differ by factors (2002.06715, for tables 2410.24210).
 
 Member m of a linear layer computes s_m * W(r_m * x) + b_m, and each has a head of its own. Their rows stand one behind
-the other in the batch, member by member: whatever is no linear layer needs not know of them.
+the other in the batch, member by member: whatever is not a linear layer needs not know of them.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from anyformer.about import About
 from anyformer.core.context import Context
 from anyformer.core.residual import Residual
 from anyformer.core.state import LayerState
-from anyformer.errors import UserError, check_range
+from anyformer.errors import UserError, check_fraction, check_range
 from anyformer.feeds.mlp import MLP
 from anyformer.norms.none import NoNorm
 from anyformer.slots import Body, Feed, Losses, Mixer, Norm
@@ -35,8 +35,7 @@ class FeedStack(Body):
     def check(self) -> None:
         check_range("FeedStack", "width", self.width, 1, fix="use 256")
         check_range("FeedStack", "depth", self.depth, 0, fix="use 2")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"dropout {self.dropout} is not a share below 1", where="FeedStack", fix="use 0.1")
+        check_fraction("FeedStack", "dropout", self.dropout, fix="use 0.1")
 
     @property
     def layers(self) -> tuple[Feed, ...]:
@@ -48,7 +47,7 @@ class FeedStack(Body):
         return ()
 
     @property
-    def looks(self) -> bool:
+    def has_cross_attention(self) -> bool:
         return False
 
     def build(self, *, memory_width: int | None = None) -> nn.Module:

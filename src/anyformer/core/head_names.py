@@ -65,10 +65,12 @@ class NamedLayer(NamedTuple):
 
 
 def network_of(model: Any, where: str) -> nn.Module:
-    """The network itself: of a predictor its model; what is no network is refused."""
+    """The network itself: of a predictor its model; what is not a network is refused."""
     found = getattr(model, "model", model) if not isinstance(model, nn.Module) else model
     if not isinstance(found, nn.Module):
-        raise UserError(f"{type(model).__name__} is no network", where=where, fix="give a built model or a predictor")
+        raise UserError(
+            f"{type(model).__name__} is not a network", where=where, fix="give a built model or a predictor"
+        )
     return found
 
 
@@ -118,7 +120,7 @@ def find_layer(model: nn.Module, name: LayerName, where: str) -> tuple[NamedLaye
     count = sum(known.part == name.part for known, _, _ in named_layers(model))
     if not count:
         raise unknown_part(model, name.part, where)
-    raise UserError(f"there is no layer {name}", where=where, fix=f"layers are numbered 0 to {count - 1}")
+    raise UserError(f"layer {name} is out of range", where=where, fix=f"layers are numbered 0 to {count - 1}")
 
 
 def heads_in(mixer: nn.Module) -> int:
@@ -139,7 +141,7 @@ def check_head(model: nn.Module, name: HeadName, where: str) -> None:
         raise UserError(f"layer {name.layer_name} is {type(mixer).__name__.removesuffix('Module')}, which has no heads",
                         where=where, fix="name a layer with attention")  # fmt: skip
     if not 0 <= name.head < count:
-        raise UserError(f"there is no head {name}", where=where, fix=f"its layer has heads 0 to {count - 1}")
+        raise UserError(f"head {name} is out of range", where=where, fix=f"its layer has heads 0 to {count - 1}")
 
 
 def as_name(given: Any, numbers: int, model: nn.Module, where: str) -> tuple[Any, ...]:
@@ -170,7 +172,7 @@ def parse_heads(text: str, where: str) -> list[tuple[Any, ...]]:
     for word in text.split(","):
         *part, layer, head = ["", *word.strip().split(".")][-3:] if word.count(".") else ["", "", ""]
         if not (layer.isdecimal() and head.isdecimal()) or word.count(".") > 2:
-            raise UserError(f"{word.strip()!r} is no head", where=where,
+            raise UserError(f"{word.strip()!r} is not a head", where=where,
                             fix="write layer.head, both from 0, such as 3.1,5.0 or encoder.3.1")  # fmt: skip
         named = [name for name in part if name]
         found.append((*named, int(layer), int(head)))

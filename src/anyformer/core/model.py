@@ -79,7 +79,7 @@ class Model(Network):
                 names = type(mixer).__name__, type(self.embed).__name__
                 raise UserError("{} needs rows and columns, {} gives none".format(*names), where="Model.stack",
                                 fix="use embed=Patches(...) or mixer=Attention(...)")  # fmt: skip
-            if self.embed.adds and not mixer.takes_added:
+            if self.embed.has_layer_positions and not mixer.takes_added:
                 raise UserError(f"{type(mixer).__name__} has no queries and keys to add positions to in every layer",
                                 where="Model.stack", fix="use mixer=Attention(...), or positions once")  # fmt: skip
         if self.head is not None and self.head.needs_grid and not self.embed.gridded:
@@ -209,7 +209,7 @@ class ModelModule(nn.Module):
         In training alone, where nobody looks at the others: whoever uses a model finds every hidden state.
         """
         head = self.spec.head
-        return self.training and head is not None and head.reads_some and self.spec.stack.answers_some
+        return self.training and head is not None and head.reads_token_subset and self.spec.stack.supports_token_subset
 
     def table(self) -> Tensor | None:
         """The embedding's rows, for a head that borrows them."""
@@ -249,7 +249,7 @@ class Seq2Seq(Network):
     """How weights are initialised."""
 
     def check(self) -> None:
-        if not self.decoder.stack.looks:
+        if not self.decoder.stack.has_cross_attention:
             raise UserError("no block of the decoder looks at the encoder", where="Seq2Seq.decoder",
                             fix="use Block(cross=Cross(heads=...))")  # fmt: skip
         if self.encoder.head is not None or self.decoder.head is not None:
@@ -391,7 +391,7 @@ def with_memory(
 
 def check_memory(model: ModelModule, batch: int, memory: Tensor | None) -> None:
     """A memory of another batch or width would broadcast or fail deep inside a layer."""
-    looking = model.spec.stack.looks
+    looking = model.spec.stack.has_cross_attention
     if looking and memory is None:
         raise UserError("cross-attention has nothing to look at", fix="pass memory=, the encoder's output")
     if memory is not None and (memory.dim() != 3 or memory.shape[0] != batch):

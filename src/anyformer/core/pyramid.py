@@ -15,7 +15,7 @@ from anyformer.core.context import Context, lay_out
 from anyformer.core.linear import Linear
 from anyformer.core.residual import Residual
 from anyformer.core.stack import Stack, StackModule, growing, known
-from anyformer.errors import UserError, check_range
+from anyformer.errors import UserError, check_at_least, check_range
 from anyformer.norms.layer import LayerNorm
 from anyformer.slots import Body, Losses, Norm
 from anyformer.spec import Spec, field
@@ -65,8 +65,7 @@ class Pyramid(Body):
     """Recompute activations in the backward pass: less memory, more time."""
 
     def check(self) -> None:
-        if self.width < 1:
-            raise UserError(f"width {self.width} is below 1", where="Pyramid", fix="use 96")
+        check_at_least("Pyramid", "width", self.width, 1, fix="use 96")
         if self.stages[0].width not in (None, self.width):
             raise UserError(f"the first stage is {self.stages[0].width} wide, the embedding {self.width}",
                             where="Pyramid.stages", fix="leave the first stage's width out")  # fmt: skip

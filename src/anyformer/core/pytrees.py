@@ -9,6 +9,11 @@ from typing import Any
 from torch.utils import _pytree as pytree
 
 
+def as_tuple(given: Any) -> tuple[Any, ...]:
+    """One value, or several as a tuple already, as a tuple."""
+    return given if isinstance(given, tuple) else (given,)
+
+
 def register(kind: Any, facts: Sequence[str] = ()) -> None:
     """Make a dataclass a node whose fields are its children, all but `facts`, which belong to its kind."""
     names = tuple(field.name for field in dataclasses.fields(kind) if field.name not in facts)

@@ -99,8 +99,8 @@ class Stack(Body):
         return self.final if self.final is not None else (None if last.place == "post" else last.norm)
 
     @property
-    def answers_some(self) -> bool:
-        return self.depth > 0 and self.layers[-1].answers_some
+    def supports_token_subset(self) -> bool:
+        return self.depth > 0 and self.layers[-1].supports_token_subset
 
     def build(self, *, memory_width: int | None = None) -> StackModule:
         return StackModule(self, memory_width)

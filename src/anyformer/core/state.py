@@ -226,7 +226,7 @@ class State:
         """Record new tokens; return positions, index, mask and documents of all tokens some layer may still hold."""
         if batch != self.batch:
             raise UserError(
-                f"a batch of {batch} texts meets a state for {self.batch}", fix=f"make it with state({batch})"
+                f"the state was made for batch {self.batch}, got batch {batch}", fix=f"make it with state({batch})"
             )
         if self.limit is not None and self.length + length > self.limit:
             raise UserError(

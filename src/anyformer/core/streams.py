@@ -20,7 +20,7 @@ from anyformer.core.building import materialise, trial
 from anyformer.core.context import Context, Mask, lay_out
 from anyformer.core.init import Init
 from anyformer.core.model import Model, ModelModule, Output, check_rules
-from anyformer.core.pytrees import register
+from anyformer.core.pytrees import as_tuple, register
 from anyformer.core.stack import StackModule
 from anyformer.errors import UserError
 from anyformer.heads.pooled import Pooled
@@ -70,7 +70,7 @@ class Streams(Network):
         counts = []
         for name in ("first", "second"):
             model: Model = getattr(self, name)
-            counts.append(sum(block.looks for block in model.plain_stack.layers))
+            counts.append(sum(block.has_cross_attention for block in model.plain_stack.layers))
             if model.stack.causal:
                 raise UserError("streams that look at each other see their own future through the other",
                                 where=f"Streams.{name}", fix="use Stack(causal=False)")  # fmt: skip
@@ -181,7 +181,7 @@ class StreamPlan(NamedTuple):
 
 def cut(layers: tuple[Block, ...]) -> StreamPlan:
     """Where a stream meets the other."""
-    meet = [i for i, block in enumerate(layers) if block.looks]
+    meet = [i for i, block in enumerate(layers) if block.has_cross_attention]
     return StreamPlan([list(range(a + 1, b)) for a, b in pairwise([-1, *meet, len(layers)])], meet)
 
 
@@ -199,10 +199,6 @@ def one_layer(
 def beside(context: Context, tokens: Tensor, other: Context) -> Context:
     """What a stream knows while it looks at the other one's tokens."""
     return replace(context, memory=tokens, memory_mask=other.mask, memory_added=other.added)
-
-
-def as_tuple(given: Any) -> tuple[Any, ...]:
-    return given if isinstance(given, tuple) else (given,)
 
 
 def both_masks(first: Mask | None, second: Mask | None, pair: Masks | None) -> Masks:

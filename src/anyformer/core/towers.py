@@ -15,7 +15,8 @@ from anyformer.core.context import Mask
 from anyformer.core.init import Init
 from anyformer.core.model import Model, ModelModule, Output
 from anyformer.core.own_init import Starting, constant
-from anyformer.core.streams import Masks, PairOutput, as_tuple, begin, both_masks, common_width
+from anyformer.core.pytrees import as_tuple
+from anyformer.core.streams import Masks, PairOutput, begin, both_masks, common_width
 from anyformer.errors import UserError
 from anyformer.slots import Network
 
@@ -43,7 +44,7 @@ class Towers(Network):
     def check(self) -> None:
         common_width(self)
         for name in ("first", "second"):
-            if getattr(self, name).stack.looks:
+            if getattr(self, name).stack.has_cross_attention:
                 raise UserError("a tower sees nothing but its own tokens", where=f"Towers.{name}",
                                 fix="use Streams(...) for layers with CoAttention")  # fmt: skip
 

@@ -23,7 +23,7 @@ class Calibration(Spec):
         if not self.temperature or not all(0 < one < 1e6 for one in self.temperature):
             raise UserError(f"temperature {self.temperature} is not positive", where="Calibration", fix="use 1.0")
         if self.threshold is not None and not 0 < self.threshold < 1:
-            raise UserError(f"threshold {self.threshold} is no probability", where="threshold", fix="use 0.5")
+            raise UserError(f"threshold {self.threshold} is outside 0 to 1", where="threshold", fix="use 0.5")
 
 
 def read_calibration(run: Path, weights: str) -> Calibration | None:

@@ -40,7 +40,7 @@ def given_rows(source: Any, preprocess: Preprocess, *, with_truth: bool = False)
     if isinstance(rows, Mapping):
         rows = by_row(rows)
     if not len(rows):
-        raise UserError("there are no rows", where="rows", fix="give at least one")
+        raise UserError("no rows given", where="rows", fix="give at least one")
     return rows
 
 
@@ -50,7 +50,7 @@ def take_rows(source: Any) -> Any:
     if isinstance(source, Path) or (isinstance(source, str) and names_path(source)):
         return [Path(source)]
     if isinstance(source, str | bytes):
-        raise UserError(f"rows are given as {kind} {source[:30]!r}, and it is no file", where="rows",
+        raise UserError(f"rows are given as {kind} {source[:30]!r}, and it is not a file", where="rows",
                         fix="give a list of rows: [row]")  # fmt: skip
     if isinstance(source, Frame | np.ndarray | Mapping):
         return source
@@ -77,7 +77,7 @@ def is_files(rows: Any) -> bool:
 
 
 def by_row(columns: Mapping[Any, Any]) -> list[Any] | Frame:
-    """Columns by name as a table; an object whose values are no lists is one row."""
+    """Columns by name as a table; an object whose values are not lists is one row."""
     if not any(is_column(cells) for cells in columns.values()):
         return [columns]
     plain = all(isinstance(cells, list | tuple) for cells in columns.values())

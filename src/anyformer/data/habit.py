@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Habit:
+class TrainingDefaults:
     """How one kind of data is usually trained."""
 
     epochs: int

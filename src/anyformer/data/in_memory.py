@@ -81,7 +81,9 @@ def of_columns(data: Mapping[Any, Any]) -> pa.Table:
         if type(values).__module__.partition(".")[0] == "pandas":
             values = values.tolist()
         if isinstance(values, str | bytes) or not isinstance(values, Sequence | np.ndarray):
-            raise UserError(f"the column {str(name)[:40]!r} is no list", where="data", fix="give a list of its cells")
+            raise UserError(
+                f"the column {str(name)[:40]!r} is not a list", where="data", fix="give a list of its cells"
+            )
         if isinstance(values, np.ndarray) and values.ndim != 1:
             raise UserError(f"the column {str(name)[:40]!r} has {values.ndim} axes", where="data", fix="give one axis")
         columns[str(name)] = column_of(values)

@@ -92,7 +92,7 @@ def named_cells(row: Any, preprocess: Preprocess, *, extra: bool = True) -> Mapp
     for name in row if not extra else ():
         # The column that is predicted may stand in a row as it does in a file; it is not looked at.
         if name not in columns and name not in answers:
-            raise UserError(f"there is no column {str(name)[:40]!r}", fix=did_you_mean(str(name)[:40], columns))
+            raise UserError(f"unknown column {str(name)[:40]!r}", fix=did_you_mean(str(name)[:40], columns))
     lost = [name for name in columns if name not in row]
     if lost:
         more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""

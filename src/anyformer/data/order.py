@@ -31,7 +31,7 @@ class Order:
     Rows of like length share a batch where the data knows lengths. The last batch of an epoch holds what is left,
     unless the data cuts every epoch anew, as windows of a text do, or a small batch would harm (see
     `Objective.min_batch_size`): then it is left out. Where the batch size follows a schedule, `sizes` says so, and
-    `batch` is the largest; a larger batch goes on with the row at which the smaller ones ended. Where rows of several
+    `batch` is the largest; a larger batch continues with the row at which the smaller ones ended. Where rows of several
     tasks are `mixed`, an epoch is as long, but some rows come more often than others.
     """
 

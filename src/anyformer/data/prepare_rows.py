@@ -20,7 +20,7 @@ from anyformer.data.frame import Frame
 from anyformer.data.gather import Gathered
 from anyformer.data.images.preprocessing import ImageSteps
 from anyformer.data.mixing import mixing_rates
-from anyformer.data.prepared import Given, Prepared, Say
+from anyformer.data.prepared import Prepared, Say, StartModelConstraints
 from anyformer.data.preprocess import Preprocess, fit_preprocess, fitting, sizes
 from anyformer.data.report import tell_counts, tell_rows, tell_split, tell_target, tell_wrong
 from anyformer.data.settings import Data
@@ -34,8 +34,8 @@ from anyformer.errors import UserError, did_you_mean
 
 
 def prepare_rows(
-    gathered: Gathered, decision: Decision, settings: Data, *, seed: int, cache: Path, given: Given, notes: list[str],
-    tell: Say,
+    gathered: Gathered, decision: Decision, settings: Data, *, seed: int, cache: Path, given: StartModelConstraints,
+    notes: list[str], tell: Say,
 ) -> Prepared:  # fmt: skip
     """Rows about which everything was decided, ready to train on; `tell` says a line and adds it to `notes`."""
     for line in lines(decision, gathered.frame):
@@ -114,14 +114,14 @@ class RowPreparation:
         self.kept = np.arange(len(rows))  # counted from here on: files are decoded of these rows
 
     def keep(self, rows: np.ndarray) -> None:
-        """Go on with these rows alone."""
+        """Keep these rows alone."""
         if len(rows) < len(self.frame):
             self.frame = self.frame.take(rows)
             self.fixed = None if self.fixed is None else self.fixed[rows]
             self.kept = self.kept[rows]
             self.parsed = Parsed(self.frame, self.parsed.folder)
 
-    def decode(self, given: Given, tell: Say) -> Decoded | None:
+    def decode(self, given: StartModelConstraints, tell: Say) -> Decoded | None:
         """Decode the files that a column names, if one does; rows whose file cannot be read are left out."""
         inputs = self.decision.inputs
         files = [(column.name, kind) for column in inputs if issubclass(kind := column.column, FileColumn)]
@@ -175,7 +175,7 @@ class RowPreparation:
         return smaller, encode_target(self.frame, preprocess), list(left.unseen if left is not None else ())
 
 
-def given_preprocess(given: Given, decision: Decision) -> Preprocess | None:
+def given_preprocess(given: StartModelConstraints, decision: Decision) -> Preprocess | None:
     """What a teacher's training rows have fitted, where it reads the columns of these rows; None without a teacher."""
     found = given.preprocess
     if found is None:
@@ -191,7 +191,9 @@ def given_preprocess(given: Given, decision: Decision) -> Preprocess | None:
     return found
 
 
-def settle_text(preprocess: Preprocess, tokenizer: Tokenizer, settings: Data, given: Given) -> Preprocess:
+def settle_text(
+    preprocess: Preprocess, tokenizer: Tokenizer, settings: Data, given: StartModelConstraints
+) -> Preprocess:
     """The preprocessing with what the tokenizer and the model to start from say about text."""
     limits = [limit for limit in (settings.tokenizer.max_length, given.length) if limit is not None]
     if not limits and given.tokenizer is not None and tokenizer.max_length is not None:

@@ -20,7 +20,7 @@ Say = Callable[[str], None]  # one line about a decision, for people
 
 
 @dataclass
-class Given:
+class StartModelConstraints:
     """What a model to start from brings along; data must then fit it rather than the other way round."""
 
     tokenizer: Tokenizer | None = None

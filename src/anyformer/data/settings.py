@@ -38,9 +38,7 @@ class Split(Spec):
     def check(self) -> None:
         for name in ("valid", "test"):
             if not 0 <= getattr(self, name) < 1:
-                raise UserError(
-                    f"{getattr(self, name)} is not a share below 1", where=f"data.split.{name}", fix="use 0.1"
-                )
+                raise UserError(f"{getattr(self, name)} is outside [0, 1)", where=f"data.split.{name}", fix="use 0.1")
         if self.valid + self.test >= 1:
             raise UserError("nothing is left to train on", where="data.split", fix="use valid 0.1 and test 0.1")
         if sum(way is not None for way in (self.column, self.group, self.time)) > 1:
@@ -111,7 +109,7 @@ class ImageSettings(Spec):
         if self.size is not None and not 4 <= self.size <= 4096:
             raise UserError(f"size {self.size} is outside 4 to 4096", where="data.images.size", fix="use 32 or 224")
         if not 0 <= self.crop < 0.5:
-            raise UserError(f"crop {self.crop} is not a share below 0.5", where="data.images.crop", fix="use 0.125")
+            raise UserError(f"crop {self.crop} is outside [0, 0.5)", where="data.images.crop", fix="use 0.125")
         check_range("data.images", "erase", self.erase, 0, 1, fix="use 0.25")
         check_range("data.images", "randaugment", self.randaugment, 0, 8, fix="use 2")
         check_range("data.images", "magnitude", self.magnitude, 0, 30, fix="use 9")
@@ -141,9 +139,11 @@ class AudioSettings(Spec):
                 fix="use 16000",
             )
         if self.seconds is not None and not 0.01 <= self.seconds <= 600:
-            raise UserError(f"{self.seconds} seconds are no clip", where="data.audio.seconds", fix="use 1 to 10")
+            raise UserError(
+                f"seconds {self.seconds} is outside 0.01 to 600", where="data.audio.seconds", fix="use 1 to 10"
+            )
         if not 0 <= self.shift < 1:
-            raise UserError(f"shift {self.shift} is not a share below 1", where="data.audio.shift", fix="use 0.1")
+            raise UserError(f"shift {self.shift} is outside [0, 1)", where="data.audio.shift", fix="use 0.1")
         check_range("data.audio", "gain", self.gain, 0, 60, fix="use 6")
 
 
@@ -271,7 +271,7 @@ class Data(Spec):
                 )
             if kind not in known:
                 raise UserError(
-                    f"{kind!r} is no kind of column", where=f"data.types {name}", fix=did_you_mean(kind, known)
+                    f"{kind!r} is not a kind of column", where=f"data.types {name}", fix=did_you_mean(kind, known)
                 )
             asked[name] = kind
         return asked

@@ -221,7 +221,7 @@ def read_sides(frame: Frame, name: str) -> np.ndarray:
         if word.strip().lower() not in SPELLED:
             row = int(np.flatnonzero(codes == code)[0])
             raise UserError(
-                f"{word[:40]!r} in column {name} is no side of a split", where=frame.place(row),
+                f"{word[:40]!r} in column {name} is not a side of a split", where=frame.place(row),
                 fix=did_you_mean(word.strip().lower(), SIDES),
             )  # fmt: skip
         table.append(SPELLED[word.strip().lower()])

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 SHOWN = 8  # labels that are named
 ON, OFF = ("1", "true", "yes", "1.0"), ("0", "false", "no", "0.0")
-ABSENT, UNSEEN, NOT_NUMBER = "the target is missing", "the label is not in the training rows", "the target is no number"
+ABSENT, UNSEEN = "the target is missing", "the label is not in the training rows"
+NOT_NUMBER = "the target is not a number"
 
 
 @dataclass

@@ -28,7 +28,7 @@ def row(name: str, what: str, parameters: int) -> Table:
 
 
 def boxes(spec: Model, net: nn.Module) -> RenderableType:
-    """Tokens in at the top, scores out at the bottom."""
+    """Tokens in at the top, logits out at the bottom."""
     stack, block = spec.plain_stack, net.get_submodule("stack.blocks.0")
     width, vocab = stack.width, (spec.embed.vocabulary or (0, None))[0]
     mixer, feed = block.get_submodule("mixer"), block.get_submodule("feed")

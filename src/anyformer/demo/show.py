@@ -29,7 +29,7 @@ HELD_OUT, TRAINING, GZIP = "bold yellow", "cyan", "magenta"
 
 
 class Show:
-    """The demo's voice. `quiet` keeps the results only."""
+    """What the demo prints. `quiet` keeps the results only."""
 
     def __init__(self, console: Console, quiet: bool = False) -> None:
         self.console, self.quiet = console, quiet

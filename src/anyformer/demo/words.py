@@ -25,7 +25,7 @@ def train_line(request: Request) -> str:
 
 
 def next_lines(run: Path) -> list[str]:
-    """Write with the model, train on a text of one's own, go on with a run that was stopped."""
+    """Write with the model, train on a text of one's own, resume a stopped run."""
     folder = run.as_posix()
     return [
         line("generate", folder, "    def", "--temperature", "0.6", "--max-new-tokens", "60"),

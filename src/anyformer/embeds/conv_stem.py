@@ -14,7 +14,7 @@ from anyformer.core.linear import Linear
 from anyformer.core.own_init import Starting, constant
 from anyformer.core.state import State
 from anyformer.embeds.maps import cells
-from anyformer.errors import UserError, check_range
+from anyformer.errors import UserError, check_fraction, check_range
 from anyformer.positions.grid import Grid
 from anyformer.slots import Embed, Position
 from anyformer.spec import field
@@ -58,14 +58,13 @@ class ConvStem(Embed):
 
     def check(self) -> None:
         if not self.widths or min(self.widths) < 1 or len(self.depths) != len(self.widths) or min(self.depths) < 0:
-            raise UserError(f"widths {self.widths} and depths {self.depths} are no stages", where="ConvStem",
+            raise UserError(f"widths {self.widths} and depths {self.depths} are not stages", where="ConvStem",
                             fix="give one width and one depth a stage")  # fmt: skip
         check_range("ConvStem", "stride", self.stride, 1, fix="use 1")
         check_range("ConvStem", "channels", self.channels, 1, fix="use 3")
         if min(self.pixels) < 1:
             raise UserError(f"size {self.size} is below 1", where="ConvStem", fix="use 32")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"dropout {self.dropout} is not a share below 1", where="ConvStem", fix="use 0.1")
+        check_fraction("ConvStem", "dropout", self.dropout, fix="use 0.1")
         tokens, limit = self.grid[0] * self.grid[1], None if self.position is None else self.position.limit
         if limit is not None and limit < tokens:
             raise UserError(f"{tokens} tokens do not fit {limit} positions", where="ConvStem", fix="use Grid()")

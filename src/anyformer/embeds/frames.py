@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from anyformer.about import About
 from anyformer.core.context import Context, Mask, lay_out
 from anyformer.core.linear import Linear
+from anyformer.core.pytrees import as_tuple
 from anyformer.core.state import State
 from anyformer.embeds.mel import log_mel
-from anyformer.errors import UserError, check_range
+from anyformer.errors import UserError, check_fraction, check_range
 from anyformer.positions.grid import Grid
 from anyformer.slots import Embed, Norm, Position
 from anyformer.spec import field
@@ -80,8 +81,7 @@ class Frames(Embed):
                                 where=f"Frames.{name}", fix=f"use {least} or more, or a smaller patch")  # fmt: skip
         if self.std <= 0:
             raise UserError(f"std {self.std} is not above 0", where="Frames.std", fix="leave it out")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"dropout {self.dropout} is not a share below 1", where="Frames", fix="use 0.1")
+        check_fraction("Frames", "dropout", self.dropout, fix="use 0.1")
         if self.distill and not self.cls:
             raise UserError("a distillation token comes with a class token", where="Frames.distill", fix="use cls=True")
         limit = None if self.position is None else self.position.limit
@@ -200,7 +200,7 @@ class FramesModule(nn.Module):
 
 
 def check_sound(spec: Frames, sound: Tensor, lengths: Tensor | None) -> None:
-    """Refuse what is no batch of clips of at most the longest length."""
+    """Refuse what is not a batch of clips of at most the longest length."""
     ready = isinstance(sound, Tensor) and sound.dim() == 3
     most = spec.frames if ready else spec.samples
     wanted = f"(B, {spec.mels}, frames)" if ready else "(B, samples)"
@@ -213,7 +213,3 @@ def check_sound(spec: Frames, sound: Tensor, lengths: Tensor | None) -> None:
     if lengths is not None and (lengths.shape != sound.shape[:1] or lengths.is_floating_point()):
         raise UserError(f"lengths have shape {tuple(lengths.shape)} and type {lengths.dtype}",
                         fix=f"expected whole numbers ({sound.shape[0]},)")  # fmt: skip
-
-
-def as_tuple(mask: Mask) -> tuple[Tensor, ...]:
-    return mask if isinstance(mask, tuple) else (mask,)  # type: ignore[return-value]

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from anyformer.about import About
 from anyformer.core.context import Context, Mask, lay_out
 from anyformer.core.linear import EmbeddingTable
+from anyformer.core.pytrees import as_tuple
 from anyformer.core.state import State
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_fraction
 from anyformer.slots import Embed, Norm
 
 Input = Tensor | tuple[Tensor | None, ...] | None
@@ -41,8 +42,7 @@ class Joint(Embed):
     """Dropout probability of what comes out."""
 
     def check(self) -> None:
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"dropout {self.dropout} is not a share below 1", where="Joint", fix="use 0.1")
+        check_fraction("Joint", "dropout", self.dropout, fix="use 0.1")
 
     @property
     def vocabulary(self) -> tuple[int, int | None] | None:
@@ -160,10 +160,6 @@ def join_tokens(pieces: list[Context | None], batch: int) -> Tensor | None:
     ids = [piece.index.new_full((batch, piece.index.shape[1]), -1) if piece.tokens is None else piece.tokens.long()
            for piece in known]  # fmt: skip
     return torch.cat(ids, 1)
-
-
-def as_tuple(given: Input) -> tuple[Tensor | None, ...]:
-    return given if isinstance(given, tuple) else (given,)
 
 
 def batch_of(given: Input) -> int:

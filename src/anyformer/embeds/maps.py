@@ -13,7 +13,7 @@ from anyformer.about import About
 from anyformer.core.context import Context, Mask, lay_out
 from anyformer.core.linear import Linear
 from anyformer.core.state import State
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_fraction
 from anyformer.slots import Backbone, Embed, Norm, Position
 
 
@@ -51,8 +51,7 @@ class Maps(Embed):
     def check(self) -> None:
         if min(self.pixels) < 1:
             raise UserError(f"size {self.size} is below 1", where="Maps", fix="use 224")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"dropout {self.dropout} is not a share below 1", where="Maps", fix="use 0.1")
+        check_fraction("Maps", "dropout", self.dropout, fix="use 0.1")
         if self.every_layer and self.position is None:
             raise UserError("there is no position to add in every layer", where="Maps.every_layer",
                             fix="use position=SinusoidGrid()")  # fmt: skip
@@ -62,7 +61,7 @@ class Maps(Embed):
         return (self.size, self.size) if isinstance(self.size, int) else self.size
 
     @property
-    def adds(self) -> bool:
+    def has_layer_positions(self) -> bool:
         return self.every_layer
 
     @property

@@ -12,7 +12,7 @@ from anyformer.about import About
 from anyformer.core.context import Context, Mask, lay_out
 from anyformer.core.linear import Linear
 from anyformer.core.state import State
-from anyformer.errors import UserError, check_range
+from anyformer.errors import UserError, check_fraction, check_range
 from anyformer.positions.grid import Grid
 from anyformer.slots import Embed, Norm, Position
 from anyformer.spec import field
@@ -61,8 +61,7 @@ class Patches(Embed):
                             fix=f"try size {near}")  # fmt: skip
         check_range("Patches", "channels", self.channels, 1, fix="use 3")
         check_range("Patches", "registers", self.registers, 0, fix="use 0 for none")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"dropout {self.dropout} is not a share below 1", where="Patches", fix="use 0.1")
+        check_fraction("Patches", "dropout", self.dropout, fix="use 0.1")
         placed = self.leading + self.grid[0] * self.grid[1]
         if self.position is not None and self.position.limit is not None and self.position.limit < placed:
             raise UserError(

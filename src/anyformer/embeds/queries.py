@@ -13,7 +13,7 @@ from anyformer.core.context import Context, Mask, lay_out
 from anyformer.core.linear import EmbeddingTable
 from anyformer.core.own_init import Starting, constant, values
 from anyformer.core.state import State
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_at_least
 from anyformer.positions.sinusoid_grid import cell_middles, grid_sinusoid
 from anyformer.slots import Embed
 from anyformer.spec import field
@@ -40,14 +40,13 @@ class Queries(Embed):
     """Rows and columns of the grid over the image where the queries start; anywhere if not given."""
 
     def check(self) -> None:
-        if self.count < 1:
-            raise UserError(f"count {self.count} is below 1", where="Queries", fix="use 100")
+        check_at_least("Queries", "count", self.count, 1, fix="use 100")
         if self.anchors is not None and self.anchors[0] * self.anchors[1] != self.count:
             raise UserError(f"{self.count} queries do not fill a grid of {self.anchors[0]} x {self.anchors[1]}",
                             where="Queries.anchors", fix="use count = rows * columns")  # fmt: skip
 
     @property
-    def adds(self) -> bool:
+    def has_layer_positions(self) -> bool:
         return True
 
     def build(self, width: int) -> nn.Module:

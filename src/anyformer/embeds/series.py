@@ -13,7 +13,7 @@ from anyformer.about import About
 from anyformer.core.context import Context, Mask, lay_out
 from anyformer.core.linear import EmbeddingTable, Linear
 from anyformer.core.state import State
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_at_least, check_fraction
 from anyformer.positions.sinusoid import Sinusoid
 from anyformer.slots import Embed, Norm, Position
 from anyformer.spec import field
@@ -58,13 +58,11 @@ class Series(Embed):
     def check(self) -> None:
         for name in ("length", "channels", "patch", "stride"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"{name} {value} is below 1", where="Series", fix="use 1 or more")
+            check_at_least("Series", name, value, 1, fix="use 1 or more")
         if self.patch > self.length:
             raise UserError(f"a patch of {self.patch} does not fit {self.length} steps", where="Series.patch",
                             fix=f"use {self.length} or less")  # fmt: skip
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"dropout {self.dropout} is not a share below 1", where="Series", fix="use 0.1")
+        check_fraction("Series", "dropout", self.dropout, fix="use 0.1")
         if self.position is not None and self.position.over(1, 1, 0) != self.position:
             raise UserError(f"a series has no rows and columns for {type(self.position).__name__}",
                             where="Series.position", fix=f"use Learned({self.patches}) or Sinusoid()")  # fmt: skip

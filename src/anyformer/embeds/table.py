@@ -14,7 +14,7 @@ from anyformer.core.context import Context, Mask, lay_out
 from anyformer.core.device_tables import Known, cached_table
 from anyformer.core.linear import EmbeddingTable, Linear
 from anyformer.core.state import State
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_at_least, check_fraction
 from anyformer.slots import Embed, NumberCurve
 
 
@@ -46,12 +46,10 @@ class Table(Embed):
     def check(self) -> None:
         if self.numbers < 0 or self.features == 0:
             raise UserError("a table needs at least one column", where="Table", fix="give numbers= or categories=")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"dropout {self.dropout} is not a share below 1", where="Table", fix="use 0.1")
+        check_fraction("Table", "dropout", self.dropout, fix="use 0.1")
         if any(count < 1 for count in self.categories or ()):
             raise UserError("a category column has no values", where="Table.categories", fix="leave the column out")
-        if self.joined is not None and self.joined < 1:
-            raise UserError(f"joined {self.joined} is below 1", where="Table", fix="use 16")
+        check_at_least("Table", "joined", self.joined, 1, fix="use 16")
         if self.joined is not None and self.cls:
             raise UserError("columns that are one token need no class token", where="Table.cls", fix="use cls=False")
 

@@ -12,7 +12,7 @@ from anyformer.about import About
 from anyformer.core.context import Context, Mask, lay_out
 from anyformer.core.linear import EmbeddingTable, Linear
 from anyformer.core.state import State
-from anyformer.errors import UserError, check_range
+from anyformer.errors import UserError, check_at_least, check_fraction, check_range
 from anyformer.kernels.int8 import Int8, Int8Table, look_up
 from anyformer.slots import Embed, Norm, Position
 
@@ -44,12 +44,10 @@ class Tokens(Embed):
     """Whether the table stays as initialised."""
 
     def check(self) -> None:
-        if self.vocab < 1:
-            raise UserError(f"vocab {self.vocab} is below 1", where="Tokens", fix="give the number of token ids")
+        check_at_least("Tokens", "vocab", self.vocab, 1, fix="give the number of token ids")
         check_range("Tokens", "segments", self.segments, 0, fix="use 0 for none")
         check_range("Tokens", "inner", self.inner, 1, fix="leave it out")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"dropout {self.dropout} is not a share below 1", where="Tokens", fix="use 0.1")
+        check_fraction("Tokens", "dropout", self.dropout, fix="use 0.1")
 
     @property
     def vocabulary(self) -> tuple[int, int | None] | None:

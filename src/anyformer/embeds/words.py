@@ -12,7 +12,7 @@ from anyformer.about import About
 from anyformer.core.context import Context, Mask, lay_out
 from anyformer.core.linear import EmbeddingTable, Linear
 from anyformer.core.state import State
-from anyformer.errors import UserError, check_range
+from anyformer.errors import UserError, check_fraction, check_range
 from anyformer.slots import Embed, Position
 
 CODES = 4096  # of letters; see data.columns.words.letter_codes
@@ -54,8 +54,7 @@ class Words(Embed):
         check_range("Words", "letters", self.letters, 0, fix="use 0 for none")
         check_range("Words", "kernel", self.kernel, 1, fix="use 3")
         for name in ("word_dropout", "dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise UserError(f"{name} {getattr(self, name)} is not a share below 1", where="Words", fix="use 0.1")
+            check_fraction("Words", name, getattr(self, name), fix="use 0.1")
 
     @property
     def limit(self) -> int | None:

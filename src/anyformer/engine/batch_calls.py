@@ -29,7 +29,7 @@ class BatchCall:
     finished: bool = False
 
     def is_expired(self, now: float) -> bool:
-        """Whether nobody waits for it any more."""
+        """Whether it is cancelled or past its deadline."""
         return self.cancelled or (self.deadline is not None and now >= self.deadline)
 
 

@@ -13,7 +13,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from collections.abc import Sequence as Tokens
 from typing import Any
 
@@ -108,7 +108,7 @@ class Engine:
             self.lock.notify_all()
 
     def resume(self, sequences: Iterable[Sequence]) -> None:
-        """Their clients, who were behind (`Sequence.paused`), have caught up; they go on with the next step."""
+        """Their clients, who were behind (`Sequence.paused`), have caught up; they continue with the next step."""
         for sequence in sequences:
             sequence.paused = False
         with self.lock:
@@ -183,7 +183,7 @@ class Engine:
                             self.lock.wait()
                     if not self.stopping and not self.step():
                         with self.lock:
-                            self.lock.wait(SWEEP if self.all_paused else IDLE)  # work that cannot move now
+                            self.lock.wait(SWEEP if self.is_all_paused else IDLE)  # work that cannot move now
         except BaseException as error:
             self.broken = error
             log.exception("the engine has broken")
@@ -207,12 +207,12 @@ class Engine:
             self.counts.call_rate.add(rows, time.monotonic() - before)
         with self.lock:
             self.update_counts()
-        if tokens or rows or self.all_paused:
+        if tokens or rows or self.is_all_paused:
             self.moved = time.monotonic()
         return bool(tokens or rows)
 
     @property
-    def all_paused(self) -> bool:
+    def is_all_paused(self) -> bool:
         """Whether all that is left waits for its clients: that is nobody's fault here."""
         return self.scheduler is not None and len(self.scheduler.paused) == len(self.in_flight) > 0
 
@@ -285,7 +285,7 @@ class Engine:
             return True
 
     def end_all(self) -> None:
-        """Free all slots, then tell everybody that there will be nothing more."""
+        """Free all slots, then end every request that is left."""
         try:
             if self.scheduler is not None:
                 self.scheduler.release_all()
@@ -293,7 +293,7 @@ class Engine:
             self.close_all()
 
     def close_all(self) -> None:
-        """Tell everybody that there will be nothing more."""
+        """End every request that is left with an error."""
         why = "the engine was stopped" if self.broken is None else "the engine has broken"
         with self.lock:
             self.waiting.remove(lambda sequence: True)
@@ -315,7 +315,7 @@ class Engine:
 
 
 def deliver(on_event: Callable[[Any], None], event: Any) -> None:
-    """Tell somebody the end; if that fails it is their loss alone."""
+    """Deliver the last event of a request; an error of its callback is logged."""
     try:
         on_event(event)
     except Exception:
@@ -324,22 +324,24 @@ def deliver(on_event: Callable[[Any], None], event: Any) -> None:
 
 def stream_tokens(
     engine: Engine, prompt: Tokens[int], settings: Generation, source: Tokens[int] | None = None,
-    guide: Guide | None = None,
-) -> Iterator[NewToken]:  # fmt: skip
-    """One output, token by token, as it comes; whoever stops iterating has cancelled it."""
+    guide: Guide | None = None, on_finish: Callable[[str], object] = lambda reason: None,
+) -> Generator[NewToken, None, None]:  # fmt: skip
+    """One output, token by token, as it comes; closing the generator cancels it. `on_finish` gets the finish reason."""
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     sequence = Sequence(prompt, settings, events.put, source=source, guide=guide)
     engine.submit(sequence)
 
-    def listen() -> Iterator[NewToken]:
+    def listen() -> Generator[NewToken, None, None]:
         try:
             while not isinstance(event := events.get(), Finished):
                 if isinstance(event, Failed):
                     raise event.error
                 if isinstance(event, NewToken):
                     yield event
+            on_finish(event.reason)
         finally:
             if sequence.status != "finished":
+                on_finish("cancelled")
                 engine.cancel(sequence)
 
     return listen()

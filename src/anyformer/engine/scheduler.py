@@ -28,7 +28,7 @@ class Scheduler:
 
     `end` is the only way out, whatever the reason, and frees the slot before anything else. A fault in one sequence's
     own work ends that sequence. A fault in a batch puts all of it in doubt: each is prefilled anew from its tokens and
-    takes its next step by itself, where a guilty one is found out and the others lose nothing but time.
+    takes its next step by itself, where the failing one is found and the others lose nothing but time.
 
     A sequence whose client is behind is paused: it costs the others nothing, and is preempted where the store can
     resume it from its prefix later.
@@ -173,7 +173,7 @@ class Scheduler:
     # ---------------------------------------------------------------- faults and ends
 
     def isolate(self, batch: list[Sequence], error: Exception) -> None:
-        """A pass failed. One sequence alone is guilty; of several, each must show that it is not."""
+        """A pass failed. One sequence alone is the cause; of several, each is run alone to find it."""
         if len(batch) > 1 and batch[0] in self.decoding:  # it may be for want of memory: smaller batches
             self.batch_limit, self.calm_steps = max(1, len(batch) // 2), 0
         batch = [sequence for sequence in batch if sequence.slot is not None]  # an end may have come before the fault

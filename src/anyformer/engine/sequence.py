@@ -113,7 +113,7 @@ class Sequence:
         return self.prefill_cost + self.max_new_tokens
 
     def is_expired(self, now: float) -> bool:
-        """Whether nobody waits for it any more."""
+        """Whether it is cancelled or past its deadline."""
         return self.cancelled or (self.deadline is not None and now >= self.deadline)
 
     def finish_reason(self, token: int) -> FinishReason | None:
@@ -160,7 +160,7 @@ def check_tokens(tokens: abc.Sequence[int], vocab: int, name: str) -> list[int]:
     """A copy of the tokens, all of them known to the model."""
     found = list(tokens)
     if not found:
-        raise UserError(f"there are no {name}", fix="give at least one")
+        raise UserError(f"no {name} given", fix="give at least one")
     low, high = min(found), max(found)
     if low < 0 or high >= vocab:
         raise UserError(f"{name} hold the id {low if low < 0 else high}", fix=f"ids go from 0 to {vocab - 1}")

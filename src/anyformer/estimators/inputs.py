@@ -103,7 +103,7 @@ def pack_image(cell: Any, row: int) -> bytes:
     pixels = np.asarray(cell)
     if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3) or (pixels.ndim == 3 and pixels.shape[2] not in (1, 3)):
         raise UserError(
-            f"an array of {pixels.dtype} {pixels.shape} is no picture", where=f"X row {row}",
+            f"an array of {pixels.dtype} {pixels.shape} is not a picture", where=f"X row {row}",
             fix="give uint8 arrays of (height, width) or (height, width, 3), or paths",
         )  # fmt: skip
     sink = io.BytesIO()

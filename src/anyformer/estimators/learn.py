@@ -64,9 +64,9 @@ def learn(request: Request, keep: Path | None, *, quiet: bool, check: Callable[[
                 work(folder, device, say, progress=progress, quiet=quiet)
             else:
                 try:
-                    Brief(folder, device, say, progress=progress).run()
+                    InMemorySession(folder, device, say, progress=progress).run()
                 finally:
-                    folder.let_go()
+                    folder.unlock()
             found = load(folder.path, device=str(device))
         steps = int(folder.facts["step"])
         return FitResult(found, folder.metrics(), steps, facts, None if scratch is not None else Run(folder.path))
@@ -90,7 +90,7 @@ def aside() -> Iterator[None]:
         torch.set_num_threads(before[1])
 
 
-class Brief(Session):
+class InMemorySession(Session):
     """A training that leaves one model and its curve."""
 
     best: dict[str, Tensor] | None = None

@@ -121,7 +121,7 @@ class Translator(SequenceEstimator):
 
 
 class LanguageModel(Estimator):
-    """Running text, to go on with: X is a list of texts, a file or a folder."""
+    """Running text, to continue: X is a list of texts, a file or a folder."""
 
     task = "lm"
 

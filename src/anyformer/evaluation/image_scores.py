@@ -93,7 +93,9 @@ def inception_score(probabilities: Any, splits: int = 10) -> InceptionScore:
     if not 1 <= splits <= len(rows):
         raise UserError(f"{len(rows)} rows cannot be split into {splits}", where="splits", fix=f"use 1 to {len(rows)}")
     if bool((rows < 0).any()) or float((rows.sum(1) - 1).abs().max()) > 1e-3:
-        raise UserError("rows are no probabilities: they do not sum to 1", where="probabilities", fix="use softmax(-1)")
+        raise UserError(
+            "rows are not probabilities: they do not sum to 1", where="probabilities", fix="use softmax(-1)"
+        )
     scores = []
     for part in rows.tensor_split(splits):
         mean = part.mean(0, keepdim=True)

@@ -121,7 +121,7 @@ def settings(c: FamilyConfig, head: str, kind: Kind) -> Model:
         c.only("is_decoder", False)
     width, dropout = size("hidden_size"), share("hidden_dropout_prob")
     layers = (kind.word("num_hidden_layers"), kind.default("num_hidden_layers"))
-    depth = c.size(*layers, LAYERS) if kind.grouped else c.count(*layers)  # layers that share weights are no modules
+    depth = c.size(*layers, LAYERS) if kind.grouped else c.count(*layers)  # layers that share weights are not modules
     act = c.act(kind.word("hidden_act"), kind.default("hidden_act"))
     norm = LayerNorm(eps=1e-12 if "layer_norm_eps" in kind.fixed else share("layer_norm_eps"))
     inner = size("intermediate_size")

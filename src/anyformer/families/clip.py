@@ -152,7 +152,7 @@ def tower(c: FamilyConfig, head: str) -> Model:
     c.read.add(name)
     given = (c.data.get(name) if older is None else older) or {}
     if not isinstance(given, dict):
-        raise UserError(f"{name} is no object", where=c.where, fix="copy the file again")
+        raise UserError(f"{name} is not an object", where=c.where, fix="copy the file again")
     part = FamilyConfig(given, f"{c.where} {name}", c.tensors)
     part.skip("said by the whole", "projection_dim")
     spec = (text if head == TEXT else vision)(part, PROJECT, shared)

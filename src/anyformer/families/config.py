@@ -162,7 +162,7 @@ class FamilyConfig:
         )
         older, newer = self.data.get("rope_scaling") or {}, self.data.get("rope_parameters") or {}
         if not isinstance(older, dict) or not isinstance(newer, dict):
-            raise UserError("the rope settings are no object", where=self.where, fix='expected {"rope_type": ...}')
+            raise UserError("the rope settings are not an object", where=self.where, fix='expected {"rope_type": ...}')
         given = {**older, **newer}
         try:
             theta = float(given.get("rope_theta", self.data.get("rope_theta", default_theta)))

@@ -74,7 +74,7 @@ def backbone(c: FamilyConfig) -> ResNet:
     c.skip("read here", "backbone_config", "backbone", "use_timm_backbone", "backbone_kwargs", "num_channels")
     given = c.data.get("backbone_config") or {}
     if not isinstance(given, dict):
-        raise UserError("backbone_config is no object", where=c.where, fix='expected {"model_type": "resnet", ...}')
+        raise UserError("backbone_config is not an object", where=c.where, fix='expected {"model_type": "resnet", ...}')
     part = FamilyConfig(given, f"{c.where}: backbone_config", c.tensors)
     kind = part.get("model_type", "timm_backbone")
     colours = part.size("num_channels", c.size("num_channels", 3))

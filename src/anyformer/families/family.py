@@ -25,7 +25,7 @@ class Family:
 
     `heads` maps their class names to our kinds of head. `settings(config, head)` gives the spec, `config(spec, head)`
     is its reverse, `table(spec, head)` the rows. Tensors of the bare model lie under `prefix` in a model with a head
-    (in the file it may be left out). `buffers` are regular expressions of tensors that are no weights;
+    (in the file it may be left out). `buffers` are regular expressions of tensors that are not weights;
     `tied(spec, head)` names tensors that repeat another one, as {copy: original} where the original is known. `spare`
     are regular expressions of weights that only other heads read: they may be in the file and are left there (for all
     heads, or {head: expressions}). A family that is `pooled` has a pooler in its bare model; a file without it is

@@ -43,7 +43,7 @@ def rope(c: FamilyConfig, channels: int) -> Rope:
     turned = int(channels * share)
     # One channel turns as a pair there, at the same angle as a pair here, unless a scaling looks at the number.
     if turned < 1 or (turned % 2 and (turned != 1 or isinstance(scaling, YarnScaling))):
-        raise UserError(f"rotary_pct = {share} turns {turned} of {channels} channels, which are no pairs",
+        raise UserError(f"rotary_pct = {share} turns {turned} of {channels} channels, which are not pairs",
                         where=c.where, fix="pairs are implemented")  # fmt: skip
     turned = max(turned, 2)
     return Rope(theta=theta, width=None if turned == channels else turned, scaling=scaling)

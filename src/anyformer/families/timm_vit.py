@@ -44,7 +44,7 @@ class ViTSizes(NamedTuple):
 
 
 def sizes_of(name: str) -> ViTSizes | None:
-    """The sizes of an architecture, or None for one that is no plain ViT.
+    """The sizes of an architecture, or None for one that is not a plain ViT.
 
     >>> sizes_of("vit_tiny_patch16_224")[:5]
     (192, 12, 3, 16, 224)

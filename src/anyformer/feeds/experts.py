@@ -14,7 +14,7 @@ from anyformer.about import About
 from anyformer.core.activation import ACTS, Act, split_pairs
 from anyformer.core.context import Context
 from anyformer.core.linear import Linear
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_at_least
 from anyformer.feeds.mlp import MLP
 from anyformer.slots import Feed, Losses
 
@@ -57,13 +57,11 @@ class Experts(Feed):
     exact: ClassVar[bool] = False  # how many tokens chose an expert is the shape of its product, which decides rounding
 
     def check(self) -> None:
-        if self.count < 1:
-            raise UserError(f"count {self.count} is below 1", where="Experts", fix="use 8")
+        check_at_least("Experts", "count", self.count, 1, fix="use 8")
         if not 1 <= self.top <= self.count:
             raise UserError(f"top {self.top} is not between 1 and count {self.count}", where="Experts",
                             fix=f"use top {min(2, self.count)}")  # fmt: skip
-        if self.balance < 0:
-            raise UserError(f"balance {self.balance} is below 0", where="Experts", fix="use 0.01, or 0 for none")
+        check_at_least("Experts", "balance", self.balance, 0, fix="use 0.01, or 0 for none")
         assert self.each  # its own settings are checked there
 
     @property

@@ -12,7 +12,7 @@ from anyformer.core import activation
 from anyformer.core.activation import ACTS, Act, split_pairs
 from anyformer.core.context import Context
 from anyformer.core.linear import Linear, is_plain_linear
-from anyformer.errors import UserError
+from anyformer.errors import check_at_least, check_fraction
 from anyformer.kernels.dropout import dropout
 from anyformer.slots import Feed
 
@@ -36,10 +36,8 @@ class MLP(Feed):
     """Dropout probability."""
 
     def check(self) -> None:
-        if self.width is not None and self.width < 1:
-            raise UserError(f"width {self.width} is below 1", where="MLP", fix="leave it out for 4 times the model's")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"dropout {self.dropout} is not a share below 1", where="MLP", fix="use 0.1")
+        check_at_least("MLP", "width", self.width, 1, fix="leave it out for 4 times the model's")
+        check_fraction("MLP", "dropout", self.dropout, fix="use 0.1")
 
     def build(self, width: int) -> nn.Module:
         return MLPModule(self, width)

@@ -79,6 +79,11 @@ class Generation:
     prompt_lookup_num_tokens: int | None = None
     num_assistant_tokens: int = 5
 
+    @property
+    def start_token(self) -> int | None:
+        """What a decoder's text begins with: `decoder_start_token_id`, else `bos_token_id`."""
+        return self.bos_token_id if self.decoder_start_token_id is None else self.decoder_start_token_id
+
     def __post_init__(self) -> None:
         for name in ("max_new_tokens", "max_length", "num_beams", "num_return_sequences", "prefill_chunk_size",
                      "prompt_lookup_num_tokens", "num_assistant_tokens"):  # fmt: skip
@@ -182,7 +187,7 @@ class Generation:
     def from_hf(cls, data: Mapping[str, Any]) -> Generation:
         """The settings of a generation_config.json, or of an older config.json that carries them among its own.
 
-        Fields that are no decoding settings are passed over. An option that would change the text and is not
+        Fields that are not decoding settings are passed over. An option that would change the text and is not
         implemented is refused by name; one that would not is named in the log.
         """
         for name, off in UNKNOWN_HERE.items():
@@ -226,7 +231,7 @@ class Generation:
         known = [f.name for f in fields(cls)]
         for name in settings:
             if name not in known:
-                raise UserError(f"there is no setting {name!r}", where="Generation", fix=did_you_mean(name, known))
+                raise UserError(f"unknown setting {name!r}", where="Generation", fix=did_you_mean(name, known))
         return cls(**settings)
 
     # ---------------------------------------------------------------- checks
@@ -263,6 +268,11 @@ class Generation:
         if not all(is_whole(one) and 0 <= one <= LARGEST for one in ids):
             raise self.setting_error(name, "give a token id, a whole number from 0, or a list of them")
         return ids
+
+
+def no_start_token(where: str, fix: str) -> UserError:
+    """The error of an encoder-decoder whose decoder has nothing to begin with."""
+    return UserError("decoder_start_token_id is not set", where=where, fix=fix)
 
 
 def is_whole(value: Any) -> bool:

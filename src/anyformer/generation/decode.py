@@ -15,14 +15,14 @@ from anyformer.errors import UserError
 from anyformer.generation.beam import beam_search
 from anyformer.generation.cache.open_store import open_batch_store
 from anyformer.generation.cache.store import SequenceStore
-from anyformer.generation.config import DEFAULT_NEW_TOKENS, Generation
+from anyformer.generation.config import DEFAULT_NEW_TOKENS, Generation, no_start_token
 from anyformer.generation.guide import Guide
 from anyformer.generation.prompts import (
     GenerationInputs,
+    check_context_length,
     check_ids,
     check_mask,
     check_model,
-    check_room,
     decoder_of,
     flush_right,
     max_positions,
@@ -133,12 +133,9 @@ def prepare_inputs(
     source, source_mask = tokens, None
     if isinstance(spec, Seq2Seq):
         source, source_mask = check_source(spec, tokens, mask, device)
-        start = (
-            settings.decoder_start_token_id if settings.decoder_start_token_id is not None else settings.bos_token_id
-        )
+        start = settings.start_token
         if start is None:
-            raise UserError("nothing says which token a text begins with", where="Generation",
-                            fix="give decoder_start_token_id")  # fmt: skip
+            raise no_start_token("Generation", "give it")
         ids = torch.full((batch_size(source), 1), start, device=device)
         real = None
     else:
@@ -146,7 +143,7 @@ def prepare_inputs(
         ids, real, _ = flush_right(given, check_mask(mask, given))
     longest = ids.shape[1] if real is None else int(real.sum(1).max())
     new = max_new_tokens(settings, decoder, ids.shape[1], longest)
-    check_room(decoder, longest, new)
+    check_context_length(decoder, longest, new)
     if not isinstance(spec, Seq2Seq):
         return GenerationInputs(ids, real, longest, new, stops)
     return GenerationInputs(ids, real, longest, new, stops, source, source_mask)
@@ -256,7 +253,7 @@ class Decoding:
         self.ids[:, self.prompt + self.count] = step.tokens
         self.count += 1
         self.steps.append(step)
-        # A finished sequence goes on with token 0, whatever its padding is: the padding id may be no token at all.
+        # A finished sequence continues with token 0, whatever its padding is: the padding id may be no token at all.
         self.last = sampled.where(live, 0)
         self.finished = self.count == self.limit
         if len(self.ends):

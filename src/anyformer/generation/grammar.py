@@ -48,7 +48,7 @@ def json_guide(tokenizer: SpelledTokenizer, schema: Mapping[str, Any] | bool | s
         try:
             schema = json.loads(schema)
         except (ValueError, RecursionError) as error:
-            raise UserError(f"the schema is no JSON ({short(error)})", where="JSON schema") from None
+            raise UserError(f"the schema is not JSON ({short(error)})", where="JSON schema") from None
     if not isinstance(schema, Mapping | bool):
         raise UserError(f"a schema is an object, not {type(schema).__name__}", where="JSON schema",
                         fix='such as {"type": "object"}')  # fmt: skip
@@ -62,7 +62,7 @@ def json_guide(tokenizer: SpelledTokenizer, schema: Mapping[str, Any] | bool | s
     try:
         written = json.dumps(rules, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise UserError(f"the schema is no JSON ({short(error)})", where="JSON schema") from None
+        raise UserError(f"the schema is not JSON ({short(error)})", where="JSON schema") from None
     check_length(written, LONGEST_SCHEMA, "the schema", "JSON schema")
     vocabulary = grammar_vocabulary(tokenizer)
     try:
@@ -78,7 +78,7 @@ def regex_guide(tokenizer: SpelledTokenizer, pattern: str, ends: Sequence[int]) 
     Look-around and back-references are not known.
     """
     if not isinstance(pattern, str) or not pattern:
-        raise UserError("there is no pattern", where="regex", fix="give one, such as [0-9]+")
+        raise UserError("no pattern given", where="regex", fix="give one, such as [0-9]+")
     check_length(pattern, LONGEST_PATTERN, "the pattern", "regex")
     vocabulary = grammar_vocabulary(tokenizer)
     from llguidance import regex_to_lark

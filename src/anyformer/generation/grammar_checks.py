@@ -44,7 +44,7 @@ def short(error: object) -> str:
     useful = [line.removeprefix("error: ") for line in told if line.startswith("error: ")] or told
     said = re.sub(r"^at \d+\(\d+\): ", "", useful[0]) if useful else "not valid"
     if said.startswith("NoExtensionBias"):
-        return "no token of this vocabulary can go on with the text"
+        return "no token of this vocabulary can continue the text"
     return re.split(r" in regex /|\. Enable '", said.removeprefix("failed to compile JSON schema: "))[0][:160]
 
 

@@ -107,9 +107,9 @@ def check_model(model: Any) -> Model | Seq2Seq:
     """The spec of a model that can generate; else a sentence saying what it lacks."""
     spec = getattr(model, "spec", None)
     if not isinstance(spec, Model | Seq2Seq):
-        raise UserError(f"{type(model).__name__} is no built Model or Seq2Seq", fix="give what spec.build() returns")
+        raise UserError(f"{type(model).__name__} is not a built Model or Seq2Seq", fix="give what spec.build() returns")
     if not isinstance(spec.head, LM):
-        raise UserError("the model has no head that scores words", fix="give it head=LM()")
+        raise UserError("the model has no language-model head", fix="give it head=LM()")
     if not decoder_of(spec).stack.causal:
         raise UserError("only a causal stack can be decoded step by step", fix="use Stack(causal=True)")
     return spec
@@ -141,7 +141,7 @@ def supports_static_cache(model: Any) -> bool:
     )
 
 
-def check_room(spec: Model, prompt: int, new: int) -> None:
+def check_context_length(spec: Model, prompt: int, new: int) -> None:
     """Refuse before the start what would end in the middle of a text."""
     limit, why = max_positions(spec)
     if limit is None or prompt + new <= limit:

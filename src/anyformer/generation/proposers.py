@@ -17,7 +17,7 @@ from anyformer.generation.cache.open_store import open_speculation_store
 from anyformer.generation.cache.store import SequenceStore, extend_in_chunks
 from anyformer.generation.config import Generation
 from anyformer.generation.grammar import Grammar
-from anyformer.generation.prompts import GenerationInputs, check_model, check_room, decoder_of, vocabulary_of
+from anyformer.generation.prompts import GenerationInputs, check_context_length, check_model, decoder_of, vocabulary_of
 from anyformer.generation.runners.compiled import Compiled, compiled
 from anyformer.generation.runners.cpu_step import is_plain
 from anyformer.generation.runners.eager import device_of, eval_mode
@@ -51,7 +51,7 @@ def make_proposer(
         raise UserError("proposals come from a draft or from the prompt", where="draft",
                         fix="leave out one of draft and prompt_lookup_num_tokens")  # fmt: skip
     if isinstance(draft, str):
-        raise UserError(f"there is no draft {draft!r}", where="draft",
+        raise UserError(f"unknown draft {draft!r}", where="draft",
                         fix='give a model, or "int8" for the model itself in 8 bits')  # fmt: skip
     return Draft(model, draft, inputs, sampler, settings, store)
 
@@ -103,7 +103,7 @@ class Draft:
         store: SequenceStore | None = None,
     ) -> None:
         check_draft(model, draft)
-        check_room(decoder_of(draft.spec), inputs.longest, inputs.new)
+        check_context_length(decoder_of(draft.spec), inputs.longest, inputs.new)
         self.model, self.sampler, self.settings, self.is_shared = draft, sampler, settings, False
         with eval_mode(draft):
             if isinstance(store, CompiledStore) and isinstance(draft, Compiled):

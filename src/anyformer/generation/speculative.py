@@ -1,7 +1,7 @@
 """Speculative decoding: cheap guesses at the next tokens are verified by the model all at once.
 
 Which token follows is a function of the model's logits, the tokens so far, the seed and the number of the step: noise
-is no stream of numbers but f(seed, step, token), and a sample is the argmax of logits + noise. So the model's own token
+is not a stream of numbers but f(seed, step, token), and a sample is the argmax of logits + noise. So the model's token
 at every place of a proposal is known after one pass over it, sampled or greedy alike, and the rule is simple: a
 proposed token is accepted where it is the token the model samples there itself, and the first that is not is replaced
 by the one it samples. Outputs are then those of decoding without proposals, token for token, and not only in

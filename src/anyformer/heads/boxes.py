@@ -12,7 +12,7 @@ from anyformer.about import About
 from anyformer.core.context import Context
 from anyformer.core.linear import Linear
 from anyformer.core.own_init import Starting, normal, values
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_at_least
 from anyformer.kernels.full_precision import full_precision
 from anyformer.positions.sinusoid_grid import cell_middles
 from anyformer.slots import Head, HeadOutput
@@ -37,8 +37,7 @@ class Boxes(Head):
         if self.anchors is not None and min(self.anchors) < 1:
             raise UserError(f"a grid of {self.anchors[0]} x {self.anchors[1]} has no cell", where="Boxes.anchors",
                             fix="use (10, 10)")  # fmt: skip
-        if self.classes < 1:
-            raise UserError(f"classes {self.classes} is below 1", where="Boxes", fix="give the number of kinds")
+        check_at_least("Boxes", "classes", self.classes, 1, fix="give the number of kinds")
 
     def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:
         return BoxesModule(self, width)

@@ -13,7 +13,7 @@ from anyformer.about import About
 from anyformer.core.context import Context
 from anyformer.core.linear import Linear
 from anyformer.core.own_init import Starting, constant
-from anyformer.errors import UserError, check_range
+from anyformer.errors import check_fraction, check_range
 from anyformer.slots import Head, HeadOutput
 
 Scores = Callable[[Tensor, Tensor, Tensor], Tensor]  # of logits, transitions and a mask
@@ -37,8 +37,7 @@ class CRF(Head):
 
     def check(self) -> None:
         check_range("CRF", "classes", self.classes, 1, fix="give the number of tags")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"dropout {self.dropout} is not a share below 1", where="CRF", fix="use 0.1")
+        check_fraction("CRF", "dropout", self.dropout, fix="use 0.1")
 
     def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:
         return CRFModule(self, width)

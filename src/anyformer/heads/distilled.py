@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from anyformer.about import About
 from anyformer.core.context import Context, Some, take
 from anyformer.core.linear import Linear
-from anyformer.errors import UserError
+from anyformer.errors import check_at_least
 from anyformer.slots import Head, HeadOutput
 
 
@@ -27,11 +27,10 @@ class Distilled(Head):
     """Number of classes."""
 
     def check(self) -> None:
-        if self.classes < 1:
-            raise UserError(f"classes {self.classes} is below 1", where="Distilled", fix="give the number of labels")
+        check_at_least("Distilled", "classes", self.classes, 1, fix="give the number of labels")
 
     @property
-    def reads_some(self) -> bool:
+    def reads_token_subset(self) -> bool:
         return True
 
     def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:

@@ -15,7 +15,7 @@ from anyformer.core.document_rows import DocumentLines
 from anyformer.core.linear import Linear
 from anyformer.core.own_init import Starting, constant
 from anyformer.embeds.series import SeriesContext, fill_missing
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_at_least, check_fraction
 from anyformer.slots import Head, HeadOutput
 
 
@@ -47,10 +47,8 @@ class Forecast(Head):
     def check(self) -> None:
         for name in ("horizon", "patches", "window"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"{name} {value} is below 1", where="Forecast", fix="use 1 or more")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"dropout {self.dropout} is not a share below 1", where="Forecast", fix="use 0.1")
+            check_at_least("Forecast", name, value, 1, fix="use 1 or more")
+        check_fraction("Forecast", "dropout", self.dropout, fix="use 0.1")
 
     def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:
         return ForecastModule(self, width)

@@ -29,7 +29,7 @@ class ImageTextHead(Head):
     patches: PixelHead
     """The head that rebuilds hidden patches."""
     words: LM = LM()
-    """The head that scores words."""
+    """The language-model head."""
     match: Pooled = Pooled(classes=2, dense=True, act="tanh")
     """The head that tells whether image and text belong together."""
 

@@ -12,7 +12,7 @@ from anyformer.core.activation import ACTS, Act
 from anyformer.core.context import Context
 from anyformer.core.linear import Linear
 from anyformer.core.loss import linear_cross_entropy
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_at_least
 from anyformer.kernels.int8 import Int8, Int8Table, product
 from anyformer.slots import Head, HeadOutput, Norm
 
@@ -44,8 +44,7 @@ class LM(Head):
     def check(self) -> None:
         if self.soft_cap is not None and self.soft_cap <= 0:
             raise UserError(f"soft_cap {self.soft_cap} is not positive", where="LM", fix="use 30 or leave it out")
-        if self.vocab is not None and self.vocab < 1:
-            raise UserError(f"vocab {self.vocab} is below 1", where="LM", fix="give the number of token ids")
+        check_at_least("LM", "vocab", self.vocab, 1, fix="give the number of token ids")
         if self.tied and self.vocab is not None:
             raise UserError(
                 "a tied head takes its vocabulary from the embedding", where="LM.vocab", fix="leave vocab out"

@@ -24,7 +24,7 @@ class LMWithPair(Head):
     about: ClassVar[About | None] = About("logits = words(x), p(apart) = softmax(pair(x_0))", "1810.04805", "T D V")
 
     words: LM = LM()
-    """The head that scores words."""
+    """The language-model head."""
     pair: Pooled = Pooled(classes=2, dense=True, act="tanh")
     """The head that tells the two cases of a pair apart."""
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from anyformer.about import About
 from anyformer.core.context import Context
 from anyformer.core.linear import Linear
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_at_least, check_fraction
 from anyformer.slots import Head, HeadOutput
 
 Feature = Literal["first", "second", "difference", "product"]
@@ -35,12 +35,10 @@ class Pair(Head):
     about: ClassVar[About | None] = About("W [u, v, |u - v|, u * v] + b, u and v the means", "1908.10084", "T D")
 
     def check(self) -> None:
-        if self.classes is not None and self.classes < 1:
-            raise UserError(f"classes {self.classes} is below 1", where="Pair", fix="use 1 for a number, 2 or more")
+        check_at_least("Pair", "classes", self.classes, 1, fix="use 1 for a number, 2 or more")
         if len(set(self.features)) != len(self.features):
             raise UserError("a feature comes twice", where="Pair.features", fix='use ("first", "second")')
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"dropout {self.dropout} is not a share below 1", where="Pair", fix="use 0.1")
+        check_fraction("Pair", "dropout", self.dropout, fix="use 0.1")
 
     def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:
         return PairModule(self, width)

@@ -11,7 +11,7 @@ from anyformer.about import About
 from anyformer.core.activation import ACTS, Act
 from anyformer.core.context import Context, Some
 from anyformer.core.linear import Linear
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_at_least, check_fraction
 from anyformer.heads.pooling import READS_SOME, Pool, pool, pooled_width, tokens_read
 from anyformer.slots import Head, HeadOutput, Norm
 
@@ -49,20 +49,16 @@ class Pooled(Head):
     """Dropout probability before the dense layer."""
 
     def check(self) -> None:
-        if self.classes is not None and self.classes < 1:
-            raise UserError(
-                f"classes {self.classes} is below 1", where="Pooled", fix="give 2 or more, or None for the vector"
-            )
+        check_at_least("Pooled", "classes", self.classes, 1, fix="give 2 or more, or None for the vector")
         if not isinstance(self.dense, bool) and self.dense < 1:
             raise UserError(f"dense {self.dense} is below 1", where="Pooled", fix="use True for the model's width")
         if self.token is not None and self.pool != "token":
             raise UserError(f"pool {self.pool!r} looks for no token", where="Pooled.token", fix='use pool="token"')
         for name in ("dropout", "input_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise UserError(f"{name} {getattr(self, name)} is not a share below 1", where="Pooled", fix="use 0.1")
+            check_fraction("Pooled", name, getattr(self, name), fix="use 0.1")
 
     @property
-    def reads_some(self) -> bool:
+    def reads_token_subset(self) -> bool:
         return self.pool in READS_SOME and self.classes is not None  # else its vector stands beside the hidden states
 
     @property

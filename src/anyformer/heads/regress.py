@@ -8,7 +8,7 @@ from torch import nn
 
 from anyformer.about import About
 from anyformer.core.activation import Act
-from anyformer.errors import UserError
+from anyformer.errors import check_at_least, check_fraction
 from anyformer.heads.pooled import Pooled, PooledModule
 from anyformer.heads.pooling import READS_SOME, Pool
 from anyformer.slots import Head, Norm
@@ -33,13 +33,11 @@ class Regress(Head):
     """Dropout probability."""
 
     def check(self) -> None:
-        if self.outputs < 1:
-            raise UserError(f"outputs {self.outputs} is below 1", where="Regress", fix="use 1")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"dropout {self.dropout} is not a share below 1", where="Regress", fix="use 0.1")
+        check_at_least("Regress", "outputs", self.outputs, 1, fix="use 1")
+        check_fraction("Regress", "dropout", self.dropout, fix="use 0.1")
 
     @property
-    def reads_some(self) -> bool:
+    def reads_token_subset(self) -> bool:
         return self.pool in READS_SOME
 
     @property

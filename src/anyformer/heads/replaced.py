@@ -8,7 +8,7 @@ from torch import nn
 
 from anyformer.about import About
 from anyformer.core.activation import Act
-from anyformer.errors import UserError
+from anyformer.errors import check_fraction
 from anyformer.heads.tokens import TokenHead, TokenHeadModule
 from anyformer.slots import Head
 
@@ -24,8 +24,7 @@ class Replaced(Head):
     about: ClassVar[About | None] = About("p(replaced) = sigmoid(w . act(W h + b) + c)", "2003.10555", "T D^2")
 
     def check(self) -> None:
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"dropout {self.dropout} is not a share below 1", where="Replaced", fix="use 0.1")
+        check_fraction("Replaced", "dropout", self.dropout, fix="use 0.1")
 
     def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:
         return TokenHeadModule(TokenHead(classes=1, dense=True, act=self.act, dropout=self.dropout), width)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from anyformer.about import About
 from anyformer.core.context import Context
 from anyformer.core.linear import Linear
-from anyformer.errors import UserError
+from anyformer.errors import check_fraction
 from anyformer.slots import Head, HeadOutput
 
 
@@ -23,8 +23,7 @@ class Span(Head):
     """Dropout probability."""
 
     def check(self) -> None:
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"dropout {self.dropout} is not a share below 1", where="Span", fix="use 0.1")
+        check_fraction("Span", "dropout", self.dropout, fix="use 0.1")
 
     def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:
         return SpanModule(self, width)

@@ -11,7 +11,7 @@ from anyformer.about import About
 from anyformer.core.activation import ACTS, Act
 from anyformer.core.context import Context
 from anyformer.core.linear import Linear
-from anyformer.errors import UserError
+from anyformer.errors import check_at_least, check_fraction
 from anyformer.slots import Head, HeadOutput
 
 
@@ -30,10 +30,8 @@ class TokenHead(Head):
     """Dropout probability."""
 
     def check(self) -> None:
-        if self.classes < 1:
-            raise UserError(f"classes {self.classes} is below 1", where="TokenHead", fix="give the number of labels")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"dropout {self.dropout} is not a share below 1", where="TokenHead", fix="use 0.1")
+        check_at_least("TokenHead", "classes", self.classes, 1, fix="give the number of labels")
+        check_fraction("TokenHead", "dropout", self.dropout, fix="use 0.1")
 
     def build(self, width: int, vocabulary: tuple[int, int | None] | None) -> nn.Module:
         return TokenHeadModule(self, width)

@@ -15,7 +15,7 @@ def pick_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise UserError(
-            f"no device is called {name!r}", where="--device", fix="use auto, cpu, cuda, cuda:N or mps"
+            f"unknown device {name!r}", where="--device", fix="use auto, cpu, cuda, cuda:N or mps"
         ) from None
     there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not there.get(device.type, False) or (

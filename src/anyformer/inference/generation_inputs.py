@@ -30,8 +30,8 @@ def generation_inputs(predictor: Predictor, prompt: Prompt | None, image: Any) -
         return ids.to(predictor.device), None, len(ids)
     texts = [prompt] if isinstance(prompt, str) else list(prompt or ())
     if not texts:
-        raise UserError("there is no prompt", fix="give at least one text")
-    ids, mask = predictor.words().batch(texts, side="right", device=predictor.device)
+        raise UserError("no prompt given", fix="give at least one text")
+    ids, mask = predictor.require_tokenizer().batch(texts, side="right", device=predictor.device)
     if ids.shape[1] == 0 or not mask.any(1).all():
         raise UserError("a prompt is empty", fix="give at least one token, such as a newline")
     return ids.to(predictor.device), None if mask.all() else mask, len(ids)
@@ -77,7 +77,7 @@ def make_guides(
         return None
     if json_schema is not None and regex is not None:
         raise UserError("a text obeys a JSON schema or a pattern", fix="give one of json_schema and regex")
-    count, words = prompts * settings.num_return_sequences, predictor.words().target
+    count, tokenizer = prompts * settings.num_return_sequences, predictor.require_tokenizer().target
     if json_schema is not None:
-        return [json_guide(words, json_schema, settings.ends) for _ in range(count)]
-    return [regex_guide(words, regex or "", settings.ends) for _ in range(count)]
+        return [json_guide(tokenizer, json_schema, settings.ends) for _ in range(count)]
+    return [regex_guide(tokenizer, regex or "", settings.ends) for _ in range(count)]

@@ -101,7 +101,7 @@ def read_labels(path: Path) -> tuple[list[str] | None, Preprocess | None]:
 def add_adapter(base: Predictor, folder: Path) -> Predictor:
     """A model with a LoRA adapter merged into its weights, and the adapter's own labels and columns."""
     if not folder.is_dir() or not is_adapter(folder):
-        raise UserError("there is no adapter", where=str(folder), fix="give a folder with adapter_config.json")
+        raise UserError("no adapter found", where=str(folder), fix="give a folder with adapter_config.json")
     labels, preprocess = read_labels(folder)
     made = replace(base, opened=open_adapted(base.opened, folder))
     return made if preprocess is None else replace(made, labels=labels, preprocess=preprocess)

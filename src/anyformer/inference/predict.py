@@ -194,7 +194,7 @@ def check_target(frame: Frame, preprocess: Preprocess) -> None:
     if lost:
         where = frame.sources[0].name if frame.sources else "data"
         fix = did_you_mean(lost[0], frame.names)
-        raise UserError(f"there is no column {lost[0]!r} to compare with", where=where,
+        raise UserError(f"no column {lost[0]!r} to compare with", where=where,
                         fix=fix if "did you mean" in fix else "use predict for new rows")  # fmt: skip
 
 

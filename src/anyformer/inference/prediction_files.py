@@ -66,7 +66,7 @@ def told_how_to_skip() -> Iterator[None]:
     except UserError as error:
         if "bad=" not in error.fix:
             raise
-        fix = "mend or remove it, or add --skip-bad-rows"
+        fix = "fix or remove it, or add --skip-bad-rows"
         raise UserError(error.what, where=error.where, fix=fix, details=error.details) from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from anyformer.data.images.preprocessing import ImageSteps
 from anyformer.data.tokenizers.tokenizer import Tokenizer, pad_ids
 from anyformer.errors import UserError
 from anyformer.generation import Generated, Generation, Scored, Step, generate, score
+from anyformer.generation.config import no_start_token
 from anyformer.heads import LM, Pooled, Regress, TokenHead
 from anyformer.inference.decoding_settings import with_settings
 from anyformer.inference.generation_inputs import Prompt, draft_network, generation_inputs, make_guides
@@ -108,7 +110,7 @@ class Predictor:
         """`generate` with everything that decoding knows: ids, log-probabilities, finish reasons."""
         if self.head_kind() is not LM:
             raise UserError(
-                "this model has no head that scores words",
+                "this model has no language-model head",
                 where=str(self.opened.head),
                 fix="open a causal or encoder-decoder model",
             )
@@ -131,12 +133,12 @@ class Predictor:
 
     def encode(self, text: str) -> list[int]:
         """The token ids of a text, as the model reads it."""
-        return self.words().encode(text)
+        return self.require_tokenizer().encode(text)
 
     def decode(self, ids: Sequence[int] | Tensor) -> str:
         """The text that token ids stand for, without special tokens; of the language written, for a translator."""
-        words = self.words().target if isinstance(self.spec, Seq2Seq) else self.words()
-        return words.decode(ids.tolist() if isinstance(ids, Tensor) else ids)
+        tokenizer = self.require_tokenizer().target if isinstance(self.spec, Seq2Seq) else self.require_tokenizer()
+        return tokenizer.decode(ids.tolist() if isinstance(ids, Tensor) else ids)
 
     def score(self, text: str | Tensor) -> Scored:
         """Log-probability of each token given those before it, and their sum, by the chain rule."""
@@ -246,8 +248,7 @@ class Predictor:
         """What the decoder of a model that writes nothing reads: the source itself behind the first token."""
         start = self.defaults.decoder_start_token_id
         if start is None:
-            raise UserError("nothing says which token the decoder's text begins with", where="config.json",
-                            fix="add decoder_start_token_id")  # fmt: skip
+            raise no_start_token("config.json", "add it")
         return torch.cat([ids.new_full((len(ids), 1), start), ids[:, :-1]], 1), mask
 
     def pixels(self, rows: Sequence[Any]) -> Tensor:
@@ -259,9 +260,9 @@ class Predictor:
         """Texts, pairs of texts, or lists of token ids, as ids (B,T) and mask (B,T)."""
         if isinstance(rows[0], list) and self.tokenizer is None:
             return pad_ids(list(rows), 0, side="right", device=self.device)
-        words = self.words()
-        ids = list(rows) if isinstance(rows[0], list) else words.encode_batch(list(rows))
-        return words.padded(ids, side="right", device=self.device)
+        tokenizer = self.require_tokenizer()
+        ids = list(rows) if isinstance(rows[0], list) else tokenizer.encode_batch(list(rows))
+        return tokenizer.padded(ids, side="right", device=self.device)
 
     def parts(self, rows: Any, size: int) -> Iterator[Sequence[Any]]:
         """The rows in batches of `size`."""
@@ -270,12 +271,12 @@ class Predictor:
             yield rows[start : start + size]
 
     def listed(self, rows: Any) -> list[Any]:
-        """Texts, lists of token ids or images as a list; anything that is no list of rows is refused."""
+        """Texts, lists of token ids or images as a list; anything that is not a list of rows is refused."""
         if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
             raise UserError("rows are a list, one entry an input", fix="write predict([text])")
         found = [row.tolist() if isinstance(row, Tensor) and self.images is None else row for row in rows]
         if not found:
-            raise UserError("there are no rows", where="rows", fix="give at least one")
+            raise UserError("no rows given", where="rows", fix="give at least one")
         return found
 
     def has_columns(self) -> bool:
@@ -295,11 +296,16 @@ class Predictor:
         head = self.spec.head if isinstance(self.spec, Model | Seq2Seq) else None
         return None if head is None else type(head)
 
-    def words(self) -> Tokenizer:
+    def require_tokenizer(self) -> Tokenizer:
         """The tokenizer; an error where there is none."""
         if self.tokenizer is None:
             raise UserError("the folder has no tokenizer", fix="give ids as a tensor, or add tokenizer.json")
         return self.tokenizer
+
+    def words(self) -> Tokenizer:
+        """The old name of `require_tokenizer`."""
+        warnings.warn("Predictor.words is called require_tokenizer since 0.2.0", FutureWarning, stacklevel=2)
+        return self.require_tokenizer()
 
     def calibrated(self, calibration: Calibration | None) -> Predictor:
         """The same model with other temperatures or another threshold."""

@@ -70,7 +70,7 @@ class Template:
 
         def fill(match: re.Match[str]) -> str:
             if match[1] not in row.cells:
-                raise UserError(f"no column is called {match[1]!r}", where="--template",
+                raise UserError(f"unknown column {match[1]!r}", where="--template",
                                 fix=did_you_mean(match[1], row.cells))  # fmt: skip
             return row.cells[match[1]]
 

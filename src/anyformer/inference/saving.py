@@ -44,7 +44,7 @@ def save_predictor(predictor: Predictor, folder: str | Path) -> Path:
 def export_predictor(predictor: Predictor, folder: str | Path, to: str = "hf") -> Path:
     """Write a folder for others: "hf" opens in transformers and vLLM, "onnx" in ONNX Runtime."""
     if to not in ("hf", "onnx"):
-        raise UserError(f"there is no format {to!r}", where="export", fix='use "hf" or "onnx"')
+        raise UserError(f"unknown format {to!r}", where="export", fix='use "hf" or "onnx"')
     check_whole(predictor.model, folder)
     made = with_calibrated_logits(predictor)
     with new_folder(folder, needed=bytes_of(predictor.model)) as path:
@@ -75,8 +75,12 @@ def hf_config(predictor: Predictor) -> dict[str, Any]:
     """Ids and lengths for the config.json of a model trained here; without them transformers would assume its own."""
     if predictor.opened.family is not None or predictor.tokenizer is None:
         return {}
-    words = predictor.tokenizer
-    found: dict[str, Any] = {"bos_token_id": words.bos, "eos_token_id": words.eos, "pad_token_id": words.pad}
+    tokenizer = predictor.tokenizer
+    found: dict[str, Any] = {
+        "bos_token_id": tokenizer.bos,
+        "eos_token_id": tokenizer.eos,
+        "pad_token_id": tokenizer.pad,
+    }
     if predictor.preprocess is not None and predictor.preprocess.length is not None:
         found["max_position_embeddings"] = predictor.preprocess.length
     if predictor.defaults.decoder_start_token_id is not None:  # by which their losses shift the targets

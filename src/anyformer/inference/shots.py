@@ -132,7 +132,7 @@ def check_language_model(predictor: Predictor, folder: Path) -> None:
     except UserError as error:
         raise UserError(f"--shots asks a language model: {error.what}", where=str(folder),
                         fix="leave --shots out, or give a decoder or encoder-decoder") from None  # fmt: skip
-    predictor.words()
+    predictor.require_tokenizer()
 
 
 def ask(
@@ -201,7 +201,7 @@ class PromptWriter:
         seed: int, kept_free: int,
     ) -> None:  # fmt: skip
         self.words, self.template, self.rows, self.shown, self.seed = (
-            predictor.words(), template, rows, shown, seed
+            predictor.require_tokenizer(), template, rows, shown, seed
         )  # fmt: skip
         limits = [prompt_limit(predictor), None if predictor.preprocess is None else predictor.preprocess.length]
         known = [limit for limit in limits if limit is not None]
@@ -229,9 +229,9 @@ def prompt_limit(predictor: Predictor) -> int | None:
 
 def answer_room(predictor: Predictor, rows: Sequence[PromptRow]) -> int:
     """Tokens of the longest answer or choice."""
-    words = predictor.words().target
+    tokenizer = predictor.require_tokenizer().target
     different = {text for row in rows for text in (*row.choices, row.answer)}
-    return max(len(words.encode(f" {text}", special=False)) for text in different) + 1
+    return max(len(tokenizer.encode(f" {text}", special=False)) for text in different) + 1
 
 
 # ---------------------------------------------------------------- answers
@@ -260,18 +260,20 @@ def continuations(predictor: Predictor, prompt: str, choices: Sequence[str]) -> 
     A blank at the end of the prompt belongs to the choice, as most tokenizers have it. Where the first letters of a
     choice change how the end of the prompt is cut into tokens, all choices are scored from before that place.
     """
-    words = predictor.words()
+    tokenizer = predictor.require_tokenizer()
     if isinstance(predictor.spec, Seq2Seq):
         start = predictor.defaults.decoder_start_token_id
-        start = next((one for one in (start, words.bos, words.pad, words.eos) if one is not None), 0)
-        source = tuple(words.encode(prompt))
-        return [Continuation((start,), tuple(words.target.encode(choice, special=False)), source) for choice in choices]
+        start = next((one for one in (start, tokenizer.bos, tokenizer.pad, tokenizer.eos) if one is not None), 0)
+        source = tuple(tokenizer.encode(prompt))
+        return [
+            Continuation((start,), tuple(tokenizer.target.encode(choice, special=False)), source) for choice in choices
+        ]
     bare = prompt.rstrip(" ")
-    read = words.encode(bare)
-    whole = [words.encode(prompt + choice) for choice in choices]
+    read = tokenizer.encode(bare)
+    whole = [tokenizer.encode(prompt + choice) for choice in choices]
     shared = min(common_length(read, ids) for ids in whole)
     if not shared:  # nothing stands before the choice: the model's own beginning does
-        begin = next((one for one in (words.bos, words.eos, words.pad) if one is not None), 0)
+        begin = next((one for one in (tokenizer.bos, tokenizer.eos, tokenizer.pad) if one is not None), 0)
         return [Continuation((begin,), tuple(ids)) for ids in whole]
     return [Continuation(tuple(ids[:shared]), tuple(ids[shared:])) for ids in whole]
 

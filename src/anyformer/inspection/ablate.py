@@ -207,7 +207,7 @@ class LayerClock:
 
 def check_place(place: int, where: str) -> int:
     if place < 0:
-        raise UserError(f"there is no token {place}", where=where, fix="count from 0")
+        raise UserError(f"token {place} is out of range", where=where, fix="count from 0")
     return place
 
 

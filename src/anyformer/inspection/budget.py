@@ -41,7 +41,9 @@ def bytes_of(text: str | int | float) -> int:
     match = NUMBER.fullmatch(str(text))
     unit = UNITS.get((match[2] or "B").upper()) if match else None
     if match is None or unit is None:
-        raise UserError(f"{text!r} is no amount of memory", where="budget", fix='use a number and a unit, as "256MB"')
+        raise UserError(
+            f"{text!r} is not an amount of memory", where="budget", fix='use a number and a unit, as "256MB"'
+        )
     size = round(float(match[1]) * unit)
     if size < 1:
         raise UserError(f"{text!r} leaves no room", where="budget", fix='use "256MB"')

@@ -233,7 +233,7 @@ class Saved(CaptureBase):
         """Open a .look file."""
         place = Path(path)
         if not place.is_file():
-            raise UserError("there is no such file", where=str(place), fix="give a .look file")
+            raise UserError("no such file", where=str(place), fix="give a .look file")
         return cls(place, *read_look(place))
 
     def __repr__(self) -> str:
@@ -242,7 +242,7 @@ class Saved(CaptureBase):
     def read_pixels(self) -> np.ndarray | None:
         pixels = self.arrays.get("pixels")
         if pixels is not None and (pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8):
-            raise ValueError("pixels are no image")
+            raise ValueError("pixels are not an image")
         return pixels
 
     def check_shapes(self) -> None:
@@ -421,7 +421,7 @@ def read_site(index: int, given: Any, axes: Mapping[str, TokenAxis]) -> Site:
     values = {one.name: given[one.name] for one in fields(Site)}
     for one in fields(Site):
         if type(values[one.name]) is not kinds[str(one.type)]:
-            raise TypeError(f"{one.name} of a layer is no {one.type}")
+            raise TypeError(f"{one.name} of a layer is not an {one.type}")
     found = Site(**values)
     if found.index != index or found.queries not in axes or found.keys not in axes or not 1 <= found.heads <= 65_536:
         raise ValueError(f"layer {index} does not fit its tokens")
@@ -429,7 +429,7 @@ def read_site(index: int, given: Any, axes: Mapping[str, TokenAxis]) -> Site:
 
 
 def read_check(given: Any) -> TrustCheck:
-    """One measurement; a value that JSON cannot hold was no number."""
+    """One measurement; a value that JSON cannot hold was not a number."""
     value = math.nan if given["value"] is None else float(given["value"])
     return TrustCheck(str(given["name"]), value, float(given["tolerance"]))
 

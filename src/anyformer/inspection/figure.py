@@ -90,7 +90,7 @@ def draw(
     """One picture as a list of marks; a layer means its self-attention, in the view `cross` its cross-attention."""
     check_scale(scale)
     if view not in FIGURES:
-        raise UserError(f"there is no picture {view[:40]!r}", where="picture", fix=did_you_mean(view[:40], FIGURES))
+        raise UserError(f"unknown picture {view[:40]!r}", where="picture", fix=did_you_mean(view[:40], FIGURES))
     if layer is not None and site is None:
         site = capture.find_site(layer, kind="cross" if view == "cross" else "self").index
     return FIGURES[view](capture, Chosen(site, head, query, scale))
@@ -137,13 +137,13 @@ def chosen_site(capture: CaptureBase, site: int | None, allowed: Callable[[Site]
     found = next((one for one in capture.sites if one.index == site), None)
     if found is None or found not in fitting:
         numbers = ", ".join(str(one.index) for one in fitting[:12])
-        raise UserError(f"site {site} is no {what}", where="site", fix=f"use one of {numbers}" if numbers else "")
+        raise UserError(f"site {site} is not a {what}", where="site", fix=f"use one of {numbers}" if numbers else "")
     return found
 
 
 def check_head(site: Site, head: int | None) -> None:
     if head is not None and not 0 <= head < site.heads:
-        raise UserError(f"there is no head {head}", where="head", fix=f"use 0 to {site.heads - 1}")
+        raise UserError(f"head {head} is out of range", where="head", fix=f"use 0 to {site.heads - 1}")
 
 
 def head_words(site: Site, head: int | None) -> str:
@@ -253,7 +253,7 @@ def heads_figure(capture: CaptureBase, chosen: Chosen) -> Drawing:
 def image_axis(capture: CaptureBase, site: Site) -> TokenAxis:
     axis: TokenAxis = capture.axes[site.keys]
     if axis.grid is None or capture.given.pixels is None:
-        raise UserError("this input is no image", where="picture", fix="use view='map'")
+        raise UserError("this input is not an image", where="picture", fix="use view='map'")
     return axis
 
 
@@ -261,7 +261,7 @@ def reading_token(axis: TokenAxis, query: int | None) -> tuple[int | None, str]:
     """The token whose reading is shown, and its name: the class token, or all patches where there is none."""
     if query is not None:
         if not 0 <= query < len(axis):
-            raise UserError(f"there is no token {query}", where="query", fix=f"use 0 to {len(axis) - 1}")
+            raise UserError(f"token {query} is out of range", where="query", fix=f"use 0 to {len(axis) - 1}")
         return query, cut(axis.tokens[query].text)
     return (0, cut(axis.tokens[0].text)) if axis.first > 0 else (None, "mean of all patches")
 
@@ -432,7 +432,7 @@ def table_figure(capture: CaptureBase, chosen: Chosen) -> Drawing:
     sites = [one for one in capture.sites if chosen.site in (None, one.index) and one.kind == "self"]
     axis = capture.axes[sites[0].keys] if sites else None
     if axis is None or not any(token.kind == "column" for token in axis.tokens):
-        raise UserError("this input is no row of a table", where="picture", fix="use view='map'")
+        raise UserError("this input is not a row of a table", where="picture", fix="use view='map'")
     heads = slice(None) if chosen.head is None else slice(chosen.head, chosen.head + 1)
     maps = [capture.weights(site.index, row=row)[heads] for site in sites for row in range(capture.batch)]
     mean = torch.cat(maps).mean(0).float().numpy()  # (T,S)
@@ -456,7 +456,7 @@ def table_figure(capture: CaptureBase, chosen: Chosen) -> Drawing:
     over += f" and {capture.batch} rows" if capture.batch > 1 else ""
     return framed(capture, bars.width + 24 + matrix.width + KEY, height, marks,
                   [f"attention between columns, {over}", f"{SCALES[chosen.scale]}, 0 to {number_text(matrix.top)}",
-                   "ranks only: a weight is no effect"])  # fmt: skip
+                   "ranks only: a weight is not an effect"])  # fmt: skip
 
 
 FIGURES: dict[str, Callable[[CaptureBase, Chosen], Drawing]] = {

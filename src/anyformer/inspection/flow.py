@@ -355,7 +355,7 @@ def stream_norms(capture: Capture, stack: str = "", *, row: int | None = None) -
     """How long the stream is and how much each branch adds, for one row of a capture."""
     calls = capture.blocks(stack)
     if not calls:
-        raise UserError(f"there is no stack {stack!r}", where="look", fix=f"use one of {capture.stacks}")
+        raise UserError(f"unknown stack {stack!r}", where="look", fix=f"use one of {capture.stacks}")
     at = capture.row if row is None else row
     added: dict[str, list[Tensor]] = {"mixer": [], "cross": [], "feed": []}
     for call in calls:

@@ -82,7 +82,7 @@ def bare(model: nn.Module, inputs: Any) -> NetworkInputs:
 
 
 def by_task(predictor: Predictor, inputs: Any) -> NetworkInputs | None:
-    """What a task reads that is no row of columns: a series, a class to draw. None of other tasks."""
+    """What a task reads that is not a row of columns: a series, a class to draw. None of other tasks."""
     from anyformer.tasks import find
 
     assert predictor.preprocess is not None
@@ -136,7 +136,7 @@ def by_words(predictor: Predictor, inputs: Any) -> NetworkInputs:
     """One text."""
     if not isinstance(inputs, str):
         raise UserError(f"this model reads text, not {type(inputs).__name__}", where="look", fix="give a text")
-    ids, _ = predictor.words().batch([inputs], side="right", device=predictor.device)
+    ids, _ = predictor.require_tokenizer().batch([inputs], side="right", device=predictor.device)
     if ids.shape[1] == 0:
         raise UserError("the text is empty", where="look", fix="give at least one word")
     return NetworkInputs((ids,), text=inputs)
@@ -215,8 +215,8 @@ def with_target(predictor: Predictor, given: NetworkInputs, target: str | None) 
         start = predictor.defaults.decoder_start_token_id
         start = predictor.defaults.bos_token_id if start is None else start
         if start is None:
-            raise UserError("nothing says which token a text begins with", where="target", fix="leave target out")
-        ids = torch.tensor([[start, *predictor.words().target.encode(target)]], device=predictor.device)
+            raise UserError("decoder_start_token_id is not set", where="target", fix="leave target out")
+        ids = torch.tensor([[start, *predictor.require_tokenizer().target.encode(target)]], device=predictor.device)
     options |= {} if mask is None else {"source_mask": mask}
     return NetworkInputs((source, ids), options, given.pixels, given.text)
 

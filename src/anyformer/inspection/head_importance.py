@@ -42,7 +42,7 @@ class HeadImportance:
         own = {name: value for name, value in self.change.items() if name.part == part}
         if not own:
             known = sorted({repr(name.part) for name in self.change})
-            raise UserError(f"there is no part {part!r}", where="grid", fix="use one of " + ", ".join(known))
+            raise UserError(f"unknown part {part!r}", where="grid", fix="use one of " + ", ".join(known))
         layers, heads = (max(name.layer for name in own) + 1, max(name.head for name in own) + 1)
         found = torch.full((layers, heads), torch.nan)
         for name, value in own.items():
@@ -73,7 +73,7 @@ def head_importance(
     torch.Size([4, 4])
     """
     if method not in METHODS:
-        raise UserError(f"no method is called {method!r}", where="method", fix=did_you_mean(str(method), METHODS))
+        raise UserError(f"unknown method {method!r}", where="method", fix=did_you_mean(str(method), METHODS))
     with in_eval_mode(model):
         measure = measure_on(model, data, batch_size=batch_size, max_rows=max_rows, loss=loss)
         heads = every_head(measure.network)

@@ -59,7 +59,7 @@ def head_similarity(model: Any, inputs: Any, *, measure: Literal["maps", "output
     (torch.Size([16, 16]), True)
     """
     if measure not in MEASURES:
-        raise UserError(f"no measure is called {measure!r}", where="measure", fix=did_you_mean(str(measure), MEASURES))
+        raise UserError(f"unknown measure {measure!r}", where="measure", fix=did_you_mean(str(measure), MEASURES))
     network = network_of(model, "head_similarity")
     given = given_to(model if network is not model else None, network, inputs, None)
     with in_eval_mode(model):

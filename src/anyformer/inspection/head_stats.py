@@ -135,7 +135,7 @@ def head_statistics(capture: Capture, sites: Iterable[int] | None = None) -> lis
 
 
 def site_statistics(capture: Capture, index: int) -> list[dict[str, Any]]:
-    """The statistics of the heads of one site; none for a mixer that is no attention."""
+    """The statistics of the heads of one site; none for a mixer that is not attention."""
     site = capture.sites[index]
     if site.kind == "other":
         return []
@@ -173,7 +173,7 @@ def pairs_of(capture: Capture, site: Site, keys: int) -> dict[str, Any]:
 
 
 def patch_distances(queries: TokenAxis, keys: TokenAxis) -> Tensor:
-    """(T,S): patches from patch to patch, nan where either token is no patch."""
+    """(T,S): patches from patch to patch, nan where either token is not a patch."""
     return torch.cdist(patch_places(queries), patch_places(keys))
 
 

@@ -244,7 +244,7 @@ def measured(predictor: Predictor, frame: Frame, metric: str | None, batch: int)
     found = task.all_metrics(only(answers, known))
     name = next(iter(found)) if metric is None else metric
     if name not in found:
-        raise UserError(f"there is no metric {name!r}", where="metric", fix=did_you_mean(name, found))
+        raise UserError(f"unknown metric {name!r}", where="metric", fix=did_you_mean(name, found))
     return name, float(found[name]), int(known.sum())
 
 

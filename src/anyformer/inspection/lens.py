@@ -115,7 +115,7 @@ def why_no_lens(network: nn.Module) -> str | None:
     if network.spec.head is None:
         return "This model has no head, so its layers have no answers to compare."
     if isinstance(network, Seq2SeqModule) and not isinstance(network.spec.head, LM):
-        return "The lens of an encoder-decoder needs a head that scores words."
+        return "The lens of an encoder-decoder needs a language-model head."
     if kind_of(network.spec.head) is None:
         return f"The head {type(network.spec.head).__name__} gives no logits of words or classes."
     return None
@@ -192,7 +192,7 @@ def pieces(readout: Readout, own: Tensor, at: slice) -> Iterator[slice]:
     count, vocab = own.shape
     first, end, _ = at.indices(count)
     if first >= end:
-        raise UserError(f"there are no positions from {first} to {end}", where="lens", fix=f"use 0 to {count}")
+        raise UserError(f"positions from {first} to {end} are out of range", where="lens", fix=f"use 0 to {count}")
     size = max(1, PIECE // vocab) if readout.by_token else count
     for start in range(first, end, size):
         yield slice(start, min(end, start + size))

@@ -72,7 +72,8 @@ class TooLarge(UserError):
 class LookApp:
     """Answers the page about some captures, the newest `ring`. One lock: a capture computes one thing at a time.
 
-    `typed` are the bytes that a new input may have where it is no image, `beside` how many a capture is compared with.
+    `typed` are the bytes that a new input may have where it is not an image, `beside` how many a capture is compared
+    with.
     """
 
     def __init__(self, capture: Capture, *, ring: int = RING, typed: int = MOST_BODY, beside: int = BESIDE) -> None:
@@ -81,7 +82,7 @@ class LookApp:
         self.lock = threading.Lock()
 
     def respond(self, method: str, address: str, body: bytes = b"") -> LookResponse:
-        """The answer to a request; mistakes are answered as JSON that says what and how to mend it."""
+        """The answer to a request; mistakes are answered as JSON that says what and how to fix it."""
         try:
             return self.route(method, address, body)
         except NotThere as error:
@@ -105,7 +106,7 @@ class LookApp:
             return self.page()
         name = path.removeprefix("/look/")
         if name == path:
-            raise NotThere(f"there is no page {path[:80]}", fix="open /")
+            raise NotThere(f"page {path[:80]} not found", fix="open /")
         if name in web_files():
             found = web_files()[name]
             return LookResponse(200, found.type, found.text.encode())
@@ -122,7 +123,7 @@ class LookApp:
             return as_json(finite(run_news(followed_runs(capture), parameters)))
         if name.startswith("api/view/"):
             return self.view(name.removeprefix("api/view/"), parameters)
-        raise NotThere(f"there is no page {path[:80]}", fix="open /")
+        raise NotThere(f"page {path[:80]} not found", fix="open /")
 
     def page(self) -> LookResponse:
         nonce = secrets.token_urlsafe(16)
@@ -219,7 +220,7 @@ def check_selection(capture: Capture, query: Query) -> None:
         ("key", query.key, len(capture.axes[site.keys])),
     ):
         if value >= count:
-            raise UserError(f"there is no {name} {value}", where=site.label, fix=f"use 0 to {count - 1}")
+            raise UserError(f"{name} {value} is out of range", where=site.label, fix=f"use 0 to {count - 1}")
 
 
 def put_beside(first: Capture, second: Capture, most: int) -> Capture:
@@ -240,7 +241,7 @@ def read_body(body: bytes, most: int) -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         raise UserError("this is not JSON", where="input", fix='send {"input": "a text"}') from None
     if not isinstance(given, Mapping):
-        raise UserError("this is no object", where="input", fix='send {"input": "a text"}')
+        raise UserError("this is not an object", where="input", fix='send {"input": "a text"}')
     return given
 
 
@@ -276,7 +277,7 @@ def posted_rows(value: Any, preprocess: Preprocess) -> Any:
 def posted_image(value: Any) -> Any:
     """An image from its bytes in base64; paths are not taken from a page."""
     if not isinstance(value, str):
-        raise UserError("there is no image", where="image", fix="choose a file")
+        raise UserError("no image given", where="image", fix="choose a file")
     require("PIL", "images need", where="image")
     from PIL import Image
 
@@ -285,7 +286,7 @@ def posted_image(value: Any) -> Any:
         if image.width * image.height <= MOST_PIXELS:  # a small file may hold very many
             return image.convert("RGB")
     except (binascii.Error, OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-        raise UserError("this is no image that can be read", where="image", fix="send a PNG or JPEG file") from None
+        raise UserError("this is not an image that can be read", where="image", fix="send a PNG or JPEG file") from None
     raise TooLarge(f"{image.width:,} x {image.height:,} pixels are too many", fix=f"send at most {MOST_PIXELS:,}")
 
 

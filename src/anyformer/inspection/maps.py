@@ -75,7 +75,7 @@ def attention_maps(
 def entered(model: nn.Module, inputs: Inputs, options: dict[str, Any]) -> dict[str, list[tuple[nn.Module, Inputs]]]:
     """What entered every attention in one pass over `inputs`."""
     if not isinstance(model, nn.Module):
-        raise UserError(f"{type(model).__name__} is no network", where="attention maps",
+        raise UserError(f"{type(model).__name__} is not a network", where="attention maps",
                         fix="give a built model, such as predictor.model, and ids from its tokenizer")  # fmt: skip
     state = options.get("state")
     for module in model.modules() if state is not None and state.length else ():

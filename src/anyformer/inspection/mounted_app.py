@@ -15,7 +15,7 @@ TYPED = 16 * 2**10  # bytes of a text or a row: what a pass takes grows with the
 
 
 class MountedLook(LookApp):
-    """The page of a served model. It starts with an example, and goes on with what is typed on it."""
+    """The page of a served model. It starts with an example, and continues with what is typed on it."""
 
     def __init__(self, predictor: Predictor, name: str) -> None:
         self.predictor, self.name = predictor, name

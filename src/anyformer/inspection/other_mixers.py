@@ -1,4 +1,4 @@
-"""Maps of mixers that are no attention: filters, convolutions and recurrences, written as one token reading others.
+"""Maps of mixers that are not attention: filters, convolutions and recurrences, written as one token reading others.
 
 Each has a quantity in which it is linear once its gates are known, and the matrix of that linear map is exact:
 

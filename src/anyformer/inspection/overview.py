@@ -52,7 +52,7 @@ class StrongestKeys:
 def map_shape(capture: MapSource, site: int) -> tuple[int, int, int]:
     """Heads, queries and keys of a site's map."""
     if not 0 <= site < len(capture.sites):
-        raise UserError(f"there is no site {site}", where="site", fix=f"use 0 to {len(capture.sites) - 1}")
+        raise UserError(f"site {site} is out of range", where="site", fix=f"use 0 to {len(capture.sites) - 1}")
     one = capture.sites[site]
     return one.heads, len(capture.axes[one.queries].tokens), len(capture.axes[one.keys].tokens)
 
@@ -113,7 +113,7 @@ def tile(
     """The exact weights (t,s) of one head, some queries and some keys."""
     heads = map_shape(capture, site)[0]
     if not 0 <= head < heads:
-        raise UserError(f"there is no head {head}", where="head", fix=f"use 0 to {heads - 1}")
+        raise UserError(f"head {head} is out of range", where="head", fix=f"use 0 to {heads - 1}")
     runs = [capture.weights(site, rows=run, row=row)[head, :, keys] for run in row_runs(capture, site, rows)]
     if not runs:
         raise UserError(f"no query is in {rows.start}:{rows.stop}", where="rows", fix="name a query of the map")

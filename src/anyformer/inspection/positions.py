@@ -105,7 +105,7 @@ def position_kinds(model: nn.Module | None = None) -> list[Found]:
 def position_arrays(kind: str, model: nn.Module | None = None, sizes: PositionSizes | None = None) -> Positions:
     """The arrays of one kind: `position_arrays("rope", model)`; without a model, with the settings of its paper."""
     if kind not in KINDS:
-        raise UserError(f"there are no positions called {kind!r}", where="kind", fix=did_you_mean(kind, KINDS))
+        raise UserError(f"unknown positions {kind!r}", where="kind", fix=did_you_mean(kind, KINDS))
     one = next((found for found in position_kinds(model) if found.kind == kind), None)
     if one is None:
         raise UserError(f"{KINDS[kind]}: this model has none", where="kind", fix="give a model that has learned them")

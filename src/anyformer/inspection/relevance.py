@@ -133,10 +133,10 @@ def chosen_logit(capture: Capture, output: Any, answer: int | None, at: int | No
     logits: Tensor = output.logits
     own = logits[min(capture.row, len(logits) - 1)]
     if own.dim() == 2 and at is not None and not 0 <= at < len(own):
-        raise UserError(f"there is no token {at}", where="relevance", fix=f"use 0 to {len(own) - 1}")
+        raise UserError(f"token {at} is out of range", where="relevance", fix=f"use 0 to {len(own) - 1}")
     own = one_answer(capture, own, at).reshape(-1)
     if answer is not None and not 0 <= answer < len(own):
-        raise UserError(f"there is no answer {answer}", where="relevance", fix=f"use 0 to {len(own) - 1}")
+        raise UserError(f"answer {answer} is out of range", where="relevance", fix=f"use 0 to {len(own) - 1}")
     return own[int(own.argmax()) if answer is None else answer]
 
 

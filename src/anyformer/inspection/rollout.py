@@ -199,7 +199,7 @@ def top_rows(length: int, rows: Sequence[int] | None) -> Tensor:
     found = torch.zeros(len(rows), length, dtype=torch.float64)
     for i, row in enumerate(rows):
         if not -length <= row < length:
-            raise UserError(f"there is no token {row}", where="rollout", fix=f"use 0 to {length - 1}")
+            raise UserError(f"token {row} is out of range", where="rollout", fix=f"use 0 to {length - 1}")
         found[i, row] = 1.0
     return found
 
@@ -243,9 +243,11 @@ def check_options(fuse: str, residual: float, discard: float) -> None:
     if fuse not in FUSES:
         raise UserError(f"heads cannot be fused by {fuse!r}", where="rollout", fix="use " + ", ".join(FUSES))
     if not 0 <= residual <= 1:
-        raise UserError(f"residual {residual} is not a share", where="rollout", fix="use 0.5, or 0 for the maps alone")
+        raise UserError(
+            f"residual {residual} is outside [0, 1]", where="rollout", fix="use 0.5, or 0 for the maps alone"
+        )
     if not 0 <= discard < 1:
-        raise UserError(f"discard {discard} is not a share below 1", where="rollout", fix="use 0.9")
+        raise UserError(f"discard {discard} is outside [0, 1)", where="rollout", fix="use 0.9")
 
 
 def stacks_of(capture: CaptureBase) -> list[str]:

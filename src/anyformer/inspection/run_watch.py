@@ -22,7 +22,7 @@ def run_news(folders: Sequence[Path], parameters: dict[str, str]) -> dict[str, A
     """What `/look/api/run?run=0&since=OFFSET&file=NUMBER` answers."""
     number = bounded(parameters, "run", MOST_RUNS - 1)
     if number >= len(folders):
-        raise UserError(f"there is no run {number}", where="run", fix=f"this page follows {len(folders)}")
+        raise UserError(f"run {number} is out of range", where="run", fix=f"this page follows {len(folders)}")
     since, file = bounded(parameters, "since", LARGEST), bounded(parameters, "file", 2**64)
     return read_run(folders[number], since, file) | {"run": number, "runs": [folder.name for folder in folders]}
 
@@ -31,7 +31,9 @@ def bounded(parameters: dict[str, str], name: str, most: int) -> int:
     """A whole number from 0 on."""
     given = parameters.get(name, "0")
     if not (given.isascii() and given.isdigit()) or len(given) > 20 or int(given) > most:
-        raise UserError(f"{name} {given[:40]!r} is no whole number from 0 to {most}", where="run", fix=f"use {name}=0")
+        raise UserError(
+            f"{name} {given[:40]!r} is not a whole number from 0 to {most}", where="run", fix=f"use {name}=0"
+        )
     return int(given)
 
 

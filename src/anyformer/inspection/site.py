@@ -22,7 +22,7 @@ class Site:
     label: str
     stack: str
     layer: int  # number of the block in its stack, from 0; -1 outside of blocks
-    kind: str  # self, cross or other (a mixer that is no attention)
+    kind: str  # self, cross or other (a mixer that is not attention)
     mixer: str  # the name of its spec: Attention, Hyena, ...
     path: str
     heads: int

@@ -46,7 +46,7 @@ def map_of(
     """The picture with its title and its scale."""
     place = capture.site(site)
     if not 0 <= head < place.heads:
-        raise UserError(f"there is no head {head}", where=place.label, fix=f"use 0 to {place.heads - 1}")
+        raise UserError(f"head {head} is out of range", where=place.label, fix=f"use 0 to {place.heads - 1}")
     if width < NARROWEST:
         raise UserError(f"width {width} is too narrow for a map", where=place.label, fix=f"use {NARROWEST} or more")
     weights = capture.weights(site)[head]  # (T,S)

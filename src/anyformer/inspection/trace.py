@@ -234,11 +234,11 @@ def why_no_trace(capture: Capture) -> str | None:
         return f"A {type(network).__name__} writes no text."
     if not isinstance(network.spec.head, LM | LMWithPair):
         head = network.spec.head
-        what = "it has no head" if head is None else f"its head {type(head).__name__} scores no words"
+        what = "it has no head" if head is None else f"its head {type(head).__name__} has no logits over a vocabulary"
         return f"This model writes no text: {what}."
     if writes(network):
         return (
-            None if capture.token_ids("decoder" if capture.modality == "pair" else "") else "Its tokens are no words."
+            None if capture.token_ids("decoder" if capture.modality == "pair" else "") else "Its tokens are not words."
         )
     if isinstance(network, Seq2SeqModule):
         return "The decoder is not causal, so it writes no text token by token."
@@ -274,7 +274,7 @@ def trace_of(
     if not writes(capture.model):
         mask_id = mask_id_of(capture)
         assert mask_id is not None and capture.predictor is not None
-        words = capture.predictor.words()
+        words = capture.predictor.require_tokenizer()
         special = [number for number in (words.bos, words.eos, words.sep, words.pad, words.cls) if number is not None]
         options = {name: row_of(value, capture.row) for name, value in capture.given.options.items()}
         return trace_masked(capture.model, torch.tensor(ids), mask_id, top=top, special=special, options=options)

@@ -53,7 +53,7 @@ def redirect_default() -> None:
         return str(folder)
 
     modules: list[Any] = [cache_dir_utils, runtime_utils]
-    if codecache is not None:  # the program compiled something before: mend what was computed at the import
+    if codecache is not None:  # the program compiled something before: correct what was computed at the import
         modules.append(codecache)
         headers = folder / "precompiled_headers"
         codecache._HEADER_DIR, codecache._HEADER_LOCK_DIR = str(headers), str(headers / "locks")

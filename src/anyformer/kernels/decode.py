@@ -61,8 +61,8 @@ def why_unsupported(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> str | No
     relative = scores.relative
     if relative is not None and relative.needs_weights:
         return f"{type(relative).__name__} positions need the weights"
-    if relative is not None and relative.biased and relative.slopes(scores.tables) is None:
-        return f"the bias of {type(relative).__name__} is no slope"
+    if relative is not None and relative.has_bias and relative.slopes(scores.tables) is None:
+        return f"the bias of {type(relative).__name__} is not a slope"
     if q.dtype not in TYPES or k.dtype != q.dtype or v.dtype != q.dtype:
         return f"{q.dtype} queries and {k.dtype} keys"
     channels, lanes = next_power_of_two(max(q.shape[3], v.shape[3])), q.shape[1] // k.shape[1] * q.shape[2]

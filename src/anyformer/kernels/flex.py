@@ -47,7 +47,7 @@ def bias_function(scores: Scores) -> Callable[..., Tensor] | None:
     """What is added to one score, from the positions of its query and key."""
     relative, tables = scores.relative, scores.tables
     query, key = scores.query_positions, scores.key_positions
-    if relative is None or not relative.biased or query is None or key is None:
+    if relative is None or not relative.has_bias or query is None or key is None:
         return None
 
     def add(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ def attend_in_pieces(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: f
 
     A mask is made for T x S pairs of every row. All at once they would be cut along the queries, which here are few.
     """
-    rows, entries = q.shape[0], q.shape[2] * k.shape[2] * (q.shape[1] if scores.biased else 1)
+    rows, entries = q.shape[0], q.shape[2] * k.shape[2] * (q.shape[1] if scores.has_bias else 1)
     most = ROWS if q.is_cuda else ROWS // 4  # a processor is fastest while a piece fits its cache
     if rows * entries <= most:
         return attend(q, k, v, scores, dropout=dropout)
@@ -25,7 +25,7 @@ def attend_in_pieces(q: Tensor, k: Tensor, v: Tensor, scores: Scores, dropout: f
     # Split, not sliced: the gradient of every slice would be as large as the whole, and the cost quadratic again.
     for i, some in enumerate(zip(q.split(size), k.split(size), v.split(size), strict=True)):
         given = *some, cut(scores, slice(i * size, (i + 1) * size))
-        if scores.biased:  # as many biases as heads: made again in the backward pass, not kept
+        if scores.has_bias:  # as many biases as heads: made again in the backward pass, not kept
             parts.append(checkpoint(attend, *given, dropout=dropout, use_reentrant=False))
         else:
             parts.append(attend(*given, dropout=dropout))

@@ -24,5 +24,5 @@ def find_claim(name: str) -> Claim:
     """The claim of that name, or an error with the nearest one."""
     every = all_claims()
     if name not in every:
-        raise UserError(f"no claim is called {name!r}", where="lab run", fix=did_you_mean(name, every))
+        raise UserError(f"unknown claim {name!r}", where="lab run", fix=did_you_mean(name, every))
     return every[name]

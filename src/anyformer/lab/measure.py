@@ -15,10 +15,10 @@ import torch
 from anyformer.lab.claim import Case, Claim, Result
 from anyformer.parent_death import end_with_parent
 
-Measured = tuple[Case, Result, float]  # a case, what it gave, and the seconds it took
+TrialTimes = tuple[Case, Result, float]  # a case, what it gave, and the seconds it took
 
 
-def measured(claim: Claim, cases: Sequence[Case], workers: int) -> Iterator[Measured]:
+def measured(claim: Claim, cases: Sequence[Case], workers: int) -> Iterator[TrialTimes]:
     """Every case with its result, as they come.
 
     The networks of a case are small: two processes of one thread each finish sooner than one process of two threads,
@@ -33,7 +33,7 @@ def measured(claim: Claim, cases: Sequence[Case], workers: int) -> Iterator[Meas
             yield one(claim.measure, case)
 
 
-def in_workers(measure: Callable[[Case], Result], cases: Sequence[Case], workers: int) -> Iterator[Measured]:
+def in_workers(measure: Callable[[Case], Result], cases: Sequence[Case], workers: int) -> Iterator[TrialTimes]:
     """The cases in forked processes; however this one ends, they end with it."""
     if not cases:
         return
@@ -61,7 +61,7 @@ def start_worker(parent: int) -> None:
     torch.set_num_threads(1)
 
 
-def one(measure: Callable[[Case], Result], case: Case) -> Measured:
+def one(measure: Callable[[Case], Result], case: Case) -> TrialTimes:
     """One case, timed."""
     began = time.perf_counter()
     result = dict(measure(case))

@@ -1,7 +1,7 @@
 """A sweep of small language models on a text of one's own, by the ordinary training, and the law that they follow.
 
 Every size is trained for every length, each run with a schedule of its own, as losses on the way of a longer schedule
-are too high (2203.15556, section 3.1). A sweep that was stopped goes on with the runs that are missing.
+are too high (2203.15556, section 3.1). A sweep that was stopped continues with the runs that are missing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class SweepGrid:
-    """What a sweep trains: held in its folder from the start, so that it goes on with the same runs."""
+    """What a sweep trains: held in its folder from the start, so that it resumes with the same runs."""
 
     source: str
     minutes: float
@@ -105,7 +105,7 @@ def sweep(source: Path, folder: Path, *, minutes: float, device: str = "auto", s
         try:
             run = resume(path, quiet=True) if done else train_one(source, path, width, depth, steps, device)
         except Stopped as stopped:
-            raise Stopped("the sweep was stopped; the same command goes on with it", code=stopped.exit_code) from None
+            raise Stopped("the sweep was stopped; the same command resumes it", code=stopped.exit_code) from None
         runs.append(finished(run))
         passes = max(passes, runs[-1].tokens / read_json(path / "data.json")["parts"]["train"]["tokens"])
     found = SweptLaw(runs, scaling.fit(runs), passes, folder)

@@ -18,9 +18,9 @@ from anyformer.core.context import Context
 from anyformer.core.history import RecurrentState
 from anyformer.core.join_states import pad_right
 from anyformer.core.linear import Linear
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_at_least
 from anyformer.mixers.alignment import Alignment, Score, check_product
-from anyformer.mixers.cells import Cell, Held, Kind, Uncompiled, Walk
+from anyformer.mixers.cells import CarriedState, Cell, Held, Kind, Uncompiled
 from anyformer.slots import Mixer, Relative
 from anyformer.spec import field
 
@@ -53,8 +53,7 @@ class AttendingRecurrent(Mixer):
     )
 
     def check(self) -> None:
-        if self.hidden is not None and self.hidden < 1:
-            raise UserError(f"hidden {self.hidden} is below 1", where="AttendingRecurrent", fix="use 1 or more")
+        check_at_least("AttendingRecurrent", "hidden", self.hidden, 1, fix="use 1 or more")
         if self.context != "attention" and self.score != "additive":
             raise UserError(f'context "{self.context}" compares nothing: there is no score to choose',
                             where="AttendingRecurrent.score", fix='use context="attention"')  # fmt: skip
@@ -62,7 +61,7 @@ class AttendingRecurrent(Mixer):
     def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
         if self.score == "dot" and memory_width is not None:  # a stack by itself does not know its encoder yet
             check_product(width if self.hidden is None else self.hidden, memory_width)
-        kind = {"attention": Attending, "every": Reminded, "first": AttendingRecurrentModule}[self.context]
+        kind = {"attention": Attending, "every": FixedContextModule, "first": AttendingRecurrentModule}[self.context]
         return kind(self, width, width if memory_width is None else memory_width)
 
 
@@ -110,7 +109,7 @@ class AttendingRecurrentModule(Uncompiled):
         ends = self.ends(memory, context.memory_mask)  # (B,2D')
         source = self.prepare(memory, ends) if state is None or state.source is None else state.source
         fresh: Held = self.begin(ends).tanh().chunk(self.cell.parts, -1)
-        walk = Walk(context, fresh, state.now if state is not None and state.length else fresh)
+        walk = CarriedState(context, fresh, state.now if state is not None and state.length else fresh)
         answers, weights, steps = [], [], []
         for t in range(x.shape[1]):
             before = walk.before(t)
@@ -146,7 +145,7 @@ class AttendingRecurrentModule(Uncompiled):
         return AttendingState()
 
 
-class Reminded(AttendingRecurrentModule):
+class FixedContextModule(AttendingRecurrentModule):
     """The two ends of the memory enter at every step."""
 
     def __init__(self, spec: AttendingRecurrent, width: int, memory_width: int) -> None:

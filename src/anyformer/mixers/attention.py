@@ -13,7 +13,7 @@ from anyformer.core.context import Context, Some, take
 from anyformer.core.linear import Linear
 from anyformer.core.state import KVCache
 from anyformer.core.static_cache import StaticCache
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_at_least
 from anyformer.mixers.heads import Scale, check_heads, head_sizes, scale_of
 from anyformer.slots import HeadSizes, Mixer, Norm, Relative
 
@@ -55,7 +55,7 @@ class Attention(Mixer):
     dropout: float = 0.0
     """Dropout probability of the attention weights."""
 
-    answers_some: ClassVar[bool] = True
+    supports_token_subset: ClassVar[bool] = True
     has_static_cache: ClassVar[bool] = True
     takes_added: ClassVar[bool] = True
     takes_relative: ClassVar[bool] = True
@@ -65,8 +65,7 @@ class Attention(Mixer):
         check_heads("Attention", self.heads, self.kv_heads, self.dropout, self.scale)
         for name in ("key_size", "value_size", "window"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"{name} {value} is below 1", where="Attention", fix="use 1 or more, or leave it out")
+            check_at_least("Attention", name, value, 1, fix="use 1 or more, or leave it out")
         if self.soft_cap is not None and self.soft_cap <= 0:
             raise UserError(
                 f"soft_cap {self.soft_cap} is not positive", where="Attention", fix="use 50 or leave it out"

@@ -14,7 +14,7 @@ from anyformer.core.attend import Scores, attend
 from anyformer.core.context import Context
 from anyformer.core.document_rows import DocumentLines
 from anyformer.core.state import KVCache
-from anyformer.errors import UserError
+from anyformer.errors import check_at_least
 from anyformer.kernels.pieces import attend_in_pieces
 from anyformer.mixers.attention import Attention, AttentionInputs, AttentionModule
 from anyformer.mixers.heads import check_heads
@@ -54,11 +54,9 @@ class BlockSparse(Mixer):
 
     def check(self) -> None:
         check_heads("BlockSparse", self.heads, self.kv_heads, self.dropout, "sqrt")
-        if self.block < 1:
-            raise UserError(f"block {self.block} is below 1", where="BlockSparse", fix="use 64")
+        check_at_least("BlockSparse", "block", self.block, 1, fix="use 64")
         for name in ("local", "leading"):
-            if getattr(self, name) < 0:
-                raise UserError(f"{name} {getattr(self, name)} is below 0", where="BlockSparse", fix="use 1")
+            check_at_least("BlockSparse", name, getattr(self, name), 0, fix="use 1")
 
     @property
     def whole(self) -> Attention:

@@ -117,7 +117,7 @@ def begins(context: Context) -> Tensor | None:
     return new
 
 
-class Walk:
+class CarriedState:
     """Token by token through padding and documents: what a cell starts each token from, and what stays of it."""
 
     def __init__(self, context: Context, fresh: Held, held: Held) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from anyformer.about import About
 from anyformer.core.context import Context
 from anyformer.core.state import CrossKVCache
-from anyformer.errors import UserError
+from anyformer.errors import check_at_least
 from anyformer.mixers.attention import AttentionInputs
 from anyformer.mixers.cross import Cross, CrossModule
 from anyformer.mixers.heads import check_heads
@@ -40,8 +40,7 @@ class CoAttention(Mixer):
 
     def check(self) -> None:
         check_heads("CoAttention", self.heads, None, self.dropout, "sqrt")
-        if self.key_size is not None and self.key_size < 1:
-            raise UserError(f"key_size {self.key_size} is below 1", where="CoAttention", fix="leave it out")
+        check_at_least("CoAttention", "key_size", self.key_size, 1, fix="leave it out")
 
     def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
         same = Cross(heads=self.heads, key_size=self.key_size, bias=self.bias, dropout=self.dropout)

@@ -11,7 +11,7 @@ from anyformer.about import About
 from anyformer.core.context import Context
 from anyformer.core.document_rows import DocumentLines
 from anyformer.core.history import InputHistory
-from anyformer.errors import UserError
+from anyformer.errors import check_at_least
 from anyformer.slots import Mixer, Relative
 from anyformer.spec import field
 
@@ -38,8 +38,7 @@ class Convolution(Mixer):
 
     def check(self) -> None:
         for name in ("kernel", "dilation"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} {getattr(self, name)} is below 1", where="Convolution", fix="use 1 or more")
+            check_at_least("Convolution", name, getattr(self, name), 1, fix="use 1 or more")
 
     @property
     def reach(self) -> int:

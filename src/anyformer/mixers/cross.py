@@ -13,7 +13,7 @@ from anyformer.core.context import Context
 from anyformer.core.linear import Linear
 from anyformer.core.state import CrossKVCache
 from anyformer.core.static_cache import StaticCache
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_at_least
 from anyformer.mixers.attention import AttentionInputs
 from anyformer.mixers.heads import Scale, check_heads, head_sizes, scale_of
 from anyformer.slots import Mixer, Relative
@@ -51,8 +51,7 @@ class Cross(Mixer):
         check_heads("Cross", self.heads, self.kv_heads, self.dropout, self.scale)
         for name in ("key_size", "value_size"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"{name} {value} is below 1", where="Cross", fix="use 1 or more, or leave it out")
+            check_at_least("Cross", name, value, 1, fix="use 1 or more, or leave it out")
 
     def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
         return CrossModule(self, width, width if memory_width is None else memory_width)

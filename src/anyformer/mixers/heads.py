@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_at_least, check_fraction
 from anyformer.slots import HeadSizes
 
 Scale = float | Literal["sqrt", "none"]
@@ -12,14 +12,12 @@ Scale = float | Literal["sqrt", "none"]
 
 def check_heads(where: str, heads: int, kv_heads: int | None, dropout: float, scale: Scale) -> None:
     """What can be refused before the width is known."""
-    if heads < 1:
-        raise UserError(f"heads {heads} is below 1", where=where, fix="use 1 or more")
+    check_at_least(where, "heads", heads, 1, fix="use 1 or more")
     if kv_heads is not None and (kv_heads < 1 or heads % kv_heads):
         good = [n for n in (*range(1, 65), heads) if heads % n == 0]
         raise UserError(f"kv_heads {kv_heads} does not divide heads {heads}", where=where,
                         fix=f"use kv_heads {min(good, key=lambda n: abs(n - kv_heads))}")  # fmt: skip
-    if not 0 <= dropout < 1:
-        raise UserError(f"dropout {dropout} is not a share below 1", where=where, fix="use 0.1")
+    check_fraction(where, "dropout", dropout, fix="use 0.1")
     if isinstance(scale, float) and scale <= 0:
         raise UserError(f"scale {scale} is not positive", where=where, fix='use "sqrt"')
 

@@ -13,7 +13,7 @@ from anyformer.core.context import Context
 from anyformer.core.document_rows import DocumentLines
 from anyformer.core.history import InputHistory
 from anyformer.core.linear import Linear
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_at_least
 from anyformer.mixers.fft import convolve
 from anyformer.mixers.long_filter import LongFilter, ShortFilter
 from anyformer.slots import Mixer, Relative
@@ -58,16 +58,14 @@ class Hyena(Mixer):
         if self.order < 2:
             raise UserError(f"order {self.order} leaves no long filter", where="Hyena.order", fix="use 2 or more")
         for name in ("short", "longest", "filter_width", "filter_depth"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} {getattr(self, name)} is below 1", where="Hyena", fix="use 1 or more")
-        if self.bands < 0:
-            raise UserError(f"bands {self.bands} is below 0", where="Hyena", fix="use 16")
+            check_at_least("Hyena", name, getattr(self, name), 1, fix="use 1 or more")
+        check_at_least("Hyena", "bands", self.bands, 0, fix="use 16")
 
     def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
         return HyenaModule(self, width, causal)
 
 
-class Past:
+class HyenaState:
     """What decoding remembers: the last projections, the inputs of every long filter, and its taps."""
 
     def __init__(self, filters: int, limit: int | None) -> None:
@@ -83,7 +81,7 @@ class Past:
         for part in (self.streams, *self.inputs):
             part.truncate(length)
 
-    def join(self, others: Sequence[Past]) -> None:
+    def join(self, others: Sequence[HyenaState]) -> None:
         self.streams.join([other.streams for other in others])
         for n, part in enumerate(self.inputs):
             part.join([other.inputs[n] for other in others])
@@ -117,7 +115,7 @@ class HyenaModule(nn.Module):
         )  # fmt: skip
         self.out = Linear(width, width)
 
-    def forward(self, x: Tensor, context: Context, state: Past | None, tables: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, x: Tensor, context: Context, state: HyenaState | None, tables: tuple[Tensor, ...]) -> Tensor:
         streams = self.streams(x)  # (B,T,(N+1)D)
         if context.added is not None:  # gates know where they are, values do not (DETR)
             gates = self.streams(x + context.added)[..., self.width :]
@@ -142,7 +140,7 @@ class HyenaModule(nn.Module):
             value = long(n, value * gate)
         return value * gates[-1]
 
-    def go_on(self, streams: Tensor, context: Context, state: Past) -> Tensor:
+    def go_on(self, streams: Tensor, context: Context, state: HyenaState) -> Tensor:
         """The same for new tokens (B,T,...), after those of the state."""
         length = streams.shape[1]
         held = state.streams.update(streams, self.spec.short if context.rolling else None)
@@ -164,7 +162,7 @@ class HyenaModule(nn.Module):
 
         return self.gated(streams, long)
 
-    def taps(self, state: Past, lags: int) -> Tensor:
+    def taps(self, state: HyenaState, lags: int) -> Tensor:
         """The newest `lags` taps (filters, lags, D), the longest lag first: computed once a text, and as it grows."""
         known = 0 if state.taps is None else state.taps.shape[1]
         if state.taps is None or known < lags:
@@ -172,9 +170,9 @@ class HyenaModule(nn.Module):
             state.taps = self.long(more)[:, 0].transpose(1, 2).flip(1).contiguous()
         return state.taps[:, -lags:]
 
-    def state(self, batch: int, limit: int | None) -> Past:
+    def state(self, batch: int, limit: int | None) -> HyenaState:
         """An empty memory of projections and of the inputs of every long filter."""
-        return Past(self.spec.order - 1, limit)
+        return HyenaState(self.spec.order - 1, limit)
 
 
 def along(u: Tensor, taps: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from anyformer.about import About
 from anyformer.core.attend import attend
 from anyformer.core.context import Context
 from anyformer.core.state import KVCache
-from anyformer.errors import UserError
+from anyformer.errors import check_at_least
 from anyformer.kernels.bands import attend_in_bands
 from anyformer.mixers.attention import Attention, AttentionModule
 from anyformer.mixers.heads import check_heads
@@ -47,8 +47,7 @@ class Local(Mixer):
 
     def check(self) -> None:
         check_heads("Local", self.heads, self.kv_heads, self.dropout, "sqrt")
-        if self.window < 1:
-            raise UserError(f"window {self.window} is below 1", where="Local", fix="use 128")
+        check_at_least("Local", "window", self.window, 1, fix="use 128")
 
     @property
     def whole(self) -> Attention:

@@ -13,7 +13,7 @@ from anyformer.core.attention_weights import Weighing
 from anyformer.core.context import Context
 from anyformer.core.linear import Linear
 from anyformer.core.own_init import Starting, constant, normal
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_at_least
 from anyformer.mixers.grid_cells import layout_of, shares
 from anyformer.slots import Mixer, Relative
 
@@ -54,8 +54,7 @@ def check_window(where: str, window: int, share: int) -> None:
     """A window has a middle, and channels share weights in groups of one or more."""
     if window < 1 or window % 2 == 0:
         raise UserError(f"window {window} has no middle", where=where, fix=f"use {max(1, window + 1)}")
-    if share < 1:
-        raise UserError(f"share {share} is below 1", where=where, fix="use 8")
+    check_at_least(where, "share", share, 1, fix="use 8")
 
 
 def compose(q: Tensor, k: Tensor, fit: Fit) -> Tensor:

@@ -13,7 +13,7 @@ from anyformer.core.context import Context
 from anyformer.core.document_rows import DocumentLines
 from anyformer.core.own_init import Starting, normal
 from anyformer.core.state import KVCache
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_at_least
 from anyformer.mixers.attention import Attention, AttentionInputs, AttentionModule
 from anyformer.mixers.heads import check_heads
 from anyformer.slots import Mixer, Relative
@@ -48,8 +48,7 @@ class LowRank(Mixer):
     def check(self) -> None:
         check_heads("LowRank", self.heads, None, self.dropout, "sqrt")
         for name in ("rank", "longest"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} {getattr(self, name)} is below 1", where="LowRank", fix="use 1 or more")
+            check_at_least("LowRank", name, getattr(self, name), 1, fix="use 1 or more")
 
     def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
         return LowRankModule(self, width, relative)

@@ -12,8 +12,8 @@ from anyformer.core.context import Context
 from anyformer.core.document_rows import DocumentLines
 from anyformer.core.history import RecurrentState
 from anyformer.core.linear import Linear
-from anyformer.errors import UserError
-from anyformer.mixers.cells import Cell, Held, Kind, Uncompiled, Walk, pieces
+from anyformer.errors import UserError, check_at_least
+from anyformer.mixers.cells import CarriedState, Cell, Held, Kind, Uncompiled, pieces
 from anyformer.slots import Mixer, Relative
 from anyformer.spec import field
 
@@ -45,8 +45,7 @@ class Recurrent(Mixer):
     def check(self) -> None:
         for name in ("hidden", "truncate"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"{name} {value} is below 1", where="Recurrent", fix="use 1 or more, or leave it out")
+            check_at_least("Recurrent", name, value, 1, fix="use 1 or more, or leave it out")
 
     def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
         if causal and self.directions == 2:
@@ -93,7 +92,7 @@ class RecurrentModule(Uncompiled):
     def step_by_step(self, x: Tensor, context: Context, state: RecurrentState) -> Tensor:
         """Decoding where rows differ in padding or documents, or where every token's state must be kept."""
         fresh = self.forth.nothing(x)
-        walk, steps = Walk(context, fresh, state.now if state.length else fresh), list[Held]()
+        walk, steps = CarriedState(context, fresh, state.now if state.length else fresh), list[Held]()
         answers = []
         for t in range(x.shape[1]):
             now = self.forth.step(x[:, t], walk.before(t))

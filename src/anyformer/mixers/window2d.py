@@ -14,7 +14,7 @@ from anyformer.core.attention_weights import Weighing
 from anyformer.core.context import Context
 from anyformer.core.linear import Linear
 from anyformer.core.own_init import Starting, normal
-from anyformer.errors import UserError
+from anyformer.errors import check_at_least
 from anyformer.mixers.grid_cells import check_heads_fit, layout_of, look_everywhere, project, shares
 from anyformer.mixers.heads import check_heads
 from anyformer.slots import Mixer, Relative
@@ -49,8 +49,7 @@ class Window2D(Mixer):
 
     def check(self) -> None:
         check_heads("Window2D", self.heads, None, self.dropout, "sqrt")
-        if self.window < 1:
-            raise UserError(f"window {self.window} is below 1", where="Window2D", fix="use 7")
+        check_at_least("Window2D", "window", self.window, 1, fix="use 7")
 
     def build(self, width: int, *, causal: bool, relative: Relative, memory_width: int | None = None) -> nn.Module:
         check_heads_fit(width, self.heads)

@@ -15,7 +15,7 @@ from anyformer.core.linear import Linear
 from anyformer.core.model import Model, ModelModule, Output
 from anyformer.core.stack import Stack
 from anyformer.embeds.tokens import Tokens
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_fraction
 from anyformer.feeds.mlp import MLP
 from anyformer.heads import LM, Replaced
 from anyformer.mixers.attention import Attention
@@ -41,8 +41,7 @@ class Electra(Network):
     """Width, heads and feed of the generator over those of the discriminator."""
 
     def check(self) -> None:
-        if not 0 < self.share <= 1:
-            raise UserError(f"share {self.share} is not a share", where="Electra", fix="use 0.25")
+        check_fraction("Electra", "share", self.share, zero=False, one=True, fix="use 0.25")
         if not isinstance(self.discriminator.embed, Tokens) or self.discriminator.stack.causal:
             raise UserError("the discriminator does not read text in both directions", where="Electra.discriminator",
                             fix="use an encoder such as electra-small")  # fmt: skip

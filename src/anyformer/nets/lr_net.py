@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anyformer.about import About
-from anyformer.errors import UserError
+from anyformer.errors import check_at_least
 from anyformer.mixers.local_relation import Relation, check_window
 from anyformer.nets.batch_norm import BatchNorm
 from anyformer.nets.resnet import Bottleneck, Convolved
@@ -41,8 +41,7 @@ class LRNet(Staged):
 
     def check(self) -> None:
         super().check()
-        if self.middle < 1:
-            raise UserError(f"middle {self.middle} is below 1", where="LRNet", fix="use 100")
+        check_at_least("LRNet", "middle", self.middle, 1, fix="use 100")
         check_window("LRNet", self.window, self.share)
 
     def build(self) -> nn.Module:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from anyformer.about import About
 from anyformer.core.building import materialise
 from anyformer.core.own_init import Starting, constant
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_at_least
 from anyformer.nets.batch_norm import MOMENTUM, BatchNorm
 from anyformer.nets.map_attention import MapAttention
 from anyformer.nets.spectral import SpectralConv, SpectralLinear, SpectralTable
@@ -73,8 +73,7 @@ class SAGAN(Network):
 
     def check(self) -> None:
         for name in ("classes", "width", "noise", "colours"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} {getattr(self, name)} is below 1", where="SAGAN", fix=f"use {name}=64")
+            check_at_least("SAGAN", name, getattr(self, name), 1, fix=f"use {name}=64")
         up, down = LAYOUTS[self.size].sides(self.size)
         shared = sorted(set(up) & set(down))
         if self.attention is not None and self.attention not in shared:
@@ -105,7 +104,7 @@ class ClassBatchNorm(Starting):
         return torch.addcmul(shift, x, factor)
 
 
-class Doubling(nn.Module):
+class UpBlock(nn.Module):
     """A residual block of the generator: norm, ReLU, twice the size, 3x3, norm, ReLU, 3x3."""
 
     def __init__(self, classes: int, inputs: int, outputs: int) -> None:
@@ -126,7 +125,7 @@ def twice(x: Tensor) -> Tensor:
     return F.interpolate(x, scale_factor=2.0, mode="nearest")
 
 
-class Halving(nn.Module):
+class DownBlock(nn.Module):
     """A residual block of the discriminator: ReLU, 3x3, ReLU, 3x3, mean of 2x2 where `halve`.
 
     The `first` sees pixels, which have no sign to cut off, and leaves the ReLU before them out.
@@ -154,7 +153,7 @@ class Generator(nn.Module):
         up, _ = layout.sides(spec.size)
         self.place = None if spec.attention is None else up.index(spec.attention)
         self.start = SpectralLinear(spec.noise, channels[0] * START * START)
-        self.blocks = nn.ModuleList(Doubling(spec.classes, a, b) for a, b in pairwise(channels))
+        self.blocks = nn.ModuleList(UpBlock(spec.classes, a, b) for a, b in pairwise(channels))
         self.attention = None if self.place is None else MapAttention(channels[self.place + 1])
         self.norm = BatchNorm(channels[-1])
         self.end = SpectralConv(channels[-1], spec.colours, 3)
@@ -177,7 +176,7 @@ class Discriminator(nn.Module):
         _, down = layout.sides(spec.size)
         self.place = None if spec.attention is None else down.index(spec.attention)
         self.blocks = nn.ModuleList(
-            Halving(a, b, halve=i < layout.halvings, first=i == 0) for i, (a, b) in enumerate(pairwise(channels))
+            DownBlock(a, b, halve=i < layout.halvings, first=i == 0) for i, (a, b) in enumerate(pairwise(channels))
         )
         self.attention = None if self.place is None else MapAttention(channels[self.place + 1])
         self.out = SpectralLinear(channels[-1], 1)

@@ -56,7 +56,11 @@ class VisualTransformer(Backbone):
         if min(self.depth, self.tokens, self.width) < 1:
             raise UserError(f"depth {self.depth}, tokens {self.tokens} and width {self.width} must be 1 or more",
                             where="VisualTransformer", fix="use depth 3, tokens 16, width 512")  # fmt: skip
-        if self.block.mixer.needs_grid or self.block.looks or not isinstance(self.block.relative, NoRelative):
+        if (
+            self.block.mixer.needs_grid
+            or self.block.has_cross_attention
+            or not isinstance(self.block.relative, NoRelative)
+        ):
             raise UserError("visual tokens have no order, no grid and no memory", where="VisualTransformer.block",
                             fix="use Block(mixer=Attention(heads=...))")  # fmt: skip
         try_out(self.block, self.width, False)

@@ -40,7 +40,7 @@ class Adversarial(Objective):
 
     def check(self) -> None:
         if not 0 < self.discriminator_lr_scale < 1000:
-            raise UserError(f"discriminator_lr_scale {self.discriminator_lr_scale} is no factor of a learning rate",
+            raise UserError(f"discriminator_lr_scale {self.discriminator_lr_scale} is not a factor of a learning rate",
                             where="Adversarial", fix="use 4, or 1 for equal rates")  # fmt: skip
 
     def weight(self, batch: Batch) -> int:

@@ -40,7 +40,7 @@ class Classify(Teachable, Objective):
     def check(self) -> None:
         if not 0 <= self.label_smoothing < 1:
             raise UserError(
-                f"label_smoothing {self.label_smoothing} is not a share below 1", where="Classify", fix="use 0.1"
+                f"label_smoothing {self.label_smoothing} is outside [0, 1)", where="Classify", fix="use 0.1"
             )
         check_range("Classify", "mixup", self.mixup, 0, fix="use 0.8, or 0 for none")
         check_range("Classify", "cutmix", self.cutmix, 0, fix="use 1.0, or 0 for none")

@@ -68,7 +68,7 @@ class FramedText:
     behind: np.ndarray
 
     def close(self, written: np.ndarray, facts: TokenFacts) -> np.ndarray:
-        """What a decoder writes, in the same frame; an end there must be, and its own start is no part of it."""
+        """What a decoder writes, in the same frame; an end there must be, and its own start is not part of it."""
         before = self.before[:0] if self.before.tolist() == [facts.start_id] else self.before
         end = [] if facts.eos is None else [facts.eos]
         return np.concatenate([before, written, self.behind if len(self.behind) else np.array(end, np.int64)])

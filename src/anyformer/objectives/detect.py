@@ -18,7 +18,7 @@ from anyformer.objectives.objective import IGNORED, Objective, full
 class Detect(Objective):
     """Cross-entropy + `distance` |box - true box| + `overlap` (1 - generalised overlap), the mean of all layers.
 
-    Targets (B,M,5) are class, centre x, centre y, width, height in shares of the image; class -100 is no object. The
+    Targets (B,M,5) are class, centre x, centre y, width, height in shares of the image; class -100 means none. The
     order of the objects does not matter. An answer without an object should say "no object", which counts `nothing`.
     An image counts as many objects as it holds, an empty one counts as one, and its cross-entropy is the mean over its
     answers: so each image's loss is its own, however images are put into batches.
@@ -36,7 +36,7 @@ class Detect(Objective):
             if getattr(self, name) < 0:
                 raise UserError(f"{name} {getattr(self, name)} is below 0", where="Detect", fix="use 5 and 2")
         if not 0 < self.nothing <= 1:
-            raise UserError(f"nothing {self.nothing} is not a share above 0", where="Detect", fix="use 0.1")
+            raise UserError(f"nothing {self.nothing} is outside (0, 1]", where="Detect", fix="use 0.1")
 
     def weight(self, batch: Batch) -> int:
         return int((batch.targets[..., 0] != IGNORED).sum(1).clamp(min=1).sum())

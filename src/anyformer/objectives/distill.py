@@ -96,7 +96,7 @@ class Distill(Objective):
     def load_teacher(self, device: torch.device) -> nn.Module:
         """The teacher's network on a device, in evaluation mode; it is the one that the run began with."""
         if not self.teacher:
-            raise UserError("there is no teacher", where="objective.teacher", fix="add --teacher FOLDER")
+            raise UserError("no teacher given", where="objective.teacher", fix="add --teacher FOLDER")
         return read_teacher(self.teacher, self.sha256, device)
 
     def compared_models(self, device: torch.device) -> dict[str, nn.Module]:

@@ -17,7 +17,7 @@ class DropTokens(Denoising):
 
     def check(self) -> None:
         if not 0 < self.rate < 1:
-            raise UserError(f"rate {self.rate} is not a share", where="DropTokens", fix="use 0.15")
+            raise UserError(f"rate {self.rate} is outside (0, 1)", where="DropTokens", fix="use 0.15")
 
     def longest(self, length: int) -> tuple[int, int]:
         lost = count_lost(length, self.rate)

@@ -57,7 +57,7 @@ class ImageText(Objective):
 
     def check(self) -> None:
         if not 0 < self.rate < 1:
-            raise UserError(f"rate {self.rate} is not a share", where="ImageText", fix="use 0.15")
+            raise UserError(f"rate {self.rate} is outside (0, 1)", where="ImageText", fix="use 0.15")
         shares = (self.words, self.patches, self.match)
         if min(shares) < 0 or sum(shares) <= 0:
             raise UserError(f"words, patches and match are {shares}", where="ImageText", fix="use 1, 1 and 1")
@@ -65,13 +65,13 @@ class ImageText(Objective):
     @property
     def cell(self) -> tuple[int, int]:
         if self.patch is None:
-            raise UserError("the size of a patch is not said", where="ImageText.patch", fix="give the network's")
+            raise UserError("no patch size given", where="ImageText.patch", fix="give the network's")
         return self.patch
 
     # ------------------------------------------------------------ what is hidden
 
     def corrupt(self, batch: Batch, draw: Draw, source: BatchSource) -> Batch:
-        """`targets` (B,T) are the hidden words; of the first token, which is no word, whether the pair is wrong."""
+        """`targets` (B,T) are the hidden words; of the first token, which is not a word, whether the pair is wrong."""
         facts, masked = facts_of(source), Masked(rate=self.rate)
         tokens, pixels = batch.inputs[0].numpy().copy(), batch.inputs[1].clone()
         real = batch.named["mask"][0].numpy()
@@ -174,7 +174,7 @@ def patch_count(pixels: Tensor, cell: tuple[int, int]) -> int:
 
 
 def word_losses(model: Any, text: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy of the hidden words of each row (B,); the first token is no word."""
+    """Mean cross-entropy of the hidden words of each row (B,); the first token is not a word."""
     wanted = targets.clone()
     wanted[:, 0] = IGNORED
     logits = full(model.head.words(text, None, model.table()).logits)

@@ -43,7 +43,7 @@ class Masked(TeachableWords, Objective):
 
     def check(self) -> None:
         if not 0 < self.rate < 1:
-            raise UserError(f"rate {self.rate} is not a share", where="Masked", fix="use 0.15")
+            raise UserError(f"rate {self.rate} is outside (0, 1)", where="Masked", fix="use 0.15")
         if self.random < 0 or self.keep < 0 or self.random + self.keep > 1:
             raise UserError(f"random {self.random} and keep {self.keep} are not shares of one whole", where="Masked",
                             fix="use 0.1 and 0.1")  # fmt: skip

@@ -35,12 +35,12 @@ class MaskedPatches(Objective):
 
     def check(self) -> None:
         if not 0 < self.rate < 1:
-            raise UserError(f"rate {self.rate} is not a share", where="MaskedPatches", fix="use 0.6")
+            raise UserError(f"rate {self.rate} is outside (0, 1)", where="MaskedPatches", fix="use 0.6")
 
     @property
     def cell(self) -> tuple[int, int]:
         if self.patch is None:
-            raise UserError("the size of a patch is not said", where="MaskedPatches.patch", fix="give the network's")
+            raise UserError("no patch size given", where="MaskedPatches.patch", fix="give the network's")
         return self.patch
 
     def corrupt(self, batch: Batch, draw: Draw, source: BatchSource) -> Batch:

@@ -24,7 +24,7 @@ class Mass(Denoising):
 
     def check(self) -> None:
         if not 0 < self.rate < 1:
-            raise UserError(f"rate {self.rate} is not a share", where="Mass", fix="use 0.15")
+            raise UserError(f"rate {self.rate} is outside (0, 1)", where="Mass", fix="use 0.15")
 
     def longest(self, length: int) -> tuple[int, int]:
         return length, count_lost(length, self.rate) if self.span else length

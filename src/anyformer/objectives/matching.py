@@ -9,7 +9,7 @@ from torch import Tensor
 
 from anyformer.extras import require
 
-DEAR = 1e9  # instead of what is no number: matched only where nothing else is left, so that training can say so
+DEAR = 1e9  # instead of what is not a number: matched only where nothing else is left, so that training can say so
 
 
 def assign(costs: Tensor, counts: Sequence[int]) -> Tensor:

@@ -16,7 +16,7 @@ class QuestionAnswering(Objective):
     """Cross-entropy of the first and of the last token of the answer among all tokens of a window (1810.04805).
 
     Targets (B,2) are two positions; both are 0, the first token, where the window does not hold the answer, and -100
-    where it is not known. Padding is no candidate, so that a window's loss does not depend on its neighbours.
+    where it is not known. Padding is not a candidate, so that a window's loss does not depend on its neighbours.
     """
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:

@@ -40,8 +40,8 @@ def corrupt(
 ) -> tuple[Tensor, Tensor]:
     """Ids (B,T) with a sample of a generator's logits (B,T,V) where `chosen` (B,T) is True, and what was replaced.
 
-    The second answer is the targets (B,T) of `Detection`: a sample that happens to be the token itself counts as
-    original. No gradient goes back through the sampling.
+    The second answer is the targets (B,T) of `ReplacedTokenDetection`: a sample that happens to be the token itself
+    counts as original. No gradient goes back through the sampling.
     """
     shares = full(logits.detach())[chosen].softmax(-1)  # (chosen, V)
     drawn = torch.multinomial(shares, 1, generator=generator)[:, 0] if len(shares) else tokens.new_zeros(0)

@@ -25,7 +25,7 @@ class Spans(Denoising):
 
     def check(self) -> None:
         if not 0 < self.rate < 1:
-            raise UserError(f"rate {self.rate} is not a share", where="Spans", fix="use 0.15")
+            raise UserError(f"rate {self.rate} is outside (0, 1)", where="Spans", fix="use 0.15")
         check_range("Spans", "mean_length", self.mean_length, 1, fix="use 3")
 
     def count(self, length: int) -> tuple[int, int]:

@@ -23,7 +23,7 @@ class Tag(Teachable, Objective):
 
     def check(self) -> None:
         if not 0 <= self.label_smoothing < 1:
-            raise UserError(f"label_smoothing {self.label_smoothing} is not a share below 1", where="Tag", fix="use 0")
+            raise UserError(f"label_smoothing {self.label_smoothing} is outside [0, 1)", where="Tag", fix="use 0")
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         out = model(*batch.inputs, **batch.named)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 
@@ -59,16 +58,9 @@ class TokenFacts:
         return np.cumsum(begins) - begins[:1].sum()
 
 
-class TextSource(BatchSource, Protocol):
-    """Where blocks of running text come from; batches have ids (B,T) as their one input."""
-
-    @property
-    def facts(self) -> TokenFacts: ...
-
-
 def facts_of(source: BatchSource) -> TokenFacts:
     """What is known of the tokens of a source of text."""
     found = getattr(source, "facts", None)
     if not isinstance(found, TokenFacts):
-        raise UserError(f"{type(source).__name__} are no blocks of text", fix="prepare the text for a pretraining task")
+        raise UserError(f"{type(source).__name__} is not blocks of text", fix="prepare the text for a pretraining task")
     return found

@@ -32,10 +32,10 @@ class Translate(TeachableWords, Objective):
     def check(self) -> None:
         if not 0 <= self.label_smoothing < 1:
             raise UserError(
-                f"label_smoothing {self.label_smoothing} is not a share below 1", where="Translate", fix="use 0.1"
+                f"label_smoothing {self.label_smoothing} is outside [0, 1)", where="Translate", fix="use 0.1"
             )
         if not 0 <= self.consistency < 1000:
-            raise UserError(f"consistency {self.consistency} is no weight", where="Translate", fix="use 5, or 0")
+            raise UserError(f"consistency {self.consistency} is not a weight", where="Translate", fix="use 5, or 0")
         if self.num_beams < 1:
             raise UserError(f"num_beams {self.num_beams} is below 1", where="Translate", fix="use 5")
 

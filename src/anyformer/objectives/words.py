@@ -23,7 +23,7 @@ def word_loss(model: Any, batch: Batch, smoothing: float = 0.0) -> Tensor:
 
 
 def score_words(out: Any, head: Any, table: Tensor | None, batch: Batch, smoothing: float = 0.0) -> Tensor:
-    """The same of a pass that was made already, by a head that scores the words of a table."""
+    """The same of a pass that was made already, by a language-model head tied to a table."""
     hidden, targets = few_targets(out.hidden, batch)
     counted = (targets != IGNORED).sum()
     rows = head.rows(table)
@@ -52,7 +52,7 @@ class TeachableWords(Teachable):
         return word_losses(found)
 
     def soft_losses(self, logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-        """A teacher may score more words than the tokenizer has: its vocabulary is padded."""
+        """A teacher may have more logits than the tokenizer has tokens: its vocabulary is padded."""
         return divergence(logits, teacher[..., : logits.shape[-1]], temperature)
 
 

@@ -114,5 +114,5 @@ def find_device(name: str | DeviceCeilings) -> DeviceCeilings:
     if isinstance(name, DeviceCeilings):
         return name
     if name not in DEVICES:
-        raise UserError(f"no device is called {name!r}", where="--device", fix=did_you_mean(name, DEVICES))
+        raise UserError(f"unknown device {name!r}", where="--device", fix=did_you_mean(name, DEVICES))
     return DEVICES[name]

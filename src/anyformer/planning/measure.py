@@ -157,7 +157,7 @@ def pace(rows: Sequence[Timed]) -> HostPace:
 
 
 def fastest(work: Callable[[], object], place: torch.device, clock: Callable[[], float]) -> float:
-    """Seconds of the fastest of a few rounds: what others take of a shared machine is no ceiling."""
+    """Seconds of the fastest of a few rounds: what others take of a shared machine is not a ceiling."""
     found = []
     for _ in range(ROUNDS):
         if place.type == "cuda":

@@ -115,7 +115,7 @@ def optimum(flops: float, law: str = "hoffmann") -> Optimum:
     7.3
     """
     if law not in LAWS:
-        raise UserError(f"no law is called {law!r}", where="law", fix=did_you_mean(law, LAWS))
+        raise UserError(f"unknown law {law!r}", where="law", fix=did_you_mean(law, LAWS))
     return LAWS[law].optimum(flops)
 
 

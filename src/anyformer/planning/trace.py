@@ -332,7 +332,7 @@ def named_parts(net: nn.Module, counter: PassCounter) -> Iterator[None]:
             for mixer, spec in ((inner.mixer, inner.spec.mixer), (inner.cross, inner.spec.cross)):
                 if mixer is not None:
                     share = getattr(spec, "dropout", 0.0) if net.training else 0.0
-                    handles.append(mixer.register_forward_pre_hook(attends(share, inner.spec.relative.biased)))
+                    handles.append(mixer.register_forward_pre_hook(attends(share, inner.spec.relative.has_bias)))
     for part, module in parts_of(net):
         handles.append(module.register_forward_pre_hook(enter(part)))
         handles.append(module.register_forward_hook(leave))

@@ -23,7 +23,7 @@ class Alibi(Relative):
         return AlibiModule(heads)
 
     @property
-    def biased(self) -> bool:
+    def has_bias(self) -> bool:
         return True
 
     def bias(self, tables: tuple[Tensor, ...], query: Tensor, key: Tensor) -> Tensor | None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from anyformer.about import About
 from anyformer.core.context import Context
 from anyformer.core.linear import EmbeddingTable
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_at_least
 from anyformer.slots import Relative
 
 
@@ -32,8 +32,7 @@ class Buckets(Relative):
     wide_bias: ClassVar[bool] = True
 
     def check(self) -> None:
-        if self.buckets < 4:
-            raise UserError(f"buckets {self.buckets} is below 4", where="Buckets", fix="use 32")
+        check_at_least("Buckets", "buckets", self.buckets, 4, fix="use 32")
         if self.distance <= self.buckets // 2:
             raise UserError(
                 f"distance {self.distance} is not above the {self.buckets // 2} exact buckets",
@@ -44,7 +43,7 @@ class Buckets(Relative):
         return BucketsModule(self, heads, causal)
 
     @property
-    def biased(self) -> bool:
+    def has_bias(self) -> bool:
         return True
 
     def bias(self, tables: tuple[Tensor, ...], query: Tensor, key: Tensor) -> Tensor | None:

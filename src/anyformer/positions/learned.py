@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from anyformer.about import About
 from anyformer.core.context import Context
 from anyformer.core.linear import EmbeddingTable
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_at_least
 from anyformer.slots import Position
 from anyformer.spec import field
 
@@ -26,8 +26,7 @@ class Learned(Position):
     """Rows of the table left unused at its start (RoBERTa and BART: 2)."""
 
     def check(self) -> None:
-        if self.length < 1:
-            raise UserError(f"length {self.length} is below 1", where="Learned", fix="give the longest text in tokens")
+        check_at_least("Learned", "length", self.length, 1, fix="give the longest text in tokens")
         if self.offset < 0:
             raise UserError(f"offset {self.offset} is negative", where="Learned", fix="use 0")
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from anyformer.about import About
 from anyformer.core.context import Context
 from anyformer.core.device_tables import Known, cached_table, cos_sin
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_at_least
 from anyformer.slots import Relative
 from anyformer.spec import Spec
 
@@ -254,7 +254,5 @@ def yarn_gain(factor: float, weight: float = 1.0) -> float:
 
 
 def check_factor(factor: float, where: str, original: int = 1) -> None:
-    if original < 1:
-        raise UserError(f"original {original} is below 1", where=where, fix="give the length it was trained on")
-    if factor < 1:
-        raise UserError(f"factor {factor} is below 1", where=where, fix="use 1 or more: it divides positions")
+    check_at_least(where, "original", original, 1, fix="give the length it was trained on")
+    check_at_least(where, "factor", factor, 1, fix="use 1 or more: it divides positions")

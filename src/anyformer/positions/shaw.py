@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from anyformer.about import About
 from anyformer.core.context import Context
 from anyformer.core.linear import EmbeddingTable
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_at_least
 from anyformer.slots import Relative
 from anyformer.spec import field
 
@@ -33,8 +33,7 @@ class Shaw(Relative):
     shared: ClassVar[bool] = False
 
     def check(self) -> None:
-        if self.k < 1:
-            raise UserError(f"k {self.k} is below 1", where="Shaw", fix="use 16")
+        check_at_least("Shaw", "k", self.k, 1, fix="use 16")
 
     def build(self, heads: int, channels: int, value_channels: int, causal: bool) -> nn.Module | None:
         return ShawModule(self, channels, value_channels)

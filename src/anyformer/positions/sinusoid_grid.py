@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from anyformer.about import About
 from anyformer.core.context import Context
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_at_least
 from anyformer.positions.sinusoid import sinusoid
 from anyformer.slots import Position
 
@@ -39,8 +39,7 @@ class SinusoidGrid(Position):
     def check(self) -> None:
         if self.base <= 1:
             raise UserError(f"base {self.base} is not above 1", where="SinusoidGrid", fix="use 10000")
-        if self.leading is not None and self.leading < 0:
-            raise UserError(f"leading {self.leading} is below 0", where="SinusoidGrid", fix="leave it to the embedding")
+        check_at_least("SinusoidGrid", "leading", self.leading, 0, fix="leave it to the embedding")
 
     def over(self, rows: int, columns: int, extra: int) -> SinusoidGrid:
         return self.replace(leading=extra) if self.leading is None else self

@@ -30,7 +30,7 @@ class SomeHeads(Relative):
     wide_bias: ClassVar[bool] = True
 
     def check(self) -> None:
-        if not self.relative.biased or not self.relative.shared:
+        if not self.relative.has_bias or not self.relative.shared:
             raise UserError(f"{type(self.relative).__name__} is the same for all heads", where="SomeHeads.relative",
                             fix="use it as it is")  # fmt: skip
         known = set(range(self.of))
@@ -45,7 +45,7 @@ class SomeHeads(Relative):
         return self.relative.build(self.of, channels, value_channels, causal)
 
     @property
-    def biased(self) -> bool:
+    def has_bias(self) -> bool:
         return True
 
     @property

@@ -50,5 +50,5 @@ def preset(name: str) -> Network:
     768
     """
     if name not in PRESETS:
-        raise UserError(f"no preset is called {name!r}", where="preset", fix=did_you_mean(name, PRESETS))
+        raise UserError(f"unknown preset {name!r}", where="preset", fix=did_you_mean(name, PRESETS))
     return PRESETS[name]()

@@ -236,7 +236,7 @@ def open_chat_template(folder: Path, tokenizer: Tokenizer | None) -> ChatTemplat
     try:
         return FolderTemplate(template, special)
     except UserError as error:
-        raise UserError(error.what, where="chat template", fix="mend or remove it") from None
+        raise UserError(error.what, where="chat template", fix="fix or remove it") from None
 
 
 def folder_template(folder: Path, tokenizer: Tokenizer | None) -> str | None:
@@ -250,7 +250,7 @@ def folder_template(folder: Path, tokenizer: Tokenizer | None) -> str | None:
         try:
             return alone.read_text(encoding="utf-8")
         except UnicodeDecodeError:
-            raise UserError("the chat template is no UTF-8", where=alone.name, fix="write it anew") from None
+            raise UserError("the chat template is not UTF-8", where=alone.name, fix="write it anew") from None
     older = inside(folder, "chat_template.json")
     if older.is_file():
         return template_of(read_json(older).get("chat_template"))

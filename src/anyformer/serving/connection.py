@@ -83,7 +83,7 @@ def connection_class(limits: Limits) -> type[HttpToolsProtocol]:
     """uvicorn's protocol under these limits."""
 
     class Connection(HttpToolsProtocol):
-        """Bounds what is no body, parses one request ahead, and remembers since when it waits for what."""
+        """Bounds what is not a body, parses one request ahead, and remembers since when it waits for what."""
 
         reading_since: float | None = None  # the first byte of a request has been awaited, or its rest, since then
         in_headers = True
@@ -145,7 +145,7 @@ def connection_class(limits: Limits) -> type[HttpToolsProtocol]:
                 self.reject(too_much_framing())
 
         def on_message_begin(self) -> None:
-            """A request begins; nobody waits for the one before any more, unless it is being answered."""
+            """A request begins; those that were answered are dropped."""
             self.in_headers, self.body_bytes = True, 0
             self.reading_since = self.reading_since or time.monotonic()
             self.cycles = [cycle for cycle in self.cycles if not cycle.response_complete]
@@ -189,10 +189,10 @@ def connection_class(limits: Limits) -> type[HttpToolsProtocol]:
                 self.loop.call_soon(self.parse)
 
         def send_400_response(self, msg: str) -> None:
-            """Bytes that are no HTTP, or not as they should be."""
+            """Bytes that are not HTTP, or not as they should be."""
             error = sys.exc_info()[1]
             cause = None if error is None else error.__context__
-            wrong = HTTPError(400, "this is no HTTP request", code="invalid_http")
+            wrong = HTTPError(400, "this is not an HTTP request", code="invalid_http")
             self.reject(cause.error if isinstance(cause, MalformedRequest) else wrong)
 
         def reject(self, error: HTTPError) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from anyformer.data.tokenizers.backends import LibraryEngine
 from anyformer.data.tokenizers.tokenizer import Tokenizer
 
-HALF = "\ufffd"  # what a decoder writes for bytes that are no whole character, yet
+HALF = "\ufffd"  # what a decoder writes for bytes that are not a whole character, yet
 KEPT = 8  # tokens before the newest that a decoder may look back on; more than the longest of TAKEN_BACK has letters
 WINDOW = 32  # tokens read again with each new one, at most about
 # What a tokenizer that tidies its words takes blanks out of, once it stands there whole.
@@ -41,7 +41,7 @@ class Detokenizer:
         return ByteTextPieces(self) if self.by_bytes else TextPieces(self, before)
 
     def token(self, number: int) -> tuple[bytes, str]:
-        """What one token writes, in bytes and as a name: its text, or its bytes where they are no text of their own."""
+        """What one token writes, in bytes and as a name: its text, or its bytes where they are not text alone."""
         found = self.tokens.get(number)
         if found is None:
             spelling = self.tokenizer.spelling[0]
@@ -86,7 +86,7 @@ class TextPieces:
     def add(self, ids: Iterable[int]) -> str:
         """More tokens; the text that is now settled."""
         self.ids += ids
-        if self.reader.bytes and self.in_bytes():
+        if self.reader.bytes and self.is_in_bytes():
             return ""
         text = self.reader.text(self.ids)
         piece = self.hand_out(text, len(text) - self.unsettled(text))
@@ -104,7 +104,7 @@ class TextPieces:
         self.given = max(self.given, upto)
         return piece
 
-    def in_bytes(self) -> bool:
+    def is_in_bytes(self) -> bool:
         """Whether the newest token that spells something is a single byte."""
         last = next((one for one in reversed(self.ids) if one not in self.reader.special), None)
         return last in self.reader.bytes
@@ -142,7 +142,7 @@ class ByteTextPieces:
         return self.decoder.decode(b"".join([token(one)[0] for one in ids]))
 
     def end(self) -> str:
-        """What was no whole character to the end."""
+        """What was not a whole character to the end."""
         return self.decoder.decode(b"", True)
 
 

@@ -26,7 +26,7 @@ BROKEN = "the server could not complete this request"
 
 
 class HTTPError(Exception):
-    """A response that is no success: a status and a sentence, with the field it is about."""
+    """A response that is not a success: a status and a sentence, with the field it is about."""
 
     def __init__(
         self,
@@ -111,10 +111,10 @@ def wrong_field(kind: type[BaseModel], error: ValidationError) -> HTTPError:
         known = [field.alias or called for called, field in holder.model_fields.items()]
         param = dotted([*path_of({"loc": first["loc"][:-1]}), name])
         return HTTPError(
-            400, f"there is no field {param!r}; {did_you_mean(name, known)}", param=param, code="unknown_field"
+            400, f"unknown field {param!r}; {did_you_mean(name, known)}", param=param, code="unknown_field"
         )
     if not path:
-        return HTTPError(400, "the body is no JSON object", code="invalid_type")
+        return HTTPError(400, "the body is not a JSON object", code="invalid_type")
     param = dotted(path)
     messages = list(dict.fromkeys(one["msg"] for one in found if path_of(one) == path))  # of each kind it may be
     said = "; or: ".join(message[0].lower() + message[1:] for message in messages[:4])

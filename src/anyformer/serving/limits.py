@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds at the edge of the server. Bounds of single fields stand in `schemas`."""
+    """Bounds at the edge of the server. Bounds of single fields are in `request_schemas`."""
 
     body: int = 4 * 1024 * 1024  # bytes of a request's body
     headers: int = 32 * 1024  # bytes of its first line and headers

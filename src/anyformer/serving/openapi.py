@@ -16,8 +16,8 @@ from anyformer.version import __version__
 
 SAID = {
     400: "something in the request is wrong; the error names it", 401: "the API key is missing or wrong",
-    404: "there is no such model", 408: "the request came too slowly", 413: "the body is too large",
-    415: "the body is no plain JSON", 421: "the Host is not one of this server's names",
+    404: "unknown model", 408: "the request came too slowly", 413: "the body is too large",
+    415: "the body is not plain JSON", 421: "the Host is not one of this server's names",
     429: "the queue is full; Retry-After says when there may be room",
     503: "not now; Retry-After says when to ask again",
 }  # fmt: skip

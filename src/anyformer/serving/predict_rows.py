@@ -42,7 +42,7 @@ def predict_what(predictor: Predictor) -> What:
                         fix="use /v1/completions" if writes else "serve a classifier, tagger or regressor")  # fmt: skip
     if predictor.images is not None:
         return Answering(lambda row: picture(only_picture(row)), lambda rows: whole_answered(rows, predictor))
-    predictor.words()
+    predictor.require_tokenizer()
     answered = tags_answered if head is TokenHead else whole_answered
     return Answering(lambda row: tokens_of(row, predictor), lambda rows: answered(rows, predictor))
 
@@ -176,14 +176,14 @@ def only_picture(row: Any) -> bytes:
 
 def tokens_of(row: Any, predictor: Predictor) -> list[int]:
     """The tokens of a text, or ids as they are, if the model has room for them."""
-    words = predictor.words()
+    tokenizer = predictor.require_tokenizer()
     encoder: Any = predictor.spec.encoder if isinstance(predictor.spec, Seq2Seq) else predictor.spec
     vocabulary, room = encoder.embed.vocabulary[0], encoder.embed.limit
-    limit = min((n for n in (room, words.max_length) if n is not None), default=None)
+    limit = min((n for n in (room, tokenizer.max_length) if n is not None), default=None)
     if isinstance(row, Mapping) and set(row) == {"text"}:
         row = row["text"]
     if isinstance(row, str):
-        ids = words.encode(spelled(row))
+        ids = tokenizer.encode(spelled(row))
     elif isinstance(row, list) and row and all(isinstance(one, int) and not isinstance(one, bool) for one in row):
         ids = row
         if not all(0 <= one < vocabulary for one in ids):
@@ -215,10 +215,10 @@ def whole_answered(rows: list[Any], predictor: Predictor) -> list[Answer]:
 @torch.inference_mode()
 def tags_answered(rows: list[Any], predictor: Predictor) -> list[Answer]:
     """A tag for every token of a text but those that frame it."""
-    words = predictor.words()
-    frame = {words.bos, words.eos, words.cls, words.sep, words.pad}
+    tokenizer = predictor.require_tokenizer()
+    frame = {tokenizer.bos, tokenizer.eos, tokenizer.cls, tokenizer.sep, tokenizer.pad}
     best = predictor.run(rows).logits.argmax(-1).tolist()
-    return [{"tags": [{"word": words.token(one), "tag": predictor.label(tag)}
+    return [{"tags": [{"word": tokenizer.token(one), "tag": predictor.label(tag)}
                       for one, tag in zip(ids, tags, strict=False) if one not in frame]}
             for ids, tags in zip(rows, best, strict=True)]  # fmt: skip
 

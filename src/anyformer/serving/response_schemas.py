@@ -191,6 +191,6 @@ class ErrorFacts(BaseModel):
 
 
 class ErrorBody(BaseModel):
-    """Any answer that is no success."""
+    """Any answer that is not a success."""
 
     error: ErrorFacts

@@ -81,7 +81,7 @@ async def build_chat(
     turns = [{"role": one.role, "content": content_of(one)} for one in request.messages]
     check_count(limits, 1, request.n or 1)
     ids = await asyncio.to_thread(
-        served.chat.ids, served.predictor.words(), turns, lambda text: check_length(served, text)
+        served.chat.ids, served.predictor.require_tokenizer(), turns, lambda text: check_length(served, text)
     )
     asked = request.max_completion_tokens if request.max_completion_tokens is not None else request.max_tokens
     form = request.response_format
@@ -249,11 +249,11 @@ def tokenize_prompt(served: ServedModel, prompt: str | list[int], echo: bool) ->
             raise HTTPError(400, f"the prompt holds the id {max(prompt)}; ids go from 0 to {served.vocabulary - 1}",
                           param="prompt", code="unknown_token")  # fmt: skip
         return list(prompt), served.reader.text(prompt) if echo else None
-    words = served.predictor.words()
-    ids = words.encode(prompt)
+    tokenizer = served.predictor.require_tokenizer()
+    ids = tokenizer.encode(prompt)
     check_length(served, ids)
     if not ids:
-        first = words.bos if words.bos is not None else words.eos
+        first = tokenizer.bos if tokenizer.bos is not None else tokenizer.eos
         if first is None:
             raise HTTPError(
                 400, "the prompt is empty; send at least one character", param="prompt", code="empty_prompt"

@@ -9,8 +9,8 @@ from typing import Any
 
 from anyformer.core.model import Model, Seq2Seq
 from anyformer.embeds import Tokens
-from anyformer.errors import UserError
 from anyformer.generation import Generation
+from anyformer.generation.config import no_start_token
 from anyformer.generation.guide import Guide
 from anyformer.heads import LM
 from anyformer.inference.decoding_settings import changed_settings
@@ -51,12 +51,12 @@ class ServedModel:
     @cached_property
     def reader(self) -> Detokenizer:
         """What turns new tokens into text."""
-        return Detokenizer(self.predictor.words().target)
+        return Detokenizer(self.predictor.require_tokenizer().target)
 
     @cached_property
     def longest_token(self) -> int:
         """Characters of the longest token: no text with more than that for each place in the context can fit."""
-        return max((len(raw) for raw in self.predictor.words().spelling[0] if raw is not None), default=1)
+        return max((len(raw) for raw in self.predictor.require_tokenizer().spelling[0] if raw is not None), default=1)
 
     @property
     def source_limit(self) -> int | None:
@@ -68,9 +68,9 @@ class ServedModel:
         """The folder's own decoding settings, as far as they are about single tokens."""
         found = {name: value for name, value in changed_settings(self.predictor.defaults).items() if name in KEPT}
         ends = self.predictor.defaults.ends
-        words = self.predictor.tokenizer
-        if not ends and words is not None and words.eos is not None:
-            ends = (words.eos,)
+        tokenizer = self.predictor.tokenizer
+        if not ends and tokenizer is not None and tokenizer.eos is not None:
+            ends = (tokenizer.eos,)
         return Generation.from_settings(found | {"eos_token_id": ends, "do_sample": True})
 
     @cached_property
@@ -81,14 +81,9 @@ class ServedModel:
 
     def start_tokens(self) -> list[int]:
         """What an encoder-decoder's output begins with."""
-        settings = self.predictor.defaults
-        first = (
-            settings.decoder_start_token_id if settings.decoder_start_token_id is not None else settings.bos_token_id
-        )
+        first = self.predictor.defaults.start_token
         if first is None:
-            raise UserError(
-                "nothing says which token a text begins with", fix="add decoder_start_token_id to the folder"
-            )
+            raise no_start_token("", "add it to generation_config.json of the folder")
         return [first]
 
     def check_name(self, asked: str | None) -> None:
@@ -116,8 +111,8 @@ class ServedModel:
         """A fresh guide for one sequence."""
         from anyformer.generation.grammar import json_guide, regex_guide
 
-        words, ends = self.predictor.words().target, self.settings.ends
-        return regex_guide(words, rule, ends) if kind == "regex" else json_guide(words, rule, ends)
+        tokenizer, ends = self.predictor.require_tokenizer().target, self.settings.ends
+        return regex_guide(tokenizer, rule, ends) if kind == "regex" else json_guide(tokenizer, rule, ends)
 
 
 def can_generate(predictor: Predictor) -> bool:
@@ -126,7 +121,7 @@ def can_generate(predictor: Predictor) -> bool:
     if not isinstance(spec, Model | Seq2Seq) or not isinstance(spec.head, LM):
         return False
     if isinstance(spec, Seq2Seq) and not isinstance(spec.encoder.embed, Tokens):
-        return False  # what it reads is no text alone: its rows come by /v1/predict
+        return False  # what it reads is not text alone: its rows come by /v1/predict
     decoder = spec.decoder if isinstance(spec, Seq2Seq) else spec
     return decoder.stack.causal and decoder.embed.vocabulary is not None
 

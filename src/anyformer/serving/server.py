@@ -47,7 +47,7 @@ class ServeOptions:
     device: str = "auto"
     dtype: torch.dtype | None = None
     quantise: str | None = None
-    rows: int = 16
+    max_batch_size: int = 16
     context: int | None = None
     key: str | None = None
     no_auth: bool = False
@@ -76,16 +76,20 @@ def serve(request: ServeOptions, on_ready: Callable[[RunningServer], None]) -> N
         raise UserError(f"{request.host} can be reached by others, and there is no key", where="--host",
                         fix="give --key-file FILE, or --insecure-no-auth")  # fmt: skip
     if request.key is not None and (not request.key.isascii() or len(request.key) < 8 or " " in request.key):
-        raise UserError("the key is no secret", where="--key", fix="use at least 8 ASCII characters without blanks")
+        raise UserError(
+            "the key is too short, or holds blanks or letters beyond ASCII",
+            where="--key",
+            fix="use at least 8 ASCII characters without blanks",
+        )
     most = most_connections(request.connections)
     listening = listen(request.host, request.port)
     with contextlib.closing(listening):
         serving = ServerRun(request, listening, most, on_ready)
         asyncio.run(serving.run())
-    if serving.hangs():
+    if serving.is_stuck():
         logging.getLogger("anyformer").warning("the engine hangs and is left behind")
         os._exit(0)  # Python would wait for it, or crash beside it
-    if serving.computes():
+    if serving.is_computing():
         os._exit(0)
 
 
@@ -97,7 +101,7 @@ def listen(host: str, port: int) -> socket.socket:
         ]
         listening = socket.socket(family, kind)
     except (OSError, UnicodeError) as error:
-        raise UserError(f"there is no address {host!r} here", where="--host", fix="use 127.0.0.1") from error
+        raise UserError(f"address {host!r} is not of this machine", where="--host", fix="use 127.0.0.1") from error
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
@@ -223,7 +227,7 @@ class ServerRun:
         store = None
         if can_generate(predictor) and predictor.tokenizer is not None:
             store = open_serving_store(
-                predictor.model, capacity=request.rows, limit=request.context, strict=request.strict
+                predictor.model, capacity=request.max_batch_size, limit=request.context, strict=request.strict
             )
         text_of = None if predictor.tokenizer is None else predictor.tokenizer.target.decode
         engine = Engine(store, text_of=text_of, queue_tokens=request.queue_tokens)
@@ -253,14 +257,14 @@ class ServerRun:
         while time.monotonic() < until and self.server.server_state.tasks:
             await asyncio.sleep(TICK)
 
-    def hangs(self) -> bool:
+    def is_stuck(self) -> bool:
         """Whether the engine's thread does not end."""
         thread = None if self.standing is None else self.standing.engine.thread
         if thread is not None:
             thread.join(0.3)
         return thread is not None and thread.is_alive()
 
-    def computes(self) -> bool:
+    def is_computing(self) -> bool:
         """Whether something is still being computed for the page at /look."""
         return self.gate.app is not None and self.gate.app.state.shared.look.worker.busy  # type: ignore[attr-defined]
 

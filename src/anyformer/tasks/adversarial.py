@@ -20,7 +20,7 @@ from anyformer.data.files.tables import frame_of
 from anyformer.data.frame import Frame
 from anyformer.data.gather import gather, origin_of
 from anyformer.data.given_rows import OnBadRows, by_row, is_files, report_bad, take_rows
-from anyformer.data.habit import Habit
+from anyformer.data.habit import TrainingDefaults
 from anyformer.data.images.preprocessing import pillow
 from anyformer.data.prepared import Prepared, Say
 from anyformer.data.preprocess import Preprocess
@@ -102,11 +102,11 @@ class AdversarialTask(RowTask):
             raise UserError(what, where="--preset", fix=f"add --set data.images.size={spec.size}")
         return spec.replace(classes=sizes.classes, colours=sizes.channels)
 
-    def habit(self, sizes: Sizes, *, start: bool) -> Habit:
+    def habit(self, sizes: Sizes, *, start: bool) -> TrainingDefaults:
         """As 1805.08318 trains: Adam without momentum at a constant rate, in full precision, no gradient clipped."""
         settings = {"optimizer.betas": (0.0, 0.9), "schedule": {"type": "Constant", "warmup": 0.0}, "ema": 0.999,
                     "grad_clip": None, "precision": "fp32", "eval_rows": 256}  # fmt: skip
-        return Habit(
+        return TrainingDefaults(
             epochs=100, batch_size=64, lr=1e-4, weight_decay=0.0, gpu_batch_size=64, gpu_lr=1e-4, settings=settings
         )
 
@@ -366,7 +366,7 @@ def read_requests(source: Any, preprocess: Preprocess, on_bad_rows: OnBadRows) -
             found.append((None, number))
     report_bad(bad, on_bad_rows, logger.warning)
     if not found:
-        raise UserError("there are no rows", where="rows", fix="name at least one class")
+        raise UserError("no rows given", where="rows", fix="name at least one class")
     return found
 
 
@@ -389,10 +389,10 @@ def parse_row(row: Any, preprocess: Preprocess, *, seed: int = 0) -> tuple[int, 
     else:
         label = row
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
-        raise UserError(f"{str(seed)[:40]!r} is no seed", where=SEED, fix="give a whole number from 0 on")
+        raise UserError(f"{str(seed)[:40]!r} is not a seed", where=SEED, fix="give a whole number from 0 on")
     labels = preprocess.labels or ()
     if label is None and len(labels) == 1:
         label = labels[0]
     if label is None or str(label) not in labels:
-        raise UserError(f"no class is called {str(label)[:40]!r}", where=LABEL, fix=did_you_mean(str(label), labels))
+        raise UserError(f"unknown class {str(label)[:40]!r}", where=LABEL, fix=did_you_mean(str(label), labels))
     return labels.index(str(label)), seed

@@ -32,7 +32,7 @@ from anyformer.data.frame import Frame
 from anyformer.data.gather import Gathered
 from anyformer.data.given_rows import OnBadRows
 from anyformer.data.images.preprocessing import ImageSteps
-from anyformer.data.prepared import Given, Prepared, Say
+from anyformer.data.prepared import Prepared, Say, StartModelConstraints
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data
 from anyformer.data.sizes import Sizes
@@ -49,7 +49,7 @@ from anyformer.evaluation.metrics import MOST_NATS, SMALLER
 from anyformer.objectives import Objective
 from anyformer.own_parts import UnknownPart
 from anyformer.slots import Network
-from anyformer.tasks.habits import Habit, habit_for
+from anyformer.tasks.habits import TrainingDefaults, habit_for
 from anyformer.tasks.network import fit_row_network, preset_for_parts
 from anyformer.tasks.target_look import Match, TargetLook
 
@@ -178,7 +178,15 @@ class Task:
         return Data()
 
     def prepare(
-        self, source: Any, settings: Data, *, seed: int, cache: Path, given: Given, say: Say, why: str = ""
+        self,
+        source: Any,
+        settings: Data,
+        *,
+        seed: int,
+        cache: Path,
+        given: StartModelConstraints,
+        say: Say,
+        why: str = "",
     ) -> Prepared:
         """Files or Python data, ready to train on; `why` is how the task was recognised."""
         raise NotImplementedError
@@ -222,7 +230,7 @@ class Task:
         """Weights that the training rows give without a step, by name, such as those of least squares; often none."""
         return {}
 
-    def habit(self, sizes: Sizes, *, start: bool) -> Habit:
+    def habit(self, sizes: Sizes, *, start: bool) -> TrainingDefaults:
         """How such data is usually trained; `start` is whether there is a model to start from."""
         return habit_for(sizes.parts, start=start, rows=sizes.rows)
 
@@ -312,7 +320,7 @@ class Task:
         return self.all_metrics(answers).get("loss")
 
     def row_sums(self, answers: Answers, metric: str) -> RowSums | None:
-        """A metric taken apart by rows, for its standard error and interval; None where it is no function of sums."""
+        """A metric taken apart by rows, for its standard error and interval; None where it is no sum over rows."""
         return None
 
     def fit_temperatures(self, answers: Answers) -> tuple[float, ...] | None:
@@ -342,7 +350,7 @@ class Task:
     def evaluate_files(
         self, evaluator: Evaluator, predictor: TrainedModel, files: Sequence[Path], say: Say
     ) -> Answers | None:
-        """Answers on files with known answers that are no rows of a table; None where they are."""
+        """Answers on files with known answers that are not rows of a table; None where they are."""
         return None
 
     # ------------------------------------------------------------ baselines
@@ -399,7 +407,7 @@ class Task:
         return found
 
     def find_interval(self, answers: Answers, metric: str | None = None) -> Interval | None:
-        """A metric, or the main one, with its interval by bootstrap; None where it is no function of sums over rows."""
+        """A metric, or the main one, with its interval by bootstrap; None where it is no function of row sums."""
         main = metric or next(iter(self.all_metrics(answers)), "")
         sums = None if answers.predicted is None else self.row_sums(answers, main)
         return None if sums is None else estimate_interval(sums)
@@ -487,7 +495,7 @@ class Task:
         raise UserError("only words with tags are written as CoNLL", where=".conll", fix="name it .csv or .jsonl")
 
     def predict(self, predictor: TrainedModel, source: Any, *, batch: int, on_bad_rows: OnBadRows) -> list[Any] | None:
-        """One answer an input where inputs are no rows of a table; None where they are."""
+        """One answer an input where inputs are not rows of a table; None where they are."""
         return None
 
     def prediction_table(
@@ -504,7 +512,7 @@ class Task:
         return None
 
     def prediction_file(self, predictor: TrainedModel, files: Sequence[Path], suffix: str) -> bytes:
-        """A prediction file that is no table, of one of the `own_suffixes`."""
+        """A prediction file that is not a table, of one of the `own_suffixes`."""
         raise NotImplementedError
 
     # ------------------------------------------------------------ serving
@@ -570,7 +578,7 @@ class RowTask(Task):
         """The inputs that are read, and those that are not."""
         return list(seen.inputs), []
 
-    def settle_inputs(self, inputs: list[Input], settings: Data, given: Given) -> list[Input]:
+    def settle_inputs(self, inputs: list[Input], settings: Data, given: StartModelConstraints) -> list[Input]:
         """The inputs with kinds that suit the network to be trained, where it was named or is started from."""
         return inputs
 
@@ -685,4 +693,4 @@ def find(name: str) -> Task:
         if name == task.name or name in task.other_names:
             return task
     names = [task.name for task in all_tasks()]
-    raise UnknownPart.named(name, f"no task is called {name!r}", names, where="--task")
+    raise UnknownPart.named(name, f"unknown task {name!r}", names, where="--task")

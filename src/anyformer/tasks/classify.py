@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from anyformer.tasks.evaluator import Evaluator
 
 UNEVEN = 0.8  # share of one class from which on accuracy hardly tells a model from one that always says it
-SELDOM = 10  # rows of a combination of labels below which it is no class of its own
+SELDOM = 10  # rows of a combination of labels below which it is not a class of its own
 
 
 class ClassifyTask(RowTask):

@@ -9,7 +9,7 @@ from dataclasses import replace
 from anyformer.data.columns.look import Facts, look
 from anyformer.data.decision import TARGET_NAMES, Decision, Origin, inputs_of, name_of
 from anyformer.data.frame import Frame
-from anyformer.data.prepared import Given
+from anyformer.data.prepared import StartModelConstraints
 from anyformer.data.settings import Data
 from anyformer.errors import UserError, did_you_mean
 from anyformer.tasks.base import RowTask, all_tasks
@@ -27,7 +27,12 @@ def row_tasks() -> list[RowTask]:
 
 
 def decide(
-    frame: Frame, settings: Data, *, task: RowTask | None = None, origin: Origin = "table", given: Given | None = None
+    frame: Frame,
+    settings: Data,
+    *,
+    task: RowTask | None = None,
+    origin: Origin = "table",
+    given: StartModelConstraints | None = None,
 ) -> Decision:
     """The task, target and inputs of a frame: what was asked for, and else what the columns look like.
 
@@ -126,7 +131,7 @@ def find_target(
         return (found[0],), f"the column {found[0]!r} is named like a target"
     columns = ", ".join(frame.names[:12]) + (f" and {len(frame.names) - 12} more" if len(frame.names) > 12 else "")
     raise UserError(
-        f"which column is to be predicted is not said (columns: {columns[:160]})" + why_no_forecast(frame, facts),
+        f"no target column given (columns: {columns[:160]})" + why_no_forecast(frame, facts),
         where=name_of(frame),
         fix=f"add --target {shlex.quote(likely(frame, facts))}",
     )  # fmt: skip

@@ -24,7 +24,7 @@ from anyformer.data.frame import Frame
 from anyformer.data.gather import paths_of
 from anyformer.data.given_rows import OnBadRows, by_row, is_files, report_bad, take_rows
 from anyformer.data.images.decoding import Unreadable, looked_at
-from anyformer.data.prepared import Given, Prepared, Say
+from anyformer.data.prepared import Prepared, Say, StartModelConstraints
 from anyformer.data.recognise import shows_objects
 from anyformer.data.settings import Data
 from anyformer.data.sizes import Sizes
@@ -42,7 +42,7 @@ from anyformer.safe_files import scratch_folder
 from anyformer.slots import Network
 from anyformer.spec import fields_of
 from anyformer.tasks.base import Task, TrainedModel, preprocess_of
-from anyformer.tasks.habits import Habit
+from anyformer.tasks.habits import TrainingDefaults
 from anyformer.tasks.network import unfit
 
 if TYPE_CHECKING:
@@ -70,7 +70,15 @@ class DetectTask(Task):
         return shows_objects(paths, settings)
 
     def prepare(
-        self, source: Any, settings: Data, *, seed: int, cache: Path, given: Given, say: Say, why: str = ""
+        self,
+        source: Any,
+        settings: Data,
+        *,
+        seed: int,
+        cache: Path,
+        given: StartModelConstraints,
+        say: Say,
+        why: str = "",
     ) -> Prepared:
         refuse_columns(settings, "images with objects")
         return prepare_detection(
@@ -102,12 +110,12 @@ class DetectTask(Task):
             head=Boxes(classes=sizes.classes, anchors=asked.anchors),
         )  # fmt: skip
 
-    def habit(self, sizes: Sizes, *, start: bool) -> Habit:
+    def habit(self, sizes: Sizes, *, start: bool) -> TrainingDefaults:
         if start:
-            return Habit(
+            return TrainingDefaults(
                 epochs=50, batch_size=4, lr=1e-4, weight_decay=1e-4, gpu_batch_size=16, gpu_lr=1e-4, layer_lr_decay=0.9
             )
-        return Habit(epochs=300, batch_size=8, lr=5e-4, weight_decay=1e-4, gpu_batch_size=32, gpu_lr=5e-4)
+        return TrainingDefaults(epochs=300, batch_size=8, lr=5e-4, weight_decay=1e-4, gpu_batch_size=32, gpu_lr=5e-4)
 
     def next_command(self, run: Path) -> str:
         return f"anyformer predict {run} images/ -o out.csv"
@@ -255,7 +263,7 @@ def image_values(source: Any) -> list[Any]:
         else:
             found.append(path)
     if not found:
-        raise UserError("there are no images", where=", ".join(map(str, given))[:100], fix="give images or a folder")
+        raise UserError("no images given", where=", ".join(map(str, given))[:100], fix="give images or a folder")
     return found
 
 
@@ -268,7 +276,7 @@ def given_images(source: Any) -> list[Any]:
         rows = rows.table.to_pylist()
     rows = list(rows)
     if not rows:
-        raise UserError("there are no rows", where="rows", fix="give at least one")
+        raise UserError("no rows given", where="rows", fix="give at least one")
     return rows
 
 

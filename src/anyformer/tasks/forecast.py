@@ -26,7 +26,7 @@ from anyformer.data.frame import Frame
 from anyformer.data.gather import Gathered
 from anyformer.data.given_rows import OnBadRows, is_files, report_bad, room_for, take_rows
 from anyformer.data.new_rows import parse_table, with_place
-from anyformer.data.prepared import Given, Prepared, Say
+from anyformer.data.prepared import Prepared, Say, StartModelConstraints
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.recognise import shows_series
 from anyformer.data.settings import Data
@@ -45,7 +45,7 @@ from anyformer.positions import Learned
 from anyformer.safe_files import scratch_folder
 from anyformer.slots import Network
 from anyformer.tasks.base import TrainedModel, preprocess_of
-from anyformer.tasks.habits import FINE_TUNE, Habit
+from anyformer.tasks.habits import FINE_TUNE, TrainingDefaults
 from anyformer.tasks.network import require_model, unfit
 from anyformer.tasks.prepare import frame_of_model, read_new_rows
 from anyformer.tasks.regress import NumberAnswers
@@ -74,7 +74,15 @@ class ForecastTask(NumberAnswers):
         return shows_series(frame, settings)
 
     def prepare(
-        self, source: Any, settings: Data, *, seed: int, cache: Path, given: Given, say: Say, why: str = ""
+        self,
+        source: Any,
+        settings: Data,
+        *,
+        seed: int,
+        cache: Path,
+        given: StartModelConstraints,
+        say: Say,
+        why: str = "",
     ) -> Prepared:
         refuse_both(settings, "a time series")
         refuse_columns(settings, "a time series", used=("--target", "--inputs", "--types", "--time", "--split-column"))
@@ -94,12 +102,12 @@ class ForecastTask(NumberAnswers):
             raise unfit(name, "does not read time series", "forecaster-small")
         return fit_series(made, made.embed, sizes)
 
-    def habit(self, sizes: Sizes, *, start: bool) -> Habit:
+    def habit(self, sizes: Sizes, *, start: bool) -> TrainingDefaults:
         if start:
             return FINE_TUNE
         # Tiny networks are no faster in bf16, and values near a large level differ in digits that it has not.
-        return Habit(epochs=20, batch_size=64, lr=3e-4, weight_decay=0.0, gpu_batch_size=128, gpu_lr=3e-4, patience=6,
-                     settings={"precision": "fp32", "ema": 0.99})  # fmt: skip
+        return TrainingDefaults(epochs=20, batch_size=64, lr=3e-4, weight_decay=0.0, gpu_batch_size=128, gpu_lr=3e-4,
+                                patience=6, settings={"precision": "fp32", "ema": 0.99})  # fmt: skip
 
     def fit_weights(self, spec: Network, data: Prepared, say: Say) -> dict[str, torch.Tensor]:
         """The linear map of the window, where the head has one, by least squares."""
@@ -139,7 +147,7 @@ class ForecastTask(NumberAnswers):
         return "loss"
 
     def row_sums(self, answers: Answers, metric: str) -> RowSums | None:
-        """Drawn are as many neighbouring windows as foresee a step in common: what overlaps is no new row."""
+        """Drawn are as many neighbouring windows as foresee a step in common: what overlaps is not a new row."""
         found = super().row_sums(answers, metric)
         if found is None or not isinstance(answers.examples, StepRows):
             return found
@@ -263,7 +271,7 @@ def in_time(
     report_bad({row: with_place(error, frame, row) for row, error in new.bad.items()}, on_bad_rows, say)
     time, lost = target.time_columns, [name for name in target.time_columns if name not in frame.names]
     if lost:
-        say(f"note     there is no column {lost[0]}: the rows count as they stand")
+        say(f"note     no column {lost[0]}: the rows count as they stand")
     timeline = order_by_time(frame, () if lost else time, None, say)
     raw = np.stack([numbers(new.frame.column(name)) for name in target.names], 1)
     raw[~np.isfinite(raw)] = np.nan
@@ -346,7 +354,7 @@ def read_histories(
             _, values = in_time(frame, preprocess, lambda line: None, on_bad_rows)
         return [values]
     if not rows:
-        raise UserError("there are no rows", where="rows", fix="give at least one")
+        raise UserError("no rows given", where="rows", fix="give at least one")
     found: list[np.ndarray | None] = []
     bad: dict[int, UserError] = {}
     for at, row in enumerate(rows):
@@ -372,7 +380,7 @@ def of_array(values: np.ndarray, names: Sequence[str]) -> Any:
         return {name: values[:, at] for at, name in enumerate(names)}
     if values.ndim == 3 and values.shape[2] == len(names):
         return [{name: one[:, at] for at, name in enumerate(names)} for one in values]
-    raise UserError(f"an array {values.shape} is no series of {len(names)} channels", where="rows",
+    raise UserError(f"an array {values.shape} is not a series of {len(names)} channels", where="rows",
                     fix=f"give (T, {len(names)}) or (N, T, {len(names)}) numbers, oldest first")  # fmt: skip
 
 
@@ -387,7 +395,7 @@ def history(row: Any, preprocess: Preprocess) -> np.ndarray:
         raise UserError(f"a row is {shown(row)}", fix=fix)
     for name in row:
         if name not in columns:
-            raise UserError(f"there is no column {str(name)[:40]!r}", fix=did_you_mean(str(name)[:40], names))
+            raise UserError(f"unknown column {str(name)[:40]!r}", fix=did_you_mean(str(name)[:40], names))
     lost = [name for name in names if name not in row]
     if lost:
         raise UserError(f"the column {lost[0]!r} is missing", fix=fix)
@@ -395,7 +403,7 @@ def history(row: Any, preprocess: Preprocess) -> np.ndarray:
     for name, column in columns.items():
         values = row[name]
         if not isinstance(values, list | tuple | np.ndarray) or not 1 <= len(values) <= MOST_STEPS:
-            raise UserError(f"{shown(values)} is no series", where=name,
+            raise UserError(f"{shown(values)} is not a series", where=name,
                             fix=f"give 1 to {MOST_STEPS:,} numbers, oldest first, null for none")  # fmt: skip
         if len(values) != len(row[names[0]]):
             raise UserError(f"is {len(values):,} steps long, {names[0]} is {len(row[names[0]]):,}", where=name,

@@ -139,7 +139,7 @@ def read_texts(source: Any) -> list[str]:
         rows = read_files(rows)
     found = text_column(rows) if isinstance(rows, Frame) else [text_of(row) for row in rows]
     if not found:
-        raise UserError("there are no rows", where="rows", fix="give at least one text")
+        raise UserError("no rows given", where="rows", fix="give at least one text")
     return found
 
 
@@ -156,7 +156,7 @@ def text_column(frame: Frame) -> list[str]:
     """The cells of the column of texts: the only one, or the one of that name."""
     name = frame.names[0] if len(frame.names) == 1 else TEXT
     if name not in frame.names:
-        raise UserError("which column holds the text is not said", where=frame.place(0), fix=f"call it {TEXT}")
+        raise UserError("no text column given", where=frame.place(0), fix=f"call it {TEXT}")
     return [str(cell or "") for cell in frame.column(name).to_pylist()]
 
 

@@ -31,7 +31,7 @@ from anyformer.objectives.objective import IGNORED
 from anyformer.slots import Network
 from anyformer.tasks.base import RowTask
 from anyformer.tasks.evaluator import sort_back
-from anyformer.tasks.habits import FINE_TUNE, Habit
+from anyformer.tasks.habits import FINE_TUNE, TrainingDefaults
 from anyformer.tasks.network import embedding, require_model, size_for, unfit
 from anyformer.tasks.target_look import Match, TargetLook
 
@@ -122,10 +122,10 @@ class ImageTextTask(RowTask):
         assert patches is not None
         return objective.replace(patch=patches.cell)
 
-    def habit(self, sizes: Sizes, *, start: bool) -> Habit:
+    def habit(self, sizes: Sizes, *, start: bool) -> TrainingDefaults:
         if start:
             return FINE_TUNE
-        return Habit(epochs=60, batch_size=32, lr=1e-3, weight_decay=0.01, gpu_batch_size=128, gpu_lr=5e-4)
+        return TrainingDefaults(epochs=60, batch_size=32, lr=1e-3, weight_decay=0.01, gpu_batch_size=128, gpu_lr=5e-4)
 
     def next_command(self, run: Path) -> str:
         return f"anyformer train labelled.csv --target label --from {run}"

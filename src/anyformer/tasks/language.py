@@ -31,7 +31,7 @@ from anyformer.generation import Generation, generate
 from anyformer.heads import LM
 from anyformer.objectives import Causal, Objective
 from anyformer.slots import Network
-from anyformer.tasks.habits import FINE_TUNE, Habit
+from anyformer.tasks.habits import FINE_TUNE, TrainingDefaults
 from anyformer.tasks.network import is_own, require_model, size_for, unfit
 from anyformer.tasks.running_text import RunningTextTask
 
@@ -90,10 +90,10 @@ class LanguageTask(RunningTextTask):
         if changes.get("stack.causal") is False:
             raise UserError("a language model reads from left to right", where="model.stack.causal", fix="leave it out")
 
-    def habit(self, sizes: Sizes, *, start: bool) -> Habit:
+    def habit(self, sizes: Sizes, *, start: bool) -> TrainingDefaults:
         if start:
             return replace(FINE_TUNE, layer_lr_decay=1.0)
-        return Habit(epochs=20, batch_size=8, lr=3e-3, weight_decay=0.1, gpu_batch_size=64, gpu_lr=1e-3)
+        return TrainingDefaults(epochs=20, batch_size=8, lr=3e-3, weight_decay=0.1, gpu_batch_size=64, gpu_lr=1e-3)
 
     def generation_config(self, objective: Objective, data: Prepared, spec: Network) -> dict[str, Any] | None:
         return ends_of(data)
@@ -109,7 +109,7 @@ class LanguageTask(RunningTextTask):
     def answer(
         self, evaluator: Evaluator, model: nn.Module, examples: Examples, rows: np.ndarray, *, decode: bool
     ) -> Answers:
-        """Summed nats over the windows; the very first token, which nothing comes before, is no target."""
+        """Summed nats over the windows; the very first token, which nothing comes before, is not a target."""
         assert isinstance(examples, Windows)
         nats, tokens, losses = evaluator.sum_tokens(model, examples, rows)
         whole = len(rows) == len(examples)

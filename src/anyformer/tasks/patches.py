@@ -40,7 +40,7 @@ from anyformer.slots import Network
 from anyformer.tasks.adversarial import png_file, tiled
 from anyformer.tasks.base import RowTask, TrainedModel, preprocess_of
 from anyformer.tasks.evaluator import sort_back
-from anyformer.tasks.habits import FINE_TUNE, Habit
+from anyformer.tasks.habits import FINE_TUNE, TrainingDefaults
 from anyformer.tasks.network import embedding, require_model, size_for, unfit
 from anyformer.tasks.target_look import Match, TargetLook
 
@@ -124,10 +124,10 @@ class PatchesTask(RowTask):
         assert isinstance(objective, MaskedPatches) and isinstance(spec, Model) and isinstance(spec.embed, Patches)
         return objective.replace(patch=spec.embed.cell)
 
-    def habit(self, sizes: Sizes, *, start: bool) -> Habit:
+    def habit(self, sizes: Sizes, *, start: bool) -> TrainingDefaults:
         if start:
             return FINE_TUNE
-        return Habit(epochs=100, batch_size=64, lr=1e-3, weight_decay=0.05, gpu_batch_size=256, gpu_lr=1e-3)
+        return TrainingDefaults(epochs=100, batch_size=64, lr=1e-3, weight_decay=0.05, gpu_batch_size=256, gpu_lr=1e-3)
 
     def write_sample(self, model: nn.Module, data: Prepared, *, seed: int) -> bytes | None:
         """Held-out images: each as it is, with what is hidden in grey, and rebuilt."""

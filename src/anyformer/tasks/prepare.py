@@ -17,7 +17,7 @@ from anyformer.data.files.image_folders import unlabelled_images
 from anyformer.data.frame import Frame, Source
 from anyformer.data.gather import Gathered, gather, origin_of, paths_of
 from anyformer.data.prepare_rows import prepare_rows
-from anyformer.data.prepared import Given, Prepared, Say
+from anyformer.data.prepared import Prepared, Say, StartModelConstraints
 from anyformer.data.preprocess import Preprocess, fitting
 from anyformer.data.report import tell_files
 from anyformer.data.settings import Data, Format
@@ -34,11 +34,11 @@ def prepare(
     settings: Data | None = None,
     seed: int = 0,
     cache: Path,
-    given: Given | None = None,
+    given: StartModelConstraints | None = None,
     say: Say = lambda line: None,
 ) -> Prepared:
     """Files (paths) or Python data, ready to train on; every decision is said, and kept in `notes` and `facts`."""
-    settings, given = settings or Data(), given or Given()
+    settings, given = settings or Data(), given or StartModelConstraints()
     chosen, why = (find(task), "") if task is not None else recognise(source, settings)
     if chosen is None or isinstance(chosen, RowTask):
         return prepare_table(source, chosen, settings, seed=seed, cache=cache, given=given, say=say)
@@ -56,7 +56,7 @@ def recognise(source: Any, settings: Data) -> tuple[Task | None, str]:
 
 
 def prepare_table(
-    source: Any, task: RowTask | None, settings: Data, *, seed: int, cache: Path, given: Given, say: Say
+    source: Any, task: RowTask | None, settings: Data, *, seed: int, cache: Path, given: StartModelConstraints, say: Say
 ) -> Prepared:
     """Rows of a table; which task they are for is decided by looking at them where nobody says."""
     paths = paths_of(source)

@@ -37,7 +37,7 @@ from anyformer.objectives.objective import IGNORED
 from anyformer.slots import Network
 from anyformer.tasks.evaluator import sort_back
 from anyformer.tasks.gaps import TEXT, text_of
-from anyformer.tasks.habits import FINE_TUNE, Habit
+from anyformer.tasks.habits import FINE_TUNE, TrainingDefaults
 from anyformer.tasks.network import is_own, require_model, size_for, unfit
 from anyformer.tasks.running_text import RunningTextTask
 
@@ -87,10 +87,10 @@ class PretrainingTask(RunningTextTask):
     rows: ClassVar[type[Windows]] = Blocks
     draws_anew = True
 
-    def habit(self, sizes: Sizes, *, start: bool) -> Habit:
+    def habit(self, sizes: Sizes, *, start: bool) -> TrainingDefaults:
         if start:
             return FINE_TUNE
-        return Habit(epochs=20, batch_size=16, lr=1e-3, weight_decay=0.01, gpu_batch_size=64, gpu_lr=5e-4)
+        return TrainingDefaults(epochs=20, batch_size=16, lr=1e-3, weight_decay=0.01, gpu_batch_size=64, gpu_lr=5e-4)
 
     # ------------------------------------------------------------ evaluation
 

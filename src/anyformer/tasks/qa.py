@@ -44,7 +44,7 @@ from anyformer.evaluation.facts import short
 from anyformer.heads import Span
 from anyformer.objectives import QuestionAnswering
 from anyformer.tasks.base import RowTask
-from anyformer.tasks.habits import FINE_TUNE, Habit
+from anyformer.tasks.habits import FINE_TUNE, TrainingDefaults
 from anyformer.tasks.network import size_for
 from anyformer.tasks.target_look import Match, TargetLook
 
@@ -139,10 +139,10 @@ class QATask(RowTask):
     def head(self, own: Any, pool: str, sizes: Sizes) -> Any:
         return own if isinstance(own, Span) else Span()
 
-    def habit(self, sizes: Sizes, *, start: bool) -> Habit:
+    def habit(self, sizes: Sizes, *, start: bool) -> TrainingDefaults:
         if start:
             return FINE_TUNE
-        return Habit(epochs=20, batch_size=32, lr=1e-3, weight_decay=0.1, gpu_batch_size=64, gpu_lr=5e-4)
+        return TrainingDefaults(epochs=20, batch_size=32, lr=1e-3, weight_decay=0.1, gpu_batch_size=64, gpu_lr=5e-4)
 
     # ------------------------------------------------------------ evaluation
 

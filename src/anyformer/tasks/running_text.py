@@ -16,7 +16,7 @@ from anyformer.data.datasets.windows import Windows
 from anyformer.data.examples import Examples
 from anyformer.data.files.fasta import by_residue
 from anyformer.data.gather import gather, origin_of, paths_of
-from anyformer.data.prepared import Given, Prepared, Say
+from anyformer.data.prepared import Prepared, Say, StartModelConstraints
 from anyformer.data.settings import Data, Split, TokenizerSettings
 from anyformer.data.sizes import Sizes
 from anyformer.data.splits import FREE, SIDES, TRAIN
@@ -43,7 +43,15 @@ class RunningTextTask(Task):
     tokens: ClassVar[TaskTokens] = TaskTokens()  # special tokens that a tokenizer trained for it must have
 
     def prepare(
-        self, source: Any, settings: Data, *, seed: int, cache: Path, given: Given, say: Say, why: str = ""
+        self,
+        source: Any,
+        settings: Data,
+        *,
+        seed: int,
+        cache: Path,
+        given: StartModelConstraints,
+        say: Say,
+        why: str = "",
     ) -> Prepared:
         """Running text, or the one text column of a table."""
         paths = paths_of(source)
@@ -79,7 +87,7 @@ class RunningTextTask(Task):
         preprocess = evaluator.preprocess
         settings = Data(split=Split(valid=0.0, test=0.0), tokenizer=TokenizerSettings(max_length=preprocess.length))
         with scratch_folder() as cache:
-            given = Given(tokenizer=evaluator.tokenizer, length=preprocess.length)
+            given = StartModelConstraints(tokenizer=evaluator.tokenizer, length=preprocess.length)
             if origin_of(files, None) == "fasta":
                 found = self.prepare(list(files), settings, seed=0, cache=cache, given=given, say=say)
             else:
@@ -113,7 +121,7 @@ def texts_of(source: Any, origin: str, settings: Data, cache: Path, task: str) -
     names = names or [name for name, facts in look(frame, settings.kinds()).items() if facts.column.is_text]
     if len(names) != 1 or names[0] not in frame.names:
         first = (names or frame.names)[0]
-        raise UserError("which column holds the text is not said", where=f"--task {task}", fix=f"add --inputs {first}")
+        raise UserError("no text column given", where=f"--task {task}", fix=f"add --inputs {first}")
     side = np.zeros(len(frame), np.int8) if gathered.fixed is None else gathered.fixed
     side = np.where(side == FREE, TRAIN, side)
     cells = list(zip(texts(frame.column(names[0])), side.tolist(), strict=True))

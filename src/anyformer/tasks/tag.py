@@ -22,7 +22,7 @@ from anyformer.data.examples import Examples
 from anyformer.data.files.conll import conll_text, read_words
 from anyformer.data.files.path_kinds import kind_of_path
 from anyformer.data.frame import Frame
-from anyformer.data.prepared import Given
+from anyformer.data.prepared import StartModelConstraints
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import Data, TokenizerSettings
 from anyformer.data.sizes import Sizes
@@ -44,7 +44,7 @@ from anyformer.objectives import Tag as TagLoss
 from anyformer.objectives.tag import chain_scores
 from anyformer.slots import Network
 from anyformer.tasks.base import RowTask
-from anyformer.tasks.habits import Habit, habit_for
+from anyformer.tasks.habits import TrainingDefaults, habit_for
 from anyformer.tasks.network import preset_for_parts
 from anyformer.tasks.target_look import Match, TargetLook
 
@@ -88,7 +88,7 @@ class TagTask(RowTask):
         words = [replace(column, kind="sentence") for column in seen.inputs if column.name == seen.sentences]
         return words, [column for column in seen.inputs if column.name != seen.sentences]
 
-    def settle_inputs(self, inputs: list[Input], settings: Data, given: Given) -> list[Input]:
+    def settle_inputs(self, inputs: list[Input], settings: Data, given: StartModelConstraints) -> list[Input]:
         """Words whole, with their letters, unless a tokenizer or a network is given that reads them in pieces."""
         if given.preprocess is not None:
             kinds = {column.name: column.kind for column in given.preprocess.columns or ()}
@@ -125,10 +125,10 @@ class TagTask(RowTask):
             return CRF(classes=sizes.classes, dropout=getattr(own, "dropout", 0.0))
         return TokenHead(classes=sizes.classes, dropout=getattr(own, "dropout", 0.0))
 
-    def habit(self, sizes: Sizes, *, start: bool) -> Habit:
+    def habit(self, sizes: Sizes, *, start: bool) -> TrainingDefaults:
         if start or reads_whole_words(sizes):
             return habit_for(sizes.parts, start=start, rows=sizes.rows)
-        return Habit(epochs=20, batch_size=16, lr=1e-3, weight_decay=0.1, gpu_batch_size=64, gpu_lr=1e-3)
+        return TrainingDefaults(epochs=20, batch_size=16, lr=1e-3, weight_decay=0.1, gpu_batch_size=64, gpu_lr=1e-3)
 
     def fit_objective(self, objective: Objective, spec: Network) -> Objective:
         smooth = isinstance(objective, TagLoss) and objective.label_smoothing > 0

@@ -39,7 +39,7 @@ from anyformer.objectives import Objective
 from anyformer.objectives import Translate as TranslationLoss
 from anyformer.slots import Network
 from anyformer.tasks.base import RowTask
-from anyformer.tasks.habits import FINE_TUNE, Habit
+from anyformer.tasks.habits import FINE_TUNE, TrainingDefaults
 from anyformer.tasks.network import adapt_encoder_decoder, fit_encoder_decoder, size_for
 from anyformer.tasks.target_look import FEW, Match, TargetLook
 
@@ -157,12 +157,12 @@ class TranslateTask(RowTask):
     def adapt_network(self, spec: Network, name: str, sizes: Sizes) -> Network:
         return adapt_encoder_decoder(self.fit_network(spec, name, sizes), spec, sizes)
 
-    def habit(self, sizes: Sizes, *, start: bool) -> Habit:
+    def habit(self, sizes: Sizes, *, start: bool) -> TrainingDefaults:
         lr = 2e-3 if sizes.image is None else 1e-3
         return (
             FINE_TUNE
             if start
-            else Habit(epochs=40, batch_size=64, lr=lr, weight_decay=0.01, gpu_batch_size=128, gpu_lr=lr)
+            else TrainingDefaults(epochs=40, batch_size=64, lr=lr, weight_decay=0.01, gpu_batch_size=128, gpu_lr=lr)
         )
 
     def has_one_shape(self, sizes: Sizes) -> bool:

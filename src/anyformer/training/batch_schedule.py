@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Self
 
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_at_least
 from anyformer.spec import Spec
 
 
@@ -37,10 +37,9 @@ class Grow(BatchSchedule):
 
     def check(self) -> None:
         where = "training.batch_size_schedule"
-        if self.start is not None and self.start < 1:
-            raise UserError(f"start {self.start} is below 1", where=f"{where}.start", fix="use 32")
+        check_at_least(where, "start", self.start, 1, fix="use 32")
         if not self.until > 0:
-            raise UserError(f"until {self.until} is no part of a run", where=f"{where}.until", fix="use 0.5")
+            raise UserError(f"until {self.until} is not positive", where=f"{where}.until", fix="use 0.5")
 
     def check_batch(self, batch: int) -> None:
         if self.start is not None and self.start >= batch:

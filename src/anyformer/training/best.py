@@ -11,10 +11,10 @@ import torch
 from anyformer.data.preprocess import Preprocess
 from anyformer.evaluation.metrics import better
 from anyformer.tasks import Task
-from anyformer.training.step import Moment
+from anyformer.training.step import StepResult
 
 
-class Evaluated(NamedTuple):
+class EvaluationResult(NamedTuple):
     """What one evaluation says of a checkpoint."""
 
     value: float  # of the metric that chooses
@@ -23,7 +23,7 @@ class Evaluated(NamedTuple):
 
 
 @dataclass
-class Standing:
+class BestCheckpoint:
     """What has been evaluated so far; saved with every checkpoint.
 
     Checkpoints whose metric lies within one standard error of the highest are a tie, and the loss decides between them:
@@ -41,7 +41,7 @@ class Standing:
     least_loss: float | None = None
     moved_step: int | None = None  # when the metric or the loss was last better than ever before
 
-    def take(self, found: Evaluated, step: int) -> bool:
+    def take(self, found: EvaluationResult, step: int) -> bool:
         """Whether this is the checkpoint to keep so far."""
         self.note_progress(found, step)
         if not self.is_tie(found.value):
@@ -51,7 +51,7 @@ class Standing:
         self.best, self.best_loss, self.best_step = found.value, found.loss, step
         return True
 
-    def note_progress(self, found: Evaluated, step: int) -> None:
+    def note_progress(self, found: EvaluationResult, step: int) -> None:
         """Remember the best metric and the lowest loss, whichever checkpoints they belong to."""
         higher = self.top is None or better(self.metric, found.value, self.top)
         lower = found.loss is not None and (self.least_loss is None or found.loss < self.least_loss)
@@ -67,7 +67,7 @@ class Standing:
         assert self.top is not None
         return value == self.top or not better(self.metric, self.top, value) or abs(self.top - value) <= self.error
 
-    def wins_tie(self, found: Evaluated) -> bool:
+    def wins_tie(self, found: EvaluationResult) -> bool:
         assert self.best is not None
         if found.loss is None or self.best_loss is None:
             return better(self.metric, found.value, self.best)
@@ -89,12 +89,13 @@ def choosing_metric(task: Task, preprocess: Preprocess) -> str:
     return beside[0] if beside else task.selection_metric(multi=preprocess.multi, labels=preprocess.answer_names)
 
 
-def line_of(moment: Moment) -> dict[str, Any]:
+def line_of(step_result: StepResult) -> dict[str, Any]:
     """A step as metrics.jsonl has it: nothing that depends on the clock, so that two files can be compared."""
-    return {"step": moment.step, "loss": float(moment.loss), "lr": moment.rate, "grad_norm": float(moment.norm),
-            "rows": fingerprint(moment.rows),
-            **{f"{name}_loss": float(loss) for name, loss in moment.losses.items()},
-            **{f"probe/{name}": value for name, value in moment.probe.items()}}  # fmt: skip
+    return {"step": step_result.step, "loss": float(step_result.loss), "lr": step_result.lr,
+            "grad_norm": float(step_result.norm),
+            "rows": fingerprint(step_result.rows),
+            **{f"{name}_loss": float(loss) for name, loss in step_result.losses.items()},
+            **{f"probe/{name}": value for name, value in step_result.probe.items()}}  # fmt: skip
 
 
 def fingerprint(rows: list[torch.Tensor]) -> str:

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.objectives import Batch, Objective
-from anyformer.training.step import Moment, TrainingEngine
+from anyformer.training.step import StepResult, TrainingEngine
 
 
-def find_culprit(engine: TrainingEngine, moment: Moment, micros: list[Batch]) -> tuple[list[int], str]:
+def find_culprit(engine: TrainingEngine, step_result: StepResult, micros: list[Batch]) -> tuple[list[int], str]:
     """The rows that are to blame, where they can be told apart, and what is not finite."""
     if engine.parallel.shards:  # a pass needs all processes, and only one of them may have met the number
         rows = [row for batch in micros for row in bad_inputs(batch.inputs, batch)]
@@ -25,7 +25,7 @@ def find_culprit(engine: TrainingEngine, moment: Moment, micros: list[Batch]) ->
         named = f"the {running.phase.name} loss" if running.phase.name else "the loss"
         first = engine.parallel.part * len(micros)
         for part, batch in enumerate(micros):
-            engine.seed(moment.step - 1, first + part, number)
+            engine.seed(step_result.step - 1, first + part, number)
             with engine.autocast():
                 loss = running.phase.loss(engine.model, batch.to(engine.device))
             if not bool(torch.isfinite(loss)):
@@ -35,7 +35,7 @@ def find_culprit(engine: TrainingEngine, moment: Moment, micros: list[Batch]) ->
                 alone = [] if running.phase.name else bad_rows(engine.objective, engine.model, batch.to(engine.device))
                 return alone, named
             loss.backward(inputs=running.leaves)
-        if not bool(torch.isfinite(moment.losses.get(running.phase.name, moment.loss))):
+        if not bool(torch.isfinite(step_result.losses.get(running.phase.name, step_result.loss))):
             return [], named
     name = spoilt or bad_gradient(engine.model)
     return [], f"the gradient of {name}" if name else "the norm of the gradients"

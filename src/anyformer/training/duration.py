@@ -1,7 +1,7 @@
 """How many steps a run has, and how they are kept within its minutes.
 
 The number of steps is planned before the first one and corrected while the clock shows another pace than the trial
-did: a neighbour came or went. Every correction is written down before the step that it changes, so that a rate is a
+did: a neighbour came or went. Every correction is written down before the step that it changes, so that an lr is a
 pure function of the step and of what is written, and a resumed run repeats what was decided.
 """
 
@@ -92,7 +92,7 @@ class Plan:
         return schedule.factor(*self.position(step)) if self.corrections else schedule.factor(step, self.steps)
 
 
-class Pace:
+class Throughput:
     """How long steps and evaluations take in this process, as the clock showed lately."""
 
     def __init__(self, window: float) -> None:
@@ -181,12 +181,12 @@ class Budget:
         """Seconds set aside for baselines and the report."""
         return CLOSING_SECONDS + min(max(CLOSING * self.seconds, self.learning), LEARNING * self.seconds)
 
-    def slowdown(self, pace: Pace) -> float:
+    def slowdown(self, pace: Throughput) -> float:
         """How many times as long as in the trial a step takes now; other work is taken to be as much slower."""
         return 1.0 if pace.step is None else pace.step / max(1e-9, self.step)
 
     def corrected(
-        self, plan: Plan, done: int, elapsed: float, pace: Pace, every: int, sizes: Sizes = WHOLE
+        self, plan: Plan, done: int, elapsed: float, pace: Throughput, every: int, sizes: Sizes = WHOLE
     ) -> Correction | None:
         """The correction that the clock asks for when `done` steps are done; None where the plan is good enough.
 

@@ -84,7 +84,7 @@ def finish(session: Session, *, strong: bool = True) -> dict[str, Any]:
             session.say(effect_line(name, effects[name]))
         splits[name] = task.all_metrics(answers)
     if task.gives_probabilities and fitted is None:
-        session.say("probs    as the model gives them: too few validation rows to fit a temperature on")
+        session.say("probs    not calibrated: too few validation rows to fit a temperature")
     evaluation: dict[str, Any] = {
         "task": config.task,
         "weights": use,
@@ -165,7 +165,7 @@ def choose_weights(session: Session, evaluator: Evaluator, metric: str) -> str:
     if settings.average < 2:
         return best.name
     paths = [path for step, path in store.committed(folder.checkpoints)
-             if (session.regular(step) or step == session.done) and not store.problem(path)]  # fmt: skip
+             if (session.is_save_step(step) or step == session.done) and not store.problem(path)]  # fmt: skip
     paths = paths[: settings.average]
     mean = mean_of(paths, session.device)
     if session.data.valid is None:

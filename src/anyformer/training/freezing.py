@@ -34,7 +34,7 @@ class Gradual(Unfreeze):
 
     def check(self) -> None:
         if not self.epochs > 0:
-            raise UserError(f"epochs {self.epochs} is no part of a run", where="training.unfreeze.epochs", fix="use 1")
+            raise UserError(f"epochs {self.epochs} is not positive", where="training.unfreeze.epochs", fix="use 1")
 
     def trained_layers(self, passes: float, count: int) -> int:
         return min(count, 1 + int(passes / self.epochs + 1e-9))  # a whole pass may come out a rounding below 1

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from anyformer.checkpoints.adapters import Adapter
 from anyformer.checkpoints.operations import GATE, KV, QKV
 from anyformer.core.linear import Linear, is_plain_linear
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_at_least, check_fraction
 from anyformer.feeds.mlp import MLPModule
 from anyformer.mixers.attention import AttentionModule
 from anyformer.mixers.cross import CrossModule
@@ -45,12 +45,10 @@ class LoRA(Spec):
     """Paths of modules that learn whole; what starts anew, such as another head, if not given."""
 
     def check(self) -> None:
-        if self.rank < 1:
-            raise UserError(f"rank {self.rank} is below 1", where=WHERE, fix="use 8")
+        check_at_least(WHERE, "rank", self.rank, 1, fix="use 8")
         if self.alpha <= 0:
             raise UserError(f"alpha {self.alpha} is not positive", where=WHERE, fix="use 16")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"dropout {self.dropout} is not a share below 1", where=WHERE, fix="use 0.1")
+        check_fraction(WHERE, "dropout", self.dropout, fix="use 0.1")
 
 
 class LoRALinear(Linear):

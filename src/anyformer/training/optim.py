@@ -1,4 +1,4 @@
-"""Optimizers: which parameters get which rate and decay. The rules themselves are torch's."""
+"""Optimizers: which parameters get which lr and weight decay. The rules themselves are torch's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_fraction
 from anyformer.spec import Spec, field
 from anyformer.training.distributed.parts import is_distributed, spread_like
 from anyformer.training.layers import layer_factors
@@ -16,7 +16,7 @@ from anyformer.training.muon import BatchedMuon
 
 
 class Optimizer(Spec, slot=True):
-    """`build(model) -> optimizers`; each group keeps its full rate as `full`, which the schedule multiplies."""
+    """`build(model) -> optimizers`; each group keeps its full lr as `full`, which the schedule multiplies."""
 
     def build(self, model: nn.Module) -> list[torch.optim.Optimizer]:
         raise NotImplementedError
@@ -41,8 +41,7 @@ class AdamW(Optimizer):
 
     def check(self) -> None:
         check_rates("AdamW", self.lr, self.weight_decay)
-        if not 0 < self.layer_lr_decay <= 1:
-            raise UserError(f"layer_lr_decay {self.layer_lr_decay} is not a share", where="AdamW", fix="use 0.9 or 1")
+        check_fraction("AdamW", "layer_lr_decay", self.layer_lr_decay, zero=False, one=True, fix="use 0.9 or 1")
 
     def build(self, model: nn.Module) -> list[torch.optim.Optimizer]:
         return [adamw(self.groups(trained_parameters(model), layer_factors(model, self.layer_lr_decay)), self, model)]
@@ -51,7 +50,11 @@ class AdamW(Optimizer):
         """Parameters that share a learning rate and a decay, as torch wants them."""
         groups: dict[tuple[bool, float, bool], list[Tensor]] = {}
         for name, parameter in parameters:
-            kind = decays(name, parameter), factors[name], is_distributed(parameter)  # one kernel takes one sort only
+            kind = (
+                has_weight_decay(name, parameter),
+                factors[name],
+                is_distributed(parameter),
+            )  # one kernel takes one sort only
             groups.setdefault(kind, []).append(parameter)
         return [
             {"params": members, "lr": self.lr * factor, "full": self.lr * factor,
@@ -96,7 +99,7 @@ class Muon(Optimizer):
 def adamw(groups: list[dict[str, Any]], settings: AdamW, model: nn.Module) -> torch.optim.AdamW:
     """Torch's AdamW, in one kernel where there is one; on a GPU it can be recorded."""
     on_gpu = all(p.is_cuda for group in groups for p in group["params"])
-    return torch.optim.AdamW(groups, lr=settings.lr, betas=settings.betas, eps=settings.eps, fused=fusable(model),
+    return torch.optim.AdamW(groups, lr=settings.lr, betas=settings.betas, eps=settings.eps, fused=is_fusable(model),
                              capturable=on_gpu)  # fmt: skip
 
 
@@ -112,12 +115,12 @@ def trained_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     return ((name, p) for name, p in model.named_parameters() if p.requires_grad)
 
 
-def decays(name: str, parameter: Tensor) -> bool:
+def has_weight_decay(name: str, parameter: Tensor) -> bool:
     """Matrices of layers decay; tables of words, positions and categories, vectors and norms do not."""
     return parameter.dim() >= 2 and "embed" not in name.split(".")
 
 
-def fusable(model: nn.Module) -> bool:
+def is_fusable(model: nn.Module) -> bool:
     """One kernel for the whole update, where the device has one for every parameter."""
     return all(p.device.type in ("cpu", "cuda") and p.is_floating_point() for p in model.parameters())
 

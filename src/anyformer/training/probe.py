@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_at_least
 from anyformer.spec import Spec
 
 WHERE = "training.probe"
@@ -26,9 +26,6 @@ class Probe(Spec):
     def check(self) -> None:
         for name in ("every", "rows"):
             value = getattr(self, name)
-            if value < 1:
-                raise UserError(
-                    f"{name} {value} is below 1", where=f"{WHERE}.{name}", fix="use 100" if name == "every" else "use 4"
-                )
+            check_at_least(WHERE, name, value, 1, fix="use 100" if name == "every" else "use 4")
         if self.layers is not None and any(layer < 0 for layer in self.layers):
             raise UserError(f"layers {self.layers} are not all from 0 on", where=f"{WHERE}.layers", fix="use [0]")

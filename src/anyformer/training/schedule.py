@@ -1,10 +1,10 @@
-"""Learning-rate schedules: the factor on the rate as a pure function of the step, so there is nothing to restore."""
+"""Learning-rate schedules: the factor on the lr as a pure function of the step, so there is nothing to restore."""
 
 from __future__ import annotations
 
 import math
 
-from anyformer.errors import UserError
+from anyformer.errors import check_at_least, check_fraction
 from anyformer.spec import Spec
 
 
@@ -29,8 +29,7 @@ class WarmedUp(Schedule, slot=True):
     """Warm-up as a share of all steps below 1, or in steps."""
 
     def check(self) -> None:
-        if self.warmup < 0:
-            raise UserError(f"warmup {self.warmup} is below 0", where="training.schedule", fix="use 0.02 or 100")
+        check_at_least("training.schedule", "warmup", self.warmup, 0, fix="use 0.02 or 100")
 
     def warm(self, total: int) -> int:
         """Steps of the warm-up."""
@@ -119,8 +118,7 @@ class WSD(WarmedUp):
 
     def check(self) -> None:
         super().check()
-        if not 0 < self.decay <= 1:
-            raise UserError(f"decay {self.decay} is not a share", where="training.schedule", fix="use 0.2")
+        check_fraction("training.schedule", "decay", self.decay, zero=False, one=True, fix="use 0.2")
 
     def after(self, step: float, warm: int, total: int) -> float:
         start = max(warm, total - round(self.decay * total))
@@ -142,10 +140,8 @@ class Slanted(Schedule):
     """How many times smaller than the full learning rate it is at the start and at the end."""
 
     def check(self) -> None:
-        if not 0 < self.cut < 1:
-            raise UserError(f"cut {self.cut} is not a share", where="training.schedule", fix="use 0.1")
-        if self.ratio < 1:
-            raise UserError(f"ratio {self.ratio} is below 1", where="training.schedule", fix="use 32")
+        check_fraction("training.schedule", "cut", self.cut, zero=False, fix="use 0.1")
+        check_at_least("training.schedule", "ratio", self.ratio, 1, fix="use 32")
 
     def factor(self, step: float, total: int) -> float:
         top = math.floor(self.cut * total)  # the step with the full learning rate

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from anyformer.data.settings import Data
-from anyformer.errors import UserError
+from anyformer.errors import UserError, check_fraction
 from anyformer.objectives import Objective
 from anyformer.slots import Network
 from anyformer.spec import Spec, field
@@ -104,19 +104,18 @@ class Training(Spec):
                     f"{name} {value} is below {bound}", where=f"training.{name}", fix=f"use {max(1, bound)}"
                 )
         if self.minutes is not None and not 0 < self.minutes < 10**6:
-            raise UserError(f"minutes {self.minutes} is no time", where="training.minutes", fix="use 10")
+            raise UserError(f"minutes {self.minutes} is outside (0, 1000000)", where="training.minutes", fix="use 10")
         if self.epochs is not None and not 0 < self.epochs < 10**6:
-            raise UserError(f"epochs {self.epochs} is no number of epochs", where="training.epochs", fix="use 3")
+            raise UserError(f"epochs {self.epochs} is outside (0, 1000000)", where="training.epochs", fix="use 3")
         if self.steps is not None and self.epochs is not None:
             raise UserError("both steps and epochs are given", where="training", fix="give one of them")
         if self.patience is not None and not self.patience > 0:
-            raise UserError(f"patience {self.patience} is no number of passes", where="training.patience", fix="use 5")
+            raise UserError(f"patience {self.patience} is not positive", where="training.patience", fix="use 5")
         if isinstance(self.threshold, float) and not 0 < self.threshold < 1:
-            raise UserError(f"threshold {self.threshold} is no probability", where="training.threshold", fix="use 0.5")
+            raise UserError(f"threshold {self.threshold} is outside 0 to 1", where="training.threshold", fix="use 0.5")
         if self.grad_clip is not None and self.grad_clip <= 0:
             raise UserError(f"grad_clip {self.grad_clip} is not positive", where="training.grad_clip", fix="use 1.0")
-        if self.ema is not None and not 0 < self.ema < 1:
-            raise UserError(f"ema {self.ema} is not a share", where="training.ema", fix="use 0.999")
+        check_fraction("training", "ema", self.ema, zero=False, fix="use 0.999")
         if (
             self.batch_size is not None
             and self.micro_batch_size is not None
@@ -127,7 +126,7 @@ class Training(Spec):
                 where="training.micro_batch_size", fix=f"use {self.batch_size} or less",
             )  # fmt: skip
         if self.lora is not None and self.average > 1:
-            raise UserError("the mean of several adapters is no adapter of its rank", where="training.average",
+            raise UserError("the mean of several adapters has a higher rank", where="training.average",
                             fix="leave it out, or use training.ema")  # fmt: skip
         if self.batch_size is not None and self.batch_size_schedule is not None:
             self.batch_size_schedule.check_batch(self.batch_size)

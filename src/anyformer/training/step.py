@@ -39,7 +39,7 @@ from anyformer.training.update import (
     can_skip,
     has_kernel,
     keep_rates_on_device,
-    set_rate,
+    set_lr,
 )
 
 ADAPTER = "adapter."  # before the names of adapters in a checkpoint's memory
@@ -47,13 +47,13 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass
-class Moment:
-    """What a step gave; the tensors are still on their device, so that nobody waits for it."""
+class StepResult:
+    """What a step gave; the tensors are still on their device, so that nothing waits for it."""
 
     step: int  # steps done, this one included
     loss: Tensor  # mean over the targets of the step; of several phases their sum
     norm: Tensor  # of the gradients, before clipping
-    rate: float
+    lr: float
     rows: list[Tensor]
     losses: dict[str, Tensor] = field(default_factory=dict)  # of each phase, where there are several
     probe: dict[str, float] = field(default_factory=dict)  # what was measured inside the model after this step
@@ -161,15 +161,15 @@ class TrainingEngine:
 
     # ------------------------------------------------------------ a step
 
-    def step(self, step: int, micros: list[Batch]) -> Moment:
+    def step(self, step: int, micros: list[Batch]) -> StepResult:
         """Train on the micro-batches of step number `step` (from 0); their gradients are those of one large batch."""
         self.model.train()
-        rate = self.plan.factor(self.settings.schedule, step)
+        factor = self.plan.factor(self.settings.schedule, step)
         losses: list[Tensor] = []
         norms: list[Tensor] = []
         moved = False
         for number, running in enumerate(self.phases):
-            loss, norm, moved = self.run_phase(number, running, step, micros, rate)
+            loss, norm, moved = self.run_phase(number, running, step, micros, factor)
             losses.append(loss)
             norms.append(norm)
             if not moved:  # the next phase would build on what failed
@@ -179,17 +179,17 @@ class TrainingEngine:
         full = self.phases[-1].optimizers[0].param_groups[0]["full"]
         rows = [batch.rows for batch in micros]
         if len(self.phases) == 1:
-            return Moment(step + 1, losses[0], norms[0], full * rate, rows)
+            return StepResult(step + 1, losses[0], norms[0], full * factor, rows)
         named = {running.phase.name: loss for running, loss in zip(self.phases, losses, strict=False)}
         total, norm = torch.stack(losses).sum(), torch.stack(norms).square().sum().sqrt()
-        return Moment(step + 1, total, norm, full * rate, rows, named)
+        return StepResult(step + 1, total, norm, full * factor, rows, named)
 
     def run_phase(
-        self, number: int, running: RunningPhase, step: int, micros: list[Batch], rate: float
+        self, number: int, running: RunningPhase, step: int, micros: list[Batch], factor: float
     ) -> tuple[Tensor, Tensor, bool]:
         """One phase of a step: its loss, the norm of its gradients, and whether its weights were moved."""
         whole = max(1, self.parallel.sum_weight(sum(self.objective.known_weight(b) for b in micros if not b.filler)))
-        set_rate(running.optimizers, rate)
+        set_lr(running.optimizers, factor)
         if not self.has_seen_batch:
             self.settle(micros)
         if self.graph is not None and len(micros) == 1 and self.graph.takes(micros[0]):
@@ -272,9 +272,9 @@ class TrainingEngine:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=self.dtype)
 
-    def finite(self, moment: Moment) -> bool:
+    def finite(self, step_result: StepResult) -> bool:
         """Whether a step was all right. Under fp16 gradients may overflow now and then, but not again and again."""
-        return math.isfinite(float(moment.loss)) and self.update.is_fine(moment.norm)
+        return math.isfinite(float(step_result.loss)) and self.update.is_fine(step_result.norm)
 
     # ------------------------------------------------------------ what is evaluated and saved
 

@@ -21,9 +21,9 @@ from anyformer.inference.predictor import Predictor
 from anyformer.slots import Network
 from anyformer.training.display.format import figure
 from anyformer.training.distributed.peers import Peers, join
-from anyformer.training.distributed.world import ALONE, World, told_once
+from anyformer.training.distributed.world import ALONE, World, report_once_per_host
 from anyformer.training.finish import finish, rewrite_report
-from anyformer.training.run.folder import FollowedRunFolder, RunFolder
+from anyformer.training.run.folder import ReadOnlyRunFolder, RunFolder
 from anyformer.training.setup.initial_weights import save_start_weights
 from anyformer.training.setup.new_run import create, run_name
 from anyformer.training.setup.pretraining import PRETRAIN_FOLDER
@@ -175,7 +175,7 @@ def run_request(
     if not world.is_first:
         say, quiet = silence, True
     with join(world, request.device) as peers:
-        path = Path(peers.first(lambda: str(create(request, say, peers.device, world=world).path)))
+        path = Path(peers.broadcast(lambda: str(create(request, say, peers.device, world=world).path)))
         say(f"run      {path}")
         folder = opened(path, peers)
         work(folder, peers.device, say, progress=progress, quiet=quiet, peers=peers, started=started)
@@ -188,7 +188,7 @@ def run_search(
 ) -> Run:  # fmt: skip
     """Try settings for so many minutes; the best of them becomes the run, which is then trained to its end."""
     if not 0 < minutes < 10**6:
-        raise UserError(f"{minutes} minutes are no time", where="--tune", fix="use 10")
+        raise UserError(f"{minutes} minutes is outside (0, 1000000)", where="--tune", fix="use 10")
     path = request.out if request.out is not None else Path("runs") / run_name(request)
     search = Search.begin(request, path, minutes, pick_device(request.device), silence if quiet else say)
     say(f"run      {path}")
@@ -200,7 +200,7 @@ def resume(
     path: str | Path, *, say: Say | None = None, progress: str = "auto", quiet: bool = False, device: str | None = None,
     world: World = ALONE, change: Callable[[], None] | None = None, started: float | None = None,
 ) -> Run:  # fmt: skip
-    """Go on with a run from its newest whole checkpoint; a complete one is only finished up.
+    """Resume a run from its newest intact checkpoint; one whose training is complete is only evaluated.
 
     `change` is called before, in the first process: it may write other settings into the run. `started` is when this
     part of it began.
@@ -215,10 +215,10 @@ def resume(
     if has_search(Path(path)):
         place = pick_device(device or str(RunFolder.open(Path(path) / TUNE_FOLDER / DEFAULTS).facts.get("device")))
         Search.open(Path(path), place, tell).run("silent" if quiet else progress)
-    with told_once(world):
+    with report_once_per_host(world):
         asked = device or str(RunFolder.open(Path(path)).facts.get("device") or "auto")
     with join(world, asked) as peers:
-        facts = peers.first(look)
+        facts = peers.broadcast(look)
         if facts.get("status") == "done":
             tell(f"the run is complete: {facts['step']:,} steps, finished {facts.get('finished')}")
             if peers.is_first and not (Path(path) / "report.html").is_file():
@@ -231,7 +231,7 @@ def resume(
 
 def opened(path: Path, peers: Peers) -> RunFolder:
     """The run as this process may use it: one writes, the others read."""
-    return RunFolder.open(path) if peers.is_first else FollowedRunFolder.open(path)
+    return RunFolder.open(path) if peers.is_first else ReadOnlyRunFolder.open(path)
 
 
 def work(
@@ -274,7 +274,7 @@ def pretrain_first(
     When the run began, on the clock of `time.perf_counter`: its minutes are those of both stages.
     """
     stage = RunFolder.open(folder.path / PRETRAIN_FOLDER)
-    folder.hold()  # nobody else may train the second stage meanwhile
+    folder.lock()  # nobody else may train the second stage meanwhile
     try:
         if stage.facts["status"] != "done":
             say(f"stage 1  {stage.path}")
@@ -285,13 +285,13 @@ def pretrain_first(
         say(f"stage 2  {folder.path}")
     except Stopped as error:
         folder.update(status="interrupted", reason=f"while pretraining: {error}"[:300])
-        raise Stopped(f"stopped in the first stage; saved. Go on with: anyformer resume {folder.path}",
+        raise Stopped(f"stopped in the first stage; saved. Resume with: anyformer resume {folder.path}",
                       code=error.exit_code) from None  # fmt: skip
     except Exception as error:
         folder.update(status="failed", reason=f"while pretraining: {error}"[:300])
         raise
     finally:
-        folder.let_go()
+        folder.unlock()
     return time.perf_counter() - float(stage.facts.get("seconds") or 0.0)
 
 
@@ -307,7 +307,7 @@ def as_source(data: Any) -> Any:
         if len(paths) <= 16 and all(len(str(path)) < 1024 and path.exists() for path in paths):
             return paths
     if data is None:
-        raise UserError("there is no data", fix="give a file, a folder or a table")
+        raise UserError("no data given", fix="give a file, a folder or a table")
     return data
 
 

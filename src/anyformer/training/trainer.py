@@ -30,7 +30,7 @@ from anyformer.inspection.routing import routed
 from anyformer.objectives import Batch
 from anyformer.objectives.draw import EVALUATION
 from anyformer.tasks import Evaluator
-from anyformer.training.best import Evaluated, Standing, choosing_metric, line_of
+from anyformer.training.best import BestCheckpoint, EvaluationResult, choosing_metric, line_of
 from anyformer.training.checkpoint import check_same, give_parts, read_checkpoint, save_checkpoint
 from anyformer.training.culprit import find_culprit
 from anyformer.training.display.display import display
@@ -40,7 +40,7 @@ from anyformer.training.distributed.parallel import open_parallel
 from anyformer.training.distributed.parts import local
 from anyformer.training.distributed.peers import Peers
 from anyformer.training.distributed.world import ALONE
-from anyformer.training.duration import PLAN_FILE, WINDOW, Budget, Correction, Pace, Plan, size_at
+from anyformer.training.duration import PLAN_FILE, WINDOW, Budget, Correction, Plan, Throughput, size_at
 from anyformer.training.layers import layer_rates
 from anyformer.training.loader import Steps, stream
 from anyformer.training.lora import remove_adapters
@@ -54,14 +54,14 @@ from anyformer.training.run.folder import (
     other_machine,
 )
 from anyformer.training.settings import Training, batch_stages
-from anyformer.training.setup.budget import Measured, decide_length, mean_step_size, measure
+from anyformer.training.setup.budget import TrialTimes, decide_length, mean_step_size, measure
 from anyformer.training.setup.determinism import is_deterministic, use_deterministic
 from anyformer.training.setup.device_peaks import peak_flops
 from anyformer.training.setup.initial_weights import load_start_weights
 from anyformer.training.setup.memory import Memory, usage
 from anyformer.training.setup.trial import time_writing
 from anyformer.training.signals import Requests
-from anyformer.training.step import Moment, TrainingEngine, put
+from anyformer.training.step import StepResult, TrainingEngine, put
 
 LEAST_EVALUATIONS = 3  # without a better one before patience can end; a single one may have been bad luck
 SAMPLES = 8  # of a run, of what its model makes
@@ -100,7 +100,7 @@ class Session:
         micro = min(settings.micro_batch_size or self.batch, max(1, self.batch // parts))
         self.steps = Steps(self.data.train, self.order, self.config.objective, micro, self.parallel.part, parts)
         target = self.data.preprocess
-        self.standing = Standing(settings.metric or choosing_metric(self.task, target))
+        self.standing = BestCheckpoint(settings.metric or choosing_metric(self.task, target))
         self.done = 0
         self.seconds = 0.0  # of earlier processes
 
@@ -125,16 +125,16 @@ class Session:
     @contextmanager
     def recorded(self, asked: Requests, doing: str = "") -> Iterator[None]:
         """With the folder held: however what is done inside ends, run.json says so. `doing` names it in the reason."""
-        self.folder.hold()
+        self.folder.lock()
         self.asked = asked
         self.peers.asked = lambda: asked.code
-        self.peers.last_words = lambda reason: self.record("failed", reason)
+        self.peers.on_abort = lambda reason: self.record("failed", reason)
         try:
             with asked:
                 yield
         except KeyboardInterrupt:
             self.record("interrupted", f"{doing}stopped at once")
-            raise Stopped(f"stopped at once; the last checkpoint stands. Go on with: anyformer resume "
+            raise Stopped(f"stopped at once; the last checkpoint is intact. Resume with: anyformer resume "
                           f"{self.folder.path}", code=asked.code or INTERRUPTED) from None  # fmt: skip
         except (RuntimeError, ConnectionError, EOFError) as error:
             found = lost_worker(error, self.folder.path)
@@ -145,7 +145,7 @@ class Session:
             self.record(how, doing + (self.peers.explain(error) if how == "failed" else str(error)))
             raise
         finally:
-            self.folder.let_go()
+            self.folder.unlock()
 
     def record(self, status: str, reason: str) -> None:
         """Let the folder say how it ended; a full disk must not hide why."""
@@ -155,7 +155,7 @@ class Session:
 
     def prepare(self) -> None:
         """Settle what needs a clock, build the engine, and go back to where the run was left."""
-        facts, newest = self.peers.first(self.find_checkpoint)
+        facts, newest = self.peers.broadcast(self.find_checkpoint)
         self.seconds = float(facts.get("seconds") or 0.0)
         if (self.config.start or facts.get("fitted")) and (newest is None or self.config.training.lora is not None):
             load_start_weights(self.model, self.folder)  # checkpoints hold adapters merged into them
@@ -170,7 +170,7 @@ class Session:
             self.engine.compile()
         self.report_layer_rates()
         if settings.probe is not None and self.parallel.shards:
-            self.say("probe    nothing is measured: each process holds a part of the model (training.parallel)")
+            self.say("probe    off: each process holds a part of the model (training.parallel)")
         if newest is not None:
             self.restore(self.folder.checkpoints / newest, facts.get("allowed") or ())
         elif facts.get("settled"):
@@ -218,7 +218,7 @@ class Session:
             return facts, max((int(line["step"]) for line in self.folder.metrics()), default=0)
 
         # Steps that an earlier process has done and logged are done again as they were, without new decisions.
-        facts, self.decided = self.peers.first(look)
+        facts, self.decided = self.peers.broadcast(look)
         self.plan = Plan.of(self.config.training.steps or 1, facts)
         self.budget = Budget.of(facts)
 
@@ -233,7 +233,7 @@ class Session:
         check_same(state, self.config, self.data, allowed)
         self.engine.load(weights, memory, state["engine"])
         self.done = int(state["step"])
-        self.standing = Standing(**state["standing"])
+        self.standing = BestCheckpoint(**state["standing"])
         self.folder.cut_back(self.done)
         self.folder.event("resume", step=self.done)
         self.say(f"resume   from step {self.done:,} of {self.total:,}")
@@ -247,7 +247,7 @@ class Session:
         put(self.model, kept)
         asked = self.config.training
         training, budget = decide_length(self.config, found, self.data, self.device, self.elapsed())
-        training = Training.from_dict(self.peers.first(training.to_dict))
+        training = Training.from_dict(self.peers.broadcast(training.to_dict))
         self.config = self.config.replace(training=training)
         self.folder.write(CONFIG_FILE, self.config.to_yaml())
         self.folder.update(settled=True, total=training.steps)
@@ -260,8 +260,8 @@ class Session:
         for line in describe_length(training, found, self.order_rows(batch_stages(training, training.steps or 1))):
             self.say(line)
         if asked.minutes is not None and asked.steps is None and budget is not None and budget.most == training.steps:
-            self.say("enough   more passes than such data usually wants would only overfit, so that the rest of the "
-                     "time stays unused; --epochs N for more")  # fmt: skip
+            self.say("enough   more epochs than such data usually needs would only overfit: the rest of the time is "
+                     "not used; --epochs N for more")  # fmt: skip
         faults.point("settled")
 
     # ------------------------------------------------------------ the loop
@@ -272,9 +272,9 @@ class Session:
         self.progress = self.new_progress()
         self.evaluator = Evaluator(self.config.objective, self.data.preprocess, self.data.tokenizer,
                            batch=max(32, self.steps.micro), autocast=self.engine.autocast())  # fmt: skip
-        self.pending: list[Moment] = []
+        self.pending: list[StepResult] = []
         self.lap, self.waited, self.paused = time.perf_counter(), 0.0, 0.0
-        self.pace = Pace(WINDOW * (self.budget.seconds if self.budget is not None else 60.0))
+        self.pace = Throughput(WINDOW * (self.budget.seconds if self.budget is not None else 60.0))
         end = ENDLESS if self.budget is not None and self.done < self.total else self.total
         fetching = stream(self.steps, self.done, end, workers=settings.workers or 0, device=self.device)
         with fetching as batches, display(self.progress, self.mode) if self.mode != "silent" else nullcontext():
@@ -282,7 +282,7 @@ class Session:
                 self.evaluate(last=False)  # what the rows gave without a step may stay the best
                 self.save()
             while self.done < self.total:
-                if self.out_of_patience():  # also where a run is resumed that had stopped early
+                if self.is_out_of_patience():  # also where a run is resumed that had stopped early
                     self.progress.note(self.explain_stop(), keep=True)
                     self.folder.event("early stop", step=self.done, best_step=self.standing.best_step)
                     break
@@ -299,21 +299,21 @@ class Session:
                 code = self.peers.stop_code()
                 if self.is_pause(evaluated=last or bool(settings.eval_every and self.done % settings.eval_every == 0)):
                     self.has_paused, code = True, INTERRUPTED
-                if code is not None or self.out_of_patience() or self.fresh_best or self.regular(self.done):
+                if code is not None or self.is_out_of_patience() or self.fresh_best or self.is_save_step(self.done):
                     self.save()
                 if code is not None and not last:
                     self.flush()
                     raise Stopped(f"stopped at step {self.done:,} of {self.total:,}; saved. "
-                                  f"Go on with: anyformer resume {self.folder.path}", code=code)  # fmt: skip
+                                  f"Resume with: anyformer resume {self.folder.path}", code=code)  # fmt: skip
             self.flush()
 
     def take_step(self, step: int, micros: list[Any]) -> None:
         """A step, and what is to be known of it."""
         self.unfreeze(step)
         with self.enough_memory(lambda: micros):
-            moment = self.engine.step(step, micros)
-        moment.rows = [self.steps.rows(step)]  # of all processes
-        self.pending.append(moment)
+            step_result = self.engine.step(step, micros)
+        step_result.rows = [self.steps.rows(step)]  # of all processes
+        self.pending.append(step_result)
         late = self.engine.update.is_late
         looked_at = self.pending[-2:-1] if late else self.pending[-1:]
         for found in looked_at:
@@ -323,7 +323,7 @@ class Session:
             check_buffers(self.config.model, self.model, "the model")
         self.done = step + 1
         self.peers.note_step(self.done)
-        self.look_inside(moment)
+        self.look_inside(step_result)
         if len(self.pending) >= (LATE if late else 1) or self.done == self.total:
             self.flush()
 
@@ -331,7 +331,7 @@ class Session:
         """Change the number of steps where the clock asks for it; it is written down before a step depends on it."""
         if self.budget is None or self.pending or self.done < self.decided:
             return
-        found = self.peers.first(self.find_correction)
+        found = self.peers.broadcast(self.find_correction)
         if found is None:
             return
         correction = Correction(**found)
@@ -367,12 +367,12 @@ class Session:
         for found in self.pending:
             if not self.engine.finite(found):
                 self.diverged(found, self.steps[found.step - 1])
-        rows = [line_of(moment) for moment in self.pending]
+        rows = [line_of(step_result) for step_result in self.pending]
         self.folder.append(METRICS_FILE, rows)
         clock = time.perf_counter()
         seconds, count = max(1e-9, clock - self.lap - self.paused), len(self.pending)
         last = rows[-1]
-        full = sum(size_at(self.step_sizes, moment.step - 1) for moment in self.pending)
+        full = sum(size_at(self.step_sizes, step_result.step - 1) for step_result in self.pending)
         self.pace.stepped(full, seconds)
         units = full * self.progress.per_step
         self.progress.step(self.done, seconds, last["loss"], last["lr"], last["grad_norm"], self.waited, count=units)
@@ -397,11 +397,11 @@ class Session:
                 rows = min(len(self.data.valid), self.config.training.eval_rows or len(self.data.valid))
                 self.pace.evaluated_rows(rows, time.perf_counter() - began)
                 self.sample(model, last=last)
-            scores, found = self.peers.first(lambda: self.score(answers))
-            if self.standing.take(Evaluated(*found), self.done):
+            scores, found = self.peers.broadcast(lambda: self.score(answers))
+            if self.standing.take(EvaluationResult(*found), self.done):
                 self.fresh_best = True
             line: dict[str, Any] = {"step": self.done, "eval": {"split": "valid", **scores},
-                                    "choice": Evaluated(*found)._asdict()}  # fmt: skip
+                                    "choice": EvaluationResult(*found)._asdict()}  # fmt: skip
             self.folder.append(METRICS_FILE, [line | experts.facts()])
             self.progress.evaluated(self.done, scores)
             faults.point("evaluated")
@@ -409,15 +409,15 @@ class Session:
         self.time_decoding()
         self.paused += time.perf_counter() - began
 
-    def score(self, answers: Answers) -> tuple[dict[str, float], Evaluated]:
+    def score(self, answers: Answers) -> tuple[dict[str, float], EvaluationResult]:
         """All metrics of the validation rows, and what chooses between checkpoints."""
         scores, metric = self.task.all_metrics(answers), self.standing.metric
         if metric not in scores:
-            raise UserError(f"there is no metric {metric!r} of {self.task.title}", where="training.metric",
+            raise UserError(f"unknown metric {metric!r} of {self.task.title}", where="training.metric",
                             fix=did_you_mean(metric, scores))  # fmt: skip
         sums = None if answers.predicted is None else self.task.row_sums(answers, metric)
         error = 0.0 if sums is None else standard_error(sums)
-        return scores, Evaluated(scores[metric], self.task.selection_loss(answers), error)
+        return scores, EvaluationResult(scores[metric], self.task.selection_loss(answers), error)
 
     def time_decoding(self) -> None:
         """See now and then how long the texts of the final evaluation will take: a trained model ends them sooner."""
@@ -450,7 +450,7 @@ class Session:
         except Exception as error:
             self.folder.event("sample failed", step=self.done, error=short_error(error))
 
-    def look_inside(self, moment: Moment) -> None:
+    def look_inside(self, step_result: StepResult) -> None:
         """Measure the model on the rows of the probe, where this step is one that it asks for."""
         probe = self.config.training.probe
         if probe is None or self.done % probe.every or self.parallel.shards or not self.peers.is_first:
@@ -459,7 +459,7 @@ class Session:
 
         try:
             with self.engine.evaluating() as model, self.engine.autocast():
-                moment.probe = probe_figures(model, self.probe_batch, layers=probe.layers)
+                step_result.probe = probe_figures(model, self.probe_batch, layers=probe.layers)
         except Exception as error:  # what cannot be measured is no reason to stop
             self.folder.event("probe failed", step=self.done, error=short_error(error))
 
@@ -490,7 +490,7 @@ class Session:
         """Whether a search has given this run as much time as it had for it."""
         return self.pause_after is not None and evaluated and self.elapsed() >= self.pause_after
 
-    def out_of_patience(self) -> bool:
+    def is_out_of_patience(self) -> bool:
         """Whether enough passes over the data, and enough evaluations, have bettered neither metric nor loss."""
         patience, moved = self.config.training.patience, self.standing.moved_step
         if patience is None or moved is None or self.standing.since < LEAST_EVALUATIONS:
@@ -513,10 +513,10 @@ class Session:
         self.flush()
         self.progress.doing("saving")
         self.refuse_nonfinite()
-        missing = self.peers.first(lambda: bool(store.problem(self.checkpoint)))
+        missing = self.peers.broadcast(lambda: bool(store.problem(self.checkpoint)))
         if missing and self.parallel.shards and not self.peers.is_first:
             give_parts(self.engine)
-        self.peers.first(self.commit)
+        self.peers.broadcast(self.commit)
         self.fresh_best = False
         self.progress.note(f"saved step {self.done:,}")
         seconds = time.perf_counter() - began
@@ -540,11 +540,11 @@ class Session:
         """After a save, or one that was cut short: delete old checkpoints, and let run.json say how the run stands."""
         best = self.standing.best_step
         store.rotate(self.folder.checkpoints, self.config.training.keep, [] if best is None else [best],
-                     newest=self.done, counts=self.regular)  # fmt: skip
+                     newest=self.done, counts=self.is_save_step)  # fmt: skip
         value = None if self.standing.best is None else {"metric": self.standing.metric, "value": self.standing.best}
         self.folder.update(step=self.done, best_step=best, best=value, **self.seconds_spent())
 
-    def regular(self, step: int) -> bool:
+    def is_save_step(self, step: int) -> bool:
         """Whether a run that nobody stops saves at this step; a stop's own checkpoint goes when the next one is there,
         so that a run leaves the same checkpoints however often it was stopped."""
         return step == self.total or step % (self.config.training.save_every or self.total) == 0
@@ -554,8 +554,8 @@ class Session:
         for name, value in self.engine.weights().items():
             if not bool(torch.isfinite(local(value)).all()):
                 raise Diverged(f"step {self.done:,}: the weight {name} is not finite", where=str(self.folder.path),
-                               fix="lower the rate: --set training.optimizer.lr=0.0003",
-                               details=["it was not saved; the checkpoint before is whole"])  # fmt: skip
+                               fix="lower the learning rate: --set training.optimizer.lr=0.0003",
+                               details=["it was not saved; the checkpoint before is intact"])  # fmt: skip
 
     def elapsed(self) -> float:
         """Seconds of this run, in all its processes."""
@@ -588,27 +588,28 @@ class Session:
 
     # ------------------------------------------------------------ when it goes wrong
 
-    def diverged(self, moment: Moment, micros: list[Any]) -> None:
+    def diverged(self, step_result: StepResult, micros: list[Any]) -> None:
         """Stop before anything is spoilt: the weights are those of the step before."""
-        step = moment.step - 1
+        step = step_result.step - 1
         # The process whose rows did it can name them; the others see only that the sum is not finite.
-        found = self.peers.gather(find_culprit(self.engine, moment, micros))
+        found = self.peers.gather(find_culprit(self.engine, step_result, micros))
         rows, tensor = next((pair for pair in found if pair[0]), found[0])
         if not self.peers.is_first:
             raise AlreadyReported(Diverged.exit_code)
-        all_rows = torch.cat(moment.rows).tolist()
+        all_rows = torch.cat(step_result.rows).tolist()
         shown = [self.data.train.place(row) for row in (rows or all_rows)[:5]]
         self.done = step
-        self.folder.append(METRICS_FILE, [line_of(found) for found in self.pending if found.step <= moment.step])
+        self.folder.append(METRICS_FILE, [line_of(found) for found in self.pending if found.step <= step_result.step])
         self.pending = []
-        self.folder.write("crash.txt", f"step {moment.step}: {tensor} is not finite\nrows {all_rows}\n")
+        self.folder.write("crash.txt", f"step {step_result.step}: {tensor} is not finite\nrows {all_rows}\n")
         best = "" if not rows else f" at {shown[0]}"
         # Of several phases an earlier one may have moved its weights before a later one failed.
-        kept = "weights are those of the step before; nothing was spoilt"
-        kept = kept if len(self.engine.phases) == 1 else "nothing was saved; the last checkpoint is whole"
+        kept = "the weights are those of the step before"
+        kept = kept if len(self.engine.phases) == 1 else "nothing was saved; the last checkpoint is intact"
         raise Diverged(
-            f"step {moment.step:,}: {tensor} is not finite (loss {float(moment.loss)}){best}; rows {all_rows[:8]}",
-            where=str(self.folder.path), fix="lower the rate: --set training.optimizer.lr=0.0003",
+            f"step {step_result.step:,}: {tensor} is not finite (loss {float(step_result.loss)}){best}; "
+            f"rows {all_rows[:8]}",
+            where=str(self.folder.path), fix="lower the learning rate: --set training.optimizer.lr=0.0003",
             details=[f"row {place}" for place in shown] + [kept],
         )  # fmt: skip
 
@@ -631,13 +632,13 @@ def short_error(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"[:200]
 
 
-def describe_length(training: Any, found: Measured, order: Order) -> list[str]:
+def describe_length(training: Any, found: TrialTimes, order: Order) -> list[str]:
     """How long it will take, and how much memory."""
     epochs = order.passes(0, training.steps)
     seconds = training.steps * found.step * mean_step_size(training, training.steps) + found.pauses
-    limit = f" of {found.limit / 2**30:,.1f} GB" if found.limit else ""
+    limit = f" of {found.limit / 2**30:,.1f} GiB" if found.limit else ""
     return [
         f"steps    {training.steps:,} ({epochs:,.1f} passes over the data), {found.step * 1e3:,.1f} ms each: about "
         f"{duration(seconds)}; {'compiled' if training.compile else 'not compiled'}",
-        f"memory   {found.memory / 2**30:,.2f} GB{limit} in the first steps",
+        f"memory   {found.memory / 2**30:,.2f} GiB{limit} in the first steps",
     ]

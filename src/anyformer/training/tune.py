@@ -3,7 +3,7 @@
 `RUN/tune/trial-00` and so on are whole runs, the first of them with the defaults. All train for a short time, the best
 third goes on from where it stands, and so on until one is left, which becomes the run itself and trains to its end. The
 choice is by validation rows alone. `tune.json` holds what was decided, written anew after every step of the search: a
-search that was killed goes on with `anyformer resume RUN`.
+search that was killed is resumed by `anyformer resume RUN`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from anyformer.errors import Stopped, UserError
 from anyformer.evaluation.metrics import direction
 from anyformer.safe_files import read_json, replace_file
 from anyformer.tasks.base import TunedSetting
-from anyformer.training.best import Evaluated, choosing_metric
+from anyformer.training.best import EvaluationResult, choosing_metric
 from anyformer.training.run.folder import CACHE, CHECKPOINTS, RUN_FILE, RunFolder, check_new
 from anyformer.training.settings import Config
 from anyformer.training.setup.budget import sizes_for
@@ -172,12 +172,12 @@ class Search:
     def run(self, progress: str) -> None:
         """Round after round until one trial is left; then it takes the place of the run."""
         lock = RunFolder(self.folder / TUNE_FOLDER)
-        lock.hold()
+        lock.lock()
         try:
             self.go_on(progress)
             self.promote()
         finally:
-            lock.let_go()
+            lock.unlock()
 
     def go_on(self, progress: str) -> None:
         """The rounds that are left."""
@@ -205,7 +205,7 @@ class Search:
         except Stopped as error:
             if not session.has_paused:
                 self.write()
-                raise Stopped(f"stopped while tuning; saved. Go on with: anyformer resume {self.folder}",
+                raise Stopped(f"stopped while tuning; saved. Resume with: anyformer resume {self.folder}",
                               code=error.exit_code) from None  # fmt: skip
         except UserError as error:  # it diverged, or its memory ran out: the others may do better
             trial.problem = error.line
@@ -213,7 +213,7 @@ class Search:
         kept = folder.facts.get("best_step")
         choices = [line["choice"] for line in folder.metrics() if line["step"] == kept and "choice" in line]
         if choices:
-            trial.value, trial.loss, trial.error = (choices[-1][name] for name in Evaluated._fields)
+            trial.value, trial.loss, trial.error = (choices[-1][name] for name in EvaluationResult._fields)
         self.say(
             f"tune     {trial.name}: {trial.problem or f'{self.state.metric} {trial.value} at step {trial.step:,}'}"
         )

@@ -61,7 +61,7 @@ class Update:
 
 
 class ScaledUpdate(Update):
-    """fp16: losses are scaled up. An overflow is its everyday: it lowers the scale, moves nothing and goes on."""
+    """fp16: losses are scaled up. An overflow is common: the scale is lowered, the step skipped, training continues."""
 
     def __init__(self, parallel: Parallel, settings: Training, device: torch.device) -> None:
         super().__init__(parallel, settings)
@@ -92,7 +92,7 @@ class ScaledUpdate(Update):
 
 
 class DeviceUpdate(Update):
-    """On a GPU nobody waits for the norm: from a bad step on a flag there keeps the weights as they are."""
+    """On a GPU the host does not wait for the norm: from a bad step on a flag there keeps the weights as they are."""
 
     is_late = True
 
@@ -166,13 +166,13 @@ def has_kernel(optimizers: Optimizers, device: torch.device) -> bool:
     return all(isinstance(optimizer, torch.optim.AdamW) for optimizer in optimizers) and adamw.enable(device)
 
 
-def set_rate(optimizers: Optimizers, rate: float) -> None:
+def set_lr(optimizers: Optimizers, factor: float) -> None:
     """Give every group its share of the full learning rate; where that lies on the device it stays there."""
     for group in (group for optimizer in optimizers for group in optimizer.param_groups):
         if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(group["full"] * rate)
+            group["lr"].fill_(group["full"] * factor)
         else:
-            group["lr"] = group["full"] * rate
+            group["lr"] = group["full"] * factor
 
 
 def keep_rates_on_device(optimizers: Optimizers, device: torch.device) -> None:

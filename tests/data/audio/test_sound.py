@@ -96,7 +96,7 @@ def broken(folder: Path) -> dict[str, tuple[Path, str]]:
     whole = save(folder / "whole.wav", tone(50)).read_bytes()
     made = {
         "empty": (b"", "the file is empty"),
-        "no-riff": (b"junk" * 20, "is no WAV recording"),
+        "no-riff": (b"junk" * 20, "is not a WAV recording"),
         "cut": (whole[:-100], "is cut off: 700 of 800 bytes"),
         "cut-head": (whole[:20], "its format is cut off"),
         "no-samples": (whole[:48] + b"LIST\0\0\0\0", "holds no samples"),
@@ -222,7 +222,7 @@ def test_broken_clips_are_left_out_and_named_or_refused(tmp_path: Path) -> None:
     made = prepare([root], cache=tmp_path / "cache")
     assert made.facts["skipped"] == {"the recording cannot be read": 1}
     assert "9.wav" in made.facts["skipped_first"]["the recording cannot be read"]
-    with pytest.raises(UserError, match=r"clips clip \d+ \(9\.wav\): is no WAV recording"):
+    with pytest.raises(UserError, match=r"clips clip \d+ \(9\.wav\): is not a WAV recording"):
         prepare([root], settings=Data(bad="error"), cache=tmp_path / "other")
     frame = read_sounds([root]).take([12])
     with pytest.raises(UserError, match="no recording can be read; the first is"):

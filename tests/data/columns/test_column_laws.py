@@ -63,7 +63,7 @@ def test_the_toy_is_among_them_and_names_are_one_each():
     assert toy_column.Place in kinds() and len(set(names)) == len(names) and all(names)
     assert set(CELLS) | {"image", "audio"} == set(names) == set(NONSENSE)
     assert kind_named("number").kind == "number" and "sentence" not in kind_names() and "skip" in kind_names()
-    with pytest.raises(UserError, match="'numbre' is no kind of column; did you mean 'number'"):
+    with pytest.raises(UserError, match="'numbre' is not a kind of column; did you mean 'number'"):
         Data(types=("x=numbre",))
 
 
@@ -155,5 +155,5 @@ def test_files_of_a_request_are_bytes_and_never_opened(tmp_path: Path) -> None:
         if issubclass(kind, FileColumn):
             column = kind(name="x")
             assert isinstance(column.from_request(column.example()), bytes)
-            with pytest.raises(UserError, match="is no data URL"):
+            with pytest.raises(UserError, match="is not a data URL"):
                 column.from_request(str(tmp_path / "a.wav"))

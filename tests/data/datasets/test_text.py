@@ -12,7 +12,7 @@ from anyformer.data.datasets import corpus
 from anyformer.data.datasets.text import boundary, prepare_text, prepare_texts, window
 from anyformer.data.datasets.windows import Windows
 from anyformer.data.files import documents
-from anyformer.data.prepared import Given, Prepared
+from anyformer.data.prepared import Prepared, StartModelConstraints
 from anyformer.data.settings import Data, Split, TokenizerSettings
 from anyformer.data.tokenizers.fast_encode import Encoder
 from anyformer.data.tokenizers.tokenizer import open_tokenizer, train_tokenizer
@@ -32,10 +32,12 @@ def prose(characters: int, seed: int = 0) -> str:
     return "".join(made)[:characters]
 
 
-def ready(paths: object, cache: Path, data: Data | None = None, given: Given | None = None) -> Prepared:
+def ready(paths: object, cache: Path, data: Data | None = None, given: StartModelConstraints | None = None) -> Prepared:
     listed = paths if isinstance(paths, list) else [paths]
     said: list[str] = []
-    made = prepare_text(listed, data or Data(), task="lm", cache=cache, given=given or Given(), say=said.append)
+    made = prepare_text(
+        listed, data or Data(), task="lm", cache=cache, given=given or StartModelConstraints(), say=said.append
+    )
     assert made.notes == said
     return made
 
@@ -219,7 +221,13 @@ def test_texts_from_a_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     def run(name: str) -> Prepared:
         lazy = (row for pair in zip(rows, [""] * 40, strict=True) for row in pair)
         return prepare_texts(
-            lazy, Data(), task="lm", cache=tmp_path / name, given=Given(), say=lambda line: None, name="t.jsonl"
+            lazy,
+            Data(),
+            task="lm",
+            cache=tmp_path / name,
+            given=StartModelConstraints(),
+            say=lambda line: None,
+            name="t.jsonl",
         )
 
     made = run("a")
@@ -234,7 +242,7 @@ def test_texts_from_a_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         Data(),
         task="lm",
         cache=tmp_path / "d",
-        given=Given(),
+        given=StartModelConstraints(),
         say=lambda line: None,
         valid=["unseen " * 9, rows[0]],
     )
@@ -242,9 +250,18 @@ def test_texts_from_a_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert any(note.startswith("warning  valid row 2 to valid on") for note in apart.notes)
     assert apart.valid.bytes == 63 + len(rows[0].encode())
     with pytest.raises(UserError, match="no text in it"):
-        prepare_texts([""], Data(), task="lm", cache=tmp_path / "c", given=Given(), say=lambda line: None)
+        prepare_texts(
+            [""], Data(), task="lm", cache=tmp_path / "c", given=StartModelConstraints(), say=lambda line: None
+        )
     with pytest.raises(UserError, match="row 2: half a character"):
-        prepare_texts(["a", "\ud800"], Data(), task="lm", cache=tmp_path / "c", given=Given(), say=lambda line: None)
+        prepare_texts(
+            ["a", "\ud800"],
+            Data(),
+            task="lm",
+            cache=tmp_path / "c",
+            given=StartModelConstraints(),
+            say=lambda line: None,
+        )
 
 
 def test_the_cache_is_used_only_for_the_same_text_and_settings(tmp_path: Path) -> None:
@@ -280,7 +297,7 @@ def test_the_same_text_gives_the_same_bytes(tmp_path: Path) -> None:
 def test_a_given_tokenizer_is_kept(tmp_path: Path) -> None:
     path = written(tmp_path, "t.txt", prose(9000))
     own = train_tokenizer([prose(5000, 9)], "bpe", 300)
-    made = ready(path, tmp_path / "c", given=Given(tokenizer=own, length=20))
+    made = ready(path, tmp_path / "c", given=StartModelConstraints(tokenizer=own, length=20))
     assert made.tokenizer is own
     assert isinstance(made.train, Windows) and made.train.length == 20
     kept = open_tokenizer(tmp_path / "c" / "tokenizer")
@@ -303,13 +320,13 @@ def test_a_big_text_trains_its_tokenizer_on_a_sample(tmp_path: Path, monkeypatch
 
 def test_how_long_windows_are() -> None:
     said: list[str] = []
-    assert window(TokenizerSettings(), Given(), 100_000, said.append) == 256
-    assert window(TokenizerSettings(max_length=512), Given(), 100_000, said.append) == 512
-    assert window(TokenizerSettings(), Given(length=64), 100_000, said.append) == 64
+    assert window(TokenizerSettings(), StartModelConstraints(), 100_000, said.append) == 256
+    assert window(TokenizerSettings(max_length=512), StartModelConstraints(), 100_000, said.append) == 512
+    assert window(TokenizerSettings(), StartModelConstraints(length=64), 100_000, said.append) == 64
     assert not said
-    assert window(TokenizerSettings(max_length=512), Given(length=64), 100_000, said.append) == 64
-    assert window(TokenizerSettings(), Given(), 500, said.append) == 32
-    assert window(TokenizerSettings(max_length=100), Given(), 60, said.append) == 59
+    assert window(TokenizerSettings(max_length=512), StartModelConstraints(length=64), 100_000, said.append) == 64
+    assert window(TokenizerSettings(), StartModelConstraints(), 500, said.append) == 32
+    assert window(TokenizerSettings(max_length=100), StartModelConstraints(), 60, said.append) == 59
     assert len(said) == 3 and "windows of 32 tokens instead of 256" in said[1]
 
 

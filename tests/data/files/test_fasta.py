@@ -67,7 +67,7 @@ def test_what_is_no_residue_is_left_out_and_counted_or_refused(tmp_path: Path) -
         (">a\n>b\n", "p.fasta line 1: nothing but a record without residues"),
         ("\n\n", "only blank lines"),
         ("; nothing but a comment\n", "no record in it"),
-        (">a\n12\n", "nothing but a record with a sign that is no residue"),
+        (">a\n12\n", "nothing but a record with a sign that is not a residue"),
     ],
     ids=["no-header", "prose", "headers-only", "blank", "comment", "numbers"],
 )

@@ -70,8 +70,8 @@ MISTAKES = {
     "too few numbers": ("train/a.txt", "0 0.5 0.5\n", r"1 of a\.txt: is '0 0.5 0.5'"),
     "no number": ("train/a.txt", "0 0.5 0.5 nan 1\n", r"1 of a\.txt"),
     "another class": ("train/a.txt", "0 0.5 0.5 1 1\n2 0.5 0.5 1 1\n", r"2 of a\.txt: class 2 is not among the 2"),
-    "no names": ("data.yaml", "train: train\nnames: 3\n", "names is no list"),
-    "gaps": ("data.yaml", "train: train\nnames: {0: a, 2: b}\n", "names is no list"),
+    "no names": ("data.yaml", "train: train\nnames: 3\n", "names is not a list"),
+    "gaps": ("data.yaml", "train: train\nnames: {0: a, 2: b}\n", "names is not a list"),
     "no folder": ("data.yaml", "train: elsewhere\nnames: [a, b]\n", "no image is in the folder of train"),
     "no YAML": ("data.yaml", "train: train\nnames: [a, b\n", "not YAML"),
 }

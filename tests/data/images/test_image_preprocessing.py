@@ -187,17 +187,17 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"do_pad": True}, "do_pad = True is not implemented"),
     ({"data_format": "channels_last"}, "data_format"),
     ({"size": {"longest_edge": 30}}, "size = {'longest_edge': 30} is not implemented"),
-    ({"size": {"height": 0, "width": 3}}, "is no size"),
-    ({"size": "large"}, "is no size"),
-    ({"size": {"height": 10**9, "width": 10**9}}, "is no size"),
+    ({"size": {"height": 0, "width": 3}}, "is not a size"),
+    ({"size": "large"}, "is not a size"),
+    ({"size": {"height": 10**9, "width": 10**9}}, "is not a size"),
     ({"crop_size": {"shortest_edge": 30}, "do_center_crop": True}, "has no height and width"),
-    ({"resample": 9}, "resample = 9 is no filter"),
-    ({"resample": "bicubic"}, "is no filter"),
-    ({"do_resize": "yes"}, "is no switch"),
-    ({"image_mean": ["a"]}, "are no numbers"),
+    ({"resample": 9}, "resample = 9 is not a filter"),
+    ({"resample": "bicubic"}, "is not a filter"),
+    ({"do_resize": "yes"}, "is not true or false"),
+    ({"image_mean": ["a"]}, "are not numbers"),
     ({"image_std": [1.0, 0.0, 1.0]}, "does not fit"),
     ({"image_std": [1.0]}, "does not fit"),
-    ({"rescale_factor": True}, "is no number"),
+    ({"rescale_factor": True}, "is not a number"),
     ({"image_processor_type": "SamImageProcessor"}, "'SamImageProcessor' is not known"),
 ]  # fmt: skip
 
@@ -223,8 +223,8 @@ PICTURES_REFUSED: list[tuple[Any, str]] = [
     (np.full((9, 9, 3), -0.5), "pixels go from"),
     (np.zeros((9, 9, 7), np.uint8), "shape (9, 9, 7)"),
     (3.5, "float"),
-    ([], "no pictures"),
-    ("nowhere.png", "no such picture"),
+    ([], "no images given"),
+    ("nowhere.png", "no such image"),
 ]
 
 

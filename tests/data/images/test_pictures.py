@@ -353,7 +353,7 @@ def layouts(folder: Path) -> dict[str, tuple[list[Path], str]]:
         "still packed": ([folder / "packed"], "unpack photos.zip first"),
         "an archive": ([folder / "photos.zip"], "unpack it first"),
         "one picture": ([folder / "a.png"], "neither a folder of images nor an IDX file"),
-        "not there": ([folder / "none"], "there is no such file"),
+        "not there": ([folder / "none"], "no such file"),
     }
 
 

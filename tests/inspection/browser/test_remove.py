@@ -110,7 +110,7 @@ def test_the_answer_at_the_query(page_of: Callable[..., Page], capture_of: Calla
 
 def test_a_wrong_address_is_told_in_words(page_of: Callable[..., Page], pages: Any) -> None:
     page = page_of("gpt", "remove", heads="0.77")
-    assert "no head 0.77" in page.inner_text("#panel")
+    assert "head 0.77 is out of range" in page.inner_text("#panel")
     assert any("400" in problem for problem in pages.problems)
     pages.problems.clear()
 

@@ -65,7 +65,7 @@ def test_all_stop_at_one_step_and_go_on_to_the_same_bits(place: Path, nursery: N
     assert processes.wait() == [143, 143] and time.monotonic() - began < 30
     saved = steps_of(place / "stopped")[-1]
     assert f"stopped at step {saved} of 12; saved" in processes.output and processes.errors == []
-    assert processes.output.count("saved. Go on with") == 1
+    assert processes.output.count("saved. Resume with") == 1
     again = start(nursery, TABLE.train("stopped"), place, 2, restarts=1)  # the same words, as a launcher restarts them
     assert again.wait() == [0, 0] and f"resume   from step {saved} of 12" in again.output, again.output
     assert differing(place / "stopped", two) == []

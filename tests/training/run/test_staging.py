@@ -80,7 +80,7 @@ def test_a_folder_swept_between_its_making_and_its_lock_is_made_again(tmp_path, 
     monkeypatch.setattr("anyformer.training.run.folder.hold_lock", late)
     folder = claim_new(tmp_path)
     assert taken and not taken[0].exists() and folder.path != taken[0] and (folder.path / LOCK_FILE).is_file()
-    folder.let_go()
+    folder.unlock()
 
 
 # ---------------------------------------------------------------- places where no run can be made

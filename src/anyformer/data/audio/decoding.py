@@ -65,7 +65,9 @@ def read_sound(recording: Recording, head: AudioHeader | None = None) -> tuple[n
         found = decode_samples(raw, head).reshape(-1, head.channels)
     wave = found.mean(1, dtype=np.float32) if found.shape[1] > 1 else found[:, 0]
     if not np.isfinite(wave).all():
-        raise UserError("holds samples that are no numbers", where=name_of(recording), fix="record or convert it again")
+        raise UserError(
+            "holds samples that are not numbers", where=name_of(recording), fix="record or convert it again"
+        )
     return wave, head.rate
 
 
@@ -99,7 +101,7 @@ def wav_head(file: BinaryIO, name: str) -> AudioHeader:
     if not size:
         raise bad("the file is empty")
     if len(start) < 12 or start[:4] != b"RIFF" or start[8:] != b"WAVE":
-        raise bad("is no WAV recording", "give WAV files, or name it by what it is")
+        raise bad("is not a WAV recording", "give WAV files, or name it by what it is")
     form: tuple[int, int, int, int] | None = None
     while len(piece := file.read(8)) == 8:
         chunk, length = piece[:4], struct.unpack("<I", piece[4:])[0]

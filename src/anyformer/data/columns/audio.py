@@ -17,7 +17,7 @@ from anyformer.data.columns.values import shown
 from anyformer.data.files.audio_folders import unlabelled_clips
 from anyformer.data.files.data_urls import SOUNDS_SAID, example_sound, sound_bytes
 from anyformer.data.files.example_files import tone
-from anyformer.data.habit import Habit
+from anyformer.data.habit import TrainingDefaults
 from anyformer.embeds.frames import Frames
 from anyformer.embeds.mel import bands
 from anyformer.errors import UserError
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from anyformer.data.datasets.rows import RowExamples
     from anyformer.data.examples import Draw
     from anyformer.data.frame import Frame
-    from anyformer.data.prepared import Given, Say
+    from anyformer.data.prepared import Say, StartModelConstraints
     from anyformer.data.preprocess import Preprocess
     from anyformer.data.settings import Data
     from anyformer.data.sizes import Sizes
@@ -47,7 +47,7 @@ class AudioModality(Modality):
     embeds: ClassVar[tuple[type[Embed], ...]] = (Frames,)
     presets: ClassVar[tuple[str, ...]] = ("sound-mini", "sound-small")
     plural: ClassVar[str] = "sound"
-    habit: ClassVar[Habit | None] = Habit(
+    habit: ClassVar[TrainingDefaults | None] = TrainingDefaults(
         epochs=40, batch_size=32, lr=1e-3, weight_decay=0.05, gpu_batch_size=128, gpu_lr=1e-3
     )
     settings: ClassVar[str] = "data.audio"
@@ -124,7 +124,9 @@ class Audio(FileColumn):
         return recognise_files(seen, cls, ENDINGS)
 
     @classmethod
-    def decode(cls, frame: Frame, name: str, settings: Data, arrays: Arrays, *, given: Given, say: Say) -> Decoded:
+    def decode(
+        cls, frame: Frame, name: str, settings: Data, arrays: Arrays, *, given: StartModelConstraints, say: Say
+    ) -> Decoded:
         found = decode_clips(frame, name, settings.audio, arrays, bad=settings.bad, say=say)
         column = cls(name=name, sample_rate=found.rate, samples=found.samples)
         return Decoded(column, found.there, found.broken, found.same, found.first)

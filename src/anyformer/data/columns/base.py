@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from anyformer.data.datasets.arrays import Arrays
     from anyformer.data.frame import Frame
     from anyformer.data.images.preprocessing import ImageSteps
-    from anyformer.data.prepared import Given, Say
+    from anyformer.data.prepared import Say, StartModelConstraints
     from anyformer.data.settings import Columns, Data
 
 ColumnValues = Any  # what a kind reads its cells as: an array (N, ...), or the Arrow column itself
@@ -89,7 +89,7 @@ class Column(Spec, slot=True):
         """The column as the training rows have it."""
         return cls(name=name)
 
-    def started_from(self, given: Given) -> Self:
+    def started_from(self, given: StartModelConstraints) -> Self:
         """The column as a model to start from reads it."""
         return self
 
@@ -197,7 +197,9 @@ class FileColumn(Column, slot=True):
         return ""
 
     @classmethod
-    def decode(cls, frame: Frame, name: str, settings: Data, arrays: Arrays, *, given: Given, say: Say) -> Decoded:
+    def decode(
+        cls, frame: Frame, name: str, settings: Data, arrays: Arrays, *, given: StartModelConstraints, say: Say
+    ) -> Decoded:
         """Decode the file of every row into the arrays."""
         raise NotImplementedError
 

@@ -146,7 +146,7 @@ def words_of(piece: pa.Array) -> pa.Array:
         return pc.if_else(pc.is_finite(piece), piece, pa.scalar(None, kind)).cast(pa.string())
     try:
         return piece.cast(pa.string())
-    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):  # bytes that are no text
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):  # bytes that are not text
         return pa.nulls(len(piece), pa.string())
 
 

@@ -19,7 +19,7 @@ from anyformer.data.files.data_urls import PICTURES_SAID, example_picture, pictu
 from anyformer.data.files.example_files import picture
 from anyformer.data.files.image_folders import unlabelled_images
 from anyformer.data.files.path_kinds import IMAGES
-from anyformer.data.habit import Habit
+from anyformer.data.habit import TrainingDefaults
 from anyformer.data.images.augmentation import augmented_batch
 from anyformer.data.images.decode_all import new_pictures, normalise, picture_arrays, picture_steps
 from anyformer.data.images.decoding import pillow
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from anyformer.data.datasets.rows import RowExamples
     from anyformer.data.examples import Draw
     from anyformer.data.frame import Frame
-    from anyformer.data.prepared import Given, Say
+    from anyformer.data.prepared import Say, StartModelConstraints
     from anyformer.data.preprocess import Preprocess
     from anyformer.data.settings import Data
     from anyformer.data.sizes import Sizes
@@ -57,7 +57,7 @@ class ImageModality(Modality):
     embeds: ClassVar[tuple[type[Embed], ...]] = (ConvStem, Patches, Maps)
     presets: ClassVar[tuple[str, ...]] = ("vitc-mini", "vitc-small")
     plural: ClassVar[str] = "images"
-    habit: ClassVar[Habit | None] = Habit(
+    habit: ClassVar[TrainingDefaults | None] = TrainingDefaults(
         epochs=40, batch_size=64, lr=1e-3, weight_decay=0.05, gpu_batch_size=128, gpu_lr=1e-3
     )
     settings: ClassVar[str] = "data.images"
@@ -184,7 +184,9 @@ class Image(FileColumn):
         return recognise_files(seen, cls, IMAGES)
 
     @classmethod
-    def decode(cls, frame: Frame, name: str, settings: Data, arrays: Arrays, *, given: Given, say: Say) -> Decoded:
+    def decode(
+        cls, frame: Frame, name: str, settings: Data, arrays: Arrays, *, given: StartModelConstraints, say: Say
+    ) -> Decoded:
         """Decode every image, in processes, into `arrays["pixels"]` (N, C, H, W)."""
         steps = given.images
         shape, there = picture_arrays(

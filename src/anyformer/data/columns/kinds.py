@@ -31,7 +31,7 @@ def kind_named(name: str) -> type[Column]:
     """The kind of a name."""
     found = [kind for kind in kinds() if kind.kind == name]
     if len(found) != 1:
-        what = f"{len(found)} kinds of column are named {name!r}" if found else f"{name!r} is no kind of column"
+        what = f"{len(found)} kinds of column are named {name!r}" if found else f"{name!r} is not a kind of column"
         raise UserError(what, where="columns", fix="import the file that has it" if not found else "rename one")
     return found[0]
 

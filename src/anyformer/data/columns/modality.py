@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anyformer.data.habit import Habit
+from anyformer.data.habit import TrainingDefaults
 from anyformer.slots import Embed
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Modality:
     embeds: ClassVar[tuple[type[Embed], ...]] = ()  # the embeddings that read it
     presets: ClassVar[tuple[str, ...]] = ()  # those that read it alone: on a CPU, on a GPU; () for any
     plural: ClassVar[str] = ""  # in messages: a preset "does not read images"
-    habit: ClassVar[Habit | None] = None  # how rows of it alone are usually trained
+    habit: ClassVar[TrainingDefaults | None] = None  # how rows of it alone are usually trained
     settings: ClassVar[str] = ""  # the section of data settings that is idle without it
     fixed_shape: ClassVar[bool] = True  # whether batches of as many rows all have one shape
     keeps_embedding: ClassVar[bool] = False  # whether a model to start from reads it with its embedding as it is
@@ -108,7 +108,7 @@ class Modality:
         return cls.presets[gpu] if cls.presets else ""
 
     @classmethod
-    def habit_for(cls, rows: int | None) -> Habit | None:
+    def habit_for(cls, rows: int | None) -> TrainingDefaults | None:
         """How this many training rows of it alone are usually trained; None for any number."""
         return cls.habit
 

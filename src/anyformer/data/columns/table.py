@@ -10,7 +10,7 @@ import torch
 
 from anyformer.data.columns.base import Column
 from anyformer.data.columns.modality import Encoding, Modality, ModalityInputs
-from anyformer.data.habit import Habit
+from anyformer.data.habit import TrainingDefaults
 from anyformer.embeds.numbers import PiecewiseCurve
 from anyformer.embeds.table import Table
 from anyformer.slots import Embed
@@ -37,7 +37,7 @@ class TableModality(Modality):
     embeds: ClassVar[tuple[type[Embed], ...]] = (Table,)
     presets: ClassVar[tuple[str, ...]] = ("table-mini", "table-small")
     plural: ClassVar[str] = "tables"
-    habit: ClassVar[Habit | None] = Habit(
+    habit: ClassVar[TrainingDefaults | None] = TrainingDefaults(
         epochs=MOST_EPOCHS, batch_size=256, lr=3e-3, weight_decay=0.01, gpu_batch_size=256, gpu_lr=2e-3
     )
     settings: ClassVar[str] = "data.columns"
@@ -104,7 +104,7 @@ class TableModality(Modality):
         return f"table-{size}" if rows is None or rows < MANY_ROWS else f"table-periodic-{size}"
 
     @classmethod
-    def habit_for(cls, rows: int | None) -> Habit | None:
+    def habit_for(cls, rows: int | None) -> TrainingDefaults | None:
         """Fewer passes over more rows: a pass is more steps then, and members of an ensemble learn slowly at first."""
         if cls.habit is None or rows is None or rows <= FEW_ROWS:
             return cls.habit

@@ -17,7 +17,7 @@ from anyformer.data.columns.modality import Encoding, Modality, ModalityInputs
 from anyformer.data.columns.values import is_none, spelled
 from anyformer.data.datasets.encode_questions import encode_questions
 from anyformer.data.datasets.encode_texts import encode_sentences, encode_texts, require_tokenizer
-from anyformer.data.habit import Habit
+from anyformer.data.habit import TrainingDefaults
 from anyformer.embeds.tokens import Tokens
 from anyformer.errors import UserError
 from anyformer.positions import Learned
@@ -44,7 +44,7 @@ class TextModality(Modality):
     embeds: ClassVar[tuple[type[Embed], ...]] = (Tokens,)
     presets: ClassVar[tuple[str, ...]] = ("encoder-mini", "encoder-small")
     plural: ClassVar[str] = "text"
-    habit: ClassVar[Habit | None] = Habit(
+    habit: ClassVar[TrainingDefaults | None] = TrainingDefaults(
         epochs=20, batch_size=32, lr=1e-3, weight_decay=0.1, gpu_batch_size=64, gpu_lr=1e-3
     )
     smoothed: ClassVar[bool] = True  # what a Transformer overfits it is less sure of, and n-grams keep their say

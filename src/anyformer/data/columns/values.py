@@ -39,7 +39,7 @@ def shown(value: Any) -> str:
 
 
 def spelled(text: str, where: str = "") -> str:
-    """A text that can be written down: half a pair of surrogates, which JSON can say, is no character."""
+    """A text that can be written down: half a pair of surrogates, which JSON can say, is not a character."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -14,7 +14,7 @@ from anyformer.data.columns.base import ColumnValues
 from anyformer.data.columns.modality import Encoding, Modality, ModalityInputs
 from anyformer.data.columns.text import Sentence
 from anyformer.data.datasets.encode_texts import LONGEST, sentences
-from anyformer.data.habit import Habit
+from anyformer.data.habit import TrainingDefaults
 from anyformer.data.tokenizers.parallel_encode import Flat, longest, pieces
 from anyformer.embeds.words import CODES, UNKNOWN, Words
 from anyformer.slots import Embed
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from anyformer.data.datasets.rows import RowExamples
     from anyformer.data.examples import Draw
     from anyformer.data.frame import Frame
-    from anyformer.data.prepared import Given
+    from anyformer.data.prepared import StartModelConstraints
     from anyformer.data.preprocess import Preprocess
     from anyformer.data.settings import Columns
     from anyformer.data.sizes import Sizes
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MOST_KNOWN = 50_000  # words of the table
 FIRST, LAST = 12, 8  # letters of a long word that are read
 AFFIX = 4  # letters of a prefix or suffix at most
-PADDING = 0  # the row of `word_ids`, `hashes` and `letters` that is no word
+PADDING = 0  # the row of `word_ids`, `hashes` and `letters` that is not a word
 
 
 class WordsModality(Modality):
@@ -46,7 +46,7 @@ class WordsModality(Modality):
     plural: ClassVar[str] = "whole words"
     # Few sentences are learned by heart after five passes, many go on to gain; half precision saves such small
     # models nothing.
-    habit: ClassVar[Habit | None] = Habit(
+    habit: ClassVar[TrainingDefaults | None] = TrainingDefaults(
         epochs=15, batch_size=16, lr=2e-3, weight_decay=0.1, gpu_batch_size=32, gpu_lr=2e-3, patience=8,
         settings={"precision": "fp32"},
     )  # fmt: skip
@@ -132,7 +132,7 @@ class WordList(Sentence):
         often = sorted((-count, word) for word, count in counts.items() if count > 1)
         return cls(name=name, known=tuple(word for _, word in often[:MOST_KNOWN]))
 
-    def started_from(self, given: Given) -> WordList:
+    def started_from(self, given: StartModelConstraints) -> WordList:
         """With the words of its table, whose rows are learned already."""
         return next(
             (self.replace(known=column.known) for column in given.columns if isinstance(column, WordList)), self

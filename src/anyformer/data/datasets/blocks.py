@@ -23,7 +23,7 @@ class Blocks(Windows):
     """One part of a text in blocks of `length` tokens, with the tokenizer's begin and end tokens around each.
 
     A block is the same text in every epoch: what changes is what an objective hides of it (`Objective.corrupt`). The
-    ids are both the input and the targets, nothing is shifted; begin, end and padding are no targets. With a draw the
+    ids are both the input and the targets, nothing is shifted; begin, end and padding are not targets. With a draw the
     last block reaches back so that it is full; without one it is padded, and every token comes exactly once.
 
     >>> rows = Blocks(np.arange(10), 4)
@@ -122,8 +122,8 @@ def ordinary_tokens(tokenizer: Tokenizer, size: int) -> np.ndarray:
 def word_edges(tokenizer: Tokenizer, size: int) -> tuple[np.ndarray, np.ndarray]:
     """Which ids begin a word whatever is before them (V,), and which end one whatever is behind (V,).
 
-    WordPiece marks what goes on with a word by ##. Elsewhere a word is letters and digits in a row: a piece that begins
-    with one goes on with what ended in one, and a blank, a line end or a sign stands between. A byte of a character
+    WordPiece marks what continues a word by ##. Elsewhere a word is letters and digits in a row: a piece that begins
+    with one continues what ended in one, and a blank, a line end or a sign stands between. A byte of a character
     beyond ASCII is taken for a letter: it is one, in most texts, and a character is never cut.
     """
     begins, closes = np.zeros(size, bool), np.zeros(size, bool)

@@ -12,7 +12,7 @@ import numpy as np
 
 from anyformer.data.datasets.arrays import Arrays
 from anyformer.data.files.documents import Document
-from anyformer.data.prepared import Given, Say
+from anyformer.data.prepared import Say, StartModelConstraints
 from anyformer.data.settings import Data, TokenizerSettings
 from anyformer.data.tokenizers.fast_encode import Encoder
 from anyformer.data.tokenizers.tokenizer import Tokenizer, open_tokenizer, train_tokenizer
@@ -82,7 +82,7 @@ def vocabulary(size: int) -> int:
     return round(2 ** float(np.interp(np.log(max(1, size)), known, tokens)) / 256) * 256
 
 
-def given_tokenizer(words: TokenizerSettings, given: Given) -> Tokenizer | None:
+def given_tokenizer(words: TokenizerSettings, given: StartModelConstraints) -> Tokenizer | None:
     """The tokenizer that a model or a folder brings along, if any."""
     if given.tokenizer is not None or words.folder is None:
         return given.tokenizer
@@ -142,7 +142,12 @@ def sample_pieces(part: CorpusPart, size: int) -> Iterator[str]:
 
 
 def pack_parts(
-    parts: dict[str, CorpusPart], settings: Data, given: Given, asked: TaskTokens, cache: Path, tell: Say
+    parts: dict[str, CorpusPart],
+    settings: Data,
+    given: StartModelConstraints,
+    asked: TaskTokens,
+    cache: Path,
+    tell: Say,
 ) -> tuple[Arrays, Tokenizer]:
     """Every part as an array of tokens on disk, with the tokenizer beside; made once for the same text and settings."""
     enough(parts["train"].characters, "characters")

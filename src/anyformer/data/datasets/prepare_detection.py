@@ -17,7 +17,7 @@ from anyformer.data.files.coco import Annotated, Picture
 from anyformer.data.images.decode_all import picture_steps
 from anyformer.data.images.preprocessing import FILE as IMAGES
 from anyformer.data.images.preprocessing import ImageSteps
-from anyformer.data.prepared import Given, Prepared, Say
+from anyformer.data.prepared import Prepared, Say, StartModelConstraints
 from anyformer.data.preprocess import FILE, Preprocess, sizes
 from anyformer.data.settings import Data
 from anyformer.data.splits import FREE, SIDES, TEST, TRAIN, VALID
@@ -31,8 +31,8 @@ TRUTH = ("boxes", "kinds", "crowd")
 
 
 def prepare_detection(
-    paths: list[Path] | None, settings: Data, *, task: str, seed: int, cache: Path, given: Given, say: Say,
-    why: str = "",
+    paths: list[Path] | None, settings: Data, *, task: str, seed: int, cache: Path, given: StartModelConstraints,
+    say: Say, why: str = "",
 ) -> Prepared:  # fmt: skip
     """Annotated images ready to train on; --valid and --test name further ones.
 
@@ -104,8 +104,8 @@ def sides(side: np.ndarray, settings: Data, seed: int) -> np.ndarray:
 
 
 def assemble_detection(
-    found: Annotated, side: np.ndarray, settings: Data, task: str, cache: Path, given: Given, notes: list[str],
-    tell: Say,
+    found: Annotated, side: np.ndarray, settings: Data, task: str, cache: Path, given: StartModelConstraints,
+    notes: list[str], tell: Say,
 ) -> Prepared:  # fmt: skip
     counts = [int((side == number).sum()) for number in range(len(SIDES))]
     if not counts[TRAIN]:

@@ -168,7 +168,7 @@ def choose_columns(
         elif is_row_number(name, facts[name]) and name not in asked:
             dropped.append((name, ID))
         elif np.isfinite(values).sum() < 0.5 * (facts[name].rows - facts[name].missing):
-            dropped.append((name, "most cells are no numbers"))
+            dropped.append((name, "most cells are not numbers"))
         else:
             channels.append(name)
     if not channels:

@@ -11,7 +11,7 @@ import numpy as np
 from anyformer.data.datasets.corpus import CorpusPart, TaskTokens, enough, pack_parts
 from anyformer.data.datasets.windows import Windows
 from anyformer.data.files.documents import Document, in_memory, read_documents
-from anyformer.data.prepared import Given, Prepared, Say
+from anyformer.data.prepared import Prepared, Say, StartModelConstraints
 from anyformer.data.preprocess import Preprocess, sizes
 from anyformer.data.settings import Data, TokenizerSettings
 from anyformer.errors import UserError
@@ -22,7 +22,7 @@ WINDOWS = 8  # a pass has at least so many, or the windows are made shorter
 
 
 def prepare_text(
-    paths: Sequence[str | Path], settings: Data, *, task: str, cache: Path, given: Given, say: Say,
+    paths: Sequence[str | Path], settings: Data, *, task: str, cache: Path, given: StartModelConstraints, say: Say,
     rows: type[Windows] = Windows, tokens: TaskTokens = NO_TOKENS,
 ) -> Prepared:  # fmt: skip
     """Text files and folders of them, ready for a `task` that reads running text; nothing here is random."""
@@ -39,7 +39,7 @@ def prepare_texts(
     *,
     task: str,
     cache: Path,
-    given: Given,
+    given: StartModelConstraints,
     say: Say,
     name: str = "texts",
     unit: str = "row",
@@ -65,7 +65,7 @@ def prepare_documents(
     *,
     task: str,
     cache: Path,
-    given: Given,
+    given: StartModelConstraints,
     say: Say,
     skipped: dict[str, list[str]],
     unit: str,
@@ -188,7 +188,7 @@ def boundary(documents: list[Document], share: float) -> int:
 # ---------------------------------------------------------------- the windows
 
 
-def window(words: TokenizerSettings, given: Given, tokens: int, tell: Say) -> int:
+def window(words: TokenizerSettings, given: StartModelConstraints, tokens: int, tell: Say) -> int:
     """Tokens of a window: as asked, or 256; never more than the model can place or the text has."""
     enough(tokens, "tokens")
     asked = words.max_length or LENGTH

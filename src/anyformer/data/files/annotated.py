@@ -26,7 +26,7 @@ class AnnotatedFiles:
 
 
 def find_annotated(path: Path, deep: int = DEEP) -> AnnotatedFiles | None:
-    """What a file or folder holds; None where it is no annotated images, or where that is not known."""
+    """What a file or folder holds; None where it is not annotated images, or where that is not known."""
     here = of_file(path) if path.is_file() else of_folder(path) if path.is_dir() else None
     if here is not None or not deep or not path.is_dir():
         return here

@@ -176,12 +176,12 @@ def load_lists(path: Path) -> dict[str, list[Any]]:
         raise UserError(f"not JSON ({short(error)})", where=path.name, fix="write it again") from None
     if not isinstance(data, dict) or not all(isinstance(data.get(part), list) for part in PARTS):
         lost = [part for part in PARTS if not isinstance(data, dict) or not isinstance(data.get(part), list)]
-        raise UserError(f"there is no list {lost[0]!r} in it", where=path.name,
+        raise UserError(f"the list {lost[0]!r} is missing", where=path.name,
                         fix="give COCO's json: images, annotations, categories")  # fmt: skip
     for part in PARTS:
         for at, entry in enumerate(data[part]):
             if not isinstance(entry, dict):
-                raise UserError(f"{part}[{at}] is no object", where=path.name, fix='expected {"id": ..., ...}')
+                raise UserError(f"{part}[{at}] is not an object", where=path.name, fix='expected {"id": ..., ...}')
     if not data["images"] or not data["categories"]:
         raise UserError(f"{'images' if not data['images'] else 'categories'} is empty", where=path.name,
                         fix="give COCO's json of annotated images")  # fmt: skip
@@ -193,7 +193,7 @@ def once(ids: Iterable[Any], path: Path, what: str) -> None:
     seen: set[Any] = set()
     for one in ids:
         if isinstance(one, list | dict):
-            raise UserError(f"{what} {str(one)[:40]} is no number", where=path.name, fix="number them")
+            raise UserError(f"{what} {str(one)[:40]} is not a number", where=path.name, fix="number them")
         if one in seen:
             raise UserError(f"{what} {one!r} comes twice", where=path.name, fix="number them without repeats")
         seen.add(one)

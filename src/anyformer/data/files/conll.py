@@ -156,12 +156,12 @@ class ConllFields:
                 raise UserError(what, where=self.name, fix=f"give a number from 1 to {self.width}")
             if column.lower() not in UNIVERSAL:
                 fix = did_you_mean(column.lower(), UNIVERSAL)
-                raise UserError(f"there is no column {column[:40]!r}", where=self.name, fix=fix)
+                raise UserError(f"unknown column {column[:40]!r}", where=self.name, fix=fix)
             return UNIVERSAL.index(column.lower())
         number = int(column)
         at = number - 1 if number > 0 else self.width + number
         if not 0 <= at < self.width or number == 0:
-            what = f"there is no column {number}, lines have {self.width}"
+            what = f"column {number} is out of range, lines have {self.width}"
             raise UserError(what, where=self.name, fix=f"give a number from 1 to {self.width}")
         return at
 

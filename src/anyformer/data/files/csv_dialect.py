@@ -95,7 +95,7 @@ def delimiter_given(format: Format, name: str) -> str | None:
         return None
     found = SPELLED.get(format.delimiter.lower(), format.delimiter)
     if len(found) != 1 or not found.isascii() or found in '"\r\n\0' or found.isalnum():
-        what = f"{format.delimiter[:20]!r} is no delimiter"
+        what = f"{format.delimiter[:20]!r} is not a delimiter"
         raise UserError(what, where=f"data.format.delimiter for {name}", fix='give one character like "," or tab')
     return found
 
@@ -299,7 +299,7 @@ def name_columns(
         notes.append("the last column has no name" if last else "the first column has no name")
     if not any(len(row) == len(names) for row in below):
         what = f"the header has {len(names)} names, but rows have {width} fields"
-        fix = "mend the header, or give --set data.format.header=false"
+        fix = "fix the header, or give --set data.format.header=false"
         raise UserError(what, where=f"{file.name} row {above + 1}", fix=fix)
     names = tuple(name or f"c{at}" for at, name in enumerate(names, 1))
     twice = [name for name, count in Counter(names).items() if count > 1]

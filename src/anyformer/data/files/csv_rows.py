@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BLOCK = 2**22
-LARGEST = 2**30  # a row longer than this is no row
+LARGEST = 2**30  # a longer row is a mistake
 BATCH = 2**15  # rows in a block made by hand
 SHOWN = 5
 
@@ -49,7 +49,7 @@ class Left:
         """One row is left out; `line` is where it stands, if that is known better than by counting rows."""
         place = f"{self.name} {self.unit} {number + self.first}" if line is None else f"{self.name} line {line}"
         if self.strict:
-            raise UserError(detail or reason, where=place, fix="mend or remove it, or leave out bad=error")
+            raise UserError(detail or reason, where=place, fix="fix or remove it, or leave out bad=error")
         self.numbers.append(number)
         self.reasons[reason] = self.reasons.get(reason, 0) + 1
         if len(self.places.get(reason, ())) < SHOWN:
@@ -70,7 +70,7 @@ class CsvTable:
         return Left(self.file.name, first, "line" if self.layout.labelled else "row", self.strict)
 
     def into(self, spool: Callable[[], Spool]) -> pa.Table:
-        """All its rows, every cell as the text that stands there. A wrong guess is mended by reading once more."""
+        """All its rows, every cell as the text that stands there. A wrong guess is corrected by reading once more."""
         size = BLOCK
         while True:
             self.left, target = self.fresh(), spool()
@@ -171,7 +171,7 @@ def arrow_batches(file: OpenedText, layout: CsvLayout, left: Left, size: int) ->
             if "Empty CSV" in str(error):
                 return
             raise UserError(
-                f"cannot be read as a table ({short(error)})", where=file.name, fix="mend the file"
+                f"cannot be read as a table ({short(error)})", where=file.name, fix="fix the file"
             ) from None
 
 
@@ -236,7 +236,7 @@ def by_hand(file: OpenedText, layout: CsvLayout, left: Left) -> Iterator[pa.Reco
                     kept = []
         except csv.Error as error:
             where = f"{file.name} row {number + left.first}"
-            raise UserError(f"cannot be read ({short(error)})", where=where, fix="mend that row") from None
+            raise UserError(f"cannot be read ({short(error)})", where=where, fix="fix that row") from None
     if kept:
         yield batch_of(layout.names, kept)
 

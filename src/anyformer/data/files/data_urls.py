@@ -51,7 +51,7 @@ def sound_bytes(value: Any, where: str) -> bytes:
     if SOUNDS[kind] != "WAV":  # a WAV file holds no more samples than it has bytes
         check_samples(data, where)
     elif not is_wav(data):
-        raise UserError("is no WAV recording", where=where, fix=f"send {SOUNDS_SAID}")
+        raise UserError("is not a WAV recording", where=where, fix=f"send {SOUNDS_SAID}")
     return data
 
 
@@ -93,7 +93,7 @@ def example_sound(rate: int) -> str:
 def unpack_data_url(value: Any, where: str, kinds: dict[str, str], said: str) -> tuple[str, bytes]:
     """Kind and bytes of a data URL."""
     if not isinstance(value, str) or not value.startswith("data:"):
-        what = "an address is not followed" if isinstance(value, str) and "://" in value[:20] else "is no data URL"
+        what = "an address is not followed" if isinstance(value, str) and "://" in value[:20] else "is not a data URL"
         raise UserError(what, where=where, fix=f"send {said}")
     head, comma, packed = value.partition(",")
     kind, _, how = head.removeprefix("data:").partition(";")
@@ -104,7 +104,7 @@ def unpack_data_url(value: Any, where: str, kinds: dict[str, str], said: str) ->
     try:
         data = base64.b64decode(packed, validate=True)
     except (binascii.Error, ValueError):
-        raise UserError("what follows the comma is no base64", where=where, fix=f"send {said}") from None
+        raise UserError("what follows the comma is not base64", where=where, fix=f"send {said}") from None
     if not data:
         raise UserError("the data URL is empty", where=where, fix=f"send {said}")
     return kind.lower(), data

@@ -34,11 +34,11 @@ def encoding_of_mark(head: bytes) -> str:
 def find_encoding(encoding: str, where: str) -> str:
     """An encoding by the name somebody gave it, if there is such an encoding of text."""
     try:
-        "a".encode(encoding)  # refuses what is no encoding of text, as base64
+        "a".encode(encoding)  # refuses what is not an encoding of text, as base64
         name = codecs.lookup(encoding).name
         return "latin-1" if name == "iso8859-1" else name
     except (LookupError, ValueError):
-        what = f"{encoding[:40]!r} is no encoding"
+        what = f"{encoding[:40]!r} is not an encoding"
         fix = "use utf-8, latin-1, cp1252, utf-16 or shift_jis"
         raise UserError(what, where=f"data.format.encoding for {where}", fix=fix) from None
 
@@ -102,7 +102,7 @@ class EncodingDetector:
             raise UserError(f"{place} is not UTF-8, though the rest is", where=self.name, fix=FIX)
         total = int(self.counts.sum())
         if self.counts[list(CONTROL)].sum() * 50 > total:
-            raise UserError(f"looks like a binary file ({place} is no text)", where=self.name, fix="give a text file")
+            raise UserError(f"looks like a binary file ({place} is not text)", where=self.name, fix="give a text file")
         if self.unused_at is not None:
             place = f"the byte at offset {self.unused_at:,}"
             raise UserError(f"neither UTF-8 nor Latin-1 ({place} is in neither)", where=self.name, fix=FIX)

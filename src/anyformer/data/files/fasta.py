@@ -18,7 +18,7 @@ from anyformer.errors import UserError
 
 COLUMN = "sequence"
 STRANGE = re.compile(r"[^A-Z*.\-]")  # letters, the stop sign, and two kinds of gap
-EMPTY, ODD = "a record without residues", "a record with a sign that is no residue"
+EMPTY, ODD = "a record without residues", "a record with a sign that is not a residue"
 
 
 def read_fasta(paths: Sequence[Path], format: Format, *, bad: Literal["skip", "error"] = "skip") -> Frame:

@@ -65,8 +65,8 @@ def table_or(paths: Sequence[str | Path], fix: str) -> str:
 
 
 def class_folders(root: Path, skipped: dict[str, int]) -> tuple[list[Row], list[Source], tuple[str, ...]]:
-    """Every image below the class folders of a folder, and what is said of other folders; what is no image by its name
-    is counted."""
+    """Every image below the class folders of a folder, and what is said of other folders; what is not an image by
+    its name is counted."""
     root = unwrap_folder(root)
     inner = folders_in(root)
     refuse_other_layouts(root, inner)
@@ -222,7 +222,7 @@ def side_of(path: Path) -> str:
 def unlabelled_images(paths: Sequence[Path]) -> list[str] | None:
     """Pictures that nobody has labelled yet, by name: files, a folder of them, or IDX alone.
 
-    None where labels come with them, or where they are no pictures.
+    None where labels come with them, or where they are not pictures.
     """
     found: list[str] = []
     for path in paths:

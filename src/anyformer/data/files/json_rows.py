@@ -85,7 +85,7 @@ FORMS: dict[type | None, str] = {dict: "an object like {...}", list: "a list lik
 
 @dataclass(frozen=True)
 class Bad:
-    """A line that is no JSON."""
+    """A line that is not JSON."""
 
     reason: str
     detail: str
@@ -184,7 +184,7 @@ def skip(text: str, at: int) -> int:
 
 
 def broken_line_error(file: OpenedText, number: int, what: str, at: int) -> UserError:
-    return UserError(f"{what} (character {at:,})", where=f"{file.name} row {number + 1}", fix="mend the file")
+    return UserError(f"{what} (character {at:,})", where=f"{file.name} row {number + 1}", fix="fix the file")
 
 
 def is_lines(file: OpenedText) -> bool:
@@ -220,9 +220,9 @@ def of_object(file: OpenedText) -> tuple[Iterator[Any], tuple[str, ...]]:
         raise UserError("nested too deeply", where=file.name, fix="write one object a line (.jsonl)") from None
     except ValueError as error:
         at = f" (line {error.lineno}, column {error.colno})" if isinstance(error, json.JSONDecodeError) else ""
-        raise UserError(f"not JSON: {describe_error(error)}{at}", where=file.name, fix="mend the file") from None
+        raise UserError(f"not JSON: {describe_error(error)}{at}", where=file.name, fix="fix the file") from None
     if isinstance(whole(found), Bad):
-        raise UserError("half a character (a surrogate without its other half)", where=file.name, fix="mend the file")
+        raise UserError("half a character (a surrogate without its other half)", where=file.name, fix="fix the file")
     if is_squad(found):
         return squad_rows(found), ("SQuAD",)
     lists = {name: value for name, value in found.items() if isinstance(value, list)}

@@ -1,4 +1,4 @@
-"""Opening a file as text, whatever it is packed and encoded in; what is no text is named and refused.
+"""Opening a file as text, whatever it is packed and encoded in; what is not text is named and refused.
 
 A file is looked at once from end to end before it is read: its hash, its encoding and what else reading must know.
 Nothing is held but a block at a time, so a file may be larger than memory.
@@ -87,7 +87,7 @@ class Zstd:
 
 
 class Watched(io.RawIOBase):
-    """A stream that unpacks, whose troubles are told as a user can mend them."""
+    """A stream that unpacks, whose troubles are told as a user can fix them."""
 
     def __init__(self, inner: Any, file: BinaryIO, kind: str, name: str, stored: int) -> None:
         self.file = file
@@ -253,7 +253,7 @@ def open_text_file(path: Path, format: Format) -> OpenedText:
             if detector:
                 detector.feed(block)
             elif b"\0" in block:
-                what = f"a NUL character near byte {size + block.index(0):,}: this is no text in {encoding}"
+                what = f"a NUL character near byte {size + block.index(0):,}: this is not text in {encoding}"
                 raise UserError(what, where=name, fix="give a text file")
             size += len(block)
             newlines += block.count(b"\n")
@@ -318,7 +318,7 @@ def present(path: Path) -> Path:
     except (FileNotFoundError, NotADirectoryError):
         if path.is_symlink():
             raise UserError("a link to a file that is not there", where=where, fix="give the file itself") from None
-        raise UserError("there is no such file", where=where, fix=beside(path)) from None
+        raise UserError("no such file", where=where, fix=beside(path)) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a path"
         raise UserError(f"cannot be opened ({reason})", where=where, fix="check the path") from None

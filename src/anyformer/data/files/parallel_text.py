@@ -30,7 +30,7 @@ def read_pairs(
     if len(paths) == 1:
         return of_table(read([Path(paths[0])], format, bad=bad, cache=cache), strict=bad == "error")
     if len(paths) != 2:
-        raise UserError(f"{len(paths)} files are no pair", where="data", fix="give two files, or one table")
+        raise UserError(f"{len(paths)} files are not a pair", where="data", fix="give two files, or one table")
     return of_files(Path(paths[0]), Path(paths[1]), format, strict=bad == "error", cache=cache)
 
 
@@ -91,7 +91,7 @@ def of_table(frame: Frame, *, strict: bool) -> Frame:
     for row in np.flatnonzero(missing).tolist():
         reason, place = EMPTY[int(missing[row])], frame.place(row)
         if strict:
-            raise UserError(reason, where=place, fix="mend or remove it, or leave out bad=error")
+            raise UserError(reason, where=place, fix="fix or remove it, or leave out bad=error")
         skipped[reason] = skipped.get(reason, 0) + 1
         if len(places.get(reason, ())) < 5:
             places[reason] = (*places.get(reason, ()), place)

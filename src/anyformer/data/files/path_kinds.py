@@ -135,7 +135,7 @@ def looks_like_conll(lines: list[str]) -> bool:
 
 
 def numbers_are_few(rows: list[str]) -> bool:
-    """Whether first fields are words: a table of numbers with blank lines is no tagged text."""
+    """Whether first fields are words: a table of numbers with blank lines is not tagged text."""
     return sum(row.split()[0].replace(".", "").lstrip("-").isdigit() for row in rows) < 0.5 * len(rows)
 
 

@@ -23,7 +23,7 @@ def is_article(article: Any) -> bool:
 def squad_rows(found: Mapping[str, Any]) -> Iterator[Any]:
     """One row a question, with the columns that Hugging Face gives them; no answer is an empty list.
 
-    What is no question is handed on as it is: the reader of rows says what is wrong with it, and where.
+    What is not a question is handed on as it is: the reader of rows says what is wrong with it, and where.
     """
     for article in found["data"]:
         for paragraph in article["paragraphs"]:

@@ -120,7 +120,7 @@ def read_one(path: Path, format: Format, strict: bool, cache: Path | None) -> Fi
     if not table.num_rows:
         reason = next(iter(left.reasons), "")
         what = f"none of {total:,} rows can be used ({reason})" if total else "no rows"
-        raise UserError(what, where=path.name, fix="give a table with rows" if not total else "mend the file",
+        raise UserError(what, where=path.name, fix="give a table with rows" if not total else "fix the file",
                         details=[place for places in left.places.values() for place in places])  # fmt: skip
     source = Source(
         path.name, str(path), total, file_.bytes, file_.sha256, left.unit, left.first, (*file_.notes, *notes)

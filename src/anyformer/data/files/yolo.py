@@ -85,7 +85,7 @@ def names_of(path: Path, facts: dict[str, Any]) -> tuple[str, ...]:
     if isinstance(names, dict) and sorted(names) == list(range(len(names))):
         names = [names[number] for number in range(len(names))]
     if not isinstance(names, list) or not names or not all(isinstance(name, str | int) for name in names):
-        raise UserError("names is no list of classes", where=path.name, fix="write names: [cat, dog]")
+        raise UserError("names is not a list of classes", where=path.name, fix="write names: [cat, dog]")
     return tuple(map(str, names))
 
 

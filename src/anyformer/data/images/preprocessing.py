@@ -244,7 +244,7 @@ class Reader:
         if self.data["input_data_format"] is not None:
             raise self.refused("input_data_format", "is not implemented", "remove it; the shape says it")
         if self.data["resample"] not in range(6):
-            raise self.refused("resample", "is no filter", "expected 0 to 5, pillow's numbers")
+            raise self.refused("resample", "is not a filter", "expected 0 to 5, pillow's numbers")
         resize, crop = self.on("do_resize"), self.on("do_center_crop")
         rescale, normal = self.on("do_rescale"), self.on("do_normalize")
         mean, std = (self.numbers(name) if normal else None for name in ("image_mean", "image_std"))
@@ -269,13 +269,13 @@ class Reader:
     def on(self, name: str) -> bool:
         value = self.data[name]
         if value not in (None, True, False):
-            raise self.refused(name, "is no switch", "expected true or false")
+            raise self.refused(name, "is not true or false", "expected true or false")
         return bool(value)
 
     def number(self, name: str) -> float:
         value = self.data[name]
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self.refused(name, "is no number", "expected a number like 0.00392156862745098")
+            raise self.refused(name, "is not a number", "expected a number like 0.00392156862745098")
         return float(value)
 
     def numbers(self, name: str) -> tuple[float, ...]:
@@ -283,7 +283,7 @@ class Reader:
         value = self.data[name]
         given = list(value) if isinstance(value, list | tuple) else [value] * 3
         if not given or not all(isinstance(v, int | float) and not isinstance(v, bool) for v in given):
-            raise self.refused(name, "are no numbers", "expected one number a channel")
+            raise self.refused(name, "are not numbers", "expected one number a channel")
         return tuple(float(v) for v in given)
 
     def shape(self, name: str, *, square: bool = True) -> int | tuple[int, int]:
@@ -295,7 +295,9 @@ class Reader:
             value = {"height": value[0], "width": value[1]}
         named = {key: v for key, v in value.items() if v is not None} if isinstance(value, Mapping) else {}
         if not named or not all(type(v) is int and 0 < v < 2**16 for v in named.values()):
-            raise self.refused(name, "is no size", 'expected {"height": 224, "width": 224} or {"shortest_edge": 224}')
+            raise self.refused(
+                name, "is not a size", 'expected {"height": 224, "width": 224} or {"shortest_edge": 224}'
+            )
         if set(named) == {"height", "width"}:
             return named["height"], named["width"]
         if set(named) == {"shortest_edge"}:
@@ -323,7 +325,7 @@ def load_image(path: Path) -> Image:
         with module.open(path) as image:
             return ImageOps.exif_transpose(image).convert("RGB")
     except FileNotFoundError:
-        raise UserError("there is no such picture", where=str(path), fix="give the path of an image file") from None
+        raise UserError("no such image", where=str(path), fix="give the path of an image file") from None
     except (OSError, ValueError, SyntaxError, module.DecompressionBombError) as error:
         reason = " ".join(str(error).split())[:100]
         raise UserError(f"not a picture ({reason})", where=path.name, fix="give a PNG, JPEG or WebP file") from None
@@ -335,7 +337,7 @@ def flat(pictures: Any) -> list[Any]:
         return list(pictures) if pictures.ndim == 4 else [pictures]
     found = list(pictures) if isinstance(pictures, Sequence) and not isinstance(pictures, str) else [pictures]
     if not found:
-        raise UserError("there are no pictures", where="images", fix="give at least one")
+        raise UserError("no images given", where="images", fix="give at least one")
     return found
 
 

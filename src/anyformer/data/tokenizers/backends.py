@@ -108,7 +108,7 @@ class LibraryEngine:
             raise wrong_text(texts) from None
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # a panic of the compiled library is no Exception
+        except BaseException as error:  # a panic of the compiled library is not an Exception
             raise UserError(
                 f"the text cannot be encoded ({short(error)})", fix="give the tokenizer an unknown token"
             ) from None
@@ -185,7 +185,7 @@ def tidy_blanks(text: str) -> str:
 
 
 def wrong_text(texts: Sequence[Any]) -> UserError:
-    """Which of the texts is no text."""
+    """Which of the texts is not text."""
     for i, text in enumerate(texts):
         for part in text if isinstance(text, tuple) else (text,):
             if not isinstance(part, str):

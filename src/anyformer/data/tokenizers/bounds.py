@@ -14,7 +14,7 @@ from typing import Any
 from anyformer.errors import UserError
 
 FILE = "tokenizer.json"
-FIX = "that is no published tokenizer; copy the file again"
+FIX = "that is not a published tokenizer; copy the file again"
 FEW_IDS = 2**16  # ids a file may use without having as many bytes: a cut vocabulary keeps its special tokens' numbers
 LONGEST_TOKEN = 2**16  # characters
 LONGEST_PATTERN, MOST_REPEATS = 2**14, 2**12  # of a regular expression: characters, and its counts {n} multiplied
@@ -80,17 +80,17 @@ def check_added(rows: Any, ids: int) -> None:
     if rows is None:
         return
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise bounds_error("added_tokens is no list of tokens")
+        raise bounds_error("added_tokens is not a list of tokens")
     for row in rows:
         check_token(row.get("content"))
         check_id(row.get("id"), ids, str(row.get("content")))
 
 
 def check_token(token: Any, where: str = FILE) -> None:
-    """Refuse what is no token: no text, or one that no vocabulary would hold."""
+    """Refuse what is not a token: no text, or one that no vocabulary would hold."""
     if not isinstance(token, str) or len(token) > LONGEST_TOKEN:
         raise UserError(
-            f"{str(token)[:40]!r} is no token of at most {LONGEST_TOKEN:,} characters", where=where, fix=FIX
+            f"{str(token)[:40]!r} is not a token of at most {LONGEST_TOKEN:,} characters", where=where, fix=FIX
         )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from anyformer.data.columns.cells import texts
 from anyformer.data.frame import Frame
-from anyformer.data.prepared import Given
+from anyformer.data.prepared import StartModelConstraints
 from anyformer.data.preprocess import Preprocess
 from anyformer.data.settings import TokenizerSettings
 from anyformer.data.tokenizers.parallel_encode import pieces
@@ -30,7 +30,13 @@ NAMES = {
 
 
 def tokenizer_for(
-    frame: Frame, preprocess: Preprocess, rows: np.ndarray, words: TokenizerSettings, given: Given, *, seed: int
+    frame: Frame,
+    preprocess: Preprocess,
+    rows: np.ndarray,
+    words: TokenizerSettings,
+    given: StartModelConstraints,
+    *,
+    seed: int,
 ) -> tuple[Tokenizer, str]:
     """A tokenizer for the rows' texts and what to say about it; trained on the training `rows` if none is given."""
     if given.tokenizer is not None:

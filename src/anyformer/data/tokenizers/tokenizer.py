@@ -331,7 +331,7 @@ def spelling_of(engine: TokenizerBackend, special: Iterable[int | None]) -> Spel
     tokens: list[bytes | None] = [None] * engine.size()
     if isinstance(engine, LibraryEngine) and "ByteLevel" in repr(engine.core.decoder):
         added, table = engine.added(), byte_letters()
-        for number, token in known.items():  # decoding would lose what is no whole character
+        for number, token in known.items():  # decoding would lose what is not a whole character
             plain = number not in added and all(letter in table for letter in token)
             tokens[number] = bytes(table[letter] for letter in token) if plain else token.encode()
         return Spelling(tokens, False)

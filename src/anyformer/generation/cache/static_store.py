@@ -328,7 +328,9 @@ class StaticStore(SequenceStore):
         if plan.at is not plan.positions:
             plan.at += 1 if plan.live is not None else plan.increment
         plan.longest += 1
-        if not self.strict:  # there, decoded tokens are no prefix: they differ in their last bits from prefilled ones
+        if (
+            not self.strict
+        ):  # there, decoded tokens are not a prefix: they differ in their last bits from prefilled ones
             plan.tokens.append(tokens.clone())
         for slot in plan.slots:
             slot.length += 1

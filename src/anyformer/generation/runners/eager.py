@@ -19,7 +19,7 @@ LanguageModel = ModelModule | Seq2SeqModule  # with a causal decoder and a langu
 
 @dataclass(frozen=True, eq=False)
 class EncoderOutput:
-    """What cross-attention looks at: hidden states (B,S,D) of sources, and which of them are no padding (B,S)."""
+    """What cross-attention looks at: hidden states (B,S,D) of sources, and which of them are not padding (B,S)."""
 
     hidden: Tensor
     mask: Tensor | None = None

@@ -27,7 +27,7 @@ def view(name: str) -> ModuleType:
     """One view."""
     found = views()
     if name not in found:
-        raise UserError(f"there is no view {name[:40]!r}", where="look", fix=did_you_mean(name[:40], found))
+        raise UserError(f"unknown view {name[:40]!r}", where="look", fix=did_you_mean(name[:40], found))
     return found[name]
 
 

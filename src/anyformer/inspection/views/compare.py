@@ -39,7 +39,7 @@ def answer(capture: Capture, query: Query) -> ViewAnswer:
     found = comparison(capture, number)
     site = capture.site(query.site)
     if site.kind == "other":
-        raise UserError(f"{site.label} is no attention", where="compare", fix="choose another layer")
+        raise UserError(f"{site.label} is not attention", where="compare", fix="choose another layer")
     head = min(query.head, site.heads - 1)
     second = found.second
     queries, keys = found.queries(site.index), found.keys(site.index)

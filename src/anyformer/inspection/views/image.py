@@ -72,7 +72,7 @@ def chosen_site(capture: Capture, index: int) -> Site:
 
 
 def place_of(axis: TokenAxis) -> tuple[int, int, list[int]]:
-    """The first patch, one past the last, and all tokens that are no patches."""
+    """The first patch, one past the last, and all tokens that are not patches."""
     assert axis.grid is not None
     last = axis.first + axis.grid[0] * axis.grid[1]
     return axis.first, last, [i for i in range(len(axis)) if not axis.first <= i < last]

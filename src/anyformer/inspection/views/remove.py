@@ -104,7 +104,7 @@ def check_cell(capture: Capture, site: int, head: int, query: int, key: int) -> 
     limits = (len(capture.sites), at.heads, len(capture.axes[at.queries]), len(capture.axes[at.keys]))
     for name, value, limit in zip(("site", "head", "query", "key"), (site, head, query, key), limits, strict=True):
         if value >= limit:
-            raise UserError(f"there is no {name} {value}", where="remove", fix=f"use 0 to {limit - 1}")
+            raise UserError(f"{name} {value} is out of range", where="remove", fix=f"use 0 to {limit - 1}")
     return site, head, query, key
 
 

@@ -54,7 +54,7 @@ def ids_in(query: Query, name: str) -> list[int]:
     given = query.options.get(name, "")
     parts = given.split(",") if given else []
     if len(parts) > 256 or not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
-        raise UserError(f"{name} {given[:40]!r} is no list of token ids", where="query", fix="write 12,7,401")
+        raise UserError(f"{name} {given[:40]!r} is not a list of token ids", where="query", fix="write 12,7,401")
     return [int(part) for part in parts]
 
 

@@ -76,8 +76,8 @@ def figures(now: Snapshot, short: bool = False) -> list[Text]:
         return [named_value("so far", duration(now.elapsed))]
     loss = now.loss if now.smooth is None else now.smooth
     out = [named_value("loss" if short else "training loss", figure(loss), TRAINING)]
-    if now.rate is not None:
-        out.append(named_value("lr" if short else "learning rate", f"{now.rate:.1e}"))
+    if now.lr is not None:
+        out.append(named_value("lr" if short else "learning rate", f"{now.lr:.1e}"))
     if now.grad_norm is not None:
         out.append(named_value("grad norm" if short else "gradient norm", f"{now.grad_norm:.3g}"))
     if now.per_second is not None:

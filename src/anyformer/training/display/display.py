@@ -104,7 +104,7 @@ def display(
     last line only. `log` is a file that gets the plain lines whatever the screen shows.
     """
     if mode not in MODES:
-        raise UserError(f"no display is called {mode!r}", where="progress", fix=did_you_mean(mode, MODES))
+        raise UserError(f"unknown display {mode!r}", where="progress", fix=did_you_mean(mode, MODES))
     safe = Safe(sys.stderr if stream is None else stream)
     chosen, screen = choose(progress, "none" if quiet else mode, safe)
     screens = [screen]

@@ -68,8 +68,8 @@ def status(now: Snapshot) -> str:
     if now.doing:
         parts.append(bare(now.doing).replace("\n", " "))
     parts.append(f"loss {figure(now.loss if now.smooth is None else now.smooth)}")
-    if now.rate is not None:
-        parts.append(f"lr {now.rate:.1e}")
+    if now.lr is not None:
+        parts.append(f"lr {now.lr:.1e}")
     if now.per_second is not None:
         parts.append(f"{whole(now.per_second)} {now.unit}/s")
     if now.step_seconds is not None:

@@ -27,7 +27,7 @@ SMOOTH = 10.0  # logged losses averaged, once there are enough
 
 @dataclass(frozen=True)
 class Event:
-    """Something to be told once."""
+    """Something to be reported once."""
 
     number: int
     kind: str  # evaluation, sample, note
@@ -51,7 +51,7 @@ class Snapshot:
     title: str
     loss: float | None = None  # as logged last
     smooth: float | None = None
-    rate: float | None = None  # learning rate
+    lr: float | None = None
     grad_norm: float | None = None
     per_second: float | None = None  # units a second while it trains, evaluations not counted
     step_seconds: float | None = None
@@ -115,7 +115,7 @@ class Progress:
         self.started = clock()
         self.at, self.calls = first, 0
         self.loss: float | None = None
-        self.learning_rate: float | None = None
+        self.lr: float | None = None
         self.grad_norm: float | None = None
         self.mean, self.weight = 0.0, 0.0
         self.recent: deque[tuple[int, float, float, float]] = deque(maxlen=RECENT)  # steps, seconds, waiting, units
@@ -140,7 +140,7 @@ class Progress:
         step: int,
         seconds: float,
         loss: float,
-        rate: float | None = None,
+        lr: float | None = None,
         grad_norm: float | None = None,
         wait_seconds: float = 0.0,
         count: float | None = None,
@@ -157,7 +157,7 @@ class Progress:
                 self.recent.clear()  # the first steps also compiled, filled caches and started workers
             units = self.per_step * steps if count is None else count
             self.recent.append((steps, max(0.0, seconds), max(0.0, wait_seconds), units))
-            self.at, self.loss, self.learning_rate, self.grad_norm = step, loss, rate, grad_norm
+            self.at, self.loss, self.lr, self.grad_norm = step, loss, lr, grad_norm
             self.calls, self.stepped_at, self.paused, self.now_doing = self.calls + 1, now, False, ""
             if math.isfinite(loss):
                 keep = 1 - 1 / min(SMOOTH, 1 + self.calls / 5)
@@ -221,7 +221,7 @@ class Progress:
             return Snapshot(
                 step=self.at, total=self.total, elapsed=self.clock() - self.started, unit=self.unit,
                 metric=self.metric, title=self.title, loss=self.loss,
-                smooth=self.mean / self.weight if self.weight else None, rate=self.learning_rate,
+                smooth=self.mean / self.weight if self.weight else None, lr=self.lr,
                 grad_norm=self.grad_norm, per_second=units / spent if spent else None, step_seconds=seconds,
                 wait=None if share is None else min(1.0, share), left=self.left(seconds),
                 mfu=flops / seconds / self.peak if flops and seconds and self.peak else None, memory=memory,

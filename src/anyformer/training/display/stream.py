@@ -1,4 +1,4 @@
-"""A stream that may be closed, full or narrow of mind without hurting whoever writes to it."""
+"""A stream that may be closed, full or of a narrow encoding without an error for whoever writes to it."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class JoinedPeers(Peers):
                                 world_size=self.world.size, device_id=gpu)  # fmt: skip
         self.control: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=WORD)
 
-    def first(self, make: Callable[[], Value]) -> Value:
+    def broadcast(self, make: Callable[[], Value]) -> Value:
         if self.is_first:
             try:
                 value = make()
@@ -135,7 +135,7 @@ class JoinedPeers(Peers):
 
     def end(self, failure: Failure) -> None:
         """End from the watching thread: the main one waits for a process that will not answer."""
-        self.last_words(failure.line)
+        self.on_abort(failure.line)
         if failure.told_by == self.world.rank:
             logger.error("%s", failure.line)
         for handler in logger.handlers:

@@ -21,14 +21,14 @@ class Peers:
     def __init__(self, world: World, device: torch.device) -> None:
         self.world, self.device = world, device
         self.asked: Callable[[], int | None] = lambda: None  # the exit code of a stop that this process was asked for
-        self.last_words: Callable[[str], None] = lambda reason: None  # called where the process ends from a thread
+        self.on_abort: Callable[[str], None] = lambda reason: None  # called where the process ends from a thread
 
     @property
     def is_first(self) -> bool:
         """Whether this process writes, shows and reports."""
         return self.world.is_first
 
-    def first(self, make: Callable[[], Value]) -> Value:
+    def broadcast(self, make: Callable[[], Value]) -> Value:
         """What the first process makes, in every process: plain values that JSON can hold. Its errors are theirs."""
         return make()
 
@@ -57,7 +57,7 @@ class Peers:
 
 @contextmanager
 def join(world: World, device: str) -> Iterator[Peers]:
-    """The other processes, while the block runs. However it ends here, it ends everywhere, and is told once.
+    """The other processes, while the block runs. However it ends here, it ends everywhere, and is reported once.
 
     `device` is what was asked for; each process finds its own (`Peers.device`).
     """

@@ -70,7 +70,7 @@ def check_split(model: nn.Module, size: int) -> None:
         check_divides("heads", module.sizes.heads, size)
         check_divides("kv_heads", module.sizes.groups, size)
         kind = "qk_norm" if module.q_norm is not None else type(module.relative).__name__
-        if module.q_norm is not None or not only_rotates(module.relative):
+        if module.q_norm is not None or not is_only_rotated(module.relative):
             raise UserError(f"{kind} belongs to all heads, and each process has some of them", where=WHERE, fix=OTHER)
 
 
@@ -79,7 +79,7 @@ def check_divides(what: str, count: int, size: int) -> None:
         raise UserError(f"{what} {count} is not divisible by {size} processes", where=WHERE, fix=OTHER)
 
 
-def only_rotates(relative: Relative) -> bool:
+def is_only_rotated(relative: Relative) -> bool:
     """Whether relative positions act on each head by itself, without anything of its own for each."""
     kind = type(relative)
     return kind.bias is Relative.bias and kind.scores is Relative.scores and kind.values is Relative.values

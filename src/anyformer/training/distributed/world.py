@@ -39,11 +39,11 @@ class World:
 
 
 ALONE = World()
-TELLING = 3.0  # seconds in which a process prints its error, however busy the machine is
+REPORT_SECONDS = 3.0  # seconds in which a process prints its error, however busy the machine is
 
 
 @contextmanager
-def told_once(world: World) -> Iterator[None]:
+def report_once_per_host(world: World) -> Iterator[None]:
     """Before the processes have joined, a mistake in the command is in each of them: one on every machine tells it."""
     try:
         yield
@@ -53,11 +53,11 @@ def told_once(world: World) -> Iterator[None]:
         raise
 
 
-def let_first_tell(world: World) -> None:
+def wait_before_exit(world: World) -> None:
     """Before a process ends without a word: a launcher ends all others as soon as one has ended, also the one that is
     about to say why. That one has ended long before this is over, and the launcher does not wait either."""
     if not world.is_alone:
-        time.sleep(TELLING)
+        time.sleep(REPORT_SECONDS)
 
 
 def read_world(environment: Mapping[str, str]) -> World:

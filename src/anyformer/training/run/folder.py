@@ -53,7 +53,7 @@ HELD: list[RunFolder] = []  # by this process
 def let_all_go() -> None:
     """In a forked child: a lock that it shares would outlive the process that holds it, and keep the next one out."""
     for folder in list(HELD):
-        folder.let_go()
+        folder.unlock()
 
 
 os.register_at_fork(after_in_child=let_all_go)
@@ -64,7 +64,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.lock: int | None = None  # the descriptor that holds it
+        self.lock_file: int | None = None  # the descriptor that holds it
 
     # ------------------------------------------------------------ making and opening
 
@@ -72,14 +72,14 @@ class RunFolder:
     def open(cls, path: Path) -> RunFolder:
         """The folder of a run that exists."""
         if not (path / RUN_FILE).is_file():
-            what = "is no run: it has no run.json" if path.is_dir() else "is a file, not the folder of a run"
+            what = "is not a run: it has no run.json" if path.is_dir() else "is a file, not the folder of a run"
             what = what if path.exists() else "is not there"
             raise UserError(f"{path} {what}", fix="see: anyformer runs")
         return cls(path)
 
-    def hold(self) -> None:
+    def lock(self) -> None:
         """Keep other processes out until this one ends, however it ends."""
-        if self.lock is not None:
+        if self.lock_file is not None:
             return
         with store.writing(self.path):
             lock = open_plain(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT)
@@ -87,19 +87,19 @@ class RunFolder:
         if not hold_lock(lock) or not is_at(lock, self.path / LOCK_FILE):
             os.close(lock)
             raise UserError("another process is training here", where=str(self.path), fix="wait for it, or stop it")
-        self.lock = lock
+        self.lock_file = lock
         HELD.append(self)
         try:
             check_plain(self.path)
         except BaseException:
-            self.let_go()
+            self.unlock()
             raise
 
-    def let_go(self) -> None:
-        if self.lock is not None:
+    def unlock(self) -> None:
+        if self.lock_file is not None:
             HELD.remove(self)
-            os.close(self.lock)
-            self.lock = None
+            os.close(self.lock_file)
+            self.lock_file = None
 
     def sweep(self) -> None:
         """Remove what a process that died left half written; only with the lock held."""
@@ -222,10 +222,10 @@ class RunFolder:
         return newest[1]
 
 
-class FollowedRunFolder(RunFolder):
+class ReadOnlyRunFolder(RunFolder):
     """The folder as the other processes of a training see it: to read. What they would write, the first one writes."""
 
-    def hold(self) -> None:
+    def lock(self) -> None:
         """The first process keeps others out."""
 
     def sweep(self) -> None:

@@ -49,7 +49,7 @@ class RunRecord:
         if host and host != socket.gethostname():
             return f"running ({host})"
         pid = self.number("pid")
-        return "running" if pid and alive(int(pid), self.folder / RUN) else STOPPED
+        return "running" if pid and is_alive(int(pid), self.folder / RUN) else STOPPED
 
     def text(self, name: str) -> str:
         """A field as words; a list is joined, anything missing is empty."""
@@ -84,7 +84,7 @@ class RunRecord:
     @property
     def started(self) -> datetime | None:
         """When it began, in local time."""
-        return moment(self.facts.get("started"))
+        return step_result(self.facts.get("started"))
 
     @property
     def seconds(self) -> float | None:
@@ -92,7 +92,7 @@ class RunRecord:
         known = self.number("seconds")
         if known is not None:
             return known
-        start, end = self.started, moment(self.facts.get("finished"))
+        start, end = self.started, step_result(self.facts.get("finished"))
         return (end - start).total_seconds() if start and end else None
 
     def summary(self) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def find_run(folder: Path, name: str) -> RunRecord:
                 details=close[:20],
             )  # fmt: skip
     fix = did_you_mean(name, known) if known else "see 'anyformer runs'"
-    raise UserError(f"no run is called {name!r}", where=str(folder), fix=fix)
+    raise UserError(f"unknown run {name!r}", where=str(folder), fix=fix)
 
 
 # ---------------------------------------------------------------------------------------------------- metrics
@@ -164,7 +164,7 @@ class Follower:
         self.path, self.offset, self.bad, self.file = path, 0, 0, -1
 
     def read(self) -> list[dict[str, Any]]:
-        """New lines as objects; a line still being written waits, a line that is no JSON object is counted."""
+        """New lines as objects; a line still being written waits, a line that is not a JSON object is counted."""
         try:
             with open_regular(self.path) as file:
                 now = os.fstat(file.fileno())
@@ -276,7 +276,7 @@ def figures_of(values: Mapping[str, Any]) -> dict[str, float]:
     return {name: number for name, raw in values.items() if (number := numeric(raw)) is not None}
 
 
-def moment(value: Any) -> datetime | None:
+def step_result(value: Any) -> datetime | None:
     """A time written as ISO text or as seconds since 1970, in local time."""
     try:
         if isinstance(value, str):
@@ -287,7 +287,7 @@ def moment(value: Any) -> datetime | None:
         return None
 
 
-def alive(pid: int, written: Path) -> bool:
+def is_alive(pid: int, written: Path) -> bool:
     """Whether the process that wrote the file still runs; another one that got its number later does not count."""
     if pid <= 0:
         return False

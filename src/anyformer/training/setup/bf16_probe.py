@@ -19,7 +19,7 @@ def check_bf16(training: Training, device: torch.device) -> None:
     """Refuse bf16 on a processor where a product in bf16 ends the process; it is tried in a process of its own."""
     if device.type != "cpu" or not (training.precision == "bf16" or isinstance(training.optimizer, Muon)):
         return
-    if not lists_amx():
+    if not has_amx():
         return
     tried = subprocess.run([sys.executable, "-c", TRY], capture_output=True, check=False)
     if tried.returncode < 0:  # ended by a signal: illegal instruction
@@ -30,7 +30,7 @@ def check_bf16(training: Training, device: torch.device) -> None:
         )  # fmt: skip
 
 
-def lists_amx(path: Path = Path("/proc/cpuinfo")) -> bool:
+def has_amx(path: Path = Path("/proc/cpuinfo")) -> bool:
     """Whether the processor says it has AMX."""
     try:
         return "amx_bf16" in path.read_text()

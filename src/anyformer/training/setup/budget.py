@@ -34,7 +34,7 @@ ONE = 0.04  # of the time that one evaluation may take; it takes fewer rows wher
 
 
 @dataclass
-class Measured:
+class TrialTimes:
     """What a few steps showed."""
 
     step: float  # seconds
@@ -50,7 +50,7 @@ class Measured:
 def measure(
     model: nn.Module, config: Config, data: Prepared, steps: Steps, device: torch.device, kept: dict[str, Tensor],
     parallel: Parallel, say: Say, elapsed: float = 0.0,
-) -> Measured:  # fmt: skip
+) -> TrialTimes:  # fmt: skip
     """Time steps and evaluations; `kept` are the weights to begin again from. The model is left changed.
 
     `elapsed` are the seconds of the run that are gone already.
@@ -73,7 +73,7 @@ def measure(
     compiled = settings.compile is True
     if settings.compile == "auto":
         left = seconds_left(config, data, device, step, elapsed + time.perf_counter() - began)
-        compiled = parallel.peers.first(lambda: should_compile(config, data, steps, device, left, say))
+        compiled = parallel.peers.broadcast(lambda: should_compile(config, data, steps, device, left, say))
     if compiled:
         found = trial.compile(eager, say)
         put(model, kept)
@@ -83,7 +83,7 @@ def measure(
     row = time_evaluation(model, config, data) if data.valid is not None else 0.0
     decoding = time_writing(model, config, data, row) if settings.minutes is not None else 0.0
     memory = usage(str(device))
-    return Measured(step, row, memory.peak or 0, memory.limit, compiled, workers, decoding=decoding)
+    return TrialTimes(step, row, memory.peak or 0, memory.limit, compiled, workers, decoding=decoding)
 
 
 def seconds_left(config: Config, data: Prepared, device: torch.device, step: float, elapsed: float) -> float:
@@ -102,13 +102,13 @@ def should_compile(
 ) -> bool:  # fmt: skip
     """Whether compiling pays in the `left` seconds that training would take without; says why."""
     if not has_compiler(device):
-        say("compile  off: there is no compiler here")
+        say("compile  off: no compiler found")
     elif not (config.objective.compiles and compiles(config.model)):
         say("compile  off: a part of this model cannot be compiled")
     elif config.training.unfreeze is not None:
-        say("compile  off: layers begin to learn one after the other, and each time it would be compiled anew")
+        say("compile  off: training.unfreeze would recompile the model at each stage")
     elif not find(config.task).has_one_shape(sizes_for(data)) or config.training.batch_size_schedule is not None:
-        say("compile  off: batches differ in shape, each would be compiled anew")
+        say("compile  off: batches differ in shape, each would be recompiled")
     else:
         expected = expect_cost(record_path(config, steps[0][0], device), device)
         say(explain_choice(expected, left))
@@ -139,7 +139,7 @@ def default_minutes(device: torch.device) -> float:
 
 
 def decide_length(
-    config: Config, found: Measured, data: Prepared, device: torch.device, elapsed: float
+    config: Config, found: TrialTimes, data: Prepared, device: torch.device, elapsed: float
 ) -> tuple[Training, Budget | None]:
     """Settings with steps, evaluations, saves and compilation fixed; and the time, where that is what limits a run.
 

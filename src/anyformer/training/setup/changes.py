@@ -47,7 +47,7 @@ def change_run(path: Path, settings: dict[str, Any], allowed: Sequence[str], say
     if not different:
         return
     check_steps(folder, made.training, path)
-    folder.hold()
+    folder.lock()
     try:
         for name, (old, new) in different.items():
             say(f"change   {name} {show_setting(old)} -> {show_setting(new)}")
@@ -60,7 +60,7 @@ def change_run(path: Path, settings: dict[str, Any], allowed: Sequence[str], say
             "change", **{name: f"{show_setting(old)} -> {show_setting(new)}" for name, (old, new) in different.items()}
         )
     finally:
-        folder.let_go()
+        folder.unlock()
 
 
 def after(config: Config, settings: dict[str, Any], path: Path) -> Config:
@@ -133,7 +133,7 @@ def forget_time(folder: RunFolder) -> None:
 
 
 def rates(old: Training, plan: Plan, new: Training, step: int) -> list[str]:
-    """How the rate goes on from here, before and after the change; nothing where it goes on as it was."""
+    """How the learning rate continues from here, before and after the change; nothing where it is unchanged."""
     before, now = plan.total(step), new.steps or 1
     full_before, full_now = (getattr(one.optimizer, "lr", 0.0) for one in (old, new))
     here = [full_before * plan.factor(old.schedule, min(step, before - 1)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anyformer.data.habit import Habit
+from anyformer.data.habit import TrainingDefaults
 from anyformer.data.sizes import Sizes
 from anyformer.tasks import Task
 from anyformer.training.optim import AdamW
@@ -38,7 +38,7 @@ def default_training(
     return replace_paths(made, dict(habit.settings), "training")
 
 
-def default_patience(habit: Habit, rows: int, batch: int, *, has_length: bool) -> int | None:
+def default_patience(habit: TrainingDefaults, rows: int, batch: int, *, has_length: bool) -> int | None:
     """Passes without anything better after which a run stops: the habit's own, else a share of its passes unless
     somebody asked for a length."""
     if habit.patience is None and has_length:

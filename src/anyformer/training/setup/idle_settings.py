@@ -44,11 +44,11 @@ def refuse_idle(request: Request, prepared: Prepared) -> None:
     }  # fmt: skip
     for path, value in request.settings.items():
         for section, used in there.items():
-            if not used and f"{path}.".startswith(f"{section}.") and differs(path, value):
+            if not used and f"{path}.".startswith(f"{section}.") and is_changed(path, value):
                 raise UserError(f"it would change nothing: {wanting[section]}", where=path, fix="leave it out")
 
 
-def differs(path: str, value: Any) -> bool:
+def is_changed(path: str, value: Any) -> bool:
     """Whether a setting is another than when nobody sets it; a run's own file holds all of them."""
     section, _, rest = path.partition(".")
     plain: Spec = {"data": Data(), "training": Training()}[section]

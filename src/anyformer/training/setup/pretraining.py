@@ -13,7 +13,7 @@ from typing import Any
 from anyformer.checkpoints.folder import Opened
 from anyformer.data.datasets.rows import RowExamples
 from anyformer.data.examples import Examples
-from anyformer.data.prepared import Given
+from anyformer.data.prepared import StartModelConstraints
 from anyformer.data.reopen import reopen
 from anyformer.data.settings import Data
 from anyformer.errors import UserError
@@ -43,7 +43,7 @@ def pretraining_task(name: str) -> Task:
     return task
 
 
-def first_stage(request: Request, given: Given, settings: Data, out: Path) -> Request:
+def first_stage(request: Request, given: StartModelConstraints, settings: Data, out: Path) -> Request:
     """The request for the run on the texts. `settings` are how the rows are read, `given` what a start brings along."""
     assert request.pretrain is not None
     pretraining_task(request.pretrain)
@@ -61,7 +61,7 @@ def first_stage(request: Request, given: Given, settings: Data, out: Path) -> Re
     )  # fmt: skip
 
 
-def texts_to_learn(request: Request, given: Given, settings: Data) -> list[str]:
+def texts_to_learn(request: Request, given: StartModelConstraints, settings: Data) -> list[str]:
     """The texts of the training rows and of the rows without a label; none that validates or tests is among them."""
     with scratch_folder() as scratch:
         rows = prepare(request.source, task=request.task, settings=settings, cache=scratch / "rows", given=given,

@@ -117,7 +117,7 @@ class Request:
                             fix="give a name of anyformer.preset_names(), or Model(...)")  # fmt: skip
         if isinstance(given, str) and given not in PRESETS:
             fix = did_you_mean(given, PRESETS)
-            raise UserError(f"no preset is called {given[:80]!r}", where="--preset",
+            raise UserError(f"unknown preset {given[:80]!r}", where="--preset",
                             fix=fix if "did you mean" in fix else "see: anyformer presets")  # fmt: skip
         if self.start is not None:
             raise UserError("both --preset and --from are given", where="--preset", fix="give one of them")

@@ -9,7 +9,7 @@ from torch import nn
 
 from anyformer.data.examples import Examples
 from anyformer.data.order import Order
-from anyformer.data.prepared import Given, Prepared, Say
+from anyformer.data.prepared import Prepared, Say, StartModelConstraints
 from anyformer.data.preprocess import sizes as sizes_of
 from anyformer.data.reopen import keep
 from anyformer.data.settings import Data
@@ -133,15 +133,17 @@ def default_data(request: Request, start: Predictor | None) -> Data:
     return find(request.task).default_data(named if start is None else start.spec)
 
 
-def given_by(request: Request, start: Predictor | None) -> Given:
+def given_by(request: Request, start: Predictor | None) -> StartModelConstraints:
     """What the network, or a model to start from, says about the data."""
     if start is None:
         named = None if request.preset is None else request.network()
-        return Given(segments=named is None or compares_texts(named) or None, network=named,
+        return StartModelConstraints(segments=named is None or compares_texts(named) or None, network=named,
                      slow=pick_device(request.device).type == "cpu")  # fmt: skip
     columns = () if start.preprocess is None else start.preprocess.columns or ()
-    return Given(tokenizer=start.tokenizer, images=start.images, length=longest(start.spec), columns=tuple(columns),
-                 segments=compares_texts(start.spec) or None, network=start.spec)  # fmt: skip
+    return StartModelConstraints(
+        tokenizer=start.tokenizer, images=start.images, length=longest(start.spec), columns=tuple(columns),
+        segments=compares_texts(start.spec) or None, network=start.spec,
+    )  # fmt: skip
 
 
 # ---------------------------------------------------------------- objective and training settings

@@ -90,11 +90,11 @@ def from_file(path: Path) -> Written:
         mark = getattr(error, "problem_mark", None)
         place = f"{path}:{mark.line + 1}" if mark is not None else str(path)
         why = getattr(error, "problem", None) or "nested too deeply"
-        raise UserError(f"not YAML ({why[:80]})", where=place, fix="mend the line") from None
+        raise UserError(f"not YAML ({why[:80]})", where=place, fix="fix the line") from None
     if data is None:
-        raise UserError("there are no settings in it", where=str(path), fix="write training: {batch: 16}")
+        raise UserError("no settings in the file", where=str(path), fix="write training: {batch_size: 16}")
     if not isinstance(data, dict):
-        raise UserError("not a mapping of settings", where=str(path), fix="write training: {batch: 16}")
+        raise UserError("not a mapping of settings", where=str(path), fix="write training: {batch_size: 16}")
     places = {name: f"{path.name}:{line}" for name, line in lines(tree, path)}
     return sections(data, path, places)
 

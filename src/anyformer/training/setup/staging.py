@@ -49,7 +49,7 @@ def staged(path: Path) -> Iterator[RunFolder]:
                 parent.rmdir()
         raise
     finally:
-        folder.let_go()
+        folder.unlock()
 
 
 def claim_new(parent: Path) -> RunFolder:
@@ -63,7 +63,7 @@ def claim_new(parent: Path) -> RunFolder:
         folder = RunFolder(parent / f"{NEW}{secrets.token_hex(8)}")
         try:
             folder.path.mkdir()
-            folder.hold()
+            folder.lock()
             return folder
         except (FileNotFoundError, FileExistsError, UserError) as error:
             if last or isinstance(error, NoRoom) or not parent.is_dir():

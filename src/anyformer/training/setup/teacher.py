@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anyformer.core.model import Model, Seq2Seq
-from anyformer.data.prepared import Given, Prepared
+from anyformer.data.prepared import Prepared, StartModelConstraints
 from anyformer.errors import UserError
 from anyformer.inference.opening import best_of, load
 from anyformer.inference.predictor import Predictor
@@ -41,7 +41,7 @@ class Teacher:
             return request
         return dataclasses.replace(request, task=find(request.task).taught_by(self.predictor).name)
 
-    def complete(self, given: Given) -> Given:
+    def complete(self, given: StartModelConstraints) -> StartModelConstraints:
         """What the data must fit: the teacher reads the same batches as the student."""
         own = self.predictor
         if given.tokenizer is not None and own.tokenizer is not None and given.tokenizer.sha256 != own.tokenizer.sha256:
@@ -87,7 +87,7 @@ class Teacher:
                             fix=f"give another teacher, or --task {known.name}")  # fmt: skip
 
     def check_vocabulary(self, student: Network) -> None:
-        """Refuse a teacher that scores fewer words than the student."""
+        """Refuse a teacher whose vocabulary is smaller than the student's."""
         mine, theirs = (words_scored(spec) for spec in (student, self.predictor.spec))
         if mine is not None and theirs is not None and theirs < mine:
             raise UserError(f"the teacher knows {theirs:,} tokens, the student {mine:,}", where="--teacher",

@@ -80,9 +80,9 @@ class Trial:
                 engine.step(number, micros)
                 count, number = count + 1, number + 1
             wait(self.device)
-            seconds = self.parallel.peers.first(lambda: time.perf_counter() - began)
+            seconds = self.parallel.peers.broadcast(lambda: time.perf_counter() - began)
         engine.release()
-        fetch, first = self.parallel.peers.first(lambda: [fetch, first])
+        fetch, first = self.parallel.peers.broadcast(lambda: [fetch, first])
         return StepTime((seconds - fetch) / count, fetch / count, first)
 
     def fastest(self) -> StepTime:
